@@ -30,6 +30,7 @@ impl Op for Bounded {
             dims: vec![("T", 5), ("C", 192)],
             inputs: Inputs::Random,
             timed: false,
+            large: false,
         };
         vec![case]
     }

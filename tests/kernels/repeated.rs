@@ -12,6 +12,7 @@ fn rows_are_repeated_until_reads_and_writes_are_large() {
         dims: vec![("T", 3)],
         inputs: Inputs::Random,
         timed: false,
+        large: false,
     };
     let x = Buffer::f32("x", &[3, 100], &[1.0; 300]);
     let weight = Buffer::f32("weight", &[100], &[1.0; 100]);
@@ -39,6 +40,7 @@ fn numbers_name_the_rows_of_their_repetition() {
         dims: vec![("N", 2), ("T", 5), ("D", 1)],
         inputs: Inputs::Random,
         timed: false,
+        large: false,
     };
     let long = |numbers: &[i64]| numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     let short = |numbers: &[i32]| numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
@@ -79,6 +81,7 @@ fn rows_in_blocks_are_not_repeated() {
         dims: vec![("B", 3)],
         inputs: Inputs::Random,
         timed: false,
+        large: false,
     };
     let times = |blocks: usize| {
         let problem = Problem {

@@ -152,3 +152,36 @@ fn a_plain_softmax_in_f32_passes() {
         assert_eq!(measured[0].value, 0.0, "{}: {measured:?}", case.name);
     }
 }
+/// A program whose errors are each within their bounds, but too large together, as weights that are divided before they are rounded
+/// leave them, fails; one with smaller errors passes.
+#[test]
+fn errors_of_coded_weights_are_judged_together() {
+    let operation = Operation::find("attention").unwrap();
+    let mut case = ops::case(&operation, "p.e4m3").unwrap();
+    for (name, size) in &mut case.dims {
+        *size = match *name {
+            "T" | "S" => 64,
+            _ => *size,
+        };
+    }
+    let problem = problem(operation, &case);
+    let call = call(operation, &case, &problem, Dtype::F32);
+    let outputs = (operation.compute)(&call).unwrap();
+    let left = |deviations: f64| {
+        let moved = |output: &ulplab_operations::expected::Output| {
+            let signs = [1.0, -1.0].into_iter().cycle();
+            let spread = output.spread.iter().chain(std::iter::repeat(&0.0));
+            let moved = output.value.iter().zip(&output.error).zip(spread).zip(signs);
+            let moved = moved.map(|(((x, error), spread), sign)| x + sign * (deviations * spread).min(0.9 * error));
+            (output.name, bytes(&moved.collect::<Vec<_>>(), Dtype::F32))
+        };
+        problem.judge(&Outputs(outputs.iter().map(moved).collect()))
+    };
+    let failed = |deviations| left(deviations).into_iter().find_map(|measured| measured.failure);
+    assert_eq!(failed(0.5), None);
+    let said = failed(4.0).unwrap().message;
+    assert!(
+        said.starts_with("o: errors are large: their root mean square is"),
+        "{said}"
+    );
+}

@@ -68,12 +68,7 @@ pub fn judge<G: Widen<Quick = f64>>(
     }
     let crowded = crowded(&expected);
     settle(&mut expected, got, dtype);
-    // What is surely too large for the type is infinite in it.
-    for (value, error) in expected.value.iter_mut().zip(&expected.error) {
-        if !expected.exact && value.is_finite() && value.abs() - error >= overflow(dtype) {
-            *value = f64::INFINITY.copysign(*value);
-        }
-    }
+    expected.overflow(dtype);
     let mut bounds = expected.bounds(dtype);
     if expected.exact {
         // Zeros of the two signs are equal numbers, and nothing is near enough to one that has the other.

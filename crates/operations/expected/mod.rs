@@ -41,7 +41,7 @@ mod silu;
 mod silu_and_mul;
 mod softmax;
 mod sparse_attention;
-mod spread;
+pub(crate) mod spread;
 mod state_transpose;
 pub mod sum;
 mod swap_ffn;
@@ -252,6 +252,16 @@ impl Output {
         }
     }
 
+    /// Makes elements infinite that surely are too large for a type.
+    pub(crate) fn overflow(&mut self, dtype: Dtype) {
+        let exact = self.exact;
+        for (value, error) in self.value.iter_mut().zip(&self.error) {
+            if !exact && value.is_finite() && value.abs() - error >= overflow(dtype) {
+                *value = f64::INFINITY.copysign(*value);
+            }
+        }
+    }
+
     /// How far each element that is stored in a type may be from its value.
     pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
         if self.exact {
@@ -278,7 +288,7 @@ pub fn bound(dtype: Dtype, value: f64, error: f64) -> f64 {
 }
 
 /// The magnitude from which rounding to a type gives an infinity; none if it does not.
-fn overflow(dtype: Dtype) -> f64 {
+pub(crate) fn overflow(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F16 => 65_520.0,
         Dtype::BF16 => (2.0 - 2f64.powi(-8)) * 2f64.powi(127),

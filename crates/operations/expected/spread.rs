@@ -16,7 +16,7 @@ use ulplab_core::error::counted;
 const FEWEST: usize = 1000;
 
 /// What a right kernel's errors do not have, in words; nothing if all is as it should be, or if elements are too few to say.
-pub(super) fn found<G: Widen<Quick = f64>>(expected: &Output, got: &[G], dtype: Dtype) -> Vec<String> {
+pub(crate) fn found<G: Widen<Quick = f64>>(expected: &Output, got: &[G], dtype: Dtype) -> Vec<String> {
     let cols = expected.shape.last().copied().unwrap_or(1).max(1);
     let (mut count, mut square, mut gain) = (0usize, 0.0, 0.0);
     let (mut of_errors, mut of_values, mut of_spread) = (0.0, 0.0, 0.0);

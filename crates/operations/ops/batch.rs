@@ -1,53 +1,51 @@
-//! Rows of a problem that do not depend on each other: batches of some of them, and of so many that addresses are large.
+//! Independent rows of a problem: batches of some of them, and batches so large that addresses pass 32 bits.
 
 use std::ops::Range;
 
-use super::{Buffer, Case, Inputs, Op, Problem};
+use super::{Buffer, Case, Problem};
 
-/// Rows that are computed independently: each must have the same bits whatever other rows there are, and wherever it is among
-/// them.
+/// Independent rows: each must have the same bits in any batch and at any place in it.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The size that counts the rows.
     pub dim: &'static str,
-    /// The buffers that have the rows as a dimension, and which one it is; the others are shared by all rows.
+    /// The buffers that have the rows as a dimension, with its number; all rows share the others.
     pub buffers: Vec<(&'static str, usize)>,
-    /// The number of rows, if they can only be repeated all together: because their sizes differ, because they lie in tiles,
-    /// because two of them must not have one state, or because a result depends on all of them. Buffers may then have any number
-    /// of parts for each row.
+    /// The number of rows, if they can only be repeated as a whole: because their sizes differ, because they lie in tiles, because
+    /// two of them must not share a state, or because a result depends on all of them. Buffers may then have any number of parts for
+    /// each row.
     together: Option<usize>,
-    /// Sizes besides `dim` that grow with the rows.
+    /// Further sizes that grow with the rows.
     sizes: Vec<&'static str>,
-    /// Buffers that all rows share, and that are there again for each repetition.
+    /// Buffers that all rows share; each repetition has its own.
     pools: Vec<&'static str>,
     /// Buffers of numbers that name places of other buffers.
     naming: Vec<Naming>,
-    /// Outputs of which only so many bytes are those of rows: what is left behind them lies behind those of all repetitions.
+    /// Outputs with padding behind this many bytes of rows; repetitions are inserted before the padding.
     used: Vec<(&'static str, usize)>,
 }
 
-/// Integers that name places of another buffer, such as slots of a pool. Where all rows are there again, the numbers of a
-/// repetition must name the places of that repetition.
+/// Integers that name places of another buffer, such as slots of a pool. The numbers of a repetition must name its own places.
 #[derive(Clone, Copy, Debug)]
 struct Naming {
     buffer: &'static str,
-    /// How many places the other buffer has, which is how far apart the numbers of two repetitions are.
+    /// Number of places of the other buffer: the difference between the numbers of two repetitions.
     places: usize,
-    /// How many of the numbers are there once, behind all others: 1 for starts of sequences and the end of the last, else 0.
+    /// Number of last numbers that are not repeated: 1 for starts of sequences and the end of the last, else 0.
     last: usize,
 }
 
-/// What the buffers of a problem may take on a card when its rows are repeated.
+/// The most bytes of the buffers of a problem with repeated rows.
 pub const MOST_REPEATED: usize = 56 << 30;
-/// What they may take with scratch.
+/// The most bytes of these buffers and scratch.
 pub const MOST_WITH_SCRATCH: usize = 64 << 30;
-/// What 32 bits count: the elements, and the bytes, of a buffer that a kernel must be able to pass.
+/// The number of elements, or bytes, that 32 bits count. Kernels must be able to pass it.
 const COUNTED: usize = 1 << 32;
-/// What a grid has in its second dimension: rows that a kernel must be able to pass.
+/// The largest second dimension of a grid. Kernels must be able to take more rows.
 const GRID: usize = 1 << 16;
 
 impl Batch {
-    /// Rows that `dim` counts, the first dimension of these buffers.
+    /// Rows that `dim` counts: the first dimension of these buffers.
     pub fn new(dim: &'static str, buffers: &[&'static str]) -> Self {
         let none = Self {
             dim,
@@ -61,14 +59,14 @@ impl Batch {
         none.along(0, buffers)
     }
 
-    /// With buffers that have the rows as dimension `axis`.
+    /// Adds buffers that have the rows as dimension `axis`.
     #[must_use]
     pub fn along(mut self, axis: usize, buffers: &[&'static str]) -> Self {
         self.buffers.extend(buffers.iter().map(|name| (*name, axis)));
         self
     }
 
-    /// With `rows` rows that can only be repeated all together; these sizes grow with them.
+    /// Declares `rows` rows that can only be repeated as a whole; these sizes grow with them.
     #[must_use]
     pub fn together(mut self, rows: usize, sizes: &[&'static str]) -> Self {
         self.together = Some(rows);
@@ -76,33 +74,33 @@ impl Batch {
         self
     }
 
-    /// With indices of rows into a pool of so many places, which is there once for all rows; those below 0 name no place.
+    /// Adds indices of rows into a pool with this many places, which all rows share; negative indices name no place.
     #[must_use]
     pub fn pool(mut self, indices: &'static str, pool: &'static str, places: usize) -> Self {
         self.pools.push(pool);
         self.numbers(indices, places, 0)
     }
 
-    /// With the ends of groups that rows are divided into, of which the last one is the number of `rows`.
+    /// Adds the ends of groups of rows; the last end is the number of `rows`.
     #[must_use]
     pub fn ends(self, buffer: &'static str, rows: usize) -> Self {
         self.along(0, &[buffer]).numbers(buffer, rows, 0)
     }
 
-    /// With the first of the `tokens` that each row has, and the end of the last row.
+    /// Adds the first of each row's `tokens`, and the end of the last row.
     #[must_use]
     pub fn starts(self, buffer: &'static str, tokens: usize) -> Self {
         self.numbers(buffer, tokens, 1)
     }
 
-    /// With an output whose rows take only its first `used` bytes: where they are there again, what is left follows all of them.
+    /// Declares an output with padding after `used` bytes; repetitions are inserted before it.
     #[must_use]
     pub fn used(mut self, output: &'static str, used: usize) -> Self {
         self.used.push((output, used));
         self
     }
 
-    /// The parts of an output of so many bytes, each of which is repeated by itself where all rows are.
+    /// The two parts of an output with this many bytes, rows and padding. Repetition repeats each of them by itself.
     pub fn parts(&self, output: &str, bytes: usize) -> [Range<usize>; 2] {
         let used = self.used.iter().find(|(name, _)| *name == output);
         let used = used.map_or(bytes, |(_, used)| *used);
@@ -114,13 +112,13 @@ impl Batch {
         self
     }
 
-    /// The dimension of a buffer that is the rows, if one is.
+    /// The dimension of a buffer that counts the rows; `None` if no dimension does.
     fn axis(&self, buffer: &Buffer) -> Option<usize> {
         let found = self.buffers.iter().find(|(name, _)| *name == buffer.name);
         found.map(|(_, axis)| *axis)
     }
 
-    /// The number of rows in a buffer, and the number of blocks of rows, each of which has all of them.
+    /// The number of rows in a buffer, and the number of blocks that each have all rows.
     pub(crate) fn rows_in(&self, buffer: &Buffer) -> Option<[usize; 2]> {
         let axis = self.axis(buffer)?;
         Some([buffer.shape[axis], buffer.shape[..axis].iter().product()])
@@ -143,7 +141,7 @@ impl Batch {
         (shape, picked)
     }
 
-    /// A buffer with all rows this many times.
+    /// A buffer with all rows repeated this many times.
     fn repeated(&self, buffer: &Buffer, times: usize) -> Buffer {
         let mut buffer = buffer.clone();
         if let Some(naming) = self.naming.iter().find(|naming| naming.buffer == buffer.name) {
@@ -155,7 +153,7 @@ impl Batch {
         buffer
     }
 
-    /// The dimension of a buffer that grows where all rows are repeated, if one does.
+    /// The dimension of a buffer that grows when rows are repeated; `None` if no dimension does.
     fn repeats(&self, buffer: &Buffer) -> Option<usize> {
         let pool = || self.pools.contains(&buffer.name).then_some(0);
         self.axis(buffer).or_else(pool)
@@ -183,7 +181,7 @@ impl Naming {
 }
 
 impl Problem {
-    /// The number of rows that do not depend on each other, if there are such.
+    /// The number of independent rows; `None` if there are none.
     pub fn rows(&self) -> Option<usize> {
         let batch = self.batch.as_ref()?;
         let counted = || self.buffers.iter().find_map(|buffer| batch.rows_in(buffer));
@@ -191,8 +189,8 @@ impl Problem {
         rows.filter(|rows| *rows > 0)
     }
 
-    /// The problem, without judgements, of some rows of the batch, in this order; none if no rows are independent, or if they can
-    /// only be repeated all together. A row may be there more than once.
+    /// The problem, without judgements, of some rows of the batch, in this order; a row may occur several times. `None` if no rows are
+    /// independent, or if they can only be repeated as a whole.
     pub fn of_rows(&self, case: &Case, rows: &[usize]) -> Option<(Case, Self)> {
         let batch = self.batch.as_ref().filter(|batch| batch.together.is_none())?;
         self.with_rows(case, rows.len(), |buffer| {
@@ -205,9 +203,9 @@ impl Problem {
         })
     }
 
-    /// The problem, without judgements, of all rows this many times, one batch behind the other; the contents of a buffer are
-    /// there once, and repeat, but for numbers that name rows. None if no rows are independent, or if a buffer has them more than
-    /// once, in blocks of all rows: what is repeated would not be the whole buffer.
+    /// The problem, without judgements, of all rows repeated this many times, one batch behind the other. A buffer has its contents once,
+    /// and they repeat, except numbers that name rows. `None` if no rows are independent, or if a buffer has them in several blocks:
+    /// repeated rows would not be the whole buffer.
     pub fn repeated(&self, case: &Case, times: usize) -> Option<(Case, Self)> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let mut blocks = self.buffers.iter().filter_map(|buffer| batch.rows_in(buffer));
@@ -220,9 +218,8 @@ impl Problem {
         Some((case, problem))
     }
 
-    /// How often rows must be repeated so that they pass what a grid counts, and each buffer of rows passes 2³² elements, or, if that
-    /// is too much, 2³¹ elements and 2³² bytes. What cannot pass while all buffers take at most [`MOST_REPEATED`] bytes does not
-    /// count.
+    /// The number of repetitions with which rows exceed a grid, and each buffer of rows exceeds 2³² elements or, if that is too much,
+    /// 2³¹ elements and 2³² bytes. A limit that cannot be exceeded with at most [`MOST_REPEATED`] bytes in all buffers does not count.
     pub fn times_to_large(&self) -> Option<usize> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let of_rows = || self.buffers.iter().filter(|buffer| batch.repeats(buffer).is_some());
@@ -243,7 +240,7 @@ impl Problem {
             .filter(|times| *times > 1)
     }
 
-    /// Whether a buffer has more bytes than 32 bits address.
+    /// True if a buffer has more bytes than 32 bits address.
     pub fn passes_32_bits(&self) -> bool {
         self.buffers.iter().any(|buffer| buffer.size() > COUNTED)
     }
@@ -263,25 +260,4 @@ impl Problem {
         };
         Some((case, problem))
     }
-}
-
-/// Inputs and judgements of a case. Of the cases that have the same keys, the first of at least three rows of random numbers is
-/// also run with its rows repeated until addresses are large ([`Problem::large`]), and so is one that [`Op::also_large`] names.
-///
-/// # Errors
-/// What the operation says of the case.
-pub fn problem_with(op: &dyn Op, case: &Case, data: &super::Data) -> Result<Problem, String> {
-    let mut problem = op.problem(case, data)?;
-    let dim = problem.batch.as_ref().map(|batch| batch.dim);
-    let fits = |other: &Case| {
-        let rows = dim.and_then(|dim| other.dims.iter().find(|(name, _)| *name == dim));
-        other.inputs == Inputs::Random && !other.timed && rows.is_some_and(|(_, rows)| *rows >= 3)
-    };
-    let first = || {
-        op.cases()
-            .into_iter()
-            .find(|other| other.keys == case.keys && fits(other))
-    };
-    problem.large = fits(case) && (op.also_large(case) || first().is_some_and(|first| first.name == case.name));
-    Ok(problem)
 }

@@ -1,9 +1,9 @@
-//! What operations on block formats share: the list of formats, inputs and outputs.
+//! Block formats of operations: the list of formats, inputs and outputs.
 
 use safetensors::Dtype;
 
-use super::data::{Data, bf16_bytes, f32_bytes, f32_values, round_to_bf16};
-use super::grid::Rows;
+use super::data::{Data, f32_values, round_to_bf16};
+use super::grid::{self, Grid};
 use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
 use ulplab_core::formats::{Encoded, Format, GlobalScale};
 
@@ -15,7 +15,7 @@ pub struct Blocks {
     pub format: &'static str,
     /// Elements per block.
     pub width: usize,
-    /// Which operations are timed in it.
+    /// The operations that are timed in it.
     timed: &'static [Timed],
 }
 
@@ -73,13 +73,7 @@ impl Blocks {
         found.ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
     }
 
-    /// Cases of rows for this format and this type of elements; `edges` names the edge values.
-    pub(super) fn rows(&self, dtype: &str, edges: &str, sizes: &[(&'static str, i64)]) -> Rows {
-        let keys = [("format", self.key), ("dtype", dtype), ("edges", edges)];
-        Rows::new(format!("{}.{dtype}", self.key), &keys, sizes)
-    }
-
-    /// Whether an operation is timed in this format on elements of a type.
+    /// True if an operation is timed in this format on elements of a type.
     pub(super) fn timed(&self, operation: Timed, dtype: &str) -> bool {
         dtype == "bf16" && self.timed.contains(&operation)
     }
@@ -96,10 +90,9 @@ impl Blocks {
     /// tensor's own.
     pub fn encode(&self, x: &[f32], cols: usize, amax: Option<f32>) -> Result<Encoded, String> {
         let stored = [amax.unwrap_or(AMAX)];
-        let global = if amax.is_some() {
-            GlobalScale::Stored(&stored)
-        } else {
-            GlobalScale::Own
+        let global = match amax {
+            Some(_) => GlobalScale::Stored(&stored),
+            None => GlobalScale::Own,
         };
         Ok(self.format()?.encode(x, cols, global))
     }
@@ -121,6 +114,17 @@ impl Blocks {
     }
 }
 
+/// Cases of matrices in this format and type of elements; `edges` names the edge values.
+pub(super) fn matrices(
+    blocks: &Blocks,
+    dtype: &str,
+    edges: &str,
+    sizes: &[(&'static str, i64)],
+) -> Grid<'static, (i64, i64)> {
+    let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
+    grid::matrices(format!("{}.{dtype}", blocks.key), &keys, sizes)
+}
+
 /// Cases for every combination of block format and type of elements.
 pub(super) fn blocks_and_types(cases: impl Fn(&Blocks, &str) -> Vec<Case>) -> Vec<Case> {
     let pairs = BLOCKS
@@ -130,13 +134,13 @@ pub(super) fn blocks_and_types(cases: impl Fn(&Blocks, &str) -> Vec<Case>) -> Ve
 }
 
 /// The parameters that a user's case may set for an operation on rows of a block format.
-pub fn parameters(cases: &[Case]) -> Parameters {
+pub fn rows_of_blocks(cases: &[Case]) -> Parameters {
     Parameters::new(cases, &["T", "C"], &["format", "dtype"])
 }
 
 /// Checks that rows of the case can be stored in its format, and that they fit in memory.
 pub fn check(case: &Case) -> Result<(), String> {
-    let [rows, cols] = ["T", "C"].map(|dim| case.dim(dim));
+    let [rows, cols] = case.sizes(["T", "C"]);
     if rows.checked_mul(cols).is_none_or(|elements| elements > MOST_ELEMENTS) {
         return Err(format!(
             "T = {rows}, C = {cols}, expected at most {MOST_ELEMENTS} elements"
@@ -152,11 +156,9 @@ pub fn amax_input() -> Buffer {
 
 /// The input `[T, cols]` of a case in its type, and its values as f32.
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
-    let (rows, half) = (case.dim("T"), case.key("dtype") == "bf16");
-    let dtype = if half { Dtype::BF16 } else { Dtype::F32 };
+    let (rows, dtype) = (case.dim("T"), case.float_type("dtype"));
     if let Some(bytes) = data.given(case, name, dtype, &[rows, cols])? {
-        let size = if half { 2 } else { 4 };
-        let values = f32_values(&bytes, size);
+        let values = f32_values(&bytes, dtype.bitsize() / 8);
         return Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values));
     }
     let mut values = match case.inputs {
@@ -164,13 +166,10 @@ pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Res
         Inputs::Edges => edges(name, rows, cols, case.key("edges"), data)?,
         Inputs::Site(site) => data.site_rows(site, rows, cols)?,
     };
-    let bytes = if half {
+    if dtype == Dtype::BF16 {
         round_to_bf16(&mut values);
-        bf16_bytes(&values)
-    } else {
-        f32_bytes(&values)
-    };
-    Ok((Buffer::input(name, dtype, &[rows, cols], bytes), values))
+    }
+    Ok((Buffer::floats(name, dtype, &[rows, cols], &values), values))
 }
 
 /// N(0, 1) with a few much larger channels and rows of different magnitudes.

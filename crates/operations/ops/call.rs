@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::data::{bf16_bytes, f32_bytes, f32_values};
+use super::data::{f32_values, float_bytes};
 use super::record_write::ROPE;
 use super::{Buffer, Case, Inputs, Outputs, Problem, Scalar};
 use ulplab_core::formats::{KvRecord, PAGE};
@@ -56,7 +56,7 @@ pub struct StandIn {
     seen: Mutex<CallLog>,
 }
 
-/// What happened in the calls so far.
+/// The answered operations and the first error.
 #[derive(Default)]
 struct CallLog {
     answered: HashSet<&'static str>,
@@ -65,7 +65,7 @@ struct CallLog {
 }
 
 impl Type {
-    /// Whether the type is f32.
+    /// True if the type is f32.
     pub fn is_f32(&self) -> bool {
         *self == Self::F32
     }
@@ -77,13 +77,6 @@ impl Type {
         }
     }
 
-    fn size(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-        }
-    }
-
     fn dtype(self) -> Dtype {
         match self {
             Self::F32 => Dtype::F32,
@@ -91,11 +84,9 @@ impl Type {
         }
     }
 
-    fn bytes(self, values: &[f32]) -> Vec<u8> {
-        match self {
-            Self::F32 => f32_bytes(values),
-            Self::Bf16 => bf16_bytes(values),
-        }
+    /// Bytes of an element.
+    fn size(self) -> usize {
+        self.dtype().bitsize() / 8
     }
 }
 
@@ -122,16 +113,11 @@ impl Call {
                 dims: dims.iter().map(|(dim, size)| (*dim, *size as i64)).collect(),
                 inputs: Inputs::Random,
                 timed: false,
+                large: false,
             },
             problem: Problem {
-                buffers,
                 scalars: scalars.collect(),
-                bytes: 0,
-                flops: 0,
-                judges: Vec::new(),
-                batch: None,
-                runs: 1,
-                large: false,
+                ..Problem::new(buffers, Vec::new())
             },
         }
     }
@@ -215,13 +201,8 @@ impl StandIn {
                     Buffer::output("out", Dtype::F32, &[rows, record.dim]),
                 ];
                 let dims = [&dims[..], &[("out_bytes", 4)]].concat();
-                Call::new(
-                    "record_read",
-                    &[("record", record.name), ("out", "f32")],
-                    &dims,
-                    buffers,
-                    &[],
-                )
+                let keys = [("record", record.name), ("out", "f32")];
+                Call::new("record_read", &keys, &dims, buffers, &[])
             })
         });
         if let Some(read) = &read {
@@ -238,7 +219,7 @@ impl Operations<f32> for StandIn {
         let call = || {
             let weight = weight.map_or_else(|| vec![1.0; cols], <[f32]>::to_vec);
             let buffers = vec![
-                Buffer::input("x", dtype.dtype(), &[rows, cols], dtype.bytes(&x.data)),
+                Buffer::floats("x", dtype.dtype(), &[rows, cols], &x.data),
                 Buffer::f32("weight", &[cols], &weight),
                 Buffer::output("y", dtype.dtype(), &[rows, cols]),
             ];
@@ -267,7 +248,7 @@ impl Operations<f32> for StandIn {
             let pairs = cos.len() / tokens;
             let shape = [tokens, heads, channels];
             let buffers = vec![
-                Buffer::in_place("x", dtype.dtype(), &shape, dtype.bytes(&x.data)),
+                Buffer::in_place("x", dtype.dtype(), &shape, float_bytes(dtype.dtype(), &x.data)),
                 Buffer::f32("cos", &[tokens, pairs], &cos),
                 Buffer::f32("sin", &[tokens, pairs], &sin),
             ];
@@ -275,12 +256,13 @@ impl Operations<f32> for StandIn {
                 ("dtype", dtype.name()),
                 ("direction", if inverse { "inverse" } else { "forward" }),
             ];
+            let [turned, size] = [2 * pairs, dtype.size()];
             let dims = [
                 ("T", tokens),
                 ("H", heads),
                 ("D", channels),
-                ("R", 2 * pairs),
-                ("size", dtype.size()),
+                ("R", turned),
+                ("size", size),
             ];
             Call::new("rope", &keys, &dims, buffers, &[])
         };
@@ -290,7 +272,7 @@ impl Operations<f32> for StandIn {
         }
     }
 
-    /// Streams and the normed input are always bf16, whatever the type of other tensors.
+    /// Streams and the normed input are bf16 for either type of other tensors.
     fn mhc_pre(
         &self,
         mixer: &HyperConnection<f32>,
@@ -328,17 +310,12 @@ impl Operations<f32> for StandIn {
         let (rows, dtype) = (gate_up.len() / (2 * inner), self.dtype);
         let call = || {
             let buffers = vec![
-                Buffer::input("gate_up", dtype.dtype(), &[rows, 2 * inner], dtype.bytes(gate_up)),
+                Buffer::floats("gate_up", dtype.dtype(), &[rows, 2 * inner], gate_up),
                 Buffer::output("y", dtype.dtype(), &[rows, inner]),
             ];
             let dims = [("T", rows), ("C", inner)];
-            Call::new(
-                "swiglu",
-                &[("dtype", dtype.name())],
-                &dims,
-                buffers,
-                &[("limit", limit)],
-            )
+            let keys = [("dtype", dtype.name())];
+            Call::new("swiglu", &keys, &dims, buffers, &[("limit", limit)])
         };
         match self.run("swiglu", call) {
             Some(outputs) => values(&outputs, "y", dtype.size()),

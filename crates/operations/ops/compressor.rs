@@ -18,80 +18,71 @@ use safetensors::Dtype;
 use super::data::{exact, f32_bytes, f32_values, float_bytes};
 use super::grid::Grid;
 use super::judge::{Judge, Part};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
-
-/// The operation.
-pub struct Compressor;
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Outputs, Problem, Scalar};
 
 const EPS: f32 = 1e-6;
 const THETA: f64 = 1e4;
 
-impl Op for Compressor {
-    fn name(&self) -> &'static str {
-        "compressor"
-    }
+pub(super) const COMPRESSOR: KernelOp = KernelOp {
+    name: "compressor",
+    doc: "a token's row goes to a compressor's state; a window that it completes is pooled, normed, turned and inserted",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "a token's row goes to a compressor's state; a window that it completes is pooled, normed, turned and inserted"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        ["bf16", "f32"].into_iter().flat_map(cases).collect()
-    }
-
-    fn also_large(&self, case: &Case) -> bool {
-        LONG_WINDOW[..5] == ["B", "m", "overlap", "D", "R"].map(|dim| case.dim(dim) as i64)
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let step = Step::new(case, data);
-        let Sizes { rows, rate, dim, .. } = step.sizes;
-        let (width, slots) = (step.sizes.width(), step.sizes.slots());
-        let [capacity, pairs, positions] = ["N", "R", "P"].map(|name| case.dim(name));
-        let pairs = pairs / 2;
-        let ring = [rows, slots, width];
-        let position = step.tokens.iter().flat_map(|token| (*token as i32).to_le_bytes());
-        let (cos, sin) = step.tables(positions);
-        let buffers = vec![
-            Buffer::f32("kv", &[rows, width], &step.kv),
-            Buffer::f32("gate", &[rows, width], &step.gate),
-            Buffer::f32("ape", &[rate, width], &step.ape),
-            Buffer::f32("weight", &[dim], &step.weight),
-            Buffer::f32("cos", &[positions, pairs], &cos),
-            Buffer::f32("sin", &[positions, pairs], &sin),
-            Buffer::input("position", Dtype::I32, &[rows], position.collect()),
-            Buffer::in_place("ring_kv", Dtype::F32, &ring, f32_bytes(&step.ring_kv)),
-            Buffer::in_place("ring_gate", Dtype::F32, &ring, f32_bytes(&step.ring_gate)),
-            Buffer::in_place(
-                "entries",
-                step.dtype,
-                &[rows, capacity, dim],
-                float_bytes(step.dtype, &step.entries),
-            ),
-            Buffer::output("stages", Dtype::F32, &[rows, STAGES, dim]),
-        ];
-        let bytes = step.bytes();
-        let [ring_kv, ring_gate] = step.pushed();
-        let entry = step.completed(&ring_kv, &ring_gate)?;
-        let ring = |name, values: &[f32]| Judge::equal(name, Dtype::F32, &ring, f32_bytes(values), WHY_RING);
-        let judges = vec![
-            ring("ring_kv", &ring_kv),
-            ring("ring_gate", &ring_gate),
-            Judge::parts("stages", move |outputs| entry.parts(outputs), WHY_STAGES),
-        ];
-        Ok(Problem {
-            bytes,
-            scalars: vec![("eps", Scalar::F32(EPS))],
-            batch: Some(Batch::new(
-                "B",
-                &["kv", "gate", "position", "ring_kv", "ring_gate", "entries", "stages"],
-            )),
-            ..Problem::new(buffers, judges)
-        })
-    }
+fn cases() -> Vec<Case> {
+    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-/// Pooled, normed and rotated.
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let step = Step::new(case, data);
+    let Sizes { rows, rate, dim, .. } = step.sizes;
+    let (width, slots) = (step.sizes.width(), step.sizes.slots());
+    let [capacity, pairs, positions] = case.sizes(["N", "R", "P"]);
+    let pairs = pairs / 2;
+    let ring = [rows, slots, width];
+    let position: Vec<i32> = step.tokens.iter().map(|token| *token as i32).collect();
+    let (cos, sin) = step.tables(positions);
+    let buffers = vec![
+        Buffer::f32("kv", &[rows, width], &step.kv),
+        Buffer::f32("gate", &[rows, width], &step.gate),
+        Buffer::f32("ape", &[rate, width], &step.ape),
+        Buffer::f32("weight", &[dim], &step.weight),
+        Buffer::f32("cos", &[positions, pairs], &cos),
+        Buffer::f32("sin", &[positions, pairs], &sin),
+        Buffer::i32("position", &[rows], &position),
+        Buffer::in_place("ring_kv", Dtype::F32, &ring, f32_bytes(&step.ring_kv)),
+        Buffer::in_place("ring_gate", Dtype::F32, &ring, f32_bytes(&step.ring_gate)),
+        Buffer::in_place(
+            "entries",
+            step.dtype,
+            &[rows, capacity, dim],
+            float_bytes(step.dtype, &step.entries),
+        ),
+        Buffer::output("stages", Dtype::F32, &[rows, STAGES, dim]),
+    ];
+    let bytes = step.bytes();
+    let [ring_kv, ring_gate] = step.pushed();
+    let entry = step.completed(&ring_kv, &ring_gate)?;
+    let ring = |name, values: &[f32]| Judge::equal(name, Dtype::F32, &ring, f32_bytes(values), WHY_RING);
+    let judges = vec![
+        ring("ring_kv", &ring_kv),
+        ring("ring_gate", &ring_gate),
+        Judge::parts("stages", move |outputs| entry.parts(outputs), WHY_STAGES),
+    ];
+    Ok(Problem {
+        bytes,
+        scalars: vec![("eps", Scalar::F32(EPS))],
+        batch: Some(Batch::new(
+            "B",
+            &["kv", "gate", "position", "ring_kv", "ring_gate", "entries", "stages"],
+        )),
+        ..Problem::new(buffers, judges)
+    })
+}
+
+/// Stages of an entry: pooled, normed and rotated.
 const STAGES: usize = 3;
 
 const WHY_RING: &str = "the token's values are copied, and its gate and ape are added once, in f32, so every bit is defined; \
@@ -108,10 +99,7 @@ const WHY_OPEN: &str = "the window of this row is not complete: its stages are z
 const WHY_ENTRIES: &str = "the entry is the kernel's own rotated value, rounded once to the type of entries; all others must \
                            be as they were";
 
-/// The case of long windows whose rows are repeated, too: a kernel for them takes no others.
-const LONG_WINDOW: [i64; 7] = [14, 128, 0, 512, 64, 9, 1025];
-
-fn cases(dtype: &'static str) -> Vec<Case> {
+fn of_type(dtype: &'static str) -> Vec<Case> {
     // B, m, overlap, D, R, N, P.
     let dims = |[rows, rate, overlap, dim, turned, capacity, positions]: [i64; 7]| {
         vec![
@@ -127,9 +115,10 @@ fn cases(dtype: &'static str) -> Vec<Case> {
         ]
     };
     Grid::new(dtype, &[("dtype", dtype)], dims)
-        .random("m4.b15.512", [15, 4, 1, 512, 64, 258, 1031])
+        .large("m4.b15.512", [15, 4, 1, 512, 64, 258, 1031])
         .random("m4.b9.128", [9, 4, 1, 128, 64, 34, 133])
-        .random("m128.b14.512", LONG_WINDOW)
+        // A kernel for long windows takes no others.
+        .large("m128.b14.512", [14, 128, 0, 512, 64, 9, 1025])
         .random("m3.b17.24", [17, 3, 1, 24, 8, 343, 1030])
         .random("m5.b7.40", [7, 5, 0, 40, 12, 29, 141])
         .random("m4.b1.512", [1, 4, 1, 512, 64, 3, 9])
@@ -169,18 +158,14 @@ impl Sizes {
         self.rate * (1 + usize::from(self.overlap))
     }
 
-    /// The first token that is pooled with token `t`, and how many are when the window is complete.
+    /// The first token that is pooled with token `t`, and the number of tokens in a complete window.
     fn pooled(&self, t: usize) -> (usize, usize) {
         let own = t / self.rate * self.rate;
-        let first = if self.overlap {
-            own.saturating_sub(self.rate)
-        } else {
-            own
-        };
+        let first = own.saturating_sub(if self.overlap { self.rate } else { 0 });
         (first, own + self.rate - first)
     }
 
-    /// Whether token `t` completes a window.
+    /// True if token `t` completes a window.
     fn completes(&self, t: i64) -> bool {
         t >= 0 && (t as usize + 1).is_multiple_of(self.rate)
     }
@@ -203,7 +188,7 @@ struct Step {
 
 impl Step {
     fn new(case: &Case, data: &Data) -> Self {
-        let [rows, rate, dim, turned, capacity] = ["B", "m", "D", "R", "N"].map(|name| case.dim(name));
+        let [rows, rate, dim, turned, capacity] = case.sizes(["B", "m", "D", "R", "N"]);
         let sizes = Sizes {
             rows,
             rate,
@@ -216,11 +201,7 @@ impl Step {
         let normal = |name: &str, len: usize| data.normal(&format!("compressor/{name}"), len);
         let mut step = Self {
             sizes,
-            dtype: if case.key("dtype") == "bf16" {
-                Dtype::BF16
-            } else {
-                Dtype::F32
-            },
+            dtype: case.float_type("dtype"),
             tokens: tokens(case, sizes),
             kv: normal("kv", rows * width),
             gate: normal("gate", rows * width),
@@ -240,7 +221,7 @@ impl Step {
         step
     }
 
-    /// Slots that have not been written yet, and the one of the token, hold NaN: they must not be read.
+    /// Fills slots that have not been written yet, and that of the token, with NaN: kernels must not read them.
     fn poison(&mut self, row: usize) {
         let (width, slots) = (self.sizes.width(), self.sizes.slots());
         let Ok(token) = usize::try_from(self.tokens[row]) else {
@@ -254,7 +235,7 @@ impl Step {
         }
     }
 
-    /// Gates that are all the same, far apart or all −∞ but one, and values so small that ε matters.
+    /// Makes gates equal, far apart or −∞ except one, or values so small that ε matters.
     fn edge(&mut self, row: usize, kind: usize) {
         let Ok(token) = usize::try_from(self.tokens[row]) else {
             return;
@@ -262,7 +243,7 @@ impl Step {
         let Sizes { rate, overlap, dim, .. } = self.sizes;
         let (width, slots) = (self.sizes.width(), self.sizes.slots());
         let (first, count) = self.sizes.pooled(token);
-        // What is pooled into a channel: the number of the slot, and where the row has the channel.
+        // Each token that is pooled, and the half of its row that has the channels.
         for number in 0..count.min(token + 1 - first) {
             let other = first + number;
             let half = if overlap && other / rate == token / rate {
@@ -352,7 +333,7 @@ impl Step {
         Ok(completed)
     }
 
-    /// Inputs are read once, of the state only what is pooled; of the state and the entries one row is written.
+    /// Bytes that must move. Inputs are read once, of the state only pooled slots; of the state and the entries one row is written.
     fn bytes(&self) -> u64 {
         let Sizes { rate, dim, turned, .. } = self.sizes;
         let width = self.sizes.width();
@@ -378,7 +359,7 @@ impl Step {
 const POSITIONS: usize = 15;
 const KINDS: usize = 5;
 
-/// Positions of the rows: all phases of windows, first windows, and padding, as far as caches and tables reach. Timed cases
+/// Positions of the rows: all phases of windows, first windows, and padding, within the range of caches and tables. Timed cases
 /// complete a window in each row.
 fn tokens(case: &Case, sizes: Sizes) -> Vec<i64> {
     let rate = sizes.rate as i64;
@@ -396,7 +377,7 @@ fn tokens(case: &Case, sizes: Sizes) -> Vec<i64> {
     (0..sizes.rows).map(|row| within[row % within.len()]).collect()
 }
 
-/// The entries that are completed: one in each of `rows`.
+/// The completed entries: one in each of `rows`.
 struct Completed {
     sizes: Sizes,
     dtype: Dtype,
@@ -446,7 +427,7 @@ impl Completed {
         parts
     }
 
-    /// What must follow from pooled values, normed, and from normed values, rotated.
+    /// The normed values that follow from pooled ones, and the rotated values that follow from normed ones.
     fn followed(&self, pooled: &[f32], normed: &[f32]) -> [Vec<Bounded>; 2] {
         let shape = [self.rows.len(), self.sizes.dim];
         let mut after_pooled = exact(shape, pooled);
@@ -457,8 +438,8 @@ impl Completed {
         [after_pooled.data, after_normed.data]
     }
 
-    /// A stage, of which `found` must be near `numbers`. Where these have no bounds, the stage `before` is not finite, and so
-    /// is wrong.
+    /// The judgement that a stage `found` is near `numbers`. If these have no bounds, the stage `before` is not finite, and therefore
+    /// wrong.
     fn stage(
         &self,
         name: &'static str,

@@ -10,6 +10,7 @@ use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
 use super::{Case, Inputs};
+use ulplab_core::formats::{E4M3, E5M2};
 use ulplab_core::random::stream;
 use ulplab_core::tensorfile::TensorFile;
 
@@ -167,6 +168,11 @@ pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
     bytes
 }
 
+/// Values as little-endian i32 bytes.
+pub fn i32_bytes(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
 /// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f32.
 pub fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
     floats(bytes, size).into_iter().map(|x| x as f32).collect()
@@ -177,6 +183,46 @@ pub fn float_bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     match dtype {
         Dtype::BF16 => bf16_bytes(values),
         _ => f32_bytes(values),
+    }
+}
+
+/// Types of numbers, by their names in cases.
+pub const DTYPES: &[(&str, Dtype)] = &[
+    ("f64", Dtype::F64),
+    ("f32", Dtype::F32),
+    ("bf16", Dtype::BF16),
+    ("f16", Dtype::F16),
+    ("f8_e4m3", Dtype::F8_E4M3),
+    ("f8_e5m2", Dtype::F8_E5M2),
+    ("i64", Dtype::I64),
+    ("i32", Dtype::I32),
+    ("i16", Dtype::I16),
+    ("i8", Dtype::I8),
+    ("u8", Dtype::U8),
+];
+
+/// The type of that name.
+pub fn dtype_named(name: &str) -> Option<Dtype> {
+    DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
+}
+
+/// True for types of real numbers; the other [`DTYPES`] are integers.
+pub fn is_real(dtype: Dtype) -> bool {
+    use Dtype::{BF16, F8_E4M3, F8_E5M2, F16, F32, F64};
+    matches!(dtype, F64 | F32 | BF16 | F16 | F8_E4M3 | F8_E5M2)
+}
+
+/// A number in the bytes of a type, little-endian. All real types but f64 are rounded from the nearest f32.
+pub fn number_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
+    let narrow = x as f32;
+    match dtype {
+        Dtype::F64 => x.to_le_bytes().into(),
+        Dtype::F32 => narrow.to_le_bytes().into(),
+        Dtype::BF16 => half::bf16::from_f32(narrow).to_le_bytes().into(),
+        Dtype::F16 => half::f16::from_f32(narrow).to_le_bytes().into(),
+        Dtype::F8_E4M3 => vec![E4M3.encode(narrow) as u8],
+        Dtype::F8_E5M2 => vec![E5M2.encode(narrow) as u8],
+        _ => (x as i128).to_le_bytes()[..dtype.bitsize() / 8].into(),
     }
 }
 
@@ -192,10 +238,17 @@ pub fn widened(values: &[f32]) -> Vec<f64> {
 
 /// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f64.
 pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
-    let value = |bytes: &[u8]| match *bytes {
+    (0..bytes.len() / size)
+        .into_par_iter()
+        .map(|at| element(bytes, size, at))
+        .collect()
+}
+
+/// Reads an element of bfloat16 (`size` 2) or f32 (`size` 4) bytes.
+pub(super) fn element(bytes: &[u8], size: usize, at: usize) -> f64 {
+    match bytes[at * size..][..size] {
         [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),
         [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
-        _ => unreachable!("numbers of {} bytes", bytes.len()),
-    };
-    bytes.par_chunks_exact(size).map(value).collect()
+        _ => unreachable!("numbers of {size} bytes"),
+    }
 }

@@ -10,99 +10,76 @@ use safetensors::Dtype;
 
 use super::data::f32_bytes;
 use super::delta_decode::Step;
-use super::delta_prefill::{BAR, Prefill, WHY_CARRIED, Want, carried, groups, is_carried, judge_o, judge_states};
+use super::delta_prefill::{BAR, Prefill, Want, groups, is_carried, judge_carried, judge_o, judge_states};
 use super::grid::Grid;
 use super::judge::Judge;
-use super::{Buffer, Case, Data, Op, Problem, Scalar};
+use super::{Buffer, Case, Data, KernelOp, Problem, Scalar};
 
-pub struct DeltaHandover;
+pub(super) const DELTA_HANDOVER: KernelOp = KernelOp {
+    name: "delta_handover",
+    doc: "prefill of GDN or KDA from states in [K, V], then one decode token on its states in [V, K]",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for DeltaHandover {
-    fn name(&self) -> &'static str {
-        "delta_handover"
+fn cases() -> Vec<Case> {
+    ["gdn", "kda"].into_iter().flat_map(of_type).collect()
+}
+
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let prefill = Prefill::new(case, data);
+    let Want { o, reads, state } = prefill.want(case)?;
+    let mut step = Step::new(&decode(case), data);
+    if is_carried(case) {
+        step.decay_only();
     }
-
-    fn doc(&self) -> &'static str {
-        "prefill of GDN or KDA from states in [K, V], then one decode token on its states in [V, K]"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        ["gdn", "kda"].into_iter().flat_map(cases).collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let prefill = Prefill::new(case, data);
-        let Want { o, reads, state } = prefill.want(case)?;
-        let mut step = Step::new(&decode(case), data);
-        if is_carried(case) {
-            step.decay_only();
-        }
-        // Decode starts from the expected states; apart from rounding to f32 they are the reference's.
-        step.state = f32_bytes(&state.par_iter().map(|x| *x as f32).collect::<Vec<_>>());
-        let (next_o, next_states) = step.want::<Vk>()?;
-        let next_reads = next_reads(&step, &next_states, case);
-        let buffers = buffers(&prefill, &step, case);
-        let [t, n, heads, dim] = ["T", "N", "HV", "V"].map(|dim| case.dim(dim));
-        let bound = step.bound as f32;
-        let matrix = case.dim("K") * dim;
-        let states = prefill.state_shape(case, "out_vk");
-        let size = |name: &str| {
-            buffers
-                .iter()
-                .find(|buffer| buffer.name == name)
-                .map_or(0, Buffer::size)
-        };
-        // States are written, read and written again.
-        let bytes = buffers.iter().map(Buffer::size).sum::<usize>() + 2 * size("state");
-        // One query of each sequence and head: each row is a group.
-        let of_next = groups(n * heads, |row| row);
-        let shape = [n, heads, dim];
-        let judges = vec![
-            judge_o("o", &prefill, o, reads),
-            Judge::rms(
-                "next_o",
-                Dtype::BF16,
-                &shape,
-                next_o,
-                (of_next, vec![0.0; n * heads]),
-                BAR,
-                WHY_READ,
-            )
-            .by_rows(next_reads),
-            match is_carried(case) {
-                // The gate of the decode token errs by more than a decay of prefill, but by less than GATE of them.
-                true => Judge::within(
-                    "state",
-                    Dtype::F32,
-                    &states,
-                    next_states,
-                    carried(t + GATE),
-                    WHY_CARRIED,
-                ),
-                false => judge_states("state", &states, next_states),
-            },
-        ];
-        Ok(Problem {
-            bytes: bytes as u64,
-            flops: (6 * (t + n) * heads * matrix) as u64,
-            buffers,
-            scalars: vec![("scale", Scalar::F32(prefill.scale())), ("bound", Scalar::F32(bound))],
-            judges,
-            batch: None,
-            runs: 1,
-            large: false,
-        })
-    }
+    // Decode starts from the expected states; apart from rounding to f32 they are the reference's.
+    step.state = f32_bytes(&state.par_iter().map(|x| *x as f32).collect::<Vec<_>>());
+    let (next_o, next_states) = step.want::<Vk>()?;
+    let next_reads = next_reads(&step, &next_states, case);
+    let buffers = buffers(&prefill, &step, case);
+    let [t, n, heads, dim] = case.sizes(["T", "N", "HV", "V"]);
+    let bound = step.bound as f32;
+    let matrix = case.dim("K") * dim;
+    let states = prefill.state_shape(case, "out_vk");
+    let size = |name: &str| {
+        buffers
+            .iter()
+            .filter(|buffer| buffer.name == name)
+            .map(Buffer::size)
+            .sum::<usize>()
+    };
+    // States are written, read and written again.
+    let bytes = buffers.iter().map(Buffer::size).sum::<usize>() + 2 * size("state");
+    // One query of each sequence and head: each row is a group.
+    let by = (groups(n * heads, |row| row), vec![0.0; n * heads]);
+    let next_o = Judge::rms("next_o", Dtype::BF16, &[n, heads, dim], next_o, by, BAR, WHY_READ);
+    let judges = vec![
+        judge_o("o", &prefill, o, reads),
+        next_o.by_rows(next_reads),
+        match is_carried(case) {
+            // The gate of the decode token errs by more than a decay of prefill, but by less than GATE of them.
+            true => judge_carried("state", &states, next_states, t + GATE),
+            false => judge_states("state", &states, next_states),
+        },
+    ];
+    Ok(Problem {
+        bytes: bytes as u64,
+        flops: (6 * (t + n) * heads * matrix) as u64,
+        scalars: vec![("scale", Scalar::F32(prefill.scale())), ("bound", Scalar::F32(bound))],
+        ..Problem::new(buffers, judges)
+    })
 }
 
 /// Decays of prefill that err by more than one with its gate: A · softplus(x) or 5 · σ(A x) with A ≤ 16, where each of some ten
-/// operations errs by at most 2 units of what is at most 16.
+/// operations errs by at most 2 units of a number up to 16.
 const GATE: usize = 32;
 
 const WHY_READ: &str = "products in bf16: a root-mean-square error of the state of 1e-2, relative to what this query or \
                         an average query reads from it, because one query may read almost nothing";
 
-fn cases(gate: &'static str) -> Vec<Case> {
+fn of_type(gate: &'static str) -> Vec<Case> {
     // Where states are only decayed, no product is in between, so that rounding them shows.
     let carried = grid(gate, "carried").random("carried", [1, 17 * 64 + 5, 2]);
     // Number of sequences, tokens per sequence, heads.
@@ -141,10 +118,10 @@ fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> 
     )
 }
 
-/// The mean square over value channels of what an average query reads from its state, for every head of every sequence. A
-/// single query may read much less, and the error of the state is then a large part of it.
+/// The mean square over value channels of the numbers that an average query reads from its state, for every head of every sequence. A
+/// single query may read much less, and the error of the state is then a large part of them.
 fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
-    let [heads, keys, values] = ["H", "K", "V"].map(|dim| case.dim(dim));
+    let [heads, keys, values] = case.sizes(["H", "K", "V"]);
     let squares: Vec<f64> = states
         .par_chunks(keys * values)
         .map(|state| state.iter().map(|s| s * s).sum())

@@ -10,68 +10,56 @@ use safetensors::Dtype;
 use super::data::widened;
 use super::grid::Grid;
 use super::judge::{Judge, UNIT};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 
-pub struct DiagonalSsmOp;
+pub(super) const DIAGONAL_SSM: KernelOp = KernelOp {
+    name: "diagonal_ssm",
+    doc: "diagonal state-space model: a scan over the steps of every head",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for DiagonalSsmOp {
-    fn name(&self) -> &'static str {
-        "diagonal_ssm"
+fn cases() -> Vec<Case> {
+    let dims = |[heads, steps, states]: [i64; 3]| vec![("H", heads), ("S", steps), ("N", states)];
+    Grid::new("", &[], dims)
+        .timed("h16", [16, 8192, 32])
+        .timed("h1024", [1024, 8192, 32])
+        .timed("h32768", [32768, 8192, 32])
+        .large("short", [96, 2048, 32])
+        .edges("edges", [32, 4096, 32])
+        .random("odd", [5, 77, 7])
+        // More than two pieces; each carries its states to the next.
+        .random("long", [3, 8200, 32])
+        .edges("wide", [3, 130, 100])
+        .done()
+}
+
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [heads, steps, states] = case.sizes(["H", "S", "N"]);
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| data.normal(name, heads * states));
+    let mut u = data.normal("u", heads * steps);
+    a.iter_mut().enumerate().for_each(|(at, a)| *a = decay(at, *a));
+    if case.inputs == Inputs::Edges {
+        edges(&mut a, &mut b, &mut c, &mut u, steps);
     }
-
-    fn doc(&self) -> &'static str {
-        "diagonal state-space model: a scan over the steps of every head"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let dims = |[heads, steps, states]: [i64; 3]| vec![("H", heads), ("S", steps), ("N", states)];
-        Grid::new("", &[], dims)
-            .timed("h16", [16, 8192, 32])
-            .timed("h1024", [1024, 8192, 32])
-            .timed("h32768", [32768, 8192, 32])
-            .random("short", [96, 2048, 32])
-            .edges("edges", [32, 4096, 32])
-            .random("odd", [5, 77, 7])
-            // More than two pieces, from each of which states are carried to the next.
-            .random("long", [3, 8200, 32])
-            .edges("wide", [3, 130, 100])
-            .done()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [heads, steps, states] = ["H", "S", "N"].map(|dim| case.dim(dim));
-        let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| data.normal(name, heads * states));
-        let mut u = data.normal("u", heads * steps);
-        a.iter_mut().enumerate().for_each(|(at, a)| *a = decay(at, *a));
-        if case.inputs == Inputs::Edges {
-            edges(&mut a, &mut b, &mut c, &mut u, steps);
-        }
-        let buffers = vec![
-            Buffer::f32("u", &[heads, steps], &u),
-            Buffer::f32("a", &[heads, states], &a),
-            Buffer::f32("b", &[heads, states], &b),
-            Buffer::f32("c", &[heads, states], &c),
-            Buffer::output("y", Dtype::F32, &[heads, steps]),
-        ];
-        let [a, b, c] = [&a, &b, &c].map(|x| Tensor::new([heads, states], widened(x)));
-        let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
-        let u = Tensor::new([heads, steps], widened(&u));
-        let mut state = Tensor::full([heads, states], 0.0);
-        let want = ssm.recurrent(&u, &mut state, &Unrounded)?;
-        let bounds = bounds(&ssm, &u);
-        let judge = Judge::within(
-            "y",
-            Dtype::F32,
-            &[heads, steps],
-            want.data,
-            move |at, _| bounds[at],
-            WHY,
-        );
-        Ok(Problem {
-            batch: Some(Batch::new("H", &["u", "a", "b", "c", "y"])),
-            ..Problem::new(buffers, vec![judge])
-        })
-    }
+    let buffers = vec![
+        Buffer::f32("u", &[heads, steps], &u),
+        Buffer::f32("a", &[heads, states], &a),
+        Buffer::f32("b", &[heads, states], &b),
+        Buffer::f32("c", &[heads, states], &c),
+        Buffer::output("y", Dtype::F32, &[heads, steps]),
+    ];
+    let [a, b, c] = [&a, &b, &c].map(|x| Tensor::new([heads, states], widened(x)));
+    let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
+    let u = Tensor::new([heads, steps], widened(&u));
+    let mut state = Tensor::full([heads, states], 0.0);
+    let want = ssm.recurrent(&u, &mut state, &Unrounded)?;
+    let judge = Judge::each("y", Dtype::F32, &[heads, steps], want.data, bounds(&ssm, &u), WHY);
+    Ok(Problem {
+        batch: Some(Batch::new("H", &["u", "a", "b", "c", "y"])),
+        ..Problem::new(buffers, vec![judge])
+    })
 }
 
 /// Turns a normal number into a decay. States forget within 10, 100 or 1000 steps; one decay in eight is negative.

@@ -1,28 +1,23 @@
-//! Operations on a user's tensors as operations of kernels: inputs are drawn for the sizes of a case, and what is expected and its bound
-//! come from [`Operation`]. So a program in any language is judged by what Python's `assert_close` judges by.
+//! Operations on a user's tensors as operations of kernels: inputs are drawn for the sizes of a case, and expected values and bounds
+//! come from [`Operation`]. A program in any language therefore gets the judgement of Python's `assert_close`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use super::judge::{Judge, number};
+use super::data::{dtype_named, number_bytes};
+use super::judge::{Judge, numbers};
 use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Range, Scalar};
 use crate::expected::draw::{Cases, Draw, Drawn, GIVEN, NONE};
-use crate::expected::{Call, Given, Kind, Operation, Output, Tensor, crowded, settle};
+use crate::expected::{Call, Given, Kind, Operation, Output, Tensor, crowded, overflow, settle, spread};
 use ulplab_core::tensorfile;
 
-/// Types by their names in keys.
-const TYPES: [(&str, Dtype); 4] = [
-    ("f32", Dtype::F32),
-    ("bf16", Dtype::BF16),
-    ("f16", Dtype::F16),
-    ("f8_e4m3", Dtype::F8_E4M3),
-];
+/// Types of outputs by their names in keys.
+const STORED: [&str; 3] = ["f32", "bf16", "f16"];
 
-fn type_of(name: &str) -> Dtype {
-    let found = TYPES.iter().find(|(known, _)| *known == name);
-    found.expect("keys were checked").1
+fn type_of(case: &Case, key: &str) -> Result<Dtype, String> {
+    let name = case.key(key);
+    dtype_named(name).ok_or_else(|| format!("case {}: {key} = '{name}', expected a type", case.name))
 }
 
 impl Operation {
@@ -38,8 +33,7 @@ impl Operation {
             _ => None,
         });
         let optional = cases.optional.iter().map(|name| (*name, vec![NONE, GIVEN]));
-        let stored = TYPES[..3].iter().map(|(name, _)| *name).collect();
-        [("dtype", cases.types.to_vec()), ("out", stored)]
+        [("dtype", cases.types.to_vec()), ("out", STORED.to_vec())]
             .into_iter()
             .chain(words)
             .chain(optional)
@@ -59,7 +53,7 @@ impl Operation {
     }
 }
 
-impl Op for Operation {
+impl Op for &'static Operation {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -85,6 +79,7 @@ impl Op for Operation {
             dims: cases.named(sizes),
             inputs: Inputs::Random,
             timed: false,
+            large: false,
         };
         let mut all = Vec::new();
         for dtype in ["f32", "bf16"] {
@@ -152,7 +147,7 @@ impl Op for Operation {
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let dtype = type_of(case.key("dtype"));
+        let dtype = type_of(case, "dtype")?;
         let mut given = BTreeMap::new();
         let mut buffers = Vec::new();
         for Drawn {
@@ -165,7 +160,7 @@ impl Op for Operation {
             let dtype = if whole { Dtype::I32 } else { dtype };
             let bytes = match data.given(case, name, dtype, &shape)? {
                 Some(bytes) => bytes,
-                None => drawn.iter().flat_map(|x| bytes_of(*x, dtype)).collect(),
+                None => drawn.iter().flat_map(|x| number_bytes(*x, dtype)).collect(),
             };
             let tensor = tensorfile::Tensor {
                 name,
@@ -174,14 +169,8 @@ impl Op for Operation {
                 bytes: &bytes,
             };
             let values = tensor.to_f64().expect("types are checked");
-            given.insert(
-                name.to_string(),
-                Given::Tensor(Tensor {
-                    shape: shape.clone(),
-                    data: values,
-                }),
-            );
             buffers.push(Buffer::input(name, dtype, &shape, bytes));
+            given.insert(name.to_string(), Given::Tensor(Tensor { shape, data: values }));
         }
         let mut scalars = Vec::new();
         for (name, default) in self.numbers() {
@@ -191,24 +180,19 @@ impl Op for Operation {
                 scalars.push((name, Scalar::F32(value)));
             }
         }
-        for (key, _) in self.keys().iter().skip(2) {
-            if matches!(self.takes.iter().find(|takes| takes.name == *key), Some(takes) if matches!(takes.kind, Kind::Word(_)))
-            {
-                given.insert(key.to_string(), Given::Word(case.key(key).into()));
+        for takes in self.takes.iter().filter(|takes| matches!(takes.kind, Kind::Word(_))) {
+            if let Some((key, word)) = case.keys.iter().find(|(key, _)| *key == takes.name) {
+                given.insert(key.to_string(), Given::Word(word.clone()));
             }
         }
-        let operation = Operation::find(self.name)?;
-        let stored = type_of(case.key("out"));
-        let call = Call::new(operation, given, stored)?;
-        let mut judges = Vec::new();
-        for output in (self.compute)(&call)? {
-            judges.push(judge(self, output, stored)?);
-        }
-        buffers.extend(
-            judges
-                .iter()
-                .map(|judge| Buffer::output(judge.output, judge.dtype, &judge.shape)),
-        );
+        let stored = type_of(case, "out")?;
+        let call = Call::new(self, given, stored)?;
+        let outputs = (self.compute)(&call)?.into_iter();
+        let judges: Vec<Judge> = outputs
+            .map(|output| judge(self, output, stored))
+            .collect::<Result<_, _>>()?;
+        let outputs = judges.iter();
+        buffers.extend(outputs.map(|judge| Buffer::output(judge.output, judge.dtype, &judge.shape)));
         Ok(Problem {
             scalars,
             ..Problem::new(buffers, judges)
@@ -229,24 +213,23 @@ impl Operation {
     }
 }
 
-/// The judgement of an output. Parts that may be other things are chosen as the output has them.
+/// The judgement of an output. Parts with several right values are chosen as the program's output has them.
 fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, String> {
     let why = operation.drawn().why;
     if !crowded(&output).is_empty() {
         return Err(format!(
-            "{}: rows of '{}' have too many choices that are right; expected inputs that decide",
+            "{}: rows of '{}' have too many right choices; expected inputs that decide",
             operation.name, output.name
         ));
     }
-    if output.others.is_empty() && output.choices.is_empty() {
+    if output.others.is_empty() && output.choices.is_empty() && !may_overflow(&output, dtype) {
         return Ok(within(output, dtype, why));
     }
     let (name, shape) = (output.name, output.shape.clone());
     let parts = move |outputs: &super::Outputs| {
         let bytes = outputs.get(name);
-        let got: Vec<f64> = (0..output.value.len()).map(|at| number(dtype, bytes, at)).collect();
         let mut expected = output.clone();
-        settle(&mut expected, &got, dtype);
+        settle(&mut expected, &numbers(dtype, bytes), dtype);
         vec![within(expected, dtype, why).on(bytes.to_vec())]
     };
     Ok(Judge {
@@ -256,25 +239,19 @@ fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, S
     })
 }
 
-fn within(output: Output, dtype: Dtype, why: &'static str) -> Judge {
-    let bounds: Arc<[f64]> = output.bounds(dtype).into();
-    Judge::within(
-        output.name,
-        dtype,
-        &output.shape,
-        output.value,
-        move |at, _| bounds[at],
-        why,
-    )
+/// True if an element may be finite or infinite in the type.
+fn may_overflow(output: &Output, dtype: Dtype) -> bool {
+    let most = overflow(dtype);
+    let mut elements = output.value.iter().map(|value| value.abs()).zip(&output.error);
+    !output.exact && elements.any(|(value, error)| value.is_finite() && value + error >= most && value - error < most)
 }
 
-/// A number in the bytes of a type, to nearest even.
-fn bytes_of(x: f64, dtype: Dtype) -> Vec<u8> {
-    match dtype {
-        Dtype::I32 => (x as i32).to_le_bytes().into(),
-        Dtype::BF16 => half::bf16::from_f32(x as f32).to_le_bytes().into(),
-        Dtype::F16 => half::f16::from_f32(x as f32).to_le_bytes().into(),
-        Dtype::F8_E4M3 => vec![ulplab_core::formats::E4M3.encode(x as f32) as u8],
-        _ => (x as f32).to_le_bytes().into(),
+fn within(mut output: Output, dtype: Dtype, why: &'static str) -> Judge {
+    output.overflow(dtype);
+    let bounds = output.bounds(dtype);
+    let judge = Judge::each(output.name, dtype, &output.shape, output.value.clone(), bounds, why);
+    match output.spread.is_empty() {
+        true => judge,
+        false => judge.together(move |got| spread::found(&output, got, dtype)),
     }
 }

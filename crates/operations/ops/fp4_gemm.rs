@@ -13,98 +13,98 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, round_to_bf16};
+use super::data::round_to_bf16;
+use super::edges::Edge::{Last, One, Random, Zeros};
+use super::edges::{self, Edge};
 use super::grid::Grid;
-use super::judge::Judge;
-use super::sums::{Summed, Sums};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
-use ulplab_core::accumulator::{Factor, Operand, WGMMA_BF16};
+pub(super) use super::sums::factor;
+use super::sums::{Summed, Sums, bf16_factors};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use ulplab_core::accumulator::{Factor, WGMMA_BF16};
 use ulplab_core::formats::{E2M1, E4M3};
-
-/// The operation.
-pub struct Fp4Gemm;
 
 /// Columns that tensor cores sum from 0.
 const PART: usize = 1024;
 
-impl Op for Fp4Gemm {
-    fn name(&self) -> &'static str {
-        "fp4_gemm"
-    }
+pub(super) const FP4_GEMM: KernelOp = KernelOp {
+    name: "fp4_gemm",
+    doc: "multiplies bfloat16 rows by MXFP4 or NVFP4 weights",
+    cases,
+    defines_sums: true,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "multiplies bfloat16 rows by MXFP4 or NVFP4 weights"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
-        types.into_iter().flat_map(cases).collect()
-    }
-
-    fn defines_sums(&self) -> bool {
-        true
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [b, n, k] = ["B", "N", "K"].map(|dim| case.dim(dim));
-        let (edges, nvfp4) = (case.inputs == Inputs::Edges, case.key("format") == "nvfp4");
-        let block = if nvfp4 { 16 } else { 32 };
-        let blocks = k.div_ceil(block);
-        let mut x = data.normal("fp4_gemm/x", b * k);
-        if edges {
-            self::edges(&mut x, k);
-        }
-        round_to_bf16(&mut x);
-        let mut w = data.bytes("fp4_gemm/w", n * k / 2);
-        let mut w_scale = data.bytes("fp4_gemm/w_scale", n * blocks);
-        for (at, scale) in w_scale.iter_mut().enumerate() {
-            let (row, of_row) = (at / blocks, at % blocks);
-            *scale = match (edges, of_row % 3) {
-                // Every code there is, one in each row, so that NaN hides no other. In the tile of 128 rows behind them, the
-                // largest is the least with which codes cannot be decoded by one multiplication.
-                (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
-                (true, 0 | 2) => row as u8,
-                _ if nvfp4 => 0x28 + *scale % 32,
-                _ => 118 + *scale % 8,
-            };
-        }
-        // Blocks of zeros of either sign.
-        let zeros = w
-            .par_chunks_mut(k / 2)
-            .enumerate()
-            .filter(|(row, _)| edges && row % 5 == 3);
-        zeros.for_each(|(_, row)| row.iter_mut().take(16).for_each(|codes| *codes &= 0x88));
-        let w_tensor = if nvfp4 { [1.3 * 2f32.powi(-9)] } else { [1.0] };
-        let sums = Sums::of(case);
-        let want = want::<f32>(sums, &x, [&w, &w_scale], w_tensor[0], [b, n, k, block]);
-        let (dtype, bytes) = match case.key("out") {
-            "f32" => (Dtype::F32, f32_bytes(&want)),
-            _ => (Dtype::BF16, bf16_bytes(&want)),
-        };
-        let equal = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
-        let numbers = || self::want(sums, &x, [&w, &w_scale], w_tensor[0], [b, n, k, block]);
-        let judges = sums.judges(equal, numbers)?;
-        let buffers = vec![
-            Buffer::bf16("x", &[b, k], &x),
-            Buffer::input("w", Dtype::U8, &[n, k / 2], w),
-            Buffer::input("w_scale", Dtype::U8, &[n, blocks], w_scale),
-            Buffer::f32("w_tensor", &[1], &w_tensor),
-            Buffer::output("y", dtype, &[b, n]),
-        ];
-        Ok(Problem {
-            flops: (2 * b * n * k) as u64,
-            batch: Some(Batch::new("B", &["x", "y"])),
-            ..Problem::new(buffers, judges)
-        })
-    }
+fn cases() -> Vec<Case> {
+    let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
+    types.into_iter().flat_map(of_type).collect()
 }
 
-fn cases((format, out): (&'static str, &'static str)) -> Vec<Case> {
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [b, n, k] = case.sizes(["B", "N", "K"]);
+    let (edges, nvfp4) = (case.inputs == Inputs::Edges, case.key("format") == "nvfp4");
+    let block = if nvfp4 { 16 } else { 32 };
+    let blocks = k.div_ceil(block);
+    let mut x = data.normal("fp4_gemm/x", b * k);
+    if edges {
+        let [large, subnormal] = [100, -127].map(Edge::scaled);
+        let kinds = [
+            Random,
+            Zeros,
+            large,
+            subnormal,
+            One(f32::INFINITY),
+            Last(f32::NAN),
+            Random,
+            Random,
+        ];
+        edges::set(&mut x, k, 0, &kinds);
+    }
+    round_to_bf16(&mut x);
+    let mut w = data.bytes("fp4_gemm/w", n * k / 2);
+    let mut w_scale = data.bytes("fp4_gemm/w_scale", n * blocks);
+    for (at, scale) in w_scale.iter_mut().enumerate() {
+        let (row, of_row) = (at / blocks, at % blocks);
+        *scale = match (edges, of_row % 3) {
+            // Every code there is, one in each row, so that NaN hides no other. In the tile of 128 rows behind them, the
+            // largest is the least with which codes cannot be decoded by one multiplication.
+            (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
+            (true, 0 | 2) => row as u8,
+            _ if nvfp4 => 0x28 + *scale % 32,
+            _ => 118 + *scale % 8,
+        };
+    }
+    // Blocks of zeros of either sign.
+    let zeros = w
+        .par_chunks_mut(k / 2)
+        .enumerate()
+        .filter(|(row, _)| edges && row % 5 == 3);
+    zeros.for_each(|(_, row)| row.iter_mut().take(16).for_each(|codes| *codes &= 0x88));
+    let w_tensor = if nvfp4 { [1.3 * 2f32.powi(-9)] } else { [1.0] };
+    let (sums, dtype, sizes) = (Sums::of(case), case.float_type("out"), [b, n, k, block]);
+    let judges = sums.judges(
+        ("y", dtype, [b, n]),
+        &want(sums, &x, [&w, &w_scale], w_tensor[0], sizes),
+        || want(sums, &x, [&w, &w_scale], w_tensor[0], sizes),
+        WHY,
+    )?;
+    let buffers = vec![
+        Buffer::bf16("x", &[b, k], &x),
+        Buffer::input("w", Dtype::U8, &[n, k / 2], w),
+        Buffer::input("w_scale", Dtype::U8, &[n, blocks], w_scale),
+        Buffer::f32("w_tensor", &[1], &w_tensor),
+        Buffer::output("y", dtype, &[b, n]),
+    ];
+    Ok(Problem {
+        flops: (2 * b * n * k) as u64,
+        batch: Some(Batch::new("B", &["x", "y"])),
+        ..Problem::new(buffers, judges)
+    })
+}
+
+fn of_type((format, out): (&'static str, &'static str)) -> Vec<Case> {
     let dims = |[b, n, k]: [i64; 3]| vec![("B", b), ("N", n), ("K", k)];
     let random = [
-        [1, 256, 512],
-        [2, 200, 48],
-        [7, 136, 1040],
         [8, 128, 1024],
         [9, 1, 16],
         // Parts of 1024 columns, the last of them short.
@@ -114,30 +114,25 @@ fn cases((format, out): (&'static str, &'static str)) -> Vec<Case> {
         [65, 129, 1136],
         [128, 64, 272],
     ];
-    let edges = [[13, 264, 144], [40, 300, 1104]];
-    let name = |[b, n, k]: [i64; 3]| format!("b{b}.{n}x{k}");
-    let mut grid = Grid::new(format!("{format}.{out}"), &[("format", format), ("out", out)], dims);
-    for shape in random {
-        grid = grid.random(&name(shape), shape);
-    }
-    for shape in edges {
-        grid = grid.edges(&format!("edges.{}", name(shape)), shape);
-    }
     let shapes: &[[i64; 2]] = match (format, out) {
         ("mxfp4", "bf16") => &[[4096, 4096], [32768, 1024], [4096, 8192]],
         (_, "bf16") => &[[4096, 4096]],
         _ => &[],
     };
-    for [n, k] in shapes {
-        for b in [1, 8, 16, 32, 64] {
-            grid = grid.timed(&name([b, *n, *k]), [b, *n, *k]);
-        }
-    }
-    grid.done()
+    let timed = shapes.iter().flat_map(|[n, k]| [1, 8, 16, 32, 64].map(|b| [b, *n, *k]));
+    Grid::new(format!("{format}.{out}"), &[("format", format), ("out", out)], dims)
+        .named(|[b, n, k]| format!("b{b}.{n}x{k}"))
+        .each("", &[[1, 256, 512], [2, 200, 48]], Grid::random)
+        .each("", &[[7, 136, 1040]], Grid::large)
+        .each("", &random, Grid::random)
+        .each("edges", &[[13, 264, 144], [40, 300, 1104]], Grid::edges)
+        .each("", &timed.collect::<Vec<_>>(), Grid::timed)
+        .done()
 }
 
-const WHY: &str = "weights are exact in bf16, the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), \
-                   and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN matches any other";
+const WHY: &str = "weights are exact in bf16, the order of the sums is defined, tensor cores sum by a known rule \
+                   (crates/core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN \
+                   matches any other";
 
 /// y in f32, or with the error of other sums.
 fn want<N: Summed>(
@@ -147,7 +142,7 @@ fn want<N: Summed>(
     w_tensor: f32,
     [_, n, k, block]: [usize; 4],
 ) -> Vec<N> {
-    let x: Vec<Factor> = x.par_iter().map(|x| factor(*x)).collect();
+    let x = bf16_factors(x);
     let (w, w_scale) = (w.par_chunks_exact(k / 2), w_scale.par_chunks_exact(k.div_ceil(block)));
     let w: Vec<Vec<Factor>> = w
         .zip(w_scale)
@@ -182,23 +177,4 @@ pub fn weights(codes: &[u8], scales: &[u8], block: usize) -> Vec<Factor> {
         factor(E2M1.decode(code.into()) * scale)
     };
     (0..2 * codes.len()).map(weight).collect()
-}
-
-/// A number that is one of bfloat16.
-pub fn factor(x: f32) -> Factor {
-    Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
-}
-
-/// Rows of large and subnormal numbers, of zeros, with an infinity, and with a NaN.
-fn edges(x: &mut [f32], row: usize) {
-    for (number, x) in x.chunks_exact_mut(row).enumerate() {
-        match number % 8 {
-            1 => x.fill(0.0),
-            2 => x.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
-            3 => x.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
-            4 => x[number * 997 % row] = f32::INFINITY,
-            5 => x[row - 1] = f32::NAN,
-            _ => {}
-        }
-    }
 }

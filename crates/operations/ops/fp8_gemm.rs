@@ -3,82 +3,67 @@
 //!
 //! The order of the sums is part of the definition. Each block of 128 columns is summed by tensor cores, 32 columns at a time from
 //! the first to the last ([`WGMMA_E4M3`]); then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is
-//! rounded once if y is bf16. What follows is the same for any B and any place of a row, so a kernel that obeys is batch invariant.
+//! rounded once if y is bf16. The result is the same for any B and any place of a row, so a kernel that obeys is batch invariant.
 
 pub mod codes;
 
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes};
 use super::grid::Grid;
-use super::judge::Judge;
-use super::sums::{Summed, Sums};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
-use ulplab_core::accumulator::{Factor, Operand, WGMMA_E4M3};
+use super::sums::{Summed, Sums, e4m3_factors};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use ulplab_core::accumulator::WGMMA_E4M3;
 use ulplab_core::formats::E4M3;
 
-/// The operation.
-pub struct Fp8Gemm;
-
-/// Columns that share a scale; also rows, in w.
+/// Columns that share a scale, and rows of w that do.
 const BLOCK: usize = 128;
 
-impl Op for Fp8Gemm {
-    fn name(&self) -> &'static str {
-        "fp8_gemm"
-    }
+pub(super) const FP8_GEMM: KernelOp = KernelOp {
+    name: "fp8_gemm",
+    doc: "multiplies E4M3 rows with scales of 1 × 128 by E4M3 weights with scales of 128 × 128",
+    cases,
+    defines_sums: true,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "multiplies E4M3 rows with scales of 1 × 128 by E4M3 weights with scales of 128 × 128"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        ["bf16", "f32"].into_iter().flat_map(cases).collect()
-    }
-
-    fn defines_sums(&self) -> bool {
-        true
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [b, n, k] = ["B", "N", "K"].map(|dim| case.dim(dim));
-        let edges = case.inputs == Inputs::Edges;
-        let blocks = k.div_ceil(BLOCK);
-        let x = codes("x", [b, k], edges, data);
-        let w = codes("w", [n, k], edges, data);
-        let x_scale = scales("x_scale", b * blocks, edges, data);
-        let w_scale = scales("w_scale", n.div_ceil(BLOCK) * blocks, edges, data);
-        let sums = Sums::of(case);
-        let want = want::<f32>(sums, [&x, &w], [&x_scale, &w_scale], [b, n, k]);
-        let (dtype, bytes) = match case.key("out") {
-            "f32" => (Dtype::F32, f32_bytes(&want)),
-            _ => (Dtype::BF16, bf16_bytes(&want)),
-        };
-        let equal = Judge::equal("y", dtype, &[b, n], bytes, WHY).any_nan(0..n);
-        let numbers = || self::want(sums, [&x, &w], [&x_scale, &w_scale], [b, n, k]);
-        let judges = sums.judges(equal, numbers)?;
-        let mut buffers = vec![
-            Buffer::input("x", Dtype::U8, &[b, k], x),
-            Buffer::f32("x_scale", &[b, blocks], &x_scale),
-            Buffer::input("w", Dtype::U8, &[n, k], w),
-            Buffer::f32("w_scale", &[n.div_ceil(BLOCK), blocks], &w_scale),
-        ];
-        buffers.push(Buffer::output("y", dtype, &[b, n]));
-        Ok(Problem {
-            flops: (2 * b * n * k) as u64,
-            batch: Some(Batch::new("B", &["x", "x_scale", "y"])),
-            ..Problem::new(buffers, judges)
-        })
-    }
+fn cases() -> Vec<Case> {
+    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-fn cases(out: &'static str) -> Vec<Case> {
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [b, n, k] = case.sizes(["B", "N", "K"]);
+    let edges = case.inputs == Inputs::Edges;
+    let blocks = k.div_ceil(BLOCK);
+    let x = codes("x", [b, k], edges, data);
+    let w = codes("w", [n, k], edges, data);
+    let x_scale = scales("x_scale", b * blocks, edges, data);
+    let w_scale = scales("w_scale", n.div_ceil(BLOCK) * blocks, edges, data);
+    let (sums, dtype, sizes) = (Sums::of(case), case.float_type("out"), [b, n, k]);
+    let judges = sums.judges(
+        ("y", dtype, [b, n]),
+        &want(sums, [&x, &w], [&x_scale, &w_scale], sizes),
+        || want(sums, [&x, &w], [&x_scale, &w_scale], sizes),
+        WHY,
+    )?;
+    let buffers = vec![
+        Buffer::input("x", Dtype::U8, &[b, k], x),
+        Buffer::f32("x_scale", &[b, blocks], &x_scale),
+        Buffer::input("w", Dtype::U8, &[n, k], w),
+        Buffer::f32("w_scale", &[n.div_ceil(BLOCK), blocks], &w_scale),
+        Buffer::output("y", dtype, &[b, n]),
+    ];
+    Ok(Problem {
+        flops: (2 * b * n * k) as u64,
+        batch: Some(Batch::new("B", &["x", "x_scale", "y"])),
+        ..Problem::new(buffers, judges)
+    })
+}
+
+fn of_type(out: &'static str) -> Vec<Case> {
     let dims = |[b, n, k]: [i64; 3]| vec![("B", b), ("N", n), ("K", k)];
     let random = [
-        [1, 256, 512],
-        [2, 256, 512],
-        [7, 192, 640],
         [8, 320, 384],
         [9, 64, 128],
         // Neither rows nor columns are a multiple of a tile.
@@ -87,47 +72,35 @@ fn cases(out: &'static str) -> Vec<Case> {
         [64, 1, 16],
         [65, 129, 2064],
         [128, 384, 1536],
-        // More tiles than multiprocessors, the last one alone, and rows of y without alignment.
+        // More tiles than multiprocessors, a last tile of its own, and rows of y without alignment.
         [3, 4300, 1040],
-        // A number of tiles for each multiprocessor that is no multiple of four, so that few begin with new scales.
+        // The number of tiles for each multiprocessor is no multiple of four, so that few begin with new scales.
         [2, 9600, 160],
-        // More columns than any ring of stages holds; also with a last block that is not whole.
+        // Wider than any ring of stages; the second also has a partial last block.
         [1, 70, 16384],
         [5, 100, 8208],
     ];
-    // Rows too long to stay in shared memory, for more tiles than multiprocessors.
-    let streamed = [33, 4264, 1552];
-    let edges = [[13, 264, 912], [64, 128, 4096]];
     let timed = [1, 8, 64].into_iter().flat_map(|b| [[b, 32768, 1024], [b, 4096, 8192]]);
-    let name = |[b, n, k]: [i64; 3]| format!("b{b}.{n}x{k}");
-    let mut grid = Grid::new(out, &[("out", out)], dims);
-    for shape in random {
-        grid = grid.random(&name(shape), shape);
-    }
-    for shape in edges {
-        grid = grid.edges(&format!("edges.{}", name(shape)), shape);
-    }
-    if out == "bf16" {
-        grid = grid.random(&name(streamed), streamed);
-        for shape in timed {
-            grid = grid.timed(&name(shape), shape);
-        }
-    }
-    grid.done()
+    Grid::new(out, &[("out", out)], dims)
+        .named(|[b, n, k]| format!("b{b}.{n}x{k}"))
+        .each("", &[[1, 256, 512], [2, 256, 512]], Grid::random)
+        .each("", &[[7, 192, 640]], Grid::large)
+        .each("", &random, Grid::random)
+        .each("edges", &[[13, 264, 912], [64, 128, 4096]], Grid::edges)
+        .when(out == "bf16", |grid| {
+            // Rows too long to stay in shared memory, for more tiles than multiprocessors.
+            let grid = grid.each("", &[[33, 4264, 1552]], Grid::random);
+            grid.each("", &timed.collect::<Vec<_>>(), Grid::timed)
+        })
+        .done()
 }
 
-const WHY: &str = "the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), and f32 and bf16 are \
-                   rounded to nearest even, so every bit is defined; any NaN matches any other";
+const WHY: &str = "the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), \
+                   and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN matches any other";
 
 /// y in f32, or with the error of other sums.
 fn want<N: Summed>(sums: Sums, [x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<N> {
-    let factors = |codes: &[u8]| -> Vec<Factor> {
-        codes
-            .par_iter()
-            .map(|code| Operand::E4m3.factor((*code).into()))
-            .collect()
-    };
-    let (x, w) = (factors(x), factors(w));
+    let (x, w) = (e4m3_factors(x), e4m3_factors(w));
     let blocks = k.div_ceil(BLOCK);
     let mut y = vec![N::default(); x.len() / k * n];
     y.par_iter_mut().enumerate().for_each(|(at, y)| {

@@ -2,47 +2,79 @@
 
 use super::{Case, Inputs};
 
-/// Cases that share a prefix of their names, and keys. Each method adds a case; [`Grid::done`] returns the list.
+type Dims = Vec<(&'static str, i64)>;
+
+/// Cases that share a prefix of their names, and keys. Most methods add cases; [`Grid::done`] returns the list.
 pub struct Grid<'a, Shape> {
     prefix: String,
     keys: Vec<(&'static str, String)>,
-    dims: Box<dyn Fn(Shape) -> Vec<(&'static str, i64)> + 'a>,
+    dims: Box<dyn Fn(Shape) -> Dims + 'a>,
+    names: Box<dyn Fn(Shape) -> String + 'a>,
     cases: Vec<Case>,
 }
 
-impl<'a, Shape> Grid<'a, Shape> {
-    /// Cases named `prefix.name`, or `name` alone if the prefix is empty; `dims` turns a shape into named sizes.
-    pub fn new(
-        prefix: impl Into<String>,
-        keys: &[(&'static str, &str)],
-        dims: impl Fn(Shape) -> Vec<(&'static str, i64)> + 'a,
-    ) -> Self {
+impl<'a, Shape: Copy> Grid<'a, Shape> {
+    /// Cases named `prefix.name`, or `name` if the prefix is empty; `dims` turns a shape into named sizes.
+    pub fn new(prefix: impl Into<String>, keys: &[(&'static str, &str)], dims: impl Fn(Shape) -> Dims + 'a) -> Self {
         Self {
             prefix: prefix.into(),
             keys: keys.iter().map(|(key, value)| (*key, value.to_string())).collect(),
             dims: Box::new(dims),
+            names: Box::new(|_| String::new()),
             cases: Vec::new(),
+        }
+    }
+
+    /// Sets the names of shapes, which [`Grid::each`] uses.
+    pub fn named(self, names: impl Fn(Shape) -> String + 'a) -> Self {
+        Self {
+            names: Box::new(names),
+            ..self
         }
     }
 
     /// Adds a case of random numbers.
     pub fn random(self, name: &str, shape: Shape) -> Self {
-        self.add(name, shape, Inputs::Random, false)
+        self.add(name, shape, Inputs::Random)
+    }
+
+    /// Adds a case of random numbers that also runs with its rows repeated past 2³² elements.
+    pub fn large(mut self, name: &str, shape: Shape) -> Self {
+        self = self.random(name, shape);
+        self.last().large = true;
+        self
     }
 
     /// Adds a case of random numbers that is timed.
-    pub fn timed(self, name: &str, shape: Shape) -> Self {
-        self.add(name, shape, Inputs::Random, true)
+    pub fn timed(mut self, name: &str, shape: Shape) -> Self {
+        self = self.random(name, shape);
+        self.last().timed = true;
+        self
     }
 
     /// Adds a case of edge values, which kernels easily get wrong.
     pub fn edges(self, name: &str, shape: Shape) -> Self {
-        self.add(name, shape, Inputs::Edges, false)
+        self.add(name, shape, Inputs::Edges)
     }
 
     /// Adds a case of activations at a site of the model.
     pub fn site(self, name: &str, pattern: &'static str, shape: Shape) -> Self {
-        self.add(name, shape, Inputs::Site(pattern), false)
+        self.add(name, shape, Inputs::Site(pattern))
+    }
+
+    /// Adds a case for each shape, called `kind.name`, or by the name of its shape if the kind is empty.
+    pub fn each(self, kind: &str, shapes: &[Shape], add: fn(Self, &str, Shape) -> Self) -> Self {
+        shapes.iter().fold(self, |grid, &shape| {
+            let name = joined(kind, &(grid.names)(shape));
+            add(grid, &name, shape)
+        })
+    }
+
+    /// Sets a key of the cases that are added later.
+    pub fn key(mut self, name: &str, value: &str) -> Self {
+        let key = self.keys.iter_mut().filter(|(key, _)| *key == name);
+        key.for_each(|(_, set)| *set = value.into());
+        self
     }
 
     /// Adds cases only if the condition holds.
@@ -55,78 +87,37 @@ impl<'a, Shape> Grid<'a, Shape> {
         self.cases
     }
 
-    fn add(mut self, name: &str, shape: Shape, inputs: Inputs, timed: bool) -> Self {
-        let dot = if self.prefix.is_empty() { "" } else { "." };
+    fn add(mut self, name: &str, shape: Shape, inputs: Inputs) -> Self {
         self.cases.push(Case {
-            name: format!("{}{dot}{name}", self.prefix),
+            name: joined(&self.prefix, name),
             keys: self.keys.clone(),
             dims: (self.dims)(shape),
             inputs,
-            timed,
+            timed: false,
+            large: false,
         });
         self
     }
+
+    fn last(&mut self) -> &mut Case {
+        self.cases.last_mut().expect("a case was added")
+    }
 }
 
-/// Cases of matrices `[T, C]`, called `prefix.kind.TxC`.
-pub(super) struct Rows(Matrices);
+/// A grid of matrices `[T, C]`, whose shapes are called `TxC`; `others` are further sizes.
+pub(super) fn matrices(
+    prefix: impl Into<String>,
+    keys: &[(&'static str, &str)],
+    others: &[(&'static str, i64)],
+) -> Grid<'static, (i64, i64)> {
+    let others = others.to_vec();
+    let dims = move |(rows, cols)| [&[("T", rows), ("C", cols)], &others[..]].concat();
+    Grid::new(prefix, keys, dims).named(|(rows, cols)| format!("{rows}x{cols}"))
+}
 
-type Matrices = Grid<'static, (i64, i64)>;
-
-impl Rows {
-    /// `others` are sizes besides `T` and `C`.
-    pub fn new(prefix: impl Into<String>, keys: &[(&'static str, &str)], others: &[(&'static str, i64)]) -> Self {
-        let others = others.to_vec();
-        let dims = move |(rows, cols)| [&[("T", rows), ("C", cols)], &others[..]].concat();
-        Self(Grid::new(prefix, keys, dims))
-    }
-
-    /// Adds cases of random numbers.
-    pub fn random(self, shapes: &[(i64, i64)]) -> Self {
-        self.each("random", shapes, Grid::random)
-    }
-
-    /// Adds cases of random numbers that are timed; `kind` becomes part of their names.
-    pub fn timed(self, kind: &str, shapes: &[(i64, i64)]) -> Self {
-        self.each(kind, shapes, Grid::timed)
-    }
-
-    /// Adds cases of edge values, which kernels easily get wrong; `kind` becomes part of their names.
-    pub fn edges(self, kind: &str, shapes: &[(i64, i64)]) -> Self {
-        self.each(kind, shapes, Grid::edges)
-    }
-
-    /// Adds a case of activations at a site of the model; `kind` becomes part of its name.
-    pub fn site(self, kind: &str, pattern: &'static str, shape: (i64, i64)) -> Self {
-        self.each(kind, &[shape], |grid, name, shape| grid.site(name, pattern, shape))
-    }
-
-    /// Sets a key of the cases that are added later.
-    pub fn key(mut self, name: &str, value: &str) -> Self {
-        for (key, set) in &mut self.0.keys {
-            if *key == name {
-                *set = value.into();
-            }
-        }
-        self
-    }
-
-    /// Adds cases only if the condition holds.
-    pub fn when(self, condition: bool, add: impl FnOnce(Self) -> Self) -> Self {
-        if condition { add(self) } else { self }
-    }
-
-    /// The cases in the order in which they were added.
-    pub fn done(self) -> Vec<Case> {
-        self.0.done()
-    }
-
-    fn each(mut self, kind: &str, shapes: &[(i64, i64)], add: impl Fn(Matrices, &str, (i64, i64)) -> Matrices) -> Self {
-        for &(rows, cols) in shapes {
-            self.0 = add(self.0, &format!("{kind}.{rows}x{cols}"), (rows, cols));
-        }
-        self
-    }
+fn joined(first: &str, second: &str) -> String {
+    let dot = if first.is_empty() || second.is_empty() { "" } else { "." };
+    format!("{first}{dot}{second}")
 }
 
 /// Bytes of an element of type `bf16` or `f32`.

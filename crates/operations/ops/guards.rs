@@ -23,15 +23,15 @@ pub trait Guarded {
     /// as often as the problem says, and returns the contents of the buffers that it writes.
     fn run(&self, poison: u8) -> Result<Outputs>;
 
-    /// The same, with each run a replay of one graph, in which no launch only keeps values for the judgement; none if the
-    /// kernel cannot be captured. Outputs that such launches write are not among those it returns.
+    /// Does the same with each run a replay of one graph, without launches that only keep values for the judgement and without their
+    /// outputs. `None` if the kernel cannot be captured.
     fn replayed(&self, poison: u8) -> Result<Option<Outputs>>;
 
-    /// What the kernel writes on a batch of these rows of the problem; none if it does not take such a batch.
+    /// The outputs on a batch of these rows of the problem; `None` if the kernel does not take such a batch.
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>>;
 
-    /// What differs from `outputs`, those of the problem itself, when all of its rows are there `times` times, or as often as
-    /// the kernel takes them and memory for scratch allows; none if it does not take such a batch.
+    /// Differences from `outputs`, those of the problem itself, with all rows repeated `times` times, or as often as the kernel takes them
+    /// and memory for scratch allows; `None` if the kernel does not take such a batch.
     fn repeated(&self, times: usize, outputs: &Outputs) -> Result<Option<Repeated>>;
 
     /// The guard bands of [`GUARD`] bytes before and behind every buffer, inputs and scratch included.
@@ -54,10 +54,10 @@ pub fn outputs(kernel: &impl Guarded) -> Result<Outputs> {
     kernel.run(POISONS[0])
 }
 
-/// The largest buffers of a problem, all together, that are run as a graph and in other batches: what these checks find is
-/// found on small problems, too.
-const MOST_REPEATED: usize = 256 << 20;
-/// Sizes of the batches that rows are run in besides their own.
+/// The most bytes in the buffers of a problem that also runs as a graph and in other batches: these checks find the same faults on small
+/// problems.
+const MOST_CHECKED: usize = 256 << 20;
+/// Sizes of further batches for the rows.
 const BATCHES: [usize; 7] = [1, 2, 7, 8, 33, 64, 128];
 
 /// Runs a kernel and checks guard bands and inputs. A deterministic kernel is run again, with another poison byte, and replayed
@@ -71,7 +71,7 @@ pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
         repeated.push(checks::rerun(problem, &first, &kernel.run(POISONS[1])?));
     }
     let size: usize = problem.buffers.iter().map(Buffer::size).sum();
-    if deterministic && size <= MOST_REPEATED {
+    if deterministic && size <= MOST_CHECKED {
         let replayed = kernel.replayed(POISONS[1])?;
         repeated.extend(replayed.map(|replayed| checks::graph(problem, &first, &replayed)));
         repeated.extend(batches(kernel, &first)?);
@@ -88,8 +88,8 @@ pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     })
 }
 
-/// Runs a kernel on batches of other sizes, with rows in reversed order and, if they are more than the rows there are, more
-/// than once. The result is that of the first batch that gives other bytes.
+/// Runs a kernel on batches of other sizes, with rows in reversed order; batches larger than the problem repeat rows. The result is that
+/// of the first batch with other bytes.
 fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>> {
     let problem = kernel.problem();
     let Some(count) = problem.rows() else {
@@ -109,8 +109,8 @@ fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>>
     Ok(measured)
 }
 
-/// Runs a kernel, checks it as [`check`] does, and judges its outputs. If all is right, and the problem asks for it, the kernel is
-/// run with rows repeated until addresses are large: every row must have the same outputs.
+/// Runs a kernel, checks it as [`check`] does, and judges its outputs. If all is right and the problem is large, the kernel also runs with rows
+/// repeated until addresses are large: every row must have the same outputs.
 pub fn judged(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let Checked { outputs, mut measured } = check(kernel, deterministic)?;
     let problem = kernel.problem();

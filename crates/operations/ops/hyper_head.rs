@@ -9,112 +9,99 @@ use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
 use super::data::{exact, round_to_bf16};
+use super::edges::Edge::{One, Random, Zeros};
+use super::edges::{self, Edge};
 use super::grid::Grid;
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
-
-/// The operation.
-pub struct HyperHeadOp;
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
 const STREAMS: usize = 4;
 /// Added to mean squares, and to the weights of streams; they differ, so that a kernel cannot exchange them.
 const NORM_EPS: f32 = 1e-5;
 const EPS: f32 = 1e-6;
 
-impl Op for HyperHeadOp {
-    fn name(&self) -> &'static str {
-        "hyper_head"
-    }
+pub(super) const HYPER_HEAD: KernelOp = KernelOp {
+    name: "hyper_head",
+    doc: "the last mixing of 4 streams, then RMSNorm of the mixture",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "the last mixing of 4 streams, then RMSNorm of the mixture"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let of_type = |dtype| {
-            let dims = |(rows, channels)| vec![("B", rows), ("C", channels)];
-            Grid::new(dtype, &[("dtype", dtype)], dims)
-                .random("b1.64", (1, 64))
-                .random("b7.72", (7, 72))
-                .random("b2.333", (2, 333))
-                .edges("edges.b10.40", (10, 40))
-                .random("b66000.8", (66_000, 8))
-                .when(dtype == "bf16", |grid| {
-                    grid.timed("b1.4096", (1, 4096))
-                        .timed("b8.4096", (8, 4096))
-                        .timed("b64.4096", (64, 4096))
-                })
-                .done()
-        };
-        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let (rows, dim) = (case.dim("B"), case.dim("C"));
-        let dtype = if case.key("dtype") == "bf16" {
-            Dtype::BF16
-        } else {
-            Dtype::F32
-        };
-        let wide = STREAMS * dim;
-        let mut x = data.normal("hyper_head/x", rows * wide);
-        if case.inputs == Inputs::Edges {
-            edges(&mut x, wide);
-        }
-        if dtype == Dtype::BF16 {
-            round_to_bf16(&mut x);
-        }
-        let drawn = |name: &str, len: usize, mean: f32, deviation: f32| -> Vec<f32> {
-            let values = data.normal(&format!("hyper_head/{name}"), len).into_iter();
-            values.map(|x| mean + deviation * x).collect()
-        };
-        let projection = drawn("fn", STREAMS * wide, 0.0, (wide as f32).sqrt().recip());
-        // With a base of -14, the sigmoid of a logit is about as small as what is added to it.
-        let mean = if case.inputs == Inputs::Edges { -14.0 } else { 0.0 };
-        let (base, scale) = (drawn("base", STREAMS, mean, 0.5), [1.2]);
-        let weight = drawn("weight", dim, 1.0, 0.1);
-        let head = HyperHead {
-            projection: Linear {
-                weight: exact([STREAMS, wide], &projection),
-            },
-            base: exact([STREAMS], &base).data,
-            scale: Bounded::exact(scale[0]),
-            norm_eps: Bounded::exact(NORM_EPS),
-            eps: Bounded::exact(EPS),
-        };
-        let mut want: Tensor<Bounded> = head.apply(&exact([rows, STREAMS, dim], &x));
-        rmsnorm(&mut want, Some(&exact([dim], &weight).data), Bounded::exact(NORM_EPS));
-        let buffers = vec![
-            Buffer::floats("x", dtype, &[rows, STREAMS, dim], &x),
-            Buffer::f32("fn", &[STREAMS, wide], &projection),
-            Buffer::f32("base", &[STREAMS], &base),
-            Buffer::f32("scale", &[1], &scale),
-            Buffer::f32("weight", &[dim], &weight),
-            Buffer::output("y", dtype, &[rows, dim]),
-        ];
-        let judge = Judge::bounded("y", dtype, &[rows, dim], &want.data, WHY)?;
-        Ok(Problem {
-            scalars: vec![("norm_eps", Scalar::F32(NORM_EPS)), ("eps", Scalar::F32(EPS))],
-            batch: Some(Batch::new("B", &["x", "y"])),
-            ..Problem::new(buffers, vec![judge])
+fn cases() -> Vec<Case> {
+    let of_type = |dtype| {
+        Grid::new(dtype, &[("dtype", dtype)], |(rows, channels)| {
+            vec![("B", rows), ("C", channels)]
         })
-    }
+        .random("b1.64", (1, 64))
+        .large("b7.72", (7, 72))
+        .random("b2.333", (2, 333))
+        .edges("edges.b10.40", (10, 40))
+        .random("b66000.8", (66_000, 8))
+        .when(dtype == "bf16", |grid| {
+            grid.timed("b1.4096", (1, 4096))
+                .timed("b8.4096", (8, 4096))
+                .timed("b64.4096", (64, 4096))
+        })
+        .done()
+    };
+    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-const WHY: &str = "f32 arithmetic: sums of products in any order, a sigmoid, and two inverse root mean squares, with the error of each \
-                   operation carried to the result; then half a step of the type that is stored";
-
-/// Rows of zeros, of very large and very small numbers, with an infinity and with a NaN, and rows whose streams cancel.
-fn edges(x: &mut [f32], row: usize) {
-    for (number, x) in x.chunks_exact_mut(row).enumerate() {
-        let at = number * 997 % row;
-        match number % 6 {
-            1 => x.fill(0.0),
-            2 => x.iter_mut().for_each(|x| *x *= 2f32.powi(30)),
-            3 => x.iter_mut().for_each(|x| *x *= 2f32.powi(-20)),
-            4 => x[at] = f32::INFINITY,
-            5 => x[at] = f32::NAN,
-            _ => {}
-        }
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [rows, dim] = case.sizes(["B", "C"]);
+    let dtype = case.float_type("dtype");
+    let wide = STREAMS * dim;
+    let mut x = data.normal("hyper_head/x", rows * wide);
+    if case.inputs == Inputs::Edges {
+        let kinds = [
+            Random,
+            Zeros,
+            Edge::scaled(30),
+            Edge::scaled(-20),
+            One(f32::INFINITY),
+            One(f32::NAN),
+        ];
+        edges::set(&mut x, wide, 0, &kinds);
     }
+    if dtype == Dtype::BF16 {
+        round_to_bf16(&mut x);
+    }
+    let drawn = |name: &str, len: usize, mean: f32, deviation: f32| -> Vec<f32> {
+        let values = data.normal(&format!("hyper_head/{name}"), len).into_iter();
+        values.map(|x| mean + deviation * x).collect()
+    };
+    let projection = drawn("fn", STREAMS * wide, 0.0, (wide as f32).sqrt().recip());
+    // With a base of -14, the sigmoid of a logit is about as small as the ε that is added to it.
+    let mean = if case.inputs == Inputs::Edges { -14.0 } else { 0.0 };
+    let (base, scale) = (drawn("base", STREAMS, mean, 0.5), [1.2]);
+    let weight = drawn("weight", dim, 1.0, 0.1);
+    let head = HyperHead {
+        projection: Linear {
+            weight: exact([STREAMS, wide], &projection),
+        },
+        base: exact([STREAMS], &base).data,
+        scale: Bounded::exact(scale[0]),
+        norm_eps: Bounded::exact(NORM_EPS),
+        eps: Bounded::exact(EPS),
+    };
+    let mut want: Tensor<Bounded> = head.apply(&exact([rows, STREAMS, dim], &x));
+    rmsnorm(&mut want, Some(&exact([dim], &weight).data), Bounded::exact(NORM_EPS));
+    let buffers = vec![
+        Buffer::floats("x", dtype, &[rows, STREAMS, dim], &x),
+        Buffer::f32("fn", &[STREAMS, wide], &projection),
+        Buffer::f32("base", &[STREAMS], &base),
+        Buffer::f32("scale", &[1], &scale),
+        Buffer::f32("weight", &[dim], &weight),
+        Buffer::output("y", dtype, &[rows, dim]),
+    ];
+    let judge = Judge::bounded("y", dtype, &[rows, dim], &want.data, WHY)?;
+    Ok(Problem {
+        scalars: vec![("norm_eps", Scalar::F32(NORM_EPS)), ("eps", Scalar::F32(EPS))],
+        batch: Some(Batch::new("B", &["x", "y"])),
+        ..Problem::new(buffers, vec![judge])
+    })
 }
+
+const WHY: &str = "f32 arithmetic: sums of products in any order, a sigmoid, and two inverse root mean squares, with the \
+                   error of each operation carried to the result; then half a step of the type that is stored";

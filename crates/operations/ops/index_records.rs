@@ -10,138 +10,119 @@
 //!
 //! The order of the sums is part of the definition. Tensor cores sum 128 channels from the first to the last, 32 ([`WGMMA_E4M3`]) or
 //! 16 ([`WGMMA_BF16`]) in each step. Heads with the same h % 8 / 2 are added in f32 by fma, in ascending order: p_0 to p_3. The score
-//! is s_w · ((p_0 + p_1) + (p_2 + p_3)). So its bits depend on the row and the key alone, and equality is the contract.
+//! is s_w · ((p_0 + p_1) + (p_2 + p_3)). So its bits depend only on the row and the key, and equality is the contract.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, floats};
+use super::data::{bf16_bytes, f32_values};
 use super::grid::Grid;
-use super::judge::Judge;
 use super::slots::{encoded, layout, rows};
-use super::sums::{Summed, Sums};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
-use ulplab_core::accumulator::{Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
+use super::sums::{Summed, Sums, bf16_factors, e4m3_factors};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
+use ulplab_core::accumulator::{Factor, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::{E4M3, KvRecord, PAGE, codec};
-
-/// The operation.
-pub struct IndexRecords;
 
 /// Channels of a key.
 const CHANNELS: usize = 128;
 /// Pages with contents of their own in timed cases. The others repeat them, so that few products need be summed on the CPU.
 const TIMED_PAGES: usize = 64;
 
-impl Op for IndexRecords {
-    fn name(&self) -> &'static str {
-        "index_records"
-    }
+pub(super) const INDEX_RECORDS: KernelOp = KernelOp {
+    name: "index_records",
+    doc: "an indexer's score of every compressed entry that a query may see, from the records of a paged index cache",
+    cases,
+    defines_sums: true,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "an indexer's score of every compressed entry that a query may see, from the records of a paged index cache"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        ["index_fp8", "index_mxfp4"].into_iter().flat_map(cases).collect()
-    }
-
-    fn defines_sums(&self) -> bool {
-        true
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [b, h, n] = ["B", "H", "N"].map(|dim| case.dim(dim));
-        let record = layout(case)?;
-        let (width, stride) = (n.div_ceil(PAGE), record.page_stride(PAGE));
-        // Rows see all, half, one, none, and numbers around a page.
-        let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
-        let count = |row: usize| {
-            if case.timed {
-                n
-            } else {
-                counts[row % counts.len()].min(n)
-            }
-        };
-        // Rows that are a multiple of 64 apart see as many entries, of the same contents.
-        let distinct = if case.timed { TIMED_PAGES } else { width * b.min(64) };
-        let page_of = |row: usize, page: usize| (row * width + page) % distinct;
-        let mut contents = contents(case, record, data, distinct)?;
-        for row in 0..b.min(64) {
-            // An entry that a row may not see must not be read: in every format, 255s are NaN.
-            for entry in count(row)..width * PAGE {
-                if !case.timed {
-                    let at = page_of(row, entry / PAGE) * PAGE + entry % PAGE;
-                    rows(record, at).for_each(|place| contents[place].fill(0xff));
-                }
-            }
-        }
-        let mut places: Vec<usize> = (0..b * width).collect();
-        let keys = data.bytes("index_records/places", 8 * places.len());
-        places.sort_unstable_by_key(|at| keys[8 * at..][..8].to_vec());
-        let mut pages = vec![0xff; b * width * stride];
-        let mut table = vec![-1i32; b * width];
-        for (at, place) in places.into_iter().enumerate() {
-            let (row, page) = (at / width, at % width);
-            if page * PAGE < count(row) {
-                table[at] = place as i32;
-                pages[place * stride..][..stride].copy_from_slice(&contents[page_of(row, page) * stride..][..stride]);
-            }
-        }
-        let (q, q_dtype, factors) = query(case, data)?;
-        let mut weights = data.normal("index_records/weights", b * h);
-        if case.inputs == Inputs::Edges {
-            weights
-                .chunks_exact_mut(h)
-                .enumerate()
-                .for_each(|(row, weights)| match row % 8 {
-                    2 => weights.iter_mut().for_each(|x| *x = -x.abs()),
-                    7 => weights[h - 1] = f32::NAN,
-                    _ => {}
-                });
-        }
-        let scale = ((h * CHANNELS) as f32).sqrt().recip();
-        let decoded = Keys::new(record, contents)?;
-        let scoring = Scoring {
-            sizes: [b, h, n],
-            counts: (0..b).map(count).collect(),
-            distinct: (distinct, case.timed),
-            keys: &decoded,
-            query: &factors,
-            weights: &weights,
-            scale,
-            sums: Sums::of(case),
-        };
-        let want = f32_bytes(&scoring.want());
-        let equal = Judge::equal("scores", Dtype::F32, &[b, n], want, WHY).any_nan(0..n);
-        let judges = scoring.sums.judges(equal, || scoring.want())?;
-        let counts = (0..b).flat_map(|row| (count(row) as i32).to_le_bytes()).collect();
-        let table_bytes = table.iter().flat_map(|page| page.to_le_bytes()).collect();
-        let buffers = vec![
-            Buffer::input("q", q_dtype, &[b, h, CHANNELS], q),
-            Buffer::f32("head_weights", &[b, h], &weights),
-            Buffer::input("pages", Dtype::U8, &[b * width, stride], pages),
-            Buffer::input("table", Dtype::I32, &[b, width], table_bytes),
-            Buffer::input("count", Dtype::I32, &[b], counts),
-            Buffer::output("scores", Dtype::F32, &[b, n]),
-        ];
-        let batch = Batch::new("B", &["q", "head_weights", "table", "count", "scores"]);
-        Ok(Problem {
-            scalars: vec![("scale", Scalar::F32(scale))],
-            flops: (2 * b * h * CHANNELS * n) as u64,
-            batch: Some(batch.pool("table", "pages", b * width)),
-            ..Problem::new(buffers, judges)
-        })
-    }
+fn cases() -> Vec<Case> {
+    ["index_fp8", "index_mxfp4"].into_iter().flat_map(of_type).collect()
 }
 
-fn cases(record: &'static str) -> Vec<Case> {
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [b, h, n] = case.sizes(["B", "H", "N"]);
+    let record = layout(case)?;
+    let (width, stride) = (n.div_ceil(PAGE), record.page_stride(PAGE));
+    // Rows see all, half, one, none, and numbers around a page.
+    let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
+    let count = |row: usize| match case.timed {
+        true => n,
+        false => counts[row % counts.len()].min(n),
+    };
+    // Rows that are a multiple of 64 apart see as many entries, of the same contents.
+    let distinct = if case.timed { TIMED_PAGES } else { width * b.min(64) };
+    let page_of = |row: usize, page: usize| (row * width + page) % distinct;
+    let mut contents = contents(case, record, data, distinct)?;
+    for row in 0..b.min(64) {
+        // An entry that a row may not see must not be read: in every format, 255s are NaN.
+        for entry in count(row)..width * PAGE {
+            if !case.timed {
+                let at = page_of(row, entry / PAGE) * PAGE + entry % PAGE;
+                rows(record, at).for_each(|place| contents[place].fill(0xff));
+            }
+        }
+    }
+    let mut places: Vec<usize> = (0..b * width).collect();
+    let keys = data.bytes("index_records/places", 8 * places.len());
+    places.sort_unstable_by_key(|at| keys[8 * at..][..8].to_vec());
+    let mut pages = vec![0xff; b * width * stride];
+    let mut table = vec![-1i32; b * width];
+    for (at, place) in places.into_iter().enumerate() {
+        let (row, page) = (at / width, at % width);
+        if page * PAGE < count(row) {
+            table[at] = place as i32;
+            pages[place * stride..][..stride].copy_from_slice(&contents[page_of(row, page) * stride..][..stride]);
+        }
+    }
+    let (q, q_dtype, factors) = query(case, data)?;
+    let mut weights = data.normal("index_records/weights", b * h);
+    if case.inputs == Inputs::Edges {
+        weights
+            .chunks_exact_mut(h)
+            .enumerate()
+            .for_each(|(row, weights)| match row % 8 {
+                2 => weights.iter_mut().for_each(|x| *x = -x.abs()),
+                7 => weights[h - 1] = f32::NAN,
+                _ => {}
+            });
+    }
+    let scale = ((h * CHANNELS) as f32).sqrt().recip();
+    let decoded = Keys::new(record, contents)?;
+    let scoring = Scoring {
+        sizes: [b, h, n],
+        counts: (0..b).map(count).collect(),
+        distinct: (distinct, case.timed),
+        keys: &decoded,
+        query: &factors,
+        weights: &weights,
+        scale,
+        sums: Sums::of(case),
+    };
+    let output = ("scores", Dtype::F32, [b, n]);
+    let judges = scoring.sums.judges(output, &scoring.want(), || scoring.want(), WHY)?;
+    let counts: Vec<i32> = (0..b).map(|row| count(row) as i32).collect();
+    let buffers = vec![
+        Buffer::input("q", q_dtype, &[b, h, CHANNELS], q),
+        Buffer::f32("head_weights", &[b, h], &weights),
+        Buffer::input("pages", Dtype::U8, &[b * width, stride], pages),
+        Buffer::i32("table", &[b, width], &table),
+        Buffer::i32("count", &[b], &counts),
+        Buffer::output("scores", Dtype::F32, &[b, n]),
+    ];
+    let batch = Batch::new("B", &["q", "head_weights", "table", "count", "scores"]);
+    Ok(Problem {
+        scalars: vec![("scale", Scalar::F32(scale))],
+        flops: (2 * b * h * CHANNELS * n) as u64,
+        batch: Some(batch.pool("table", "pages", b * width)),
+        ..Problem::new(buffers, judges)
+    })
+}
+
+fn of_type(record: &'static str) -> Vec<Case> {
     let dims = |[b, h, n]: [i64; 3]| vec![("B", b), ("H", h), ("N", n)];
-    let name = |[b, h, n]: [i64; 3]| format!("b{b}.h{h}.{n}");
     let random = [
-        [1, 64, 64],
-        [2, 64, 130],
-        // With three rows or more and 64 heads, this is the case that is also run at large addresses.
-        [7, 64, 99],
         [8, 4, 63],
         [9, 5, 1],
         [33, 1, 65],
@@ -153,23 +134,19 @@ fn cases(record: &'static str) -> Vec<Case> {
         // Several rows, and more pages than stages, for each warpgroup of a card.
         [4400, 64, 2],
     ];
-    let edges = [[17, 64, 200], [17, 6, 130]];
-    let mut grid = Grid::new(record, &[("record", record)], dims);
-    for shape in random {
-        grid = grid.random(&name(shape), shape);
-    }
-    for shape in edges {
-        grid = grid.edges(&format!("edges.{}", name(shape)), shape);
-    }
-    for shape in [[1, 64, 262_144], [8, 64, 262_144]] {
-        grid = grid.timed(&name(shape), shape);
-    }
-    grid.done()
+    Grid::new(record, &[("record", record)], dims)
+        .named(|[b, h, n]| format!("b{b}.h{h}.{n}"))
+        .each("", &[[1, 64, 64], [2, 64, 130]], Grid::random)
+        .each("", &[[7, 64, 99]], Grid::large)
+        .each("", &random, Grid::random)
+        .each("edges", &[[17, 64, 200], [17, 6, 130]], Grid::edges)
+        .each("", &[[1, 64, 262_144], [8, 64, 262_144]], Grid::timed)
+        .done()
 }
 
-const WHY: &str = "keys are decoded exactly, the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), \
-                   and f32 is rounded to nearest even, so every bit is defined; any NaN matches any other; entries that a row may not \
-                   see are -infinity";
+const WHY: &str = "keys are decoded exactly, the order of the sums is defined, tensor cores sum by a known rule \
+                   (crates/core/accumulator.rs), and f32 is rounded to nearest even, so every bit is defined; any NaN matches any \
+                   other; entries that a row may not see are -infinity";
 
 /// The bytes of a query `[B, H, 128]`, their type, and the parts of its numbers.
 fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), String> {
@@ -181,29 +158,18 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
         let random = data.bytes("index_records/q/codes", if edges { codes.len() } else { 0 });
         for (row, random) in random.chunks_exact(of_row).enumerate() {
             let codes = &mut codes[row * of_row..][..of_row];
+            let pairs = codes.iter_mut().zip(random);
             match row % 8 {
-                // Dead where a key has no negative channel.
-                1 => codes.iter_mut().for_each(|code| *code |= 0x80),
+                // All heads are negative where a key has no negative channel.
+                1 => pairs.for_each(|(code, _)| *code |= 0x80),
                 3 => codes[of_row / 2] = 0x7f,
-                4 => codes
-                    .iter_mut()
-                    .zip(random)
-                    .for_each(|(code, bits)| *code = bits & 0x87),
-                5 => codes
-                    .iter_mut()
-                    .zip(random)
-                    .for_each(|(code, bits)| *code = bits & 0x80),
-                6 => codes
-                    .iter_mut()
-                    .zip(random)
-                    .for_each(|(code, bits)| *code = bits & 0x80 | 0x7e),
+                4 => pairs.for_each(|(code, bits)| *code = bits & 0x87),
+                5 => pairs.for_each(|(code, bits)| *code = bits & 0x80),
+                6 => pairs.for_each(|(code, bits)| *code = bits & 0x80 | 0x7e),
                 _ => {}
             }
         }
-        let factors = codes
-            .par_iter()
-            .map(|code| Operand::E4m3.factor((*code).into()))
-            .collect();
+        let factors = e4m3_factors(&codes);
         return Ok((codes, Dtype::U8, factors));
     }
     // Every second row is what an MXFP4 quantizer leaves.
@@ -222,13 +188,7 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
             _ => {}
         }
     }
-    let bytes = bf16_bytes(&values);
-    let factors = values.par_iter().map(|x| bf16_factor(*x)).collect();
-    Ok((bytes, Dtype::BF16, factors))
-}
-
-fn bf16_factor(x: f32) -> Factor {
-    Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
+    Ok((bf16_bytes(&values), Dtype::BF16, bf16_factors(&values)))
 }
 
 /// So many pages of keys. Edges have keys of any codes and scales, of zeros of both signs, and keys without negative channels.
@@ -271,8 +231,7 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
             };
             contents[scales].copy_from_slice(&least);
         } else if slot % 16 == 12 && !of_fp8 {
-            // A scale that is NaN and no code that is 0, all of one sign: were it infinite, so would be a product with a query
-            // whose channels are of one sign, too.
+            // NaN scale, nonzero codes of one sign: an infinite scale would also give an infinite product with a query of one sign.
             contents[codes].iter_mut().for_each(|codes| *codes |= 0x11);
             contents[scales][0] = 255;
         }
@@ -280,7 +239,7 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
     Ok(contents)
 }
 
-/// Keys as tensor cores take them, and what their sums are multiplied by.
+/// Keys as tensor cores take them, and the scales of their sums.
 struct Keys {
     factors: Vec<Factor>,
     scales: Vec<f32>,
@@ -293,18 +252,15 @@ impl Keys {
         let fp8 = record.name == "index_fp8";
         let bytes = |slot: usize, region: usize| &pages[rows(record, slot).nth(region).expect("codes and scales")];
         if fp8 {
-            let codes = (0..slots).into_par_iter().flat_map_iter(|slot| bytes(slot, 0));
-            let factors = codes.map(|code| Operand::E4m3.factor((*code).into())).collect();
-            let scales = (0..slots)
-                .flat_map(|slot| floats(bytes(slot, 1), 4))
-                .map(|x| x as f32)
-                .collect();
+            let codes: Vec<u8> = (0..slots).flat_map(|slot| bytes(slot, 0).to_vec()).collect();
+            let factors = e4m3_factors(&codes);
+            let scales = (0..slots).flat_map(|slot| f32_values(bytes(slot, 1), 4)).collect();
             return Ok(Self { factors, scales, fp8 });
         }
         let mut values = vec![0.0; slots * CHANNELS];
         codec(record.name)?.decode(&encoded(record, pages), &mut values);
         Ok(Self {
-            factors: values.par_iter().map(|x| bf16_factor(*x)).collect(),
+            factors: bf16_factors(&values),
             scales: vec![1.0; slots],
             fp8,
         })

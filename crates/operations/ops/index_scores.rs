@@ -9,95 +9,78 @@ use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
 use super::data::{exact, round_to_bf16};
-use super::grid::Grid;
+use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
-/// The operation.
-pub struct IndexScores;
+pub(super) const INDEX_SCORES: KernelOp = KernelOp {
+    name: "index_scores",
+    doc: "an indexer's score of every compressed entry that a query may see",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for IndexScores {
-    fn name(&self) -> &'static str {
-        "index_scores"
-    }
-
-    fn doc(&self) -> &'static str {
-        "an indexer's score of every compressed entry that a query may see"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let of_type = |dtype| {
-            let size = if dtype == "bf16" { 2 } else { 4 };
-            let dims = move |[b, h, d, n]: [i64; 4]| vec![("B", b), ("H", h), ("D", d), ("N", n), ("size", size)];
-            let name = |[b, h, d, n]: [i64; 4]| format!("b{b}.{h}x{d}.{n}");
-            let mut grid = Grid::new(dtype, &[("dtype", dtype)], dims);
-            for shape in [
-                [1, 4, 128, 65],
-                [2, 64, 128, 130],
-                [7, 3, 40, 99],
-                [9, 5, 24, 64],
-                [3, 3, 37, 66],
-                [1, 4, 128, 5000],
-                [66_000, 1, 8, 2],
-            ] {
-                grid = grid.random(&name(shape), shape);
-            }
-            grid = grid.edges("edges.b17.4x40.70", [17, 4, 40, 70]);
-            if dtype == "bf16" {
-                grid = grid.timed("b1.64x128.32768", [1, 64, 128, 32_768]);
-                grid = grid.timed("b8.64x128.32768", [8, 64, 128, 32_768]);
-            }
-            grid.done()
-        };
-        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [b, h, d, n] = ["B", "H", "D", "N"].map(|dim| case.dim(dim));
-        let dtype = if case.key("dtype") == "bf16" {
-            Dtype::BF16
-        } else {
-            Dtype::F32
-        };
-        // Rows see none, one, all, and numbers around a tile of 64.
-        let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
-        let counts: Vec<usize> = (0..b).map(|row| counts[row % counts.len()].min(n)).collect();
-        let mut q = data.normal("index_scores/q", b * h * d);
-        let mut keys = data.normal("index_scores/keys", b * n * d);
-        let mut weights = data.normal("index_scores/weights", b * h);
-        if case.inputs == Inputs::Edges {
-            edges([&mut q, &mut keys, &mut weights], [h, d, n]);
-        }
-        if dtype == Dtype::BF16 {
-            round_to_bf16(&mut q);
-            round_to_bf16(&mut keys);
-        }
-        for (row, keys) in keys.chunks_exact_mut(n * d).enumerate() {
-            // An entry that a row may not see must not be read.
-            keys[counts[row] * d..].fill(f32::NAN);
-        }
-        let scale = ((h * d) as f32).sqrt().recip();
-        let want = want([&q, &keys, &weights], &counts, [h, d, n], scale);
-        let count = counts.iter().flat_map(|count| (*count as i32).to_le_bytes()).collect();
-        let buffers = vec![
-            Buffer::floats("q", dtype, &[b, h, d], &q),
-            Buffer::floats("keys", dtype, &[b, n, d], &keys),
-            Buffer::f32("head_weights", &[b, h], &weights),
-            Buffer::input("count", Dtype::I32, &[b], count),
-            Buffer::output("scores", Dtype::F32, &[b, n]),
-        ];
-        let judge = Judge::bounded("scores", Dtype::F32, &[b, n], &want, WHY)?;
-        Ok(Problem {
-            scalars: vec![("scale", Scalar::F32(scale))],
-            flops: (2 * b * h * d * n) as u64,
-            batch: Some(Batch::new("B", &["q", "keys", "head_weights", "count", "scores"])),
-            ..Problem::new(buffers, vec![judge])
-        })
-    }
+fn cases() -> Vec<Case> {
+    let of_type = |dtype| {
+        let size = element_bytes(dtype);
+        let dims = move |[b, h, d, n]: [i64; 4]| vec![("B", b), ("H", h), ("D", d), ("N", n), ("size", size)];
+        let random = [[9, 5, 24, 64], [3, 3, 37, 66], [1, 4, 128, 5000], [66_000, 1, 8, 2]];
+        Grid::new(dtype, &[("dtype", dtype)], dims)
+            .named(|[b, h, d, n]| format!("b{b}.{h}x{d}.{n}"))
+            .each("", &[[1, 4, 128, 65], [2, 64, 128, 130]], Grid::random)
+            .each("", &[[7, 3, 40, 99]], Grid::large)
+            .each("", &random, Grid::random)
+            .each("edges", &[[17, 4, 40, 70]], Grid::edges)
+            .when(dtype == "bf16", |grid| {
+                grid.each("", &[1, 8].map(|b| [b, 64, 128, 32_768]), Grid::timed)
+            })
+            .done()
+    };
+    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-const WHY: &str = "f32 arithmetic: a sum of products for each head, in any order, times its weight, and the sum over heads; entries that \
-                   a row may not see are -infinity";
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [b, h, d, n] = case.sizes(["B", "H", "D", "N"]);
+    let dtype = case.float_type("dtype");
+    // Rows see none, one, all, and numbers around a tile of 64.
+    let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
+    let counts: Vec<usize> = (0..b).map(|row| counts[row % counts.len()].min(n)).collect();
+    let mut q = data.normal("index_scores/q", b * h * d);
+    let mut keys = data.normal("index_scores/keys", b * n * d);
+    let mut weights = data.normal("index_scores/weights", b * h);
+    if case.inputs == Inputs::Edges {
+        edges([&mut q, &mut keys, &mut weights], [h, d, n]);
+    }
+    if dtype == Dtype::BF16 {
+        round_to_bf16(&mut q);
+        round_to_bf16(&mut keys);
+    }
+    for (row, keys) in keys.chunks_exact_mut(n * d).enumerate() {
+        // An entry that a row may not see must not be read.
+        keys[counts[row] * d..].fill(f32::NAN);
+    }
+    let scale = ((h * d) as f32).sqrt().recip();
+    let want = want([&q, &keys, &weights], &counts, [h, d, n], scale);
+    let count: Vec<i32> = counts.iter().map(|count| *count as i32).collect();
+    let buffers = vec![
+        Buffer::floats("q", dtype, &[b, h, d], &q),
+        Buffer::floats("keys", dtype, &[b, n, d], &keys),
+        Buffer::f32("head_weights", &[b, h], &weights),
+        Buffer::i32("count", &[b], &count),
+        Buffer::output("scores", Dtype::F32, &[b, n]),
+    ];
+    let judge = Judge::bounded("scores", Dtype::F32, &[b, n], &want, WHY)?;
+    Ok(Problem {
+        scalars: vec![("scale", Scalar::F32(scale))],
+        flops: (2 * b * h * d * n) as u64,
+        batch: Some(Batch::new("B", &["q", "keys", "head_weights", "count", "scores"])),
+        ..Problem::new(buffers, vec![judge])
+    })
+}
+
+const WHY: &str = "f32 arithmetic: a sum of products for each head, in any order, times its weight, and the sum over heads; \
+                   entries that a row may not see are -infinity";
 
 fn want([q, keys, weights]: [&[f32]; 3], counts: &[usize], [h, d, n]: [usize; 3], scale: f32) -> Vec<Bounded> {
     let scale = Bounded::exact(scale);
@@ -111,7 +94,7 @@ fn want([q, keys, weights]: [&[f32]; 3], counts: &[usize], [h, d, n]: [usize; 3]
     rows.collect()
 }
 
-/// Rows whose heads are all dead, with negative weights only, with an infinity or a NaN in the query, in a key, and in a weight,
+/// Rows whose products are all negative, with negative weights only, with an infinity or a NaN in the query, in a key, and in a weight,
 /// and with keys of zeros.
 fn edges([q, keys, weights]: [&mut [f32]; 3], [h, d, n]: [usize; 3]) {
     let rows = weights.len() / h;

@@ -1,7 +1,8 @@
-//! y [B, G, N] = x [B, G, K] · wᵀ, w [G, N, K]: a product with weights, or several of them side by side, one for each group of columns,
-//! as in DeepSeek's grouped output projection. Sums are f32. Weights may be stored in another way than x: as bfloat16, or as FP8
+//! y [B, G, N] = x [B, G, K] · wᵀ, w [G, N, K]: a product with weights for each group of columns, as in DeepSeek's grouped output
+//! projection. Sums are f32. Weights may be stored in another way than x: as bfloat16, or as FP8
 //! codes with a scale for 64 columns. They are decoded, and x is not rounded.
 
+use rayon::prelude::*;
 use reference::ops::linear::Product;
 use reference::{Bounded, Real};
 use safetensors::Dtype;
@@ -10,132 +11,113 @@ use super::data::{exact, round_to_bf16};
 use super::grid::Grid;
 use super::judge::Judge;
 use super::stored::{FP8, Matrices, Storage};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 
-/// The operation.
-pub struct Linear;
+pub(super) const LINEAR: KernelOp = KernelOp {
+    name: "linear",
+    doc: "multiplies rows by weights, group by group, with sums in f32",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-/// The case whose rows of x are wider than those of y: where they are repeated, x is large. Its groups are many, and so are the thread
-/// blocks that share its rows.
-const WIDE_ROWS: [i64; 4] = [3, 33, 4, 72];
-
-impl Op for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn doc(&self) -> &'static str {
-        "multiplies rows by weights, group by group, with sums in f32"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let of_types = |(dtype, weights, out): (&'static str, &'static str, &'static str)| {
-            let keys = [("dtype", dtype), ("stored", weights), ("out", out)];
-            // Bytes of an element of either operand; 0 if they are stored in two ways.
-            let size = match (dtype, weights) {
-                ("bf16", "bf16") => 2,
-                ("f32", "f32") => 4,
-                _ => 0,
-            };
-            let prefix = if size > 0 {
-                format!("{dtype}.{out}")
-            } else {
-                format!("{dtype}.{weights}.{out}")
-            };
-            let dims = move |[b, g, n, k]: [i64; 4]| vec![("B", b), ("G", g), ("N", n), ("K", k), ("size", size)];
-            let name = |[b, g, n, k]: [i64; 4]| format!("b{b}.{g}x{n}x{k}");
-            let mut grid = Grid::new(prefix, &keys, dims);
-            for shape in [
-                [1, 1, 48, 64],
-                [2, 1, 200, 48],
-                // Few numbers in and many out: with its rows repeated, outputs are large, and columns fill a grid.
-                [3, 1, 5000, 24],
-                WIDE_ROWS,
-                [7, 2, 32, 512],
-                [8, 3, 24, 63],
-                [9, 1, 1, 1024],
-                // K in two and in four parts, the last of which is shorter.
-                [33, 2, 70, 1032],
-                [17, 1, 100, 2056],
-                [6, 1, 65, 3144],
-                [65, 1, 136, 72],
-                [128, 2, 40, 96],
-                [70_000, 1, 3, 8],
-            ] {
-                grid = grid.random(&name(shape), shape);
-            }
-            grid = grid.edges("edges.b13.2x40x88", [13, 2, 40, 88]);
-            let timed = [[1, 32_768, 1024], [1, 4096, 8192], [8, 1024, 4096]];
-            for [g, n, k] in timed.into_iter().filter(|_| (dtype, out) == ("bf16", "bf16")) {
-                for b in [1, 8, 64] {
-                    grid = grid.timed(&name([b, g, n, k]), [b, g, n, k]);
-                }
-            }
-            grid.done()
+fn cases() -> Vec<Case> {
+    let of_types = |(dtype, weights, out): (&'static str, &'static str, &'static str)| {
+        let keys = [("dtype", dtype), ("stored", weights), ("out", out)];
+        // Bytes of an element of either operand; 0 if they are stored in two ways.
+        let size = match (dtype, weights) {
+            ("bf16", "bf16") => 2,
+            ("f32", "f32") => 4,
+            _ => 0,
         };
-        let types = [
-            ("f32", "f32", "f32"),
-            ("bf16", "bf16", "bf16"),
-            ("bf16", "bf16", "f32"),
-            ("f32", "bf16", "f32"),
-            ("f32", FP8, "f32"),
+        let prefix = if size > 0 {
+            format!("{dtype}.{out}")
+        } else {
+            format!("{dtype}.{weights}.{out}")
+        };
+        let dims = move |[b, g, n, k]: [i64; 4]| vec![("B", b), ("G", g), ("N", n), ("K", k), ("size", size)];
+        let large = [
+            // Few numbers in and many out: repeated rows make outputs large, and columns fill a grid.
+            [3, 1, 5000, 24],
+            // Rows of x are wider than those of y, so that x becomes large. Many CTAs share its rows.
+            [3, 33, 4, 72],
         ];
-        types.into_iter().flat_map(of_types).collect()
-    }
-
-    fn also_large(&self, case: &Case) -> bool {
-        WIDE_ROWS == ["B", "G", "N", "K"].map(|dim| case.dim(dim) as i64)
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [b, g, n, k] = ["B", "G", "N", "K"].map(|dim| case.dim(dim));
-        let [dtype, out] = ["dtype", "out"].map(|key| {
-            if case.key(key) == "bf16" {
-                Dtype::BF16
-            } else {
-                Dtype::F32
-            }
-        });
-        let mut x = data.normal("linear/x", b * g * k);
-        let mut w = data.normal("linear/w", g * n * k);
-        let spread = (k as f32).sqrt().recip();
-        w.iter_mut().for_each(|w| *w *= spread);
-        if case.inputs == Inputs::Edges {
-            edges(&mut x, k);
-            edges(&mut w, k);
-        }
-        if dtype == Dtype::BF16 {
-            round_to_bf16(&mut x);
-        }
-        let mut matrices = Matrices::new(Storage::named(case.key("stored"))?, k);
-        for w in w.chunks_exact(n * k) {
-            matrices.push(w)?;
-        }
-        let want = product([b, g, n, k], &x, &matrices.values);
-        let [w, w_scale] = matrices.buffers(["w", "w_scale"], &[g, n])?;
-        let buffers = vec![
-            Buffer::floats("x", dtype, &[b, g, k], &x),
-            w,
-            w_scale,
-            Buffer::output("y", out, &[b, g, n]),
+        let random = [
+            [7, 2, 32, 512],
+            [8, 3, 24, 63],
+            [9, 1, 1, 1024],
+            // K in two and in four parts; the last is shorter.
+            [33, 2, 70, 1032],
+            [17, 1, 100, 2056],
+            [6, 1, 65, 3144],
+            [65, 1, 136, 72],
+            [128, 2, 40, 96],
+            [70_000, 1, 3, 8],
         ];
-        let judge = Judge::bounded("y", out, &[b, g, n], &want, WHY)?;
-        Ok(Problem {
-            flops: (2 * b * g * n * k) as u64,
-            batch: Some(Batch::new("B", &["x", "y"])),
-            ..Problem::new(buffers, vec![judge])
-        })
-    }
+        let timed = [[1, 32_768, 1024], [1, 4096, 8192], [8, 1024, 4096]];
+        let timed = timed.map(|[g, n, k]| [1, 8, 64].map(|b| [b, g, n, k]));
+        Grid::new(prefix, &keys, dims)
+            .named(|[b, g, n, k]| format!("b{b}.{g}x{n}x{k}"))
+            .each("", &[[1, 1, 48, 64], [2, 1, 200, 48]], Grid::random)
+            .each("", &large, Grid::large)
+            .each("", &random, Grid::random)
+            .each("edges", &[[13, 2, 40, 88]], Grid::edges)
+            .when((dtype, out) == ("bf16", "bf16"), |grid| {
+                grid.each("", timed.as_flattened(), Grid::timed)
+            })
+            .done()
+    };
+    let types = [
+        ("f32", "f32", "f32"),
+        ("bf16", "bf16", "bf16"),
+        ("bf16", "bf16", "f32"),
+        ("f32", "bf16", "f32"),
+        ("f32", FP8, "f32"),
+    ];
+    types.into_iter().flat_map(of_types).collect()
 }
 
-const WHY: &str = "a sum of K products in f32, in any order: each product and each addition is rounded by at most 2^-24 of the sum of \
-                   magnitudes; then half a step of the type that is stored";
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [b, g, n, k] = case.sizes(["B", "G", "N", "K"]);
+    let [dtype, out] = ["dtype", "out"].map(|key| case.float_type(key));
+    let mut x = data.normal("linear/x", b * g * k);
+    let mut w = data.normal("linear/w", g * n * k);
+    let spread = (k as f32).sqrt().recip();
+    w.iter_mut().for_each(|w| *w *= spread);
+    if case.inputs == Inputs::Edges {
+        edges(&mut x, k);
+        edges(&mut w, k);
+    }
+    if dtype == Dtype::BF16 {
+        round_to_bf16(&mut x);
+    }
+    let mut matrices = Matrices::new(Storage::named(case.key("stored"))?, k);
+    for w in w.chunks_exact(n * k) {
+        matrices.push(w)?;
+    }
+    let want = product([b, g, n, k], &x, &matrices.values);
+    let [w, w_scale] = matrices.buffers(["w", "w_scale"], &[g, n])?;
+    let buffers = vec![
+        Buffer::floats("x", dtype, &[b, g, k], &x),
+        w,
+        w_scale,
+        Buffer::output("y", out, &[b, g, n]),
+    ];
+    let judge = Judge::bounded("y", out, &[b, g, n], &want, WHY)?;
+    Ok(Problem {
+        flops: (2 * b * g * n * k) as u64,
+        batch: Some(Batch::new("B", &["x", "y"])),
+        ..Problem::new(buffers, vec![judge])
+    })
+}
+
+const WHY: &str = "a sum of K products in f32, in any order: each product and each addition is rounded by at most 2^-24 of the \
+                   sum of magnitudes; then half a step of the type that is stored";
 
 fn product([b, g, n, k]: [usize; 4], x: &[f32], w: &[f32]) -> Vec<Bounded> {
     let (x, w) = (exact([b * g, k], x), exact([g * n, k], w));
     let mut y = vec![Bounded::ZERO; b * g * n];
     let rows = 64 * g;
-    use rayon::prelude::*;
     y.par_chunks_mut(rows * n)
         .zip(x.data.par_chunks(rows * k))
         .for_each(|(y, x)| {

@@ -8,102 +8,97 @@ use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
 use super::data::{exact, float_bytes, round_to_bf16};
+use super::edges;
+use super::edges::Edge::{One, Random, Zeros};
 use super::grid::Grid;
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
-
-/// The operation.
-pub struct MhcPost;
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 
 const STREAMS: usize = 4;
 
-impl Op for MhcPost {
-    fn name(&self) -> &'static str {
-        "mhc_post"
-    }
+pub(super) const MHC_POST: KernelOp = KernelOp {
+    name: "mhc_post",
+    doc: "mHC post-block of 4 streams: a block's output and the old streams, mixed into the new ones",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "mHC post-block of 4 streams: a block's output and the old streams, mixed into the new ones"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let of_type = |dtype| {
-            Grid::new(dtype, &[("dtype", dtype)], |(rows, channels)| {
-                vec![("B", rows), ("C", channels)]
-            })
-            .random("b1.64", (1, 64))
-            .random("b7.64", (7, 64))
-            .random("b2.333", (2, 333))
-            .edges("edges.b9.72", (9, 72))
-            .random("b70000.4", (70_000, 4))
-            .when(dtype == "bf16", |grid| {
-                grid.timed("b1.4096", (1, 4096))
-                    .timed("b8.4096", (8, 4096))
-                    .timed("b64.4096", (64, 4096))
-            })
-            .done()
-        };
-        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let (rows, dim) = (case.dim("B"), case.dim("C"));
-        let dtype = if case.key("dtype") == "bf16" {
-            Dtype::BF16
-        } else {
-            Dtype::F32
-        };
-        let mut x = data.normal("mhc_post/x", rows * STREAMS * dim);
-        let mut y = data.normal("mhc_post/y", rows * dim);
-        if case.inputs == Inputs::Edges {
-            edges(&mut x, STREAMS * dim, 0);
-            // In other channels than those of streams, whose infinity or NaN this would hide.
-            edges(&mut y, dim, 5);
-        }
-        if dtype == Dtype::BF16 {
-            round_to_bf16(&mut x);
-            round_to_bf16(&mut y);
-        }
-        // Weights of post lie between 0 and 2, those of comb between 0 and 1; edges also have 0.
-        let weights = |name: &str, per_row: usize, most: f32| -> Vec<f32> {
-            let weights = data.normal(name, rows * per_row).into_iter();
-            weights.map(|x| most / (1.0 + (-x).exp())).collect()
-        };
-        let mut post = weights("mhc_post/post", STREAMS, 2.0);
-        let mut comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
-        if case.inputs == Inputs::Edges {
-            // Zero times an infinity or NaN is NaN.
-            for weights in [&mut post, &mut comb] {
-                weights.iter_mut().step_by(3).for_each(|weight| *weight = 0.0);
-            }
-        }
-
-        let mut want = exact([rows, STREAMS, dim], &x);
-        let mixing = Mixing {
-            post: exact([rows, STREAMS], &post),
-            comb: exact([rows, STREAMS, STREAMS], &comb),
-        };
-        mixer().post(&mut want, &exact([rows, dim], &y), &mixing);
-
-        let shape = [rows, STREAMS, dim];
-        let buffers = vec![
-            Buffer::in_place("x", dtype, &shape, float_bytes(dtype, &x)),
-            Buffer::floats("y", dtype, &[rows, dim], &y),
-            Buffer::f32("post", &[rows, STREAMS], &post),
-            Buffer::f32("comb", &[rows, STREAMS, STREAMS], &comb),
-        ];
-        let judge = Judge::bounded("x", dtype, &shape, &want.data, WHY)?;
-        Ok(Problem {
-            batch: Some(Batch::new("B", &["x", "y", "post", "comb"])),
-            ..Problem::new(buffers, vec![judge])
+fn cases() -> Vec<Case> {
+    let of_type = |dtype| {
+        Grid::new(dtype, &[("dtype", dtype)], |(rows, channels)| {
+            vec![("B", rows), ("C", channels)]
         })
+        .random("b1.64", (1, 64))
+        .large("b7.64", (7, 64))
+        .random("b2.333", (2, 333))
+        .edges("edges.b9.72", (9, 72))
+        .random("b70000.4", (70_000, 4))
+        .when(dtype == "bf16", |grid| {
+            grid.timed("b1.4096", (1, 4096))
+                .timed("b8.4096", (8, 4096))
+                .timed("b64.4096", (64, 4096))
+        })
+        .done()
+    };
+    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
+}
+
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [rows, dim] = case.sizes(["B", "C"]);
+    let dtype = case.float_type("dtype");
+    let mut x = data.normal("mhc_post/x", rows * STREAMS * dim);
+    let mut y = data.normal("mhc_post/y", rows * dim);
+    if case.inputs == Inputs::Edges {
+        let [large, small] = [100, -120].map(|power| One(2f32.powi(power)));
+        let kinds = [Random, Zeros, large, small, One(f32::INFINITY), One(f32::NAN)];
+        edges::set(&mut x, STREAMS * dim, 0, &kinds);
+        // In other channels than those of streams, whose infinity or NaN this would hide.
+        edges::set(&mut y, dim, 5, &kinds);
     }
+    if dtype == Dtype::BF16 {
+        round_to_bf16(&mut x);
+        round_to_bf16(&mut y);
+    }
+    // Weights of post lie between 0 and 2, those of comb between 0 and 1; edges also have 0.
+    let weights = |name: &str, per_row: usize, most: f32| -> Vec<f32> {
+        let weights = data.normal(name, rows * per_row).into_iter();
+        weights.map(|x| most / (1.0 + (-x).exp())).collect()
+    };
+    let mut post = weights("mhc_post/post", STREAMS, 2.0);
+    let mut comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
+    if case.inputs == Inputs::Edges {
+        // Zero times an infinity or NaN is NaN.
+        for weights in [&mut post, &mut comb] {
+            weights.iter_mut().step_by(3).for_each(|weight| *weight = 0.0);
+        }
+    }
+
+    let mut want = exact([rows, STREAMS, dim], &x);
+    let mixing = Mixing {
+        post: exact([rows, STREAMS], &post),
+        comb: exact([rows, STREAMS, STREAMS], &comb),
+    };
+    mixer().post(&mut want, &exact([rows, dim], &y), &mixing);
+
+    let shape = [rows, STREAMS, dim];
+    let buffers = vec![
+        Buffer::in_place("x", dtype, &shape, float_bytes(dtype, &x)),
+        Buffer::floats("y", dtype, &[rows, dim], &y),
+        Buffer::f32("post", &[rows, STREAMS], &post),
+        Buffer::f32("comb", &[rows, STREAMS, STREAMS], &comb),
+    ];
+    let judge = Judge::bounded("x", dtype, &shape, &want.data, WHY)?;
+    Ok(Problem {
+        batch: Some(Batch::new("B", &["x", "y", "post", "comb"])),
+        ..Problem::new(buffers, vec![judge])
+    })
 }
 
 const WHY: &str = "f32 arithmetic: five products and the sum of them in any order, each rounded by at most 2^-24 of its \
                    magnitude; then half a step of the type that is stored";
 
-/// A hyper-connection of which only the number of streams matters.
+/// A hyper-connection with the number of streams; the post-block reads nothing else of it.
 fn mixer() -> HyperConnection<Bounded> {
     let none = Bounded::exact(0.0);
     HyperConnection {
@@ -116,20 +111,5 @@ fn mixer() -> HyperConnection<Bounded> {
         iterations: 0,
         norm_eps: none,
         eps: none,
-    }
-}
-
-/// Rows of zeros, with one large and one small number, with an infinity, and with a NaN, in columns that are counted from `first`.
-fn edges(x: &mut [f32], row: usize, first: usize) {
-    for (number, x) in x.chunks_exact_mut(row).enumerate() {
-        let at = (first + number * 997) % row;
-        match number % 6 {
-            1 => x.fill(0.0),
-            2 => x[at] = 2f32.powi(100),
-            3 => x[at] = 2f32.powi(-120),
-            4 => x[at] = f32::INFINITY,
-            5 => x[at] = f32::NAN,
-            _ => {}
-        }
     }
 }

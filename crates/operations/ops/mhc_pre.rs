@@ -14,117 +14,109 @@ use safetensors::Dtype;
 use super::data::{round_to_bf16, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
-
-/// The operation.
-pub struct MhcPre;
+use super::rmsnorm::rounded;
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
 const STREAMS: usize = 4;
 /// Outputs of the projection: the logits of pre, post and comb.
 const WIDTH: usize = 2 * STREAMS + STREAMS * STREAMS;
 const ITERATIONS: usize = 20;
 const EPS: f32 = 1e-6;
-/// That of [`FEW`] tokens: every normalisation must add it, which a relative error of 2^-10 shows.
+/// The ε of [`FEW`] tokens: every normalisation must add it, which a relative error of 2^-10 shows.
 const LARGE_EPS: f32 = 1e-3;
-/// Numbers of tokens, of which each variant has one that it takes.
+/// Numbers of tokens; each variant takes one of them.
 const FEW: [usize; 4] = [3, 7, 37, 201];
-/// That of the norms, which kernels must not confuse with the other.
+/// The ε of the norms, which kernels must not confuse with the other.
 const NORM_EPS: f32 = 1e-5;
 /// Number of tokens that the reference processes at a time.
 const CHUNK: usize = 64;
 
-impl Op for MhcPre {
-    fn name(&self) -> &'static str {
-        "mhc_pre"
-    }
+pub(super) const MHC_PRE: KernelOp = KernelOp {
+    name: "mhc_pre",
+    doc: "mHC pre-block of 4 streams: projection, Sinkhorn, mix, then RMSNorm of the mixture",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "mHC pre-block of 4 streams: projection, Sinkhorn, mix, then RMSNorm of the mixture"
-    }
+fn cases() -> Vec<Case> {
+    let of_type = |dtype| {
+        let prefix = if dtype == "bf16" { "" } else { dtype };
+        let size = element_bytes(dtype);
+        let dims = move |(tokens, channels)| vec![("T", tokens), ("C", channels), ("size", size)];
+        Grid::new(prefix, &[("dtype", dtype)], dims)
+            .when(dtype == "bf16", |grid| {
+                grid.timed("t1", (1, 7168))
+                    .timed("t4096", (4096, 7168))
+                    .large("t3", (3, 7168))
+                    .random("t201", (201, 7168))
+                    .timed("t128", (128, 7168))
+                    .edges("edges64", (64, 7168))
+                    .site("model", "layers.*.input", (61 * 16, 64))
+                    .timed("t1.4096", (1, 4096))
+                    .timed("t8.4096", (8, 4096))
+            })
+            .when(dtype == "f32", |grid| {
+                grid.timed("t1.4096", (1, 4096))
+                    .large("t7.4096", (7, 4096))
+                    .timed("t8.4096", (8, 4096))
+                    .timed("t64.4096", (64, 4096))
+            })
+            .edges("edges16", (16, 7168))
+            .random("narrow", (37, 72))
+            .random("t1.64", (1, 64))
+            .random("t8.64", (8, 64))
+            // More tokens than there are thread blocks on the card.
+            .random("t2000.21", (2000, 21))
+            .done()
+    };
+    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
+}
 
-    fn cases(&self) -> Vec<Case> {
-        let of_type = |dtype| {
-            let prefix = if dtype == "bf16" { "" } else { dtype };
-            let size = element_bytes(dtype);
-            let dims = move |(tokens, channels)| vec![("T", tokens), ("C", channels), ("size", size)];
-            Grid::new(prefix, &[("dtype", dtype)], dims)
-                .when(dtype == "bf16", |grid| {
-                    grid.timed("t1", (1, 7168))
-                        .timed("t4096", (4096, 7168))
-                        .random("t3", (3, 7168))
-                        .random("t201", (201, 7168))
-                        .timed("t128", (128, 7168))
-                        .edges("edges64", (64, 7168))
-                        .site("model", "layers.*.input", (61 * 16, 64))
-                        .timed("t1.4096", (1, 4096))
-                        .timed("t8.4096", (8, 4096))
-                })
-                .when(dtype == "f32", |grid| {
-                    grid.timed("t1.4096", (1, 4096))
-                        .random("t7.4096", (7, 4096))
-                        .timed("t8.4096", (8, 4096))
-                        .timed("t64.4096", (64, 4096))
-                })
-                .edges("edges16", (16, 7168))
-                .random("narrow", (37, 72))
-                .random("t1.64", (1, 64))
-                .random("t8.64", (8, 64))
-                // More tokens than there are thread blocks on the card.
-                .random("t2000.21", (2000, 21))
-                .done()
-        };
-        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [tokens, dim] = case.sizes(["T", "C"]);
+    let row = STREAMS * dim;
+    let eps = if FEW.contains(&tokens) { LARGE_EPS } else { EPS };
+    let mut x = match case.inputs {
+        Inputs::Site(pattern) => data.site_rows(pattern, tokens, row)?,
+        _ => data.normal("x", tokens * row),
+    };
+    if case.inputs == Inputs::Edges {
+        edges(&mut x, row);
     }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let (tokens, dim) = (case.dim("T"), case.dim("C"));
-        let row = STREAMS * dim;
-        let eps = if FEW.contains(&tokens) { LARGE_EPS } else { EPS };
-        let mut x = match case.inputs {
-            Inputs::Site(pattern) => data.site_rows(pattern, tokens, row)?,
-            _ => data.normal("x", tokens * row),
-        };
-        if case.inputs == Inputs::Edges {
-            edges(&mut x, row);
-        }
-        let dtype = match case.key("dtype") {
-            "bf16" => Dtype::BF16,
-            _ => Dtype::F32,
-        };
-        if dtype == Dtype::BF16 {
-            round_to_bf16(&mut x);
-        }
-        let spread = (row as f32).powf(-0.5);
-        // With logits this large, the last iteration still moves mixing matrices by more than their bounds.
-        let mixing = if tokens % 2 == 1 { 6.0 } else { 1.3 };
-        let mut site = Site {
-            projection: data.normal("fn", WIDTH * row).iter().map(|x| x * spread).collect(),
-            base: data.normal("base", WIDTH).iter().map(|x| 0.5 * x).collect(),
-            scale: [0.9, 1.1, mixing],
-            weight: data.normal("weight", dim).iter().map(|x| 1.0 + 0.1 * x).collect(),
-            eps,
-        };
-        if case.inputs == Inputs::Edges {
-            site.edges();
-        }
-        let buffers = vec![
-            Buffer::floats("x", dtype, &[tokens, STREAMS, dim], &x),
-            Buffer::f32("fn", &[WIDTH, row], &site.projection),
-            Buffer::f32("base", &[WIDTH], &site.base),
-            Buffer::f32("scale", &[3], &site.scale),
-            Buffer::f32("weight", &[dim], &site.weight),
-            Buffer::output("y", dtype, &[tokens, dim]),
-            Buffer::output("post", Dtype::F32, &[tokens, STREAMS]),
-            Buffer::output("comb", Dtype::F32, &[tokens, STREAMS, STREAMS]),
-        ];
-        let want = site.want(&x, dim, dtype);
-        Ok(Problem {
-            flops: (2 * tokens * WIDTH * row) as u64,
-            scalars: vec![("norm_eps", Scalar::F32(NORM_EPS)), ("eps", Scalar::F32(eps))],
-            batch: Some(Batch::new("T", &["x", "y", "post", "comb"])),
-            ..Problem::new(buffers, want.into_iter().map(|want| want.judge(tokens)).collect())
-        })
+    let dtype = case.float_type("dtype");
+    if dtype == Dtype::BF16 {
+        round_to_bf16(&mut x);
     }
+    let spread = (row as f32).powf(-0.5);
+    // With logits this large, the last iteration still moves mixing matrices by more than their bounds.
+    let mixing = if tokens % 2 == 1 { 6.0 } else { 1.3 };
+    let mut site = Site {
+        projection: data.normal("fn", WIDTH * row).iter().map(|x| x * spread).collect(),
+        base: data.normal("base", WIDTH).iter().map(|x| 0.5 * x).collect(),
+        scale: [0.9, 1.1, mixing],
+        weight: data.normal("weight", dim).iter().map(|x| 1.0 + 0.1 * x).collect(),
+        eps,
+    };
+    if case.inputs == Inputs::Edges {
+        site.edges();
+    }
+    let buffers = vec![
+        Buffer::floats("x", dtype, &[tokens, STREAMS, dim], &x),
+        Buffer::f32("fn", &[WIDTH, row], &site.projection),
+        Buffer::f32("base", &[WIDTH], &site.base),
+        Buffer::f32("scale", &[3], &site.scale),
+        Buffer::f32("weight", &[dim], &site.weight),
+        Buffer::output("y", dtype, &[tokens, dim]),
+        Buffer::output("post", Dtype::F32, &[tokens, STREAMS]),
+        Buffer::output("comb", Dtype::F32, &[tokens, STREAMS, STREAMS]),
+    ];
+    Ok(Problem {
+        flops: (2 * tokens * WIDTH * row) as u64,
+        scalars: vec![("norm_eps", Scalar::F32(NORM_EPS)), ("eps", Scalar::F32(eps))],
+        batch: Some(Batch::new("T", &["x", "y", "post", "comb"])),
+        ..Problem::new(buffers, site.judges(&x, dim, dtype))
+    })
 }
 
 /// Tokens of zeros, of very large and very small numbers, with a NaN, with an infinity, with a single number, and of three streams
@@ -165,29 +157,6 @@ struct Site {
     eps: f32,
 }
 
-/// An expected output in f64, with its error bounds.
-struct ExpectedOutput {
-    name: &'static str,
-    dtype: Dtype,
-    why: &'static str,
-    values: Vec<f64>,
-    bounds: Vec<f64>,
-}
-
-impl ExpectedOutput {
-    fn judge(self, tokens: usize) -> Judge {
-        let (shape, bounds) = ([tokens, self.values.len() / tokens], self.bounds);
-        Judge::within(
-            self.name,
-            self.dtype,
-            &shape,
-            self.values,
-            move |at, _| bounds[at],
-            self.why,
-        )
-    }
-}
-
 impl Site {
     /// The first three streams have the same weight: of streams that cancel each other, the square of the mixture is computed from
     /// products as 0 or less. Logits of rows of comb are so far from 0 that their exponentials are infinite, or 0.
@@ -203,8 +172,8 @@ impl Site {
         }
     }
 
-    /// The expected outputs y, post and comb; y is stored in this type.
-    fn want(&self, x: &[f32], dim: usize, dtype: Dtype) -> [ExpectedOutput; 3] {
+    /// The judgements of y, post and comb; y is stored in this type.
+    fn judges(&self, x: &[f32], dim: usize, dtype: Dtype) -> Vec<Judge> {
         let connection = HyperConnection {
             projection: Linear {
                 weight: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
@@ -218,24 +187,13 @@ impl Site {
         };
         let rows = connection.projection.weight.data.chunks_exact(STREAMS * dim);
         let lengths: Vec<f64> = rows.map(length_of).collect();
-        let each = [
-            ("y", dtype, if dtype == Dtype::BF16 { WHY_Y_BF16 } else { WHY_Y }),
-            ("post", Dtype::F32, WHY_POST),
-            ("comb", Dtype::F32, WHY_COMB),
-        ];
-        let mut all = each.map(|(name, dtype, why)| ExpectedOutput {
-            name,
-            dtype,
-            why,
-            values: Vec::new(),
-            bounds: Vec::new(),
-        });
+        let (mut values, mut bounds): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
         for x in x.chunks(CHUNK * STREAMS * dim) {
             let x = Tensor::new([x.len() / (STREAMS * dim), STREAMS, dim], widened(x));
             let (mut y, mixing) = connection.pre(&x);
             let mixed = y.clone();
             rmsnorm(&mut y, Some(&widened(&self.weight)), f64::from(NORM_EPS));
-            let bounds = Bounds {
+            let of = Bounds {
                 connection: &connection,
                 lengths: &lengths,
                 weight: &self.weight,
@@ -245,24 +203,33 @@ impl Site {
             let rows = rows
                 .zip(mixed.data.par_chunks_exact(dim))
                 .zip(y.data.par_chunks_exact(dim));
-            let bounds: Vec<[Vec<f64>; 3]> = rows.map(|((x, mixed), y)| bounds.token(x, mixed, y)).collect();
-            for (want, values) in all.iter_mut().zip([y.data, mixing.post.data, mixing.comb.data]) {
-                want.values.extend(values);
-            }
-            for token in bounds {
-                all.iter_mut()
+            let tokens: Vec<[Vec<f64>; 3]> = rows.map(|((x, mixed), y)| of.token(x, mixed, y)).collect();
+            let all = values.iter_mut().zip([y.data, mixing.post.data, mixing.comb.data]);
+            all.for_each(|(all, values)| all.extend(values));
+            for token in tokens {
+                bounds
+                    .iter_mut()
                     .zip(token)
-                    .for_each(|(want, bounds)| want.bounds.extend(bounds));
+                    .for_each(|(all, bounds)| all.extend(bounds));
             }
         }
-        all
+        let tokens = x.len() / (STREAMS * dim);
+        let outputs = [
+            ("y", dtype, rounded(dtype, WHY_Y.into())),
+            ("post", Dtype::F32, WHY_POST.into()),
+            ("comb", Dtype::F32, WHY_COMB.into()),
+        ];
+        let each = outputs.into_iter().zip(values).zip(bounds);
+        each.map(|(((name, dtype, why), values), bounds)| {
+            let shape = [tokens, values.len() / tokens];
+            Judge::each(name, dtype, &shape, values, bounds, why)
+        })
+        .collect()
     }
 }
 
 const WHY_Y: &str = "f32 arithmetic: the error of pre's weights, four products and sums, and the error of the mean square, \
                      where tensor cores may truncate sums instead of rounding them";
-const WHY_Y_BF16: &str = "f32 arithmetic: the error of pre's weights, four products and sums, and the error of the mean square, \
-                          where tensor cores may truncate sums instead of rounding them; then half a step of bf16";
 const WHY_POST: &str = "the slope of a sigmoid, at most 1/4, times the error of its logit, a sum of products that errs by \
                         at most 512 units of 2^-24 of the product of the vectors' lengths (Cauchy-Schwarz), and 256 of the root \
                         mean square of its partial sums, unless less than one in 10^13 happens";

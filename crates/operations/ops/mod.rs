@@ -1,11 +1,12 @@
-//! What GPU kernels compute: the cases, inputs, expected outputs and error bounds of every operation. Nothing here depends
-//! on CUDA; `backend::cuda` runs the variants in `kernels/<op>.cu` and returns the bytes of their outputs.
+//! Operations of GPU kernels: the cases, inputs, expected outputs and error bounds of each. Nothing here depends on CUDA;
+//! `backend::cuda` runs the variants in `kernels/<op>.cu` and returns the bytes of their outputs.
 //!
-//! To add an operation, write a file here with an [`Op`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant, edit
+//! To add an operation, write a file here with a [`KernelOp`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant, edit
 //! only the `.cu`.
 
 mod batch;
 pub mod blocks;
+mod buffer;
 pub mod call;
 pub mod checks;
 mod compressor;
@@ -16,6 +17,7 @@ mod delta_prefill;
 mod dequantize;
 mod diagonal_ssm;
 mod drawn;
+mod edges;
 mod experts;
 pub mod fp4_gemm;
 pub mod fp8_gemm;
@@ -37,6 +39,7 @@ mod record_write;
 mod rmsnorm;
 mod rmsnorm_quantize;
 mod rope;
+mod routed;
 mod router;
 pub mod sample;
 mod scale_layout;
@@ -53,45 +56,46 @@ mod wgmma;
 use safetensors::Dtype;
 
 use crate::expected::OPERATIONS;
-pub use batch::{Batch, MOST_REPEATED, MOST_WITH_SCRATCH, problem_with};
+pub use batch::{Batch, MOST_REPEATED, MOST_WITH_SCRATCH};
+pub use buffer::{Buffer, Outputs, Role};
 pub use data::{Data, Rows, Sites};
 use judge::{Judge, Measured};
 pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 
 /// All operations of this package.
 pub const OPS: &[&dyn Op] = &[
-    &compressor::Compressor,
-    &delta_decode::DeltaDecode,
-    &delta_handover::DeltaHandover,
-    &delta_prefill::DeltaPrefill,
-    &dequantize::Dequantize,
-    &diagonal_ssm::DiagonalSsmOp,
-    &experts::ExpertsOp,
-    &fp4_gemm::Fp4Gemm,
-    &fp8_gemm::Fp8Gemm,
-    &hyper_head::HyperHeadOp,
-    &index_records::IndexRecords,
-    &index_scores::IndexScores,
-    &linear::Linear,
-    &mhc_post::MhcPost,
-    &mhc_pre::MhcPre,
-    &moe_fp4::MoeFp4,
-    &quantize::Quantize,
-    &record_attention::RecordAttention,
-    &record_read::RecordRead,
-    &record_write::RecordWrite,
-    &rmsnorm::RmsNorm,
-    &rmsnorm_quantize::RmsNormQuantize,
-    &rope::Rope,
-    &router::Router,
-    &sample::Sample,
-    &scale_layout::ScaleLayout,
-    &sparse_attention::SparseAttention,
-    &state_transpose::StateTranspose,
-    &swiglu::SwiGlu,
-    &swiglu_quantize::SwiGluQuantize,
-    &top_k::TopK,
-    &wgmma::Wgmma,
+    &compressor::COMPRESSOR,
+    &delta_decode::DELTA_DECODE,
+    &delta_handover::DELTA_HANDOVER,
+    &delta_prefill::DELTA_PREFILL,
+    &dequantize::DEQUANTIZE,
+    &diagonal_ssm::DIAGONAL_SSM,
+    &experts::EXPERTS,
+    &fp4_gemm::FP4_GEMM,
+    &fp8_gemm::FP8_GEMM,
+    &hyper_head::HYPER_HEAD,
+    &index_records::INDEX_RECORDS,
+    &index_scores::INDEX_SCORES,
+    &linear::LINEAR,
+    &mhc_post::MHC_POST,
+    &mhc_pre::MHC_PRE,
+    &moe_fp4::MOE_FP4,
+    &quantize::QUANTIZE,
+    &record_attention::RECORD_ATTENTION,
+    &record_read::RECORD_READ,
+    &record_write::RECORD_WRITE,
+    &rmsnorm::RMSNORM,
+    &rmsnorm_quantize::RMSNORM_QUANTIZE,
+    &rope::ROPE,
+    &router::ROUTER,
+    &sample::SAMPLE,
+    &scale_layout::SCALE_LAYOUT,
+    &sparse_attention::SPARSE_ATTENTION,
+    &state_transpose::STATE_TRANSPOSE,
+    &swiglu::SWIGLU,
+    &swiglu_quantize::SWIGLU_QUANTIZE,
+    &top_k::TOP_K,
+    &wgmma::WGMMA,
 ];
 
 /// An operation that kernels implement.
@@ -115,19 +119,67 @@ pub trait Op: Sync {
         Ok(())
     }
 
-    /// Whether rows of the case are repeated until addresses are large, besides those of the first case that has its keys: because
-    /// other buffers are large then.
-    fn also_large(&self, _case: &Case) -> bool {
-        false
-    }
-
-    /// Whether sums of products are defined to the bit, so that a kernel may state another accumulator ([`sums`]).
+    /// True if sums of products are defined to the bit, so that a kernel may state another accumulator ([`sums`]).
     fn defines_sums(&self) -> bool {
         false
     }
 
     /// Inputs and judgements of a case. They depend only on the case and on `data`.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String>;
+}
+
+/// An operation as data; the fields are those of [`Op`].
+struct KernelOp {
+    name: &'static str,
+    doc: &'static str,
+    cases: fn() -> Vec<Case>,
+    parameters: Option<fn() -> Parameters>,
+    check: fn(&Case) -> Result<(), String>,
+    defines_sums: bool,
+    problem: fn(&Case, &Data) -> Result<Problem, String>,
+}
+
+impl KernelOp {
+    /// An operation without cases; users cannot add any.
+    const NONE: Self = Self {
+        name: "",
+        doc: "",
+        cases: Vec::new,
+        parameters: None,
+        check: |_| Ok(()),
+        defines_sums: false,
+        problem: |_, _| Err("the operation has no problems".into()),
+    };
+}
+
+impl Op for KernelOp {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn doc(&self) -> &'static str {
+        self.doc
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        (self.cases)()
+    }
+
+    fn parameters(&self) -> Option<Parameters> {
+        self.parameters.map(|parameters| parameters())
+    }
+
+    fn check(&self, case: &Case) -> Result<(), String> {
+        (self.check)(case)
+    }
+
+    fn defines_sums(&self) -> bool {
+        self.defines_sums
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        (self.problem)(case, data)
+    }
 }
 
 /// A set of sizes and keys, and the kind of inputs.
@@ -140,10 +192,12 @@ pub struct Case {
     /// Named sizes. The launch expressions of a variant use them, and they are passed as `int` to arguments of the same
     /// name.
     pub dims: Vec<(&'static str, i64)>,
-    /// How the inputs are filled.
+    /// The source of the inputs.
     pub inputs: Inputs,
-    /// Whether kernels are timed on it, because its size makes the time informative.
+    /// True if kernels are timed on it, because its size makes the time informative.
     pub timed: bool,
+    /// True if kernels also run with its rows repeated past 2³² elements.
+    pub large: bool,
 }
 
 /// The source of the inputs.
@@ -163,7 +217,7 @@ pub enum Inputs {
 }
 
 impl Inputs {
-    /// Whether the model is needed to make them.
+    /// True if the model is needed to make them.
     pub fn need_model(self) -> bool {
         matches!(self, Self::Site(_) | Self::Weights)
     }
@@ -179,6 +233,22 @@ impl Case {
         found
             .map(|(_, size)| *size as usize)
             .unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
+    }
+
+    /// The sizes with these names.
+    ///
+    /// # Panics
+    /// If the case lacks one: its operation is expected to define it.
+    pub fn sizes<const N: usize>(&self, names: [&str; N]) -> [usize; N] {
+        names.map(|name| self.dim(name))
+    }
+
+    /// The type of floats that a key names: bfloat16, or f32.
+    pub(crate) fn float_type(&self, key: &str) -> Dtype {
+        match self.key(key) {
+            "bf16" => Dtype::BF16,
+            _ => Dtype::F32,
+        }
     }
 
     /// The value of an optional number, or `otherwise` if the case does not set it.
@@ -211,12 +281,12 @@ pub struct Problem {
     pub flops: u64,
     /// The judgements of outputs.
     pub judges: Vec<Judge>,
-    /// The rows that do not depend on each other, if there are such.
+    /// The rows that do not depend on each other; `None` if all rows do.
     pub batch: Option<Batch>,
-    /// How often the kernel is run, one run after the other, before its outputs are judged: buffers that are changed in place
-    /// go on from run to run.
+    /// The number of runs, one after the other, before outputs are judged: buffers that are changed in place keep their contents from
+    /// run to run.
     pub runs: usize,
-    /// Whether it is also run with its rows repeated until addresses are large.
+    /// True if kernels also run with its rows repeated past 2³² elements ([`Case::large`]).
     pub large: bool,
 }
 
@@ -254,111 +324,6 @@ pub enum Scalar {
     F32(f32),
 }
 
-/// An array in device memory.
-#[derive(Clone, Debug)]
-pub struct Buffer {
-    /// Name in the arguments of variants, e.g. `x`.
-    pub name: &'static str,
-    /// Whether kernels read or write it.
-    pub role: Role,
-    /// Type of the elements; packed codes are bytes.
-    pub dtype: Dtype,
-    /// Shape in elements of `dtype`.
-    pub shape: Vec<usize>,
-    /// The contents before the run, little-endian; empty for outputs. They repeat if the buffer is larger.
-    pub bytes: Vec<u8>,
-}
-
-/// How kernels may access a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The kernel only reads it: it must be unchanged.
-    In,
-    /// The kernel must write every byte.
-    Out,
-    /// The kernel changes it in place.
-    InOut,
-}
-
-impl Buffer {
-    /// An input with these contents, little-endian.
-    ///
-    /// # Panics
-    ///
-    /// If `bytes` has another length than `shape` and `dtype` require.
-    pub fn input(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
-        let buffer = Self {
-            name,
-            role: Role::In,
-            dtype,
-            shape: shape.into(),
-            bytes,
-        };
-        assert_eq!(buffer.bytes.len(), buffer.size(), "bytes of '{name}'");
-        buffer
-    }
-
-    /// An input of f32 values.
-    pub fn f32(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
-        Self::input(name, Dtype::F32, shape, data::f32_bytes(values))
-    }
-
-    /// An input of bfloat16 values, rounded to nearest even.
-    pub fn bf16(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
-        Self::input(name, Dtype::BF16, shape, data::bf16_bytes(values))
-    }
-
-    /// An input of values in bfloat16, rounded to nearest even, or in f32.
-    pub fn floats(name: &'static str, dtype: Dtype, shape: &[usize], values: &[f32]) -> Self {
-        Self::input(name, dtype, shape, data::float_bytes(dtype, values))
-    }
-
-    /// An output, whose contents before the run do not matter.
-    pub fn output(name: &'static str, dtype: Dtype, shape: &[usize]) -> Self {
-        Self {
-            name,
-            role: Role::Out,
-            dtype,
-            shape: shape.into(),
-            bytes: Vec::new(),
-        }
-    }
-
-    /// A buffer that kernels change in place, with its contents before the run.
-    ///
-    /// # Panics
-    ///
-    /// If `bytes` has another length than `shape` and `dtype` require.
-    pub fn in_place(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
-        Self {
-            role: Role::InOut,
-            ..Self::input(name, dtype, shape, bytes)
-        }
-    }
-
-    /// Size in bytes.
-    pub fn size(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
-    }
-}
-
-/// The contents of the buffers that a kernel writes, after a run.
-#[derive(Clone, Debug, Default)]
-pub struct Outputs(pub Vec<(&'static str, Vec<u8>)>);
-
-impl Outputs {
-    /// The bytes of an output.
-    ///
-    /// # Panics
-    /// If there is no such output.
-    pub fn get(&self, name: &str) -> &[u8] {
-        let found = self.0.iter().find(|(output, _)| *output == name);
-        found
-            .map(|(_, bytes)| &bytes[..])
-            .unwrap_or_else(|| panic!("no output '{name}'"))
-    }
-}
-
 /// Operations on a user's tensors that have cases, on which programs can be judged, too.
 pub fn of_tensors() -> impl Iterator<Item = &'static dyn Op> {
     let with_cases = OPERATIONS.iter().filter(|operation| operation.cases.is_some());
@@ -366,6 +331,9 @@ pub fn of_tensors() -> impl Iterator<Item = &'static dyn Op> {
 }
 
 /// The case of an operation called `name`; the error names the nearest.
+///
+/// # Errors
+/// If the operation has no such case.
 pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
     let cases = op.cases();
     let found = cases.iter().find(|case| case.name == name).cloned();
@@ -375,7 +343,21 @@ pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
     })
 }
 
-/// Inputs and judgements of a case that needs no model; a case with activations of a model is an error.
+/// Inputs and judgements of a case.
+///
+/// # Errors
+/// If the operation cannot make the inputs.
+pub fn problem_with(op: &dyn Op, case: &Case, data: &Data) -> Result<Problem, String> {
+    Ok(Problem {
+        large: case.large,
+        ..op.problem(case, data)?
+    })
+}
+
+/// Inputs and judgements of a case that needs no model.
+///
+/// # Errors
+/// If the case needs activations of a model, or the operation cannot make the inputs.
 pub fn problem(op: &dyn Op, case: &Case) -> Result<Problem, String> {
     let none = |pattern: &str| {
         Err(format!(

@@ -17,124 +17,111 @@ mod expected;
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use reference::Bounded;
+use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
 use super::data::round_to_bf16;
+use super::edges::Edge::{One, Random, Times, Zeros};
+use super::edges::{self, Edge};
 use super::fp4_gemm::{product, weights};
 use super::grid::Grid;
 use super::judge::{Judge, bf16_error};
+use super::routed::Routed;
 use super::sums::{Summed, Sums};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::swiglu::LIMIT;
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 pub use expected::between;
-use expected::{factors, hidden, hidden_of, parts};
+use expected::{hidden, parts};
 use ulplab_core::accumulator::Factor;
 
-/// The operation.
-pub struct MoeFp4;
+pub(super) const MOE_FP4: KernelOp = KernelOp {
+    name: "moe_fp4",
+    doc: "the mixture of experts with MXFP4 or NVFP4 weights, and of the shared expert",
+    cases,
+    defines_sums: true,
+    problem,
+    ..KernelOp::NONE
+};
 
-/// DeepSeek-V4's `swiglu_limit`.
-const LIMIT: f32 = 10.0;
+fn cases() -> Vec<Case> {
+    let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
+    let of_types = |(format, out)| ["spread", "one", "counts"].map(|to| of_type(format, out, to)).concat();
+    types.into_iter().flat_map(of_types).collect()
+}
 
-impl Op for MoeFp4 {
-    fn name(&self) -> &'static str {
-        "moe_fp4"
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [rows, count, k, dim, inner] = case.sizes(["B", "E", "K", "D", "I"]);
+    let routed = Arc::new(Routed::new("moe_fp4", case, data));
+    let mut x = data.normal("moe_fp4/x", rows * dim);
+    if case.inputs == Inputs::Edges {
+        let (large, subnormal) = (Edge::scaled(100), Edge::scaled(-127));
+        let others = [Random, subnormal, Random, One(f32::INFINITY), Random, One(f32::NAN)];
+        let kinds = [Random, Random, Zeros, Random, Times(20.0), Random, large];
+        edges::set(&mut x, dim, 0, &[&kinds, &others[..]].concat());
     }
+    round_to_bf16(&mut x);
+    let gate_up = Matrices::new("gate_up", [2 * inner, dim], case, &routed, data);
+    let down = Arc::new(Matrices::new("down", [dim, inner], case, &routed, data));
 
-    fn doc(&self) -> &'static str {
-        "the mixture of experts with MXFP4 or NVFP4 weights, and of the shared expert"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
-        let keys = types
-            .into_iter()
-            .flat_map(|key| ["spread", "one", "counts"].map(|to| (key, to)));
-        keys.flat_map(|((format, out), to)| cases(format, out, to)).collect()
-    }
-
-    fn defines_sums(&self) -> bool {
-        true
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [rows, count, k, dim, inner] = ["B", "E", "K", "D", "I"].map(|dim| case.dim(dim));
-        let routed = Arc::new(Routed::new(case, data));
-        let mut x = data.normal("moe_fp4/x", rows * dim);
-        if case.inputs == Inputs::Edges {
-            x.chunks_exact_mut(dim).enumerate().for_each(edge);
+    let (sums, out) = (Sums::of(case), case.float_type("out"));
+    let shape = [rows, k + 1, inner];
+    let hidden = match sums {
+        Sums::Defined => {
+            let limit = f64::from(LIMIT);
+            let each = |products: [f32; 2], weight: f32| between(products.map(f64::from), weight.into(), limit);
+            let (want, error): (Vec<f64>, Vec<f64>) = hidden(sums, &routed, &gate_up, &x, each).into_iter().unzip();
+            let bound = move |at: usize, y: f64| match error[at] {
+                0.0 => 0.0,
+                error => bf16_error(y, error),
+            };
+            Judge::within("hidden", Dtype::BF16, &shape, want, bound, WHY_HIDDEN)
         }
-        round_to_bf16(&mut x);
-        let gate_up = Matrices::new("gate_up", [2 * inner, dim], case, &routed, data);
-        let down = Arc::new(Matrices::new("down", [dim, inner], case, &routed, data));
+        _ => {
+            let limit = Bounded::exact(LIMIT);
+            let each = |[gate, up]: [Bounded; 2], weight| swiglu(gate, up, limit) * Bounded::exact(weight);
+            let numbers = hidden(sums, &routed, &gate_up, &x, each);
+            Judge::bounded("hidden", Dtype::BF16, &shape, &numbers, WHY_HIDDEN)?
+        }
+    };
+    let y = Judge::parts("y", parts(sums, &routed, &down, [rows, dim], out), WHY);
 
-        let (want, error) = hidden(&routed, &gate_up, &factors(&x), inner);
-        let bound = move |at: usize, y: f64| {
-            if error[at] == 0.0 {
-                0.0
-            } else {
-                bf16_error(y, error[at])
-            }
-        };
-        let shape = [rows, k + 1, inner];
-        let sums = Sums::of(case);
-        let hidden = match sums {
-            Sums::Defined => Judge::within("hidden", Dtype::BF16, &shape, want, bound, WHY_HIDDEN),
-            _ => {
-                let numbers = hidden_of(sums, &routed, &gate_up, &factors(&x), inner);
-                Judge::bounded("hidden", Dtype::BF16, &shape, &numbers, WHY_HIDDEN)?
-            }
-        };
-        let out = if case.key("out") == "f32" {
-            Dtype::F32
-        } else {
-            Dtype::BF16
-        };
-        let y = Judge::parts("y", parts(sums, &routed, &down, [rows, dim], out), WHY);
-
-        let buffers = vec![
-            Buffer::bf16("x", &[rows, dim], &x),
-            Buffer::input("experts", Dtype::I32, &[rows, k], routed.bytes()),
-            Buffer::f32("weights", &[rows, k], &routed.weights),
-            Buffer::input(
-                "gate_up",
-                Dtype::U8,
-                &[count + 1, 2 * inner, dim / 2],
-                gate_up.codes.clone(),
-            ),
-            Buffer::input(
-                "gate_up_scale",
-                Dtype::U8,
-                &[count + 1, 2 * inner, gate_up.blocks()],
-                gate_up.scales.clone(),
-            ),
-            Buffer::f32("gate_up_tensor", &[count + 1, 2], &gate_up.tensor),
-            Buffer::input("down", Dtype::U8, &[count + 1, dim, inner / 2], down.codes.clone()),
-            Buffer::input(
-                "down_scale",
-                Dtype::U8,
-                &[count + 1, dim, down.blocks()],
-                down.scales.clone(),
-            ),
-            Buffer::f32("down_tensor", &[count + 1, 1], &down.tensor),
-            Buffer::output("hidden", Dtype::BF16, &shape),
-            Buffer::output("y", out, &[rows, dim]),
-        ];
-        // Experts that no row goes to need not be read; hidden need not leave the kernels.
-        let used = routed.places.iter().filter(|places| !places.is_empty()).count();
-        let sent: usize = routed.places.iter().map(Vec::len).sum();
-        let weights = gate_up.bytes_of_one() + down.bytes_of_one();
-        Ok(Problem {
-            scalars: vec![("limit", Scalar::F32(LIMIT))],
-            bytes: (rows * dim * (2 + out.bitsize() / 8) + 8 * rows * k + used * weights) as u64,
-            flops: (6 * dim * inner * sent) as u64,
-            batch: Some(Batch::new("B", &["x", "experts", "weights", "hidden", "y"])),
-            ..Problem::new(buffers, vec![hidden, y])
-        })
-    }
+    let [experts, weights] = routed.buffers();
+    let codes = |name, matrices: &Matrices, rows, cols: usize| {
+        Buffer::input(name, Dtype::U8, &[count + 1, rows, cols / 2], matrices.codes.clone())
+    };
+    let scales = |name, matrices: &Matrices, rows| {
+        let shape = [count + 1, rows, matrices.blocks()];
+        Buffer::input(name, Dtype::U8, &shape, matrices.scales.clone())
+    };
+    let buffers = vec![
+        Buffer::bf16("x", &[rows, dim], &x),
+        experts,
+        weights,
+        codes("gate_up", &gate_up, 2 * inner, dim),
+        scales("gate_up_scale", &gate_up, 2 * inner),
+        Buffer::f32("gate_up_tensor", &[count + 1, 2], &gate_up.tensor),
+        codes("down", &down, dim, inner),
+        scales("down_scale", &down, dim),
+        Buffer::f32("down_tensor", &[count + 1, 1], &down.tensor),
+        Buffer::output("hidden", Dtype::BF16, &shape),
+        Buffer::output("y", out, &[rows, dim]),
+    ];
+    // Experts that no row goes to need not be read; hidden need not leave the kernels.
+    let used = routed.places.iter().filter(|places| !places.is_empty()).count();
+    let sent: usize = routed.places.iter().map(Vec::len).sum();
+    let weights = gate_up.bytes_of_one() + down.bytes_of_one();
+    Ok(Problem {
+        scalars: vec![("limit", Scalar::F32(LIMIT))],
+        bytes: (rows * dim * (2 + out.bitsize() / 8) + 8 * rows * k + used * weights) as u64,
+        flops: (6 * dim * inner * sent) as u64,
+        batch: Some(Batch::new("B", &["x", "experts", "weights", "hidden", "y"])),
+        ..Problem::new(buffers, vec![hidden, y])
+    })
 }
 
 /// Rows go to `one` expert, are `spread` over all, or experts have `counts` of rows on either side of those of a tile.
-fn cases(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case> {
+fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case> {
     let dims = |[rows, experts, k, dim, inner]: [i64; 5]| {
         vec![("B", rows), ("E", experts), ("K", k), ("D", dim), ("I", inner)]
     };
@@ -142,13 +129,13 @@ fn cases(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case>
     let grid = Grid::new(format!("{format}.{out}.{to}"), &keys, dims);
     let bf16 = out == "bf16";
     match to {
-        "one" => return grid.random("b65.5x96x64", [65, 5, 1, 96, 64]).done(),
-        "counts" => return grid.random("b70.15x64x96", [70, 15, 13, 64, 96]).done(),
+        "one" => return grid.large("b65.5x96x64", [65, 5, 1, 96, 64]).done(),
+        "counts" => return grid.large("b70.15x64x96", [70, 15, 13, 64, 96]).done(),
         _ => {}
     }
-    // The first case of three rows is the one that is repeated: long rows are large before there are too many.
     grid.random("b1.4x64x32", [1, 4, 2, 64, 32])
-        .random("b3.4x7168x32", [3, 4, 2, 7168, 32])
+        // Long rows pass 2³² elements before they are too many.
+        .large("b3.4x7168x32", [3, 4, 2, 7168, 32])
         .random("b7.4x64x96", [7, 4, 2, 64, 96])
         .random("b9.7x96x160", [9, 7, 3, 96, 160])
         .random("b8.5x32x1120", [8, 5, 1, 32, 1120])
@@ -179,123 +166,6 @@ const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, as t
 const WHY: &str = "given the numbers between the products: weights are exact in bf16, the order of the sums is defined, tensor \
                    cores sum by a known rule (crates/core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit \
                    is defined; any NaN matches any other";
-
-// ---- routing
-
-/// Which experts the rows go to, and with what weights.
-struct Routed {
-    k: usize,
-    /// `[B, K]`: −1 is none.
-    experts: Vec<i32>,
-    /// `[B, K]`: NaN where there is no expert.
-    weights: Vec<f32>,
-    /// For each expert, the shared one last, its places in ascending order: row · (K + 1) + slot.
-    places: Vec<Vec<usize>>,
-}
-
-impl Routed {
-    fn new(case: &Case, data: &Data) -> Self {
-        let [rows, count, k] = ["B", "E", "K"].map(|dim| case.dim(dim));
-        let mut weights = data.normal("moe_fp4/weights", rows * k);
-        weights
-            .iter_mut()
-            .for_each(|weight| *weight = 0.05 + 0.25 * weight.abs());
-        let drawn = data.bytes("moe_fp4/experts", 2 * rows * k);
-        let mut experts: Vec<i32> = Vec::with_capacity(rows * k);
-        for (row, drawn) in drawn.chunks_exact(2 * k).enumerate() {
-            let first = experts.len();
-            for bytes in drawn.as_chunks().0 {
-                let mut expert = i32::from(u16::from_le_bytes(*bytes)) % count as i32;
-                while experts[first..].contains(&expert) {
-                    expert = (expert + 1) % count as i32;
-                }
-                experts.push(expert);
-            }
-            special(case, row, &mut experts[first..], &mut weights[row * k..][..k]);
-        }
-        let mut places = vec![Vec::new(); count + 1];
-        for (at, (expert, weight)) in experts.iter().zip(&mut weights).enumerate() {
-            match usize::try_from(*expert) {
-                Ok(expert) => places[expert].push(at / k * (k + 1) + at % k),
-                Err(_) => *weight = f32::NAN,
-            }
-        }
-        places[count].extend((0..rows).map(|row| row * (k + 1) + k));
-        Self {
-            k,
-            experts,
-            weights,
-            places,
-        }
-    }
-
-    /// The weight of a place, which has an expert.
-    fn weight(&self, place: usize) -> f32 {
-        let (row, slot) = (place / (self.k + 1), place % (self.k + 1));
-        if slot == self.k {
-            1.0
-        } else {
-            self.weights[row * self.k + slot]
-        }
-    }
-
-    /// The places of a row that have an expert, in the order in which they are added.
-    fn added(&self, row: usize) -> impl Iterator<Item = usize> {
-        let experts = self.experts[row * self.k..][..self.k].iter().enumerate();
-        let mut slots: Vec<_> = experts.filter(|(_, expert)| **expert >= 0).collect();
-        slots.sort_by_key(|(slot, expert)| (**expert, *slot));
-        let (first, shared) = (row * (self.k + 1), self.k);
-        slots
-            .into_iter()
-            .map(|(slot, _)| slot)
-            .chain([shared])
-            .map(move |slot| first + slot)
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        self.experts.iter().flat_map(|expert| expert.to_le_bytes()).collect()
-    }
-}
-
-/// Numbers of rows of the experts of `counts`: the widths of tiles, and those on either side.
-const COUNTS: [usize; 15] = [0, 1, 7, 8, 9, 0, 16, 31, 32, 33, 48, 63, 64, 65, 70];
-
-/// Rows that lack an expert, have experts in descending order, have one twice, or have extreme weights.
-fn special(case: &Case, row: usize, experts: &mut [i32], weights: &mut [f32]) {
-    let (count, k) = (case.dim("E") as i32, experts.len());
-    match (case.key("routing"), row % 8) {
-        ("one", _) => experts.fill(count - 2),
-        ("counts", _) => {
-            let needed = (0..COUNTS.len()).rev().filter(|expert| COUNTS[*expert] > row);
-            let mut needed = needed.map(|expert| expert as i32);
-            experts.fill_with(|| needed.next().unwrap_or(-1));
-        }
-        (_, 5) => experts[k - 1] = -1,
-        _ if case.inputs != Inputs::Edges => {}
-        (_, 1) => experts.sort_by_key(|expert| -expert),
-        (_, 2) => experts[k / 2] = -1,
-        (_, 3) => experts.fill(-1),
-        (_, 4) => experts[k - 1] = experts[0],
-        (_, 6) => (weights[0], weights[k - 1]) = (0.0, 3e4),
-        _ => {}
-    }
-}
-
-/// Rows of zeros, of large and subnormal numbers, beyond all limits, with an infinity, and with a NaN.
-fn edge((row, x): (usize, &mut [f32])) {
-    let at = row * 997 % x.len();
-    match row % 13 {
-        2 => x.fill(0.0),
-        4 => x.iter_mut().for_each(|x| *x *= 20.0),
-        6 => x.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
-        8 => x.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
-        10 => x[at] = f32::INFINITY,
-        12 => x[at] = f32::NAN,
-        _ => {}
-    }
-}
-
-// ---- weights
 
 /// The matrices [rows, cols] of all experts; those of experts that no row goes to are NaN.
 struct Matrices {

@@ -19,7 +19,7 @@ pub struct Parameters {
     pub scalars: Vec<Range>,
     /// Inputs that may come from a file, with their shapes as expressions of sizes; an empty shape depends on keys, too.
     pub tensors: Vec<(String, Vec<String>)>,
-    /// Whether cases may set any values of keys together, and leave them out; the first value is the default.
+    /// True if cases may combine any values of keys, and omit keys; the first value is the default.
     pub free: bool,
 }
 

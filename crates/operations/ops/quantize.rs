@@ -2,87 +2,85 @@
 
 use safetensors::Dtype;
 
-use super::blocks::{AMAX, Blocks, NVFP4, Timed, amax_input, blocks_and_types, check, numbers, parameters};
-use super::grid::{Rows, element_bytes};
+use super::blocks::{AMAX, Blocks, NVFP4, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
+use super::grid::{Grid, element_bytes, matrices};
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Op, Parameters, Problem};
+use super::{Batch, Buffer, Case, Data, KernelOp, Parameters, Problem};
 
-pub struct Quantize;
+pub(super) const QUANTIZE: KernelOp = KernelOp {
+    name: "quantize",
+    doc: "quantizes rows to codes and block scales; NVFP4 uses a given largest magnitude or the tensor's own",
+    cases,
+    parameters: Some(parameters),
+    check,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for Quantize {
-    fn name(&self) -> &'static str {
-        "quantize"
+fn cases() -> Vec<Case> {
+    blocks_and_types(|blocks, dtype| {
+        let levels = 0..=i64::from(blocks.key == NVFP4);
+        levels.flat_map(|find| of_type(blocks, dtype, find)).collect()
+    })
+}
+
+fn parameters() -> Parameters {
+    rows_of_blocks(&cases()).tensor("x", &["T", "C"])
+}
+
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [rows, cols, find] = case.sizes(["T", "C", "FIND"]);
+    let find = find == 1;
+    let blocks = Blocks::for_case(case)?;
+    let (input, x) = numbers("x", case, cols, data)?;
+    let want = blocks.encode(&x, cols, (!find).then_some(AMAX))?;
+    let mut buffers = vec![input];
+    buffers.extend(blocks.outputs(rows, cols)?);
+    buffers.push(if find {
+        Buffer::output("amax", Dtype::F32, &[1])
+    } else {
+        amax_input()
+    });
+    let amax = find.then(|| Judge::equal("amax", Dtype::F32, &[1], want.part("global").to_vec(), WHY));
+    let parts = want.parts.into_iter().take(2);
+    let parts = parts.map(|part| Judge::equal(part.name, part.dtype, &part.shape, part.bytes, WHY));
+    let judges = parts.chain(amax).collect();
+    let mut batch = Batch::new("T", &["x", "data", "scale"]);
+    if find {
+        // A largest magnitude that is the tensor's own depends on all rows: it is the same only if all of them are there.
+        batch = batch.together(rows, &[]);
     }
-
-    fn doc(&self) -> &'static str {
-        "quantizes rows to codes and block scales; NVFP4 uses a given largest magnitude or the tensor's own"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        blocks_and_types(|blocks, dtype| {
-            let levels = 0..=i64::from(blocks.key == NVFP4);
-            levels.flat_map(|find| cases(blocks, dtype, find)).collect()
-        })
-    }
-
-    fn parameters(&self) -> Option<Parameters> {
-        Some(parameters(&self.cases()).tensor("x", &["T", "C"]))
-    }
-
-    fn check(&self, case: &Case) -> Result<(), String> {
-        check(case)
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let (rows, cols, find) = (case.dim("T"), case.dim("C"), case.dim("FIND") == 1);
-        let blocks = Blocks::for_case(case)?;
-        let (input, x) = numbers("x", case, cols, data)?;
-        let want = blocks.encode(&x, cols, (!find).then_some(AMAX))?;
-        let mut buffers = vec![input];
-        buffers.extend(blocks.outputs(rows, cols)?);
-        buffers.push(if find {
-            Buffer::output("amax", Dtype::F32, &[1])
-        } else {
-            amax_input()
-        });
-        let amax = find.then(|| Judge::equal("amax", Dtype::F32, &[1], want.part("global").to_vec(), WHY));
-        let parts = want.parts.into_iter().take(2);
-        let parts = parts.map(|part| Judge::equal(part.name, part.dtype, &part.shape, part.bytes, WHY));
-        let judges = parts.chain(amax).collect();
-        let mut batch = Batch::new("T", &["x", "data", "scale"]);
-        if find {
-            // A largest magnitude that is the tensor's own depends on all rows: it is the same only if all of them are there.
-            batch = batch.together(rows, &[]);
-        }
-        Ok(Problem {
-            batch: Some(batch),
-            ..Problem::new(buffers, judges)
-        })
-    }
+    Ok(Problem {
+        batch: Some(batch),
+        ..Problem::new(buffers, judges)
+    })
 }
 
 const WHY: &str = "the format defines every code and scale to the bit (docs/formats.md)";
 
 /// Cases with a given largest magnitude, or, if `find` is 1, with the tensor's own.
-fn cases(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
+fn of_type(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
     let (edges, level) = if find == 1 { ("finite", ".find") } else { ("all", "") };
     let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
     let sizes = [("W", blocks.width as i64), ("S", element_bytes(dtype)), ("FIND", find)];
-    Rows::new(format!("{}{level}.{dtype}", blocks.key), &keys, &sizes)
-        .random(&[(37, 7168), (3, 640)])
+    matrices(format!("{}{level}.{dtype}", blocks.key), &keys, &sizes)
+        .each("random", &[(37, 7168)], Grid::large)
+        .each("random", &[(3, 640)], Grid::random)
         // A row shorter than a block is left out, because the kernel finds the magnitude in whole blocks.
-        .when(find == 0, |rows| rows.random(&[(5, 328)]))
-        .edges(edges, &[(208, 1024)])
-        // The first ends before the rows with infinities: it contains NaN but no infinity.
-        .when(find == 1, |rows| {
-            let rows = rows.key("edges", "all").edges("all", &[(10, 512), (26, 512)]);
-            // The infinity lies in the last vectors, of which there are fewer than a warp takes.
-            let rows = rows.key("edges", "infinite").edges("infinite", &[(11, 80)]);
-            rows.key("edges", edges)
+        .when(find == 0, |grid| grid.each("random", &[(5, 328)], Grid::random))
+        .each(edges, &[(208, 1024)], Grid::edges)
+        .when(find == 1, |grid| {
+            // The first case ends before the rows with infinities: it contains NaN but no infinity.
+            let grid = grid
+                .key("edges", "all")
+                .each("all", &[(10, 512), (26, 512)], Grid::edges);
+            // The infinity lies in the last vectors, which are fewer than a warp takes.
+            let grid = grid.key("edges", "infinite").each("infinite", &[(11, 80)], Grid::edges);
+            grid.key("edges", edges)
         })
-        .site("site", "layers.*.attention.kv.window", (61 * 64, 512))
-        .when(blocks.timed(Timed::Quantize, dtype), |rows| {
-            rows.timed("random", &[(1, 7168), (128, 7168), (8192, 7168)])
+        .site("site.3904x512", "layers.*.attention.kv.window", (61 * 64, 512))
+        .when(blocks.timed(Timed::Quantize, dtype), |grid| {
+            grid.each("random", &[(1, 7168), (128, 7168), (8192, 7168)], Grid::timed)
         })
         .done()
 }

@@ -6,7 +6,7 @@
 //! [`reference::ops::attention`]; here it is in f64. A row without keys is 0, and so is a head whose sink is +∞.
 //!
 //! Keys of a row are those of its window, then its entries. Each part has a pool of pages, either one for all rows or one for each, and
-//! either a list of slots, of which the first `count` are read and those below 0 are none, or the first `count` slots.
+//! either a list of slots, whose first `count` are read except those below 0, or the first `count` slots.
 //!
 //! Kernels that store bfloat16 may round exp(s_j − maximum) to it before the second product, the sum of them being taken before.
 
@@ -14,149 +14,127 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::data::round_to_bf16;
-use super::grid::Grid;
+use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
 use super::slots::{byte_range, encoded, layout, rows};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 use ulplab_core::formats::{KvRecord, PAGE, RECORDS, Scale, codec};
-
-/// The operation.
-pub struct RecordAttention;
 
 /// Channels of a query and of a key.
 const CHANNELS: usize = 512;
 /// Half an ulp of bfloat16, relative.
 const BF16_UNIT: f64 = 1.0 / 256.0;
 
-impl Op for RecordAttention {
-    fn name(&self) -> &'static str {
-        "record_attention"
-    }
+pub(super) const RECORD_ATTENTION: KernelOp = KernelOp {
+    name: "record_attention",
+    doc: "attention of one query of each sequence over KV records: a window and compressed entries, with a sink",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "attention of one query of each sequence over KV records: a window and compressed entries, with a sink"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let records = RECORDS.iter().filter(|record| record.dim == CHANNELS);
-        records.flat_map(|record| cases(record)).collect()
-    }
-
-    fn also_large(&self, case: &Case) -> bool {
-        POOLED.0 == ["B", "H", "Wn", "K"].map(|dim| case.dim(dim) as i64)
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [b, h, window, k] = ["B", "H", "Wn", "K"].map(|dim| case.dim(dim));
-        let record = layout(case)?;
-        let dtype = match case.key("dtype") {
-            "bf16" => Dtype::BF16,
-            _ => Dtype::F32,
-        };
-        let edges = case.inputs == Inputs::Edges;
-        let mut q = data.normal("record_attention/q", b * h * CHANNELS);
-        // Sinks weigh about as much as all keys together: what is done to them shows.
-        let mut sinks = data.normal("record_attention/sinks", h);
-        sinks.iter_mut().for_each(|sink| *sink += ((window + k) as f32).ln());
-        if edges {
-            for (sink, edge) in sinks.iter_mut().zip([f32::NEG_INFINITY, 88.0, f32::INFINITY]) {
-                *sink = edge;
-            }
-            let rows = q.chunks_exact_mut(h * CHANNELS).enumerate();
-            rows.for_each(|(row, q)| match row % 7 {
-                // Few keys, and all of them: exponentials relative to any but the largest score are infinite.
-                1 | 6 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
-                2 => q.fill(0.0),
-                _ => {}
-            });
-        }
-        if dtype == Dtype::BF16 {
-            round_to_bf16(&mut q);
-        }
-        let recent = Part::new(("window", "window_own", "window_listed"), case, data, record, window)?;
-        let entries = Part::new(("entries", "own", "listed"), case, data, record, k)?;
-        let scale = (CHANNELS as f32).sqrt().recip();
-        let heads: Vec<Head> = (0..b * h)
-            .into_par_iter()
-            .map(|at| {
-                let keys: Vec<&[f32]> = recent.keys(at / h).chain(entries.keys(at / h)).collect();
-                attend(&q[at * CHANNELS..][..CHANNELS], &keys, (sinks[at % h], scale), dtype)
-            })
-            .collect();
-        let bytes = |values: &[i32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let shape = [b, h, CHANNELS];
-        let read: usize = (0..b)
-            .map(|row| recent.keys(row).count() + entries.keys(row).count())
-            .sum();
-        let buffers = vec![
-            Buffer::floats("q", dtype, &shape, &q),
-            recent.pages("window_pages", record),
-            Buffer::input("window_slots", Dtype::I32, &[b, window], bytes(&recent.slots)),
-            Buffer::input("window_count", Dtype::I32, &[b], bytes(&recent.count)),
-            entries.pages("pages", record),
-            Buffer::input("slots", Dtype::I32, &[b, k], bytes(&entries.slots)),
-            Buffer::input("count", Dtype::I32, &[b], bytes(&entries.count)),
-            Buffer::f32("sinks", &[h], &sinks),
-            Buffer::output("out", dtype, &shape),
-        ];
-        let mut batch = Batch::new("B", &["q", "window_slots", "window_count", "slots", "count", "out"]);
-        for (name, slots, part) in [("window_pages", "window_slots", &recent), ("pages", "slots", &entries)] {
-            batch = match (part.own, part.listed) {
-                (true, _) => batch.along(0, &[name]),
-                (false, true) => batch.pool(slots, name, part.pool),
-                // All rows read the same.
-                (false, false) => batch,
-            };
-        }
-        let want: Vec<f64> = heads.iter().flat_map(|head| head.want.iter().copied()).collect();
-        let bounds: Vec<f64> = heads.iter().flat_map(|head| head.bounds.iter().copied()).collect();
-        let mut judges = Vec::new();
-        if dtype == Dtype::BF16 && !edges {
-            let groups = (0..(b * h) as u32).collect();
-            let added = heads.iter().map(|head| head.energy).collect();
-            judges.push(Judge::rms(
-                "out",
-                dtype,
-                &shape,
-                want.clone(),
-                (groups, added),
-                BF16_UNIT,
-                WHY_RMS,
-            ));
-        }
-        judges.push(Judge::within("out", dtype, &shape, want, move |at, _| bounds[at], WHY));
-        let size = dtype.bitsize() / 8;
-        let moved = read * (record.bytes + 4) + 2 * b * h * CHANNELS * size;
-        Ok(Problem {
-            scalars: vec![("scale", Scalar::F32(scale))],
-            bytes: moved as u64,
-            flops: (4 * read * h * CHANNELS) as u64,
-            batch: Some(batch),
-            ..Problem::new(buffers, judges)
-        })
-    }
+fn cases() -> Vec<Case> {
+    let records = RECORDS.iter().filter(|record| record.dim == CHANNELS);
+    records.flat_map(|record| of_type(record)).collect()
 }
 
-const WHY: &str = "a score errs by at most (D + 32) units of 2^-24 of the sum of its products' magnitudes, whatever the order of the sum, \
-                   and as tensor cores cut terms; its exponential by that, by 4 units of the score and the maximum, and by 2^-21; sums of \
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [b, h, window, k] = case.sizes(["B", "H", "Wn", "K"]);
+    let record = layout(case)?;
+    let dtype = case.float_type("dtype");
+    let edges = case.inputs == Inputs::Edges;
+    let mut q = data.normal("record_attention/q", b * h * CHANNELS);
+    // Sinks weigh about as much as all keys together, so that faults in them show.
+    let mut sinks = data.normal("record_attention/sinks", h);
+    sinks.iter_mut().for_each(|sink| *sink += ((window + k) as f32).ln());
+    if edges {
+        for (sink, edge) in sinks.iter_mut().zip([f32::NEG_INFINITY, 88.0, f32::INFINITY]) {
+            *sink = edge;
+        }
+        let rows = q.chunks_exact_mut(h * CHANNELS).enumerate();
+        rows.for_each(|(row, q)| match row % 7 {
+            // Few keys, and all of them: exponentials relative to any but the largest score are infinite.
+            1 | 6 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
+            2 => q.fill(0.0),
+            _ => {}
+        });
+    }
+    if dtype == Dtype::BF16 {
+        round_to_bf16(&mut q);
+    }
+    let recent = Part::new(("window", "window_own", "window_listed"), case, data, record, window)?;
+    let entries = Part::new(("entries", "own", "listed"), case, data, record, k)?;
+    let scale = (CHANNELS as f32).sqrt().recip();
+    let heads: Vec<Head> = (0..b * h)
+        .into_par_iter()
+        .map(|at| {
+            let keys: Vec<&[f32]> = recent.keys(at / h).chain(entries.keys(at / h)).collect();
+            attend(&q[at * CHANNELS..][..CHANNELS], &keys, (sinks[at % h], scale), dtype)
+        })
+        .collect();
+    let shape = [b, h, CHANNELS];
+    let read: usize = (0..b)
+        .map(|row| recent.keys(row).count() + entries.keys(row).count())
+        .sum();
+    let buffers = vec![
+        Buffer::floats("q", dtype, &shape, &q),
+        recent.pages("window_pages", record),
+        Buffer::i32("window_slots", &[b, window], &recent.slots),
+        Buffer::i32("window_count", &[b], &recent.count),
+        entries.pages("pages", record),
+        Buffer::i32("slots", &[b, k], &entries.slots),
+        Buffer::i32("count", &[b], &entries.count),
+        Buffer::f32("sinks", &[h], &sinks),
+        Buffer::output("out", dtype, &shape),
+    ];
+    let mut batch = Batch::new("B", &["q", "window_slots", "window_count", "slots", "count", "out"]);
+    for (name, slots, part) in [("window_pages", "window_slots", &recent), ("pages", "slots", &entries)] {
+        batch = match (part.own, part.listed) {
+            (true, _) => batch.along(0, &[name]),
+            (false, true) => batch.pool(slots, name, part.pool),
+            // All rows read the same.
+            (false, false) => batch,
+        };
+    }
+    let want: Vec<f64> = heads.iter().flat_map(|head| head.want.iter().copied()).collect();
+    let bounds: Vec<f64> = heads.iter().flat_map(|head| head.bounds.iter().copied()).collect();
+    let mut judges = Vec::new();
+    if dtype == Dtype::BF16 && !edges {
+        let groups = (0..(b * h) as u32).collect();
+        let added = heads.iter().map(|head| head.energy).collect();
+        let (want, by) = (want.clone(), (groups, added));
+        judges.push(Judge::rms("out", dtype, &shape, want, by, BF16_UNIT, WHY_RMS));
+    }
+    judges.push(Judge::each("out", dtype, &shape, want, bounds, WHY));
+    let size = dtype.bitsize() / 8;
+    let moved = read * (record.bytes + 4) + 2 * b * h * CHANNELS * size;
+    Ok(Problem {
+        scalars: vec![("scale", Scalar::F32(scale))],
+        bytes: moved as u64,
+        flops: (4 * read * h * CHANNELS) as u64,
+        batch: Some(batch),
+        ..Problem::new(buffers, judges)
+    })
+}
+
+const WHY: &str = "a score errs by at most (D + 32) units of 2^-24 of the sum of its products' magnitudes, in any order of the sum \
+                   and with terms cut by tensor cores; its exponential by that, by 4 units of the score and the maximum, and by 2^-21; sums of \
                    n keys by 2 (n + 64) units; where bfloat16 is stored, exponentials may be rounded to it, and half a step is added";
 const WHY_RMS: &str = "roundings of exponentials and results to bfloat16 are independent of each other: their squares add up, \
                        each at most 2^-8 of what is rounded";
 
-/// Rows, heads, places of the window and of entries, whether rows have pools of their own, whether the window and the entries are listed.
+/// Rows, heads, places of the window and of entries; true if rows have pools of their own; true if the window, and the entries, are listed.
 type Shape = ([i64; 4], bool, [bool; 2]);
 
-/// The case whose window and entries have pools of as many pages: where rows are repeated, both are large.
-const POOLED: Shape = ([3, 2, 64, 60], false, [true, true]);
-
-fn cases(record: &'static KvRecord) -> Vec<Case> {
+fn of_type(record: &'static KvRecord) -> Vec<Case> {
+    let listed = |sizes| (sizes, false, [true, true]);
     let name = |([b, h, window, k], own, [window_listed, listed]): Shape| {
         let list = |listed| if listed { "" } else { ".first" };
         let pool = if own { ".own" } else { "" };
         let (window_list, list) = (list(window_listed), list(listed));
         format!("b{b}.h{h}.w{window}{window_list}.k{k}{list}{pool}")
     };
-    let of_type = |dtype: &'static str, random: &[Shape], timed: &[Shape]| {
+    let grid = |dtype: &'static str| {
         let dims = move |([b, h, window, k], own, listed): Shape| {
             let pages = |places: i64| {
                 if own {
@@ -174,33 +152,22 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
                 ("own", pages(k)),
                 ("window_listed", listed[0].into()),
                 ("listed", listed[1].into()),
-                ("size", if dtype == "bf16" { 2 } else { 4 }),
+                ("size", element_bytes(dtype)),
             ]
         };
         let keys = [("record", record.name), ("dtype", dtype)];
-        let mut grid = Grid::new(format!("{}.{dtype}", record.name), &keys, dims);
-        for shape in random {
-            grid = grid.random(&name(*shape), *shape);
-        }
-        for shape in [
-            ([22, 4, 16, 72], false, [true, true]),
-            ([15, 65, 64, 130], true, [false, true]),
-        ] {
-            grid = grid.edges(&format!("edges.{}", name(shape)), shape);
-        }
-        for shape in timed {
-            grid = grid.timed(&name(*shape), *shape);
-        }
-        grid.done()
+        Grid::new(format!("{}.{dtype}", record.name), &keys, dims)
+            .named(name)
+            .each("", &[([7, 3, 5, 9], true, [false, true])], Grid::large)
+            .each(
+                "",
+                &[([1, 2, 64, 33], true, [false, false]), listed([9, 2, 128, 70])],
+                Grid::random,
+            )
+            // Window and entries have pools of as many pages, so that repeated rows make both large.
+            .each("", &[listed([3, 2, 64, 60])], Grid::large)
     };
-    let listed = |sizes| (sizes, false, [true, true]);
-    let small = [
-        ([7, 3, 5, 9], true, [false, true]),
-        ([1, 2, 64, 33], true, [false, false]),
-        ([9, 2, 128, 70], false, [true, true]),
-        POOLED,
-    ];
-    let large = [
+    let wide = [
         listed([1, 64, 128, 500]),
         listed([2, 128, 96, 160]),
         listed([65, 1, 3, 4]),
@@ -208,25 +175,27 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
         ([3, 70, 64, 1], false, [true, false]),
         ([2, 2, 128, 4000], true, [false, false]),
     ];
-    let mut timed = vec![listed([64, 64, 128, 512])];
-    if record.name == "v4_fp8" {
-        timed = [1, 8, 64]
+    let edges = [listed([22, 4, 16, 72]), ([15, 65, 64, 130], true, [false, true])];
+    let timed = match record.name {
+        "v4_fp8" => [1, 8, 64]
             .into_iter()
             .flat_map(|b| [listed([b, 64, 128, 512]), listed([b, 128, 128, 1024])])
-            .collect();
-        timed.push(listed([1, 64, 128, 8192]));
-    }
-    [
-        of_type("bf16", &[&small[..], &large].concat(), &timed),
-        of_type("f32", &small, &[]),
-    ]
-    .concat()
+            .chain([listed([1, 64, 128, 8192])])
+            .collect(),
+        _ => vec![listed([64, 64, 128, 512])],
+    };
+    let bf16 = grid("bf16")
+        .each("", &wide, Grid::random)
+        .each("edges", &edges, Grid::edges)
+        .each("", &timed, Grid::timed);
+    let f32 = grid("f32").each("edges", &edges, Grid::edges);
+    [bf16.done(), f32.done()].concat()
 }
 
 /// The window of all rows, or their entries.
 struct Part {
     places: usize,
-    /// Whether each row has pages of its own.
+    /// True if each row has pages of its own.
     own: bool,
     listed: bool,
     bytes: Vec<u8>,
@@ -294,7 +263,7 @@ impl Part {
             count: (0..rows_of_batch).map(|row| count(row) as i32).collect(),
             decoded: Vec::new(),
         };
-        // What no row reads is NaN in every format.
+        // Slots that no row reads are NaN in every format.
         let mut read = vec![false; pools * pool];
         (0..rows_of_batch).for_each(|row| part.read(row).for_each(|slot| read[slot] = true));
         let nan = (0..read.len()).filter(|slot| !read[*slot]);
@@ -307,8 +276,8 @@ impl Part {
         for slot in nan.chain(edge(4)) {
             rows(record, slot).for_each(|place| bytes[place].fill(0xff));
         }
-        // One that the third reads, whose queries are zeros, has the least scale that is too large for 2^120 times as much in
-        // bfloat16, and one that the sixth reads has a NaN in its second half only.
+        // The third row (zero queries) reads a key whose scale just overflows when multiplied by 2^120; the sixth reads a key with a NaN
+        // in its second half only.
         edge(2)
             .into_iter()
             .for_each(|slot| large_scale(record, slot, &mut bytes));
@@ -368,20 +337,19 @@ fn late_nan(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
     }
 }
 
-/// What is expected of a head of a row: each number, and how far a right one may be from it.
+/// The expected numbers of a head of a row, and their bounds.
 pub struct Head {
-    /// The numbers.
     pub want: Vec<f64>,
     /// How far each may be off.
     pub bounds: Vec<f64>,
-    /// Σ p² k² over keys and channels: the squares of what is rounded before the second product.
+    /// Σ p² k² over keys and channels: the squares of the numbers that are rounded before the second product.
     energy: f64,
 }
 
 /// A query of a head on the keys that it reads, with its sink, stored as `dtype`.
 pub fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtype) -> Head {
     let (sink, scale) = (f64::from(sink), f64::from(scale));
-    // A score, and what it may err by.
+    // A score and its error bound.
     let score = |key: &&[f32]| {
         let products = q.iter().zip(*key).map(|(q, k)| f64::from(*q) * f64::from(*k));
         let [sum, size] = products.fold([0.0; 2], |[sum, size], x| [sum + x, size + x.abs()]);
@@ -422,7 +390,7 @@ pub fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtyp
         }
     }
     for ((bound, want), size) in head.bounds.iter_mut().zip(&head.want).zip(&sizes) {
-        // A mean lies between its values, whatever their weights.
+        // A mean lies between its values for any weights.
         let before = bound.min(2.0 * size);
         *bound = match dtype {
             Dtype::BF16 => bf16_error(*want, before),

@@ -5,70 +5,59 @@
 
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes};
+use super::data::float_bytes;
 use super::dequantize::WHY;
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::slots::{Slots, encoded, layout, site_of, vectors};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 use ulplab_core::formats::{KvRecord, PAGE, RECORDS, codec};
 
-pub struct RecordRead;
+pub(super) const RECORD_READ: KernelOp = KernelOp {
+    name: "record_read",
+    doc: "gathers KV-cache records by slot and dequantizes them to bf16 or f32",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for RecordRead {
-    fn name(&self) -> &'static str {
-        "record_read"
-    }
-
-    fn doc(&self) -> &'static str {
-        "gathers KV-cache records by slot and dequantizes them to bf16 or f32"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        RECORDS.iter().flat_map(|record| cases(record)).collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let record = codec(case.key("record"))?;
-        let layout = layout(case)?;
-        let (dim, size) = (layout.dim, case.dim("out_bytes"));
-        let slots = Slots::new(case, data);
-        let mut pages = data.bytes("pages", slots.pages * layout.page_stride(PAGE));
-        // Edge cases read random bytes.
-        if case.inputs != Inputs::Edges {
-            let tokens = record.encode(&vectors(case, data, dim)?, dim);
-            slots.scatter(layout, tokens.part("pages"), &mut pages);
-        }
-        let tokens = encoded(layout, slots.gather(layout, &pages));
-        let mut values = vec![0.0; tokens.rows * dim];
-        record.decode(&tokens, &mut values);
-        values.truncate(slots.of.len() * dim);
-        let want = if size == 2 {
-            bf16_bytes(&values)
-        } else {
-            f32_bytes(&values)
-        };
-        let shape = [slots.of.len(), dim];
-        let bytes = want.len() + slots.of.len() * (layout.bytes + case.dim("slot_bytes"));
-        let dtype = if size == 2 { Dtype::BF16 } else { Dtype::F32 };
-        Ok(Problem {
-            buffers: vec![
-                Buffer::input("pages", Dtype::U8, &[slots.pages, layout.page_stride(PAGE)], pages),
-                slots.buffer(case),
-                Buffer::output("out", dtype, &shape),
-            ],
-            scalars: vec![],
-            bytes: bytes as u64,
-            flops: 0,
-            judges: vec![Judge::equal("out", dtype, &shape, want, WHY).any_nan(0..dim)],
-            batch: Some(Batch::new("T", &["slots", "out"]).pool("slots", "pages", slots.pages * PAGE)),
-            runs: 1,
-            large: false,
-        })
-    }
+fn cases() -> Vec<Case> {
+    RECORDS.iter().flat_map(|record| of_type(record)).collect()
 }
 
-fn cases(record: &'static KvRecord) -> Vec<Case> {
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let record = codec(case.key("record"))?;
+    let layout = layout(case)?;
+    let dim = layout.dim;
+    let slots = Slots::new(case, data);
+    let mut pages = data.bytes("pages", slots.pages * layout.page_stride(PAGE));
+    // Edge cases read random bytes.
+    if case.inputs != Inputs::Edges {
+        let tokens = record.encode(&vectors(case, data, dim)?, dim);
+        slots.scatter(layout, tokens.part("pages"), &mut pages);
+    }
+    let tokens = encoded(layout, slots.gather(layout, &pages));
+    let mut values = vec![0.0; tokens.rows * dim];
+    record.decode(&tokens, &mut values);
+    values.truncate(slots.of.len() * dim);
+    let dtype = case.float_type("out");
+    let want = float_bytes(dtype, &values);
+    let shape = [slots.of.len(), dim];
+    let bytes = want.len() + slots.of.len() * (layout.bytes + case.dim("slot_bytes"));
+    let buffers = vec![
+        Buffer::input("pages", Dtype::U8, &[slots.pages, layout.page_stride(PAGE)], pages),
+        slots.buffer(case),
+        Buffer::output("out", dtype, &shape),
+    ];
+    let judge = Judge::equal("out", dtype, &shape, want, WHY).any_nan(0..dim);
+    Ok(Problem {
+        bytes: bytes as u64,
+        batch: Some(Batch::new("T", &["slots", "out"]).pool("slots", "pages", slots.pages * PAGE)),
+        ..Problem::new(buffers, vec![judge])
+    })
+}
+
+fn of_type(record: &'static KvRecord) -> Vec<Case> {
     let grid = |out| {
         let dims = move |(tokens, slot_bytes)| {
             vec![
@@ -78,19 +67,16 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
                 ("slot_bytes", slot_bytes),
             ]
         };
-        Grid::new(
-            format!("{}.{out}", record.name),
-            &[("record", record.name), ("out", out)],
-            dims,
-        )
+        let keys = [("record", record.name), ("out", out)];
+        Grid::new(format!("{}.{out}", record.name), &keys, dims)
     };
     let large = ["v4_bf16", "v4_fp8"].contains(&record.name);
     let cases = [
         grid("bf16")
-            .random("t95", (95, 4))
+            .large("t95", (95, 4))
             .timed("t1", (1, 8))
             .timed("t16384", (16384, 4)),
-        grid("f32").random("t95", (95, 8)).timed("t16384", (16384, 4)),
+        grid("f32").large("t95", (95, 8)).timed("t16384", (16384, 4)),
         grid("bf16").edges("edges", (501, 8)),
         grid("f32").edges("edges", (501, 4)),
         grid("bf16").site("model", site_of(record), (61 * 16, 8)),

@@ -14,10 +14,8 @@ use super::data::round_to_bf16;
 use super::grid::Grid;
 use super::judge::{Judge, Part, UNIT};
 use super::slots::{Slots, byte_range, layout, rows, site_of, vectors};
-use super::{Batch, Buffer, Case, Data, Op, Outputs, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, KernelOp, Outputs, Problem, Scalar};
 use ulplab_core::formats::{Format, Group, KvRecord, PAGE, Place, RECORDS, Scaling, codec};
-
-pub struct RecordWrite;
 
 /// Number of rotated channels, which are the last ones.
 pub(super) const ROPE: usize = 64;
@@ -27,82 +25,77 @@ const POSITIONS: usize = (1 << 16) + 4096;
 const USED: usize = 20480;
 const EPS: f32 = 1e-6;
 
-impl Op for RecordWrite {
-    fn name(&self) -> &'static str {
-        "record_write"
+pub(super) const RECORD_WRITE: KernelOp = KernelOp {
+    name: "record_write",
+    doc: "RMSNorm, RoPE, quantization and scatter of KV vectors into pages of records, in one launch",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
+
+fn cases() -> Vec<Case> {
+    RECORDS.iter().flat_map(|record| of_type(record)).collect()
+}
+
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let record = layout(case)?;
+    let slots = Slots::new(case, data);
+    let normed = case.key("form") == "normed";
+    let mut x = vectors(case, data, record.dim)?;
+    round_to_bf16(&mut x);
+    if normed {
+        // The squares of larger numbers overflow f32.
+        let limit = 2f32.powi(50);
+        let clamped = x.par_iter_mut().filter(|x| x.is_finite());
+        clamped.for_each(|x| *x = x.clamp(-limit, limit));
     }
+    let weight = data.normal("weight", record.dim).into_iter();
+    let weight: Vec<f32> = weight.map(|w| 1.0 + 0.1 * w).collect();
+    let positions: Vec<usize> = (0..slots.of.len()).map(|token| POSITIONS - 1 - token % USED).collect();
+    let cos_sin = cos_sin(positions.len());
+    let stride = record.page_stride(PAGE);
+    let before = data.bytes("pages", slots.pages * stride);
 
-    fn doc(&self) -> &'static str {
-        "RMSNorm, RoPE, quantization and scatter of KV vectors into pages of records, in one launch"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        RECORDS.iter().flat_map(|record| cases(record)).collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let record = layout(case)?;
-        let slots = Slots::new(case, data);
-        let normed = case.key("form") == "normed";
-        let mut x = vectors(case, data, record.dim)?;
-        round_to_bf16(&mut x);
-        if normed {
-            // The squares of larger numbers overflow f32.
-            let limit = 2f32.powi(50);
-            let clamped = x.par_iter_mut().filter(|x| x.is_finite());
-            clamped.for_each(|x| *x = x.clamp(-limit, limit));
-        }
-        let weight: Vec<f32> = data
-            .normal("weight", record.dim)
-            .iter()
-            .map(|w| 1.0 + 0.1 * w)
-            .collect();
-        let positions: Vec<usize> = (0..slots.of.len()).map(|token| POSITIONS - 1 - token % USED).collect();
-        let cos_sin = cos_sin(positions.len());
-        let stride = record.page_stride(PAGE);
-        let before = data.bytes("pages", slots.pages * stride);
-
-        let shape = [slots.of.len(), record.dim];
-        let page_shape = [slots.pages, stride];
-        let per_token = 2 * record.dim + record.bytes + case.dim("slot_bytes") + if normed { 8 + 4 * ROPE } else { 0 };
-        let bytes = slots.of.len() * per_token + if normed { 4 * record.dim } else { 0 };
-        let indices = positions
-            .iter()
-            .flat_map(|position| (*position as i64).to_le_bytes())
-            .collect();
-        let buffers = vec![
-            Buffer::bf16("x", &shape, &x),
-            Buffer::f32("weight", &[record.dim], &weight),
-            Buffer::input("positions", Dtype::I64, &shape[..1], indices),
-            Buffer::f32("cos_sin", &[POSITIONS, ROPE / 2, 2], &cos_sin),
-            slots.buffer(case),
-            Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
-        ];
-        // Two tokens must not have one slot.
-        let batch = Batch::new("T", &["x", "positions", "slots"]).together(slots.of.len(), &[]);
-        let batch = batch.pool("slots", "pages", slots.pages * PAGE);
-        let judge = if normed {
-            let inputs = Normed {
-                weight: &weight,
-                positions: &positions,
-                cos_sin: &cos_sin,
-            };
-            let ranges = inputs.ranges(&x, record.dim);
-            let parts = move |outputs: &Outputs| normed_parts(record, &before, outputs.get("pages"), &slots, &ranges);
-            Judge::parts("pages", parts, WHY_NORMED)
-        } else {
-            let tokens = codec(record.name)?.encode(&x, record.dim);
-            let mut want = before;
-            slots.scatter(record, tokens.part("pages"), &mut want);
-            Judge::equal("pages", Dtype::U8, &page_shape, want, WHY_KNOWN)
+    let shape = [slots.of.len(), record.dim];
+    let page_shape = [slots.pages, stride];
+    let per_token = 2 * record.dim + record.bytes + case.dim("slot_bytes") + if normed { 8 + 4 * ROPE } else { 0 };
+    let bytes = slots.of.len() * per_token + if normed { 4 * record.dim } else { 0 };
+    let indices = positions
+        .iter()
+        .flat_map(|position| (*position as i64).to_le_bytes())
+        .collect();
+    let buffers = vec![
+        Buffer::bf16("x", &shape, &x),
+        Buffer::f32("weight", &[record.dim], &weight),
+        Buffer::input("positions", Dtype::I64, &shape[..1], indices),
+        Buffer::f32("cos_sin", &[POSITIONS, ROPE / 2, 2], &cos_sin),
+        slots.buffer(case),
+        Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
+    ];
+    // Two tokens must not have one slot.
+    let batch = Batch::new("T", &["x", "positions", "slots"]).together(slots.of.len(), &[]);
+    let batch = batch.pool("slots", "pages", slots.pages * PAGE);
+    let judge = if normed {
+        let inputs = Normed {
+            weight: &weight,
+            positions: &positions,
+            cos_sin: &cos_sin,
         };
-        Ok(Problem {
-            scalars: vec![("eps", Scalar::F32(EPS))],
-            batch: Some(batch),
-            bytes: bytes as u64,
-            ..Problem::new(buffers, vec![judge])
-        })
-    }
+        let ranges = inputs.ranges(&x, record.dim);
+        let parts = move |outputs: &Outputs| normed_parts(record, &before, outputs.get("pages"), &slots, &ranges);
+        Judge::parts("pages", parts, WHY_NORMED)
+    } else {
+        let tokens = codec(record.name)?.encode(&x, record.dim);
+        let mut want = before;
+        slots.scatter(record, tokens.part("pages"), &mut want);
+        Judge::equal("pages", Dtype::U8, &page_shape, want, WHY_KNOWN)
+    };
+    Ok(Problem {
+        scalars: vec![("eps", Scalar::F32(EPS))],
+        batch: Some(batch),
+        bytes: bytes as u64,
+        ..Problem::new(buffers, vec![judge])
+    })
 }
 
 const WHY_KNOWN: &str = "the record defines every byte of a token (docs/formats.md); slots of other tokens and the padding \
@@ -111,25 +104,22 @@ const WHY_NORMED: &str = "norm and rotation are computed in f64, and f32 arithme
                           the norm and 3 more for a rotation; stored codes must come from a bf16 in that range; all other \
                           bytes are fixed";
 
-fn cases(record: &'static KvRecord) -> Vec<Case> {
+fn of_type(record: &'static KvRecord) -> Vec<Case> {
     let grid = |form| {
         let dims = |(tokens, slot_bytes)| vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)];
-        Grid::new(
-            format!("{}.{form}", record.name),
-            &[("record", record.name), ("form", form)],
-            dims,
-        )
+        let keys = [("record", record.name), ("form", form)];
+        Grid::new(format!("{}.{form}", record.name), &keys, dims)
     };
     let (site, large) = (site_of(record), ["v4_bf16", "v4_fp8"].contains(&record.name));
     let cases = [
         grid("normed")
-            .random("t95", (95, 8))
+            .large("t95", (95, 8))
             .timed("t1", (1, 8))
             .timed("t16384", (16384, 8))
             .edges("edges", (501, 4))
             .site("model", site, (61 * 16, 8)),
         grid("raw")
-            .random("t95", (95, 4))
+            .large("t95", (95, 4))
             .timed("t16384", (16384, 8))
             .edges("edges", (501, 4))
             .site("model", site, (61 * 16, 8)),
@@ -139,8 +129,7 @@ fn cases(record: &'static KvRecord) -> Vec<Case> {
     cases.into_iter().flat_map(Grid::done).collect()
 }
 
-/// Cosine and sine for every position and pair; the angle is the f32 product of position and frequency. Positions that none of so many
-/// tokens has are NaN.
+/// Cosine and sine for every position and pair; the angle is the f32 product of position and frequency. Positions without a token are NaN.
 fn cos_sin(tokens: usize) -> Vec<f32> {
     let frequencies = frequencies(ROPE, 1.6e5, None);
     let of = |position: usize| {

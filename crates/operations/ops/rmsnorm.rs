@@ -1,66 +1,64 @@
 //! RMSNorm of rows: y = w ⊙ x · (mean(x²) + ε)^−½, computed in f32 and rounded once to the type of x.
 
+use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::blocks::numbers;
 use super::data::f32_values;
-use super::grid::{Rows, element_bytes};
-use super::judge::{Judge, UNIT, bf16_error};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Parameters, Problem, Scalar};
+use super::grid::{Grid, element_bytes, matrices};
+use super::judge::{Judge, UNIT, stored_error};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Parameters, Problem, Scalar};
 
-pub struct RmsNorm;
+pub(super) const RMSNORM: KernelOp = KernelOp {
+    name: "rmsnorm",
+    doc: "RMSNorm of rows, times weights",
+    cases,
+    parameters: Some(parameters),
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for RmsNorm {
-    fn name(&self) -> &'static str {
-        "rmsnorm"
-    }
-
-    fn doc(&self) -> &'static str {
-        "RMSNorm of rows, times weights"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let of_type = |dtype| {
-            Rows::new(
-                dtype,
-                &[("dtype", dtype), ("edges", "special")],
-                &[("S", element_bytes(dtype))],
-            )
-            .random(&[(1037, 1024), (5, 7168), (7, 333)])
-            .edges("edges", &[(176, 1024)])
-            .site("kv", "layers.*.attention.kv.window", (61 * 64, 512))
-            .site("stream", "layers.*.input", (61 * 64, 256))
-            .when(dtype == "bf16", |rows| {
-                rows.timed("timed", &[(1, 7168), (128, 7168), (8192, 7168)])
+fn cases() -> Vec<Case> {
+    let of_type = |dtype| {
+        let keys = [("dtype", dtype), ("edges", "special")];
+        matrices(dtype, &keys, &[("S", element_bytes(dtype))])
+            .each("random", &[(1037, 1024)], Grid::large)
+            .each("random", &[(5, 7168), (7, 333)], Grid::random)
+            .each("edges", &[(176, 1024)], Grid::edges)
+            .site("kv.3904x512", "layers.*.attention.kv.window", (61 * 64, 512))
+            .site("stream.3904x256", "layers.*.input", (61 * 64, 256))
+            .when(dtype == "bf16", |grid| {
+                grid.each("timed", &[(1, 7168), (128, 7168), (8192, 7168)], Grid::timed)
             })
             .done()
-        };
-        ["bf16", "f32"].into_iter().flat_map(of_type).collect()
-    }
+    };
+    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
+}
 
-    fn parameters(&self) -> Option<Parameters> {
-        let parameters = Parameters::new(&self.cases(), &["T", "C"], &["dtype"]);
-        let parameters = parameters.scalar("eps", EPS_RANGE);
-        Some(parameters.tensor("x", &["T", "C"]).tensor("weight", &["C"]))
-    }
+fn parameters() -> Parameters {
+    with_inputs(Parameters::new(&cases(), &["T", "C"], &["dtype"]))
+}
 
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let (rows, cols) = (case.dim("T"), case.dim("C"));
-        let (input, x) = numbers("x", case, cols, data)?;
-        let dtype = input.dtype;
-        let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
-        let buffers = vec![input, weight, Buffer::output("y", dtype, &[rows, cols])];
-        let bound = move |_, y: f64| match dtype {
-            Dtype::BF16 => bf16_error(y, error(cols, eps, y)),
-            _ => error(cols, eps, y),
-        };
-        let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
-        Ok(Problem {
-            scalars: vec![("eps", Scalar::F32(eps))],
-            batch: Some(Batch::new("T", &["x", "y"])),
-            ..Problem::new(buffers, vec![judge])
-        })
-    }
+/// Adds the inputs of a norm and its ε.
+pub(super) fn with_inputs(parameters: Parameters) -> Parameters {
+    // With an ε in this range, squares that underflow in f32 are negligible.
+    let parameters = parameters.scalar("eps", [1e-12, 1.0]);
+    parameters.tensor("x", &["T", "C"]).tensor("weight", &["C"])
+}
+
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [rows, cols] = case.sizes(["T", "C"]);
+    let (input, x) = numbers("x", case, cols, data)?;
+    let dtype = input.dtype;
+    let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
+    let buffers = vec![input, weight, Buffer::output("y", dtype, &[rows, cols])];
+    let bound = move |_, y: f64| stored_error(dtype, y, error(cols, eps, y));
+    let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
+    Ok(Problem {
+        scalars: vec![("eps", Scalar::F32(eps))],
+        batch: Some(Batch::new("T", &["x", "y"])),
+        ..Problem::new(buffers, vec![judge])
+    })
 }
 
 /// The reason for a bound, with the final rounding to the output type added.
@@ -83,9 +81,6 @@ pub(super) fn why(cols: usize) -> String {
 
 const EPS: f32 = 1e-6;
 
-/// With an ε in this range, squares that underflow in f32 are negligible.
-pub(super) const EPS_RANGE: [f64; 2] = [1e-12, 1.0];
-
 /// The normalised rows in f64, and the weights.
 pub(super) struct Normed {
     pub want: Vec<f64>,
@@ -94,18 +89,15 @@ pub(super) struct Normed {
 }
 
 impl Normed {
-    /// Normalises the rows of a case. Fails if the squares of a user's row overflow f32, because the f32 result is then
-    /// undefined.
+    /// Normalises the rows of a case.
+    ///
+    /// # Errors
+    /// If the squares of a user's row overflow f32, because the f32 result is then undefined.
     pub fn new(x: &[f32], case: &Case, data: &Data) -> Result<Self, String> {
-        use rayon::prelude::*;
         let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
-        let weight = match data.given(case, "weight", Dtype::F32, &[cols])? {
+        let weight: Vec<f32> = match data.given(case, "weight", Dtype::F32, &[cols])? {
             Some(bytes) => f32_values(&bytes, 4),
-            None => data
-                .normal("weight", cols)
-                .iter()
-                .map(|w| 1.0 + 0.25 * w)
-                .collect::<Vec<f32>>(),
+            None => data.normal("weight", cols).iter().map(|w| 1.0 + 0.25 * w).collect(),
         };
         let squares = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
         let over = |x: &[f32]| x.iter().all(|x| x.is_finite()) && squares(x) > f64::from(f32::MAX);

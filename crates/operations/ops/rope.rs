@@ -10,107 +10,110 @@ use rayon::prelude::*;
 use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
-use super::data::{bf16_bytes, f32_bytes, f32_values};
+use super::data::{element, f32_values, float_bytes};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Parameters, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Parameters, Problem};
 
-pub struct Rope;
+pub(super) const ROPE: KernelOp = KernelOp {
+    name: "rope",
+    doc: "rotates the last R of D channels in interleaved pairs, forward or inverse, in place",
+    cases,
+    parameters: Some(parameters),
+    check,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for Rope {
-    fn name(&self) -> &'static str {
-        "rope"
+fn cases() -> Vec<Case> {
+    let of_both = |dtype| {
+        ["forward", "inverse"]
+            .map(|direction| of_type(dtype, direction))
+            .concat()
+    };
+    ["bf16", "f32"].into_iter().flat_map(of_both).collect()
+}
+
+fn parameters() -> Parameters {
+    let parameters = Parameters::new(&cases(), &["T", "H", "D", "R"], &["dtype", "direction"]);
+    let table = ["T", "R / 2"];
+    let parameters = parameters.tensor("x", &["T", "H", "D"]);
+    parameters.tensor("cos", &table).tensor("sin", &table)
+}
+
+fn check(case: &Case) -> Result<(), String> {
+    let [d, r] = case.sizes(["D", "R"]);
+    if r % 2 != 0 || r > d {
+        return Err(format!("R = {r}, expected an even number of channels, at most D = {d}"));
     }
+    Ok(())
+}
 
-    fn doc(&self) -> &'static str {
-        "rotates the last R of D channels in interleaved pairs, forward or inverse, in place"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let kinds = ["bf16", "f32"].into_iter();
-        let kinds = kinds.flat_map(|dtype| ["forward", "inverse"].map(|direction| (dtype, direction)));
-        kinds.flat_map(|(dtype, direction)| cases(dtype, direction)).collect()
-    }
-
-    fn parameters(&self) -> Option<Parameters> {
-        let parameters = Parameters::new(&self.cases(), &["T", "H", "D", "R"], &["dtype", "direction"]);
-        let table = ["T", "R / 2"];
-        let parameters = parameters.tensor("x", &["T", "H", "D"]);
-        Some(parameters.tensor("cos", &table).tensor("sin", &table))
-    }
-
-    fn check(&self, case: &Case) -> Result<(), String> {
-        let [d, r] = ["D", "R"].map(|dim| case.dim(dim));
-        match r % 2 == 0 && r <= d {
-            true => Ok(()),
-            false => Err(format!("R = {r}, expected an even number of channels, at most D = {d}")),
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [t, h, d, r, size] = case.sizes(["T", "H", "D", "R", "size"]);
+    let dtype = case.float_type("dtype");
+    let normal = || data.normal("rope/x", t * h * d);
+    let x = match (data.given(case, "x", dtype, &[t, h, d])?, case.inputs) {
+        (Some(x), _) => x,
+        (None, inputs) => {
+            let values = match inputs {
+                Inputs::Random | Inputs::Weights | Inputs::File(_) => normal(),
+                Inputs::Edges => edges(&normal()),
+                Inputs::Site(site) => data.site_rows(site, t, h * d)?,
+            };
+            float_bytes(dtype, &values)
         }
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [t, h, d, r, size] = ["T", "H", "D", "R", "size"].map(|dim| case.dim(dim));
-        let half = case.key("dtype") == "bf16";
-        let dtype = if half { Dtype::BF16 } else { Dtype::F32 };
-        let normal = || data.normal("rope/x", t * h * d);
-        let x = match (data.given(case, "x", dtype, &[t, h, d])?, case.inputs) {
-            (Some(x), _) => x,
-            (None, inputs) => {
-                let values = match inputs {
-                    Inputs::Random | Inputs::Weights | Inputs::File(_) => normal(),
-                    Inputs::Edges => edges(&normal()),
-                    Inputs::Site(site) => data.site_rows(site, t, h * d)?,
-                };
-                if half { bf16_bytes(&values) } else { f32_bytes(&values) }
-            }
-        };
-        let (cos, sin) = match case.inputs {
-            Inputs::Edges => edge_tables(t * r / 2),
-            _ => tables(t, r),
-        };
-        let given = |name, drawn: Vec<f32>| {
-            let bytes = data.given(case, name, Dtype::F32, &[t, r / 2])?;
-            let values = bytes.map(|bytes| f32_values(&bytes, 4));
-            Ok::<_, String>(values.unwrap_or(drawn))
-        };
-        let (cos, sin) = (given("cos", cos)?, given("sin", sin)?);
-        let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
-        let want = rotated(&x, size, [h, d, r], &cos, &sin, sign);
-        let fused = Fused::new(&x, size, [h, d, r], [&cos, &sin], sign);
-        let shape = [t, h, d];
-        let table = |name, values: &[f32]| Buffer::f32(name, &[t, r / 2], values);
-        Ok(Problem {
-            buffers: vec![
-                Buffer::in_place("x", dtype, &shape, x),
-                table("cos", &cos),
-                table("sin", &sin),
-            ],
-            scalars: vec![],
-            bytes: (2 * t * h * r * size + 4 * t * r) as u64,
-            flops: 0,
-            // Arithmetic does not define the bits of a NaN.
-            judges: vec![
-                Judge::equal("x", dtype, &shape, want, WHY)
-                    .any_nan(d - r..d)
-                    .or(move |at, got| fused.admits(at, got)),
-            ],
-            batch: Some(Batch::new("T", &["x", "cos", "sin"])),
-            runs: 1,
-            large: false,
-        })
-    }
+    };
+    let (cos, sin) = match case.inputs {
+        Inputs::Edges => edge_tables(t * r / 2),
+        _ => tables(t, r),
+    };
+    let given = |name, drawn: Vec<f32>| {
+        let bytes = data.given(case, name, Dtype::F32, &[t, r / 2])?;
+        let values = bytes.map(|bytes| f32_values(&bytes, 4));
+        Ok::<_, String>(values.unwrap_or(drawn))
+    };
+    let (cos, sin) = (given("cos", cos)?, given("sin", sin)?);
+    let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
+    let heads = x.par_chunks(d * size);
+    let pairs = Pairs {
+        size,
+        h,
+        d,
+        r,
+        values: heads.flat_map_iter(|x| x[(d - r) * size..].iter().copied()).collect(),
+        cos: cos.clone(),
+        sin: sin.iter().map(|sin| sign * sin).collect(),
+    };
+    let mut want = x.clone();
+    pairs.rotate(&mut want);
+    let shape = [t, h, d];
+    let table = |name, values: &[f32]| Buffer::f32(name, &[t, r / 2], values);
+    let buffers = vec![
+        Buffer::in_place("x", dtype, &shape, x),
+        table("cos", &cos),
+        table("sin", &sin),
+    ];
+    // Arithmetic does not define the bits of a NaN.
+    let judge = Judge::equal("x", dtype, &shape, want, WHY).any_nan(d - r..d);
+    Ok(Problem {
+        bytes: (2 * t * h * r * size + 4 * t * r) as u64,
+        batch: Some(Batch::new("T", &["x", "cos", "sin"])),
+        ..Problem::new(buffers, vec![judge.or(move |at, got| pairs.admits(at, got))])
+    })
 }
 
 const WHY: &str = "each product and their sum are rounded to f32, or one product is fused with the sum, and the result is \
                    rounded when it is stored: that leaves three values; other channels must be unchanged";
 
-fn cases(dtype: &'static str, direction: &'static str) -> Vec<Case> {
+fn of_type(dtype: &'static str, direction: &'static str) -> Vec<Case> {
     let keys = [("dtype", dtype), ("direction", direction)];
     let size = element_bytes(dtype);
     let dims = |[t, h, d, r]: [i64; 4]| vec![("T", t), ("H", h), ("D", d), ("R", r), ("size", size)];
     Grid::new(format!("{dtype}.{direction}"), &keys, dims)
         .timed("t1", [1, 128, 512, 64])
         .timed("t1024", [1024, 128, 512, 64])
-        .random("all_channels", [37, 3, 128, 128])
+        .large("all_channels", [37, 3, 128, 128])
         .random("unaligned", [37, 5, 27, 6])
         .edges("edges", [64, 133, 72, 64])
         .site("site", "layers.*.attention.query", [61 * 32, 2, 512, 64])
@@ -169,11 +172,56 @@ fn edges(normal: &[f32]) -> Vec<f32> {
     normal.iter().enumerate().map(|(i, x)| edge(i).unwrap_or(*x)).collect()
 }
 
-/// Reads an f32 (4 bytes) or a bf16 (2 bytes).
-fn read(bytes: &[u8]) -> f32 {
-    match *bytes {
-        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
-        _ => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+/// Pairs of channels before they are rotated.
+struct Pairs {
+    /// Bytes of an element.
+    size: usize,
+    h: usize,
+    d: usize,
+    r: usize,
+    /// The last `r` channels of each head.
+    values: Vec<u8>,
+    cos: Vec<f32>,
+    /// Sines with the sign of the direction.
+    sin: Vec<f32>,
+}
+
+impl Pairs {
+    /// The pair `i` of a row of a head, with its cosine and sine.
+    fn at(&self, row: usize, i: usize) -> ([f32; 2], [f32; 2]) {
+        let angle = row / self.h * (self.r / 2) + i;
+        let first = row * self.r + 2 * i;
+        let pair = [first, first + 1].map(|at| element(&self.values, self.size, at) as f32);
+        (pair, [self.cos[angle], self.sin[angle]])
+    }
+
+    /// Rotates the last channels of the rows of `x`.
+    fn rotate(&self, x: &mut [u8]) {
+        let Self { size, d, r, .. } = *self;
+        x.par_chunks_mut(d * size).enumerate().for_each(|(row, x)| {
+            for (i, pair) in x[(d - r) * size..].chunks_mut(2 * size).enumerate() {
+                let ([a, b], [cos, sin]) = self.at(row, i);
+                write(&mut pair[..size], a * cos - b * sin);
+                write(&mut pair[size..], b * cos + a * sin);
+            }
+        });
+    }
+
+    /// True for the bytes of an element whose first or second product was not rounded.
+    fn admits(&self, at: usize, got: &[u8]) -> bool {
+        let Some(channel) = (at % self.d).checked_sub(self.d - self.r) else {
+            return false;
+        };
+        let ([a, b], [cos, sin]) = self.at(at / self.d, channel / 2);
+        let fused = match channel % 2 {
+            0 => [a.mul_add(cos, -(b * sin)), (-b).mul_add(sin, a * cos)],
+            _ => [b.mul_add(cos, a * sin), a.mul_add(sin, b * cos)],
+        };
+        let mut bytes = [0; 4];
+        fused.into_iter().any(|fused| {
+            write(&mut bytes[..self.size], fused);
+            bytes[..self.size] == *got
+        })
     }
 }
 
@@ -181,72 +229,5 @@ fn write(bytes: &mut [u8], x: f32) {
     match bytes.len() {
         4 => bytes.copy_from_slice(&x.to_le_bytes()),
         _ => bytes.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
-    }
-}
-
-/// Rotates the last `r` channels of `x` [T, h, d], whose elements have `size` bytes; a `sign` of −1 inverts the rotation.
-fn rotated(x: &[u8], size: usize, [h, d, r]: [usize; 3], cos: &[f32], sin: &[f32], sign: f32) -> Vec<u8> {
-    let mut x = x.to_vec();
-    x.par_chunks_mut(d * size).enumerate().for_each(|(row, x)| {
-        let angles = row / h * (r / 2);
-        for (i, pair) in x[(d - r) * size..].chunks_mut(2 * size).enumerate() {
-            let (cos, sin) = (cos[angles + i], sign * sin[angles + i]);
-            let (even, odd) = pair.split_at_mut(size);
-            let (a, b) = (read(even), read(odd));
-            write(even, a * cos - b * sin);
-            write(odd, b * cos + a * sin);
-        }
-    });
-    x
-}
-
-/// The pairs before they are rotated, by which results with a fused product are known.
-struct Fused {
-    /// Bytes of an element.
-    size: usize,
-    h: usize,
-    d: usize,
-    r: usize,
-    /// The last `r` channels of each head.
-    pairs: Vec<u8>,
-    cos: Vec<f32>,
-    /// Sines with the sign of the direction.
-    sin: Vec<f32>,
-}
-
-impl Fused {
-    fn new(x: &[u8], size: usize, [h, d, r]: [usize; 3], [cos, sin]: [&[f32]; 2], sign: f32) -> Self {
-        let heads = x.par_chunks(d * size);
-        Self {
-            size,
-            h,
-            d,
-            r,
-            pairs: heads.flat_map_iter(|x| x[(d - r) * size..].iter().copied()).collect(),
-            cos: cos.into(),
-            sin: sin.iter().map(|sin| sign * sin).collect(),
-        }
-    }
-
-    /// Whether these are the bytes of an element whose first or second product was not rounded.
-    fn admits(&self, at: usize, got: &[u8]) -> bool {
-        let Self { size, h, d, r, .. } = *self;
-        let (row, channel) = (at / d, at % d);
-        let Some(channel) = channel.checked_sub(d - r) else {
-            return false;
-        };
-        let angle = row / h * (r / 2) + channel / 2;
-        let (cos, sin) = (self.cos[angle], self.sin[angle]);
-        let pair = &self.pairs[(row * r + channel / 2 * 2) * size..][..2 * size];
-        let (a, b) = (read(&pair[..size]), read(&pair[size..]));
-        let fused = match channel % 2 {
-            0 => [a.mul_add(cos, -(b * sin)), (-b).mul_add(sin, a * cos)],
-            _ => [b.mul_add(cos, a * sin), a.mul_add(sin, b * cos)],
-        };
-        let mut bytes = [0; 4];
-        fused.into_iter().any(|fused| {
-            write(&mut bytes[..size], fused);
-            bytes[..size] == *got
-        })
     }
 }

@@ -16,83 +16,75 @@ use reference::ops::router::{Selection, select, sqrt_softplus, weights};
 use reference::{Bounded, Choice, Tensor};
 use safetensors::Dtype;
 
-use super::data::exact;
+use super::data::{exact, i32_bytes};
 use super::grid::Grid;
 use super::judge::{Judge, Part};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
-
-/// The operation.
-pub struct Router;
+use super::routed::distinct;
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Outputs, Problem, Scalar};
 
 /// DeepSeek-V4's `routed_scaling_factor`.
 const SCALE: f32 = 1.5;
 /// Every so many rows one is padding.
 const PADDED: usize = 7;
 
-impl Op for Router {
-    fn name(&self) -> &'static str {
-        "router"
-    }
+pub(super) const ROUTER: KernelOp = KernelOp {
+    name: "router",
+    doc: "the experts of each row by sqrt-softplus scores with a bias, or by a table, and their weights",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "the experts of each row by sqrt-softplus scores with a bias, or by a table, and their weights"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        ["bias", "table"].into_iter().flat_map(cases).collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [rows, experts, k, tokens] = ["B", "E", "K", "V"].map(|dim| case.dim(dim));
-        let routed = Routed::new(case, data);
-        let Routed { logits, token, .. } = &routed;
-        // What a way of selecting does not read is tiny.
-        let (bias, table) = match &routed.selection {
-            Selection::Bias(bias) => (bias.iter().map(|x| x.value() as f32).collect(), vec![-1; k]),
-            Selection::Table(table) => (vec![f32::NAN], table.iter().map(|expert| *expert as i32).collect()),
-        };
-        let buffers = vec![
-            Buffer::f32("logits", &[rows, experts], logits),
-            Buffer::f32("bias", &[bias.len()], &bias),
-            Buffer::input("table", Dtype::I32, &[tokens, k], i32_bytes(&table)),
-            Buffer::input("token", Dtype::I32, &[rows], i32_bytes(token)),
-            Buffer::output("experts", Dtype::I32, &[rows, k]),
-            Buffer::output("weights", Dtype::F32, &[rows, k]),
-        ];
-        let judges = match routed.selection {
-            Selection::Bias(_) => vec![Judge::parts("experts", move |outputs| routed.parts(outputs), WHY_PARTS)],
-            Selection::Table(_) => {
-                let want = i32_bytes(&routed.choice.indices);
-                let weights = routed.weights(&routed.choice)?;
-                vec![
-                    Judge::equal("experts", Dtype::I32, &[rows, k], want, WHY_TABLE),
-                    weights,
-                ]
-            }
-        };
-        let mut problem = Problem {
-            scalars: vec![("scale", Scalar::F32(SCALE))],
-            batch: Some(Batch::new("B", &["logits", "token", "experts", "weights"])),
-            ..Problem::new(buffers, judges)
-        };
-        if case.key("select") == "table" {
-            // Of the table, the entries of the rows' tokens are read, and only the logits of the selected.
-            problem.bytes = (rows * (4 + 4 * 4 * k)) as u64;
-        }
-        Ok(problem)
-    }
+fn cases() -> Vec<Case> {
+    ["bias", "table"].into_iter().flat_map(of_type).collect()
 }
 
-fn cases(by: &'static str) -> Vec<Case> {
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [rows, experts, k, tokens] = case.sizes(["B", "E", "K", "V"]);
+    let routed = Routed::new(case, data);
+    let Routed { logits, token, .. } = &routed;
+    // The input that a way of selecting does not read has one element or row.
+    let (bias, table) = match &routed.selection {
+        Selection::Bias(bias) => (bias.iter().map(|x| x.value() as f32).collect(), vec![-1; k]),
+        Selection::Table(table) => (vec![f32::NAN], table.iter().map(|expert| *expert as i32).collect()),
+    };
+    let buffers = vec![
+        Buffer::f32("logits", &[rows, experts], logits),
+        Buffer::f32("bias", &[bias.len()], &bias),
+        Buffer::i32("table", &[tokens, k], &table),
+        Buffer::i32("token", &[rows], token),
+        Buffer::output("experts", Dtype::I32, &[rows, k]),
+        Buffer::output("weights", Dtype::F32, &[rows, k]),
+    ];
+    let judges = match routed.selection {
+        Selection::Bias(_) => vec![Judge::parts("experts", move |outputs| routed.parts(outputs), WHY_PARTS)],
+        Selection::Table(_) => {
+            let want = i32_bytes(&routed.choice.indices);
+            let weights = routed.weights(&routed.choice)?;
+            vec![
+                Judge::equal("experts", Dtype::I32, &[rows, k], want, WHY_TABLE),
+                weights,
+            ]
+        }
+    };
+    let mut problem = Problem {
+        scalars: vec![("scale", Scalar::F32(SCALE))],
+        batch: Some(Batch::new("B", &["logits", "token", "experts", "weights"])),
+        ..Problem::new(buffers, judges)
+    };
+    if case.key("select") == "table" {
+        // Of the table, the entries of the rows' tokens are read, and only the logits of the selected.
+        problem.bytes = (rows * (4 + 4 * 4 * k)) as u64;
+    }
+    Ok(problem)
+}
+
+fn of_type(by: &'static str) -> Vec<Case> {
     let dims = move |([rows, experts, k], tokens): ([i64; 3], i64)| {
         let tokens = if by == "table" { tokens } else { 1 };
         vec![("B", rows), ("E", experts), ("K", k), ("V", tokens)]
     };
-    let name = |[rows, experts, k]: [i64; 3]| format!("b{rows}.e{experts}.k{k}");
     let random = [
-        ([1, 384, 6], 11),
-        ([2, 4, 2], 3),
-        ([7, 7, 1], 100),
         ([8, 384, 6], 1000),
         ([9, 256, 6], 17),
         ([65, 256, 6], 999),
@@ -101,17 +93,14 @@ fn cases(by: &'static str) -> Vec<Case> {
     let edges = [([63, 384, 6], 40), ([64, 7, 2], 65), ([127, 40, 3], 9)];
     // The rows of a batch are tokens of a vocabulary of 129,280.
     let timed = [1, 8, 64].map(|rows| ([rows, 256, 6], 129_280));
-    let mut grid = Grid::new(by, &[("select", by)], dims);
-    for shape in random {
-        grid = grid.random(&name(shape.0), shape);
-    }
-    for shape in edges {
-        grid = grid.edges(&format!("edges.{}", name(shape.0)), shape);
-    }
-    for shape in timed {
-        grid = grid.timed(&name(shape.0), shape);
-    }
-    grid.done()
+    Grid::new(by, &[("select", by)], dims)
+        .named(|([rows, experts, k], _)| format!("b{rows}.e{experts}.k{k}"))
+        .each("", &[([1, 384, 6], 11), ([2, 4, 2], 3)], Grid::random)
+        .each("", &[([7, 7, 1], 100)], Grid::large)
+        .each("", &random, Grid::random)
+        .each("edges", &edges, Grid::edges)
+        .each("", &timed, Grid::timed)
+        .done()
 }
 
 const WHY_PARTS: &str = "an expert may be chosen if no better one is left, within the errors of both scores; weights are \
@@ -123,7 +112,7 @@ const WHY_TABLE: &str = "the table's entries are copied; padding has -1";
 const WHY_WEIGHTS: &str = "f32 arithmetic: e^x, ln(1 + x) and a square root err by a few units of 2^-24 each, the sum of K \
                            of them in any order by K, the quotient and the product by four; e^x may be lost below 2^-126";
 
-/// The inputs of a case, and what the reference makes of them.
+/// The inputs of a case, and the reference's scores and choice.
 struct Routed {
     experts: usize,
     /// `[B, E]`.
@@ -138,13 +127,13 @@ struct Routed {
 
 impl Routed {
     fn new(case: &Case, data: &Data) -> Self {
-        let [rows, experts, k, tokens] = ["B", "E", "K", "V"].map(|dim| case.dim(dim));
+        let [rows, experts, k, tokens] = case.sizes(["B", "E", "K", "V"]);
         let edges = case.inputs == Inputs::Edges;
         let by_table = case.key("select") == "table";
         let mut logits = data.normal("router/logits", rows * experts);
         let mut bias: Vec<f32> = data.normal("router/bias", experts).iter().map(|x| 0.2 * x).collect();
         if edges {
-            // Biases of which many are equal.
+            // Many biases are equal.
             bias.iter_mut().for_each(|x| *x = (5.0 * *x).round() / 5.0);
             logits.chunks_exact_mut(experts).enumerate().for_each(edge);
         }
@@ -163,7 +152,7 @@ impl Routed {
         };
         for (logits, &token) in logits.chunks_exact_mut(experts).zip(&token) {
             match &selection {
-                // What no kernel may read.
+                // No kernel may read these.
                 _ if token < 0 => logits.fill(f32::NAN),
                 Selection::Table(table) => {
                     let own = &table[token as usize * k..][..k];
@@ -235,7 +224,7 @@ impl Routed {
         Judge::bounded("weights", Dtype::F32, &want.shape, &want.data, WHY_WEIGHTS)
     }
 
-    /// What a row must have: in each slot the kernel's expert if it may stand there, else the best that is left.
+    /// The experts that a row must have: in each slot the kernel's expert if it may stand there, else the best that is left.
     fn admit(&self, row: usize, chosen: &[i32], admitted: &mut [i32]) {
         let mut left = vec![true; self.experts];
         for (admitted, &expert) in admitted.iter_mut().zip(chosen) {
@@ -251,7 +240,7 @@ impl Routed {
         }
     }
 
-    /// Whether an expert must stand before another.
+    /// True if an expert must stand before another.
     fn before(&self, row: usize, one: usize, other: usize) -> bool {
         let score = |expert: usize| self.choice.scores.data[row * self.experts + expert];
         let ([a, b], logit) = ([score(one), score(other)], &self.logits[row * self.experts..]);
@@ -272,19 +261,13 @@ impl Routed {
     }
 }
 
-/// The experts of each token: different ones, but for every third token if these are edges, whose last is its first again.
+/// The experts of each token, all different; in edge cases, the last of every third token repeats its first.
 fn table([tokens, experts, k]: [usize; 3], edges: bool, data: &Data) -> Vec<u32> {
     let drawn = data.bytes("router/table", 2 * tokens * k);
     let mut table = Vec::with_capacity(tokens * k);
     for (token, drawn) in drawn.chunks_exact(2 * k).enumerate() {
         let first = table.len();
-        for bytes in drawn.as_chunks().0 {
-            let mut expert = u32::from(u16::from_le_bytes(*bytes)) % experts as u32;
-            while table[first..].contains(&expert) {
-                expert = (expert + 1) % experts as u32;
-            }
-            table.push(expert);
-        }
+        table.extend(distinct(drawn, experts).into_iter().map(|expert| expert as u32));
         if edges && token % 3 == 0 {
             table[first + k - 1] = table[first];
         }
@@ -292,7 +275,7 @@ fn table([tokens, experts, k]: [usize; 3], edges: bool, data: &Data) -> Vec<u32>
     table
 }
 
-/// Rows whose scores differ by less than their errors, rows of which σ is 0, rows of equal logits, numbers around, far above and far
+/// Rows whose scores differ by less than their errors, rows whose σ is 0, rows of equal logits, numbers around, far above and far
 /// below the threshold of softplus, NaN, logits whose e^x is below the normal numbers, and −∞.
 fn edge((row, logits): (usize, &mut [f32])) {
     let large = [100.0, 25.0, 1e30, 20.0, 20.000_002, -3.0, 89.0];
@@ -317,8 +300,4 @@ fn edge((row, logits): (usize, &mut [f32])) {
         8 => (0..experts).for_each(|e| logits[e] = [10.0, 10.000_02][(e + row / 9) % 2]),
         _ => {}
     }
-}
-
-fn i32_bytes(values: &[i32]) -> Vec<u8> {
-    values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }

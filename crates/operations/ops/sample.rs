@@ -5,92 +5,83 @@
 //! function of seed, sequence, position and token ([`philox`]), so a row draws the same token wherever it is in its batch.
 
 use rayon::prelude::*;
+use reference::Real;
 use reference::ops::top_k::top_k;
 use safetensors::Dtype;
 
+use super::data::i32_bytes;
 use super::grid::Grid;
 use super::judge::{Judge, Part, UNIT};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Outputs, Problem, Scalar};
 use ulplab_core::random::philox;
-
-/// The operation.
-pub struct Sample;
 
 const SEED: i64 = 0x0123_4567_89ab_cdef;
 
-impl Op for Sample {
-    fn name(&self) -> &'static str {
-        "sample"
-    }
+pub(super) const SAMPLE: KernelOp = KernelOp {
+    name: "sample",
+    doc: "the token with the largest logit, or one drawn from the softmax",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "the token with the largest logit, or one drawn from the softmax"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let dims = |[rows, vocabulary]: [i64; 2]| vec![("B", rows), ("V", vocabulary)];
-        let name = |[rows, vocabulary]: [i64; 2]| format!("b{rows}.{vocabulary}");
-        let mut grid = Grid::new("", &[], dims);
-        for shape in [[1, 256], [2, 1], [7, 63], [9, 1000], [65, 257], [66_000, 5]] {
-            grid = grid.random(&name(shape), shape);
-        }
+fn cases() -> Vec<Case> {
+    let dims = |[rows, vocabulary]: [i64; 2]| vec![("B", rows), ("V", vocabulary)];
+    Grid::new("", &[], dims)
+        .named(|[rows, vocabulary]| format!("b{rows}.{vocabulary}"))
+        .each("", &[[1, 256], [2, 1]], Grid::random)
+        .each("", &[[7, 63]], Grid::large)
+        .each("", &[[9, 1000], [65, 257], [66_000, 5]], Grid::random)
         // The last has a part of 4096 tokens more than a warp has lanes, and rows whose best token is there.
-        for shape in [[24, 300], [33, 4096], [8, 131_101]] {
-            grid = grid.edges(&format!("edges.{}", name(shape)), shape);
-        }
-        for rows in [1, 8, 64] {
-            grid = grid.timed(&name([rows, 129_280]), [rows, 129_280]);
-        }
-        grid.done()
-    }
+        .each("edges", &[[24, 300], [33, 4096], [8, 131_101]], Grid::edges)
+        .each("", &[1, 8, 64].map(|rows| [rows, 129_280]), Grid::timed)
+        .done()
+}
 
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [rows, vocabulary] = ["B", "V"].map(|dim| case.dim(dim));
-        let mut logits = data.normal("sample/logits", rows * vocabulary);
-        logits.iter_mut().for_each(|x| *x *= 4.0);
-        // Neighbouring rows differ in what they draw with; every fifth row is padding, and nearly a third of the rows is greedy. At a
-        // temperature that is nearly 0, noise decides only among equal logits.
-        let temperature = |row: usize| if row % 8 == 5 { 1e-6 } else { [0.0, 0.7, 1.3][row % 3] };
-        // Numbers of sequences take all bits.
-        let sequence: Vec<i32> = (0..rows).map(|row| row as i32 / 2 * 60_001).collect();
-        let position: Vec<i32> = (0..rows)
-            .map(|row| if row % 5 == 4 { -1 } else { (row * 37 % 4000) as i32 })
-            .collect();
-        let mut rows_of = Rows {
-            logits,
-            temperature: (0..rows).map(temperature).collect(),
-            sequence,
-            position,
-        };
-        if case.inputs == Inputs::Edges {
-            edges(&mut rows_of.logits, vocabulary);
-            rows_of.nearly_second();
-        }
-        let integers = |values: &[i32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let buffers = vec![
-            Buffer::f32("logits", &[rows, vocabulary], &rows_of.logits),
-            Buffer::f32("temperature", &[rows], &rows_of.temperature),
-            Buffer::input("sequence", Dtype::I32, &[rows], integers(&rows_of.sequence)),
-            Buffer::input("position", Dtype::I32, &[rows], integers(&rows_of.position)),
-            Buffer::output("token", Dtype::I32, &[rows]),
-        ];
-        let parts = move |outputs: &Outputs| vec![rows_of.judged(outputs)];
-        Ok(Problem {
-            scalars: vec![("seed", Scalar::I64(SEED))],
-            batch: Some(Batch::new(
-                "B",
-                &["logits", "temperature", "sequence", "position", "token"],
-            )),
-            ..Problem::new(buffers, vec![Judge::parts("token", parts, WHY)])
-        })
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [rows, vocabulary] = case.sizes(["B", "V"]);
+    let mut logits = data.normal("sample/logits", rows * vocabulary);
+    logits.iter_mut().for_each(|x| *x *= 4.0);
+    // Neighbouring rows differ in what they draw with; every fifth row is padding, and nearly a third of the rows is greedy. At a
+    // temperature that is nearly 0, noise decides only among equal logits.
+    let temperature = |row: usize| if row % 8 == 5 { 1e-6 } else { [0.0, 0.7, 1.3][row % 3] };
+    // Numbers of sequences take all bits.
+    let sequence: Vec<i32> = (0..rows).map(|row| row as i32 / 2 * 60_001).collect();
+    let position: Vec<i32> = (0..rows)
+        .map(|row| if row % 5 == 4 { -1 } else { (row * 37 % 4000) as i32 })
+        .collect();
+    let mut rows_of = Rows {
+        logits,
+        temperature: (0..rows).map(temperature).collect(),
+        sequence,
+        position,
+    };
+    if case.inputs == Inputs::Edges {
+        edges(&mut rows_of.logits, vocabulary);
+        rows_of.nearly_second();
     }
+    let buffers = vec![
+        Buffer::f32("logits", &[rows, vocabulary], &rows_of.logits),
+        Buffer::f32("temperature", &[rows], &rows_of.temperature),
+        Buffer::i32("sequence", &[rows], &rows_of.sequence),
+        Buffer::i32("position", &[rows], &rows_of.position),
+        Buffer::output("token", Dtype::I32, &[rows]),
+    ];
+    let parts = move |outputs: &Outputs| vec![rows_of.judged(outputs)];
+    Ok(Problem {
+        scalars: vec![("seed", Scalar::I64(SEED))],
+        batch: Some(Batch::new(
+            "B",
+            &["logits", "temperature", "sequence", "position", "token"],
+        )),
+        ..Problem::new(buffers, vec![Judge::parts("token", parts, WHY)])
+    })
 }
 
 const WHY: &str = "the largest logit, the first of equal ones, is defined to the bit; where Gumbel noise is added, two logarithms and a \
                    quotient are rounded in f32, so a token is right if no other is surely better";
 
-/// The inputs of a case.
-/// What a draw of a token depends on, so that it is the same in any batch.
+/// The numbers that a draw of a token depends on, so that it is the same in any batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
     /// Seed of all draws.
@@ -118,6 +109,7 @@ impl Draw {
     }
 }
 
+/// The inputs of a case.
 struct Rows {
     logits: Vec<f32>,
     temperature: Vec<f32>,
@@ -139,11 +131,7 @@ impl Rows {
                 _ => self.drawn(row, logits, found),
             }
         });
-        let bytes = want
-            .collect::<Vec<i32>>()
-            .iter()
-            .flat_map(|token| token.to_le_bytes())
-            .collect();
+        let bytes = i32_bytes(&want.collect::<Vec<i32>>());
         Judge::equal("token", Dtype::I32, &[self.position.len()], bytes, WHY).on(outputs.get("token").to_vec())
     }
 
@@ -152,7 +140,7 @@ impl Rows {
         let (scores, errors): (Vec<f64>, Vec<f64>) = (0..logits.len())
             .map(|token| self.score(row, token, logits[token]))
             .unzip();
-        let wanted = best_f64(&scores);
+        let wanted = best(&scores);
         let at = usize::try_from(found).ok().filter(|at| *at < scores.len());
         let near = at.is_some_and(|at| {
             let least = scores[wanted as usize] - errors[wanted as usize];
@@ -162,7 +150,7 @@ impl Rows {
         if near { found } else { wanted }
     }
 
-    /// What a row draws with.
+    /// The draw of a row.
     fn draw(&self, row: usize) -> Draw {
         Draw {
             seed: SEED,
@@ -178,7 +166,7 @@ impl Rows {
         let drawn = |row: &usize| row % 8 == 7 && self.position[*row] >= 0 && self.temperature[*row] > 0.0;
         for row in (0..self.position.len()).filter(drawn).collect::<Vec<usize>>() {
             let noise: Vec<f64> = (0..vocabulary).map(|token| self.draw(row).noise(token)).collect();
-            let first = best_f64(&noise) as usize;
+            let first = best(&noise) as usize;
             let second = (first + vocabulary / 2) % vocabulary;
             // 1 − u is nearly e^−noise.
             let lost = 0.5 / f64::from(1 << 23) * noise[first].exp();
@@ -200,13 +188,7 @@ impl Rows {
     }
 }
 
-fn best(logits: &[f32]) -> i32 {
-    let mut out = [0];
-    top_k(logits, logits.len(), 1, &mut out);
-    out[0]
-}
-
-fn best_f64(scores: &[f64]) -> i32 {
+fn best<T: Real>(scores: &[T]) -> i32 {
     let mut out = [0];
     top_k(scores, scores.len(), 1, &mut out);
     out[0]

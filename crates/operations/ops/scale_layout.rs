@@ -4,84 +4,77 @@
 use safetensors::Dtype;
 
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 use ulplab_core::layouts::{Layout, Placement};
 
-pub struct ScaleLayout;
+pub(super) const SCALE_LAYOUT: KernelOp = KernelOp {
+    name: "scale_layout",
+    doc: "swizzles block scales into tiles of 128 × 4: without groups, with groups of rows (m), with groups of columns (k)",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for ScaleLayout {
-    fn name(&self) -> &'static str {
-        "scale_layout"
+fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        case("plain", [8192, 4096], "one", true),
+        case("plain", [2048, 1024], "one", true),
+        case("plain", [384, 256], "one", false),
+        case("plain", [1, 16], "one", false),
+        case("plain", [130, 7], "one", false),
+        case("plain", [400, 37], "one", false),
+        case("plain", [259, 48], "one", false),
+    ];
+    for ends in ["even", "ragged"] {
+        let rows = [[16384, 224], [131_072, 64], [131_072, 224]];
+        cases.extend(rows.map(|shape| case("m", shape, ends, true)));
+        for h in [2048, 5120, 7168, 8192] {
+            cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
+        }
     }
-
-    fn doc(&self) -> &'static str {
-        "swizzles block scales into tiles of 128 × 4: without groups, with groups of rows (m), with groups of columns (k)"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let mut cases = vec![
-            case("plain", [8192, 4096], "one", true),
-            case("plain", [2048, 1024], "one", true),
-            // The first case that has rows for whole tiles is the one that is repeated, for each set of keys.
-            case("plain", [384, 256], "one", false),
-            case("plain", [1, 16], "one", false),
-            case("plain", [130, 7], "one", false),
-            case("plain", [400, 37], "one", false),
-            case("plain", [259, 48], "one", false),
+    // Groups are repeated with their rows: few, since a thread may look at all of them.
+    cases.push(case("m", [8064, 512], "one", false));
+    for groups in ["m", "k"] {
+        let shapes = [
+            ([130, 45], "empty"),
+            ([400, 437], "empty"),
+            ([400, 432], "empty"),
+            ([528, 512], "many"),
+            ([261, 304], "single"),
+            ([384, 256], "one"),
         ];
-        for ends in ["even", "ragged"] {
-            let rows = [[16384, 224], [131_072, 64], [131_072, 224]];
-            cases.extend(rows.map(|shape| case("m", shape, ends, true)));
-            for h in [2048, 5120, 7168, 8192] {
-                cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
-            }
-        }
-        // Groups are repeated with their rows: few, since a thread may look at all of them.
-        cases.push(case("m", [8064, 512], "one", false));
-        for groups in ["m", "k"] {
-            let shapes = [
-                ([130, 45], "empty"),
-                ([400, 437], "empty"),
-                ([400, 432], "empty"),
-                ([528, 512], "many"),
-                ([261, 304], "single"),
-                ([384, 256], "one"),
-            ];
-            cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
-        }
-        cases
+        cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
     }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [h, w] = ["H", "W"].map(|dim| case.dim(dim));
-        let ends = ends(case.key("groups"), [h, w], case.key("ends"));
-        let x = data.bytes("scale_layout/x", h * w);
-        let want = placement(case.key("groups"), [h, w], &ends)?.forward(&x)?;
-        let shape = [want.len()];
-        Ok(Problem {
-            bytes: (x.len() + want.len()) as u64,
-            buffers: vec![
-                Buffer::input("x", Dtype::U8, &[h, w], x),
-                Buffer::input(
-                    "ends",
-                    Dtype::I32,
-                    &[ends.len()],
-                    ends.iter().flat_map(|end| (*end as i32).to_le_bytes()).collect(),
-                ),
-                Buffer::output("y", Dtype::U8, &shape),
-            ],
-            scalars: vec![],
-            flops: 0,
-            judges: vec![Judge::equal("y", Dtype::U8, &shape, want, WHY)],
-            batch: batch(case.key("groups"), [h, w], &ends),
-            runs: 1,
-            large: false,
-        })
-    }
+    // Only tiles of one group are the same tiles again where rows are repeated.
+    let large = ["plain.384x256.one", "m.8064x512.one", "k.384x256.one"];
+    cases
+        .iter_mut()
+        .for_each(|case| case.large = large.contains(&&*case.name));
+    cases
 }
 
-/// The rows, if they fill whole tiles of every group: the same rows once more are the same tiles once more, behind the others, and
-/// before what no group takes. A group of columns has its tiles of all rows behind each other: there must be only one.
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [h, w] = case.sizes(["H", "W"]);
+    let ends = ends(case.key("groups"), [h, w], case.key("ends"));
+    let x = data.bytes("scale_layout/x", h * w);
+    let want = placement(case.key("groups"), [h, w], &ends)?.forward(&x)?;
+    let shape = [want.len()];
+    let ends_read: Vec<i32> = ends.iter().map(|end| *end as i32).collect();
+    let bytes = (x.len() + want.len()) as u64;
+    let buffers = vec![
+        Buffer::input("x", Dtype::U8, &[h, w], x),
+        Buffer::i32("ends", &[ends.len()], &ends_read),
+        Buffer::output("y", Dtype::U8, &shape),
+    ];
+    Ok(Problem {
+        bytes,
+        batch: batch(case.key("groups"), [h, w], &ends),
+        ..Problem::new(buffers, vec![Judge::equal("y", Dtype::U8, &shape, want, WHY)])
+    })
+}
+
+/// The rows, if they fill whole tiles of every group: repeated rows are the same tiles again, behind the others, and before rows
+/// without a group. A group of columns has its tiles of all rows behind each other: there must be only one.
 fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
     let whole = |rows: &usize| rows.is_multiple_of(128);
     let fits = match groups {
@@ -116,6 +109,7 @@ fn case(groups: &'static str, [h, w]: [usize; 2], spread: &'static str, timed: b
         ],
         inputs: Inputs::Random,
         timed,
+        large: false,
     }
 }
 

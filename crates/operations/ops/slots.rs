@@ -40,24 +40,25 @@ impl Slots {
         let mut shuffled: Vec<(u64, i64)> = keys.zip(0..).collect();
         shuffled.par_sort_unstable();
         let absent = |token: usize| case.inputs == Inputs::Edges && token % 5 == 2;
-        let of = shuffled[..tokens].iter().enumerate();
-        let of = of
-            .map(|(token, (_, slot))| if absent(token) { -1 } else { *slot })
-            .collect();
-        Self { of, pages }
+        let slots = shuffled[..tokens].iter().enumerate();
+        let slots = slots.map(|(token, (_, slot))| if absent(token) { -1 } else { *slot });
+        Self {
+            of: slots.collect(),
+            pages,
+        }
     }
 
     pub fn buffer(&self, case: &Case) -> Buffer {
         let shape = [self.of.len()];
+        let slots = self.of.iter();
         match case.dim("slot_bytes") {
-            4 => {
-                let bytes = self.of.iter().flat_map(|slot| (*slot as i32).to_le_bytes());
-                Buffer::input("slots", Dtype::I32, &shape, bytes.collect())
-            }
-            _ => {
-                let bytes = self.of.iter().flat_map(|slot| slot.to_le_bytes());
-                Buffer::input("slots", Dtype::I64, &shape, bytes.collect())
-            }
+            4 => Buffer::i32("slots", &shape, &slots.map(|slot| *slot as i32).collect::<Vec<_>>()),
+            _ => Buffer::input(
+                "slots",
+                Dtype::I64,
+                &shape,
+                slots.flat_map(|slot| slot.to_le_bytes()).collect(),
+            ),
         }
     }
 

@@ -9,69 +9,63 @@ use reference::ops::attention::{KeyRows, Sizes, attend};
 use safetensors::Dtype;
 
 use super::data::{exact, round_to_bf16};
-use super::grid::Grid;
+use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
-/// The operation.
-pub struct SparseAttention;
+pub(super) const SPARSE_ATTENTION: KernelOp = KernelOp {
+    name: "sparse_attention",
+    doc: "a token's attention to its window and to compressed entries, with a sink",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for SparseAttention {
-    fn name(&self) -> &'static str {
-        "sparse_attention"
-    }
-
-    fn doc(&self) -> &'static str {
-        "a token's attention to its window and to compressed entries, with a sink"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        ["indices", "all"]
-            .into_iter()
-            .flat_map(|reads| ["bf16", "f32"].map(|dtype| cases(reads, dtype)))
-            .flatten()
-            .collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let rows = Rows::new(case, data);
-        let [b, h, d, window, n, k] = rows.sizes;
-        let dtype = rows.dtype;
-        let integers = |values: &[i32]| values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        let want: Vec<Bounded> = (0..b).into_par_iter().flat_map_iter(|row| rows.want(row)).collect();
-        let buffers = vec![
-            Buffer::floats("q", dtype, &[b, h, d], &rows.q),
-            Buffer::floats("window", dtype, &[b, window, d], &rows.window),
-            Buffer::input("position", Dtype::I32, &[b], integers(&rows.position)),
-            Buffer::floats("entries", dtype, &[b, n, d], &rows.entries),
-            Buffer::input("indices", Dtype::I32, &[b, k], integers(&rows.indices)),
-            Buffer::input("count", Dtype::I32, &[b], integers(&rows.count)),
-            Buffer::f32("sinks", &[h], &rows.sinks),
-            Buffer::output("out", dtype, &[b, h, d]),
-        ];
-        let judge = Judge::bounded("out", dtype, &[b, h, d], &want, WHY)?;
-        // Only what is read must move.
-        let size = dtype.bitsize() / 8;
-        let keys: usize = (0..b).map(|row| rows.keys(row).len()).sum();
-        Ok(Problem {
-            scalars: vec![("scale", Scalar::F32(rows.scale))],
-            bytes: ((keys + 2 * b * h) * d * size) as u64,
-            flops: (4 * keys * h * d) as u64,
-            batch: Some(Batch::new(
-                "B",
-                &["q", "window", "position", "entries", "indices", "count", "out"],
-            )),
-            ..Problem::new(buffers, vec![judge])
-        })
-    }
+fn cases() -> Vec<Case> {
+    ["indices", "all"]
+        .into_iter()
+        .flat_map(|reads| ["bf16", "f32"].map(|dtype| of_type(reads, dtype)))
+        .flatten()
+        .collect()
 }
 
-const WHY: &str = "f32 arithmetic: the error of each score moves its exponential, and the sums of exponentials and of weighted vectors, in \
-                   any order, add theirs; then half a step of the type that is stored";
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let rows = Rows::new(case, data);
+    let [b, h, d, window, n, k] = rows.sizes;
+    let dtype = rows.dtype;
+    let want: Vec<Bounded> = (0..b).into_par_iter().flat_map_iter(|row| rows.want(row)).collect();
+    let buffers = vec![
+        Buffer::floats("q", dtype, &[b, h, d], &rows.q),
+        Buffer::floats("window", dtype, &[b, window, d], &rows.window),
+        Buffer::i32("position", &[b], &rows.position),
+        Buffer::floats("entries", dtype, &[b, n, d], &rows.entries),
+        Buffer::i32("indices", &[b, k], &rows.indices),
+        Buffer::i32("count", &[b], &rows.count),
+        Buffer::f32("sinks", &[h], &rows.sinks),
+        Buffer::output("out", dtype, &[b, h, d]),
+    ];
+    let judge = Judge::bounded("out", dtype, &[b, h, d], &want, WHY)?;
+    // Only vectors that are read must move.
+    let size = dtype.bitsize() / 8;
+    let keys: usize = (0..b).map(|row| rows.keys(row).len()).sum();
+    Ok(Problem {
+        scalars: vec![("scale", Scalar::F32(rows.scale))],
+        bytes: ((keys + 2 * b * h) * d * size) as u64,
+        flops: (4 * keys * h * d) as u64,
+        batch: Some(Batch::new(
+            "B",
+            &["q", "window", "position", "entries", "indices", "count", "out"],
+        )),
+        ..Problem::new(buffers, vec![judge])
+    })
+}
 
-fn cases(reads: &'static str, dtype: &'static str) -> Vec<Case> {
+const WHY: &str = "f32 arithmetic: the error of each score moves its exponential, and the sums of exponentials and of weighted \
+                   vectors, in any order, add theirs; then half a step of the type that is stored";
+
+fn of_type(reads: &'static str, dtype: &'static str) -> Vec<Case> {
     let keys = [("reads", reads), ("dtype", dtype)];
-    let size = if dtype == "bf16" { 2 } else { 4 };
+    let size = element_bytes(dtype);
     let dims = move |[b, h, d, window, n, k]: [i64; 6]| {
         let k = if reads == "all" { 1 } else { k };
         vec![
@@ -84,30 +78,29 @@ fn cases(reads: &'static str, dtype: &'static str) -> Vec<Case> {
             ("size", size),
         ]
     };
-    let name = |[b, h, d, window, n, _]: [i64; 6]| format!("b{b}.{h}x{d}.w{window}.n{n}");
-    let mut grid = Grid::new(format!("{reads}.{dtype}"), &keys, dims);
-    for shape in [
-        [1, 2, 512, 64, 96, 32],
-        [7, 3, 24, 5, 33, 9],
+    let random = [
         [9, 2, 40, 128, 300, 70],
         [2, 64, 512, 128, 160, 128],
         [65, 1, 16, 3, 7, 4],
         [66_000, 1, 8, 2, 3, 2],
-    ] {
-        grid = grid.random(&name(shape), shape);
-    }
-    grid = grid.edges("edges.b22.4x64.w16.n80", [22, 4, 64, 16, 80, 72]);
-    if (reads, dtype) == ("all", "f32") {
-        grid = grid.random("long.b1.2x64.w64.n2000", [1, 2, 64, 64, 2000, 1]);
-    }
-    if dtype == "bf16" {
-        let sparse = if reads == "all" { 1024 } else { 8192 };
-        for b in [1, 8, 64] {
-            grid = grid.timed(&format!("b{b}.64x512"), [b, 64, 512, 128, sparse, 512]);
-        }
-        grid = grid.timed("b1.128x512", [1, 128, 512, 128, sparse, 1024]);
-    }
-    grid.done()
+    ];
+    Grid::new(format!("{reads}.{dtype}"), &keys, dims)
+        .named(|[b, h, d, window, n, _]| format!("b{b}.{h}x{d}.w{window}.n{n}"))
+        .each("", &[[1, 2, 512, 64, 96, 32]], Grid::random)
+        .each("", &[[7, 3, 24, 5, 33, 9]], Grid::large)
+        .each("", &random, Grid::random)
+        .each("edges", &[[22, 4, 64, 16, 80, 72]], Grid::edges)
+        .when((reads, dtype) == ("all", "f32"), |grid| {
+            grid.each("long", &[[1, 2, 64, 64, 2000, 1]], Grid::random)
+        })
+        .when(dtype == "bf16", |grid| {
+            let sparse = if reads == "all" { 1024 } else { 8192 };
+            grid.timed("b1.64x512", [1, 64, 512, 128, sparse, 512])
+                .timed("b8.64x512", [8, 64, 512, 128, sparse, 512])
+                .timed("b64.64x512", [64, 64, 512, 128, sparse, 512])
+                .timed("b1.128x512", [1, 128, 512, 128, sparse, 1024])
+        })
+        .done()
 }
 
 /// The inputs of a case.
@@ -128,12 +121,8 @@ struct Rows {
 
 impl Rows {
     fn new(case: &Case, data: &Data) -> Self {
-        let sizes @ [b, h, d, window, n, k] = ["B", "H", "D", "Wn", "N", "K"].map(|dim| case.dim(dim));
-        let dtype = if case.key("dtype") == "bf16" {
-            Dtype::BF16
-        } else {
-            Dtype::F32
-        };
+        let sizes @ [b, h, d, window, n, k] = case.sizes(["B", "H", "D", "Wn", "N", "K"]);
+        let dtype = case.float_type("dtype");
         let drawn = |name: &str, len: usize| data.normal(&format!("sparse_attention/{name}"), len);
         // Row by row: a full window, one key only, one that has turned several times, padding, one that is not yet full.
         let positions = [window - 1, 0, 5 * window + 1, usize::MAX, window / 2, window];
@@ -200,7 +189,7 @@ impl Rows {
         }
     }
 
-    /// What a row reads, in order: whether it is in the window, and the number of the vector among those of all rows.
+    /// The vectors that a row reads, in order: true for those of the window, and the number of the vector among those of all rows.
     fn keys(&self, row: usize) -> Vec<(bool, usize)> {
         let [_, _, _, window, n, k] = self.sizes;
         let Ok(position) = usize::try_from(self.position[row]) else {
@@ -220,7 +209,7 @@ impl Rows {
             .collect()
     }
 
-    /// Fills what no row reads with NaN.
+    /// Fills vectors that no row reads with NaN.
     fn poison(&mut self) {
         let [b, _, d, window, n, _] = self.sizes;
         let mut read = [vec![false; b * window], vec![false; b * n]];

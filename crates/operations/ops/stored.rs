@@ -1,5 +1,5 @@
 //! Matrices of weights as kernels read them: plain numbers, or codes with the scales of blocks of a row
-//! (`kernels/lib/stored.cuh`). Activations stay what they are, so what a kernel computes is the product with the decoded weights.
+//! (`kernels/lib/stored.cuh`). Activations are not stored, so a kernel computes the product with the decoded weights.
 
 use safetensors::Dtype;
 
@@ -11,7 +11,7 @@ use ulplab_core::formats::GlobalScale;
 /// The block format of FP8 weights: E4M3, and an f32 scale for 64 columns of a row.
 pub const FP8: &str = "fp8_b64_f32";
 
-/// How the elements of a matrix are stored.
+/// The storage of the elements of a matrix.
 #[derive(Clone, Copy)]
 pub enum Storage {
     /// f32 or bfloat16.
@@ -24,7 +24,7 @@ impl Storage {
     /// The storage that cases and entry points call `key`: `f32`, `bf16`, or the name of a block format.
     ///
     /// # Errors
-    /// There is none.
+    /// If no storage has that name.
     pub fn named(key: &str) -> Result<Self, String> {
         match key {
             "f32" => Ok(Self::Plain(Dtype::F32)),
@@ -61,12 +61,12 @@ pub struct Matrices {
     scales: Vec<u8>,
     /// For each matrix the number above the scales of its blocks; 1 where there is none.
     levels: Vec<f32>,
-    /// What is read of the matrices.
+    /// The numbers that kernels read from the matrices.
     pub values: Vec<f32>,
 }
 
 impl Matrices {
-    /// None, of rows with so many columns.
+    /// No matrices yet; their rows will have `cols` columns.
     pub fn new(storage: Storage, cols: usize) -> Self {
         Self {
             storage,
@@ -81,7 +81,7 @@ impl Matrices {
     /// Adds a matrix.
     ///
     /// # Errors
-    /// Its rows cannot be stored so.
+    /// If its rows cannot be stored in this way.
     pub fn push(&mut self, values: &[f32]) -> Result<(), String> {
         match self.storage {
             Storage::Plain(dtype) => {
@@ -111,7 +111,7 @@ impl Matrices {
         Ok(())
     }
 
-    /// Adds matrices of so many rows that are stored already, in E4M3 with f32 scales.
+    /// Adds matrices with `rows` rows that are stored already, in E4M3 with f32 scales.
     pub fn push_coded(&mut self, codes: &[u8], scales: &[f32], values: &[f32], rows: usize) {
         self.codes.extend_from_slice(codes);
         self.scales.extend(f32_bytes(scales));
@@ -128,7 +128,7 @@ impl Matrices {
         self.values.extend(other.values);
     }
 
-    /// Adds a matrix that must not be read, with so many elements: all bits are set, which is NaN.
+    /// Adds a matrix with this many elements that kernels must not read: all bits are set, which is NaN.
     pub fn push_poison(&mut self, elements: usize) -> Result<(), String> {
         let rows = elements / self.cols.max(1);
         let [codes, scales] = match self.storage {

@@ -3,17 +3,20 @@
 
 use std::ops::{Add, AddAssign, Mul};
 
+use rayon::prelude::*;
 use reference::{Bounded, LAMBDA, Real as _};
+use safetensors::Dtype;
 
 use super::Case;
+use super::data::float_bytes;
 use super::judge::{Judge, UNIT};
-use crate::expected::Terms;
-use ulplab_core::accumulator::{Accumulator, Factor};
+use crate::expected::{Terms, overflow};
+use ulplab_core::accumulator::{Accumulator, Factor, Operand};
 
-/// The key of a case that names what a kernel states of its sums.
+/// The key of a case that names the accumulator which a kernel states.
 pub const ACCUMULATOR: &str = "accumulator";
 
-/// What is assumed of a kernel's sums of products.
+/// The assumption on a kernel's sums of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
     /// Every bit is that of the operation's definition: tensor cores of Hopper, in the order that it says.
@@ -24,7 +27,7 @@ pub enum Sums {
     Wgmma,
 }
 
-/// The values of [`ACCUMULATOR`], with what each means.
+/// The values of [`ACCUMULATOR`], with their meanings.
 pub const ACCUMULATORS: [(&str, Sums, &str); 3] = [
     (
         "f32",
@@ -51,54 +54,46 @@ impl Sums {
         stated.and_then(named).map_or(Self::Defined, |(_, sums, _)| *sums)
     }
 
-    /// The judgements of an output: equal bits, or bounds for another accumulator and equality as a fact.
+    /// The judgements of an output `[rows, cols]`: equal bits, or bounds for another accumulator and equality as a fact. `want` has
+    /// the numbers of the definition, `numbers` those with the errors of this accumulator.
     ///
     /// # Errors
-    /// A sum may overflow or not, or its error cannot be bounded.
-    pub(super) fn judges(self, equal: Judge, numbers: impl FnOnce() -> Vec<Bounded>) -> Result<Vec<Judge>, String> {
-        match self {
-            Self::Defined => Ok(vec![equal]),
-            _ => Ok(vec![self.bounded(&equal, numbers())?, equal.only_fact()]),
+    /// If a sum may overflow or not, or its error has no bound.
+    pub(super) fn judges(
+        self,
+        (output, dtype, shape): (&'static str, Dtype, [usize; 2]),
+        want: &[f32],
+        numbers: impl FnOnce() -> Vec<Bounded>,
+        why: &'static str,
+    ) -> Result<Vec<Judge>, String> {
+        let equal = Judge::equal(output, dtype, &shape, float_bytes(dtype, want), why).any_nan(0..shape[1]);
+        if self == Self::Defined {
+            return Ok(vec![equal]);
         }
-    }
-
-    /// The judgement by bounds of the output that `equal` judges.
-    pub(super) fn bounded(self, equal: &Judge, mut numbers: Vec<Bounded>) -> Result<Judge, String> {
+        let (mut numbers, overflow) = (numbers(), overflow(Dtype::F32));
         for (at, x) in numbers.iter_mut().enumerate() {
             let (value, error) = (x.value(), x.error());
-            if value.is_finite() && value.abs() + error >= OVERFLOW {
-                if value.abs() - error < OVERFLOW {
-                    let index = ulplab_core::metrics::unravel(at, &equal.shape);
+            if value.is_finite() && value.abs() + error >= overflow {
+                if value.abs() - error < overflow {
+                    let index = ulplab_core::metrics::unravel(at, &shape);
                     return Err(format!(
-                        "{}{index:?}: sums may overflow or not; expected inputs of a smaller range for accumulator = '{}'",
-                        equal.output,
-                        self.name()
+                        "{output}{index:?}: sums may overflow or not; expected inputs of a smaller range for accumulator = '{}'",
+                        self.row().0
                     ));
                 }
                 *x = Bounded::new(f64::INFINITY.copysign(value), 0.0);
             }
         }
-        let why = format!("{}; every other operation rounds in f32", self.why());
-        let judge = Judge::bounded(equal.output, equal.dtype, &equal.shape, &numbers, why)?;
-        Ok(judge.without_metrics())
+        let why = format!("{}; every other operation rounds in f32", self.row().2);
+        let bounded = Judge::bounded(output, dtype, &shape, &numbers, why)?;
+        Ok(vec![bounded.without_metrics(), equal.only_fact()])
     }
 
     fn row(self) -> &'static (&'static str, Sums, &'static str) {
         let found = ACCUMULATORS.iter().find(|(_, sums, _)| *sums == self);
         found.expect("all are listed")
     }
-
-    fn name(self) -> &'static str {
-        self.row().0
-    }
-
-    fn why(self) -> &'static str {
-        self.row().2
-    }
 }
-
-/// The magnitude from which rounding to f32 gives an infinity.
-const OVERFLOW: f64 = (2.0 - 1.0 / (1 << 24) as f64) * (1u128 << 127) as f64;
 
 /// A number that sums of products give: in f32 with the bits of tensor cores, or with the error of a stated accumulator.
 pub trait Summed: Copy + Default + Send + Sync + Add<Output = Self> + AddAssign + Mul<Output = Self> {
@@ -147,7 +142,7 @@ impl Summed for Bounded {
             .collect();
         let terms = Terms::of(products.iter().copied(), UNIT);
         let error = match sums {
-            _ if terms.magnitudes >= OVERFLOW => f64::INFINITY,
+            _ if terms.magnitudes >= overflow(Dtype::F32) => f64::INFINITY,
             Sums::Wgmma => cut(rule, &products, &terms),
             _ => terms.error(),
         };
@@ -159,22 +154,41 @@ impl Summed for Bounded {
     }
 
     fn positive(self) -> Self {
-        match self.value().is_nan() {
-            true => self,
-            false => self.max(Self::ZERO),
+        if self.value().is_nan() {
+            self
+        } else {
+            self.max(Self::ZERO)
         }
     }
 }
 
-/// The error of tensor cores that add the terms in any order of steps, each of which adds some terms to what was there.
+/// The factor of a number of bfloat16.
+pub(super) fn factor(x: f32) -> Factor {
+    Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
+}
+
+/// The factors of numbers of bfloat16.
+pub(super) fn bf16_factors(x: &[f32]) -> Vec<Factor> {
+    x.par_iter().map(|x| factor(*x)).collect()
+}
+
+/// The factors of codes of E4M3.
+pub(super) fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
+    codes
+        .par_iter()
+        .map(|code| Operand::E4m3.factor((*code).into()))
+        .collect()
+}
+
+/// The error of tensor cores that add the terms in any order of steps. A step adds some terms to the partial sum.
 ///
 /// A step cuts its n terms and the number that was there towards zero, below 2^−a of the largest of them, and its sum below 2^−k of
 /// itself ([`Accumulator`]). With T the largest term and C the largest partial sum, a term loses less than U = 2^−a·max(T, C).
 /// At worst all that is lost adds up: (N + S)·U + S·2^−k·C for N terms in S steps, where C is Σ|t|.
 ///
-/// In a likely order C is at most |s| + 3·√Σt², where partial sums of a random order stay. What terms lose has their signs:
+/// In a likely order C is at most |s| + 3·√Σt², where partial sums of a random order stay. Losses have the signs of their terms:
 /// U/2 on average, which adds up to half of the difference of the numbers of positive and negative terms, and around it a variance of
-/// U²/12 each, taken λ times ([`LAMBDA`]). What is lost of partial sums is taken at its worst. The smaller of both is the bound.
+/// U²/12 each, taken λ times ([`LAMBDA`]). Losses of partial sums are taken at their worst. The smaller of both is the bound.
 fn cut(rule: &Accumulator, terms: &[f64], all: &Terms) -> f64 {
     let largest = terms.iter().fold(0.0, |largest: f64, t| largest.max(t.abs()));
     let some = terms.iter().filter(|t| **t != 0.0);

@@ -8,30 +8,25 @@ use rayon::prelude::*;
 use reference::ops::top_k::top_k;
 use safetensors::Dtype;
 
-use super::data::{f32_bytes, round_to_bf16};
+use super::data::{i32_bytes, round_to_bf16};
 use super::grid::Grid;
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 
-/// The operation.
-pub struct TopK;
+pub(super) const TOP_K: KernelOp = KernelOp {
+    name: "top_k",
+    doc: "indices of the K largest of the first count scores of each row, ascending; of equal ones the first",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for TopK {
-    fn name(&self) -> &'static str {
-        "top_k"
-    }
-
-    fn doc(&self) -> &'static str {
-        "indices of the K largest of the first count scores of each row, ascending; of equal ones the first"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        Grid::new("", &[], |[rows, entries, best]: [i64; 3]| {
-            vec![("B", rows), ("N", entries), ("K", best)]
-        })
+fn cases() -> Vec<Case> {
+    let dims = |[rows, entries, best]: [i64; 3]| vec![("B", rows), ("N", entries), ("K", best)];
+    Grid::new("", &[], dims)
         .random("b1.1000.k32", [1, 1000, 32])
         .random("b2.20.k32", [2, 20, 32])
-        .random("b7.4097.k512", [7, 4097, 512])
+        .large("b7.4097.k512", [7, 4097, 512])
         .random("b8.33000.k512", [8, 33_000, 512])
         .random("b9.1057.k1024", [9, 1057, 1024])
         .random("b2.100003.k1024", [2, 100_003, 1024])
@@ -56,53 +51,51 @@ impl Op for TopK {
         .timed("b8.262144.k512", [8, 262_144, 512])
         .timed("b64.262144.k512", [64, 262_144, 512])
         .done()
-    }
+}
 
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [rows, entries, best] = ["B", "N", "K"].map(|dim| case.dim(dim));
-        let mut scores = data.normal("top_k/scores", rows * entries);
-        let edges = case.inputs == Inputs::Edges;
-        let count = |row: usize| match edges {
-            true => count(row / KINDS, entries, best),
-            // Rows of different lengths, the first whole.
-            false if !case.timed => entries - row * 7 % (entries / 2 + 1),
-            false => entries,
-        };
-        let counts: Vec<usize> = (0..rows).map(count).collect();
-        let each = scores.par_chunks_mut(entries).zip(&counts).enumerate();
-        each.for_each(|(row, (scores, &count))| {
-            if edges {
-                edge(row % KINDS, &mut scores[..count], best);
-            }
-            // What must not be read would be chosen.
-            scores[count..].fill(f32::NAN);
-        });
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [rows, entries, best] = case.sizes(["B", "N", "K"]);
+    let mut scores = data.normal("top_k/scores", rows * entries);
+    let edges = case.inputs == Inputs::Edges;
+    let count = |row: usize| match edges {
+        true => count(row / KINDS, entries, best),
+        // Rows of different lengths, the first whole.
+        false if !case.timed => entries - row * 7 % (entries / 2 + 1),
+        false => entries,
+    };
+    let counts: Vec<usize> = (0..rows).map(count).collect();
+    let each = scores.par_chunks_mut(entries).zip(&counts).enumerate();
+    each.for_each(|(row, (scores, &count))| {
+        if edges {
+            edge(row % KINDS, &mut scores[..count], best);
+        }
+        // Kernels must not read these, and would choose them.
+        scores[count..].fill(f32::NAN);
+    });
 
-        let mut want = vec![0; rows * best];
-        let each = want.par_chunks_mut(best).zip(scores.par_chunks(entries)).zip(&counts);
-        each.for_each(|((want, scores), &count)| {
-            top_k(scores, count, best, want);
-            want[..count.min(best)].sort_unstable();
-        });
-        let bytes = |values: &[i32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
-        let count: Vec<i32> = counts.iter().map(|count| *count as i32).collect();
-        let shape = [rows, best];
-        let buffers = vec![
-            Buffer::input("scores", Dtype::F32, &[rows, entries], f32_bytes(&scores)),
-            Buffer::input("count", Dtype::I32, &[rows], bytes(&count)),
-            Buffer::output("indices", Dtype::I32, &shape),
-        ];
-        // Scores of a row that has no choice need not be read.
-        let read: usize = counts.iter().filter(|count| **count > best).sum();
-        Ok(Problem {
-            bytes: 4 * (read + rows + rows * best) as u64,
-            batch: Some(Batch::new("B", &["scores", "count", "indices"])),
-            ..Problem::new(
-                buffers,
-                vec![Judge::equal("indices", Dtype::I32, &shape, bytes(&want), WHY)],
-            )
-        })
-    }
+    let mut want = vec![0; rows * best];
+    let each = want.par_chunks_mut(best).zip(scores.par_chunks(entries)).zip(&counts);
+    each.for_each(|((want, scores), &count)| {
+        top_k(scores, count, best, want);
+        want[..count.min(best)].sort_unstable();
+    });
+    let count: Vec<i32> = counts.iter().map(|count| *count as i32).collect();
+    let shape = [rows, best];
+    let buffers = vec![
+        Buffer::f32("scores", &[rows, entries], &scores),
+        Buffer::i32("count", &[rows], &count),
+        Buffer::output("indices", Dtype::I32, &shape),
+    ];
+    // Scores of a row that has no choice need not be read.
+    let read: usize = counts.iter().filter(|count| **count > best).sum();
+    Ok(Problem {
+        bytes: 4 * (read + rows + rows * best) as u64,
+        batch: Some(Batch::new("B", &["scores", "count", "indices"])),
+        ..Problem::new(
+            buffers,
+            vec![Judge::equal("indices", Dtype::I32, &shape, i32_bytes(&want), WHY)],
+        )
+    })
 }
 
 const WHY: &str = "scores are compared, not computed, ties fall to the smaller index, and the chosen are written in the order \
@@ -111,7 +104,7 @@ const WHY: &str = "scores are compared, not computed, ties fall to the smaller i
 /// Kinds of rows of edge cases.
 const KINDS: usize = 15;
 
-/// How many scores count in a row: none, one, K and its neighbours, about half, and all of them.
+/// The number of scores that count in a row: none, one, K and its neighbours, about half, and all of them.
 fn count(number: usize, entries: usize, best: usize) -> usize {
     let counts = [
         entries,
@@ -126,9 +119,9 @@ fn count(number: usize, entries: usize, best: usize) -> usize {
     counts[number % counts.len()].min(entries)
 }
 
-/// Makes of normal scores the ones that are easily chosen wrong.
+/// Turns normal scores into scores of which kernels easily choose the wrong ones.
 fn edge(kind: usize, scores: &mut [f32], best: usize) {
-    // A permutation of places, so that what is alike does not lie together.
+    // A permutation of places, so that equal scores do not lie together.
     let count = scores.len();
     let place = move |at: usize| at * 7919 % count;
     let set = |scores: &mut [f32], range: std::ops::Range<usize>, value: &dyn Fn(usize) -> f32| {
@@ -138,7 +131,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
     match kind {
         0 => {}
         1 => scores.fill(0.25),
-        // The score of the K-th is had by 1,100, all others lie above or below.
+        // 1,100 scores equal the K-th; all others lie above or below.
         2 => {
             let above = best - 7;
             set(scores, 0..above, &|at| 2.0 + at as f32);
@@ -152,7 +145,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
                 if at % 4 == 0 { f32::MIN } else { at as f32 }
             });
         }
-        // Fewer than K and more than K of NaN, of both signs and several payloads, beside infinities.
+        // Fewer than K and more than K of NaN, of both signs and several payloads, with infinities.
         4 => {
             set(scores, 0..best - 3, &nan);
             set(scores, best - 3..best, &|_| f32::INFINITY);
@@ -172,7 +165,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
                 sign * f32::from_bits(1f32.to_bits() + (at % 3000) as u32)
             });
         }
-        // What is chosen lies together: at the end, at the beginning, in the middle.
+        // The chosen scores lie together: at the end, at the beginning, in the middle.
         9 => (0..count).for_each(|at| scores[at] = at as f32),
         10 => (0..count).for_each(|at| scores[at] = -(at as f32)),
         11 => {
@@ -184,7 +177,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
             scores.iter_mut().for_each(|score| *score = score.round());
             set(scores, 0..1, &|_| f32::MAX);
         }
-        // K that stand alone near the end, and all are so low that anything that does not count is higher.
+        // K isolated scores near the end, all so low that any score beyond the count is higher.
         13 => {
             scores.fill(-1e30);
             let apart = ((count / 16).saturating_sub(64) / best).max(1);

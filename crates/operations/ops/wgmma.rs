@@ -9,12 +9,9 @@ use safetensors::Dtype;
 use super::data::f32_bytes;
 use super::grid::Grid;
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::E4M3;
-
-/// The operation.
-pub struct Wgmma;
 
 /// Columns of an instruction.
 const WIDTHS: [i64; 9] = [8, 16, 24, 32, 64, 96, 128, 192, 256];
@@ -25,67 +22,60 @@ const ROWS: usize = 64;
 /// Results of the cases of all kinds of inputs.
 const VECTORS: i64 = 1 << 20;
 
-impl Op for Wgmma {
-    fn name(&self) -> &'static str {
-        "wgmma"
-    }
+pub(super) const WGMMA: KernelOp = KernelOp {
+    name: "wgmma",
+    doc: "steps of the matrix instruction of Hopper, D = A·Bᵀ + C, in E4M3 and bfloat16",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-    fn doc(&self) -> &'static str {
-        "steps of the matrix instruction of Hopper, D = A·Bᵀ + C, in E4M3 and bfloat16"
-    }
+fn cases() -> Vec<Case> {
+    let of_operand = |operand| WIDTHS.map(|width| of_type(operand, width)).concat();
+    ["e4m3", "bf16"].into_iter().flat_map(of_operand).collect()
+}
 
-    fn cases(&self) -> Vec<Case> {
-        let operands = ["e4m3", "bf16"].into_iter();
-        operands
-            .flat_map(|operand| WIDTHS.map(|width| cases(operand, width)))
-            .flatten()
-            .collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let [tiles, width, terms] = ["M", "N", "K"].map(|dim| case.dim(dim));
-        let accumulator = accumulator(case);
-        let rows = Rows {
-            operand: accumulator.operand,
-            terms,
-            palette: case.inputs == Inputs::Edges,
-        };
-        let a = rows.codes("a", tiles * ROWS, ROWS, data);
-        let b = rows.codes("b", tiles * width, width, data);
-        let c = rows.sums(tiles * ROWS * width, ROWS * width, data);
-        let want = want(accumulator, [&a, &b], &c, [width, terms]);
-        let (dtype, bytes) = match accumulator.operand {
-            Operand::E4m3 => (Dtype::U8, 1),
-            Operand::Bf16 => (Dtype::BF16, 2),
-        };
-        let buffer = |name, rows, codes: &[u16]| {
-            let codes = codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(bytes));
-            Buffer::input(name, dtype, &[tiles, rows, terms], codes.collect())
-        };
-        let shape = [tiles, ROWS, width];
-        let buffers = vec![
-            buffer("a", ROWS, &a),
-            buffer("b", width, &b),
-            Buffer::f32("c", &shape, &c),
-            Buffer::output("d", Dtype::F32, &shape),
-        ];
-        Ok(Problem {
-            bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let [tiles, width, terms] = case.sizes(["M", "N", "K"]);
+    let accumulator = accumulator(case);
+    let rows = Rows {
+        operand: accumulator.operand,
+        terms,
+        palette: case.inputs == Inputs::Edges,
+    };
+    let a = rows.codes("a", tiles * ROWS, ROWS, data);
+    let b = rows.codes("b", tiles * width, width, data);
+    let c = rows.sums(tiles * ROWS * width, ROWS * width, data);
+    let want = want(accumulator, [&a, &b], &c, [width, terms]);
+    let (dtype, bytes) = match accumulator.operand {
+        Operand::E4m3 => (Dtype::U8, 1),
+        Operand::Bf16 => (Dtype::BF16, 2),
+    };
+    let buffer = |name, rows, codes: &[u16]| {
+        let codes = codes.iter().flat_map(|code| code.to_le_bytes().into_iter().take(bytes));
+        Buffer::input(name, dtype, &[tiles, rows, terms], codes.collect())
+    };
+    let shape = [tiles, ROWS, width];
+    let buffers = vec![
+        buffer("a", ROWS, &a),
+        buffer("b", width, &b),
+        Buffer::f32("c", &shape, &c),
+        Buffer::output("d", Dtype::F32, &shape),
+    ];
+    Ok(Problem {
+        flops: (2 * tiles * ROWS * width * terms) as u64,
+        batch: Some(Batch::new("M", &["a", "b", "c", "d"])),
+        ..Problem::new(
             buffers,
-            scalars: Vec::new(),
-            flops: (2 * tiles * ROWS * width * terms) as u64,
-            judges: vec![Judge::equal("d", Dtype::F32, &shape, f32_bytes(&want), WHY)],
-            batch: Some(Batch::new("M", &["a", "b", "c", "d"])),
-            runs: 1,
-            large: false,
-        })
-    }
+            vec![Judge::equal("d", Dtype::F32, &shape, f32_bytes(&want), WHY)],
+        )
+    })
 }
 
 const WHY: &str = "tensor cores cut the terms of a step to a fixed number of bits below the largest exponent and add them exactly \
                    (crates/core/accumulator.rs), so every bit is defined";
 
-fn cases(operand: &'static str, width: i64) -> Vec<Case> {
+fn of_type(operand: &'static str, width: i64) -> Vec<Case> {
     let step: i64 = if operand == "e4m3" { 32 } else { 16 };
     let name = width.to_string();
     let keys = [("operand", operand), ("width", &name)];
@@ -93,7 +83,7 @@ fn cases(operand: &'static str, width: i64) -> Vec<Case> {
     // The instruction takes 32 bytes of a row; 128 bytes are four steps.
     Grid::new(format!("{operand}.n{width}"), &keys, dims)
         .edges("step", (VECTORS / (ROWS as i64 * width) + 1, 1))
-        .random("random", (13, 1))
+        .large("random", (13, 1))
         .edges("chain", (2 * KINDS.len() as i64 + 1, 4))
         .done()
 }
@@ -119,7 +109,7 @@ fn want(accumulator: &Accumulator, [a, b]: [&[u16]; 2], c: &[f32], [width, terms
     d
 }
 
-/// What tiles are made of, in turn.
+/// The numbers of tiles, in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Normal,
@@ -158,7 +148,7 @@ const KINDS: [Kind; 11] = [
     Kind::OnlySums,
 ];
 
-/// How rows of a case are drawn.
+/// The rows of a case.
 struct Rows {
     operand: Operand,
     terms: usize,
@@ -178,7 +168,7 @@ impl Rows {
         self.operand == Operand::E4m3
     }
 
-    /// Codes of `rows` of A or B, of which each tile has `in_tile`.
+    /// Codes of `rows` of A or B; each tile has `in_tile` rows.
     fn codes(&self, name: &str, rows: usize, in_tile: usize, data: &Data) -> Vec<u16> {
         let normal = data.normal(&format!("wgmma/{name}"), rows * self.terms);
         let bits = draws(data, &format!("wgmma/{name}/bits"), rows * self.terms);
@@ -258,7 +248,7 @@ impl Rows {
         }
     }
 
-    /// C, of which each tile has `in_tile` elements.
+    /// C; each tile has `in_tile` elements.
     fn sums(&self, len: usize, in_tile: usize, data: &Data) -> Vec<f32> {
         let mut sums = data.normal("wgmma/c", len);
         let bits = draws(data, "wgmma/c/bits", len);
@@ -302,10 +292,6 @@ impl Rows {
 /// Random bits.
 fn draws(data: &Data, purpose: &str, len: usize) -> Vec<u32> {
     let bytes = data.bytes(purpose, 4 * len);
-    bytes
-        .as_chunks()
-        .0
-        .iter()
-        .map(|bytes| u32::from_le_bytes(*bytes))
-        .collect()
+    let words = bytes.as_chunks().0.iter();
+    words.map(|bytes| u32::from_le_bytes(*bytes)).collect()
 }

@@ -147,6 +147,7 @@ impl Op for DecodeStep {
                 dims: dims.expect("the drawn model has layers, and plans have formats, that kernels know"),
                 inputs: plan.inputs,
                 timed: plan.timed,
+                large: plan.name == "small.b3",
             }
         };
         plans().into_iter().map(case).collect()

@@ -159,5 +159,6 @@ fn case(name: &str, formats: Formats, step: &Step) -> Case {
         dims: step.dims.clone(),
         inputs: Inputs::Weights,
         timed: false,
+        large: false,
     }
 }

@@ -119,16 +119,15 @@ fn cases() -> Vec<Case> {
         grids.extend(RULES.map(|(rule, _)| {
             let each = weights == "bf16" || rule == "transpose";
             let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
-            // The first case of three tokens is the one that is repeated, for each set of keys; `simple` takes so many rows only
-            // without products.
-            let grid = grid.when(rule != "transpose", |grid| grid.random("swap", (full(3), swap)));
+            // `simple` takes so many rows only without products.
+            let grid = grid.when(rule != "transpose", |grid| grid.large("swap", (full(3), swap)));
             grid.random("small", (small, token))
         }));
         grids.push(
             grid(weights, "transpose")
                 .edges("ties", (full(1), maps))
                 .random("event", (full(1), event))
-                .random("event.b3", (full(3), event))
+                .large("event.b3", (full(3), event))
                 .random("event.b4", (full(4), event))
                 .random("events", (full(1), [2, 2, 0, 0, 0]))
                 .random("long", (long, token))

@@ -115,17 +115,15 @@ impl Cells<'_> {
                 let seed = self.data.seed().wrapping_add(draw);
                 let other = Data::new(seed, &NO_MODEL).with_checkpoint(self.data.checkpoint().ok());
                 let data = if draw == 0 { self.data } else { &other };
+                // Large addresses are no matter of numbers, and take a hundred times as long as a draw of a small case.
                 let mut case = Case {
                     timed: case.timed && draw == 0,
+                    large: case.large && draw == 0 && accumulator.is_none(),
                     ..case.clone()
                 };
                 case.keys
                     .extend(accumulator.map(|stated| (ACCUMULATOR, stated.to_string())));
-                let mut problem = operation.problem(&case, data, self.stop)?;
-                // Large addresses are no matter of numbers, and take a hundred times as long as a draw of a small case.
-                if let (Ok(problem), 1..) = (&mut problem, draw) {
-                    problem.large = false;
-                }
+                let problem = operation.problem(&case, data, self.stop)?;
                 if let Err(why) = &problem {
                     errln!("{op} case {}: {why}", case.name);
                 }

@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use super::Step;
+use crate::ops::data::element;
 use crate::ops::judge::{UNIT, bf16_error};
 
 /// Absolute error of products and exponentials below the normal numbers, per unit of the factor that they multiply.
@@ -79,7 +80,7 @@ impl Bounds {
         let values = sizes.value_heads();
         let [decay, relative] = self.decays[head * sizes.gates + key % sizes.gates];
         let key_head = head / values * sizes.heads + head % values / sizes.group;
-        let before = number(&step.state, step.size, at).abs();
+        let before = element(&step.state, step.size, at).abs();
         // α S, k dᵀ and their sum are rounded.
         let decayed = before * (decay * (relative + UNIT) + LEAST);
         let written = self.k[key_head * sizes.key + key].abs() * self.written[head * sizes.value + value];
@@ -125,7 +126,7 @@ impl Head<'_> {
                 } else {
                     key * values + value
                 };
-                let s = number(state, size, at);
+                let s = element(state, size, at);
                 let [decay, relative] = self.decays[key % self.decays.len()];
                 read += decay * s * k;
                 let error = s.abs() * (decay * (relative + norm + sum + 2.0 * UNIT) + LEAST) + LEAST;
@@ -143,14 +144,6 @@ impl Head<'_> {
             [written, 1.01 * o]
         });
         errors.collect()
-    }
-}
-
-fn number(state: &[u8], size: usize, at: usize) -> f64 {
-    match state[at * size..][..size] {
-        [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),
-        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]).into(),
-        _ => unreachable!("numbers of {size} bytes"),
     }
 }
 

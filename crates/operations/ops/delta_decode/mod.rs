@@ -15,63 +15,57 @@ use safetensors::Dtype;
 
 use bounds::Bounds;
 
-use super::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
+use super::data::{float_bytes, floats, round_to_bf16, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
-pub struct DeltaDecode;
+pub(super) const DELTA_DECODE: KernelOp = KernelOp {
+    name: "delta_decode",
+    doc: "runs one token through GDN or KDA: norms, gates, and an update of the states in place",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for DeltaDecode {
-    fn name(&self) -> &'static str {
-        "delta_decode"
-    }
+fn cases() -> Vec<Case> {
+    let of_layout = |kind, layout| ["f32", "bf16"].map(|state| of_type(kind, layout, state)).concat();
+    let of_kind = |kind| ["kv", "vk"].map(|layout| of_layout(kind, layout)).concat();
+    ["gdn", "kda"].into_iter().flat_map(of_kind).collect()
+}
 
-    fn doc(&self) -> &'static str {
-        "runs one token through GDN or KDA: norms, gates, and an update of the states in place"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let kinds = ["gdn", "kda"].into_iter();
-        let kinds = kinds.flat_map(|kind| ["kv", "vk"].map(|layout| (kind, layout)));
-        let kinds = kinds.flat_map(|(kind, layout)| ["f32", "bf16"].map(|state| (kind, layout, state)));
-        kinds
-            .flat_map(|(kind, layout, state)| cases(kind, layout, state))
-            .collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let step = Step::new(case, data);
-        let mut buffers = step.buffers();
-        let (o, state) = match case.key("layout") {
-            "vk" => step.want::<linear::Vk>(),
-            _ => step.want::<linear::Kv>(),
-        }?;
-        let states = 2 * step.taken().count() * step.sizes.matrix() * step.sizes.value_heads() * step.size;
-        let bytes = states + buffers.iter().map(Buffer::size).sum::<usize>();
-        let o_shape = [step.indices.len(), step.sizes.value_heads(), step.sizes.value];
-        let (pool, bound) = (step.pool(), step.bound as f32);
-        let batch = Batch::new("B", &["q", "k", "v", "gate", "beta", "indices", "o"]);
-        let batch = batch.together(case.dim("B"), &["slots"]);
-        let of_state = Arc::new(Bounds::new(step)?);
-        let of_o = of_state.clone();
-        let state = Judge::within(
-            "state",
-            pool.dtype,
-            &pool.shape,
-            state,
-            move |at, want| of_state.state(at, want),
-            WHY_STATE,
-        );
-        let o = Judge::within("o", Dtype::BF16, &o_shape, o, move |at, want| of_o.o(at, want), WHY_O);
-        buffers.push(pool);
-        Ok(Problem {
-            bytes: bytes as u64,
-            scalars: vec![("bound", Scalar::F32(bound))],
-            batch: Some(batch.pool("indices", "state", case.dim("slots"))),
-            ..Problem::new(buffers, vec![state.without_metrics(), o])
-        })
-    }
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let step = Step::new(case, data);
+    let mut buffers = step.buffers();
+    let (o, state) = match case.key("layout") {
+        "vk" => step.want::<linear::Vk>(),
+        _ => step.want::<linear::Kv>(),
+    }?;
+    let states = 2 * step.taken().count() * step.sizes.matrix() * step.sizes.value_heads() * step.size;
+    let bytes = states + buffers.iter().map(Buffer::size).sum::<usize>();
+    let o_shape = [step.indices.len(), step.sizes.value_heads(), step.sizes.value];
+    let (pool, bound) = (step.pool(), step.bound as f32);
+    let [tokens, slots] = case.sizes(["B", "slots"]);
+    let batch = Batch::new("B", &["q", "k", "v", "gate", "beta", "indices", "o"]);
+    let batch = batch.together(tokens, &["slots"]).pool("indices", "state", slots);
+    let of_state = Arc::new(Bounds::new(step)?);
+    let of_o = of_state.clone();
+    let state = Judge::within(
+        "state",
+        pool.dtype,
+        &pool.shape,
+        state,
+        move |at, want| of_state.state(at, want),
+        WHY_STATE,
+    );
+    let o = Judge::within("o", Dtype::BF16, &o_shape, o, move |at, want| of_o.o(at, want), WHY_O);
+    buffers.push(pool);
+    Ok(Problem {
+        bytes: bytes as u64,
+        scalars: vec![("bound", Scalar::F32(bound))],
+        batch: Some(batch),
+        ..Problem::new(buffers, vec![state.without_metrics(), o])
+    })
 }
 
 const WHY_STATE: &str = "f32 arithmetic: the decay errs by a few units of 2^-24 plus the error of its gate, which is \
@@ -80,7 +74,7 @@ const WHY_STATE: &str = "f32 arithmetic: the decay errs by a few units of 2^-24 
 const WHY_O: &str = "f32 arithmetic: q is multiplied by the errors of the state and summed over K products; half a step of \
                      bf16 is added; tokens without a state read 0";
 
-fn cases(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<Case> {
+fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<Case> {
     // `spare` is the number of slots of the pool that no token uses.
     let grid = |form, spare| {
         let dims = move |[b, h, g, k, v]: [i64; 5]| {
@@ -105,8 +99,8 @@ fn cases(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<C
             .timed("b32", [32, 64, 1, 128, 128])
             .timed("b256", [256, 64, 1, 128, 128]),
         grid(form, 2)
-            // The first case of three tokens is the one that is repeated: of two heads, so that more than 65,536 fit.
-            .random("pair", [3, 1, 2, 128, 128])
+            // Of two heads, so that more than 65,536 rows fit.
+            .large("pair", [3, 1, 2, 128, 128])
             .random("grouped", [3, 2, 3, 128, 128])
             .edges("edges", [11, 2, 2, 128, 128])
             .random("wide", [2, 3, 2, 64, 128])
@@ -141,7 +135,7 @@ impl Sizes {
 /// The inputs, rounded to the types that the kernels read.
 pub(super) struct Step {
     sizes: Sizes,
-    /// Whether the key dimension is contiguous in the states.
+    /// True if the key dimension is contiguous in the states.
     vk: bool,
     /// Bytes per element of the states.
     size: usize,
@@ -163,7 +157,7 @@ pub(super) struct Step {
 
 impl Step {
     pub fn new(case: &Case, data: &Data) -> Self {
-        let [tokens, heads, group, key, value] = ["B", "H", "G", "K", "V"].map(|dim| case.dim(dim));
+        let [tokens, heads, group, key, value] = case.sizes(["B", "H", "G", "K", "V"]);
         let kda = case.key("kind") == "kda";
         let gates = if kda { key } else { 1 };
         let sizes = Sizes {
@@ -233,10 +227,7 @@ impl Step {
             dt_bias,
             indices,
             users,
-            state: match case.key("state") {
-                "f32" => f32_bytes(&state),
-                _ => bf16_bytes(&state),
-            },
+            state: float_bytes(case.float_type("state"), &state),
         }
     }
 
@@ -250,7 +241,7 @@ impl Step {
         let Sizes { heads, key, value, .. } = self.sizes;
         let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
         let gates = [tokens, values, key];
-        let indices = self.indices.iter().flat_map(|index| (*index as i32).to_le_bytes());
+        let indices: Vec<i32> = self.indices.iter().map(|index| *index as i32).collect();
         vec![
             Buffer::bf16("q", &[tokens, heads, key], &self.q),
             Buffer::bf16("k", &[tokens, heads, key], &self.k),
@@ -259,7 +250,7 @@ impl Step {
             Buffer::bf16("beta", &[tokens, values], &self.beta),
             Buffer::f32("a_log", &[self.a_log.len()], &self.a_log),
             Buffer::f32("dt_bias", &[self.dt_bias.len()], &self.dt_bias),
-            Buffer::input("indices", Dtype::I32, &[tokens], indices.collect()),
+            Buffer::i32("indices", &[tokens], &indices),
             Buffer::output("o", Dtype::BF16, &[tokens, values, value]),
         ]
     }

@@ -16,7 +16,7 @@ pub struct Bounds {
 
 impl Bounds {
     pub fn new(prefill: &Prefill, case: &Case) -> Self {
-        let [n, heads, k, v, decays] = ["N", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
+        let [n, heads, k, v, decays] = case.sizes(["N", "HV", "K", "V", "G"]);
         let vk = case.dim("in_vk") == 1;
         let unit = (3 * k + 40) as f64 * UNIT;
         let scale = f64::from(prefill.scale());

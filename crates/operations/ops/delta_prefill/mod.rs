@@ -19,7 +19,7 @@ use safetensors::Dtype;
 use super::data::{round_to_bf16, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT};
-use super::{Batch, Buffer, Case, Data, Inputs, Op, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
 /// Relative root-mean-square error that published kernels with bf16 operands stay within. Rounding the operands alone gives
 /// 4·10⁻³ to 5·10⁻³ at every length.
@@ -28,60 +28,56 @@ pub(super) const BAR: f64 = 1e-2;
 /// Lengths of sequences around multiples of the chunk length.
 const LENGTHS: [usize; 7] = [0, 1, 63, 64, 65, 0, 130];
 
-pub struct DeltaPrefill;
+pub(super) const DELTA_PREFILL: KernelOp = KernelOp {
+    name: "delta_prefill",
+    doc: "runs packed sequences through GDN or KDA; initial and final states are in [K, V] or [V, K]",
+    cases,
+    problem,
+    ..KernelOp::NONE
+};
 
-impl Op for DeltaPrefill {
-    fn name(&self) -> &'static str {
-        "delta_prefill"
-    }
+fn cases() -> Vec<Case> {
+    ["gdn", "kda"].into_iter().flat_map(of_type).collect()
+}
 
-    fn doc(&self) -> &'static str {
-        "runs packed sequences through GDN or KDA; initial and final states are in [K, V] or [V, K]"
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        ["gdn", "kda"].into_iter().flat_map(cases).collect()
-    }
-
-    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        let prefill = Prefill::new(case, data);
-        let [t, heads, dim] = ["T", "HV", "V"].map(|dim| case.dim(dim));
-        let buffers = prefill.buffers(case);
-        let Want { o, reads, state } = prefill.want(case)?;
-        let matrix = case.dim("K") * dim;
-        let [state_shape, o_shape] = [prefill.state_shape(case, "out_vk"), vec![t, heads, dim]];
-        let o_dtype = dtype(case);
-        let judges = match case.key("dtype") {
-            "f32" => {
-                let Bounds {
-                    o: of_o,
-                    state: of_state,
-                } = Bounds::new(&prefill, case);
-                let vk = case.dim("out_vk") == 1;
-                let column = move |at: usize| if vk { at / (matrix / dim) % dim } else { at % dim };
-                let of_state = move |at: usize, _| of_state[at / matrix * dim + column(at)];
-                vec![
-                    Judge::within("o", o_dtype, &o_shape, o, move |at, _| of_o[at], WHY),
-                    Judge::within("final", Dtype::F32, &state_shape, state, of_state, WHY),
-                ]
-            }
-            _ => {
-                let judge_o = judge_o("o", &prefill, o, reads);
-                let of_state = match is_carried(case) {
-                    true => Judge::within("final", Dtype::F32, &state_shape, state, carried(t), WHY_CARRIED),
-                    false => judge_states("final", &state_shape, state),
-                };
-                vec![judge_o, of_state]
-            }
-        };
-        Ok(Problem {
-            // The state is read for k and for q, and updated.
-            flops: (6 * t * heads * matrix) as u64,
-            scalars: vec![("scale", Scalar::F32(prefill.scale()))],
-            batch: Some(batch(case)),
-            ..Problem::new(buffers, judges)
-        })
-    }
+fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
+    let prefill = Prefill::new(case, data);
+    let [t, heads, dim] = case.sizes(["T", "HV", "V"]);
+    let buffers = prefill.buffers(case);
+    let Want { o, reads, state } = prefill.want(case)?;
+    let matrix = case.dim("K") * dim;
+    let [state_shape, o_shape] = [prefill.state_shape(case, "out_vk"), vec![t, heads, dim]];
+    let o_dtype = case.float_type("dtype");
+    let judges = match case.key("dtype") {
+        "f32" => {
+            let Bounds {
+                o: of_o,
+                state: of_state,
+            } = Bounds::new(&prefill, case);
+            let vk = case.dim("out_vk") == 1;
+            let column = move |at: usize| if vk { at / (matrix / dim) % dim } else { at % dim };
+            let of_state = move |at: usize, _| of_state[at / matrix * dim + column(at)];
+            vec![
+                Judge::within("o", o_dtype, &o_shape, o, move |at, _| of_o[at], WHY),
+                Judge::within("final", Dtype::F32, &state_shape, state, of_state, WHY),
+            ]
+        }
+        _ => {
+            let judge_o = judge_o("o", &prefill, o, reads);
+            let of_state = match is_carried(case) {
+                true => judge_carried("final", &state_shape, state, t),
+                false => judge_states("final", &state_shape, state),
+            };
+            vec![judge_o, of_state]
+        }
+    };
+    Ok(Problem {
+        // The state is read for k and for q, and updated.
+        flops: (6 * t * heads * matrix) as u64,
+        scalars: vec![("scale", Scalar::F32(prefill.scale()))],
+        batch: Some(batch(case)),
+        ..Problem::new(buffers, judges)
+    })
 }
 
 /// Sequences, which have their tokens one behind the other; their lengths differ.
@@ -94,13 +90,12 @@ fn batch(case: &Case) -> Batch {
 
 const WHY: &str = "f32 arithmetic: a step does not increase existing errors and adds at most (3 K + 40) units of 2^-24 of \
                    the state's column and of |v|";
-/// Why [`BAR`] has its value.
-pub(super) const WHY_BAR: &str = "products in bf16: published kernels stay within a root-mean-square error of 1e-2 over a \
+/// The reason for [`BAR`].
+const WHY_BAR: &str = "products in bf16: published kernels stay within a root-mean-square error of 1e-2 over a \
                                   sequence and head; rounding the operands alone gives 4e-3 to 5e-3";
 
-fn cases(gate: &'static str) -> Vec<Case> {
-    // T, H, HV, K, V; whether the initial and the final states are in [V, K]. Of the cases of the same keys, the first of three
-    // sequences is the one that is repeated: where they are short, states are large, and where they are long, tokens.
+fn of_type(gate: &'static str) -> Vec<Case> {
+    // T, H, HV, K, V; 1 for initial and for final states in [V, K]. Repeated short sequences make states large, long ones tokens.
     let grid = |dtype, sequences| {
         let dims = move |([t, h, hv, k, v], [input, out]): ([i64; 5], [i64; 2])| {
             let varied = t == LENGTHS.iter().sum::<usize>() as i64;
@@ -136,7 +131,7 @@ fn cases(gate: &'static str) -> Vec<Case> {
     let all = LENGTHS.iter().sum::<usize>() as i64;
     let (large, small) = ([8192, 64, 64, 128, 128], [64, 64, 64, 128, 128]);
     let (lengths, grouped) = ([all, 2, 2, 128, 128], [all, 2, 6, 24, 40]);
-    let long = grid("bf16", "long").random("long", ([3 * 333, 1, 1, 128, 128], [0, 1]));
+    let long = grid("bf16", "long").large("long", ([3 * 333, 1, 1, 128, 128], [0, 1]));
     let carried = grid("bf16", "carried").edges("carried", ([17 * 64 + 5, 2, 2, 128, 128], [0, 1]));
     let many = grid("bf16", "many").edges("many", ([70 * 3, 1, 1, 128, 128], [0, 1]));
     let bf16 = grid("bf16", "short")
@@ -144,7 +139,7 @@ fn cases(gate: &'static str) -> Vec<Case> {
         .timed("t8192.kv_to_vk", (large, [0, 1]))
         .timed("t64.kv", (small, [0, 0]))
         .timed("t64.kv_to_vk", (small, [0, 1]))
-        .random("lengths.kv", (lengths, [0, 0]))
+        .large("lengths.kv", (lengths, [0, 0]))
         .random("lengths.kv_to_vk", (lengths, [0, 1]))
         .random("lengths.vk_to_kv", (lengths, [1, 0]))
         .edges("edges", (lengths, [1, 1]))
@@ -152,18 +147,10 @@ fn cases(gate: &'static str) -> Vec<Case> {
         .random("t777", ([777, 1, 1, 128, 128], [1, 1]))
         .random("grouped", (grouped, [0, 1]));
     let f32 = grid("f32", "short")
-        .random("grouped", (grouped, [0, 1]))
+        .large("grouped", (grouped, [0, 1]))
         .random("lengths", (lengths, [1, 0]))
         .edges("edges", (lengths, [0, 0]));
     [bf16.done(), long.done(), many.done(), carried.done(), f32.done()].concat()
-}
-
-/// Type of q, k, v and o.
-fn dtype(case: &Case) -> Dtype {
-    match case.key("dtype") {
-        "bf16" => Dtype::BF16,
-        _ => Dtype::F32,
-    }
 }
 
 /// The judgement of outputs `[T, HV, V]` in bf16: the groups are the sequences and heads.
@@ -192,19 +179,20 @@ pub(super) fn groups(rows: usize, group: impl Fn(usize) -> usize) -> Vec<u32> {
     (0..rows).map(|row| group(row) as u32).collect()
 }
 
-/// Whether states are only decayed.
+/// True if states are only decayed.
 pub(super) fn is_carried(case: &Case) -> bool {
     case.keys.iter().any(|(_, value)| value == "carried")
 }
 
-/// The bound of a state that is only decayed, in each of `tokens` steps or once in a chunk of them.
-pub(super) fn carried(tokens: usize) -> impl Fn(usize, f64) -> f64 {
-    move |_, want| 12.0 * UNIT * tokens as f64 * want.abs() + 1e-37
+/// The judgement of states that are only decayed, in each of `tokens` steps or once in a chunk of them.
+pub(super) fn judge_carried(output: &'static str, shape: &[usize], states: Vec<f64>, tokens: usize) -> Judge {
+    let bound = move |_, want: f64| 12.0 * UNIT * tokens as f64 * want.abs() + 1e-37;
+    Judge::within(output, Dtype::F32, shape, states, bound, WHY_CARRIED)
 }
 
-pub(super) const WHY_CARRIED: &str = "β is 0, so a state is only decayed: a step's exponential errs by at most 8 units of 2^-24, \
-                           its argument, a sum of at most 64 numbers that are small, by less than 2, and a product by 1; one number is \
-                           -12, and its sum errs by less than 800, once, where steps are more than a thousand";
+const WHY_CARRIED: &str = "β is 0, so a state is only decayed: a step's exponential errs by at most 8 units of 2^-24, its argument, a \
+                           sum of at most 64 numbers that are small, by less than 2, and a product by 1; one number is -12, and \
+                           its sum errs by less than 800, once, where steps are more than a thousand";
 
 /// Inputs, rounded to the types in which they are stored.
 pub(super) struct Prefill {
@@ -221,7 +209,7 @@ pub(super) struct Prefill {
 impl Prefill {
     /// Uses the lengths above if T is their sum, else N sequences of equal length.
     pub fn new(case: &Case, data: &Data) -> Self {
-        let [t, n, h, hv, k, v, decays] = ["T", "N", "H", "HV", "K", "V", "G"].map(|dim| case.dim(dim));
+        let [t, n, h, hv, k, v, decays] = case.sizes(["T", "N", "H", "HV", "K", "V", "G"]);
         let lengths = match t == LENGTHS.iter().sum::<usize>() {
             true => LENGTHS.to_vec(),
             false => vec![t / n; n],
@@ -264,7 +252,7 @@ impl Prefill {
         prefill
     }
 
-    /// Decays that leave a third of a state after a thousand tokens, but for one that leaves e^-12, and β of 0.
+    /// Sets decays that leave a third of a state after a thousand tokens, one that leaves e^-12, and β of 0.
     fn carried(&mut self) {
         self.g.data.iter_mut().for_each(|g| *g *= 2f32.powi(-10));
         let tokens = self.starts[self.starts.len() - 1];
@@ -273,7 +261,7 @@ impl Prefill {
         self.beta.data.fill(0.0);
     }
 
-    /// Tokens of zeros, of large and of small numbers; decays of 0, alone and many in a row, and decays of 1; β of 0 and 1.
+    /// Sets tokens of zeros, of large and of small numbers; decays of 0, single and many in a row, and decays of 1; β of 0 and 1.
     fn edges(&mut self) {
         let decays = [-20.0, -88.0, -104.5, -320.0, -1e4, 0.0];
         for (at, g) in self.g.data.iter_mut().enumerate() {
@@ -293,7 +281,7 @@ impl Prefill {
                 5 => rows(&mut self.v, token, 0.0),
                 6 => rows(&mut self.k, token, 2f32.powi(40)),
                 7 => rows(&mut self.q, token, 2f32.powi(-12)),
-                // The square of such a norm is about as large as what is added to it.
+                // The square of such a norm is about as large as the ε that is added to it.
                 11 => rows(&mut self.k, token, 2f32.powi(-13)),
                 8 => rows(&mut self.beta, token, 0.0),
                 9 => rows(&mut self.g, token, 0.0),
@@ -308,7 +296,7 @@ impl Prefill {
     }
 
     pub fn state_shape(&self, case: &Case, layout: &str) -> Vec<usize> {
-        let [n, hv, k, v] = ["N", "HV", "K", "V"].map(|dim| case.dim(dim));
+        let [n, hv, k, v] = case.sizes(["N", "HV", "K", "V"]);
         match case.dim(layout) {
             1 => vec![n, hv, v, k],
             _ => vec![n, hv, k, v],
@@ -316,19 +304,15 @@ impl Prefill {
     }
 
     pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
-        let values = |name, x: &Tensor<f32>| match case.key("dtype") {
-            "bf16" => Buffer::bf16(name, &x.shape, &x.data),
-            _ => Buffer::f32(name, &x.shape, &x.data),
-        };
-        let (index, starts): (_, Vec<u8>) = match case.dim("index") {
-            4 => (
-                Dtype::I32,
-                self.starts.iter().flat_map(|x| (*x as i32).to_le_bytes()).collect(),
-            ),
-            _ => (
-                Dtype::I64,
-                self.starts.iter().flat_map(|x| (*x as i64).to_le_bytes()).collect(),
-            ),
+        let dtype = case.float_type("dtype");
+        let values = |name, x: &Tensor<f32>| Buffer::floats(name, dtype, &x.shape, &x.data);
+        let (shape, starts) = ([self.starts.len()], self.starts.iter());
+        let starts = match case.dim("index") {
+            4 => Buffer::i32("starts", &shape, &starts.map(|start| *start as i32).collect::<Vec<_>>()),
+            _ => {
+                let bytes = starts.flat_map(|start| (*start as i64).to_le_bytes());
+                Buffer::input("starts", Dtype::I64, &shape, bytes.collect())
+            }
         };
         vec![
             values("q", &self.q),
@@ -337,13 +321,13 @@ impl Prefill {
             Buffer::f32("g", &self.g.shape, &self.g.data),
             Buffer::f32("beta", &self.beta.shape, &self.beta.data),
             Buffer::f32("initial", &self.initial.shape, &self.initial.data),
-            Buffer::input("starts", index, &[self.starts.len()], starts),
-            Buffer::output("o", dtype(case), &self.v.shape),
+            starts,
+            Buffer::output("o", dtype, &self.v.shape),
             Buffer::output("final", Dtype::F32, &self.state_shape(case, "out_vk")),
         ]
     }
 
-    /// What is expected, the final states in their layout.
+    /// The expected results, the final states in their layout.
     pub fn want(&self, case: &Case) -> Result<Want, String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(wide);
         linear::l2_normalize(&mut q, linear::L2_EPS);
@@ -394,11 +378,11 @@ impl Prefill {
     }
 }
 
-/// What is expected of a prefill.
+/// The expected results of a prefill.
 pub(super) struct Want {
     /// `[T, HV, V]`.
     pub o: Vec<f64>,
-    /// The mean square of what an average query would read in the place of each row of o, `[T, HV]`.
+    /// The mean square of the numbers that an average query would read in the place of each row of o, `[T, HV]`.
     pub reads: Vec<f64>,
     /// The final states.
     pub state: Vec<f64>,

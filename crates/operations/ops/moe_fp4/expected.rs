@@ -3,89 +3,53 @@
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use reference::Bounded;
-use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
 use super::super::Outputs;
-use super::super::data::{f32_values, float_bytes};
-use super::super::fp4_gemm::factor;
-use super::super::judge::{Judge, Part, UNIT};
-use super::super::sums::{Summed, Sums};
-use super::{LIMIT, Matrices, Routed, WHY};
+use super::super::data::f32_values;
+use super::super::judge::{Judge, Part};
+use super::super::routed::Routed;
+use super::super::sums::{Summed, Sums, bf16_factors};
+use super::super::swiglu::{activated, error};
+use super::{Matrices, WHY};
 use ulplab_core::accumulator::Factor;
 
-pub(super) fn factors(x: &[f32]) -> Vec<Factor> {
-    x.par_iter().map(|x| factor(*x)).collect()
-}
-
-/// What lies between the products, `[B, K + 1, I]`, and the errors of f32 arithmetic, which are 0 where no expert is.
-///
-/// Those of [`super::swiglu`], and the weight's: one product more.
-pub(super) fn hidden(routed: &Routed, gate_up: &Matrices, x: &[Factor], inner: usize) -> (Vec<f64>, Vec<f64>) {
-    let dim = gate_up.shape[1];
-    let rows = x.len() / dim;
-    let (mut want, mut error) = (
-        vec![0.0; rows * (routed.k + 1) * inner],
-        vec![0.0; rows * (routed.k + 1) * inner],
-    );
+/// Numbers between the products, `[B, K + 1, I]`: what `each` makes of the products of a gate and an up and of the router's weight. They
+/// are 0 where no expert is.
+pub(super) fn hidden<N: Summed, T: Clone + Default>(
+    sums: Sums,
+    routed: &Routed,
+    gate_up: &Matrices,
+    x: &[f32],
+    each: impl Fn([N; 2], f32) -> T,
+) -> Vec<T> {
+    let ([halves, dim], slots) = (gate_up.shape, routed.k + 1);
+    let (x, inner) = (bf16_factors(x), halves / 2);
+    let mut all = vec![T::default(); x.len() / dim * slots * inner];
     for (expert, places) in routed.places.iter().enumerate() {
-        let tokens: Vec<&[Factor]> = places
-            .iter()
-            .map(|place| &x[place / (routed.k + 1) * dim..][..dim])
-            .collect();
-        let sums = gate_up.products::<f32>(Sums::Defined, expert, &tokens);
+        let tokens = places.iter().map(|place| &x[place / slots * dim..][..dim]);
+        let products: Vec<N> = gate_up.products(sums, expert, &tokens.collect::<Vec<_>>());
         for (token, place) in places.iter().enumerate() {
-            let weight = f64::from(routed.weight(*place));
+            let weight = routed.weight(*place);
+            let product = |row: usize| products[row * places.len() + token];
             for unit in 0..inner {
-                let sum = |row: usize| f64::from(sums[row * places.len() + token]);
-                let (gate, up) = (sum(unit), sum(inner + unit));
-                let at = place * inner + unit;
-                (want[at], error[at]) = between([gate, up], weight, f64::from(LIMIT));
-            }
-        }
-    }
-    (want, error)
-}
-
-/// The same of a kernel with other sums: the reference runs on numbers with their errors.
-pub(super) fn hidden_of(sums: Sums, routed: &Routed, gate_up: &Matrices, x: &[Factor], inner: usize) -> Vec<Bounded> {
-    let dim = gate_up.shape[1];
-    let mut all = vec![Bounded::default(); x.len() / dim * (routed.k + 1) * inner];
-    for (expert, places) in routed.places.iter().enumerate() {
-        let tokens: Vec<&[Factor]> = places
-            .iter()
-            .map(|place| &x[place / (routed.k + 1) * dim..][..dim])
-            .collect();
-        let products: Vec<Bounded> = gate_up.products(sums, expert, &tokens);
-        for (token, place) in places.iter().enumerate() {
-            let weight = Bounded::exact(routed.weight(*place));
-            for unit in 0..inner {
-                let sum = |row: usize| products[row * places.len() + token];
-                let limit = Bounded::exact(LIMIT);
-                all[place * inner + unit] = swiglu(sum(unit), sum(inner + unit), limit) * weight;
+                all[place * inner + unit] = each([product(unit), product(inner + unit)], weight);
             }
         }
     }
     all
 }
 
-/// What lies between the products of a gate and an up, and the error of f32 arithmetic, before it is rounded to bfloat16.
-pub fn between([gate, up]: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
-    let y = swiglu(gate, up, limit) * weight;
-    let lost = if gate < -87.0 {
-        89.0 * 2f64.powi(-125) * limit
-    } else {
-        0.0
-    };
-    let units = 13.0 + 2.0 * gate.abs().min(200.0);
-    (
-        y,
-        units * UNIT * y.abs() + (2f64.powi(-146) + lost) * (weight.abs() + 1.0),
-    )
+/// The number between the products of a gate and an up, and the error of f32 arithmetic before rounding to bfloat16. The error is that of
+/// [`swiglu`](super::super::swiglu) and of the product with the weight.
+pub fn between(products: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
+    let (y, lost) = activated(products, limit);
+    let y = y * weight;
+    let least = (2f64.powi(-146) + lost) * (weight.abs() + 1.0);
+    (y, error(13.0, products[0], y) + least)
 }
 
-/// Judges y by the numbers between the products that were found.
+/// Judges y given the kernel's own numbers between the products.
 pub(super) fn parts(
     sums: Sums,
     routed: &Arc<Routed>,
@@ -95,20 +59,14 @@ pub(super) fn parts(
 ) -> impl Fn(&Outputs) -> Vec<Part> + Send + Sync + 'static {
     let (routed, down) = (Arc::clone(routed), Arc::clone(down));
     move |outputs| {
-        let hidden = factors(&f32_values(outputs.get("hidden"), 2));
-        let y: Vec<f32> = combined(Sums::Defined, &routed, &down, &hidden, [rows, dim]);
-        let equal = Judge::equal("y", out, &[rows, dim], float_bytes(out, &y), WHY).any_nan(0..dim);
+        let hidden = bf16_factors(&f32_values(outputs.get("hidden"), 2));
+        let defined = combined(Sums::Defined, &routed, &down, &hidden, [rows, dim]);
         let numbers = || combined(sums, &routed, &down, &hidden, [rows, dim]);
-        let judges = sums.judges(equal, numbers).unwrap_or_else(|why| {
-            // Numbers between the products that a right kernel cannot have: none is right.
-            vec![Judge::within(
-                "y",
-                out,
-                &[rows, dim],
-                vec![f64::NAN; rows * dim],
-                |_, _| 0.0,
-                why,
-            )]
+        let judges = sums.judges(("y", out, [rows, dim]), &defined, numbers, WHY);
+        let judges = judges.unwrap_or_else(|why| {
+            // A right kernel cannot have these numbers between the products, so no y is right.
+            let nan = vec![f64::NAN; rows * dim];
+            vec![Judge::within("y", out, &[rows, dim], nan, |_, _| 0.0, why)]
         });
         judges
             .into_iter()

@@ -81,6 +81,7 @@ impl OwnCase {
             dims: template.map_or_else(Vec::new, |case| case.dims.clone()),
             inputs,
             timed: self.timed,
+            large: false,
         };
         case.keys.extend(self.scalars(&parameters)?);
         case.dims

@@ -1,34 +1,13 @@
 //! Sources of the inputs of a user's operation.
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use ulplab_core::formats::{E4M3, E5M2};
 use ulplab_core::tensorfile::Tensor;
 use ulplab_operations::ops::Data;
-
-/// Types that tensors of a user's operation may have.
-pub const DTYPES: &[(&str, Dtype)] = &[
-    ("f64", Dtype::F64),
-    ("f32", Dtype::F32),
-    ("bf16", Dtype::BF16),
-    ("f16", Dtype::F16),
-    ("f8_e4m3", Dtype::F8_E4M3),
-    ("f8_e5m2", Dtype::F8_E5M2),
-    ("i64", Dtype::I64),
-    ("i32", Dtype::I32),
-    ("i16", Dtype::I16),
-    ("i8", Dtype::I8),
-    ("u8", Dtype::U8),
-];
-
-/// The type of that name.
-pub fn dtype(name: &str) -> Option<Dtype> {
-    DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
-}
+use ulplab_operations::ops::data::{is_real, number_bytes};
 
 /// Source of the numbers of an input. They are rounded to its type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -107,19 +86,17 @@ impl Values {
                 rows.into_iter().map(f64::from).collect()
             }
         };
-        Ok(values.into_par_iter().flat_map_iter(|x| real_bytes(x, dtype)).collect())
+        Ok(values
+            .into_par_iter()
+            .flat_map_iter(|x| number_bytes(x, dtype))
+            .collect())
     }
-}
-
-pub fn is_real(dtype: Dtype) -> bool {
-    use Dtype::*;
-    matches!(dtype, F64 | F32 | BF16 | F16 | F8_E4M3 | F8_E5M2)
 }
 
 /// The numbers of a tensor, exactly; of integers to 53 bits.
 ///
 /// # Panics
-/// When the type is none of [`DTYPES`].
+/// If the type is none of [`DTYPES`](ulplab_operations::ops::data::DTYPES).
 pub fn numbers(name: &str, dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Vec<f64> {
     let tensor = Tensor {
         name,
@@ -150,21 +127,8 @@ fn holds(dtype: Dtype) -> [i64; 2] {
 
 fn whole_bytes(x: i128, dtype: Dtype) -> Vec<u8> {
     match dtype {
-        dtype if is_real(dtype) => real_bytes(x as f64, dtype),
+        dtype if is_real(dtype) => number_bytes(x as f64, dtype),
         dtype => x.to_le_bytes()[..dtype.bitsize() / 8].to_vec(),
-    }
-}
-
-fn real_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
-    // Draws are in f32, except for f64; their rounding to the type is arbitrary.
-    let narrow = x as f32;
-    match dtype {
-        Dtype::F64 => x.to_le_bytes().into(),
-        Dtype::BF16 => bf16::from_f32(narrow).to_le_bytes().into(),
-        Dtype::F16 => f16::from_f32(narrow).to_le_bytes().into(),
-        Dtype::F8_E4M3 => vec![E4M3.encode(narrow) as u8],
-        Dtype::F8_E5M2 => vec![E5M2.encode(narrow) as u8],
-        _ => narrow.to_le_bytes().into(),
     }
 }
 

@@ -7,9 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::case::shape_of;
-use super::draw::{DTYPES, Values, dtype};
+use super::draw::Values;
 use crate::backend::program::TIMEOUT;
 use ulplab_core::error::did_you_mean;
+use ulplab_operations::ops::data::{DTYPES, dtype_named};
 use ulplab_operations::ops::judge::is_number;
 use ulplab_operations::ops::{Case, Parameters, Range};
 
@@ -287,7 +288,7 @@ pub fn largest(dtype: Dtype) -> f64 {
 }
 
 fn known_dtype(name: &str) -> Result<Dtype, String> {
-    dtype(name).ok_or_else(|| {
+    dtype_named(name).ok_or_else(|| {
         let names = || DTYPES.iter().map(|(name, _)| *name);
         let hint = did_you_mean(name, names());
         let all = names().collect::<Vec<_>>().join(", ");
@@ -301,5 +302,5 @@ fn known_dtype(name: &str) -> Result<Dtype, String> {
 /// When the operation was not checked.
 pub fn type_of(stated: &Option<String>, case: &Case) -> Dtype {
     let name = stated.as_deref().unwrap_or_else(|| case.key("dtype"));
-    dtype(name).expect("types are checked")
+    dtype_named(name).expect("types are checked")
 }

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use safetensors::Dtype;
 
 use super::case::shape_of;
-use super::draw::{Values, is_real, numbers};
+use super::draw::{Values, numbers};
 use super::own::{Bound, Output, OwnOp, expressions, largest, type_of};
 use crate::backend::program::{Mode, Program};
 use ulplab_core::error::{Error, Result};
+use ulplab_operations::ops::data::is_real;
 use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
 
