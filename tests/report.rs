@@ -19,7 +19,7 @@ mod sharing;
 #[path = "report/shown.rs"]
 mod shown;
 #[path = "report/store.rs"]
-mod store;
+pub mod store;
 #[path = "report/synthetic.rs"]
 mod synthetic;
 #[path = "report/texts.rs"]

@@ -85,7 +85,7 @@ pub fn metrics(
         let wrong = format!("ulp: got is {got}, want is {want}, expected the same type, one of {types}");
         return Err(PyTypeError::new_err(wrong));
     }
-    let measured = pool::run(py, || {
+    let measured: Result<Vec<Option<f64>>, String> = pool::run(py, || {
         let (got_numbers, want_numbers) = (numbers::widened(got)?, numbers::widened(want)?);
         let pair = OnceCell::new();
         let one = |name: &String| match (name.as_str(), want.shape.last()) {
@@ -105,7 +105,7 @@ pub fn metrics(
         };
         names.iter().map(one).collect()
     });
-    measured.map_err(|why: String| wrong(why))
+    measured.map_err(wrong)
 }
 
 /// The number of the largest of `draws` numbers that may lie above a threshold which has that rate of false alarms at most, with this

@@ -84,7 +84,7 @@ fn odd() -> Run {
 }
 
 /// The rows of a Parquet file.
-fn rows(path: &Path) -> Vec<Row> {
+pub fn rows(path: &Path) -> Vec<Row> {
     let reader = SerializedFileReader::new(fs::File::open(path).unwrap()).unwrap();
     reader.get_row_iter(None).unwrap().map(Result::unwrap).collect()
 }
@@ -143,7 +143,7 @@ fn phase(row: &Row) -> Phase {
     }
 }
 
-fn record(row: &Row) -> Record {
+pub fn record(row: &Row) -> Record {
     let worst = index(row).map(|index| Worst {
         index,
         want: float(row, "worst_want").unwrap(),
@@ -168,7 +168,7 @@ fn record(row: &Row) -> Record {
     }
 }
 
-fn summary(row: &Row) -> Summary {
+pub fn summary(row: &Row) -> Summary {
     let (text, float) = (|name| text(row, name).unwrap(), |name| float(row, name).unwrap());
     Summary {
         recipe: text("recipe"),

@@ -6,7 +6,8 @@ mod runs;
 use std::path::Path;
 
 use runs::Tables;
-use ulplab::run::store::{read_records, read_summaries};
+
+use crate::report::store::{record, rows, summary};
 
 #[test]
 fn tables_of_a_stored_run_are_its_files() {
@@ -34,10 +35,11 @@ fn tables_of_an_incomplete_run_are_those_of_its_finished_cells() {
         missing,
         Some("2 of 4 cells are missing, the first is 'bf16/local/draw-2'")
     );
-    let mut all = read_records(&stored.join("records.parquet")).unwrap();
+    let records = |file: &Path| -> Vec<_> { rows(file).iter().map(record).collect() };
+    let mut all = records(&stored.join("records.parquet"));
     all.retain(|record| record.window == "draw-1");
-    assert_eq!(read_records(&tables.records).unwrap(), all);
-    let summaries = read_summaries(&tables.summaries).unwrap();
+    assert_eq!(records(&tables.records), all);
+    let summaries: Vec<_> = rows(&tables.summaries).iter().map(summary).collect();
     assert!(!summaries.is_empty() && summaries.iter().all(|summary| summary.windows == 1));
     let made = tables.records.clone();
     drop(tables);

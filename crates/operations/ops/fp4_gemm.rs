@@ -17,7 +17,7 @@ use super::data::round_to_bf16;
 use super::edges::Edge::{Last, One, Random, Zeros};
 use super::edges::{self, Edge};
 use super::grid::Grid;
-pub(super) use super::sums::factor;
+use super::sums::factor;
 use super::sums::{Summed, Sums, bf16_factors};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 use ulplab_core::accumulator::{Factor, WGMMA_BF16};

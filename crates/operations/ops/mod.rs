@@ -327,7 +327,7 @@ pub enum Scalar {
 /// Operations on a user's tensors that have cases, on which programs can be judged, too.
 pub fn of_tensors() -> impl Iterator<Item = &'static dyn Op> {
     let with_cases = OPERATIONS.iter().filter(|operation| operation.cases.is_some());
-    with_cases.map(|operation| *operation as &dyn Op)
+    with_cases.map(|operation| operation as &dyn Op)
 }
 
 /// The case of an operation called `name`; the error names the nearest.

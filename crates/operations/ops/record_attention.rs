@@ -339,8 +339,9 @@ fn late_nan(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
 
 /// The expected numbers of a head of a row, and their bounds.
 pub struct Head {
+    /// The expected numbers.
     pub want: Vec<f64>,
-    /// How far each may be off.
+    /// Their bounds.
     pub bounds: Vec<f64>,
     /// Σ p² k² over keys and channels: the squares of the numbers that are rounded before the second product.
     energy: f64,

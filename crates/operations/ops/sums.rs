@@ -163,7 +163,7 @@ impl Summed for Bounded {
 }
 
 /// The factor of a number of bfloat16.
-pub(super) fn factor(x: f32) -> Factor {
+pub fn factor(x: f32) -> Factor {
     Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
 }
 

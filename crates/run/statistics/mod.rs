@@ -1,7 +1,7 @@
 //! Statistical tests and limits. `docs/gates.md` says which one answers which question, and what each assumes; `tests/statistics.rs`
 //! measures their rates of error.
 
-mod binomial;
+pub mod binomial;
 mod limit;
 mod median;
 pub mod net;

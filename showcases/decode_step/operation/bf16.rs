@@ -24,12 +24,12 @@ use super::weights::Source;
 use super::{EPS, STREAMS, WHY};
 use ulplab_core::accumulator::Factor;
 use ulplab_operations::ops::data::{exact, f32_values, round_to_bf16};
-use ulplab_operations::ops::fp4_gemm::{factor, product, weights};
+use ulplab_operations::ops::fp4_gemm::{product, weights};
 use ulplab_operations::ops::judge::{Judge, Part, bf16_error};
 use ulplab_operations::ops::moe_fp4::between;
 use ulplab_operations::ops::record_attention::attend;
 use ulplab_operations::ops::stored::{Matrices, Storage};
-use ulplab_operations::ops::sums::Sums;
+use ulplab_operations::ops::sums::{Sums, factor};
 use ulplab_operations::ops::{Batch, Buffer, Outputs};
 
 const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, given the row and its experts; f32 arithmetic then errs by at most \

@@ -270,7 +270,9 @@ fn short(judge: &Judge) -> String {
             format!("equal bytes{also}{any}")
         }
         Rule::Within { together, .. } => {
-            let more = together.as_ref().map_or("", |_| "; all errors are judged together, too");
+            let more = together
+                .as_ref()
+                .map_or("", |_| "; all errors are judged together, too");
             format!("each element within its own bound{more}")
         }
         Rule::Rms(rms) => format!(
