@@ -13,6 +13,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two lines where no bar can be shown.
 const INTERVAL: Duration = Duration::from_secs(30);
 
+/// Returns a bar with that template, on standard error if it is `shown`; `all` is its length.
+pub fn bar(all: Option<usize>, template: &str, shown: bool) -> ProgressBar {
+    let target = match shown {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::with_draw_target(all.map(|all| all as u64), target).with_style(style)
+}
+
 /// A line on standard error twice a minute that says how far a bar is, while no terminal shows the bar. It ends when this is
 /// dropped.
 pub struct Lines(Option<Sender<()>>);
@@ -72,9 +82,8 @@ pub struct Progress {
 impl Progress {
     /// A bar of `elements`, which appears after two seconds, unless it is `hidden` or standard error is no terminal.
     pub fn new(elements: usize, hidden: bool) -> Self {
-        let style = ProgressStyle::with_template("{bar:40} {percent:>3} %  {elapsed} (about {eta} left)  {msg}");
-        let bar = ProgressBar::with_draw_target(Some(elements as u64), ProgressDrawTarget::hidden())
-            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let template = "{bar:40} {percent:>3} %  {elapsed} (about {eta} left)  {msg}";
+        let bar = bar(Some(elements), template, false);
         Self {
             lines: Lines::new(&bar, "elements", hidden),
             bar,

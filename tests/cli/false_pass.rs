@@ -103,7 +103,7 @@ fn windows_that_overlap_are_refused() {
             "{offset}: {}",
             stderr(&output)
         );
-        let words = "share text, so they are no independent samples; expected offsets at least 136 bytes apart";
+        let words = "share text, so they are not independent; expected offsets at least 136 bytes apart";
         assert_eq!(
             stderr(&output).contains(words),
             overlaps,

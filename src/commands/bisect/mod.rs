@@ -15,14 +15,14 @@ pub mod search;
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use reference::paths::Model;
 
 use super::sweep::{self, Prepared, Question, SweepArgs};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Rule};
 use crate::json;
-use crate::progress::Lines;
+use crate::progress::{self, Lines};
 use crate::run::Run;
 use crate::run::folder::Folder;
 use crate::run::plan::REFERENCE;
@@ -249,11 +249,9 @@ fn search(
 }
 
 fn progress(args: &BisectArgs) -> ProgressBar {
-    let style = ProgressStyle::with_template("{spinner} {pos} cells  {elapsed}  {msg}");
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden())
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    if !args.no_progress && std::io::IsTerminal::is_terminal(&std::io::stderr()) {
-        bar.set_draw_target(ProgressDrawTarget::stderr());
+    let shown = !args.no_progress && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let bar = progress::bar(None, "{spinner} {pos} cells  {elapsed}  {msg}", shown);
+    if shown {
         bar.enable_steady_tick(std::time::Duration::from_millis(100));
     }
     bar

@@ -6,11 +6,11 @@ mod prepare;
 use std::cell::RefCell;
 use std::io::IsTerminal;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::judge;
 use crate::gate::{self, UntilDecided};
-use crate::progress::Lines;
+use crate::progress::{self, Lines};
 use crate::run::folder::Folder;
 use crate::run::partition::cost;
 use crate::run::plan::Cell;
@@ -51,11 +51,9 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
     let cells: Vec<&Cell> = prepared.cells.iter().collect();
     let records = gate::records(&folder, &manifest);
     let complete = prepared.ready.check_kept(&folder, &manifest, &cells);
-    let records = match (
-        &prepared.partition,
-        records.and_then(|records| complete.map(|()| records)),
-    ) {
-        // Its own work is done; what others have yet to do is no failure of this one.
+    let records = records.and_then(|records| complete.map(|()| records));
+    let records = match (&prepared.partition, records) {
+        // This process has done its share. Cells that others lack are not a failure of this process.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
             return prepared.ready.conclude_share(&folder, &manifest, &share(&prepared)?);
@@ -134,13 +132,10 @@ fn print_plan(prepared: &Prepared) -> Result<Exit> {
         outln!("{}", cell.id);
     }
     if let Some(partition) = &prepared.partition {
-        let part = |a: u64, b: u64| 100.0 * a as f64 / b.max(1) as f64;
         let (own, all) = (cost(share.iter().copied()), cost(&prepared.cells));
+        let percent = 100.0 * own as f64 / all.max(1) as f64;
         let (cells, of) = (share.len(), prepared.cells.len());
-        errln!(
-            "{partition}: {cells} of {of} cells, {:.1} % of the estimated cost",
-            part(own, all)
-        );
+        errln!("{partition}: {cells} of {of} cells, {percent:.1} % of the estimated cost");
     }
     Ok(Exit::Pass)
 }
@@ -182,15 +177,9 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder, session: &Act
 }
 
 fn progress(args: &SweepArgs, all: usize, pending: usize) -> ProgressBar {
-    let hidden = args.no_progress || !std::io::stderr().is_terminal();
-    let target = if hidden {
-        ProgressDrawTarget::hidden()
-    } else {
-        ProgressDrawTarget::stderr()
-    };
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} cells  {elapsed} (about {eta} left)  {msg}");
-    let bar = ProgressBar::with_draw_target(Some(all as u64), target)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let shown = !args.no_progress && std::io::stderr().is_terminal();
+    let template = "{bar:40} {pos}/{len} cells  {elapsed} (about {eta} left)  {msg}";
+    let bar = progress::bar(Some(all), template, shown);
     bar.set_position((all - pending) as u64);
     bar
 }

@@ -1,4 +1,4 @@
-//! What is asked and planned, before the first cell of a sweep runs.
+//! The question and the plan of a sweep, before its first cell runs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::{itself, provenance};
 use ulplab_core::error::Result;
 use ulplab_core::text::shown;
 
-/// What is asked, as its files say it.
+/// An experiment with the files that it was read from.
 pub struct Question {
     pub file: ExperimentFile,
     /// The file of `--rules`.
@@ -37,7 +37,7 @@ pub struct Prepared<'a> {
     pub partition: Option<Partition>,
 }
 
-/// Reads the experiment and the other files that say what is asked.
+/// Reads the experiment, and the file with its gates.
 pub fn read(args: &SweepArgs) -> Result<Question> {
     read_file(args, ExperimentFile::read(&args.experiment, &args.overrides)?)
 }
@@ -124,20 +124,15 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
         window.offset..window.offset.saturating_add(text.bytes.unwrap_or(text.ids.len()))
     };
     for (at, window) in windows.iter().enumerate().filter(|(_, window)| window.draw.is_none()) {
-        let before = windows[..at]
-            .iter()
-            .enumerate()
-            .filter(|(_, other)| other.draw.is_none());
-        for (other, earlier) in before {
+        let before = windows[..at].iter().enumerate();
+        for (other, earlier) in before.filter(|(_, other)| other.draw.is_none()) {
             let (own, its) = (span(at), span(other));
             let same_text = earlier.text == window.text && own.start < its.end && its.start < own.end;
             if same_text || are_copies(&texts[at].ids, &texts[other].ids) {
-                let message = format!(
-                    "windows '{}' and '{}' share text, so they are no independent samples; expected offsets at least {} bytes apart",
-                    earlier.name(),
-                    window.name(),
-                    its.len().max(own.len())
-                );
+                let (earlier, later, apart) = (earlier.name(), window.name(), its.len().max(own.len()));
+                let expected = format!("expected offsets at least {apart} bytes apart");
+                let message =
+                    format!("windows '{earlier}' and '{later}' share text, so they are not independent; {expected}");
                 return Err(Mistake::at("offset", message).within("window", at));
             }
         }
@@ -155,7 +150,7 @@ fn are_copies(window: &[u32], other: &[u32]) -> bool {
     window.windows(run).any(|run| runs.contains(run))
 }
 
-/// The share that the user wants; what is taken from the environment is said.
+/// The partition that the user names. Values from the environment are printed.
 fn partition(asked: &PartitionArg) -> Result<Partition> {
     let (partition, from) = scheduler::resolve(asked, |name| std::env::var(name).ok())?;
     if let Some(from) = from {
@@ -164,7 +159,7 @@ fn partition(asked: &PartitionArg) -> Result<Partition> {
     Ok(partition)
 }
 
-/// What reports say of recipes, with the sizes that they have in caches.
+/// Recipes for reports, with their sizes in caches.
 fn sized(mut recipes: Vec<RecipeInfo>, ready: &dyn ReadyRecipes) -> Vec<RecipeInfo> {
     for recipe in &mut recipes {
         let bytes = ready.bytes(&recipe.name);
@@ -205,9 +200,6 @@ fn manifest(args: &SweepArgs, parsed: &ParsedExperiment, plan: Plan, recipes: Ve
 
 /// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.
 fn commit(experiment: &Path) -> Option<String> {
-    let folder = experiment
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    itself::commit_of(folder)
+    let folder = experiment.parent().filter(|folder| !folder.as_os_str().is_empty());
+    itself::commit_of(folder.unwrap_or(Path::new(".")))
 }
