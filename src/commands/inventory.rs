@@ -149,7 +149,7 @@ fn experiments() -> Result<Vec<Row>> {
 fn elements() -> Vec<Row> {
     let elements = ELEMENTS.iter().flat_map(|element| {
         let own = (element.name.to_string(), element.doc.to_string());
-        let casts = CASTS.iter().filter(|convention| convention.repr(element).is_some());
+        let casts = CASTS.iter().filter(|cast| cast.repr(element).is_some());
         let casts = casts.map(|cast| (format!("{}({})", element.name, cast.name), cast.doc.to_string()));
         std::iter::once(own).chain(casts)
     });

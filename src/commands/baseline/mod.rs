@@ -181,14 +181,11 @@ fn none_for(manifest: &Manifest, store: &Store) -> Result<String> {
     let (name, device) = (&manifest.experiment.name, &manifest.device);
     let mut others = store.all()?;
     others.retain(|base| &base.manifest.experiment.name == name);
-    let mut others: Vec<String> = others
-        .iter()
-        .map(|base| format!("'{}'", base.manifest.device))
-        .collect();
+    let mut others: Vec<String> = others.into_iter().map(|base| base.manifest.device).collect();
     others.dedup();
     let others = match others.is_empty() {
         true => String::new(),
-        false => format!(", but of {}", others.join(", ")),
+        false => format!(", but of '{}'", others.join("', '")),
     };
     let folder = store.path.display();
     Ok(format!(

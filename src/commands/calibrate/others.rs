@@ -32,10 +32,7 @@ pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
     for file in files {
         let read = ExperimentFile::read(&file, &[])?;
         let experiment = read.head()?.name;
-        if calibrations
-            .iter()
-            .all(|calibration| calibration.experiment != experiment)
-        {
+        if !calibrations.iter().any(|known| known.experiment == experiment) {
             let why = why(&read, &file)?;
             all.push(Uncalibrated { experiment, why });
         }

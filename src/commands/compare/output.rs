@@ -89,11 +89,9 @@ impl<'a> Report<'a> {
             return self.line(record(&comparison));
         }
         let name = &comparison.name;
-        let failures = comparison
-            .failures
-            .iter()
-            .map(|failure| format!("FAIL {name}: {failure}"));
-        self.failures.extend(failures);
+        let failures = comparison.failures.iter();
+        self.failures
+            .extend(failures.map(|failure| format!("FAIL {name}: {failure}")));
         let idle = comparison.idle.iter().map(|why| format!("not judged {name}: {why}"));
         self.idle.extend(idle);
         self.table.add_row(cells(&comparison, &self.metrics));
@@ -126,12 +124,9 @@ impl<'a> Report<'a> {
                 "seconds": seconds,
             }))?;
         } else {
-            let rows = self.rows(table_width());
-            let unmatched = self
-                .unmatched
-                .iter()
-                .map(|(side, name)| format!("only in {side}: {name}"));
-            let mut lines: Vec<String> = rows.into_iter().chain(unmatched).collect();
+            let mut lines = self.rows(table_width());
+            let unmatched = self.unmatched.iter();
+            lines.extend(unmatched.map(|(side, name)| format!("only in {side}: {name}")));
             let idle = "gates that nothing can break";
             for (all, what) in [(&mut self.failures, "failures"), (&mut self.idle, idle)] {
                 let hidden = all.len().saturating_sub(FAILURES);

@@ -1,6 +1,6 @@
 //! Differences of the questions of two runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
 use serde::Serialize;
@@ -59,11 +59,10 @@ pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
             ("planted fault", or_none(&manifest.invocation.mutant), false),
         ]
     };
-    let mut found: Vec<Difference> = of(base)
-        .into_iter()
-        .zip(of(new))
-        .filter_map(|((what, base, comparable), (_, new, _))| differs(what, base, new, comparable))
-        .collect();
+    let mut found: Vec<Difference> = Vec::new();
+    for ((what, base, comparable), (_, new, _)) in of(base).into_iter().zip(of(new)) {
+        found.extend(differs(what, base, new, comparable));
+    }
     found.extend(named("data", hashes(base), hashes(new), false));
     found.extend(named("recipe", recipes(base), recipes(new), true));
     found.extend(named("window", windows(base), windows(new), true));
@@ -123,28 +122,24 @@ fn named<V: PartialEq>(
     base: BTreeMap<String, V>,
     new: BTreeMap<String, V>,
     comparable: bool,
-) -> impl Iterator<Item = Difference> {
+) -> Vec<Difference> {
     let missing = |from: &BTreeMap<String, V>, other: &BTreeMap<String, V>| {
         let names = from.keys().filter(|name| !other.contains_key(*name));
         list(names.map(String::as_str).collect())
     };
-    let changed = base
-        .iter()
-        .filter(|(name, value)| new.get(*name).is_some_and(|other| other != *value));
-    let changed = changed.map(|(name, _)| Difference {
-        what: format!("{noun} {}", shown(name)),
-        base: String::new(),
-        new: CHANGED.into(),
-        comparable: false,
-    });
-    let changed: Vec<Difference> = changed.collect();
-    let alone = differs(
-        &format!("{noun} in one run only"),
-        missing(&base, &new),
-        missing(&new, &base),
-        comparable,
-    );
-    alone.into_iter().chain(changed)
+    let what = format!("{noun} in one run only");
+    let mut found = Vec::from_iter(differs(&what, missing(&base, &new), missing(&new, &base), comparable));
+    for (name, value) in &base {
+        if new.get(name).is_some_and(|other| other != value) {
+            found.push(Difference {
+                what: format!("{noun} {}", shown(name)),
+                base: String::new(),
+                new: CHANGED.into(),
+                comparable: false,
+            });
+        }
+    }
+    found
 }
 
 fn list(names: Vec<&str>) -> String {
@@ -162,23 +157,18 @@ fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
         Value::Object(keys) => keys,
         _ => Default::default(),
     });
-    let mut names: Vec<&String> = base.keys().chain(new.keys()).collect();
-    names.sort();
-    names.dedup();
+    let names: BTreeSet<&String> = base.keys().chain(new.keys()).collect();
     let text = |value: Option<&Value>| value.map_or(NOTHING.into(), Value::to_string);
-    names
-        .into_iter()
-        .filter(|key| !APART.contains(&key.as_str()))
-        .filter_map(|key| {
-            let found = differs(key, text(base.get(key)), text(new.get(key)), key == "question")?;
-            // Long values may differ behind the cut.
-            Some(match found.base == found.new {
-                true => Difference {
-                    new: CHANGED.into(),
-                    ..found
-                },
-                false => found,
-            })
-        })
-        .collect()
+    let mut all = Vec::new();
+    for key in names.into_iter().filter(|key| !APART.contains(&key.as_str())) {
+        let found = differs(key, text(base.get(key)), text(new.get(key)), key == "question");
+        // Long values may differ behind the cut.
+        all.extend(found.map(|mut found| {
+            if found.base == found.new {
+                found.new = CHANGED.into();
+            }
+            found
+        }));
+    }
+    all
 }

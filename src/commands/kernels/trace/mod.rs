@@ -181,11 +181,8 @@ fn cost(step: &Step, arguments: &[Named], problem: &Problem, plan: &Plan) -> Cos
 
 fn what(step: &Step) -> String {
     let times = |numbers: &[u32]| {
-        let end = numbers
-            .iter()
-            .rposition(|number| *number != 1)
-            .map_or(1, |last| last + 1);
-        let numbers: Vec<String> = numbers[..end].iter().map(u32::to_string).collect();
+        let last = numbers.iter().rposition(|number| *number != 1).unwrap_or(0);
+        let numbers: Vec<String> = numbers[..=last].iter().map(u32::to_string).collect();
         numbers.join("×")
     };
     match &step.work {
