@@ -237,15 +237,10 @@ type Row = (Vec<[f64; 3]>, (f64, f64));
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let sizes = Sizes::of(call)?;
     let keys = &Keys::of(call, sizes.batch, sizes.pages, sizes.page)?;
-    let window = call.number("window");
+    call.count("window", 0..=usize::MAX, "of keys, or 0")?;
     let p_scale = call.number("p_scale");
     if p_scale <= 0.0 {
         return Err(format!("attention: p_scale = {p_scale}, expected a number above 0"));
-    }
-    if window < 0.0 || window.fract() != 0.0 {
-        return Err(format!(
-            "attention: window = {window}, expected a whole number of keys, or 0"
-        ));
     }
     let q = &call.tensor("q").shape;
     let of_lse = q[..q.len() - 1].to_vec();

@@ -1,6 +1,7 @@
 //! What an operation is called with.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use safetensors::Dtype;
 
@@ -152,6 +153,31 @@ impl Call {
             (Some(Given::Number(number)), _) => *number,
             (_, Some(Kind::Number(default))) => default,
             _ => f64::NAN,
+        }
+    }
+
+    /// A whole number in a range, which the error says in words.
+    ///
+    /// # Errors
+    /// If the number is missing or another one.
+    pub(super) fn count(&self, name: &str, range: RangeInclusive<usize>, words: &str) -> Result<usize, String> {
+        let number = self.number(name);
+        if number.fract() == 0.0 && range.contains(&(number as usize)) && number >= 0.0 {
+            return Ok(number as usize);
+        }
+        let found = if number.is_nan() { "missing".into() } else { number.to_string() };
+        let operation = self.operation.name;
+        Err(format!("{operation}: '{name}' is {found}, expected a whole number {words}"))
+    }
+
+    /// An error if a number is below 0.
+    ///
+    /// # Errors
+    /// Names the number.
+    pub(super) fn expect_not_negative(&self, name: &str) -> Result<(), String> {
+        match self.number(name) {
+            number if number < 0.0 => Err(format!("{}: {name} = {number}, expected 0 or more", self.operation.name)),
+            _ => Ok(()),
         }
     }
 

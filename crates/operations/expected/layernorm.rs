@@ -94,9 +94,7 @@ fn moments(call: &Call, x: &[f64]) -> [Near; 2] {
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let [cols] = call.shapes()?.sizes(["C"]);
     let x = call.tensor("x");
-    if call.number("eps") < 0.0 {
-        return Err(format!("layernorm: eps = {}, expected 0 or more", call.number("eps")));
-    }
+    call.expect_not_negative("eps")?;
     let rows = x.data.len() / cols.max(1);
     let row = |row: usize| {
         let from = call.pick("neighbour_row", (row + 1) % rows, row);

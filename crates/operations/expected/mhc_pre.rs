@@ -59,12 +59,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         return Err(format!("mhc_pre: 'x' is {:?}, expected N and C of 1 or more", x.shape));
     }
     let (wide, width) = (streams * channels, 2 * streams + streams * streams);
-    let iterations = call.number("iterations");
-    if iterations.fract() != 0.0 || !(1.0..=1e6).contains(&iterations) {
-        return Err(format!(
-            "mhc_pre: 'iterations' is {iterations}, expected a whole number of 1 or more"
-        ));
-    }
+    call.count("iterations", 1..=1_000_000, "of 1 or more")?;
     let rows: usize = shapes.before.iter().product();
     let norm_eps = bounded::constant(call, "norm_eps");
     let scale = &call.tensor("scale").data;

@@ -2,11 +2,12 @@
 //!
 //! The error that an output may have has two parts. One is that of the computation, and each operation's file derives it from
 //! the values that appear on the way ([`Output::error`]); the other is half a spacing of the type that is stored
-//! ([`half_spacing`]). There is no number that somebody chose. Where the reference has an operation that is long, it runs on numbers that
-//! carry their error (`bounded.rs`) or its variance (`varied.rs`). What is moved or chosen must be equal (`Output.exact`).
+//! ([`half_spacing`]). There is no number that somebody chose: an operation runs on numbers that carry their error (`near.rs`), as the
+//! reference does where it has the operation (`bounded.rs`), or the variance of their error (`varied.rs`); `docs/error-models.md` has
+//! the reasons. What is moved or chosen must be equal (`Output.exact`).
 //!
-//! Every operation also knows faults ([`Fault`]): other things that a kernel computes by mistake. A result that is not
-//! what is expected is compared with each of them, and is named if it is one of them.
+//! Every operation also knows faults ([`Fault`]): other things that a kernel computes by mistake, many of them the right operation of
+//! changed inputs (`change.rs`). A result that is not what is expected is compared with each of them, and is named if it is one of them.
 //!
 //! To add an operation, write a file with an [`Operation`] and a line in [`OPERATIONS`].
 

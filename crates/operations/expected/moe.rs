@@ -164,13 +164,7 @@ impl<'a> Moe<'a> {
         if call.optional("logits").is_some() == call.optional("router").is_some() {
             return Err("moe: 'logits' and 'router' are both given or both missing, expected one of them".into());
         }
-        let k = call.number("top_k");
-        if !(k >= 0.0 && k.fract() == 0.0 && k <= experts as f64) {
-            return Err(format!(
-                "moe: 'top_k' is {}, expected a whole number of at most {experts} experts",
-                if k.is_nan() { "missing".into() } else { k.to_string() }
-            ));
-        }
+        let k = call.count("top_k", 0..=experts, &format!("of at most {experts} experts"))?;
         let whole = |x: f64, least: usize, most: usize| {
             (x >= least as f64 && x <= most as f64 && x.fract() == 0.0).then_some(x as usize)
         };
@@ -184,15 +178,13 @@ impl<'a> Moe<'a> {
         let chosen_groups = match call.number("top_groups") {
             found if found.is_nan() => groups,
             found => whole(found, 1, groups)
-                .filter(|chosen| chosen * (experts / groups) >= k as usize)
+                .filter(|chosen| chosen * (experts / groups) >= k)
                 .ok_or_else(|| {
                     format!("moe: top_groups = {found}, expected 1 to {groups} groups, and {k} experts or more in them")
                 })?,
         };
+        call.expect_not_negative("limit")?;
         let limit = call.number("limit");
-        if limit < 0.0 {
-            return Err(format!("moe: limit = {limit}, expected 0 or more"));
-        }
         let shared = match (call.optional("shared_w13"), call.optional("shared_w2")) {
             (None, None) => None,
             (Some(w13), Some(w2)) => Some(Expert {
@@ -207,7 +199,7 @@ impl<'a> Moe<'a> {
             call,
             router: Router {
                 experts,
-                chosen: k as usize,
+                chosen: k,
                 groups,
                 chosen_groups,
             },

@@ -48,9 +48,7 @@ pub(super) const RMSNORM: Operation = Operation {
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let shapes = call.shapes()?;
     let (x, [cols]) = (call.tensor("x"), shapes.sizes(["C"]));
-    if call.number("eps") < 0.0 {
-        return Err(format!("rmsnorm: eps = {}, expected 0 or more", call.number("eps")));
-    }
+    call.expect_not_negative("eps")?;
     let eps = call.exact(call.number("eps"));
     let rows = x.data.len() / cols.max(1);
     let row = |row: usize| {

@@ -97,11 +97,8 @@ impl Stretch {
                 "swap_ffn: 'w1' is {w1:?} for ram of {ram:?}, expected no size of 0"
             ));
         }
-        let count = |name: &str| match call.number(name) {
-            number if number.fract() == 0.0 && (0.0..=1e6).contains(&number) => Ok(number as usize),
-            number => Err(format!("swap_ffn: '{name}' is {number}, expected a whole number")),
-        };
-        let (events, steps) = (count("events")?, count("steps")?);
+        let [events, steps] = ["events", "steps"].map(|name| call.count(name, 0..=1_000_000, "up to 1000000"));
+        let (events, steps) = (events?, steps?);
         if let Some(stated) = shapes.size("E").filter(|stated| *stated != events) {
             return Err(format!(
                 "swap_ffn: 'decisions' is of {stated} events, expected {events}"

@@ -35,18 +35,8 @@ pub(super) const TOP_K: Operation = Operation {
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let [cols] = call.shapes()?.sizes(["C"]);
-    let (x, given) = (call.tensor("x"), call.number("k"));
-    if !(given >= 0.0 && given.fract() == 0.0 && given <= cols as f64) {
-        let found = if given.is_nan() {
-            "missing".into()
-        } else {
-            given.to_string()
-        };
-        return Err(format!(
-            "top_k: 'k' is {found}, expected a whole number of at most {cols} columns"
-        ));
-    }
-    let k = given as usize;
+    let x = call.tensor("x");
+    let k = call.count("k", 0..=cols, &format!("of at most {cols} columns"))?;
     let rows = x.data.len() / cols.max(1);
     let of_row = |row: usize| chosen(call, &x.data[row * cols..][..cols], k);
     let mut indices: Vec<Vec<usize>> = (0..rows).into_par_iter().map(of_row).collect();
