@@ -71,7 +71,6 @@ struct Order {
 
 impl Body for Harmonic {
     const NAME: &'static str = "harmonic";
-    const DOC: &'static str = "Sums of 1/i in f32.";
 }
 
 impl Show for Harmonic {

@@ -7,7 +7,7 @@ pub struct Line<'a> {
     /// The window; of kernels, the case.
     pub window: &'a str,
     pub message: &'a str,
-    /// Where the bound comes from; empty if the line before has said it.
+    /// The reason of the bound; empty if the line before has it.
     pub why: &'a str,
 }
 

@@ -176,7 +176,7 @@ impl<'a> Query<'a> {
         ))
     }
 
-    /// The summaries asked for, of one layer or of all.
+    /// The summaries of the query, of one layer or of all.
     fn layers<'r>(&'r self, run: &'r Summarized) -> Result<Vec<&'r Summary>, String> {
         let Quantity { phase, site, metric } = self.quantity;
         let nothing = || {

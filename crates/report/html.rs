@@ -27,7 +27,7 @@ struct Page<'a> {
     smallest: Option<String>,
     /// The reason for which the run cannot tell formats apart.
     blind: Option<String>,
-    /// What the page leaves out.
+    /// A sentence on the recipes that the page leaves out.
     partial: Option<String>,
     setting: String,
     /// Checks by rule.
@@ -56,7 +56,7 @@ impl Page<'_> {
         Some(format!("worst-{at}"))
     }
 
-    /// Whether the checks that pass are shown at once.
+    /// True if the checks that pass are shown at once.
     fn short(&self) -> bool {
         self.failed.is_empty() && self.passed.iter().map(Vec::len).sum::<usize>() <= 20
     }
@@ -76,9 +76,9 @@ fn grouped<'a>(checks: Vec<&'a Check<'a>>, same: impl Fn(&Check<'a>, &Check<'a>)
 
 /// More recipes are not shown: nobody reads them, and browsers show a larger page slowly.
 const MOST_RECIPES: usize = 500;
-/// Of the page, in bytes.
+/// Most bytes of the page.
 const LARGEST: usize = 5_000_000;
-/// Of the experiment file in it, in bytes.
+/// Most bytes of the experiment file in the page.
 const LARGEST_FILE: usize = 500_000;
 
 /// The page. It names no outside resource and has no script. It shows as many recipes as fit into it and says so if not all do.
@@ -163,7 +163,7 @@ fn page(run: &Summarized, whole: &Summarized) -> String {
     ulplab_core::text::lines(&html)
 }
 
-/// What the page leaves out.
+/// A sentence on the recipes that the page leaves out.
 fn partial(run: &Summarized, whole: &Summarized) -> Option<String> {
     let (shown, all) = (run.candidates.len(), whole.candidates.len());
     (shown < all).then(|| {
@@ -185,7 +185,7 @@ fn file(experiment: &Experiment) -> String {
     text
 }
 
-/// What to type to run it again.
+/// The command that runs the experiment again.
 fn command(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let checkout = match manifest.commit.as_deref() {

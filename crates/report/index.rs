@@ -89,7 +89,7 @@ impl<'a> Index<'a> {
         here.filter_map(|(_, layers)| layers.get(&None).copied())
     }
 
-    /// Whether any recipe has the quantity.
+    /// True if any recipe has the quantity.
     pub fn has(&self, quantity: Quantity) -> bool {
         self.summaries.keys().any(|(_, other)| *other == quantity)
     }

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use ulplab_core::atomic::write_text;
+use ulplab_core::error::counted;
 use ulplab_core::{Error, Result};
 use ulplab_run::run::loss::{self, Loss};
 use ulplab_run::run::verdict::{Status, Verdict};
@@ -42,6 +43,13 @@ pub struct Report {
     pub file: &'static str,
     pub doc: &'static str,
     write: fn(&Summarized) -> String,
+}
+
+impl Report {
+    /// The text of the report on a run.
+    pub fn text(&self, run: &Run, show: &dyn Show) -> String {
+        with(run, show, self.write)
+    }
 }
 
 /// All reports.
@@ -89,20 +97,6 @@ pub fn texts(run: &Run, show: &dyn Show) -> Vec<(&'static Report, String)> {
         let written = REPORTS.iter().map(|report| (report, (report.write)(run)));
         written.collect()
     })
-}
-
-/// One self-contained page.
-pub fn html(run: &Run, show: &dyn Show) -> String {
-    with(run, show, html::html)
-}
-
-/// Below 1 MiB, for every run.
-pub fn markdown(run: &Run, show: &dyn Show) -> String {
-    with(run, show, markdown::markdown)
-}
-
-pub fn junit(run: &Run, show: &dyn Show) -> String {
-    with(run, show, junit::junit)
 }
 
 /// A findings page: `template` filled with the run's numbers. The error names the template's line.
@@ -269,7 +263,7 @@ impl<'a> Summarized<'a> {
             .filter(|recipe| !selected.contains(recipe.name.as_str()))
             .count();
         let verb = if count == 1 { "was" } else { "were" };
-        (count > 0).then(|| format!("{} {verb} not selected", verdicts::plural(count, self.show.noun())))
+        (count > 0).then(|| format!("{} {verb} not selected", counted(count, self.show.noun())))
     }
 
     fn checks_of(&self, statuses: &[Status]) -> Vec<&Check<'_>> {

@@ -136,7 +136,9 @@ fn sections(text: &mut String, run: &Summarized, limit: usize) {
                     }
                 }
             }
-            if !figure.caption.is_empty() && text.len() + figure.caption.len() + RESERVE < limit {
+            // Captions of charts are on their lines.
+            let chart = matches!(figure.content, Content::Chart(_));
+            if !chart && !figure.caption.is_empty() && text.len() + figure.caption.len() + RESERVE < limit {
                 *text += &format!("\n{}\n", escape(&figure.caption));
             }
         }

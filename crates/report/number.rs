@@ -44,7 +44,7 @@ pub fn signed(x: f64) -> String {
     }
 }
 
-/// `value ±half`, `half` being the farther end of the interval; the value alone if the interval has no width, or if there is
+/// `value ±half`, `half` being the farther end of the interval; only the value if the interval has no width, or if there is
 /// none, as over one window.
 pub fn interval(mean: f64, low: f64, high: f64) -> String {
     let half = half_width(mean, low, high);

@@ -30,7 +30,7 @@ impl Column {
     }
 }
 
-/// What stands in a column for a candidate.
+/// The text of a column for a candidate.
 pub type Cell = Box<dyn Fn(&Index, &Candidate) -> Option<String>>;
 
 /// A recipe's cells, in the order of [`Overview::columns`].

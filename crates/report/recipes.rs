@@ -10,7 +10,7 @@ use ulplab_run::run::{RecipeInfo, Run, by_recipe};
 
 pub use ulplab_run::run::plan::REFERENCE;
 
-/// What kind of candidate a recipe is.
+/// The kind of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     /// The reference against its own check.
@@ -162,7 +162,7 @@ fn candidate<'a>(
     }
 }
 
-/// What the verdicts on a recipe come to.
+/// The verdict on a recipe that its verdicts come to.
 fn gate<'a>(verdicts: &[&'a Verdict]) -> Gate<'a> {
     let rules = |counts: &dyn Fn(&Verdict) -> bool| {
         let mut found = verdicts.iter().filter(|verdict| counts(verdict));

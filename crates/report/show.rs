@@ -7,7 +7,7 @@ use super::overview::Column;
 use super::recipes::Group;
 use ulplab_run::experiment::Reading;
 
-/// What reports show of the runs of a study.
+/// The content of a study's reports.
 pub trait Show {
     /// The model and the text that it reads; by default none.
     fn reading(&self) -> Reading<'_> {
@@ -35,7 +35,7 @@ pub trait Show {
         Some(at as f64)
     }
 
-    /// What kind of candidate a recipe is, and which recipe it is compared with; `sized` says whether a recipe has a size in
+    /// The kind of a recipe, and the recipe that it is compared with; `sized` says whether a recipe has a size in
     /// a cache.
     fn group(&self, _recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
         (Group::Plain, None)
@@ -46,17 +46,17 @@ pub trait Show {
         None
     }
 
-    /// Whether only formats wherever they would be used have colours, and the smallest of those that pass is an answer.
+    /// True if only formats wherever they would be used have colours, and the smallest of those that pass is an answer.
     fn ranks_sizes(&self) -> bool {
         false
     }
 
-    /// Whether right and wrong is a matter of each case, and not of means over windows.
+    /// True if each case is right or wrong by itself, and not a mean over windows.
     fn by_case(&self) -> bool {
         false
     }
 
-    /// What its recipes are called.
+    /// The noun for a recipe.
     fn noun(&self) -> &'static str {
         "recipe"
     }

@@ -32,7 +32,7 @@ pub struct Tally {
     /// Selected cells without a record.
     pub missing: usize,
     pub complete: bool,
-    /// Which cells were selected, in words; empty if all were.
+    /// The selection of cells, in words; empty if all were selected.
     pub selection: String,
     /// Differences of the experiment from its file; empty if there are none.
     pub changes: String,
@@ -79,20 +79,20 @@ impl Tally {
     /// The counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
     pub fn counts(&self) -> String {
         let verb = if self.pass == 1 { "passes" } else { "pass" };
-        let mut text = format!("{} {verb}, {} fail", plural(self.pass, "check"), self.fail);
+        let mut text = format!("{} {verb}, {} fail", counted(self.pass, "check"), self.fail);
         if self.not_judged > 0 {
             text += &format!(", {} not judged", self.not_judged);
         }
         if self.controls > 0 {
             let verb = if self.controls == 1 { "holds" } else { "hold" };
-            text += &format!("; {} {verb}", plural(self.controls, "control"));
+            text += &format!("; {} {verb}", counted(self.controls, "control"));
         }
         if self.unbound > 0 {
-            text += &format!("; no gate binds {}", plural(self.unbound, "recipe"));
+            text += &format!("; no gate binds {}", counted(self.unbound, "recipe"));
         }
         if self.elsewhere > 0 {
             let verb = if self.elsewhere == 1 { "is" } else { "are" };
-            text += &format!("; {} {verb} not for this device", plural(self.elsewhere, "recipe"));
+            text += &format!("; {} {verb} not for this device", counted(self.elsewhere, "recipe"));
         }
         if !self.selection.is_empty() {
             text += &format!("; {}", self.selection);
@@ -101,7 +101,7 @@ impl Tally {
             text += &format!("; changed by {}", self.changes);
         }
         if !self.complete {
-            text += &format!("; {} missing", plural(self.missing, "cell"));
+            text += &format!("; {} missing", counted(self.missing, "cell"));
         }
         text
     }
@@ -112,11 +112,7 @@ impl Tally {
     }
 }
 
-pub fn plural(n: usize, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
-/// Which cells were selected: `2 of 9 cells selected by --only bf16/**`.
+/// The selection of cells: `2 of 9 cells selected by --only bf16/**`.
 fn selection(run: &Run) -> String {
     let manifest = &run.manifest;
     let (cells, left_out) = (manifest.cells.len(), manifest.left_out.len());
@@ -137,7 +133,7 @@ pub struct Check<'a> {
     pub rule: String,
     /// Over windows, and over layers if there are any.
     pub statistic: String,
-    /// How many windows an interval is over; empty for other statistics.
+    /// Number of windows of an interval; empty for other statistics.
     pub over: String,
     pub measured: String,
     /// Layer of the measured value.
@@ -147,7 +143,7 @@ pub struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// What became of it, in a word or two.
+    /// The verdict in a word or two.
     pub fn label(&self) -> &'static str {
         match self.verdict.status {
             Status::Pass if self.verdict.rule.control => "control holds",

@@ -1,4 +1,4 @@
-//! Where each recipe is furthest off.
+//! The worst element of each recipe.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub fn places<'a>(run: &'a Run, candidates: &[Candidate<'a>]) -> Vec<Place<'a>> 
 }
 
 impl Place<'_> {
-    /// Absolute error; infinite if it is no number.
+    /// Absolute error; infinite if it is NaN.
     fn off(&self) -> f64 {
         match (self.element.got - self.element.want).abs() {
             off if off.is_nan() => f64::INFINITY,

@@ -20,11 +20,11 @@ pub struct Inputs {
     pub texts: Vec<Tokens>,
 }
 
-/// What the files of a model say of it before its weights are loaded.
+/// A model as its files describe it, before its weights are loaded.
 #[derive(Default)]
 pub struct Description {
     pub config: Option<Box<dyn Config>>,
-    /// What the files have and nobody reads, in words.
+    /// Parts of the files that nobody reads, in words.
     pub notes: Vec<String>,
     tokenizer: Option<Tokenizer>,
 }

@@ -1,4 +1,4 @@
-//! How much a run would take, before anything is run: what does not fit is refused in a sentence that says what would.
+//! Memory of a run, estimated before it begins. A run that does not fit is refused, with a size that would fit.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use crate::experiment::{Mistake, Reading};
 use crate::run::plan::{Plan, REFERENCE};
 use ulplab_core::pattern::matches;
 
-/// More cells are a slip: planning them alone would take minutes and gigabytes.
+/// More cells are a slip: planning them would take minutes and gigabytes.
 const MOST_CELLS: usize = 1 << 18;
 
 /// A number of bytes, written `512M`, `16G` or `16GiB`; units are powers of 1024.

@@ -3,6 +3,15 @@
 use ulplab_core::metrics::{self, Evidence};
 use ulplab_core::record::Record;
 
+/// A blank record of the same cell at a site.
+pub fn at(blank: &Record, layer: Option<u32>, site: impl Into<String>) -> Record {
+    Record {
+        layer,
+        site: site.into(),
+        ..blank.clone()
+    }
+}
+
 /// A record of every metric that is defined on the evidence, each `blank` except for the measurement; `shape` is that of the
 /// tensor with the worst element, which is stored with the metric of its error.
 pub fn records<E: Evidence>(blank: &Record, evidence: &E, shape: &[usize]) -> impl Iterator<Item = Record> {

@@ -1,4 +1,4 @@
-//! What the gates of a study are calibrated on: its recipes as right code computes them, on other data of the same distribution, and
+//! The experiment that gates of a study are calibrated on: its recipes as right code computes them, on other data of the same distribution, and
 //! with their errors as noise.
 
 use std::borrow::Cow;
@@ -75,7 +75,7 @@ pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
     louder
 }
 
-/// What each recipe becomes, by its name. A mistake is placed in its recipe.
+/// The value that `make` gives for each recipe, by its name. A mistake is placed in its recipe.
 pub fn each<'a, R: Candidate, T>(
     recipes: &'a [R],
     make: impl Fn(&'a R) -> Result<T, Mistake>,

@@ -29,7 +29,7 @@ impl ParsedExperiment {
         Ok(())
     }
 
-    /// Where the longer of a cell's two names stands.
+    /// The place of the longer of a cell's two names.
     pub fn place_of(&self, cell: &Cell, message: String) -> Mistake {
         let plan = self.study.plan();
         let window = &plan.windows[cell.window];
@@ -56,7 +56,7 @@ impl ParsedExperiment {
 /// Reads an experiment file: an unknown kind, a key that is not of its kind, and a name that no file can have are errors.
 ///
 /// # Errors
-/// The first mistake, with its line.
+/// If the file has a mistake; the first one, with its line.
 pub fn parse(file: &ExperimentFile) -> Result<ParsedExperiment> {
     let head = file.head()?;
     let Some(kind) = STUDIES.iter().find(|kind| kind.name == head.kind) else {
@@ -79,7 +79,7 @@ pub fn parse(file: &ExperimentFile) -> Result<ParsedExperiment> {
 /// The study of a stored experiment.
 ///
 /// # Errors
-/// What cannot be read.
+/// If the keys cannot be read.
 pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
     let kind = STUDIES.iter().find(|kind| kind.name == experiment.kind);
     let kind = kind.ok_or_else(|| Error::Usage(format!("the run is of an unknown kind, '{}'", experiment.kind)))?;
@@ -171,7 +171,7 @@ fn check_names(head: &Head, study: &dyn Study) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// Whether a name has letters, digits and these marks only.
+/// True if a name has letters, digits and these marks only.
 pub(super) fn is_name(name: &str, marks: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || marks.contains(c))
 }

@@ -28,16 +28,16 @@ use ulplab_core::error::{Error, Result};
 const THREADS_OF_A_CORE: usize = 3;
 /// The variable that says how many threads a process has.
 const THREADS: &str = "ULPLAB_THREADS";
-/// How often finished cells are counted.
+/// Time between two counts of finished cells.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How often their number is said where no bar shows it.
+/// Time between two lines on their number if no bar shows it.
 const SAID: Duration = Duration::from_secs(10);
 
 /// The processes of a run.
 pub struct Processes {
     /// The pieces of work, begun in this order.
     pub pieces: Vec<Partition>,
-    /// What `CUDA_VISIBLE_DEVICES` is for each process; none if it stays as it is.
+    /// The value of `CUDA_VISIBLE_DEVICES` for each process; none if it stays as it is.
     pub cards: Vec<Option<String>>,
 }
 

@@ -20,7 +20,10 @@ pub fn schema() -> Value {
         let mut body = object((kind.schema)(&mut generator).to_value());
         let mut keys = keys(&head);
         keys.extend(self::keys(&body));
-        keys.insert("kind".into(), json!({ "const": kind.name, "description": kind.doc }));
+        keys.insert(
+            "kind".into(),
+            json!({ "const": kind.name, "description": body.get("description") }),
+        );
         body.insert("title".into(), kind.name.into());
         body.insert("properties".into(), keys.into());
         let mut required = vec!["name", "question"];

@@ -1,4 +1,4 @@
-//! What studies with sources show in the same way: a number for each recipe and source.
+//! Columns and tables of studies with sources: a number for each recipe and source.
 
 use crate::report::Summarized;
 use crate::report::chart::{Mark, Point};
@@ -20,7 +20,7 @@ pub fn value(index: &Index, recipe: &str, source: &str, metric: &Metric) -> Opti
     Some(summary(index, recipe, source, metric)?.mean)
 }
 
-/// What stands in a column of a metric on a source, with the interval of its mean where `interval`.
+/// The text of a column of a metric on a source, with the interval of its mean if `interval` is set.
 pub fn cell(
     source: &str,
     metric: &'static Metric,

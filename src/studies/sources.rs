@@ -1,4 +1,4 @@
-//! What studies with sources and draws have in common.
+//! Checks of studies with sources and draws.
 
 use super::parse::{is_name, no_name};
 use super::study::check_among;
@@ -36,7 +36,7 @@ pub fn no_recipe() -> Mistake {
     Mistake::at("recipe", "there is nothing to try: expected [[recipe]]")
 }
 
-/// Whether there are phases to run in.
+/// Checks that there are phases to run in.
 pub fn check_phases(phases: &[Phase]) -> Result<(), Mistake> {
     match phases.is_empty() {
         true => Err(Mistake::at(
@@ -85,7 +85,7 @@ pub fn check_sources_and_windows<T>(
     Ok(sites)
 }
 
-/// Whether draws are given if, and only if, there are sources that are `drawn`; `words` are those of `shape`.
+/// Checks that draws are given if, and only if, there are sources that are `drawn`; `words` are those of `shape`.
 pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) -> Result<(), Mistake> {
     if drawn && (draws == 0 || shape.contains(&0)) {
         let message = format!("drawn sources need draws = N and shape = {words}");
@@ -106,7 +106,7 @@ pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) ->
     Ok(())
 }
 
-/// Whether a model and text are given if there are sources at `sites` of a model, and text only then.
+/// Checks that a model and text are given if there are sources at `sites` of a model, and text only then.
 fn check_text(reading: Reading, sites: bool) -> Result<(), Mistake> {
     reading.check()?;
     if sites && (reading.model.is_none() || reading.windows.is_empty()) {
@@ -125,7 +125,7 @@ pub fn doublings(first: usize, last: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(first), |at| Some(2 * at)).take_while(move |at| *at <= last)
 }
 
-/// Whether a gate may look at `at` in an experiment with checkpoints. Its shape may have been made smaller, so that a step or
+/// Checks that a gate may look at `at` in an experiment with checkpoints. Its shape may have been made smaller, so that a step or
 /// token, called `unit`, is not reached.
 pub fn check_checkpoint(
     at: &str,

@@ -37,7 +37,7 @@ pub trait Study: Keys + Show + Send + Sync {
     /// Checks the study before any data is read.
     ///
     /// # Errors
-    /// The first mistake, with its place.
+    /// If the study has a mistake; the first one, with its place.
     fn check(&self) -> Result<(), Mistake>;
 
     /// Windows, phases, and the recipes that run in them.
@@ -46,16 +46,16 @@ pub trait Study: Keys + Show + Send + Sync {
     /// Names and documents of the recipes, in the experiment's order.
     fn recipes(&self) -> Vec<RecipeInfo>;
 
-    /// Whether a gate may look at `at`, a pattern with layer 0 for all layers: [`check_among`] the sites that records have.
+    /// Checks that a gate may look at `at`, a pattern with layer 0 for all layers: [`check_among`] the sites that records have.
     ///
     /// # Errors
-    /// The mistake in it.
+    /// If no record has such a site.
     fn check_site(&self, at: &str) -> Result<(), String>;
 
-    /// Whether a gate looks at what is measured in this model, of all those whose sites [`check_site`](Self::check_site) knows.
+    /// Checks that a gate looks at what is measured in this model, of all those whose sites [`check_site`](Self::check_site) knows.
     ///
     /// # Errors
-    /// The mistake in its place or its metric.
+    /// If the model has no such place, or the metric is not measured there.
     fn check_measured(&self, _rule: &Rule, _metric: &Metric, _config: &dyn Config) -> Result<(), Mistake> {
         Ok(())
     }
@@ -89,14 +89,14 @@ pub trait Study: Keys + Show + Send + Sync {
     /// Finds formats, sites and kernels of all recipes, and that they fit together.
     ///
     /// # Errors
-    /// The first mistake, and where it is.
+    /// If something does not exist or does not fit; the first mistake, with its place.
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake>;
 
-    /// What its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and recipes that stand
+    /// The experiment that its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and recipes that stand
     /// for the wanted ones.
     ///
     /// # Errors
-    /// Why its gates are not calibrated.
+    /// If its gates are not calibrated, with the reason.
     fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
         Err("nothing is drawn for gates of this kind".into())
     }
@@ -112,7 +112,7 @@ pub trait Study: Keys + Show + Send + Sync {
     /// Cells of the plan that may be selected; by default all.
     ///
     /// # Errors
-    /// The mistake in what selects them.
+    /// If the options that select cells have a mistake.
     fn selectable(&self, plan: &Plan) -> Result<Vec<Cell>, Mistake> {
         Ok(plan.cells())
     }
@@ -173,7 +173,7 @@ pub trait ReadyRecipes {
     /// Runs cells, which are in the order of the plan; [`Lab::each_window`] runs them window by window.
     ///
     /// # Errors
-    /// Those of the reference, of what stands in for it, and of [`Bench::each`].
+    /// If the reference or a kernel in its place fails, and those of [`Bench::each`].
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()>;
 
     /// Checks that what the run keeps next to the records of cells is there, too.
@@ -206,7 +206,7 @@ pub trait ReadyRecipes {
     }
 }
 
-/// What the cells of a run are run with.
+/// The windows, the model and the listeners of a run.
 pub struct Lab<'a> {
     pub plan: &'a Plan,
     /// The model and its windows of text, which are the last of the plan.
@@ -220,7 +220,7 @@ pub struct Lab<'a> {
     pub bar: ProgressBar,
     /// The folder of the run, its share and the cells of that, if the run has a folder.
     pub share: Option<Share<'a>>,
-    /// What times are shares of.
+    /// The rates that times are shares of.
     pub ceilings: Option<Ceilings>,
 }
 
@@ -256,7 +256,7 @@ impl<'a> Lab<'a> {
     /// Runs cells window by window. The model is loaded if any of them reads text.
     ///
     /// # Errors
-    /// Those of `run` and of loading the model.
+    /// If `run` fails, or the model cannot be loaded.
     pub fn each_window(
         &self,
         cells: &[&Cell],
@@ -323,7 +323,7 @@ impl Bench<'_> {
     /// Measures cells side by side; `measure` is given a blank record of the cell.
     ///
     /// # Errors
-    /// Those of `measure`, and [`Error::Interrupted`].
+    /// If `measure` fails, or with [`Error::Interrupted`] after a signal.
     pub fn each(&self, cells: &[&Cell], measure: impl Fn(&Cell, Record) -> Result<Vec<Record>> + Sync) -> Result<()> {
         cells.par_iter().try_for_each(|cell| {
             if self.stop.load(Ordering::Relaxed) {
@@ -335,10 +335,10 @@ impl Bench<'_> {
     }
 }
 
-/// Whether a pattern matches one of these sites.
+/// Checks that a pattern matches one of these sites.
 ///
 /// # Errors
-/// It matches none; the message names the nearest.
+/// If it matches none; the message names the nearest.
 pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), String> {
     let sites: Vec<String> = sites.collect();
     match sites.iter().any(|site| matches(at, site)) {
@@ -347,27 +347,24 @@ pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), 
     }
 }
 
-/// What is kept of a cell's recipe. A cell of a recipe that is not kept is an error: without records, it could not fail.
+/// The entry of a cell's recipe. A cell without an entry is an error: without records, it could not fail.
 ///
 /// # Errors
-/// There is no such recipe.
+/// If there is no such recipe.
 pub fn of_recipe<'m, T>(kept: &'m HashMap<&str, T>, cell: &Cell) -> Result<&'m T> {
     kept.get(cell.recipe.as_str())
         .ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))
 }
 
-/// A [`Study`] as the keys of an experiment file.
+/// A [`Study`] as the keys of an experiment file. Its doc comment says what its recipes are tried on.
 pub trait Body: Study + Clone + Serialize + DeserializeOwned + JsonSchema + 'static {
     /// `kind` in a file.
     const NAME: &'static str;
-    /// What recipes are tried on.
-    const DOC: &'static str;
 }
 
 /// An entry of the list of studies.
 pub struct Kind {
     pub name: &'static str,
-    pub doc: &'static str,
     /// Reads the keys of a file except those of its head.
     pub parse: fn(&ExperimentFile) -> Result<Box<dyn Study>>,
     /// Reads the keys of a stored run.
@@ -380,7 +377,6 @@ impl Kind {
     pub const fn new<B: Body>() -> Self {
         Self {
             name: B::NAME,
-            doc: B::DOC,
             parse: |file| Ok(Box::new(file.body::<B>()?)),
             read: |body| Ok(Box::new(serde_json::from_value::<B>(Value::Object(body.clone()))?)),
             schema: B::json_schema,

@@ -13,16 +13,22 @@ pub fn study(run: &Run) -> Box<dyn Study> {
     studies::read(&run.manifest.experiment).expect("a study")
 }
 
+fn text(run: &Run, name: &str) -> String {
+    let mut reports = report::REPORTS.iter();
+    let report = reports.find(|report| report.name == name).expect("a report");
+    report.text(run, &*study(run))
+}
+
 pub fn html(run: &Run) -> String {
-    report::html(run, &*study(run))
+    text(run, "html")
 }
 
 pub fn markdown(run: &Run) -> String {
-    report::markdown(run, &*study(run))
+    text(run, "markdown")
 }
 
 pub fn junit(run: &Run) -> String {
-    report::junit(run, &*study(run))
+    text(run, "junit")
 }
 
 pub fn terminal(run: &Run, width: usize, colour: bool) -> String {

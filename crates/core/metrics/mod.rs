@@ -99,7 +99,7 @@ pub struct Metric {
     pub doc: &'static str,
     /// The unit; empty for pure numbers.
     pub unit: &'static str,
-    /// Whether larger or smaller values are better.
+    /// The direction in which values are better.
     pub better: Better,
     /// The number format in reports.
     pub show: Show,
@@ -116,7 +116,7 @@ impl PartialEq for Metric {
     }
 }
 
-/// Which direction is better.
+/// The direction that is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Larger values are better, as for a cosine.

@@ -30,7 +30,7 @@ pub struct Bound {
     pub label: String,
 }
 
-/// What lies on the horizontal axis. Steps and tokens double from point to point, on a logarithmic one.
+/// The quantity on the horizontal axis. Steps and tokens double from point to point, on a logarithmic one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Axis {
     #[default]

@@ -1,5 +1,5 @@
 //! Charts as inline SVG: no script, no outside resource; colours come from the page's style sheet, which knows light and
-//! dark. Every series has a colour, its own marker shape, and its name beside it.
+//! dark. Every series has a colour, its own marker shape, and its name next to it.
 
 mod dots;
 mod heat;
@@ -20,7 +20,7 @@ use super::table::{Row, Table};
 
 /// Number of distinct colours, and of distinct marker shapes.
 pub const SLOTS: usize = 8;
-/// The slot of all series without a colour: thin and grey, without a name beside it.
+/// The slot of all series without a colour: thin and grey, without a name next to it.
 pub const GREY: usize = SLOTS;
 
 /// A picture of numbers.
@@ -70,7 +70,7 @@ fn by_place<'a>(
     }
 }
 
-/// What has a colour in a chart.
+/// A part of a chart that has a colour.
 pub trait Coloured {
     fn slot(&mut self) -> &mut usize;
 }
@@ -84,7 +84,7 @@ fn unit(unit: &str, slots: impl Iterator<Item = usize>) -> String {
     }
 }
 
-/// Where data is drawn, in pixels of the view box.
+/// The rectangle of the data, in pixels of the view box.
 #[derive(Clone, Copy)]
 struct Area {
     left: f64,
@@ -154,7 +154,7 @@ impl Svg {
 pub enum Mark {
     Filled,
     Hollow,
-    /// A cross, whatever the slot.
+    /// A cross for any slot.
     Cross,
 }
 
@@ -186,7 +186,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// A name short enough to stand beside a mark.
+/// A name short enough to stand next to a mark.
 fn short(name: &str) -> String {
     match name.char_indices().nth(NAME) {
         Some((end, _)) => format!("{}…", &name[..end]),

@@ -196,7 +196,7 @@ pub fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     sorted
 }
 
-/// A place beside `at` that covers neither a point nor another label, or else the one that covers least, with its class
+/// A place next to `at` that covers neither a point nor another label, or else the one that covers least, with its class
 /// and the pixels it covers.
 fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str, f64) {
     let wide = width(name);

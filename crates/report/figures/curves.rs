@@ -13,7 +13,7 @@ pub struct Curves {
     pub unit: &'static str,
     pub metric: &'static Metric,
     pub axis: Axis,
-    /// Whether the values' axis is logarithmic.
+    /// True if the values' axis is logarithmic.
     pub log: bool,
     /// Further values that the axis must include.
     pub range: Vec<f64>,

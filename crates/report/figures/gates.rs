@@ -75,7 +75,7 @@ pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line
     })
 }
 
-/// Where a rule lies on the axis of a quantity, if it is a gate on that.
+/// The place of a rule on the axis of a quantity; `None` unless the rule is a gate on that quantity.
 fn on_axis(rule: &Rule, quantity: Quantity) -> Option<f64> {
     let here = rule.phase == quantity.phase && verdicts::site(rule) == quantity.site && !rule.control;
     let bound: metrics::Bound = rule.require.parse().ok().filter(|_| here)?;
@@ -83,7 +83,7 @@ fn on_axis(rule: &Rule, quantity: Quantity) -> Option<f64> {
         let better = Metric::find(quantity.metric).ok()?.better;
         return (bound.better == better).then_some(bound.value);
     }
-    // ‖want − got‖ ≥ ‖want‖ · sin of the angle between them, whatever the length of `got`.
+    // ‖want − got‖ ≥ ‖want‖ · sin of the angle between them, for any length of `got`.
     let turned = (rule.metric.as_str(), quantity.metric) == (COSINE.name, RELATIVE_L2.name);
     let cosine = bound.value;
     (turned && bound.better == Better::Higher && 0.0 < cosine && cosine < 1.0).then(|| (1.0 - cosine * cosine).sqrt())

@@ -39,7 +39,7 @@ pub struct Figure {
     pub folded: bool,
 }
 
-/// What a figure shows.
+/// The content of a figure.
 pub enum Content {
     Chart(Box<dyn Chart>),
     Table(Table),
@@ -75,7 +75,7 @@ impl From<Vec<String>> for Content {
     }
 }
 
-/// How much of the page's width a figure takes.
+/// The share of the page's width that a figure takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     Third,

@@ -53,7 +53,7 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
     let complete = prepared.ready.check_kept(&folder, &manifest, &cells);
     let records = records.and_then(|records| complete.map(|()| records));
     let records = match (&prepared.partition, records) {
-        // This process has done its share. Cells that others lack are not a failure of this process.
+        // This process is done. Cells that others have yet to run are not its failure.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
             return prepared.ready.conclude_share(&folder, &manifest, &share(&prepared)?);

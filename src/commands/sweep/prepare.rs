@@ -18,7 +18,7 @@ use crate::{itself, provenance};
 use ulplab_core::error::Result;
 use ulplab_core::text::shown;
 
-/// An experiment with the files that it was read from.
+/// The question, as its files say it.
 pub struct Question {
     pub file: ExperimentFile,
     /// The file of `--rules`.
@@ -150,7 +150,7 @@ fn are_copies(window: &[u32], other: &[u32]) -> bool {
     window.windows(run).any(|run| runs.contains(run))
 }
 
-/// The partition that the user names. Values from the environment are printed.
+/// The share that the user wants. A share from the environment is printed.
 fn partition(asked: &PartitionArg) -> Result<Partition> {
     let (partition, from) = scheduler::resolve(asked, |name| std::env::var(name).ok())?;
     if let Some(from) = from {
@@ -159,7 +159,7 @@ fn partition(asked: &PartitionArg) -> Result<Partition> {
     Ok(partition)
 }
 
-/// Recipes for reports, with their sizes in caches.
+/// Recipes as reports name them, with their sizes in caches.
 fn sized(mut recipes: Vec<RecipeInfo>, ready: &dyn ReadyRecipes) -> Vec<RecipeInfo> {
     for recipe in &mut recipes {
         let bytes = ready.bytes(&recipe.name);

@@ -135,7 +135,7 @@ impl KernelStudy {
     /// The same with its recipes, from the patterns and the programs, and its windows, from the cases of their operations.
     ///
     /// # Errors
-    /// A pattern without a match, and a mistake in a definition.
+    /// If a pattern matches nothing, or a definition is wrong.
     pub fn resolved(&self, sources: &[KernelFile]) -> Result<Self, Mistake> {
         operations::check_definitions(self)?;
         let variants = sources.iter().flat_map(|source| {
@@ -179,7 +179,6 @@ impl KernelStudy {
 
 impl Body for KernelStudy {
     const NAME: &'static str = "kernels";
-    const DOC: &'static str = "GPU kernels, and programs: every variant on every case of its operation.";
 }
 
 impl Study for KernelStudy {
@@ -227,7 +226,7 @@ impl Study for KernelStudy {
         }
     }
 
-    /// Right kernels run on a GPU alone, and the power of what judges them is measured without one.
+    /// Right kernels run on a GPU only, and the power of what judges them is measured without one.
     fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
         let power = power::stored().map_err(|error| error.to_string())?;
         let patterns = || self.kernels.iter().filter_map(|pattern| pattern.split('.').next());

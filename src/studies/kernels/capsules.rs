@@ -38,7 +38,7 @@ pub enum CellResult<'a> {
 pub struct Capsules {
     pub folder: PathBuf,
     pub invocation: Invocation,
-    /// Whether its cells have more draws than one.
+    /// True if its cells have more draws than one.
     pub several: bool,
 }
 
@@ -66,13 +66,12 @@ impl Capsules {
         } = draw;
         let mut judged = Vec::new();
         let none = Outputs::default();
-        let (measured, outputs) = match left {
-            CellResult::Outputs(checked) => (&checked.measured[..], &checked.outputs),
-            CellResult::Nothing { .. } => (&[][..], &none),
-        };
-        let parts = match left {
-            CellResult::Outputs(_) => parts(&problem.judges, outputs),
-            CellResult::Nothing { .. } => Vec::new(),
+        let (measured, outputs, parts) = match left {
+            CellResult::Outputs(checked) => {
+                let parts = parts(&problem.judges, &checked.outputs);
+                (&checked.measured[..], &checked.outputs, parts)
+            }
+            CellResult::Nothing { .. } => (&[][..], &none, Vec::new()),
         };
         for judge in &problem.judges {
             match judge.rule {
@@ -127,10 +126,8 @@ impl Capsules {
             _ => Ok(()),
         }
     }
-}
 
-impl Capsules {
-    /// The run of this cell alone, and of one draw.
+    /// The run of this cell without others, and of one draw.
     fn alone(&self, cell: &str) -> Invocation {
         let others = |item: &&String| !(self.several && item.trim_start().starts_with("draws"));
         let set = self.invocation.set.iter().filter(others).cloned();
@@ -147,14 +144,8 @@ impl Capsules {
 
 /// The file name of a cell, without its extension.
 fn name(recipe: &str, case: &str) -> String {
-    let plain = |c: char| {
-        if c.is_ascii_alphanumeric() || "._-".contains(c) {
-            c
-        } else {
-            '_'
-        }
-    };
-    format!("{recipe}.{case}").chars().map(plain).collect()
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    format!("{recipe}.{case}").replace(|c| !plain(c), "_")
 }
 
 /// The parts that outputs are taken into to be judged.
@@ -225,15 +216,10 @@ impl<'a> Contents<'a> {
                 .filter(|found| found.bytes.len() * 8 == found.dtype.bitsize() * judge.shape.iter().product::<usize>());
             let each = [("want", judge.wanted()), ("bound", judge.bound()), ("part", found)];
             for (what, tensor) in each {
-                if let Some(tensor) = tensor {
+                if let Some(mut tensor) = tensor {
+                    tensor.name = name(what);
                     let rows = rows(tensor.row_count());
-                    contents.push(
-                        Tensor {
-                            name: name(what),
-                            ..tensor
-                        },
-                        rows,
-                    );
+                    contents.push(tensor, rows);
                 }
             }
         }

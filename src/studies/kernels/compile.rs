@@ -12,6 +12,7 @@ use crate::backend::cuda::cubin::{Entry, entries};
 use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
 use crate::ops;
+use crate::report::columns::fitted;
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_operations::ops::{Case, Op, Problem, Scalar};
@@ -29,9 +30,9 @@ pub struct Compile<'a> {
     pub sources: &'a [Source],
     /// The cells that are selected: files, variants and cases without one are left out.
     pub cells: &'a [Cell],
-    /// Whether these are all that the experiment plans.
+    /// True if these are all that the experiment plans.
     pub whole: bool,
-    /// What they are compiled for; [`ARCHITECTURES`] if it is empty.
+    /// Architectures to compile for; [`ARCHITECTURES`] if it is empty.
     pub architectures: &'a [String],
     /// Compiles every planted fault, too.
     pub faults: bool,
@@ -60,21 +61,13 @@ impl Compile<'_> {
             [] => ARCHITECTURES.to_vec(),
             named => named.iter().map(String::as_str).collect(),
         };
-        let chosen = |source: &Source, variant: &Variant, case: &Case| {
-            let id = format!("{}.{}/local/{}", source.op, variant.name, case.name);
-            self.cells.iter().any(|cell| cell.id == id)
-        };
-        let launched: Vec<Launched> = selected
-            .iter()
-            .flat_map(|source| {
-                let chosen = |variant: &Variant, case: &Case| chosen(source, variant, case);
-                let mut all = Vec::new();
-                for &arch in &architectures {
-                    all.extend(Launched::all(source, arch, self.faults, &chosen));
-                }
-                all
-            })
-            .collect();
+        let mut launched = Vec::new();
+        for source in &selected {
+            let selects = |variant: &Variant, case: &Case| self.selects(source, variant, case);
+            for &arch in &architectures {
+                launched.extend(Launched::all(source, arch, self.faults, &selects));
+            }
+        }
         toolkit.compile_ahead(&launched.iter().flat_map(Launched::units).collect::<Vec<_>>());
         let mut rows = Vec::new();
         let mut findings = Findings::new();
@@ -105,7 +98,12 @@ impl Compile<'_> {
         attest::hold(&selected, self.whole, self.json)
     }
 
-    /// Every launch of the selected variants and cases of a file.
+    fn selects(&self, source: &Source, variant: &Variant, case: &Case) -> bool {
+        let id = format!("{}.{}/local/{}", source.op, variant.name, case.name);
+        self.cells.iter().any(|cell| cell.id == id)
+    }
+
+    /// Checks every launch of the selected variants and cases of a file.
     fn check(
         &self,
         source: &Source,
@@ -119,12 +117,8 @@ impl Compile<'_> {
             if !variant.is_for(arch) {
                 continue;
             }
-            let name = format!("{}.{}", source.op, variant.name);
-            let ours = |case: &Case| {
-                let id = format!("{name}/local/{}", case.name);
-                self.cells.iter().any(|cell| cell.id == id)
-            };
-            for case in op.cases().into_iter().filter(ours) {
+            let selects = |case: &Case| self.selects(source, variant, case);
+            for case in op.cases().into_iter().filter(selects) {
                 let wrong = match Plan::new(variant, &case, SMS) {
                     Err(why) => vec![why.replace(&format!(", case '{}'", case.name), "")],
                     Ok(None) => Vec::new(),
@@ -166,9 +160,7 @@ impl Compile<'_> {
             }
             return;
         }
-        let mut table = comfy_table::Table::new();
-        table.load_preset(comfy_table::presets::NOTHING);
-        table.set_header([
+        let heads = [
             "kernel",
             "arch",
             "registers",
@@ -176,18 +168,17 @@ impl Compile<'_> {
             "stack",
             "shared",
             "max threads",
-        ]);
-        for (_, arch, name, entry) in rows {
+        ];
+        let row = |(_, arch, name, entry): &(&Source, &str, String, Entry)| {
             let numbers = [entry.registers, entry.spilled, entry.stack, entry.shared].map(|number| number.to_string());
             let threads = entry.max_threads.map_or("—".into(), |threads| threads.to_string());
-            table.add_row(
-                [name.clone(), arch.to_string()]
-                    .into_iter()
-                    .chain(numbers)
-                    .chain([threads]),
-            );
-        }
-        outln!("{table}");
+            let names = [name.clone(), arch.to_string()];
+            names.into_iter().chain(numbers).chain([threads]).collect()
+        };
+        let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
+        fitted(&heads, &rows, &[], usize::MAX)
+            .iter()
+            .for_each(|line| outln!("{line}"));
     }
 }
 

@@ -14,14 +14,14 @@ pub struct Draw<'a> {
     pub case: &'a Case,
     pub problem: &'a Problem,
     pub seed: u64,
-    /// Whether it is kept if it fails: the first that fails is.
+    /// True if it is kept if it fails, as the first draw that fails is.
     pub keep: bool,
 }
 
 /// The records of one cell over its draws: of each output and metric the worst value, and all elements.
 #[derive(Default)]
 pub struct Drawn {
-    /// Whether more draws than one are planned, so that what fails is told with its seed.
+    /// True if more draws than one are planned, so that failures name their seed.
     several: bool,
     records: Vec<Record>,
     draws: u64,
@@ -42,7 +42,7 @@ impl Drawn {
     /// Takes what the draw with this seed gave.
     ///
     /// # Errors
-    /// A metric that is not known.
+    /// If a metric is not known.
     pub fn add(&mut self, seed: u64, mut records: Vec<Record>) -> Result<()> {
         self.draws += 1;
         if self.several {
@@ -80,12 +80,12 @@ impl Drawn {
         Ok(())
     }
 
-    /// Whether nothing was wrong so far.
+    /// True if nothing was wrong so far.
     pub fn is_right(&self) -> bool {
         self.wrong == 0
     }
 
-    /// Whether no draw has given anything.
+    /// True if no draw has given a record.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

@@ -59,7 +59,7 @@ pub const SHIPPED: &str = "kernels";
 /// Site of the records of times.
 pub const TIME: &str = "time";
 
-/// Whether there is a fault of that name, `op.mutant`.
+/// Checks that there is a fault of that name, `op.mutant`.
 pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     let of = |source: &KernelFile| -> Vec<String> {
         let mutants = source.header.mutants.iter();
@@ -75,7 +75,7 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     )))
 }
 
-/// What a draw after the first has of a model.
+/// Draws after the first have no model.
 const NO_MODEL: fn(&str) -> std::result::Result<Vec<Rows>, String> =
     |pattern| Err(format!("what passes at {pattern} is not drawn"));
 
@@ -85,7 +85,7 @@ pub struct Cells<'a> {
     pub data: &'a Data<'a>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
-    /// Where what fails is kept.
+    /// The folder of failed cells.
     pub keep: Option<&'a Capsules>,
 }
 
@@ -198,11 +198,11 @@ pub struct Variants<'a> {
     pub cells: Cells<'a>,
     pub sources: &'a [KernelFile],
     pub session: Session<'a>,
-    /// What times are shares of.
+    /// The rates that times are shares of.
     pub ceilings: Option<Ceilings>,
     /// The fault to plant, as `op.mutant`.
     pub mutant: Option<&'a str>,
-    /// Whose times are set beside.
+    /// Peers whose times are shown next to those of the kernels.
     pub peers: Option<&'a Peers>,
 }
 
@@ -344,7 +344,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
     measured.into_iter().map(record).collect()
 }
 
-/// What passes at the sites a pattern means when the model reads a text.
+/// Tensors at the sites of a pattern when the model reads a text.
 pub fn sites(text: Text<'_>, pattern: &str) -> std::result::Result<Vec<Rows>, String> {
     let found = recorded(&[(pattern, pattern)], text).map_err(|error| error.to_string())?;
     if found.is_empty() {

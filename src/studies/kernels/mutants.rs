@@ -28,7 +28,7 @@ pub struct MutantResult {
     pub killed: Option<String>,
 }
 
-/// What came of a fault, as a file in the folder of a run: a run that is continued, or shared, plants each fault once.
+/// Results of a fault, as a file in the folder of a run: a run that is continued, or shared, plants each fault once.
 #[derive(Serialize, Deserialize)]
 struct Planted {
     /// Fingerprint of the run.
@@ -37,14 +37,14 @@ struct Planted {
     results: Vec<MutantResult>,
 }
 
-/// What a run's folder keeps of planted faults.
+/// The results of planted faults in a run's folder.
 pub struct MutantFiles {
     folder: PathBuf,
     run: String,
 }
 
 impl MutantFiles {
-    /// Those of the run with this fingerprint in a folder.
+    /// The files of the run with this fingerprint in a folder.
     pub fn new(folder: &Path, run: &str) -> Self {
         Self {
             folder: folder.join("mutants"),
@@ -66,7 +66,7 @@ impl MutantFiles {
         })
     }
 
-    /// What came of a fault, if it was planted.
+    /// The results of a fault, if it was planted.
     pub fn read(&self, op: &str, fault: &str) -> Result<Option<Vec<MutantResult>>> {
         let file = self.file(op, fault);
         if !file.is_file() {
@@ -84,7 +84,7 @@ impl MutantFiles {
     /// The results of all operations that have cells, in their order.
     ///
     /// # Errors
-    /// One of them is not there yet, or was damaged.
+    /// If one of them is missing or damaged.
     pub fn all(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
         let folder = self.folder.display();
         let missing = |fault: String| Error::Incomplete(format!("{folder}: the fault {fault} was not planted"));
@@ -96,7 +96,7 @@ impl MutantFiles {
     /// The results that are there.
     ///
     /// # Errors
-    /// One of them was damaged.
+    /// If one of them is damaged.
     pub fn found(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
         let results = self.each(sources, cells)?.into_iter();
         Ok(results.flat_map(|(_, results)| results.unwrap_or_default()).collect())
@@ -199,7 +199,7 @@ impl Variants<'_> {
         Ok(())
     }
 
-    /// What the cases show of a fault.
+    /// The results of a fault on all cases.
     fn results(
         &self,
         source: &Source,

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub device: OnDevice,
-    /// What kernels are compiled for where none is run; all of [`ARCHITECTURES`](super::ARCHITECTURES) if it is empty.
+    /// Architectures to compile for if no kernel is run; all of [`ARCHITECTURES`](super::ARCHITECTURES) if it is empty.
     pub architectures: Vec<String>,
-    /// Whether only the timed cases are run, and only a failed gate is a failure.
+    /// True if only the timed cases are run, and only a failed gate is a failure.
     pub timed: bool,
-    /// Whether the variants called `simple` are left out of the cases that another variant takes.
+    /// True if the variants called `simple` are left out of the cases that another variant takes.
     pub fast_only: bool,
     /// The fault to plant, as `op.mutant`.
     pub mutant: Option<String>,
-    /// Whether every fault is planted after the run.
+    /// True if every fault is planted after the run.
     pub mutants: bool,
     /// Folder to write attestations to.
     pub attest: Option<PathBuf>,
@@ -26,10 +26,10 @@ pub struct Options {
     pub workers: Option<Workers>,
 }
 
-/// How many processes share a run of kernels, and on which GPUs. The rest of what they are told is the command line.
+/// The processes that share a run of kernels, and their GPUs. Their other options are those of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Workers {
-    /// How many on each GPU; chosen by the number of cores, if absent.
+    /// Processes on each GPU; chosen by the number of cores, if absent.
     pub jobs: Option<usize>,
     pub devices: Devices,
 }
@@ -63,7 +63,7 @@ impl std::str::FromStr for Devices {
     }
 }
 
-/// Where kernels are run.
+/// The place where kernels run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnDevice {
     /// Run on the GPU.

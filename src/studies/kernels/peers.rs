@@ -16,7 +16,7 @@ use ulplab_operations::ops::judge::Measured;
 /// The peer that was fastest on each case, on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peers {
-    /// Where it was read from.
+    /// The file that it was read from.
     pub file: PathBuf,
     /// blake3 of the file.
     pub digest: String,
@@ -26,7 +26,7 @@ pub struct Peers {
     pub fastest: BTreeMap<String, Peer>,
     /// The fastest kernel that moves a case's bytes and computes nothing, by `op/case`.
     pub limits: BTreeMap<String, Peer>,
-    /// Those that were not tried.
+    /// Peers that were not tried.
     pub left_out: Vec<String>,
     /// Why Python could not import those of an operation.
     pub absent: BTreeMap<String, String>,
@@ -54,7 +54,7 @@ struct PeersFile {
     absent: BTreeMap<String, String>,
 }
 
-/// How cold times are taken, by number: `METHOD` of `experiments/peers/kernels_stopwatch.py`. By the first, lines that L2 was asked to keep
+/// The method of cold times, by number: `METHOD` of `experiments/peers/kernels_stopwatch.py`. By the first, lines that L2 was asked to keep
 /// were not flushed.
 const METHOD: u32 = 2;
 
@@ -104,7 +104,7 @@ impl Peers {
         })
     }
 
-    /// Whether they were timed on the card of that name.
+    /// Checks that they were timed on the card of that name.
     pub fn check_device(&self, name: &str) -> Result<()> {
         if self.device == name {
             return Ok(());
@@ -116,7 +116,7 @@ impl Peers {
         Err(Error::data(&self.file, message))
     }
 
-    /// What a run with them says if some were not tried: it is not whole.
+    /// The reason why a run with these peers is incomplete, if some were not tried.
     pub fn incomplete(&self) -> Option<String> {
         let file = self.file.display();
         let left_out = self.left_out.first().map(|first| {

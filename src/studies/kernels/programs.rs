@@ -1,4 +1,4 @@
-//! Programs on the cases of an operation, on whatever they run on themselves.
+//! Programs on the cases of an operation. A program chooses its own device.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use ulplab_core::metrics::US_CLAIMED;
 use ulplab_core::record::Record;
 use ulplab_operations::ops::checks::failures;
 
-/// Whether a cell is of one of the programs.
+/// True if a cell is of one of the programs.
 pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
     commands.iter().any(|command| command.recipe() == cell.recipe)
 }
@@ -53,7 +53,7 @@ fn check_program(run: &[String]) -> Result<(), String> {
     Err(format!("cannot start '{program}': {place}"))
 }
 
-/// Whether a program can be found as it is started: by its path, or in $PATH if it is a name alone.
+/// True if a program can be found as it is started: by its path, or in $PATH if it is only a name.
 fn is_there(program: &str) -> bool {
     let runs = |file: &Path| {
         let found = file.metadata();
@@ -98,7 +98,7 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
     Ok(())
 }
 
-/// A program that fails fails its cell; the others are run all the same.
+/// A program that fails fails its cell; the others are run.
 fn cell_of(all: &Cells, (command, program): &(&Command, Program), cell: &Cell, draw: Draw) -> Result<Vec<Record>> {
     let Draw { case, problem, .. } = draw;
     let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {

@@ -7,7 +7,7 @@ use ulplab_operations::ops::judge::pattern;
 use ulplab_operations::ops::judge::{Judge, Measured, Rule, number};
 use ulplab_operations::ops::{Outputs, Problem};
 
-/// How many wrong elements must distinguish a relation from their own expected values; all of them if fewer are wrong.
+/// Number of wrong elements that must distinguish a relation from their own expected values; all of them if fewer are wrong.
 const TELLING: usize = 4;
 /// Least difference between the two, in bounds.
 const CLEAR: f64 = 16.0;
@@ -64,7 +64,7 @@ impl WrongElements {
         let right = |at: &usize| near(got[*at], want[*at], bounds[*at]) || want[*at].is_nan() && got[*at].is_nan();
         let wrong: Vec<usize> = (0..len).filter(|at| !right(at)).collect();
         let cols = judge.shape.last().copied().unwrap_or(1).max(1);
-        // If bits are compared, differences in -0 or in payloads of NaN are no relation between numbers, and are skipped.
+        // If bits are compared, differences in -0 or in payloads of NaN are not relations between numbers, and are skipped.
         (wrong.len() as f64 == count).then_some(Self {
             rows: if judge.shape.len() == 2 { len / cols } else { 1 },
             cols,
@@ -114,7 +114,7 @@ impl WrongElements {
         told.then(|| format!("; {far} of them {FAR} times outside or more, {place}{kind}{hint}"))
     }
 
-    /// Whether each wrong element equals, times a sign, the expected value at another place, within the bound there, and
+    /// True if each wrong element equals, times a sign, the expected value at another place, within the bound there, and
     /// enough of them do so for chance to be excluded.
     fn fits(&self, source: impl Fn(usize) -> Option<(usize, f64)>) -> bool {
         let mut telling = 0;
@@ -127,7 +127,7 @@ impl WrongElements {
         all && telling >= TELLING.min(self.wrong.len()) && self.is_varied()
     }
 
-    /// Whether the wrong elements have different values. A single repeated value could have any cause.
+    /// True if the wrong elements have different values. A single repeated value could have any cause.
     fn is_varied(&self) -> bool {
         let first = self.wrong.first().map(|at| self.got[*at].abs());
         self.wrong.len() == 1 || self.wrong.iter().any(|at| Some(self.got[*at].abs()) != first)

@@ -1,4 +1,4 @@
-//! Which cells of kernels are run on a device.
+//! Selection of the cells that run on a device.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -25,7 +25,7 @@ pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) 
     sources.iter().flat_map(of).filter_map(named).collect()
 }
 
-/// What the variant of an operation is called that is written to be read, and not to be fast.
+/// The name of the variant that is written to be read, not to be fast.
 const SIMPLE: &str = "simple";
 
 /// The cells but those of variants called `simple` whose case another of the cells' variants takes on a device: one of this architecture,

@@ -1,4 +1,4 @@
-//! What reports show of kernels: whether they are right, and how long they take.
+//! Reports on kernels: right or wrong, and their times.
 
 use std::fmt::Write;
 
@@ -135,7 +135,7 @@ fn columns() -> Vec<Column> {
     ]
 }
 
-/// How many draws of all cases are wrong, and the rate that this allows.
+/// The number of wrong draws of all cases, and the rate that this allows.
 fn draws(draws: u64) -> Column {
     let doc =
         "Draws of the inputs in which something is wrong, and the largest rate that is compatible with them (95 %).";

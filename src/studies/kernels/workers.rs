@@ -1,4 +1,4 @@
-//! How a run of kernels is shared among processes and GPUs.
+//! Sharing of a run of kernels among processes and GPUs.
 
 use super::ops_of;
 use super::options::{Devices, Workers};
@@ -72,7 +72,7 @@ pub fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
     ops.iter().flat_map(cut).collect()
 }
 
-/// What `CUDA_VISIBLE_DEVICES` is for each of the GPUs, of `count` that are visible.
+/// The value of `CUDA_VISIBLE_DEVICES` for each of the GPUs, of `count` that are visible.
 pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
     let numbers: Vec<usize> = match devices {
         // What runs then are programs, which need none.

@@ -8,7 +8,7 @@ use ulplab_core::random::stream;
 /// The most tokens of a drawn call, as a power of two.
 const LARGEST: u32 = 6;
 
-/// How a text is cut into calls.
+/// The way in which a text is cut into calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// So many tokens in each.

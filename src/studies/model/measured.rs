@@ -1,4 +1,4 @@
-//! What is measured of a model, and where: known before it is read.
+//! Metrics and places of a model, known before it is read.
 
 use reference::paths::Config;
 use reference::sites::{Decision, Flow};
@@ -45,7 +45,7 @@ pub fn check(rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mi
     Err(Mistake::at("metric", message))
 }
 
-/// Whether a metric is measured at a site.
+/// True if a metric is measured at a site.
 fn has(site: &SiteInfo, metric: &Metric, phase: Phase) -> bool {
     let choice = matches!(site.kind, SiteKind::Choice(_));
     let flow = site.flow;

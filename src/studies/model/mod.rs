@@ -60,7 +60,7 @@ pub struct ModelStudy {
     /// frequencies of its RoPE depend stay an error.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beyond_trained: bool,
-    /// How the model is run: `local`, every layer fed what the reference fed it; `cumulative`, running free.
+    /// Phases of the model: `local`, every layer fed what the reference fed it; `cumulative`, running free.
     #[serde(default)]
     pub phases: Vec<Phase>,
     #[serde(default, rename = "window", deserialize_with = "written_out")]
@@ -153,7 +153,6 @@ impl ModelStudy {
 
 impl Body for ModelStudy {
     const NAME: &'static str = "model";
-    const DOC: &'static str = "A whole model: rounded at its sites, compared with itself.";
 }
 
 impl Study for ModelStudy {
@@ -300,7 +299,7 @@ impl<'a> ReadyRecipe<'a> {
         let find =
             |name: &String| WholeStep::find(name, &recipe.rounds, recipe.weights.as_deref(), recipe.index.as_deref());
         Ok(Self {
-            // What passes next to another recipe may still be far from the reference: it is no format to recommend.
+            // What passes next to another recipe may still be far from the reference: it is not a format to recommend.
             bytes: match recipe.against {
                 Some(_) => CacheBytes::default(),
                 None => rounding.cache_bytes(config),
@@ -406,7 +405,7 @@ impl ReadyRecipes for ReadyModel<'_> {
 /// The sites of a model that a pattern means, each once, with the channels of a token there.
 ///
 /// # Errors
-/// A pattern that means none of the `usable` sites.
+/// If the pattern matches none of the `usable` sites.
 pub fn sites_at(
     at: &str,
     usable: impl Fn(&SiteInfo) -> bool,
@@ -431,7 +430,7 @@ pub fn sites_at(
     Ok(found)
 }
 
-/// Whether a tensor passes at a site when the model reads.
+/// True if a tensor passes at a site when the model reads.
 pub fn passes_tensor(site: &SiteInfo) -> bool {
     site.kind == SiteKind::Tensor && site.when == When::Run
 }

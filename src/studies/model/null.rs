@@ -1,4 +1,4 @@
-//! What the gates of a model are calibrated on.
+//! The recipes that gates of a model are calibrated on.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::studies::null::{self, Candidate, Null, Wanted};
 use ulplab_core::pattern;
 use ulplab_core::record::Phase;
 
-/// Operations whose kernels read and write bf16, whatever the type of the others.
+/// Operations whose kernels read and write bf16, with any type of the others.
 const BF16_ONLY: [&str; 1] = ["mhc_pre"];
 
 /// Windows drawn from the same texts, and recipes in drawn orders of sums.
@@ -64,7 +64,7 @@ impl Candidate for Recipe {
 /// No model has as many layers.
 const MOST_LAYERS: usize = 1024;
 
-/// Whether it is of a state of some path.
+/// True if a rounding is of a state of some path.
 fn is_of_a_state(round: &Round) -> bool {
     let sites = PATHS.iter().flat_map(|path| path.sites());
     let mut states = sites.filter(|site| site.cache.is_some_and(|cache| cache.growth == Growth::State));
@@ -92,7 +92,7 @@ pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         kernels: Vec::new(),
         ..recipe.clone()
     };
-    // A layer alone is fed all tokens at once; a vector that is rounded for one reader is, too.
+    // In the local phase a layer is fed all tokens at once; a vector that is rounded for one reader is, too.
     let whole = phase == Phase::Local || recipe.rounds.iter().any(|round| round.role.is_some());
     if whole || kept || recipe.name == REFERENCE {
         return Ok(plain);

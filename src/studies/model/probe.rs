@@ -8,7 +8,7 @@ use reference::sites::{Decision, Flow};
 use reference::{Choice, Numerics, Operations, Real, Role, Site, SiteInfo, Tensor};
 
 use crate::backend::rounding::Rounding;
-use crate::studies::measure::records;
+use crate::studies::measure::{at, records};
 use ulplab_core::metrics;
 use ulplab_core::metrics::{Evidence, Gain, Logits, Pair, Threshold};
 use ulplab_core::metrics::{NATS, PERPLEXITY, flips, nats};
@@ -24,7 +24,7 @@ pub struct Selection<'a, T> {
     pub mass: Option<Vec<f32>>,
 }
 
-/// What the reference computed for one window: everything candidates are compared with.
+/// The reference's tensors and choices in one window, which candidates are compared with.
 pub struct Trace<T> {
     path: &'static dyn Path,
     tensors: HashMap<Place, Tensor<T>>,
@@ -33,13 +33,13 @@ pub struct Trace<T> {
 }
 
 impl<T: Real + Into<f64>> Trace<T> {
-    /// What left a layer, if the path has such a site.
+    /// The stream that left a layer, if the path has such a site.
     pub fn stream(&self, layer: usize) -> Option<&Tensor<T>> {
         let site = self.path.stream()?;
         self.tensors.get(&(Some(layer), site.name))
     }
 
-    /// What was selected from caches, layer by layer.
+    /// Selections from caches, layer by layer.
     pub fn selected(&self) -> Vec<Selection<'_, T>> {
         let selected = self.choices.iter().filter(|((_, site), _)| selects(self.path, site));
         let selected = selected.map(|(&(layer, site), choice)| Selection {
@@ -53,7 +53,7 @@ impl<T: Real + Into<f64>> Trace<T> {
         found
     }
 
-    /// How much attention each selected entry gets from the reference.
+    /// The attention that each selected entry gets from the reference.
     fn mass(&self, (layer, site): Place) -> Option<Vec<f32>> {
         let mass = self.path.site(site).and_then(mass)?;
         let mass = self.tensors.get(&(layer, mass))?;
@@ -69,13 +69,13 @@ fn mass(site: &SiteInfo) -> Option<&'static str> {
     }
 }
 
-/// Whether entries of a cache are selected at a site.
+/// True if entries of a cache are selected at a site.
 fn selects(path: &dyn Path, site: &str) -> bool {
     let decision = path.site(site).and_then(SiteInfo::decision);
     matches!(decision, Some(Decision::TopK { .. }))
 }
 
-/// What a site is to the path as a whole.
+/// The role of a site in the path.
 fn flow(path: &dyn Path, site: &Site) -> Flow {
     path.site(site.name).map_or(Flow::Inside, |site| site.flow)
 }
@@ -97,7 +97,7 @@ impl<T: Real> Recorder<T> {
         }
     }
 
-    /// Whether the site says how much attention selected entries get.
+    /// True if the site says how much attention selected entries get.
     fn is_mass(&self, site: &Site) -> bool {
         self.path.sites().iter().any(|other| mass(other) == Some(site.name))
     }
@@ -317,11 +317,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
 
     /// A blank record of a site.
     fn at(&self, site: &Site) -> Record {
-        Record {
-            layer: site.layer.map(|layer| layer as u32),
-            site: site.name.to_string(),
-            ..self.cell.clone()
-        }
+        at(&self.cell, site.layer.map(|layer| layer as u32), site.name)
     }
 
     /// Adds the measurements at a site.
@@ -331,7 +327,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     }
 }
 
-/// What is measured of a decision: how it agrees with the reference's, and, of what `selects` entries, what agreement the error
+/// Records of a decision: its agreement with the reference's and, if it `selects` entries, the agreement that the error
 /// of its scores makes one expect. A router chooses among too few for that.
 pub fn decision<W: Real + Into<f64>>(
     blank: &Record,

@@ -23,7 +23,7 @@ pub struct Recipe {
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default)]
     pub noise: bool,
-    /// How many times as large the noise is as the rounding error.
+    /// The size of the noise, in multiples of the rounding error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
@@ -41,11 +41,11 @@ pub struct Recipe {
     /// A kernel that computes the whole model token by token, `decode_step.VARIANT`; it runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// How these kernels store matrices: `f32`, `bf16`, `fp8_b64_f32` (a checkpoint's own codes, if it has such), or that and, behind
+    /// Format in which these kernels store matrices: `f32`, `bf16`, `fp8_b64_f32` (a checkpoint's own codes, if it has such), or that and, behind
     /// a `+`, `mxfp4` or `nvfp4` for routed experts. They are decoded where they are read; activations stay f32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
-    /// How these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
+    /// Format in which these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
     /// Tokens that the model reads in one call, `1` as in decoding; all at once if it isn't said. A state is rounded after every call;
@@ -66,7 +66,7 @@ impl Recipe {
     /// The recipe made ready to run as the reference's path.
     ///
     /// # Errors
-    /// What is wrong, and where in the recipe.
+    /// If the recipe does not fit the model, with its place.
     pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
         Rounding::resolve(&self.rounds, self.noise(seed)?, kernels, config)
@@ -75,12 +75,12 @@ impl Recipe {
     /// The noise in the place of its rounding errors, if there is any.
     ///
     /// # Errors
-    /// Those of [`Noise::asked`].
+    /// If [`Noise::asked`] refuses the keys.
     pub fn noise(&self, seed: u64) -> Result<Option<Noise>, Mistake> {
         Noise::asked(self.noise, self.gain, seed)
     }
 
-    /// Whether it has no local phase: a layer alone is not what it computes, or not what it is compared with.
+    /// True if it has no local phase: a single layer is not what it computes, or not what it is compared with.
     pub(super) fn runs_free(&self) -> bool {
         self.step.is_some() || self.chunk.is_some() || self.cuts.is_some() || self.against.is_some()
     }

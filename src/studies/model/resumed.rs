@@ -19,13 +19,13 @@ pub trait Watch {
     fn after(&mut self, _site: &Site, _tensor: &Tensor<f32>) {}
 }
 
-/// What a run left: its records, and what left each of its layers.
+/// A run's records, and the streams that left its layers.
 pub struct Kept {
     pub records: Vec<Record>,
     pub streams: Streams,
 }
 
-/// What left the layers of a run, from the first on.
+/// The streams that left the layers of a run, from the first on.
 pub struct Streams {
     site: Option<&'static str>,
     left: Vec<Tensor<f32>>,
@@ -40,7 +40,7 @@ impl Streams {
         }
     }
 
-    /// Those of the reference, which were kept to compare with.
+    /// The streams of the reference, which were kept to compare with.
     pub fn of_reference(path: &dyn Path, want: &Trace<f32>) -> Self {
         let left = (0..).map_while(|layer| want.stream(layer).cloned());
         Self {
@@ -62,7 +62,7 @@ impl Watch for Streams {
 /// one: where the path can begin in the middle, these are not computed again, and their records are those of that run.
 ///
 /// # Errors
-/// Those of the reference.
+/// If the reference fails.
 pub fn run_from(
     text: Text<'_>,
     rounding: &Rounding,

@@ -1,4 +1,4 @@
-//! What passes at sites of a model.
+//! Tensors at sites of a model.
 
 use reference::{Numerics, Site, Tensor};
 
@@ -16,7 +16,7 @@ pub struct Sample {
     pub values: Vec<f32>,
 }
 
-/// What passes at sites when the reference reads a text: each site's name as a source, and the pattern of its places.
+/// Tensors at sites when the reference reads a text: each site's name as a source, and the pattern of its places.
 pub fn recorded(sites: &[(&str, &str)], text: Text<'_>) -> Result<Vec<Sample>> {
     let mut collector = Collector {
         sites,

@@ -11,7 +11,7 @@ use ulplab_core::record::Record;
 pub struct Weighing<'a> {
     rounding: &'a Rounding,
     elements: f64,
-    /// None once a weight is rounded in a way that is no storage.
+    /// None once a weight is rounded in a way that is not a storage format.
     bytes: Option<f64>,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Weighing<'a> {
         }
     }
 
-    /// Records of the sizes, `blank` but for the measurement; none if they are no sizes of a storage.
+    /// Records of the sizes, `blank` except for the measurement; none if a weight has no storage format.
     pub fn records(&self, config: &dyn Config, blank: &Record) -> Vec<Record> {
         let Some(bytes) = self.bytes.filter(|_| self.elements > 0.0) else {
             return Vec::new();

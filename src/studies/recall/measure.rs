@@ -1,4 +1,4 @@
-//! What is left of a selection when its scores carry an error: of drawn vectors, and of a model's indexer.
+//! Selections whose scores carry an error: of drawn vectors, and of a model's indexer.
 
 use reference::ops::linear::multiply;
 use reference::ops::top_k::top_k;
@@ -7,7 +7,7 @@ use reference::{Choice, Site, Tensor};
 use super::{RecallStudy, Recipe, Scores};
 use crate::backend::rounding::Rounding;
 use crate::experiment::Source;
-use crate::studies::measure::with_means;
+use crate::studies::measure::{at, with_means};
 use crate::studies::model::probe::{Trace, decision};
 use ulplab_core::pattern::matches;
 use ulplab_core::random::{gaussian, stream};
@@ -19,7 +19,7 @@ pub struct Vectors {
     /// `[queries, channels]` and `[entries, channels]`.
     query: Tensor<f32>,
     key: Tensor<f32>,
-    /// What the exact scores select.
+    /// The selection by exact scores.
     want: Choice<f32>,
 }
 
@@ -69,11 +69,7 @@ pub fn of_vectors(
                 select(scores(&query, &key), want.k)
             }
         };
-        let blank = Record {
-            site: vectors.source.clone(),
-            ..blank.clone()
-        };
-        decision(&blank, true, want, &got, None)
+        decision(&at(blank, None, &vectors.source), true, want, &got, None)
     };
     drawn.iter().flat_map(one).collect()
 }
@@ -81,11 +77,7 @@ pub fn of_vectors(
 /// Measures the selections of a model when there is noise on the reference's scores.
 pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<Record> {
     let layers = want.selected().into_iter().flat_map(|selected| {
-        let blank = Record {
-            layer: selected.layer.map(|layer| layer as u32),
-            site: selected.site.into(),
-            ..blank.clone()
-        };
+        let blank = at(blank, selected.layer.map(|layer| layer as u32), selected.site);
         let layer = selected.layer.map_or(String::new(), |layer| layer.to_string());
         let got = noisy(selected.choice, size, seed, &format!("{layer}/{}", blank.window));
         decision(&blank, true, selected.choice, &got, selected.mass.as_deref())
@@ -93,10 +85,10 @@ pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<
     layers.collect()
 }
 
-/// What was measured at the sites of the sources, under the sources' names.
+/// Records at the sites of the sources, under the sources' names.
 pub fn by_source(sources: &[Source<Scores>], measured: &[Record]) -> Vec<Record> {
     let under = |source: &Source<Scores>, record: &Record| match &source.from {
-        Scores::Site(at) if matches(at, &place(record.layer, &record.site)) => Some(Record {
+        Scores::Site(sites) if matches(sites, &place(record.layer, &record.site)) => Some(Record {
             site: source.name.clone(),
             ..record.clone()
         }),

@@ -1,4 +1,4 @@
-//! What is left of a selection when its scores carry an error.
+//! Selections whose scores carry an error.
 
 mod measure;
 mod show;
@@ -52,7 +52,7 @@ pub struct RecallStudy {
     pub recipes: Vec<Recipe>,
 }
 
-/// How a source's scores come about.
+/// The origin of a source's scores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Scores {
@@ -68,7 +68,7 @@ impl Scores {
         matches!(self, Self::Site(_))
     }
 
-    /// What is wrong with its parameters, for draws of so many entries.
+    /// Checks its parameters, for draws of so many entries.
     fn check(&self, entries: usize) -> Result<(), String> {
         match *self {
             Self::Vectors { channels, top } if channels == 0 || top == 0 || top >= entries => Err(format!(
@@ -89,10 +89,10 @@ pub struct Recipe {
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default)]
     pub noise: bool,
-    /// How many times as large the noise is as the rounding error.
+    /// The size of the noise, in multiples of the rounding error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
-    /// What is rounded on the way to the scores.
+    /// Roundings on the way to the scores.
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
     /// Gaussian noise added to the scores, in standard deviations of the row's scores.
@@ -152,8 +152,6 @@ impl Candidate for Recipe {
 
 impl Body for RecallStudy {
     const NAME: &'static str = "recall";
-    const DOC: &'static str =
-        "Scores from each source: the best are selected, with and without an error in the scores.";
 }
 
 impl Study for RecallStudy {

@@ -1,4 +1,4 @@
-//! What reports show of recalls: lost selections against the error of the scores.
+//! Reports on recalls: lost selections against the error of the scores.
 
 use super::RecallStudy;
 use crate::experiment::Reading;

@@ -45,7 +45,7 @@ impl Method {
     /// Finds form and formats, and that they fit every source; `seed` is that of noise.
     ///
     /// # Errors
-    /// The mistake, and its place in the recipe.
+    /// If the recipe has a mistake, with its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>], seed: u64) -> Result<Self, Mistake> {
         let form = recipe.form.clone();
         let wrong = |message: String| Err(Mistake::at("form", message));
@@ -136,7 +136,7 @@ impl Method {
     }
 }
 
-/// The definition, in whatever precision.
+/// The definition, in any precision.
 pub fn exact<T: Real>(piece: &Piece<T>, state: &mut Tensor<T>) -> Result<Tensor<T>, String> {
     match piece {
         Piece::Attention { .. } => attend(piece, &Recurrent::DEFINITION, state),

@@ -1,4 +1,4 @@
-//! What rounding does to a state that is carried from step to step.
+//! Rounding of a state that is carried from step to step.
 
 pub mod inputs;
 mod method;
@@ -65,7 +65,7 @@ pub struct Recipe {
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noise: bool,
-    /// How many times as large the noise is as the rounding error.
+    /// The size of the noise, in multiples of the rounding error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
@@ -96,13 +96,13 @@ pub struct Round {
     pub at: String,
     /// A named format (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`).
     pub format: String,
-    /// Which of the two codes about a number it becomes.
+    /// The choice between the two codes about a number.
     #[serde(default, skip_serializing_if = "Direction::is_nearest")]
     pub direction: Direction,
 }
 
 impl Recipe {
-    /// Whether it rounds more than f32 does.
+    /// True if it rounds more than f32 does.
     fn rounds_anything(&self) -> bool {
         !self.rounds.is_empty() || matches!(self.form, Form::Prefill(_))
     }
@@ -135,8 +135,6 @@ impl RecurrenceStudy {
 
 impl Body for RecurrenceStudy {
     const NAME: &'static str = "recurrence";
-    const DOC: &'static str =
-        "Operations with a state that is carried from step to step, with inputs from each source.";
 }
 
 impl Study for RecurrenceStudy {

@@ -20,7 +20,7 @@ pub enum Operation {
     DiagonalSsm { poles: Poles, states: usize },
 }
 
-/// Which linear attention.
+/// The kind of linear attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Attention {
@@ -32,7 +32,7 @@ pub enum Attention {
     SimpleGla,
 }
 
-/// How log decays are distributed.
+/// The distribution of log decays.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
@@ -44,7 +44,7 @@ pub enum Gate {
     Bound(f64),
 }
 
-/// How the factors a of a state-space model are distributed.
+/// The distribution of the factors a of a state-space model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Poles {
@@ -85,7 +85,7 @@ impl Operation {
 }
 
 impl Poles {
-    /// Whether they are numbers that keep states bounded; of a normal distribution, but for one in 10⁹.
+    /// Checks that they are numbers that keep states bounded; of a normal distribution, all except one in 10⁹.
     fn are_stable(self) -> bool {
         match self {
             Self::Normal(size) => size > 0.0 && size <= 1.0 / 6.0,

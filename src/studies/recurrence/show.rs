@@ -1,4 +1,4 @@
-//! What reports show of recurrences: errors against steps, and how they grow.
+//! Reports on recurrences: errors against steps, and their growth.
 
 use super::RecurrenceStudy;
 use crate::report::chart::Axis;
@@ -99,7 +99,7 @@ fn against_steps(study: &RecurrenceStudy, run: &Summarized, source: &str, what: 
     })
 }
 
-/// How errors of the state grow.
+/// The growth of errors of the state.
 fn growth(study: &RecurrenceStudy, run: &Summarized) -> Figure {
     let rows = run.candidates.iter().map(|candidate| (candidate.name, String::new()));
     let sources: Vec<&str> = study.sources.iter().map(|source| source.name.as_str()).collect();

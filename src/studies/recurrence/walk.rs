@@ -7,7 +7,7 @@ use super::inputs::{Inputs, Piece};
 use super::method::{self, Method};
 use super::{CHECKPOINT, COMPARED, Operation, PIECE, RecurrenceStudy};
 use crate::experiment::Source;
-use crate::studies::measure::records;
+use crate::studies::measure::{at, records};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::{Growth, Pair, RELATIVE_L2};
 use ulplab_core::random::stream;
@@ -101,22 +101,18 @@ fn last_columns<T: Real>(output: &Tensor<T>) -> Vec<T> {
 /// The errors at every checkpoint, and how they grow.
 fn compare(blank: &Record, source: &Source<Operation>, want: &Trajectory<f64>, got: &Trajectory<f32>) -> Vec<Record> {
     let mut all = Vec::new();
-    for (at, what) in COMPARED.into_iter().enumerate() {
+    for (part, what) in COMPARED.into_iter().enumerate() {
         let site = format!("{}.{what}", source.name);
         let mut growth = Growth { points: Vec::new() };
         for (want, got) in want.points.iter().zip(&got.points) {
-            let (want, got, steps) = (&want.values[at], &got.values[at], want.steps);
+            let (want, got, steps) = (&want.values[part], &got.values[part], want.steps);
             let pair = Pair::new(want, got);
             let error = RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
             growth.points.push([steps as f64, error]);
-            let blank = Record {
-                site: format!("{site}.{steps}"),
-                ..blank.clone()
-            };
-            all.extend(records(&blank, &pair, &[want.len()]));
+            let place = at(blank, None, format!("{site}.{steps}"));
+            all.extend(records(&place, &pair, &[want.len()]));
         }
-        let blank = Record { site, ..blank.clone() };
-        all.extend(records(&blank, &growth, &[]));
+        all.extend(records(&at(blank, None, site), &growth, &[]));
     }
     all
 }

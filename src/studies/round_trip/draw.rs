@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use ulplab_core::random::gaussian;
 
-/// How a source's numbers come about.
+/// The origin of a source's numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Numbers {
@@ -19,7 +19,7 @@ pub enum Numbers {
     StudentT(f64),
     /// N(0, 1), with a share of the channels `factor` times as large.
     OutlierChannels { share: f64, factor: f64 },
-    /// What passes at these sites of the model on each window of text; values are means over the layers, and each layer
+    /// Tensors at these sites of the model on each window of text; values are means over the layers, and each layer
     /// has its own beside them.
     Site(String),
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use crate::backend::rounding::Noise;
 use crate::backend::rounding::noise::rounded_or_noise;
 use crate::experiment::Source;
-use crate::studies::measure::{records, with_means};
+use crate::studies::measure::{at, records, with_means};
 use crate::studies::model::Sample;
 use ulplab_core::formats::Codec;
 use ulplab_core::metrics::{NSR, Pair, RoundTrip};
 use ulplab_core::random::stream;
 use ulplab_core::record::Record;
 
-/// How a recipe stores numbers.
+/// The storage of a recipe's numbers.
 pub struct Stored {
     pub codec: Arc<dyn Codec>,
     /// In the place of the format's errors.
@@ -23,7 +23,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// What is read back of the numbers of a source.
+    /// The numbers of a source as they are read back.
     fn read_back(&self, sample: &Sample) -> Vec<f32> {
         let mut values = sample.values.clone();
         let round = |values: &mut [f32]| self.codec.round(values, sample.cols);
@@ -49,11 +49,7 @@ pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
 /// Measures one recipe on the samples of a window; `rival` is the one it is set against.
 pub fn measure(blank: &Record, samples: &[Sample], stored: &Stored, rival: Option<&Stored>) -> Vec<Record> {
     let one = |sample: &Sample| {
-        let blank = Record {
-            layer: sample.layer,
-            site: sample.source.clone(),
-            ..blank.clone()
-        };
+        let blank = at(blank, sample.layer, &sample.source);
         let round = |stored: &Stored| {
             let values = stored.read_back(sample);
             (Pair::new(&sample.values, &values), values)

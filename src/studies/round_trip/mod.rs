@@ -60,12 +60,12 @@ pub struct Recipe {
     pub name: String,
     /// Its description, in one line.
     pub doc: String,
-    /// What numbers are stored in: a named format (`nvfp4`), a format string (`e2m1/b16:e4m3/t:f32`) or a KV record.
+    /// The format that stores numbers: a named format (`nvfp4`), a format string (`e2m1/b16:e4m3/t:f32`) or a KV record.
     pub format: String,
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noise: bool,
-    /// How many times as large the noise is as the rounding error.
+    /// The size of the noise, in multiples of the rounding error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     /// The recipe that this one is compared with on the same numbers, by `sqnr_gain`.
@@ -103,11 +103,10 @@ impl Candidate for Recipe {
 
 impl Body for RoundTripStudy {
     const NAME: &'static str = "round_trip";
-    const DOC: &'static str = "Numbers from each source: stored in a format and read back.";
 }
 
 impl RoundTripStudy {
-    /// Whether all sources can be stored in the format of a recipe.
+    /// Checks that all sources can be stored in the format of a recipe.
     fn check_fit(&self, recipe: &Recipe, codec: &dyn Codec, config: Option<&dyn Config>) -> Result<(), Mistake> {
         for (at, source) in self.sources.iter().enumerate() {
             let name = &source.name;

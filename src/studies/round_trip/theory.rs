@@ -37,7 +37,7 @@ fn magnitude(group: &[f32]) -> f64 {
     group.iter().fold(0.0, |largest: f32, x| largest.max(x.abs())).into()
 }
 
-/// How far apart the largest and the smallest value of a group are.
+/// The distance of the largest value of a group from the smallest.
 fn range(group: &[f32]) -> f64 {
     let ends = group.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(lo, hi), x| {
         (lo.min(*x), hi.max(*x))

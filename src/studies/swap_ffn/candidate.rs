@@ -8,7 +8,7 @@ use super::sizes::Inputs;
 use ulplab_operations::ops::call::Runner;
 use ulplab_swap_ffn::{Part, Resident};
 
-/// Whether a row's gate is open, and its bank.
+/// A row's gate, true if it is open, and its bank.
 pub type GateAndBank = (bool, u8);
 
 /// A model that decides.
@@ -83,7 +83,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Whether x after an event is what comes of the given decisions, whatever its own were.
+    /// True if x follows the given decisions instead of the candidate's own.
     pub fn follows(&self) -> bool {
         matches!(self, Self::Emulated { .. })
     }

@@ -6,7 +6,7 @@ use super::candidate::Candidate;
 use super::exact::Checkpoint;
 use super::sizes::Inputs;
 use super::{FIRST, Method, Trajectory, at};
-use crate::studies::measure::records;
+use crate::studies::measure::{self, records};
 use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
 
@@ -35,11 +35,7 @@ pub(super) fn measure(
                 here.add(want, got);
             }
             if token == 0 {
-                let place = Record {
-                    layer: Some(event as u32),
-                    site: format!("{source}.{FIRST}"),
-                    ..blank.clone()
-                };
+                let place = measure::at(blank, Some(event as u32), format!("{source}.{FIRST}"));
                 all.extend(records(&place, &here, &[]));
             }
         }
@@ -59,7 +55,7 @@ pub(super) fn measure(
     Ok(all)
 }
 
-/// What has come since the last checkpoint.
+/// Decisions and deltas since the last checkpoint.
 struct SinceCheckpoint {
     decisions: Decisions,
     want: Vec<f64>,

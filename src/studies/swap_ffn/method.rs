@@ -30,7 +30,7 @@ pub struct Method {
     router: Router,
     /// The margin outside which no decision may fall otherwise.
     pub margin: f64,
-    /// How an event is computed: another function is a fault that the gates must notice.
+    /// The function that computes an event: another function is a fault that the gates must notice.
     pub event: Event,
     /// The kernels that compute everything in place of the reference.
     pub kernels: Option<Kernels>,
@@ -39,7 +39,7 @@ pub struct Method {
 /// Kernels of the path.
 pub struct Kernels {
     pub runner: Box<dyn Runner>,
-    /// Whether operands of products are E4M3 with a scale for each row, or bf16.
+    /// True if operands of products are E4M3 with a scale for each row, false if they are bf16.
     pub e4m3: bool,
 }
 
@@ -47,7 +47,7 @@ impl Method {
     /// Finds formats and sites, and that they fit every source; `seed` is that of noise.
     ///
     /// # Errors
-    /// The mistake, and its place in the recipe.
+    /// If the recipe has a mistake, with its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>], seed: u64) -> Result<Self, Mistake> {
         let rounds = recipe.rounds.iter().enumerate();
         let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));

@@ -1,4 +1,4 @@
-//! What precision does to a path that decides: Swap-FFN, beside the reference in f64.
+//! Precision of a path that decides: Swap-FFN next to the reference in f64.
 //!
 //! Local: every event starts from the reference's state, so its own error shows. Cumulative: the candidate runs free.
 
@@ -53,7 +53,7 @@ const MOST_TOKENS: usize = 4096;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwapFfnStudy {
-    /// How a model is run: `local`, every event from the reference's state; `cumulative`, running free.
+    /// Phases of a model: `local`, every event from the reference's state; `cumulative`, running free.
     #[serde(default)]
     pub phases: Vec<Phase>,
     /// Independent draws of each source, a window each.
@@ -68,7 +68,7 @@ pub struct SwapFfnStudy {
     pub recipes: Vec<Recipe>,
 }
 
-/// How a source's weights come about.
+/// The origin of a source's weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Weights {
@@ -94,12 +94,12 @@ pub struct Recipe {
     /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noise: bool,
-    /// How many times as large the noise is as the rounding error.
+    /// The size of the noise, in multiples of the rounding error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
-    /// How the router is read, if not as the reference reads it.
+    /// A reading of the router other than the reference's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router: Option<Router>,
     /// Decisions with a larger margin in the reference's logits must not fall otherwise (`flips_outside`).
@@ -131,7 +131,7 @@ pub struct Router {
     pub decides_on: DecidesOn,
 }
 
-/// How its logits are computed.
+/// The computation of its logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterForm {
@@ -142,7 +142,7 @@ pub enum RouterForm {
     Unfolded,
 }
 
-/// What its decisions compare.
+/// The values that its decisions compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DecidesOn {
@@ -172,7 +172,7 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// What right code is, as far as the CPU can compute it.
+    /// The recipe as right code computes it on a CPU.
     fn right(&self, _: Phase) -> Result<(Self, bool), String> {
         match self.kernels.is_empty() {
             true => Ok((self.clone(), !self.rounds.is_empty())),
@@ -214,8 +214,6 @@ fn is_checkpoint(tokens: usize) -> bool {
 
 impl Body for SwapFfnStudy {
     const NAME: &'static str = "swap_ffn";
-    const DOC: &'static str =
-        "Models that exchange vectors with banks by discrete decisions, with weights and tokens from each source.";
 }
 
 impl Study for SwapFfnStudy {
@@ -376,8 +374,5 @@ fn decided<T: Real>(decisions: &Decisions<T>) -> impl Iterator<Item = Decided> {
 
 /// A record's place at a checkpoint.
 fn at(blank: &Record, source: &str, what: &str, tokens: usize) -> Record {
-    Record {
-        site: format!("{source}.{what}.{tokens}"),
-        ..blank.clone()
-    }
+    super::measure::at(blank, None, format!("{source}.{what}.{tokens}"))
 }

@@ -13,7 +13,7 @@ use ulplab_core::metrics::{self, Metric};
 use ulplab_core::record::Phase;
 use ulplab_core::record::Phase::{Cumulative, Local};
 
-/// What is measured at checkpoints: the site behind the source, the metric, and what its values are.
+/// A measurement at checkpoints: the site behind the source, the metric, and what its values are.
 type Measured = (Phase, &'static str, &'static Metric, &'static str);
 
 const X: Measured = (
@@ -52,7 +52,7 @@ const LANES: Measured = (Cumulative, "lanes", &metrics::LANE_DISTANCE, "lanes of
 const RAM: Measured = (Cumulative, "ram", &metrics::RELATIVE_L2, "relative L2 error");
 const COSINE: Measured = (Cumulative, "delta", &metrics::COSINE, "cosine");
 
-/// What a recipe has of a measurement after so many tokens.
+/// The value of a measurement of a recipe after so many tokens.
 fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Measured, tokens: usize) -> Option<f64> {
     let site = format!("{source}.{what}.{tokens}");
     Some(index.whole(recipe, Quantity::new(phase, &site, metric.name))?.mean)

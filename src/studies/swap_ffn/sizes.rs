@@ -27,7 +27,7 @@ pub struct Sizes {
     pub d_router: usize,
     pub collapse_k: usize,
     pub collapse_r: usize,
-    /// Whether an FFN step adds to x.
+    /// True if an FFN step adds to x.
     pub residual: bool,
     pub lane_rule: Lanes,
 }
@@ -43,28 +43,17 @@ pub enum Lanes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        let Config {
-            d_model,
-            d_ff,
-            core_count,
-            n_events,
-            k_ffn,
-            d_router,
-            collapse_k,
-            collapse_r,
-            residual,
-            ..
-        } = Config::STANDARD;
+        let standard = Config::STANDARD;
         Self {
-            d_model,
-            d_ff,
-            core_count,
-            n_events,
-            k_ffn,
-            d_router,
-            collapse_k,
-            collapse_r,
-            residual,
+            d_model: standard.d_model,
+            d_ff: standard.d_ff,
+            core_count: standard.core_count,
+            n_events: standard.n_events,
+            k_ffn: standard.k_ffn,
+            d_router: standard.d_router,
+            collapse_k: standard.collapse_k,
+            collapse_r: standard.collapse_r,
+            residual: standard.residual,
             lane_rule: Lanes::Transposition,
         }
     }
@@ -129,7 +118,7 @@ pub struct Inputs<'a> {
     config: Config,
     seed: u64,
     sequences: usize,
-    /// What the streams of random numbers are named by.
+    /// The names of the streams of random numbers.
     purpose: [&'a str; 2],
 }
 

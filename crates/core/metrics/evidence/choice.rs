@@ -1,6 +1,6 @@
 //! Two selections of candidates, row by row: top-k positions of an indexer, experts of a router.
 
-/// How well a candidate's selection agrees with the reference's.
+/// Agreement of a candidate's selection with the reference's.
 ///
 /// Only *contested* rows count: those with more than k candidates. In the other rows everything is selected, and a recall
 /// of 1 would only dilute the mean.

@@ -3,7 +3,7 @@
 /// A decision with its margins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decided {
-    /// Whether the gate is open.
+    /// True if the gate is open.
     pub open: bool,
     /// The selected bank; meaningless if the gate is closed.
     pub bank: u8,
@@ -12,13 +12,13 @@ pub struct Decided {
 }
 
 impl Decided {
-    /// Whether both decisions have the same effect.
+    /// True if both decisions have the same effect.
     pub fn agrees(self, other: Self) -> bool {
         self.open == other.open && (!self.open || self.bank == other.bank)
     }
 }
 
-/// How the decisions of a candidate agree with those of the reference.
+/// Agreement of a candidate's decisions with those of the reference.
 ///
 /// A decision flips if the gates differ, or if both gates are open and the banks differ. The reference's margin shows
 /// whether it was a near-tie. If a margin of the reference is not finite, every metric is NaN.

@@ -15,7 +15,7 @@ pub struct Pair {
     pub nonfinite_want: u64,
     /// NaN and infinite elements of the candidate.
     pub nonfinite_got: u64,
-    /// Whether both sides are NaN at the same indices, and infinite at the same indices with the same signs.
+    /// True if both sides are NaN at the same indices, and infinite at the same indices with the same signs.
     pub same_nonfinite: bool,
     /// Σ x², Σ y², Σ x·y and Σ (x − y)² of the tensors divided by `scale`.
     pub(in crate::metrics) xx: f64,
@@ -176,7 +176,7 @@ impl Pair {
         self
     }
 
-    /// Whether no element of either tensor is NaN or infinite.
+    /// True if no element of either tensor is NaN or infinite.
     pub fn finite(&self) -> bool {
         self.nonfinite_want + self.nonfinite_got == 0
     }

@@ -67,7 +67,7 @@ pub fn measured_recall(index: &Index) -> Vec<Quantity<'static>> {
     phases.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// What rows are sorted by: the first of these that the run has, in words.
+/// The order of rows, in words: by the first of these quantities that the run has.
 pub fn order(index: &Index) -> &'static str {
     if index.has(cumulative_error(index)) {
         "by final error, least first"

@@ -1,4 +1,4 @@
-//! Recipes beside the one they come from: noise controls and narrowed recipes.
+//! Recipes next to the one they come from: noise controls and narrowed recipes.
 
 use super::columns::{cumulative_error, kl};
 use crate::report::Summarized;
@@ -8,7 +8,7 @@ use crate::report::index::Quantity;
 use crate::report::number;
 use crate::report::recipes::{Candidate, Group};
 
-/// A recipe and those made from it; the latter may stand alone.
+/// A recipe and those made from it; the latter may have no whole recipe.
 struct Family<'a> {
     whole: Option<&'a Candidate<'a>>,
     members: Vec<&'a Candidate<'a>>,
@@ -131,7 +131,7 @@ fn dot(run: &Summarized, candidate: &Candidate, quantity: Quantity, mark: Mark) 
     })
 }
 
-/// `×2.34`, or the two values where there is no ratio.
+/// `×2.34`, or the two values if there is no ratio.
 fn ratio(over: Option<f64>, under: Option<f64>) -> String {
     match (over, under) {
         (Some(over), Some(under)) if over.is_finite() && under > 0.0 => format!("×{:.2}", over / under),

@@ -7,7 +7,7 @@ use super::{ModelStudy, Recipe};
 use crate::experiment::Reading;
 use crate::report::Show;
 use crate::report::Summarized;
-use crate::report::chart::{Heat, HeatRow, Mark, Point, Scatter};
+use crate::report::chart::{Heat, HeatRow, Point, Scatter};
 use crate::report::figures::{
     Figure, HALF, Section, by_layer, captions, figure, final_value, fold, gates, of_group, own_error, plain_lines,
     unit, wide,
@@ -16,6 +16,7 @@ use crate::report::index::{Index, Quantity};
 use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::{Candidate, Gate, Group};
+use crate::studies::show;
 use columns::{cumulative_error, gain, kl, local_error, measured_recall, stored};
 use ulplab_core::metrics::RELATIVE_L2;
 use ulplab_core::record::Phase::{Cumulative, Local};
@@ -139,7 +140,7 @@ impl Show for ModelStudy {
     }
 }
 
-/// Whether every format of `narrow` is one of `wide`.
+/// True if every format of `narrow` is one of `wide`.
 fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
     let formats = |recipe: &Recipe| {
         let rounds = recipe.rounds.iter();
@@ -152,28 +153,16 @@ fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
 fn front(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
     let point = |candidate: &Candidate| {
         let (cost, error) = (candidate.bytes_per_vector?, final_value(run, candidate.name, quantity)?);
-        let (mark, verdict) = match candidate.gate {
-            Gate::Pass(_) => (Mark::Filled, "passes its gates"),
-            Gate::Fail(_) => (Mark::Cross, "fails a gate"),
-            Gate::NotJudged { .. } => (Mark::Hollow, "not judged"),
-            Gate::Control => (Mark::Hollow, "a control"),
-            Gate::Unbound => (Mark::Hollow, "no gate binds it"),
+        let verdict = match candidate.gate {
+            Gate::Pass(_) => "passes its gates",
+            Gate::Fail(_) => "fails a gate",
+            Gate::NotJudged { .. } => "not judged",
+            Gate::Control => "a control",
+            Gate::Unbound => "no gate binds it",
         };
-        Some(Point {
-            name: candidate.name.into(),
-            slot: candidate.slot,
-            mark,
-            cost,
-            error,
-            detail: format!(
-                "{}: {}\n{} bytes, {} {}\n{verdict}",
-                candidate.name,
-                candidate.doc,
-                number::tenths(cost),
-                quantity.metric,
-                number::error(error)
-            ),
-        })
+        let (bytes, metric) = (number::tenths(cost), quantity.metric);
+        let detail = format!("{bytes} bytes, {metric} {}\n{verdict}", number::error(error));
+        Some(show::point(candidate, cost, error, detail))
     };
     let points: Vec<Point> = of_group(run, Group::Plain).filter_map(point).collect();
     fold(points, title, |title, points| {
