@@ -23,7 +23,7 @@ pub struct WholeStep {
     weights: String,
 }
 
-/// Refuses a format of a recipe's key that kernels do not know.
+/// Checks that kernels know a format of a key of recipes.
 fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
     if formats.contains(&format) {
         return Ok(());

@@ -4,10 +4,10 @@ use ulplab_backend::cuda::Compositions;
 use ulplab_backend::cuda::graph::{Graph, Put, ceil, kernel, product};
 use ulplab_backend::cuda::header::{Factor, Matmul, Number, Sum};
 
-/// What puts the launches of each variant together.
+/// The compositions of all variants.
 pub const COMPOSITIONS: Compositions = Compositions {
     op: "swap_ffn",
-    calls: &[],
+    calls: "",
     variants: &[
         ("simple", simple),
         ("unfused", unfused),

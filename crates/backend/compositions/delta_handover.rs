@@ -6,7 +6,7 @@ use crate::cuda::graph::{Graph, ceil, kernel};
 /// Compositions of `delta_handover`.
 pub const DELTA_HANDOVER: Compositions = Compositions {
     op: "delta_handover",
-    calls: &[],
+    calls: "",
     variants: &[
         ("pointer", |g| delta_handover(g, false)),
         ("turned", |g| delta_handover(g, true)),

@@ -17,8 +17,8 @@ pub type Composition = fn(&mut Graph) -> Result<(), String>;
 #[derive(Debug)]
 pub struct Compositions {
     pub op: &'static str,
-    /// Operations whose variants the compositions call.
-    pub calls: &'static [&'static str],
+    /// Operations whose variants the compositions call, with spaces between them.
+    pub calls: &'static str,
     /// Compositions by the names of their variants.
     pub variants: &'static [(&'static str, Composition)],
 }
@@ -74,7 +74,7 @@ impl Compositions {
     /// If a file cannot be read, or a variant is missing or lists launches of its own.
     pub fn put(&self, header: &mut Header, folder: &Path) -> Result<(), String> {
         let mut callable = Callable::default();
-        for op in self.calls {
+        for op in self.calls.split_whitespace() {
             let text = input::text(&folder.join(format!("{op}.cu"))).map_err(|error| error.to_string())?;
             callable.add(op, &text)?;
         }

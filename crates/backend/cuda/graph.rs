@@ -18,7 +18,7 @@ pub struct Graph<'a> {
     variant: &'a Variant,
     case: &'a Case,
     sms: i64,
-    /// Meanings of names in all calls that know them.
+    /// Meanings of names in all calls that have such names.
     names: Vec<(String, Meaning)>,
     /// True if every launch of a run may start before the launch before it has ended.
     programmatic: bool,
@@ -109,7 +109,7 @@ impl<'a> Graph<'a> {
         self.parts_are_there()
     }
 
-    /// An error if a launch is given a part of scratch that is not there, or scratch of several parts as a whole.
+    /// Fails if a launch takes a part of scratch that does not exist, or scratch of several parts as a whole.
     fn parts_are_there(&self) -> Result<(), String> {
         for (step, arguments) in self.plan.prepare.each().chain(self.plan.run.each()) {
             for argument in arguments {
@@ -156,17 +156,17 @@ impl<'a> Graph<'a> {
         names.try_for_each(|name| self.add_scratch(name, bytes, 1, false))
     }
 
-    /// Says what a name means in all calls that know it and say nothing else of it.
+    /// Gives a name a meaning in all calls that have such a name and do not set it.
     pub fn with(&mut self, name: &str, meaning: impl Into<Meaning>) {
         self.names.push((name.into(), meaning.into()));
     }
 
-    /// Lets each launch of a run from now on start before the launch before it has ended, or not.
+    /// Sets whether each later launch of a run may start before the launch before it has ended.
     pub fn programmatic(&mut self, programmatic: bool) {
         self.programmatic = programmatic;
     }
 
-    /// Says that names, with spaces between them, mean the part of a buffer at an index of its first dimension from now on.
+    /// Lets names, with spaces between them, mean the part of a buffer at an index of its first dimension from now on.
     pub fn at(&mut self, index: i64, names: &str) {
         let parts = names.split_whitespace().map(|name| (name.into(), index));
         self.parts.extend(parts);
@@ -260,7 +260,7 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Adds the preparing launches of a call, unless the part that it uses is prepared: then it must be prepared from the same.
+    /// Adds the preparing launches of a call, unless its part is prepared already: then the arguments must be the same.
     fn prepare_once(
         &mut self,
         put: &Put,
@@ -286,7 +286,7 @@ impl<'a> Graph<'a> {
         launches.try_for_each(|(number, launch)| self.add(launch, Some(&name(number)), names, true))
     }
 
-    /// Adds a launch, with what its names mean.
+    /// Adds a launch with the meanings of its names.
     fn add(&mut self, launch: &Launch, name: Option<&str>, names: Names, prepares: bool) -> Result<(), String> {
         let name = name.or(launch.name.as_deref());
         let wrong = |why| format!("launch '{}': {why}", name.unwrap_or(launch.name()));

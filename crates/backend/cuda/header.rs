@@ -36,7 +36,7 @@ pub struct Header {
 pub struct Variant {
     pub name: String,
     pub doc: String,
-    /// What must hold of a case.
+    /// Conditions on a case, all of which must hold.
     #[serde(default)]
     pub needs: Vec<String>,
     /// The only architecture it is for, e.g. `sm_100a`.
@@ -47,7 +47,7 @@ pub struct Variant {
     pub nondeterministic: Option<String>,
     /// Why a row's bits may depend on the batch that it is in.
     pub varies_with_batch: Option<String>,
-    /// What its products of matrices multiply: the rate they are shares of.
+    /// Factors of its matrix products, which set the rate that its speed is compared to.
     #[serde(default)]
     pub products: Factor,
     /// Launches that run once after the inputs are on the device, untimed: preparation of weights at load time.
@@ -62,7 +62,7 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// Whether it is for cards of this architecture, e.g. `sm_90a`.
+    /// True if it is for cards of this architecture, e.g. `sm_90a`.
     pub fn is_for(&self, arch: &str) -> bool {
         self.arch.as_ref().is_none_or(|only| only == arch)
     }
@@ -96,12 +96,12 @@ pub struct Launch {
     pub cooperative: bool,
     #[serde(default)]
     pub programmatic: bool,
-    /// Keeps values for the judgement only: left out where a variant is timed. Only compositions have such launches.
+    /// True if it keeps values for the judgement only: it is left out when a variant is timed. Only compositions have such launches.
     #[serde(skip)]
     pub tap: bool,
     #[serde(default)]
     pub args: Vec<String>,
-    /// Those of its arguments that keep values for the judgement only: null where a variant is timed.
+    /// Arguments that keep values for the judgement only: null when a variant is timed.
     #[serde(default)]
     pub taps: Vec<String>,
     pub matmul: Option<Matmul>,
@@ -232,7 +232,7 @@ impl Source {
         let wrong = |why: String| Error::data(path, why);
         let mut includes = Vec::new();
         let plain = &without_parents(path);
-        // A mistake in the header is told before a file that is not there.
+        // A mistake in the header is reported before a missing file.
         let folder = plain.parent().unwrap_or(Path::new(""));
         let collected = collect(folder, plain, &text, &mut includes);
         let path = plain;

@@ -165,9 +165,15 @@ impl Call {
         if number.fract() == 0.0 && range.contains(&(number as usize)) && number >= 0.0 {
             return Ok(number as usize);
         }
-        let found = if number.is_nan() { "missing".into() } else { number.to_string() };
+        let found = if number.is_nan() {
+            "missing".into()
+        } else {
+            number.to_string()
+        };
         let operation = self.operation.name;
-        Err(format!("{operation}: '{name}' is {found}, expected a whole number {words}"))
+        Err(format!(
+            "{operation}: '{name}' is {found}, expected a whole number {words}"
+        ))
     }
 
     /// An error if a number is below 0.
@@ -176,7 +182,10 @@ impl Call {
     /// Names the number.
     pub(super) fn expect_not_negative(&self, name: &str) -> Result<(), String> {
         match self.number(name) {
-            number if number < 0.0 => Err(format!("{}: {name} = {number}, expected 0 or more", self.operation.name)),
+            number if number < 0.0 => Err(format!(
+                "{}: {name} = {number}, expected 0 or more",
+                self.operation.name
+            )),
             _ => Ok(()),
         }
     }

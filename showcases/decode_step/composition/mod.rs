@@ -1,4 +1,4 @@
-//! A decode step of a whole model: what its variants have in common.
+//! A decode step of a whole model: parts that its variants share.
 
 mod model;
 mod persistent;
@@ -13,29 +13,11 @@ use model::model;
 use persistent::persistent;
 use served::served;
 
-/// What puts the launches of each variant together.
+/// The compositions of all variants.
 pub const COMPOSITIONS: Compositions = Compositions {
     op: "decode_step",
-    calls: &[
-        "compressor",
-        "experts",
-        "fp8_gemm",
-        "hyper_head",
-        "index_records",
-        "index_scores",
-        "linear",
-        "mhc_post",
-        "mhc_pre",
-        "moe_fp4",
-        "record_attention",
-        "record_write",
-        "rmsnorm",
-        "rope",
-        "router",
-        "sample",
-        "sparse_attention",
-        "top_k",
-    ],
+    calls: "compressor experts fp8_gemm hyper_head index_records index_scores linear mhc_post mhc_pre moe_fp4 record_attention \
+        record_write rmsnorm rope router sample sparse_attention top_k",
     variants: &[
         ("simple", |g| model(g, Keys::Numbers, false)),
         ("records", |g| model(g, Keys::Records, false)),
@@ -49,7 +31,7 @@ pub const COMPOSITIONS: Compositions = Compositions {
     ],
 };
 
-/// How keys are stored.
+/// Storage of keys.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Keys {
     Numbers,
@@ -59,10 +41,11 @@ enum Keys {
     Indexed,
 }
 
-/// A step on its way into a graph.
-struct Step<'g, 'a> {
+/// A step of some variants on its way into a graph.
+struct Step<'g, 'a, Variants> {
     g: &'g mut Graph<'a>,
     layer: i64,
+    of: Variants,
 }
 
 /// Buffers that have a part for each layer.
@@ -76,8 +59,8 @@ const OF_SPARSE: &str = "csa_kv csa_kv_scales csa_gate csa_gate_scales csa_ape c
 const OF_HEAVY: &str =
     "hca_kv hca_kv_scales hca_gate hca_gate_scales hca_ape hca_norm hca_ring_kv hca_ring_gate hca_entries hca_pages";
 
-impl<'g, 'a> Step<'g, 'a> {
-    fn new(g: &'g mut Graph<'a>) -> Result<Self, String> {
+impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
+    fn new(g: &'g mut Graph<'a>, of: Variants) -> Result<Self, String> {
         let [b, c, d, hd, hi, di, wide, ns] = g.sizes(["B", "C", "D", "HD", "HI", "DI", "wide", "Ns"]);
         let [chosen, r, experts, topk] = g.sizes(["K", "R", "E", "topk"]);
         for (columns, names) in [
@@ -106,7 +89,11 @@ impl<'g, 'a> Step<'g, 'a> {
         for (name, meaning) in [("dtype", "f32"), ("out", "f32"), ("T", "B"), ("norm_eps", "eps")] {
             g.with(name, meaning);
         }
-        Ok(Self { g, layer: 0 })
+        Ok(Self { g, layer: 0, of })
+    }
+
+    fn put(&mut self, put: Put) -> Result<(), String> {
+        self.g.put(put)
     }
 
     fn n(&self, name: &str) -> i64 {

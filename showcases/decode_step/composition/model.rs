@@ -7,25 +7,20 @@ use ulplab_backend::cuda::graph::{Graph, Put, call, ceil, kernel};
 
 /// All layers. With `eight`, products of attention are of codes of eight bits.
 pub(super) fn model(g: &mut Graph, keys: Keys, eight: bool) -> Result<(), String> {
-    let mut model = Model {
-        step: Step::new(g)?,
-        keys,
-        eight,
-    };
-    model.begin()?;
-    for layer in 0..model.step.n("layers") {
-        model.step.enter(layer);
+    let mut model = Step::new(g, Simple { keys, eight })?;
+    model.prepare()?;
+    for layer in 0..model.n("layers") {
+        model.enter(layer);
         model.attention()?;
         model.experts()?;
     }
     let head = "fn = head_fn, base = head_base, scale = head_scale, weight = final_norm, y = normed";
     model.put(call("head_mix", "hyper_head.simple").names(head))?;
     model.put(linear("head_product", "normed", "head", "row_logits", "V", "C"))?;
-    model.step.end("sample.simple")
+    model.end("sample.simple")
 }
 
-struct Model<'g, 'a> {
-    step: Step<'g, 'a>,
+struct Simple {
     keys: Keys,
     eight: bool,
 }
@@ -59,32 +54,28 @@ fn write(name: &str, slots: &str, pages: &str, columns: &str) -> Put {
     ))
 }
 
-impl Model<'_, '_> {
-    fn put(&mut self, put: Put) -> Result<(), String> {
-        self.step.g.put(put)
-    }
-
+impl Step<'_, '_, Simple> {
     fn has(&self, keys: Keys) -> bool {
-        self.keys >= keys
+        self.of.keys >= keys
     }
 
     /// Scratch, and what runs before the first layer.
-    fn begin(&mut self) -> Result<(), String> {
+    fn prepare(&mut self) -> Result<(), String> {
         if self.has(Keys::Records) {
-            self.step.records()?;
+            self.records()?;
         }
         if self.has(Keys::Indexed) {
-            self.step.indexed()?;
+            self.indexed()?;
         }
-        if self.eight {
-            self.step.eight()?;
+        if self.of.eight {
+            self.eight()?;
         }
-        self.step.begin()?;
+        self.begin()?;
         if self.has(Keys::Records) {
-            self.put(self.step.places())?;
+            self.put(self.places())?;
         }
         if self.has(Keys::Indexed) {
-            self.put(self.step.table())?;
+            self.put(self.table())?;
         }
         Ok(())
     }
@@ -97,7 +88,7 @@ impl Model<'_, '_> {
         n: impl Display,
         k: impl Display,
     ) -> Result<(), String> {
-        if !self.eight {
+        if !self.of.eight {
             return self.put(linear(name, x, w, y, n, k));
         }
         let codes = format!("x = {codes}_codes, x_scale = {codes}_scales");
@@ -113,7 +104,7 @@ impl Model<'_, '_> {
         name: impl Display,
         columns: i64,
     ) -> Result<(), String> {
-        if !self.eight {
+        if !self.of.eight {
             return Ok(());
         }
         let code = kernel(&format!("{codes}_code"), "decode_step_code_{activations}");
@@ -122,9 +113,8 @@ impl Model<'_, '_> {
             .on([ceil(columns, 128), rows], 32)
             .args("from codes scales columns");
         self.put(code.names(&names))?;
-        let of_row = rows / self.step.n("B");
-        self.step
-            .tap_codes(codes, site, of_row * columns, of_row * ceil(columns, 128))
+        let of_row = rows / self.n("B");
+        self.tap_codes(codes, site, of_row * columns, of_row * ceil(columns, 128))
     }
 
     fn mix(&mut self, name: &str, of: &str) -> Result<(), String> {
@@ -133,24 +123,24 @@ impl Model<'_, '_> {
     }
 
     fn attention(&mut self) -> Result<(), String> {
-        let [b, c, rq, h, groups, hd, ro] = self.step.g.sizes(["B", "C", "Rq", "H", "G", "HD", "Ro"]);
+        let [b, c, rq, h, groups, hd, ro] = self.g.sizes(["B", "C", "Rq", "H", "G", "HD", "Ro"]);
         self.mix("attn_mix", "attn")?;
-        self.step.tap("normed", "attention_input", "C")?;
+        self.tap("normed", "attention_input", "C")?;
         self.code(["normed", "input", "attention_input"], b, "C", c)?;
         self.product("q_down", ["normed", "input", "q_a", "low"], "Rq", "C")?;
         self.put(norm("q_low_norm", "low", "q_norm", "low_normed", "Rq"))?;
-        if self.eight {
-            self.step.tap("low_normed", "low_query", "Rq")?;
+        if self.of.eight {
+            self.tap("low_normed", "low_query", "Rq")?;
         }
         self.code(["low_normed", "low", "low_query"], b, "Rq", rq)?;
         self.product("q_up", ["low_normed", "low", "q_b", "raw_query"], "HD", "Rq")?;
         self.put(norm("head_norm", "raw_query", "ones", "query", "D").with("T", b * h))?;
         self.put(rope("query_rope", "forward", "query"))?;
-        self.step.tap("query", "query", "HD")?;
+        self.tap("query", "query", "HD")?;
         self.product("kv_down", ["normed", "input", "kv", "raw_kv"], "D", "C")?;
         self.put(norm("kv_row_norm", "raw_kv", "kv_norm", "kv_row", "D"))?;
         self.put(rope("kv_rope", "forward", "kv_row").with("H", 1))?;
-        self.step.tap("kv_row", "kv_window", "D")?;
+        self.tap("kv_row", "kv_window", "D")?;
         if self.has(Keys::Records) {
             self.row("push", "kv_row", "D", 0)?;
             self.put(write("window_write", "window_at", "window_pages", "D"))?;
@@ -158,30 +148,30 @@ impl Model<'_, '_> {
             let push = kernel("push", "decode_step_push").on([b], 128);
             self.put(push.args("kv_row position window Wn D"))?;
         }
-        match self.step.is_sparse() {
+        match self.is_sparse() {
             true => self.sparse()?,
             false => self.heavy()?,
         }
         self.put(rope("heads_rope", "inverse", "heads"))?;
-        self.step.tap("heads", "heads", "HD")?;
+        self.tap("heads", "heads", "HD")?;
         self.code(["heads", "heads", "heads"], b * groups, hd / groups, hd / groups)?;
-        if self.eight {
+        if self.of.eight {
             let down = kernel("o_down", "decode_step_group_products").on([1, ceil(ro, 64), b * groups], 128);
             let down = down.args("heads_codes heads_scales o_a o_a_scales low_heads G Ro columns");
             self.put(down.with("columns", hd / groups))?;
-            self.step.tap("low_heads", "low_heads", groups * ro)?;
+            self.tap("low_heads", "low_heads", groups * ro)?;
         } else {
             self.put(grouped("o_down", "heads", "o_a", "low_heads", "Ro", hd / groups))?;
         }
         self.code(["low_heads", "low_heads", "low_heads"], b, groups * ro, groups * ro)?;
         self.product("o_up", ["low_heads", "low_heads", "o_b", "out"], "C", groups * ro)?;
-        self.step.tap("out", "attention_output", "C")?;
+        self.tap("out", "attention_output", "C")?;
         self.put(call("attn_post", "mhc_post.simple").with("y", "out"))
     }
 
     /// A vector of each row in bfloat16, from a column on.
     fn row(&mut self, name: &str, from: &str, stride: impl Display, first: i64) -> Result<(), String> {
-        let row = kernel(name, "decode_step_row").on([self.step.n("B")], 128);
+        let row = kernel(name, "decode_step_row").on([self.n("B")], 128);
         let names = format!("from = {from}, stride = {stride}, first = {first}");
         self.put(row.args("from row D stride first").names(&names))
     }
@@ -206,7 +196,7 @@ impl Model<'_, '_> {
         if !self.has(Keys::Records) {
             return Ok(());
         }
-        let d = self.step.n("D");
+        let d = self.n("D");
         self.row("entry_row", "stages", 3 * d, 2 * d)?;
         self.put(write(
             &format!("{of}_write"),
@@ -225,10 +215,10 @@ impl Model<'_, '_> {
     }
 
     fn sparse(&mut self) -> Result<(), String> {
-        let [d, hi, di, b] = self.step.g.sizes(["D", "HI", "DI", "B"]);
+        let [d, hi, di, b] = self.g.sizes(["D", "HI", "DI", "B"]);
         let (records, indexed) = (self.has(Keys::Records), self.has(Keys::Indexed));
         self.compress("csa", 2 * d, "m = ms, N = Ns, overlap = 1", records)?;
-        self.step.tap_entry()?;
+        self.tap_entry()?;
         self.write_entry("csa")?;
         self.product(
             "index_up",
@@ -237,9 +227,9 @@ impl Model<'_, '_> {
             "Rq",
         )?;
         self.put(rope("index_rope", "forward", "index_query").names("H = HI, D = DI"))?;
-        self.step.tap_sparse("index_query", "index_query", hi * di)?;
+        self.tap_sparse("index_query", "index_query", hi * di)?;
         self.compress("index", 2 * di, "m = ms, N = Ns, overlap = 1, D = DI", indexed)?;
-        self.step.tap_index_key("stages")?;
+        self.tap_index_key("stages")?;
         if indexed {
             let row = kernel("index_row", "decode_step_index_row_{index}").on([b], 32);
             self.put(row.args("stages row"))?;
@@ -265,7 +255,7 @@ impl Model<'_, '_> {
             self.put(call("index_score", "index_scores.simple").names(names))?;
         }
         self.put(call("select", "top_k.simple").names("count = sparse_count, indices = chosen, N = Ns, K = topk"))?;
-        self.step.tap_sparse("chosen", "topk", "topk")?;
+        self.tap_sparse("chosen", "topk", "topk")?;
         if records {
             return self.attend("attend_sparse", "csa", "count = chosen_count, K = topk, listed = 1");
         }
@@ -277,7 +267,7 @@ impl Model<'_, '_> {
     fn heavy(&mut self) -> Result<(), String> {
         let records = self.has(Keys::Records);
         self.compress("hca", "D", "m = mh, N = Nh, overlap = 0", records)?;
-        self.step.tap_entry()?;
+        self.tap_entry()?;
         self.write_entry("hca")?;
         if records {
             return self.attend("attend_heavy", "hca", "count = heavy_count, K = Nh, listed = 0");
@@ -288,10 +278,10 @@ impl Model<'_, '_> {
     }
 
     fn experts(&mut self) -> Result<(), String> {
-        let [hashes, layers] = self.step.g.sizes(["hashes", "layers"]);
-        let layer = self.step.layer;
+        let [hashes, layers] = self.g.sizes(["hashes", "layers"]);
+        let layer = self.layer;
         self.mix("moe_mix", "moe")?;
-        self.step.tap("normed", "moe_input", "C")?;
+        self.tap("normed", "moe_input", "C")?;
         self.put(linear("router_logits", "normed", "gate", "expert_logits", "E", "C"))?;
         let select = if layer < hashes { "table" } else { "bias" };
         let names = format!(
@@ -299,15 +289,14 @@ impl Model<'_, '_> {
         );
         self.put(call(&format!("route_{select}"), "router.simple").names(&names))?;
         if layer >= hashes {
-            self.step
-                .tap_at((layer - hashes, layers - hashes), "expert", "router", "K")?;
+            self.tap_at((layer - hashes, layers - hashes), "expert", "router", "K")?;
         }
         let names = "x = normed, experts = expert, weights = expert_weight, gate_up_scale = gate_up_scales, down_scale = down_scales";
         let mixture = call("mixture", "experts.simple").names(names).names("y = out, D = C");
         let shared = "shared_gate_up_scale = shared_gate_up_scales, shared_down_scale = shared_down_scales";
         self.put(mixture.names(shared))?;
-        self.step.tap("out", "moe_output", "C")?;
+        self.tap("out", "moe_output", "C")?;
         self.put(call("moe_post", "mhc_post.simple").with("y", "out"))?;
-        self.step.tap("x", "output", "wide")
+        self.tap("x", "output", "wide")
     }
 }

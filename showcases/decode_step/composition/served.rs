@@ -7,25 +7,21 @@ use ulplab_backend::cuda::graph::{Graph, Put, call, ceil, kernel};
 
 /// For few rows; for many, with more heads of attention for a thread block, and choices in launches of their own.
 pub(super) fn served(g: &mut Graph, many: bool) -> Result<(), String> {
-    let mut served = Served {
-        step: Step::new(g)?,
-        many,
-    };
+    let mut served = Step::new(g, Served { many })?;
     served.scratch()?;
-    served.step.begin()?;
-    served.step.g.programmatic(true);
-    served.put(served.step.places())?;
-    served.put(served.step.table())?;
-    for layer in 0..served.step.n("layers") {
-        served.step.enter(layer);
+    served.begin()?;
+    served.g.programmatic(true);
+    served.put(served.places())?;
+    served.put(served.table())?;
+    for layer in 0..served.n("layers") {
+        served.enter(layer);
         served.attention()?;
         served.experts()?;
     }
     served.head()
 }
 
-struct Served<'g, 'a> {
-    step: Step<'g, 'a>,
+struct Served {
     many: bool,
 }
 
@@ -87,17 +83,13 @@ fn halves(launch: Put, b: i64, tiles: i64) -> Put {
     launch.shared(stages * 128 * (64 + rows) + sums)
 }
 
-impl Served<'_, '_> {
-    fn put(&mut self, put: Put) -> Result<(), String> {
-        self.step.g.put(put)
-    }
-
+impl Step<'_, '_, Served> {
     fn scratch(&mut self) -> Result<(), String> {
-        self.step.records()?;
-        self.step.indexed()?;
-        self.step.eight()?;
-        let [i, wide] = self.step.g.sizes(["I", "wide"]);
-        let [c, hd, di, chosen, experts, b] = self.step.g.sizes(["C", "HD", "DI", "K", "E", "B"]);
+        self.records()?;
+        self.indexed()?;
+        self.eight()?;
+        let [i, wide] = self.g.sizes(["I", "wide"]);
+        let [c, hd, di, chosen, experts, b] = self.g.sizes(["C", "HD", "DI", "K", "E", "B"]);
         for (name, of_row) in [
             ("half_input", c * 2),
             ("half_query", hd * 2),
@@ -113,25 +105,25 @@ impl Served<'_, '_> {
             ("mix_sums", 24 * self.parts() * 4),
             ("attended", hd * 2),
         ] {
-            self.step.g.scratch(name, b * of_row)?;
+            self.g.scratch(name, b * of_row)?;
         }
         Ok(())
     }
 
     /// Parts of the channels of a mixture.
     fn parts(&self) -> i64 {
-        let c = self.step.n("C");
+        let c = self.n("C");
         ceil(c, 32 * ceil(c, 4096))
     }
 
     /// A launch whose thread blocks each have 512 columns of a row.
     fn of_columns(&self, name: &str, entry: &str, columns: i64) -> Put {
-        kernel(name, entry).on([ceil(columns, 512), self.step.n("B")], 128)
+        kernel(name, entry).on([ceil(columns, 512), self.n("B")], 128)
     }
 
     /// Sums of the mixture of the streams `x` with what the block before gave.
     fn sums(&mut self, of: &str, x: &str, post: &str, comb: &str) -> Result<(), String> {
-        let grid = [self.parts(), ceil(self.step.n("B"), 4).min(4)];
+        let grid = [self.parts(), ceil(self.n("B"), 4).min(4)];
         let sums = kernel(&format!("{of}_sums"), "decode_step_sums").on(grid, 192);
         let names = format!("x = {x}, post = {post}, comb = {comb}, fn = {of}_fn");
         self.put(sums.args("x out post comb fn mix_sums arrived B C").names(&names))
@@ -139,28 +131,28 @@ impl Served<'_, '_> {
 
     /// Threads that mix a row, where a thread block has all of it.
     fn mixers(&self) -> i64 {
-        32 * ceil(self.step.n("C"), 384) + 64
+        32 * ceil(self.n("C"), 384) + 64
     }
 
     /// The streams with what experts gave, mixed, as codes and in bfloat16.
     fn mix(&mut self) -> Result<(), String> {
-        if self.step.layer == 0 {
+        if self.layer == 0 {
             let names = "fn = attn_fn, base = attn_base, scale = attn_scale, weight = attn_norm, y = normed";
             self.put(call("attn_mix", "mhc_pre.parts").names(names))?;
-            let code = self.of_columns("input_code", "decode_step_input_{activations}", self.step.n("C"));
+            let code = self.of_columns("input_code", "decode_step_input_{activations}", self.n("C"));
             return self.put(code.args("normed input_codes input_scales half_input C"));
         }
         self.sums("attn", "moe_x", "moe_post", "moe_comb")?;
-        let code = match self.many {
-            true => kernel("attn_code", "decode_step_mix_parts_{activations}").on([self.step.n("B")], self.mixers()),
-            false => kernel("attn_code", "decode_step_mix_{activations}").on([2, self.step.n("B")], 512),
+        let code = match self.of.many {
+            true => kernel("attn_code", "decode_step_mix_parts_{activations}").on([self.n("B")], self.mixers()),
+            false => kernel("attn_code", "decode_step_mix_{activations}").on([2, self.n("B")], 512),
         };
         let code = code.with("parts", self.parts()).taps("normed").args(
             "moe_x x out moe_post moe_comb mix_sums attn_base attn_scale attn_norm normed half_input input_codes input_scales post comb \
              parts C eps",
         );
         self.put(code)?;
-        self.step.tap_at((self.step.layer - 1, "layers"), "x", "output", "wide")
+        self.tap_at((self.layer - 1, "layers"), "x", "output", "wide")
     }
 
     /// A product of codes, by the kernel of the operation.
@@ -171,11 +163,11 @@ impl Served<'_, '_> {
     }
 
     fn attention(&mut self) -> Result<(), String> {
-        let [c, b, d, rq, h, hd, groups, ro] = self.step.g.sizes(["C", "B", "D", "Rq", "H", "HD", "G", "Ro"]);
+        let [c, b, d, rq, h, hd, groups, ro] = self.g.sizes(["C", "B", "D", "Rq", "H", "HD", "G", "Ro"]);
         self.mix()?;
-        self.step.tap("normed", "attention_input", "C")?;
-        self.step.tap_codes("input", "attention_input", c, ceil(c, 128))?;
-        if !self.step.is_sparse() {
+        self.tap("normed", "attention_input", "C")?;
+        self.tap_codes("input", "attention_input", c, ceil(c, 128))?;
+        if !self.is_sparse() {
             let products = halves(kernel("hca_products", "decode_step_products_2"), b, 2 * ceil(d, 64));
             self.put(products.args("half_input hca_kv values D hca_gate logits_of_slots D B C"))?;
         }
@@ -188,25 +180,25 @@ impl Served<'_, '_> {
             code.args("low q_norm low_normed low_codes low_scales Rq eps")
                 .taps("low_normed"),
         )?;
-        self.step.tap("low_normed", "low_query", "Rq")?;
-        self.step.tap_codes("low", "low_query", rq, ceil(rq, 128))?;
+        self.tap("low_normed", "low_query", "Rq")?;
+        self.tap_codes("low", "low_query", rq, ceil(rq, 128))?;
         self.product("q_up", ["low", "q_b", "raw_query"], "HD", "Rq")?;
         let norm = kernel("head_norm", "decode_step_head_norm_{record}").on([h + 1, b], 128);
         let args = "raw_query raw_kv kv_norm cos_t sin_t query half_query kv_row window_at window_pages H R eps";
         self.put(norm.args(args).taps("query kv_row"))?;
-        self.step.tap("query", "query", "HD")?;
-        self.step.tap("kv_row", "kv_window", "D")?;
-        match self.step.is_sparse() {
+        self.tap("query", "query", "HD")?;
+        self.tap("kv_row", "kv_window", "D")?;
+        match self.is_sparse() {
             true => self.sparse()?,
             false => self.heavy()?,
         }
-        if self.many {
+        if self.of.many {
             let grid = [ceil(hd / groups, 512), groups, b];
             let code = kernel("heads_code", "decode_step_heads_{activations}").on(grid, 128);
             let code = code.args("attended cos_t sin_t heads heads_codes heads_scales columns D R");
             self.put(code.taps("heads").with("columns", hd / groups))?;
         }
-        self.step.tap("heads", "heads", "HD")?;
+        self.tap("heads", "heads", "HD")?;
         self.tap_groups("heads_codes", hd / groups / 4)?;
         self.tap_groups("heads_scales", ceil(hd / groups, 128))?;
         let down = kernel("o_down", "decode_step_groups")
@@ -216,26 +208,25 @@ impl Served<'_, '_> {
         self.tap_groups("low_heads", "Ro")?;
         let code = self.of_columns("low_heads_code", "decode_step_low_heads_{activations}", groups * ro);
         self.put(code.args("low_heads low_heads_codes low_heads_scales G Ro"))?;
-        self.step
-            .tap_codes("low_heads", "low_heads", groups * ro, ceil(groups * ro, 128))?;
+        self.tap_codes("low_heads", "low_heads", groups * ro, ceil(groups * ro, 128))?;
         self.product("o_up", ["low_heads", "o_b", "out"], "C", groups * ro)?;
-        self.step.tap("out", "attention_output", "C")
+        self.tap("out", "attention_output", "C")
     }
 
     /// Keeps what each group of heads has in a row.
     fn tap_groups(&mut self, from: &str, columns: impl Display) -> Result<(), String> {
-        let grid = [self.step.n("B"), self.step.n("G")];
+        let grid = [self.n("B"), self.n("G")];
         let tap = kernel(&format!("tap_{from}"), "decode_step_tap_groups")
             .on(grid, 128)
             .tap();
-        let layer = self.step.layer;
+        let layer = self.layer;
         let names = format!("from = {from}, to = at_{from}, layer = {layer}, columns = {columns}");
         self.put(tap.args("from to clock layer layers S columns").names(&names))
     }
 
     /// Attention over the window and over records of `entries` entries.
     fn attend(&mut self, name: &str, of: &str, count: &str, entries: &str, listed: i64) -> Result<(), String> {
-        if self.many {
+        if self.of.many {
             let names = format!(
                 "q = half_query, window_slots = chosen, pages = {of}_pages, slots = chosen, count = {count}, out = attended, K = {entries}, \
                  window_own = window_pages_of_row, own = {of}_pages_of_row, window_listed = 0, scale = attention_scale, size = 2, \
@@ -246,7 +237,7 @@ impl Served<'_, '_> {
                 .with("listed", listed);
             return self.put(attend);
         }
-        let [b, h, window, keys] = self.step.g.sizes(["B", "H", "Wn", entries]);
+        let [b, h, window, keys] = self.g.sizes(["B", "H", "Wn", entries]);
         let cluster = ceil(window + keys, 80).clamp(1, 8);
         let attend = kernel(name, "decode_step_attend_{record}").on([b * cluster, ceil(h, 16)], 512);
         let attend = attend.args(
@@ -257,12 +248,12 @@ impl Served<'_, '_> {
             "pages = {of}_pages, count = {count}, entries = {entries}, own = {of}_pages_of_row, listed = {listed}"
         );
         let attend = attend.cluster(cluster).shared(215_040).names(&names);
-        let columns = self.step.n("HD") / self.step.n("G");
+        let columns = self.n("HD") / self.n("G");
         self.put(attend.taps("heads").with("columns", columns))
     }
 
     fn sparse(&mut self) -> Result<(), String> {
-        let [d, di, hi, b] = self.step.g.sizes(["D", "DI", "HI", "B"]);
+        let [d, di, hi, b] = self.g.sizes(["D", "DI", "HI", "B"]);
         let tiles = 2 * ceil(2 * d, 64) + 2 * ceil(2 * di, 64) + ceil(hi, 64);
         let products = halves(kernel("csa_products", "decode_step_products_5"), b, tiles);
         let products = products.args(
@@ -278,41 +269,41 @@ impl Served<'_, '_> {
              head_weights cos_t sin_t HI",
         );
         self.put(entry.taps("stages index_stages"))?;
-        self.step.tap_entry()?;
-        self.step.tap_index_key("index_stages")?;
-        self.step.tap_sparse("index_query", "index_query", hi * di)?;
+        self.tap_entry()?;
+        self.tap_index_key("index_stages")?;
+        self.tap_sparse("index_query", "index_query", hi * di)?;
         let names = "record = {index}, q = coded_query, pages = index_pages, table = index_table, count = sparse_count, H = HI, N = Ns";
         self.put(
             call("index_score", "index_records.tensor")
                 .names(names)
                 .names("scale = index_scale"),
         )?;
-        let select = if self.many { "top_k.stream" } else { "top_k.block" };
+        let select = if self.of.many { "top_k.stream" } else { "top_k.block" };
         let select = call("select", select).names("count = sparse_count, indices = chosen, N = Ns, K = topk");
         self.put(select)?;
-        self.step.tap_sparse("chosen", "topk", "topk")?;
+        self.tap_sparse("chosen", "topk", "topk")?;
         self.attend("attend_sparse", "csa", "chosen_count", "topk", 1)
     }
 
     fn heavy(&mut self) -> Result<(), String> {
         let entry = kernel("heavy_entry", "decode_step_heavy_{record}")
-            .on([8 * self.step.n("B")], 256)
+            .on([8 * self.n("B")], 256)
             .cluster(8);
         let entry = entry.args(
             "values logits_of_slots hca_ape hca_norm hca_ring_kv hca_ring_gate stages hca_pages hca_at cos sin position B R eps",
         );
         self.put(entry.taps("stages"))?;
-        self.step.tap_entry()?;
+        self.tap_entry()?;
         self.attend("attend_heavy", "hca", "heavy_count", "Nh", 0)
     }
 
     /// Streams with attention's output, mixed, and what experts are chosen.
     fn route(&mut self) -> Result<(), String> {
-        let [hashes, b, c, experts] = self.step.g.sizes(["hashes", "B", "C", "E"]);
-        let select = if self.step.layer < hashes { "table" } else { "bias" };
+        let [hashes, b, c, experts] = self.g.sizes(["hashes", "B", "C", "E"]);
+        let select = if self.layer < hashes { "table" } else { "bias" };
         self.sums("moe", "x", "post", "comb")?;
         let parts = self.parts();
-        if self.many {
+        if self.of.many {
             let half = kernel("moe_half", "decode_step_mix_half").on([b], self.mixers());
             let half = half.args(
                 "x moe_x out post comb mix_sums moe_base moe_scale moe_norm normed half_input moe_post moe_comb parts C eps",
@@ -334,31 +325,30 @@ impl Served<'_, '_> {
     }
 
     fn experts(&mut self) -> Result<(), String> {
-        let [hashes, layers, b, chosen] = self.step.g.sizes(["hashes", "layers", "B", "K"]);
-        let [i, banks] = self.step.g.sizes(["I", "banks"]);
-        let layer = self.step.layer;
+        let [hashes, layers, b, chosen] = self.g.sizes(["hashes", "layers", "B", "K"]);
+        let [i, banks] = self.g.sizes(["I", "banks"]);
+        let layer = self.layer;
         self.route()?;
         if layer >= hashes {
-            self.step
-                .tap_at((layer - hashes, layers - hashes), "expert", "router", "K")?;
+            self.tap_at((layer - hashes, layers - hashes), "expert", "router", "K")?;
         }
-        self.step.tap("normed", "moe_input", "C")?;
-        self.step.tap("expert", "experts", "K")?;
-        self.step.tap("expert_weight", "expert_weights", "K")?;
-        self.step.g.at(layer % banks, OF_BANKS);
+        self.tap("normed", "moe_input", "C")?;
+        self.tap("expert", "experts", "K")?;
+        self.tap("expert_weight", "expert_weights", "K")?;
+        self.g.at(layer % banks, OF_BANKS);
         let names = "format = mxfp4, x = half_input, experts = expert, weights = expert_weight, y = out, D = C";
         let mixture = call("mixture", "moe_fp4.grouped")
             .names(names)
             .part(layer % banks, banks);
         let mixture = mixture.names("gate_up_scale = gate_up_scales, gate_up_tensor = gate_up_level");
         // The launch that routes one row sorts it, too.
-        let sorted = b == 1 && !self.many;
+        let sorted = b == 1 && !self.of.many;
         let mixture = mixture
             .names("down_scale = down_scales, down_tensor = down_level")
             .skip(sorted.into());
         self.put(mixture)?;
-        self.step.tap("hidden", "hidden", (chosen + 1) * i / 2)?;
-        self.step.tap("out", "moe_output", "C")
+        self.tap("hidden", "hidden", (chosen + 1) * i / 2)?;
+        self.tap("out", "moe_output", "C")
     }
 
     /// A product of bfloat16.
@@ -368,16 +358,16 @@ impl Served<'_, '_> {
     }
 
     fn head(&mut self) -> Result<(), String> {
-        let [layers, c, b] = self.step.g.sizes(["layers", "C", "B"]);
+        let [layers, c, b] = self.g.sizes(["layers", "C", "B"]);
         let post = call("last_post", "mhc_post.simple").names("x = moe_x, y = out, post = moe_post, comb = moe_comb");
         self.put(post)?;
-        self.step.tap_at((layers - 1, "layers"), "moe_x", "output", "wide")?;
+        self.tap_at((layers - 1, "layers"), "moe_x", "output", "wide")?;
         let names = "x = moe_x, fn = head_fn, base = head_base, scale = head_scale, weight = final_norm, y = normed";
         self.put(call("head_mix", "hyper_head.cluster").names(names))?;
-        self.step.tap_at((0, 1), "normed", "head_input", "C")?;
+        self.tap_at((0, 1), "normed", "head_input", "C")?;
         let half = kernel("head_input", "decode_step_half").on([ceil(c, 1024), b], 256);
         self.put(half.args("normed half_input C"))?;
         self.half_product("head_product", "head", "row_logits", "V")?;
-        self.step.end("sample.split")
+        self.end("sample.split")
     }
 }

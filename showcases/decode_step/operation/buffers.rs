@@ -18,6 +18,9 @@ const MATRICES: [[&str; 2]; 19] = with_scales!(
     index_q index_heads
 );
 
+const COMPRESSOR: &str = "self_attn.compressor";
+const INDEXER: &str = "self_attn.compressor.indexer";
+
 impl Source {
     /// Every weight.
     pub fn buffers(&self) -> Result<Vec<Buffer>, String> {
@@ -51,91 +54,72 @@ impl Source {
             Buffer::f32("ones", &[dim], &vec![1.0; dim]),
         ];
         buffers.extend(self.matrices("head", &["lm_head.weight".into()], &[vocabulary, hidden], &[vocabulary])?);
-        let compressor = "self_attn.compressor";
-        let tables: [(&[usize], &[(&'static str, String, Vec<usize>)]); 3] = [
+        let of_layers: [(&'static str, &str, &[usize]); 20] = [
+            ("attn_fn", "attn_hc.fn", &[mus, wide]),
+            ("attn_base", "attn_hc.base", &[mus]),
+            ("attn_scale", "attn_hc.scale", &[3]),
+            ("attn_norm", "input_layernorm.weight", &[hidden]),
+            ("q_a", "self_attn.q_a_proj.weight", &[low, hidden]),
+            ("q_norm", "self_attn.q_a_norm.weight", &[low]),
+            ("q_b", "self_attn.q_b_proj.weight", &[heads * dim, low]),
+            ("kv", "self_attn.kv_proj.weight", &[dim, hidden]),
+            ("kv_norm", "self_attn.kv_norm.weight", &[dim]),
+            ("sinks", "self_attn.sinks", &[heads]),
             (
-                &all,
-                &[
-                    ("attn_fn", "attn_hc.fn".into(), vec![mus, wide]),
-                    ("attn_base", "attn_hc.base".into(), vec![mus]),
-                    ("attn_scale", "attn_hc.scale".into(), vec![3]),
-                    ("attn_norm", "input_layernorm.weight".into(), vec![hidden]),
-                    ("q_a", "self_attn.q_a_proj.weight".into(), vec![low, hidden]),
-                    ("q_norm", "self_attn.q_a_norm.weight".into(), vec![low]),
-                    ("q_b", "self_attn.q_b_proj.weight".into(), vec![heads * dim, low]),
-                    ("kv", "self_attn.kv_proj.weight".into(), vec![dim, hidden]),
-                    ("kv_norm", "self_attn.kv_norm.weight".into(), vec![dim]),
-                    ("sinks", "self_attn.sinks".into(), vec![heads]),
-                    (
-                        "o_a",
-                        "self_attn.o_a_proj.weight".into(),
-                        vec![groups * rank, heads * dim / groups],
-                    ),
-                    ("o_b", "self_attn.o_b_proj.weight".into(), vec![hidden, groups * rank]),
-                    ("moe_fn", "ffn_hc.fn".into(), vec![mus, wide]),
-                    ("moe_base", "ffn_hc.base".into(), vec![mus]),
-                    ("moe_scale", "ffn_hc.scale".into(), vec![3]),
-                    ("moe_norm", "post_attention_layernorm.weight".into(), vec![hidden]),
-                    ("gate", "mlp.gate.weight".into(), vec![experts, hidden]),
-                    (
-                        "gate_up",
-                        "mlp.experts.gate_up_proj".into(),
-                        vec![experts, 2 * inner, hidden],
-                    ),
-                    ("down", "mlp.experts.down_proj".into(), vec![experts, hidden, inner]),
-                    (
-                        "shared_down",
-                        "mlp.shared_experts.down_proj.weight".into(),
-                        vec![hidden, inner],
-                    ),
-                ],
+                "o_a",
+                "self_attn.o_a_proj.weight",
+                &[groups * rank, heads * dim / groups],
             ),
+            ("o_b", "self_attn.o_b_proj.weight", &[hidden, groups * rank]),
+            ("moe_fn", "ffn_hc.fn", &[mus, wide]),
+            ("moe_base", "ffn_hc.base", &[mus]),
+            ("moe_scale", "ffn_hc.scale", &[3]),
+            ("moe_norm", "post_attention_layernorm.weight", &[hidden]),
+            ("gate", "mlp.gate.weight", &[experts, hidden]),
+            ("gate_up", "mlp.experts.gate_up_proj", &[experts, 2 * inner, hidden]),
+            ("down", "mlp.experts.down_proj", &[experts, hidden, inner]),
+            ("shared_down", "mlp.shared_experts.down_proj.weight", &[hidden, inner]),
+        ];
+        for (name, tensor, shape) in of_layers {
+            buffers.extend(match name {
+                "gate_up" | "down" if self.storages.sixteen => bf16::experts(self, name == "gate_up")?,
+                "shared_down" if self.storages.sixteen => Vec::new(),
+                name => self.stacked(name, &all, tensor, shape)?,
+            });
+        }
+        let main = [sparse_rate, 2 * dim, dim];
+        let index = [sparse_rate, 2 * index_dim, index_dim];
+        let of_compressors = [
+            (["csa_kv", "csa_gate", "csa_ape", "csa_norm"], COMPRESSOR, &sparse, main),
             (
-                &sparse,
-                &compressors(
-                    ["csa_kv", "csa_gate", "csa_ape", "csa_norm"],
-                    compressor,
-                    [sparse_rate, 2 * dim, dim, hidden],
-                ),
-            ),
-            (
+                ["hca_kv", "hca_gate", "hca_ape", "hca_norm"],
+                COMPRESSOR,
                 &heavy,
-                &compressors(
-                    ["hca_kv", "hca_gate", "hca_ape", "hca_norm"],
-                    compressor,
-                    [heavy_rate, dim, dim, hidden],
-                ),
+                [heavy_rate, dim, dim],
+            ),
+            (
+                ["index_kv", "index_gate", "index_ape", "index_norm"],
+                INDEXER,
+                &sparse,
+                index,
             ),
         ];
-        for (layers, tensors) in tables {
+        for ([kv, gate, ape, norm], prefix, layers, [rate, width, dim]) in of_compressors {
+            let tensors: [(&'static str, &str, &[usize]); 4] = [
+                (kv, "kv_proj.weight", &[width, hidden]),
+                (gate, "gate_proj.weight", &[width, hidden]),
+                (ape, "position_bias", &[rate, width]),
+                (norm, "kv_norm.weight", &[dim]),
+            ];
             for (name, tensor, shape) in tensors {
-                buffers.extend(match *name {
-                    "gate_up" | "down" if self.storages.sixteen => bf16::experts(self, *name == "gate_up")?,
-                    "shared_down" if self.storages.sixteen => Vec::new(),
-                    name => self.stacked(name, layers, tensor, shape)?,
-                });
+                buffers.extend(self.stacked(name, layers, &format!("{prefix}.{tensor}"), shape)?);
             }
         }
-        let indexer = format!("{compressor}.indexer");
-        let index = compressors(
-            ["index_kv", "index_gate", "index_ape", "index_norm"],
-            &indexer,
-            [sparse_rate, 2 * index_dim, index_dim, hidden],
-        );
-        let others = [
-            (
-                "index_q",
-                format!("{indexer}.q_b_proj.weight"),
-                vec![index_heads * index_dim, low],
-            ),
-            (
-                "index_heads",
-                format!("{indexer}.scorer.weights_proj.weight"),
-                vec![index_heads, hidden],
-            ),
-        ];
-        for (name, tensor, shape) in index.iter().chain(&others) {
-            buffers.extend(self.stacked(name, &sparse, tensor, shape)?);
+        for (name, tensor, shape) in [
+            ("index_q", "q_b_proj.weight", [index_heads * index_dim, low]),
+            ("index_heads", "scorer.weights_proj.weight", [index_heads, hidden]),
+        ] {
+            buffers.extend(self.stacked(name, &sparse, &format!("{INDEXER}.{tensor}"), &shape)?);
         }
         if !self.storages.sixteen {
             let shared: Vec<String> = all.iter().flat_map(|layer| shared_halves(*layer)).collect();
@@ -173,8 +157,8 @@ impl Source {
         ])
     }
 
-    /// Tokens' vectors. Where rows repeat, these are so large that what a layer adds does not make rows alike, which would go to the same
-    /// experts.
+    /// Vectors of tokens. If rows repeat, the vectors are enlarged, so that the outputs of layers do not make rows equal: equal rows would
+    /// go to the same experts.
     fn embedding(&self, shape: &[usize; 2]) -> Result<Buffer, String> {
         let mut values = self.floats("model.embed_tokens.weight", &self.made(shape))?;
         if self.repeats() {
@@ -223,7 +207,7 @@ impl Source {
     }
 
     /// Buffers of matrices of one shape, of their scales, and of the numbers above these if they are of routed experts. A tensor
-    /// has this shape; `lead` are the dimensions of all of them together, but for the last.
+    /// has this shape; `lead` are the dimensions of all of them together, except the last.
     fn matrices(
         &self,
         name: &'static str,
@@ -255,7 +239,7 @@ impl Source {
             lead
         };
         let mut buffers = Vec::from(all.buffers(names, made)?);
-        // What stands for the scales of numbers without any is as it is.
+        // A placeholder for the scales of plain numbers keeps its shape.
         let coded = buffers.iter_mut().filter(|buffer| buffer.shape.len() > made.len());
         coded.for_each(|buffer| *buffer = of_shape(buffer, lead));
         let level = [("gate_up", "gate_up_level"), ("down", "down_level")];
@@ -278,19 +262,4 @@ pub(super) fn of_shape(buffer: &Buffer, lead: &[usize]) -> Buffer {
 /// The two halves of a shared expert's first matrix.
 pub(super) fn shared_halves(layer: usize) -> [String; 2] {
     ["gate", "up"].map(|half| format!("model.layers.{layer}.mlp.shared_experts.{half}_proj.weight"))
-}
-
-/// The tensors of a compressor: buffers, and names and shapes for `[rate, width, dim, hidden]`.
-fn compressors(
-    [kv, gate, ape, norm]: [&'static str; 4],
-    prefix: &str,
-    [rate, width, dim, hidden]: [usize; 4],
-) -> [(&'static str, String, Vec<usize>); 4] {
-    let name = |tensor: &str| format!("{prefix}.{tensor}");
-    [
-        (kv, name("kv_proj.weight"), vec![width, hidden]),
-        (gate, name("gate_proj.weight"), vec![width, hidden]),
-        (ape, name("position_bias"), vec![rate, width]),
-        (norm, name("kv_norm.weight"), vec![dim]),
-    ]
 }

@@ -30,70 +30,52 @@ pub(super) enum Size {
     Small,
     /// Fewer layers, as many channels as V4-Flash has, and more experts: every warp of a launch that joins several has a share.
     Wide,
-    /// Those of DeepSeek-V4-Flash, of weights that repeat.
+    /// The sizes of DeepSeek-V4-Flash, with weights that repeat.
     Flash,
 }
 
-const CASES: [Plan; 6] = [
-    Plan {
-        name: "small.b3",
-        starts: &[0, 5, 20],
-        runs: 16,
-        positions: 42,
-        inputs: Inputs::Random,
-        timed: false,
-        size: Size::Small,
-        formats: Formats::F32,
-    },
-    Plan {
-        name: "small.b5.padding",
-        starts: &[-1, 13, -1, 2, 13],
-        runs: 4,
-        positions: 21,
-        inputs: Inputs::Random,
-        timed: false,
-        size: Size::Small,
-        formats: Formats::F32,
-    },
-    Plan {
-        name: "model.b3",
-        starts: &[0, 110, 119],
-        runs: 22,
-        positions: 384,
-        inputs: Inputs::Weights,
-        timed: false,
-        size: Size::Small,
-        formats: Formats::F32,
-    },
-    Plan {
-        name: "model.b9",
-        starts: &[1, 3, 4, 62, 63, 64, 126, 127, 509],
-        runs: 3,
-        positions: 512,
-        inputs: Inputs::Weights,
-        timed: false,
-        size: Size::Small,
-        formats: Formats::F32,
-    },
+const SMALL: Plan = Plan {
+    name: "small.b3",
+    starts: &[0, 5, 20],
+    runs: 16,
+    positions: 42,
+    inputs: Inputs::Random,
+    timed: false,
+    size: Size::Small,
+    formats: Formats::F32,
+};
+const PADDED: Plan = Plan {
+    name: "small.b5.padding",
+    starts: &[-1, 13, -1, 2, 13],
+    runs: 4,
+    positions: 21,
+    ..SMALL
+};
+const TRAINED: Plan = Plan {
+    name: "model.b3",
+    starts: &[0, 110, 119],
+    runs: 22,
+    positions: 384,
+    inputs: Inputs::Weights,
+    ..SMALL
+};
+/// The trained model after 511 tokens of one row, and after 127 of 64.
+const TIMED: [Plan; 2] = [
     Plan {
         name: "model.b1.511",
         starts: &[511],
         runs: 1,
         positions: 512,
-        inputs: Inputs::Weights,
         timed: true,
-        size: Size::Small,
-        formats: Formats::F32,
+        ..TRAINED
     },
     Plan {
         name: "model.b64.127",
         starts: &[127; 64],
         runs: 1,
         positions: 128,
-        inputs: Inputs::Weights,
         timed: true,
-        size: Size::Small,
-        formats: Formats::F32,
+        ..TRAINED
     },
 ];
 
@@ -106,7 +88,13 @@ const FLASH: [(&str, &[i64]); 3] = [
 
 /// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
 pub(super) fn plans() -> Vec<Plan> {
-    let [first, .., slow, fast] = &CASES;
+    let many = Plan {
+        name: "model.b9",
+        starts: &[1, 3, 4, 62, 63, 64, 126, 127, 509],
+        runs: 3,
+        positions: 512,
+        ..TRAINED
+    };
     let records = RECORDS.iter().filter(|record| record.dim == RECORD_KEYS[0]);
     let records = records.map(|record| Formats::F32.with_record(record.name));
     let weights = WEIGHTS[1..].iter().map(|weights| Formats::F32.with_weights(weights));
@@ -127,7 +115,7 @@ pub(super) fn plans() -> Vec<Plan> {
         eight.with_record("v4_nvfp4").with_index(index_fp8),
     ];
     let small = records.chain(weights).chain(several).chain(of_eight);
-    let small = small.map(|formats| Plan { formats, ..*first });
+    let small = small.map(|formats| Plan { formats, ..SMALL });
     let sixteen = Formats::F32.with_activations(ACTIVATIONS[1]).with_weights(SIXTEEN);
     let of_sixteen = [("v4_fp8", index_fp8), ("v4_nvfp4", index_mxfp4), ("v4_bf16", index_fp8)];
     let of_sixteen = of_sixteen.map(|(record, index)| sixteen.with_record(record).with_index(index));
@@ -137,7 +125,7 @@ pub(super) fn plans() -> Vec<Plan> {
         runs: 6,
         positions: 300,
         formats,
-        ..*first
+        ..SMALL
     });
     let wide = of_sixteen[..2].iter().map(|formats| Plan {
         name: "wide.b2",
@@ -146,29 +134,24 @@ pub(super) fn plans() -> Vec<Plan> {
         positions: 130,
         size: Size::Wide,
         formats: *formats,
-        ..*first
+        ..SMALL
     });
     let padded = [fp8_keys, nvfp4_keys.with_index(index_mxfp4), eight, of_sixteen[0]];
-    let padded = padded.map(|formats| Plan { formats, ..CASES[1] });
+    let padded = padded.map(|formats| Plan { formats, ..PADDED });
     let in_eight = [
         eight.with_weights(fp8),
         eight.with_record("v4_fp8").with_index(index_fp8).with_weights(mxfp4),
     ];
     let trained = [fp8_keys, nvfp4_keys].into_iter().chain(several).chain(in_eight);
     let trained = trained.map(|formats| Plan {
-        name: "model.b3",
         starts: &[0, 123, 254],
         runs: 6,
-        positions: 384,
-        inputs: Inputs::Weights,
-        timed: false,
-        size: Size::Small,
         formats,
+        ..TRAINED
     });
-    let of_fp8 = Formats::F32.with_weights(fp8);
-    let timed = [slow, fast].map(|plan| Plan {
-        formats: of_fp8,
-        ..*plan
+    let timed = TIMED.map(|plan| Plan {
+        formats: Formats::F32.with_weights(fp8),
+        ..plan
     });
     let flash = FLASH.map(|(name, starts)| Plan {
         name,
@@ -178,16 +161,22 @@ pub(super) fn plans() -> Vec<Plan> {
         timed: true,
         size: Size::Flash,
         formats: of_sixteen[0],
-        ..*first
+        ..SMALL
     });
     let drawn = small.chain(in_sixteen).chain(wide).chain(padded).chain(flash);
-    CASES.into_iter().chain(drawn).chain(trained).chain(timed).collect()
+    [SMALL, PADDED, TRAINED, many]
+        .into_iter()
+        .chain(TIMED)
+        .chain(drawn)
+        .chain(trained)
+        .chain(timed)
+        .collect()
 }
 
 /// Channels of keys of the small model, how many of them are turned, and channels of index keys; and of one whose keys are records, and
 /// of one whose index keys are records, too.
 const SMALL_KEYS: [usize; 3] = [24, 8, 16];
-/// Where products of attention are of eight bits: rows of theirs are multiples of 16 columns, one block of 128 and a part of another.
+/// The same if products of attention take eight bits: their rows are multiples of 16 columns, and have a block of 128 and a part of one.
 const EIGHT_KEYS: [usize; 3] = [80, 8, 16];
 const RECORD_KEYS: [usize; 3] = [512, 8, 16];
 const INDEX_KEYS: [usize; 3] = [512, 8, 128];

@@ -5,11 +5,11 @@ use reference::ops::indexer;
 use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, Choice, Operations, Real, Tensor};
 
-use super::index::Asked;
+use super::index::IndexQuery;
 use super::{EPS, STREAMS};
 use ulplab_operations::ops::mhc_pre::normalized;
 
-/// Whether indices are a choice at all: as many candidates as must be chosen, all different, ascending unless the best come first.
+/// True if indices are a choice at all: as many candidates as must be chosen, all different, ascending unless the best come first.
 pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
     let count = wanted.iter().filter(|index| **index >= 0).count();
     let (chosen, rest) = found.split_at(count);
@@ -25,7 +25,7 @@ pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordere
     chosen.iter().all(candidate) && rest.iter().all(|index| *index == -1) && ascending && different
 }
 
-/// Whether no candidate that is chosen is surely worse than one that is left out, or than one behind it where order counts.
+/// False if a chosen candidate is surely worse than one that is left out, or than a later one if order counts.
 pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bool {
     let chosen: Vec<usize> = found.iter().filter_map(|index| usize::try_from(*index).ok()).collect();
     let least = |index: usize| scores[index].value() - scores[index].error();
@@ -45,7 +45,7 @@ pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bo
 /// Operations that are bounded in another way than number by number.
 pub(super) struct Followed {
     /// Index keys and queries that are codes.
-    pub index: Option<Asked>,
+    pub index: Option<IndexQuery>,
 }
 
 impl Operations<Bounded> for Followed {
@@ -59,7 +59,7 @@ impl Operations<Bounded> for Followed {
         visible: &(dyn Fn(usize) -> usize + Sync),
     ) -> Choice<Bounded> {
         match &self.index {
-            Some(asked) => asked.choose(head_weights.row(0), k, visible(0)),
+            Some(query) => query.choose(head_weights.row(0), k, visible(0)),
             None => indexer::select(query, head_weights, keys, k, visible),
         }
     }

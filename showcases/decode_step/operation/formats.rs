@@ -1,17 +1,17 @@
-//! How a step stores its keys and its weights, and what the products of its attention take.
+//! Formats of a step: of its keys, its weights, and the activations of its products.
 
 use super::projections::{ACTIVATIONS, Projection, activations, of_attention};
 use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::stored::{FP8, Storage};
 
-/// How a step stores its keys and its weights, and what the products of its attention take.
+/// Formats of a step: of its keys, its weights, and the activations of its products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Formats<'a> {
     /// The format of keys, if they are stored as KV records.
     pub record: Option<&'a str>,
     /// The format of index keys, if they are stored as records: one of [`INDEX_RECORDS`](super::INDEX_RECORDS).
     pub index: Option<&'a str>,
-    /// How matrices are stored, one of [`WEIGHTS`].
+    /// The storage of matrices, one of [`WEIGHTS`].
     pub weights: &'a str,
     /// The format of what the products of attention take, one of [`ACTIVATIONS`](super::ACTIVATIONS), if they are of eight bits; their
     /// weights are E4M3 then, too, however other matrices are stored. With a `+bf16` behind it, all other products take bfloat16, and
@@ -68,23 +68,23 @@ impl<'a> Formats<'a> {
         (keys, prefix.collect())
     }
 
-    /// Whether keys, and index keys, are records.
+    /// True for keys, and for index keys, if they are records.
     pub(super) fn records(self) -> [bool; 2] {
         [self.record.is_some(), self.index.is_some()]
     }
 
-    /// Whether all products but attention's take bfloat16.
+    /// True if all products except attention's take bfloat16.
     pub(super) fn sixteen(self) -> bool {
         self.activations == Some(ACTIVATIONS[1])
     }
 
-    /// Whether keys, and index keys, are records, products of attention are of eight bits, and all others of sixteen.
+    /// True for keys that are records, index keys that are records, products of attention in eight bits, and all others in sixteen.
     pub(super) fn flags(self) -> [bool; 4] {
         let [records, indexed] = self.records();
         [records, indexed, self.activations.is_some(), self.sixteen()]
     }
 
-    /// How matrices are stored.
+    /// The storage of matrices.
     ///
     /// # Errors
     /// There is no such way, or no such format of activations.
@@ -100,25 +100,25 @@ impl<'a> Formats<'a> {
     }
 }
 
-/// How matrices are stored: those of routed experts, and all others. Embeddings, the matrices that mix streams, norms and biases are
+/// The storage of matrices: of routed experts, and of all others. Embeddings, the matrices that mix streams, norms and biases are
 /// f32 always.
 #[derive(Clone, Copy)]
 pub(super) struct Storages {
     pub dense: Storage,
     routed: Storage,
-    /// The format of what the products of attention take, if they are of eight bits: then their weights are tiles.
+    /// Activation format of 8-bit attention GEMMs; their weights are in tiles.
     pub activations: Option<&'static Blocks>,
-    /// Whether all other products take bfloat16: then the shared expert is stored as routed ones are, and behind them.
+    /// True if all other products take bfloat16: then the shared expert is stored after the routed ones, in the same format.
     pub sixteen: bool,
 }
 
 /// The ways to store matrices for which kernels are compiled: one for all, or one for those of routed experts behind a `+`.
 pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
 
-/// How matrices are stored that bfloat16 is multiplied by: those of experts as MXFP4, all others as it.
+/// The storage of matrices in products of bfloat16: MXFP4 for experts, bfloat16 for all others.
 pub const SIXTEEN: &str = "bf16+mxfp4";
 
-/// How all matrices but those of routed experts are stored, and these.
+/// The storage of all matrices except those of routed experts, and of these.
 fn pair(weights: &str) -> [&str; 2] {
     weights
         .split_once('+')
@@ -126,7 +126,7 @@ fn pair(weights: &str) -> [&str; 2] {
 }
 
 impl Storages {
-    /// Those of all matrices but routed experts', and of these, by one of the names that are `known`.
+    /// The storages of a name that is `known`: of all matrices except those of routed experts, and of these.
     fn pair(weights: &str, known: &[&str]) -> Result<[Storage; 2], String> {
         if !known.contains(&weights) {
             let known = known.join(", ");
@@ -143,7 +143,7 @@ impl Storages {
         self.activations.and_then(|_| Projection::of(tensor))
     }
 
-    /// How a tensor is stored, if it is a matrix that may be codes.
+    /// The storage of a tensor, if it is a matrix that may be codes.
     pub fn of(self, tensor: &str) -> Option<Storage> {
         let dense =
             tensor.ends_with("_proj.weight") || tensor.ends_with("mlp.gate.weight") || tensor == "lm_head.weight";

@@ -1,6 +1,6 @@
 //! Activations in eight bits, followed from the kernel's own values. The numbers before they are quantized are kept, so codes and
-//! scales are defined to the bit. Products of codes are defined to the bit, too ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so that what
-//! follows carries the error of what comes after the product alone.
+//! scales are defined to the bit. Products of codes are defined to the bit, too ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so later
+//! numbers carry only the error of what follows the product.
 
 use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::Rope;
@@ -8,14 +8,15 @@ use reference::paths::deepseek_v4::{Config, LayerType, sites};
 use reference::{Bounded, Real, Tensor};
 use safetensors::Dtype;
 
+use super::parts::{Place, as_is, expect, part, same};
 use super::projections::{Projection, Tiles};
 use super::weights::Source;
-use super::{EPS, WHY};
+use super::{EPS, WHY, rope};
+use ulplab_operations::ops::Outputs;
 use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::{exact, f32_bytes, f32_values};
 use ulplab_operations::ops::fp8_gemm::codes::Coded as Row;
 use ulplab_operations::ops::judge::{Judge, Part};
-use ulplab_operations::ops::{Batch, Buffer, Outputs};
 
 const WHY_CODES: &str =
     "the numbers before were kept, and the format defines every code and scale of them to the bit (docs/formats.md)";
@@ -23,48 +24,42 @@ const WHY_PRODUCT: &str = "a product of codes is defined to the bit: each 128 co
                            multiplied by both scales and added in f32, from the first to the last";
 
 /// Numbers that are quantized.
-pub(super) struct Coded {
-    /// The buffer that keeps them, and whether it is there for their codes alone.
+struct Coded {
+    /// The buffer that keeps them, and whether it is there for their codes only.
     numbers: (&'static str, bool),
     /// The buffers that keep codes and scales.
     codes: &'static str,
     scales: &'static str,
-    /// Parts that are quantized apart, and columns of each.
+    /// Parts that are quantized separately, and columns of each.
     shape: fn(&Config) -> [usize; 2],
 }
 
+macro_rules! coded {
+    ($name:literal, $only_for_codes:literal, $shape:expr) => {
+        Coded {
+            numbers: ($name, $only_for_codes),
+            codes: concat!($name, "_codes"),
+            scales: concat!($name, "_scales"),
+            shape: $shape,
+        }
+    };
+}
+
 /// In the order in which they are passed. Buffers are `[S, layers, B, ..]`.
-pub(super) const CODED: [Coded; 4] = [
-    Coded {
-        numbers: ("at_attention_input", false),
-        codes: "at_attention_input_codes",
-        scales: "at_attention_input_scales",
-        shape: |c| [1, c.hidden_size],
-    },
-    Coded {
-        numbers: (LOW_QUERY, true),
-        codes: "at_low_query_codes",
-        scales: "at_low_query_scales",
-        shape: |c| [1, c.q_lora_rank],
-    },
-    Coded {
-        numbers: ("at_heads", false),
-        codes: "at_heads_codes",
-        scales: "at_heads_scales",
-        shape: |c| [c.o_groups, c.num_attention_heads * c.head_dim / c.o_groups],
-    },
-    Coded {
-        numbers: (LOW_HEADS, true),
-        codes: "at_low_heads_codes",
-        scales: "at_low_heads_scales",
-        shape: |c| [1, c.o_groups * c.o_lora_rank],
-    },
+const CODED: [Coded; 4] = [
+    coded!("at_attention_input", false, |c| [1, c.hidden_size]),
+    coded!("at_low_query", true, |c| [1, c.q_lora_rank]),
+    coded!("at_heads", false, |c| [
+        c.o_groups,
+        c.num_attention_heads * c.head_dim / c.o_groups
+    ]),
+    coded!("at_low_heads", true, |c| [1, c.o_groups * c.o_lora_rank]),
 ];
 const LOW_QUERY: &str = "at_low_query";
 const LOW_HEADS: &str = "at_low_heads";
 
 impl Projection {
-    /// What it multiplies, among [`CODED`].
+    /// The number of its activations among [`CODED`].
     const fn reads(self) -> usize {
         match self {
             Self::QueryDown | Self::KeyValue => 0,
@@ -81,32 +76,27 @@ impl Coded {
         let [parts, cols] = (self.shape)(config);
         [parts * cols, parts * cols.div_ceil(width)]
     }
-
-    /// The buffers of a step that are not there otherwise: dtype and columns of each.
-    fn kept(&self, config: &Config, width: usize) -> impl Iterator<Item = (&'static str, Dtype, usize)> {
-        let [numbers, scales] = self.sizes(config, width);
-        let own = self.numbers.1.then_some((self.numbers.0, Dtype::F32, numbers));
-        let coded = [(self.codes, Dtype::F8_E4M3, numbers), (self.scales, Dtype::F32, scales)];
-        own.into_iter().chain(coded)
-    }
 }
 
-/// The buffers that keep what is quantized, for so many runs and rows, besides those of sites.
-pub(super) fn buffers(
+/// Names, types and shapes of the buffers that keep what is quantized, for so many runs and rows, in addition to those of sites.
+pub(super) fn kept(
     config: &Config,
     blocks: &Blocks,
     [runs, rows]: [usize; 2],
-    batch: Batch,
-) -> (Vec<Buffer>, Batch) {
-    let all = CODED.iter().flat_map(|coded| coded.kept(config, blocks.width));
-    let lead = [runs, config.num_hidden_layers, rows];
-    all.fold((Vec::new(), batch), |(mut buffers, batch), (name, dtype, cols)| {
-        buffers.push(Buffer::output(name, dtype, &[&lead[..], &[cols]].concat()));
-        (buffers, batch.along(2, &[name]))
-    })
+) -> impl Iterator<Item = (&'static str, Dtype, Vec<usize>)> {
+    let kept = CODED.iter().flat_map(|coded| {
+        let [numbers, scales] = coded.sizes(config, blocks.width);
+        let own = coded.numbers.1.then_some((coded.numbers.0, Dtype::F32, numbers));
+        let codes = [
+            (coded.codes, Dtype::F8_E4M3, numbers),
+            (coded.scales, Dtype::F32, scales),
+        ];
+        own.into_iter().chain(codes)
+    });
+    kept.map(move |(name, dtype, cols)| (name, dtype, vec![runs, config.num_hidden_layers, rows, cols]))
 }
 
-/// What a layer multiplies codes by, and what norms multiply.
+/// Weights of a layer: of products of codes, and of norms.
 struct Layer {
     /// For each of [`Projection::ALL`]; layers without an indexer lack its.
     tiles: Vec<Option<Tiles>>,
@@ -114,8 +104,8 @@ struct Layer {
     kv_norm: Vec<Bounded>,
 }
 
-/// What a kernel has kept of one place, and what it must be.
-struct Found {
+/// Numbers that a kernel has kept, with their codes and scales.
+struct Quantized {
     numbers: Vec<f32>,
     codes: Vec<u8>,
     scales: Vec<f32>,
@@ -124,18 +114,18 @@ struct Found {
 }
 
 /// A step whose activations are codes, with what a kernel has kept.
-pub(super) struct Eight<'a> {
+pub(super) struct Fp8<'a> {
     config: &'a Config,
     blocks: &'static Blocks,
     rows: usize,
     layers: Vec<Layer>,
     rope: Rope<Bounded>,
     /// For each of [`CODED`].
-    found: Vec<Found>,
+    found: Vec<Quantized>,
     outputs: &'a Outputs,
 }
 
-impl<'a> Eight<'a> {
+impl<'a> Fp8<'a> {
     /// Follows what a kernel has left of a model's step, with so many positions and rows of a batch.
     ///
     /// # Errors
@@ -164,9 +154,7 @@ impl<'a> Eight<'a> {
                 kv_norm: norm("self_attn.kv_norm.weight", config.head_dim)?,
             })
         };
-        let mut rope = Rope::new(config.rope_frequencies(LayerType::Heavy));
-        rope.extend(positions);
-        let found = CODED.iter().map(|coded| Found {
+        let found = CODED.iter().map(|coded| Quantized {
             numbers: f32_values(outputs.get(coded.numbers.0), 4),
             codes: outputs.get(coded.codes).to_vec(),
             scales: f32_values(outputs.get(coded.scales), 4),
@@ -180,19 +168,19 @@ impl<'a> Eight<'a> {
             config,
             blocks,
             rows,
-            rope,
+            rope: rope(config, positions),
             outputs,
         })
     }
 
     /// The number of a row in the buffers.
-    fn number(&self, [run, layer, row]: [usize; 3]) -> usize {
+    fn number(&self, [run, layer, row]: Place) -> usize {
         (run * self.layers.len() + layer) * self.rows + row
     }
 
     /// A product with the codes that the kernel had.
-    fn product(&self, place: [usize; 3], of: Projection) -> Vec<f32> {
-        let Found {
+    fn product(&self, place: Place, of: Projection) -> Vec<f32> {
+        let Quantized {
             codes, scales, sizes, ..
         } = &self.found[of.reads()];
         let number = self.number(place);
@@ -205,14 +193,14 @@ impl<'a> Eight<'a> {
     }
 
     /// The same as numbers without an error, `[heads, ..]`.
-    fn rows(&self, place: [usize; 3], of: Projection, heads: usize) -> Tensor<Bounded> {
+    fn rows(&self, place: Place, of: Projection, heads: usize) -> Tensor<Bounded> {
         let values = self.product(place, of);
         exact([heads, values.len() / heads], &values)
     }
 
     /// Replaces what the reference has at a site behind a product, made of numbers, by what follows from the product of codes;
     /// `place` is a run, a layer and a row whose token is at this position.
-    pub fn after_product(&self, site: &str, place: [usize; 3], position: usize, tensor: &mut Tensor<Bounded>) {
+    pub fn after_product(&self, site: &str, place: Place, position: usize, tensor: &mut Tensor<Bounded>) {
         let (config, eps) = (self.config, Bounded::from_f64(EPS.into()));
         let mut turned = |mut x: Tensor<Bounded>, heads: usize| {
             self.rope.apply(&mut x, heads, |_| position, false);
@@ -239,14 +227,10 @@ impl<'a> Eight<'a> {
         }
     }
 
-    /// What is kept besides sites, judged: low-rank queries and heads, codes and scales. Rows of padding may have anything.
-    pub fn parts(&self, steps: &[[usize; 2]]) -> Vec<Part> {
-        let places = steps
-            .iter()
-            .flat_map(|[run, row]| (0..self.layers.len()).map(move |layer| [*run, layer, *row]));
-        let places: Vec<[usize; 3]> = places.collect();
-        let mut parts = vec![self.low_query(&places), self.low_heads(&places)];
-        parts.extend((0..CODED.len()).flat_map(|number| self.codes(number, &places)));
+    /// Judges low-rank queries and heads, codes and scales. Rows of padding may have anything.
+    pub fn parts(&self, places: &[Place]) -> Vec<Part> {
+        let mut parts = vec![self.low_query(places), self.low_heads(places)];
+        parts.extend((0..CODED.len()).flat_map(|number| self.codes(number, places)));
         parts
     }
 
@@ -256,26 +240,21 @@ impl<'a> Eight<'a> {
         [elements / (cols * layers * self.rows), layers, self.rows, cols]
     }
 
-    fn low_query(&self, places: &[[usize; 3]]) -> Part {
-        let Found { numbers, sizes, .. } = &self.found[Projection::QueryUp.reads()];
+    fn low_query(&self, places: &[Place]) -> Part {
+        let Quantized { numbers, sizes, .. } = &self.found[Projection::QueryUp.reads()];
         let (cols, eps) = (sizes[0], Bounded::from_f64(EPS.into()));
-        let mut want: Vec<f64> = numbers.iter().map(|x| f64::from(*x)).collect();
-        let mut bounds = vec![0.0; want.len()];
+        let mut expected = as_is(numbers);
         for &place in places {
             let mut low = self.rows(place, Projection::QueryDown, 1);
             rmsnorm(&mut low, Some(&self.layers[place[1]].query_norm), eps);
-            for (col, x) in low.data.iter().enumerate() {
-                let at = self.number(place) * cols + col;
-                (want[at], bounds[at]) = (x.value(), x.error());
-            }
+            expect(&mut expected[self.number(place) * cols..], &low.data);
         }
-        let shape = self.shape(cols, want.len());
-        let judge = Judge::within(LOW_QUERY, Dtype::F32, &shape, want, move |at, _| bounds[at], WHY);
-        judge.without_metrics().on(self.outputs.get(LOW_QUERY).to_vec())
+        let shape = self.shape(cols, numbers.len());
+        part(LOW_QUERY, Dtype::F32, &shape, expected, WHY, self.outputs)
     }
 
-    fn low_heads(&self, places: &[[usize; 3]]) -> Part {
-        let Found { numbers, sizes, .. } = &self.found[Projection::OutputUp.reads()];
+    fn low_heads(&self, places: &[Place]) -> Part {
+        let Quantized { numbers, sizes, .. } = &self.found[Projection::OutputUp.reads()];
         let mut want = numbers.clone();
         for &place in places {
             want[self.number(place) * sizes[0]..][..sizes[0]]
@@ -287,8 +266,8 @@ impl<'a> Eight<'a> {
     }
 
     /// Codes and scales of the numbers that were kept.
-    fn codes(&self, number: usize, places: &[[usize; 3]]) -> [Part; 2] {
-        let (coded, Found { numbers, sizes, .. }) = (&CODED[number], &self.found[number]);
+    fn codes(&self, number: usize, places: &[Place]) -> [Part; 2] {
+        let (coded, Quantized { numbers, sizes, .. }) = (&CODED[number], &self.found[number]);
         let [_, cols] = (coded.shape)(self.config);
         let names = [
             (coded.codes, Dtype::F8_E4M3, "data"),
@@ -311,7 +290,7 @@ impl<'a> Eight<'a> {
         std::array::from_fn(|_| {
             let (((name, dtype, _), want), cols) = all.next().expect("there are two");
             let shape = self.shape(cols, want.len() * 8 / dtype.bitsize());
-            Judge::equal(name, dtype, &shape, want, WHY_CODES).on(self.outputs.get(name).to_vec())
+            same(name, dtype, &shape, want, WHY_CODES, self.outputs)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Index keys as records in pages, and queries in the same codes. Scores are those of [`index_records`](ulplab_operations::ops::index_records):
+//! Index keys as records in pages, and queries in the same codes. The scores are those of [`index_records`](ulplab_operations::ops::index_records):
 //! products by tensor cores, whose sums are known to the bit, so that only the head weights bring an error.
 //!
 //! With `index_fp8`, a query is E4M3 under a power of two for each head, and a key is E4M3 under an f32. With `index_mxfp4`, both are
@@ -12,10 +12,12 @@ use reference::paths::deepseek_v4::{CompressedParts, Config, LayerType};
 use reference::{Bounded, Choice, Real, Tensor};
 
 use super::records::Pages;
+use super::state::pool;
 use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::{Format, GlobalScale, PAGE, hadamard};
 use ulplab_operations::ops::blocks::BLOCKS;
 use ulplab_operations::ops::data::floats;
+use ulplab_operations::ops::fp4_gemm::factor;
 use ulplab_operations::ops::slots::{encoded, rows};
 use ulplab_operations::ops::{Buffer, Data};
 
@@ -31,10 +33,27 @@ pub struct IndexPages {
     query: Format,
 }
 
-/// A vector as tensor cores take it, and what its products are multiplied by.
+/// A vector as tensor cores take it, and the factor of its products.
 struct Coded {
     factors: Vec<Factor>,
     scale: f32,
+}
+
+impl Coded {
+    fn e4m3(codes: &[u8], scale: f32) -> Self {
+        let factors = codes.iter().map(|code| Operand::E4m3.factor((*code).into()));
+        Self {
+            factors: factors.collect(),
+            scale,
+        }
+    }
+
+    fn bf16(values: &[f32]) -> Self {
+        Self {
+            factors: values.iter().map(|x| factor(*x)).collect(),
+            scale: 1.0,
+        }
+    }
 }
 
 impl IndexPages {
@@ -51,17 +70,13 @@ impl IndexPages {
             let known = INDEX_RECORDS.join(", ");
             format!("no record of index keys is called '{name}': expected one of {known}")
         })?;
-        let layers = config.layer_types.iter().filter(|kind| **kind == LayerType::Sparse);
-        let rate = config
-            .rate(LayerType::Sparse)
-            .ok_or("sparse layers have no compressor")?;
-        let slots = (positions / rate).max(1);
+        let [layers, _, slots] = pool(config, LayerType::Sparse, positions)?;
         let query = BLOCKS
             .iter()
             .find(|blocks| blocks.key == query)
             .expect("a block format");
         Ok(Self {
-            pages: Pages::empty(name, config.index_head_dim, [layers.count(), rows, slots])?,
+            pages: Pages::empty(name, config.index_head_dim, [layers, rows, slots])?,
             query: query.format()?,
         })
     }
@@ -111,13 +126,7 @@ impl IndexPages {
     fn key(&self, place: [usize; 3]) -> Coded {
         let slot = self.pages.slot(place);
         if self.fp8() {
-            return Coded {
-                factors: slot[0]
-                    .iter()
-                    .map(|code| Operand::E4m3.factor((*code).into()))
-                    .collect(),
-                scale: floats(slot[1], 4)[0] as f32,
-            };
+            return Coded::e4m3(slot[0], floats(slot[1], 4)[0] as f32);
         }
         let record = self.pages.record;
         let mut page = vec![0; record.page_stride(PAGE)];
@@ -126,11 +135,7 @@ impl IndexPages {
         }
         let mut values = vec![0.0; PAGE * record.dim];
         self.pages.codec.decode(&encoded(record, page), &mut values);
-        values.truncate(record.dim);
-        Coded {
-            factors: values.iter().map(bf16_factor).collect(),
-            scale: 1.0,
-        }
+        Coded::bf16(&values[..record.dim])
     }
 
     /// The heads of a query as tensor cores take them, and what they stand for.
@@ -143,21 +148,15 @@ impl IndexPages {
         let coded = self.query.encode(&query, dim, GlobalScale::Own);
         self.query.decode(&coded, &mut values);
         let heads = values.chunks_exact(dim).enumerate();
-        let heads = heads.map(|(head, values)| {
-            if !self.fp8() {
-                return Coded {
-                    factors: values.iter().map(bf16_factor).collect(),
-                    scale: 1.0,
-                };
-            }
-            let codes = &coded.part("data")[head * dim..][..dim];
-            Coded {
-                factors: codes.iter().map(|code| Operand::E4m3.factor((*code).into())).collect(),
-                scale: match coded.part("scale")[head] {
+        let heads = heads.map(|(head, values)| match self.fp8() {
+            true => Coded::e4m3(
+                &coded.part("data")[head * dim..][..dim],
+                match coded.part("scale")[head] {
                     255 => f32::NAN,
                     code => 2f64.powi(i32::from(code) - 127) as f32,
                 },
-            }
+            ),
+            false => Coded::bf16(values),
         });
         (heads.collect(), values)
     }
@@ -172,12 +171,8 @@ impl IndexPages {
     }
 }
 
-fn bf16_factor(x: &f32) -> Factor {
-    Operand::Bf16.factor(half::bf16::from_f32(*x).to_bits())
-}
-
 /// The keys of a row and the query of its token, as they are followed from site to site.
-pub(super) struct Asked {
+pub(super) struct IndexQuery {
     index: Arc<IndexPages>,
     /// For each sparse layer.
     keys: Vec<Vec<Coded>>,
@@ -185,7 +180,7 @@ pub(super) struct Asked {
     layer: usize,
 }
 
-impl Asked {
+impl IndexQuery {
     /// The keys of a row that has so many entries in each layer.
     pub fn new(index: Arc<IndexPages>, row: usize, entries: usize) -> Self {
         let layers = 0..index.pages.shape[0];
@@ -199,7 +194,7 @@ impl Asked {
     }
 
     /// The query of a layer: what its codes stand for.
-    pub fn ask(&mut self, layer: usize, query: &[f32]) -> Vec<f32> {
+    pub fn set(&mut self, layer: usize, query: &[f32]) -> Vec<f32> {
         let (coded, values) = self.index.query(query);
         (self.query, self.layer) = (coded, layer);
         values
@@ -209,7 +204,7 @@ impl Asked {
     pub fn add(&mut self, layer: usize, key: &[f32]) -> Vec<f32> {
         // A page of its own, since the entry is not one of those that the case begins with.
         let mut page = IndexPages {
-            pages: self.index.pages.alone(),
+            pages: self.index.pages.one_page(),
             query: self.index.query,
         };
         let read = page.store([0; 3], key);

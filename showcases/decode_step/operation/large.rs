@@ -1,15 +1,15 @@
-//! DeepSeek-V4-Flash: its sizes, with drawn weights and state of which each buffer has few rows, over and over. No host has room for the
-//! model, and no device for all experts: layers have the experts of [`Source::banks`] in turn. So it is timed and not followed: what can
-//! be told without a model is judged, and that its kernels are right at these sizes is for the cases of each operation to show. The first
-//! two layers, which have a window alone in the original, have a compressor here, too.
+//! DeepSeek-V4-Flash: its sizes, with drawn weights and states. Each buffer has few rows, over and over, because no host has room for the
+//! model. No device has room for all experts: layers have the experts of [`Source::banks`] in turn. The case is timed and not followed. Its
+//! judgement checks what needs no model, and the cases of each operation show that the kernels are right at these sizes. The first
+//! two layers, which have only a window in the original, have a compressor here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType, StateParts};
 use safetensors::Dtype;
 
 use super::cases::Plan;
-use super::parts::{best, equal, integers};
+use super::parts::{best, equal, integers, same};
 use super::state::Caches;
 use super::weights::Source;
 use super::{STREAMS, Step, TAPS};
@@ -28,13 +28,23 @@ const DRAWN_POSITIONS: usize = 1 << 14;
 
 const LAYERS: usize = 43;
 
-/// Rows of the largest case in which layers route as the model's do: by their tokens only in the first ones. More rows, whose states are
-/// drawn alike, would go to fewer experts than those of different texts; there, all layers but the last route by
-/// tokens.
+/// Rows of the largest case in which layers route as the model's do: only the first ones by tokens. The states of rows are equal, so more
+/// rows would go to fewer experts than rows of different texts do. With more rows, all layers except the last route by tokens.
 const ROUTED: usize = 8;
 
 /// The model's sizes, to read so many rows.
 pub(super) fn config(rows: usize) -> Config {
+    let by_token = if rows > ROUTED { LAYERS - 1 } else { 3 };
+    let kind = |layer: usize| match layer >= 2 && layer.is_multiple_of(2) {
+        true => LayerType::Sparse,
+        false => LayerType::Heavy,
+    };
+    config_of((0..LAYERS).map(kind).collect(), by_token)
+}
+
+/// The model's sizes with other layers, of which so many route by tokens.
+pub(super) fn config_of(layer_types: Vec<LayerType>, by_token: usize) -> Config {
+    let layers = layer_types.len();
     let rope = |theta| RopeParameters {
         rope_type: "default".into(),
         rope_theta: theta,
@@ -43,19 +53,7 @@ pub(super) fn config(rows: usize) -> Config {
         beta_fast: None,
         beta_slow: None,
     };
-    let by_token = if rows > ROUTED { LAYERS - 1 } else { 3 };
-    let (layers, heavy, sparse) = (LAYERS, LayerType::Heavy, LayerType::Sparse);
-    let kind = |layer: usize| {
-        if layer >= 2 && layer.is_multiple_of(2) {
-            sparse
-        } else {
-            heavy
-        }
-    };
-    let rates = [
-        ("compressed_sparse_attention", 4),
-        ("heavily_compressed_attention", 128),
-    ];
+    let by_token = [(RouterType::Hash, by_token), (RouterType::Learned, layers - by_token)];
     Config {
         vocab_size: 129_280,
         hidden_size: 4096,
@@ -79,19 +77,27 @@ pub(super) fn config(rows: usize) -> Config {
         hc_sinkhorn_iters: 20,
         hc_eps: super::EPS.into(),
         rms_norm_eps: super::EPS.into(),
-        compress_rates: rates.map(|(name, rate)| (name.to_string(), rate)).into(),
+        compress_rates: rates([4, 128]),
         rope_parameters: RopeByLayer {
             main: rope(1e4),
             compress: rope(1.6e5),
         },
-        layer_types: (0..layers).map(kind).collect(),
-        mlp_layer_types: [
-            vec![RouterType::Hash; by_token],
-            vec![RouterType::Learned; layers - by_token],
-        ]
-        .concat(),
+        layer_types,
+        mlp_layer_types: by_token
+            .into_iter()
+            .flat_map(|(kind, count)| vec![kind; count])
+            .collect(),
         max_position_embeddings: None,
     }
+}
+
+/// Tokens per entry of sparse and of heavy layers, as a configuration has them.
+pub(super) fn rates([sparse, heavy]: [usize; 2]) -> BTreeMap<String, usize> {
+    let rates = [
+        ("compressed_sparse_attention", sparse),
+        ("heavily_compressed_attention", heavy),
+    ];
+    rates.map(|(name, rate)| (name.to_string(), rate)).into()
 }
 
 /// The case with everything that it begins with. Rows read tokens of their own, but the last, which reads that of the first; and they do
@@ -134,7 +140,7 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
 pub(super) fn state(step: &Step) -> Vec<Buffer> {
     let size = |name: &str| step.size(name);
     let enlarged = |mut buffer: Buffer| {
-        // Rows begin alike: each has what was drawn for one layer.
+        // Rows begin with equal states: each has what was drawn for one layer.
         buffer.bytes.truncate(buffer.bytes.len() / buffer.shape[0]);
         let layers = match buffer.name {
             name if name.starts_with("window") => "layers",
@@ -156,7 +162,7 @@ pub(super) fn state(step: &Step) -> Vec<Buffer> {
     step.caches.buffers().map(enlarged).collect()
 }
 
-/// Experts of a layer that some row is expected to go to, if a router takes all of them alike.
+/// Expected number of experts of a layer that some row goes to, if a router takes all with equal probability.
 fn reached(step: &Step) -> f64 {
     let [experts, chosen, rows] = ["E", "K", "B"].map(|name| step.size(name) as f64);
     // The last of several rows reads what the first reads.
@@ -164,8 +170,8 @@ fn reached(step: &Step) -> f64 {
     experts * (1.0 - (1.0 - chosen / experts).powf(rows))
 }
 
-/// The bytes that a step must move: all weights but those of experts that no row is expected to go to, if a router takes them alike, and
-/// of the state what attention and the indexer read.
+/// The bytes that a step must move: all weights except those of experts that no row is expected to go to, and the part of the state that
+/// attention and the indexer read.
 pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
     let size = |name: &str| step.size(name) as f64;
     let of = |names: &[&str]| -> f64 {
@@ -193,10 +199,10 @@ pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
     (dense + experts * (reached + 1.0) * size("layers") + state) as u64
 }
 
-/// What can be told without a model.
+/// The checks that need no model.
 pub(super) fn judge(step: Step) -> Judge {
     let parts = move |outputs: &Outputs| {
-        let (rows, runs, last) = (step.starts.len(), step.runs, step.size("P") as i32 - 1);
+        let (rows, runs) = (step.starts.len(), step.runs);
         let (experts, vocabulary) = (step.size("E") as i32, step.size("V"));
         let mut parts = Vec::new();
         let config = &step.source.config;
@@ -229,14 +235,7 @@ pub(super) fn judge(step: Step) -> Judge {
         let logits = f32_values(outputs.get("logits"), 4);
         let tokens: Vec<i32> = logits.chunks_exact(vocabulary).map(best).collect();
         parts.push(equal("tokens", &[runs, rows], &tokens, outputs));
-        let next: Vec<i32> = step
-            .starts
-            .iter()
-            .flatten()
-            .map(|start| (start.tokens as i32 + runs as i32).min(last))
-            .collect();
-        parts.push(equal("position", &[rows], &next, outputs));
-        parts.push(equal("clock", &[1], &[runs as i32], outputs));
+        parts.extend(step.counters(outputs));
         parts.push(alike("logits", &[runs, rows, vocabulary], outputs));
         parts
     };
@@ -251,7 +250,7 @@ fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
             *number = [0; 4];
         }
     }
-    Judge::equal(name, Dtype::F32, shape, want, WHY).on(outputs.get(name).to_vec())
+    same(name, Dtype::F32, shape, want, WHY, outputs)
 }
 
 /// Every row of choices is one: those that are not should be −2.
@@ -282,5 +281,5 @@ fn alike(name: &'static str, shape: &[usize; 3], outputs: &Outputs) -> Part {
     for run in want.chunks_exact_mut(rows * cols * 4) {
         run.copy_within(0..cols * 4, (rows - 1) * cols * 4);
     }
-    Judge::equal(name, Dtype::F32, shape, want, WHY).on(outputs.get(name).to_vec())
+    same(name, Dtype::F32, shape, want, WHY, outputs)
 }

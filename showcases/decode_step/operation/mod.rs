@@ -5,9 +5,9 @@
 //! and matrices as bfloat16 or as codes with scales ([`Formats`]): then they are the model's weights as they are read. Products of
 //! attention may take activations in eight bits; then they are products of codes, defined to the bit ([`fp8`]). All others may take
 //! bfloat16 ([`bf16`]).
-//! The reference is run on the kernel's own values:
-//! at every site of every layer it takes what the kernel had there, and bounds what follows up to the next site
-//! ([`follow`]). So a fault is told at the first site behind it, and errors do not pile up over layers.
+//!
+//! The reference is run on the kernel's own values: at every site of every layer it takes the kernel's values, and bounds the numbers up
+//! to the next site ([`follow`]). So a fault shows at the first site after it, and errors do not grow over layers.
 
 mod bf16;
 mod buffers;
@@ -26,13 +26,19 @@ mod sizes;
 mod state;
 mod weights;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use reference::Real;
+use reference::ops::rope::Rope;
 use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, sites};
 use safetensors::Dtype;
 
 use cases::{Plan, plans};
-use follow::Follower;
+use formats::Storages;
 pub use formats::{Formats, WEIGHTS};
 pub use index::{INDEX_RECORDS, IndexPages};
+use parts::{bytes_of, equal};
 pub use projections::ACTIVATIONS;
 pub use records::Records;
 use records::Stored;
@@ -42,7 +48,7 @@ pub use state::Caches;
 pub use ulplab_operations::ops::sample::Draw;
 use weights::Source;
 
-use ulplab_operations::ops::judge::Judge;
+use ulplab_operations::ops::judge::{Judge, Part};
 use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Role, Scalar};
 
 /// The operation.
@@ -50,7 +56,7 @@ pub struct DecodeStep;
 
 const STREAMS: usize = 4;
 const EPS: f32 = 1e-6;
-/// What sequences of a trained model begin with; it has learned to go on with bytes of English.
+/// The beginning of sequences of a trained model, which has learned to go on with bytes of English.
 pub const PROMPT: &[u8] = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
 First Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\n";
 
@@ -63,7 +69,7 @@ pub(super) struct Tap {
     pub cols: fn(&Config) -> usize,
     /// f32, or i32 for a choice.
     pub dtype: Dtype,
-    /// Whether a layer has it.
+    /// True for a layer that has the site.
     pub has: fn(&Config, usize) -> bool,
 }
 
@@ -202,27 +208,18 @@ impl Step {
         let model = source.model::<f32>()?;
         let vocabulary = source.config.vocab_size;
         let token = |position: usize| u32::from(PROMPT[position % PROMPT.len()]) % vocabulary as u32;
-        let mut known: Vec<(i64, StateParts<f32>)> = Vec::new();
-        let mut starts = Vec::new();
-        for &start in plan.starts {
-            if start < 0 {
-                starts.push(None);
-                continue;
-            }
-            let parts = match known.iter().find(|(other, _)| *other == start) {
-                Some((_, parts)) => parts.clone(),
-                None => {
-                    let mut state = model.state();
-                    let ids: Vec<u32> = (0..start as usize).map(token).collect();
-                    if !ids.is_empty() {
-                        model.run(&mut state, &ids, &mut Stored::new(plan.formats.record)?)?;
-                    }
-                    known.push((start, state.to_parts()));
-                    state.to_parts()
+        let mut known: BTreeMap<i64, StateParts<f32>> = BTreeMap::new();
+        for &start in plan.starts.iter().filter(|start| **start >= 0) {
+            if let Entry::Vacant(unknown) = known.entry(start) {
+                let mut state = model.state();
+                let ids: Vec<u32> = (0..start as usize).map(token).collect();
+                if !ids.is_empty() {
+                    model.run(&mut state, &ids, &mut Stored::new(plan.formats.record)?)?;
                 }
-            };
-            starts.push(Some(parts));
+                unknown.insert(state.to_parts());
+            }
         }
+        let starts = plan.starts.iter().map(|start| known.get(start).cloned()).collect();
         // The first half of the tokens is given, token 0 among them, the others are the model's own.
         let zero = source.is_drawn().then_some(plan.runs / 2);
         let given = |run: usize, start: i64| match start {
@@ -257,11 +254,10 @@ impl Step {
                 caches.put(&source.config, row, parts);
             }
         }
-        let kept = runs;
         Ok(Self {
             source,
             runs,
-            kept,
+            kept: runs,
             starts,
             tokens,
             forced,
@@ -272,6 +268,18 @@ impl Step {
         })
     }
 
+    /// The positions after the last run, and the number of runs.
+    fn counters(&self, outputs: &Outputs) -> [Part; 2] {
+        let (runs, last) = (self.runs as i32, self.size("P") as i32 - 1);
+        let after = |start: &StateParts<f32>| (start.tokens as i32 + runs).min(last);
+        let positions = self.starts.iter().map(|start| start.as_ref().map_or(-1, after));
+        let positions: Vec<i32> = positions.collect();
+        [
+            equal("position", &[positions.len()], &positions, outputs),
+            equal("clock", &[1], &[runs], outputs),
+        ]
+    }
+
     fn size(&self, name: &str) -> usize {
         let found = self.dims.iter().find(|(other, _)| *other == name);
         found.map_or(0, |(_, size)| *size as usize)
@@ -280,7 +288,6 @@ impl Step {
     fn problem(self) -> Result<Problem, String> {
         let config = &self.source.config;
         let (runs, rows) = (self.runs, self.starts.len());
-        let integers = |values: &[i32]| -> Vec<u8> { values.iter().flat_map(|x| x.to_le_bytes()).collect() };
         let positions = self
             .starts
             .iter()
@@ -295,11 +302,11 @@ impl Step {
             Buffer::f32("cos", &[last, pairs], &cos),
             Buffer::f32("sin", &[last, pairs], &sin),
             Buffer::f32("temperature", &[rows], &vec![self.temperature; rows]),
-            Buffer::input("sequence", Dtype::I32, &[rows], integers(&sequences)),
-            Buffer::input("forced", Dtype::I32, &[runs + 1, rows], integers(&self.forced)),
-            Buffer::in_place("token", Dtype::I32, &[rows], integers(&self.tokens)),
-            Buffer::in_place("position", Dtype::I32, &[rows], integers(&positions)),
-            Buffer::in_place("clock", Dtype::I32, &[1], integers(&[0])),
+            Buffer::input("sequence", Dtype::I32, &[rows], bytes_of(&sequences)),
+            Buffer::input("forced", Dtype::I32, &[runs + 1, rows], bytes_of(&self.forced)),
+            Buffer::in_place("token", Dtype::I32, &[rows], bytes_of(&self.tokens)),
+            Buffer::in_place("position", Dtype::I32, &[rows], bytes_of(&positions)),
+            Buffer::in_place("clock", Dtype::I32, &[1], bytes_of(&[0])),
         ]);
         let mut batch = Batch::new("B", &["temperature", "sequence", "token", "position"]);
         batch = batch.along(1, &["forced", "logits", "tokens"]);
@@ -311,20 +318,23 @@ impl Step {
             batch = batch.along(1, &[cache.name]);
             buffers.push(cache);
         }
-        for tap in &TAPS {
-            let shape = [self.kept, tap.layers(config).len(), rows, (tap.cols)(config)];
-            buffers.push(Buffer::output(tap.buffer, tap.dtype, &shape));
-            batch = batch.along(2, &[tap.buffer]);
-        }
-        if let Some(blocks) = self.source.storages.activations {
-            let (kept, along) = fp8::buffers(config, blocks, [self.kept, rows], batch);
-            buffers.extend(kept);
-            batch = along;
-        }
-        if self.source.storages.sixteen {
-            let (kept, along) = bf16::buffers(config, [self.kept, rows], batch);
-            buffers.extend(kept);
-            batch = along;
+        let taps = TAPS.iter().map(|tap| {
+            let shape = vec![self.kept, tap.layers(config).len(), rows, (tap.cols)(config)];
+            (tap.buffer, tap.dtype, shape)
+        });
+        let Storages {
+            activations, sixteen, ..
+        } = self.source.storages;
+        let fp8 = activations
+            .into_iter()
+            .flat_map(|blocks| fp8::kept(config, blocks, [self.kept, rows]));
+        let bf16 = sixteen
+            .then(|| bf16::kept(config, [self.kept, rows]))
+            .into_iter()
+            .flatten();
+        for (name, dtype, shape) in taps.chain(fp8).chain(bf16) {
+            buffers.push(Buffer::output(name, dtype, &shape));
+            batch = batch.along(shape.len() - 2, &[name]);
         }
         let vocabulary = config.vocab_size;
         buffers.push(Buffer::output("logits", Dtype::F32, &[runs, rows, vocabulary]));
@@ -346,10 +356,7 @@ impl Step {
         let batched = self.source.is_drawn();
         let judge = match self.source.repeats() {
             true => large::judge(self),
-            false => {
-                let follower = Follower::new(self);
-                Judge::parts("sites", move |outputs: &Outputs| follower.parts(outputs), WHY)
-            }
+            false => Judge::parts("sites", move |outputs: &Outputs| self.followed(outputs), WHY),
         };
         Ok(Problem {
             scalars,
@@ -366,10 +373,16 @@ const WHY: &str = "the reference is run on the kernel's own values at every site
                    computation, so each site is judged given the sites before it; a choice must be the reference's unless the \
                    scores behind it lie nearer than their errors";
 
-/// Cosines and sines of the RoPE of layers with a compressor, `[positions, R / 2]`.
-fn tables(config: &Config, positions: usize) -> (Vec<f32>, Vec<f32>) {
-    let mut rope = reference::ops::rope::Rope::<f32>::new(config.rope_frequencies(LayerType::Heavy));
+/// The RoPE of layers with a compressor, for so many positions.
+fn rope<T: Real>(config: &Config, positions: usize) -> Rope<T> {
+    let mut rope = Rope::new(config.rope_frequencies(LayerType::Heavy));
     rope.extend(positions);
+    rope
+}
+
+/// Cosines and sines of [`rope`], `[positions, R / 2]`.
+fn tables(config: &Config, positions: usize) -> (Vec<f32>, Vec<f32>) {
+    let rope = rope::<f32>(config, positions);
     (0..positions)
         .flat_map(|position| rope.turns(position).iter().copied())
         .unzip()

@@ -1,24 +1,85 @@
-//! Outputs beside what is expected of them, and the numbers in them.
+//! Outputs with what is expected of them, and the numbers in them.
 
+use reference::Bounded;
 use safetensors::Dtype;
-
-use super::WHY;
 use ulplab_operations::ops::data::f32_values;
 use ulplab_operations::ops::judge::{Judge, Part};
 use ulplab_operations::ops::{Buffer, Outputs};
 
+use super::WHY;
+
 const WHY_RECORDS: &str = "a record's bytes follow from the vector that is stored (docs/formats.md), which was kept; all other bytes \
                            must be as they were";
 
-/// What a number must be, and how far a right one may be from it.
+/// An expected number, and the bound on the error of a right one.
 pub(super) type Expected = (f64, f64);
 
-/// An output of numbers, or of a choice, beside what is expected of it.
+/// Expects these numbers, without an error.
+pub(super) fn as_is(values: &[f32]) -> Vec<Expected> {
+    values.iter().map(|x| (f64::from(*x), 0.0)).collect()
+}
+
+/// Expects numbers within their errors, at the beginning of `expected`.
+pub(super) fn expect<'a>(expected: &mut [Expected], numbers: impl IntoIterator<Item = &'a Bounded>) {
+    let pairs = expected.iter_mut().zip(numbers);
+    pairs.for_each(|(expected, x)| *expected = (x.value(), x.error()));
+}
+
+/// A run, a layer of the model, and a row of the batch.
+pub(super) type Place = [usize; 3];
+
+/// The rows that a kernel has kept in a buffer `[S, layers, B, cols]`; choices are whole numbers.
+pub(super) struct Kept {
+    pub values: Vec<f32>,
+    /// The layers of the model that the buffer has rows of.
+    pub layers: Vec<usize>,
+    rows: usize,
+    pub cols: usize,
+}
+
+impl Kept {
+    /// Reads a buffer of numbers of this type.
+    pub fn new(bytes: &[u8], dtype: Dtype, layers: Vec<usize>, [rows, cols]: [usize; 2]) -> Self {
+        let values = match dtype {
+            Dtype::I32 => integers(bytes).into_iter().map(|x| x as f32).collect(),
+            _ => f32_values(bytes, dtype.bitsize() / 8),
+        };
+        Self {
+            values,
+            layers,
+            rows,
+            cols,
+        }
+    }
+
+    /// The position of a layer among those that the buffer has rows of.
+    pub fn number(&self, layer: usize) -> Option<usize> {
+        self.layers.iter().position(|other| *other == layer)
+    }
+
+    /// The first element of a row; none if the buffer lacks the layer.
+    pub fn at(&self, [run, layer, row]: Place) -> Option<usize> {
+        let number = self.number(layer)?;
+        Some(((run * self.layers.len() + number) * self.rows + row) * self.cols)
+    }
+
+    /// A row.
+    ///
+    /// # Panics
+    /// If the buffer lacks the layer.
+    pub fn row(&self, place: Place) -> &[f32] {
+        let at = self.at(place).expect("the layer has the site");
+        &self.values[at..][..self.cols]
+    }
+}
+
+/// An output of numbers, or of a choice, with what is expected of it.
 pub(super) fn part(
     name: &'static str,
     dtype: Dtype,
     shape: &[usize],
     expected: Vec<Expected>,
+    why: &'static str,
     outputs: &Outputs,
 ) -> Part {
     if dtype == Dtype::I32 {
@@ -26,33 +87,48 @@ pub(super) fn part(
         return equal(name, shape, &want, outputs);
     }
     let (want, bounds): (Vec<f64>, Vec<f64>) = expected.into_iter().unzip();
-    let judge = Judge::within(name, dtype, shape, want, move |at, _| bounds[at], WHY).without_metrics();
+    let judge = Judge::within(name, dtype, shape, want, move |at, _| bounds[at], why).without_metrics();
     judge.on(outputs.get(name).to_vec())
 }
 
-/// The bytes that a buffer must have.
+/// An output that must have these bytes.
+pub(super) fn same(
+    name: &'static str,
+    dtype: Dtype,
+    shape: &[usize],
+    want: Vec<u8>,
+    why: &'static str,
+    outputs: &Outputs,
+) -> Part {
+    Judge::equal(name, dtype, shape, want, why).on(outputs.get(name).to_vec())
+}
+
+/// The bytes that a buffer of records must have.
 pub(super) fn of_bytes(buffer: Buffer, outputs: &Outputs) -> Part {
-    let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
-    judge.on(outputs.get(buffer.name).to_vec())
+    same(
+        buffer.name,
+        Dtype::U8,
+        &buffer.shape,
+        buffer.bytes,
+        WHY_RECORDS,
+        outputs,
+    )
 }
 
+/// An output of whole numbers, which must be these.
 pub(super) fn equal(name: &'static str, shape: &[usize], want: &[i32], outputs: &Outputs) -> Part {
-    let bytes = want.iter().flat_map(|x| x.to_le_bytes()).collect();
-    Judge::equal(name, Dtype::I32, shape, bytes, WHY).on(outputs.get(name).to_vec())
+    same(name, Dtype::I32, shape, bytes_of(want), WHY, outputs)
 }
 
+/// The bytes of whole numbers, little-endian.
+pub(super) fn bytes_of(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// The whole numbers of these bytes.
 pub(super) fn integers(bytes: &[u8]) -> Vec<i32> {
-    let chunks = bytes.chunks_exact(4);
-    chunks
-        .map(|bytes| i32::from_le_bytes(bytes.try_into().expect("four bytes")))
-        .collect()
-}
-
-pub(super) fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
-    match dtype {
-        Dtype::I32 => integers(bytes).into_iter().map(|x| x as f32).collect(),
-        _ => f32_values(bytes, 4),
-    }
+    let (chunks, _) = bytes.as_chunks();
+    chunks.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
 }
 
 /// The token with the largest logit, the first of equal ones; NaN is largest.

@@ -107,7 +107,7 @@ pub(super) struct Tiles {
     shape: [usize; 3],
     codes: Vec<u8>,
     scales: Vec<f32>,
-    /// What is read of it.
+    /// The values that are read of it.
     pub values: Vec<f32>,
 }
 

@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use reference::paths::deepseek_v4::{Config, LayerType, StateParts, sites};
-use reference::{Bounded, Numerics, Site, Tensor};
+use reference::{Numerics, Site, Tensor};
 use safetensors::Dtype;
 
+use super::state::pool;
 use ulplab_core::formats::{Codec, KvRecord, PAGE, RECORDS, codec};
 use ulplab_operations::ops::data::round_to_bf16;
 use ulplab_operations::ops::slots::rows;
@@ -68,7 +69,7 @@ impl Pages {
     }
 
     /// A page for one layer and row, of the same records, into which nothing has been written.
-    pub fn alone(&self) -> Self {
+    pub fn one_page(&self) -> Self {
         let stride = self.shape[3];
         Self {
             codec: self.codec.clone(),
@@ -106,7 +107,7 @@ impl Pages {
     }
 }
 
-/// Runs a model whose keys are stored in a format, if one is given: what attention reads is what is read of them.
+/// Runs a model with keys round-tripped through a format, if one is given.
 pub(super) struct Stored(pub Option<Arc<dyn Codec>>);
 
 impl Stored {
@@ -131,16 +132,14 @@ impl Records {
     /// # Errors
     /// There is no such record, or it has another number of channels than the model's keys.
     pub fn empty(name: &str, config: &Config, batch: usize, positions: usize) -> Result<Self, String> {
-        let pool = |(_, kind): (&str, Option<LayerType>)| {
-            let of_kind = config
-                .layer_types
-                .iter()
-                .filter(|other| kind.is_none_or(|kind| **other == kind));
-            let slots = kind.and_then(|kind| config.rate(kind));
-            let slots = slots.map_or(config.sliding_window, |rate| (positions / rate).max(1));
-            Pages::empty(name, config.head_dim, [of_kind.count(), batch, slots])
+        let pages = |(_, kind): (&str, Option<LayerType>)| {
+            let [layers, _, slots] = match kind {
+                Some(kind) => pool(config, kind, positions)?,
+                None => [config.num_hidden_layers, 1, config.sliding_window],
+            };
+            Pages::empty(name, config.head_dim, [layers, batch, slots])
         };
-        let [window, sparse, heavy] = POOLS.map(pool);
+        let [window, sparse, heavy] = POOLS.map(pages);
         Ok(Self([window?, sparse?, heavy?]))
     }
 
@@ -150,7 +149,7 @@ impl Records {
         pools.for_each(|((name, _), pages)| pages.draw(name, data));
     }
 
-    /// What attention reads of a vector once it has been stored: its record's numbers, rounded to bfloat16.
+    /// Numbers that attention reads of a stored vector: those of its record, rounded to bfloat16.
     pub fn read(&self, vector: &[f32]) -> Vec<f32> {
         let mut read = vector.to_vec();
         self.0[0].codec.round(&mut read, vector.len());
@@ -214,11 +213,9 @@ impl Records {
         }
     }
 
-    /// What passes on from a site: where a vector is stored, what is read of it.
-    pub(super) fn pass(&self, site: &str, found: &[f32]) -> Vec<Bounded> {
-        let stored = KEYS.contains(&site);
-        let read = if stored { self.read(found) } else { found.to_vec() };
-        read.into_iter().map(Bounded::exact).collect()
+    /// The values that pass on from a site: those that are read of a vector's record, if the site's vectors are stored.
+    pub(super) fn pass(&self, site: &str, found: Vec<f32>) -> Vec<f32> {
+        if KEYS.contains(&site) { self.read(&found) } else { found }
     }
 
     /// The buffers, to be changed in place.

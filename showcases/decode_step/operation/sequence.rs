@@ -1,4 +1,4 @@
-//! A sequence alone: one that goes on by itself, and one whose tokens are all given.
+//! A single sequence: one that goes on by itself, and one whose tokens are all given.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use reference::{Choice, Numerics, Site, Tensor};
 use safetensors::Dtype;
 
 use super::formats::Formats;
-use super::parts::numbers;
+use super::parts::Kept;
 use super::records::Stored;
 use super::weights::Source;
 use super::{Step, TAPS, Tap};
@@ -27,7 +27,7 @@ pub struct Generation<'a> {
     pub temperature: f32,
     /// Seed of the draws.
     pub seed: i64,
-    /// How keys and weights are stored.
+    /// Formats of keys and weights.
     pub formats: Formats<'a>,
 }
 
@@ -59,7 +59,7 @@ pub struct Reading<'a> {
     pub folder: &'a Path,
     /// The tokens, at least one.
     pub ids: &'a [u32],
-    /// How keys and weights are stored.
+    /// Formats of keys and weights.
     pub formats: Formats<'a>,
 }
 
@@ -95,28 +95,23 @@ impl Reading<'_> {
     pub fn pass(&self, outputs: &Outputs, numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>, String> {
         let config = Source::open(self.folder, Formats::F32.storages()?)?.config;
         let tokens = self.ids.len();
-        let kept: Vec<Vec<f32>> = TAPS
-            .iter()
-            .map(|tap| numbers(tap.dtype, outputs.get(tap.buffer)))
-            .collect();
-        let layers: Vec<Vec<usize>> = TAPS.iter().map(|tap| tap.layers(&config)).collect();
+        let kept = TAPS.iter().map(|tap| {
+            let shape = [1, (tap.cols)(&config)];
+            (
+                tap,
+                Kept::new(outputs.get(tap.buffer), tap.dtype, tap.layers(&config), shape),
+            )
+        });
+        let kept: Vec<(&Tap, Kept)> = kept.collect();
         for layer in 0..config.num_hidden_layers {
-            let taps = TAPS.iter().zip(&kept).zip(&layers);
-            for ((tap, kept), layers) in taps {
-                let Some(at) = layers.iter().position(|other| *other == layer) else {
-                    continue;
-                };
+            for (tap, kept) in kept.iter().filter(|(_, kept)| kept.number(layer).is_some()) {
                 let every = match tap.site {
                     sites::COMPRESSED | sites::INDEX_KEY => config.compress_rate(layer).unwrap_or(1),
                     _ => 1,
                 };
-                let cols = (tap.cols)(&config);
                 let passed = (0..tokens).filter(|token| (token + 1) % every == 0);
-                let values: Vec<f32> = passed
-                    .flat_map(|token| &kept[(token * layers.len() + at) * cols..][..cols])
-                    .copied()
-                    .collect();
-                tap.pass(&config, layer, values, numerics);
+                let values = passed.flat_map(|token| kept.row([token, layer, 0])).copied();
+                tap.pass(&config, layer, values.collect(), numerics);
             }
         }
         let logits = f32_values(outputs.get("logits"), 4);

@@ -19,7 +19,7 @@ impl Sizes {
         "ms", "mh", "sparse", "heavy", "wide", "HD",
     ];
 
-    /// Those of the trained model.
+    /// The sizes of the trained model.
     pub const MODEL: Self = Self([
         61, 3, 3, 256, 64, 48, 2, 512, 64, 2, 32, 64, 4, 128, 32, 4, 2, 48, 4, 128, 29, 32, 256, 1024,
     ]);
@@ -90,11 +90,9 @@ impl Sizes {
         Ok(Self(sizes.map(|size| size as i64)))
     }
 
-    /// All sizes of a case: besides those of the model the rows B, the runs S, positions P, the entries of sparse and of heavy layers
-    /// that caches have room for, whether they hold records, and index keys are such, whether attention's products are of eight bits, and
-    /// all others of sixteen, the pages that a row's window and entries
-    /// would take as such, the bits of a weight and of one of routed experts, and
-    /// the layers whose experts are there, which the others have in turn.
+    /// All sizes of a case. In addition to those of the model: the rows B, the runs S, the positions P, and the entries of sparse and of
+    /// heavy layers that caches have room for. Flags of [`Formats::flags`](super::Formats). The pages that a row's window and entries
+    /// would take as records. The bits of a weight, and of one of routed experts. The number of layers with experts of their own.
     pub fn dims(
         &self,
         [rows, runs, positions]: [usize; 3],

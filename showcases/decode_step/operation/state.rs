@@ -35,11 +35,11 @@ pub struct Cache {
     pub shape: [usize; 4],
     /// NaN where nothing has been written.
     pub values: Vec<f32>,
-    /// Whether a position takes the slot of an earlier one.
+    /// True if a position takes the slot of an earlier one.
     pub ring: bool,
 }
 
-/// Those that hold keys, which may be records.
+/// Buffers of keys, which may be records.
 const OF_KEYS: [&str; 3] = ["window", "csa_entries", "hca_entries"];
 
 /// All buffers of the state: arrays of numbers, and the pages of records if keys are stored as such.
@@ -62,26 +62,20 @@ impl Caches {
     /// # Errors
     /// A layer has no compressor, or keys do not fit the record.
     pub fn empty(config: &Config, rows: usize, positions: usize, formats: Formats) -> Result<Self, String> {
-        let count = |kind| config.layer_types.iter().filter(|other| **other == kind).count();
-        let (sparse, heavy) = (count(LayerType::Sparse), count(LayerType::Heavy));
-        let rate = |kind| {
-            config
-                .rate(kind)
-                .ok_or_else(|| format!("{kind:?} layers have no compressor"))
-        };
-        let (sparse_rate, heavy_rate) = (rate(LayerType::Sparse)?, rate(LayerType::Heavy)?);
+        let [sparse, sparse_rate, sparse_slots] = pool(config, LayerType::Sparse, positions)?;
+        let [heavy, heavy_rate, heavy_slots] = pool(config, LayerType::Heavy, positions)?;
         let (dim, index) = (config.head_dim, config.index_head_dim);
         let shapes = [
             [sparse + heavy, config.sliding_window, dim],
             [sparse, 2 * sparse_rate, 2 * dim],
             [sparse, 2 * sparse_rate, 2 * dim],
-            [sparse, (positions / sparse_rate).max(1), dim],
+            [sparse, sparse_slots, dim],
             [sparse, 2 * sparse_rate, 2 * index],
             [sparse, 2 * sparse_rate, 2 * index],
-            [sparse, (positions / sparse_rate).max(1), index],
+            [sparse, sparse_slots, index],
             [heavy, heavy_rate, dim],
             [heavy, heavy_rate, dim],
-            [heavy, (positions / heavy_rate).max(1), dim],
+            [heavy, heavy_slots, dim],
         ];
         let arrays = NAMES
             .into_iter()
@@ -143,6 +137,17 @@ impl Caches {
         let index = self.index.iter().map(|index| index.buffer());
         self.arrays.iter().map(buffer).chain(pages).chain(index)
     }
+}
+
+/// Layers of a type, tokens per entry, and slots of entries for so many positions.
+///
+/// # Errors
+/// If the layers have no compressor.
+pub(super) fn pool(config: &Config, kind: LayerType, positions: usize) -> Result<[usize; 3], String> {
+    let layers = config.layer_types.iter().filter(|other| **other == kind).count();
+    let rate = config.rate(kind);
+    let rate = rate.ok_or_else(|| format!("{kind:?} layers have no compressor"))?;
+    Ok([layers, rate, (positions / rate).max(1)])
 }
 
 impl Cache {

@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
-use reference::paths::deepseek_v4::{Config, LayerType, Model, RopeByLayer, RopeParameters, RouterType};
+use reference::paths::deepseek_v4::{Config, LayerType, Model};
 use reference::paths::{Scalar, Weights};
 use reference::weights::Safetensors;
 
 use super::formats::Storages;
+use super::large;
 use super::projections::{Projection, Tiles};
 use ulplab_core::input;
 use ulplab_operations::ops::Data;
@@ -30,7 +31,7 @@ enum Tensors {
 
 /// Elements that are drawn of a buffer whose rows repeat: whole tiles of 128 rows for as many columns as weights have.
 const DRAWN: usize = 1 << 22;
-/// Layers whose experts are there, of a model of which no device has room for all: between two uses of one's are those of the others.
+/// Number of layers with their own experts. Others reuse them, because not all fit on a device.
 const BANKS: usize = 8;
 
 impl Source {
@@ -47,7 +48,7 @@ impl Source {
         })
     }
 
-    /// Whether it is the small model.
+    /// True for the small model.
     pub fn is_drawn(&self) -> bool {
         matches!(self.tensors, Tensors::Drawn(_))
     }
@@ -60,14 +61,6 @@ impl Source {
         storages: Storages,
         wide: bool,
     ) -> Self {
-        let rope = |theta| RopeParameters {
-            rope_type: "default".into(),
-            rope_theta: theta,
-            factor: None,
-            original_max_position_embeddings: None,
-            beta_fast: None,
-            beta_slow: None,
-        };
         let (heavy, sparse) = (LayerType::Heavy, LayerType::Sparse);
         let layers = if wide { 3 } else { 6 };
         // In eight bits, rows and columns of most products have more than one block of 128, the last of which is not whole.
@@ -81,48 +74,31 @@ impl Source {
         };
         // In sixteen bits, sizes are those that the fast kernels know: whole blocks of MXFP4, rates and index heads as DeepSeek has
         // them, and more experts than a thread block scores.
-        let ([moe_intermediate_size, n_routed_experts, index_n_heads], [sparse_rate, heavy_rate]) =
-            match storages.sixteen {
-                false => ([12, 7, 3], [3, 11]),
-                // More than one for each lane that chooses.
-                true if wide => ([32, 40, 64], [4, 128]),
-                true => ([96, 19, 64], [4, 128]),
-            };
-        let rates = [
-            ("compressed_sparse_attention", sparse_rate),
-            ("heavily_compressed_attention", heavy_rate),
-        ];
+        let ([moe_intermediate_size, n_routed_experts, index_n_heads], rates) = match storages.sixteen {
+            false => ([12, 7, 3], [3, 11]),
+            // More than one for each lane that chooses.
+            true if wide => ([32, 40, 64], [4, 128]),
+            true => ([96, 19, 64], [4, 128]),
+        };
+        let kinds = [heavy, heavy, sparse, heavy, sparse, heavy];
         let config = Config {
             vocab_size: 33,
             hidden_size,
             moe_intermediate_size,
-            num_hidden_layers: layers,
             num_attention_heads: 6,
             head_dim,
             qk_rope_head_dim,
             q_lora_rank,
             num_experts_per_tok: 3,
             n_routed_experts,
-            routed_scaling_factor: 1.5,
-            swiglu_limit: 10.0,
             sliding_window: 5,
             o_groups: 2,
             o_lora_rank,
             index_n_heads,
             index_head_dim,
             index_topk: 4,
-            hc_mult: super::STREAMS,
-            hc_sinkhorn_iters: 20,
-            hc_eps: super::EPS.into(),
-            rms_norm_eps: super::EPS.into(),
-            compress_rates: rates.map(|(name, rate)| (name.to_string(), rate)).into(),
-            rope_parameters: RopeByLayer {
-                main: rope(1e4),
-                compress: rope(1.6e5),
-            },
-            layer_types: [heavy, heavy, sparse, heavy, sparse, heavy][..layers].to_vec(),
-            mlp_layer_types: [vec![RouterType::Hash], vec![RouterType::Learned; layers - 1]].concat(),
-            max_position_embeddings: None,
+            compress_rates: large::rates(rates),
+            ..large::config_of(kinds[..layers].to_vec(), 1)
         };
         Self {
             config,
@@ -141,7 +117,7 @@ impl Source {
         }
     }
 
-    /// Whether rows repeat, so that there is no model to be followed.
+    /// True if rows repeat, so that there is no model to be followed.
     pub fn repeats(&self) -> bool {
         matches!(self.tensors, Tensors::Repeated(_))
     }
@@ -152,7 +128,7 @@ impl Source {
         if self.repeats() { layers.min(BANKS) } else { layers }
     }
 
-    /// The shape of what is made of a tensor: all of it, or as many rows as are drawn.
+    /// Shape of the generated tensor, possibly with fewer rows.
     pub fn made(&self, shape: &[usize]) -> Vec<usize> {
         let (cols, lead) = shape.split_last().expect("a tensor has dimensions");
         match lead.is_empty() || !self.repeats() {

@@ -6,8 +6,8 @@
 //! may deviate by more than eight standard deviations. No row may deviate by more than two in root mean square, since its
 //! errors average out. A decision must be the reference's if the logits behind it differ by more than six of their standard
 //! deviations plus the error of f32 arithmetic. If nothing was rounded, variances are 0 and everything must be equal bit
-//! for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest one, which is negligible beside
-//! the rounding of these operands.
+//! for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest one, which is negligible
+//! compared to the rounding of these operands.
 //!
 //! Rows interact only in the final collapse. So for a long stretch only some cores are followed. All maps must follow from
 //! the decisions, all banks that no decision names must be unchanged, and delta is judged against a collapse of the

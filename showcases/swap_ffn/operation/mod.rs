@@ -25,7 +25,7 @@ use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
 const EPS: f32 = 1e-6;
-/// That of residual FFNs: as large as the mean squares of small rows, so that it shows.
+/// The eps of residual FFNs: as large as the mean squares of small rows, so that it shows.
 const LARGE_EPS: f32 = 1e-3;
 /// Sizes that are the same in all cases: of the router, of pooling, and between pooling and decoder.
 const ROUTER: usize = 64;
@@ -228,7 +228,7 @@ impl Token {
         };
         let residual = case.dim("RES") == 1;
         // Elements of n are about 1. With this deviation of the weights, gates are about 1, too. Those of two neighbours are steep in some
-        // cases, so that the exponentials of both, and not their product, are within the range of f32 in some rows. After one step alone,
+        // cases, so that the exponentials of both, and not their product, are within the range of f32 in some rows. After a single step,
         // the errors of such a pair can be most of a row's error, which then does not average out.
         let steep = residual && inner == 4096 && steps > 1;
         let weight = |name: &str, shape: [usize; 2]| {
@@ -377,6 +377,8 @@ impl Token {
 
     fn buffers(&self) -> Vec<Buffer> {
         let in_place = |name, dtype, x: &Tensor<f32>, bytes| Buffer::in_place(name, dtype, &x.shape, bytes);
+        let f32 = |name, x: &Tensor<f32>| Buffer::f32(name, &x.shape, &x.data);
+        let bf16 = |name, x: &Tensor<f32>| Buffer::bf16(name, &x.shape, &x.data);
         let Router::Folded { weight, .. } = self.router() else {
             unreachable!("it was folded");
         };
@@ -385,23 +387,19 @@ impl Token {
             .flat_map(|m| (0..BANKS).map(move |bank| banks[bank * ROUTER + m]))
             .collect();
         let mut buffers = vec![
-            Buffer::bf16("x_in", &self.x_in.shape, &self.x_in.data),
-            Buffer::f32("film_scale", &self.film.scale.shape, &self.film.scale.data),
-            Buffer::f32("film_shift", &self.film.shift.shape, &self.film.shift.data),
-            Buffer::f32("film_alpha", &self.film.alpha.shape, &self.film.alpha.data),
-            Buffer::f32("router", &weight.weight.shape, &weight.weight.data),
+            bf16("x_in", &self.x_in),
+            f32("film_scale", &self.film.scale),
+            f32("film_shift", &self.film.shift),
+            f32("film_alpha", &self.film.alpha),
+            f32("router", &weight.weight),
             Buffer::f32("router_bias", &[1 + BANKS], &self.bias),
-            Buffer::bf16("router_w", &self.router_w.shape, &self.router_w.data),
+            bf16("router_w", &self.router_w),
             Buffer::f32("router_g", &[self.router_g.len()], &self.router_g),
             Buffer::f32("router_swap", &[ROUTER], swap),
             Buffer::f32("bank_w", &[ROUTER, BANKS], &banks),
             Buffer::f32("ffn_g", &[self.ffn_g.len()], &self.ffn_g),
-            Buffer::bf16("basis", &self.collapse.basis.shape, &self.collapse.basis.data),
-            Buffer::bf16(
-                "decoder",
-                &self.collapse.decoder.weight.shape,
-                &self.collapse.decoder.weight.data,
-            ),
+            bf16("basis", &self.collapse.basis),
+            bf16("decoder", &self.collapse.decoder.weight),
             in_place("x", Dtype::F32, &self.x, f32_bytes(&self.x.data)),
             in_place("ram", Dtype::BF16, &self.ram, bf16_bytes(&self.ram.data)),
             Buffer::in_place("map", Dtype::U8, &[self.rows()], self.map.clone()),

@@ -24,7 +24,7 @@ impl From<i64> for Meaning {
 }
 
 /// A launch, or all launches of another operation's variant, on their way into a graph.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Put {
     pub(super) name: String,
@@ -39,47 +39,26 @@ pub struct Put {
     pub(super) wrong: Option<String>,
 }
 
-fn put(name: &str, launch: Launch, call: Option<&str>) -> Put {
-    Put {
-        name: name.into(),
-        launch,
-        call: call.map(String::from),
-        names: Vec::new(),
-        skipped: 0,
-        part: None,
-        wrong: None,
-    }
-}
-
 /// A launch of an entry point.
 pub fn kernel(name: &str, entry: &str) -> Put {
-    let entry = Some(entry.into());
-    put(
-        name,
-        Launch {
-            entry,
-            ..Launch::default()
-        },
-        None,
-    )
+    let mut put = Put::new(name);
+    put.launch.entry = Some(entry.into());
+    put
 }
 
 /// A product of matrices by cuBLASLt.
 pub fn product(name: &str, product: Matmul) -> Put {
-    let matmul = Some(product);
-    put(
-        name,
-        Launch {
-            matmul,
-            ..Launch::default()
-        },
-        None,
-    )
+    let mut put = Put::new(name);
+    put.launch.matmul = Some(product);
+    put
 }
 
 /// The launches of a variant of another operation, `OP.VARIANT`, with other meanings of its names.
 pub fn call(name: &str, variant: &str) -> Put {
-    put(name, Launch::default(), Some(variant))
+    Put {
+        call: Some(variant.into()),
+        ..Put::new(name)
+    }
 }
 
 /// Rounds a quotient up.
@@ -96,7 +75,14 @@ fn list(words: &str) -> Vec<String> {
 }
 
 impl Put {
-    /// Blocks, and threads of each.
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Sets the blocks, and the threads of each.
     pub fn on(mut self, blocks: impl AsRef<[i64]>, threads: i64) -> Self {
         self.launch.grid = plain(blocks.as_ref());
         self.launch.block = plain(&[threads]);
@@ -115,7 +101,7 @@ impl Put {
         self
     }
 
-    /// Lets it start before the launch before it has ended; for a call, all its launches.
+    /// Lets the launch, or all launches of a call, start before the launch before it has ended.
     pub fn programmatic(mut self) -> Self {
         self.launch.programmatic = true;
         self
@@ -133,7 +119,7 @@ impl Put {
         self
     }
 
-    /// Those of its arguments that keep values for the judgement only.
+    /// Names of arguments that keep values for the judgement only.
     pub fn taps(mut self, names: &str) -> Self {
         self.launch.taps = list(names);
         self
@@ -151,13 +137,13 @@ impl Put {
         self
     }
 
-    /// Says what a name of the launch means here.
+    /// Gives a name of the launch a meaning.
     pub fn with(mut self, name: &str, meaning: impl Into<Meaning>) -> Self {
         self.names.push((name.into(), meaning.into()));
         self
     }
 
-    /// Says what several names mean: `x = normed, w = q_a`.
+    /// Gives several names their meanings: `x = normed, w = q_a`.
     pub fn names(mut self, pairs: &str) -> Self {
         for pair in pairs.split(',') {
             match pair.split_once('=') {
@@ -178,7 +164,7 @@ impl Put {
         self
     }
 
-    /// Says which part, of how many, of the scratch that a call prepares is used: a part is prepared when it is first used.
+    /// Selects a part, of so many, of the scratch that a call prepares; a part is prepared when it is first used.
     pub fn part(mut self, part: i64, of: i64) -> Self {
         self.part = Some([part, of]);
         self
