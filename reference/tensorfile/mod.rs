@@ -21,6 +21,7 @@ use memmap2::Mmap;
 pub use open::open;
 pub use survey::Flaw;
 pub(crate) use values::e8m0;
+pub use values::type_names;
 
 /// The metadata key under which ulplab describes how tensors were quantized.
 pub const KEY: &str = "ulplab";

@@ -87,6 +87,15 @@ impl<'a> Tensor<'a> {
     }
 }
 
+/// Types in words: `F32, BF16 or U8`.
+pub fn type_names(types: &[Dtype]) -> String {
+    let names: Vec<String> = types.iter().map(Dtype::to_string).collect();
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => names.concat(),
+    }
+}
+
 fn each<const N: usize, T>(bytes: &[u8], decode: impl Fn([u8; N]) -> T) -> Vec<T> {
     bytes.as_chunks().0.iter().map(|&element| decode(element)).collect()
 }

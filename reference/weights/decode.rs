@@ -3,51 +3,25 @@
 use std::borrow::Cow;
 
 use safetensors::Dtype;
+use safetensors::Dtype::*;
 
 use crate::tensorfile::e8m0;
 
 /// Side of the blocks that share a scale where the shape of the scales leaves it open, as in DeepSeek's checkpoints.
 const BLOCK: usize = 128;
 
-/// The types that are read of weights, for errors.
-pub(super) const FLOATS: &str = "F64, F32, BF16, F16, F8_E4M3 or F8_E5M2";
-/// The same of scales.
-pub(super) const SCALES: &str = "F32, BF16, F16, F8_E8M0 or U8";
-/// The same of integers.
-pub(super) const INTEGERS: &str = "an integer type of 8 to 64 bits";
-
-/// True if weights of this type are read.
-pub(super) fn is_float(dtype: Dtype) -> bool {
-    use Dtype::*;
-    matches!(dtype, F64 | F32 | BF16 | F16) || needs_scale(dtype)
-}
-
-/// True if values of this type mean nothing without a scale.
-pub(super) fn needs_scale(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2)
-}
-
-/// True if scales of this type are read.
-pub(super) fn is_scale(dtype: Dtype) -> bool {
-    use Dtype::*;
-    matches!(dtype, F32 | BF16 | F16) || is_e8m0(dtype)
-}
-
-/// True if scales of this type are E8M0, which many writers store as bytes.
-pub(super) fn is_e8m0(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F8_E8M0 | Dtype::U8)
-}
-
-/// True if this type may hold two codes of E2M1 to a byte.
-pub(super) fn is_packed(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::U8 | Dtype::I8)
-}
-
-/// True if integers of this type are read.
-pub(super) fn is_integer(dtype: Dtype) -> bool {
-    use Dtype::*;
-    matches!(dtype, U8 | I8 | U16 | I16 | U32 | I32 | U64 | I64)
-}
+/// Types of weights that are read.
+pub(super) const FLOATS: &[Dtype] = &[F64, F32, BF16, F16, F8_E4M3, F8_E5M2];
+/// Types of scales that are read.
+pub(super) const SCALES: &[Dtype] = &[F32, BF16, F16, F8_E8M0, U8];
+/// Types of integers that are read.
+pub(super) const INTEGERS: &[Dtype] = &[U8, I8, U16, I16, U32, I32, U64, I64];
+/// Types whose values mean nothing without a scale.
+pub(super) const SCALED: &[Dtype] = &[F8_E4M3, F8_E5M2];
+/// Types of E8M0 scales, which many writers store as bytes.
+pub(super) const POWERS: &[Dtype] = &[F8_E8M0, U8];
+/// Types that may hold two codes of E2M1 to a byte.
+pub(super) const PAIRS: &[Dtype] = &[U8, I8];
 
 /// The magnitudes of E2M1 by their codes; the fourth bit is the sign.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use safetensors::Dtype;
+
 use crate::paths::Invalid;
-use crate::tensorfile;
+use crate::tensorfile::{self, type_names};
 
 /// The reason that a tensor or a file cannot be read.
 #[derive(Debug)]
@@ -37,9 +39,9 @@ pub enum Problem {
     /// The tensor is stored as a type that is not read here.
     Type {
         /// The type.
-        found: String,
+        found: Dtype,
         /// Types that are read.
-        expected: &'static str,
+        expected: &'static [Dtype],
     },
     /// The tensor has another shape.
     Shape {
@@ -101,7 +103,12 @@ impl Error {
         };
         match problem {
             Problem::Missing { expected } => format!("tensor '{tensor}' {expected:?} is missing"),
-            Problem::Type { found, expected } => format!("tensor '{tensor}' is stored as {found}, expected {expected}"),
+            Problem::Type { found, expected } => {
+                format!(
+                    "tensor '{tensor}' is stored as {found}, expected {}",
+                    type_names(expected)
+                )
+            }
             Problem::Shape { found, expected } => {
                 format!("tensor '{tensor}' is {found:?}, the model needs {expected:?}")
             }

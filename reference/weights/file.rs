@@ -11,6 +11,7 @@ use safetensors::Dtype;
 
 use scales::mxfp4_names;
 
+use super::decode::{FLOATS, INTEGERS, PAIRS, POWERS, SCALED, SCALES};
 use super::{Error, Problem, decode, stacks};
 use crate::paths::{TensorSpec, Weights};
 use crate::tensorfile::{Tensor, TensorFile};
@@ -49,7 +50,7 @@ impl Safetensors {
         let mut names: Vec<Tensor> = files.tensors().collect();
         names.sort_by_key(|tensor| tensor.name);
         for tensor in names {
-            if !decode::needs_scale(tensor.dtype) {
+            if !SCALED.contains(&tensor.dtype) {
                 let size = tensor.bytes.len() / tensor.shape.iter().product::<usize>().max(1);
                 let mut start = 0;
                 for (matrix, shape) in stacks::matrices(tensor.name, tensor.shape) {
@@ -144,7 +145,7 @@ impl Safetensors {
             unused.remove(stored.name);
             // Two scales of one tensor are an error, and neither is used.
             if let [(_, scale)] = &self.scales(name)[..]
-                && (decode::needs_scale(stored.dtype) || decode::is_packed(stored.dtype))
+                && (SCALED.contains(&stored.dtype) || PAIRS.contains(&stored.dtype))
             {
                 unused.remove(scale.name);
             }
@@ -188,13 +189,13 @@ impl Safetensors {
             }
             None => {
                 let stored = self.find(name, shape, false)?;
-                let mut values = match decode::is_packed(stored.dtype) {
+                let mut values = match PAIRS.contains(&stored.dtype) {
                     true => decode::e2m1_pairs(stored.bytes),
                     false => self.decoded(name, &stored)?,
                 };
                 if let Some((scale, block)) = self.scale_of(name, &stored)? {
                     let scales = scale.to_scales();
-                    let scales = scales.ok_or_else(|| self.wrong_type(name, &scale, decode::SCALES))?;
+                    let scales = scales.ok_or_else(|| self.wrong_type(name, &scale, SCALES))?;
                     decode::scale(&mut values, shape, &scales, &block);
                 }
                 (stored, values)
@@ -258,11 +259,8 @@ impl Safetensors {
         if !integer && self.packs(name, &stored, shape) {
             return Ok(stored);
         }
-        let (read, types): (fn(Dtype) -> bool, _) = match integer {
-            true => (decode::is_integer, decode::INTEGERS),
-            false => (decode::is_float, decode::FLOATS),
-        };
-        if !read(stored.dtype) {
+        let types = if integer { INTEGERS } else { FLOATS };
+        if !types.contains(&stored.dtype) {
             return Err(self.wrong_type(name, &stored, types));
         }
         if stored.shape != shape {
@@ -280,21 +278,19 @@ impl Safetensors {
         let &[outputs, inputs] = shape else { return false };
         let scales = self.scales(name);
         let [(_, scale)] = scales[..] else { return false };
-        decode::is_packed(stored.dtype)
+        PAIRS.contains(&stored.dtype)
             && inputs.is_multiple_of(32)
             && stored.shape == [outputs, inputs / 2]
             && scale.shape == [outputs, inputs / 32]
-            && decode::is_e8m0(scale.dtype)
+            && POWERS.contains(&scale.dtype)
     }
 
     fn decoded(&self, name: &str, stored: &Tensor) -> Result<Vec<f32>, Error> {
-        stored
-            .to_f32()
-            .ok_or_else(|| self.wrong_type(name, stored, decode::FLOATS))
+        stored.to_f32().ok_or_else(|| self.wrong_type(name, stored, FLOATS))
     }
 
-    fn wrong_type(&self, name: &str, stored: &Tensor, expected: &'static str) -> Error {
-        let found = stored.dtype.to_string();
+    fn wrong_type(&self, name: &str, stored: &Tensor, expected: &'static [Dtype]) -> Error {
+        let found = stored.dtype;
         self.wrong(name, stored, Problem::Type { found, expected })
     }
 

@@ -102,10 +102,9 @@ impl<'a> Pair<'a> {
             source: counterpart
                 .matrix(expert, Arrangement::Likely)
                 .expect("every matrix has a likely arrangement"),
-            folding: if scaled && folding == Folding::Unstated {
-                Folding::Channels
-            } else {
-                folding
+            folding: match folding {
+                Folding::Unstated if scaled => Folding::Channels,
+                folding => folding,
             },
             subject,
             counterpart,
@@ -117,11 +116,8 @@ impl<'a> Pair<'a> {
     pub fn compared(&self) -> Compared {
         let lost = self.source.iter().filter(|value| !value.is_finite()).count();
         if lost > 0 {
-            let (all, names) = (self.source.len(), self.counterpart.names().join("', '"));
-            let found = format!(
-                "{}{lost} of {all} values of '{names}' are NaN or infinite",
-                self.which()
-            );
+            let (which, all, names) = (self.which(), self.source.len(), self.counterpart.names().join("', '"));
+            let found = format!("{which}{lost} of {all} values of '{names}' are NaN or infinite");
             return Compared {
                 findings: vec![self.subject.without(found)],
                 ..Compared::default()
@@ -228,11 +224,8 @@ impl<'a> Pair<'a> {
         }
         let by_turns = arranged(Arrangement::Interleaved).map(|against| against.db(against.noise));
         if let Some(db) = by_turns.filter(|db| *db >= least) {
-            let found = format!(
-                "{}, and {db:.2} dB with the rows of gate and up in another order of the stack",
-                finding.found
-            );
-            return self.subject.without(found);
+            let with = format!("{db:.2} dB with the rows of gate and up in another order of the stack");
+            return self.subject.without(format!("{}, and {with}", finding.found));
         }
         self.folded(&finding, f64::INFINITY).unwrap_or(finding)
     }
@@ -283,10 +276,8 @@ impl<'a> Pair<'a> {
             Dtype::F16 => Some(Half::F16),
             _ => None,
         });
-        let asked = DiagnosisOptions {
-            rules: Rules::ReadAlike,
-            narrow,
-        };
+        let rules = Rules::ReadAlike;
+        let asked = DiagnosisOptions { rules, narrow };
         let encoded = opened.matrix(0);
         let (source, stored) = (Source::slice(&self.source), StoredBytes::from(&encoded));
         let diagnosis = diagnose_from(source, self.matrix.cols, &stored, format, asked, &AtomicUsize::new(0));
@@ -311,14 +302,11 @@ fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
             sums[own].1 += x * x;
         }
         // A channel that is lost, or of the other sign, has no factor: it is held to that of the others.
-        let fitted: Vec<Option<f64>> = sums
-            .iter()
-            .map(|(xy, xx)| Some(xy / xx).filter(|factor| *factor > 0.0))
-            .collect();
+        let factor = |(xy, xx): &(f64, f64)| Some(xy / xx).filter(|factor| *factor > 0.0);
+        let fitted: Vec<Option<f64>> = sums.iter().map(factor).collect();
         let middle = upper_median(fitted.iter().copied().flatten().collect()).unwrap_or(1.0);
-        of.iter_mut()
-            .zip(fitted)
-            .for_each(|(factor, fitted)| *factor = fitted.unwrap_or(middle));
+        let pairs = of.iter_mut().zip(fitted);
+        pairs.for_each(|(factor, fitted)| *factor = fitted.unwrap_or(middle));
     };
     turn(&down, &mut across, true);
     for _ in 0..if outputs { 8 } else { 0 } {
@@ -339,9 +327,8 @@ fn varies(factors: &[f64], fitted: &Against, rows: usize) -> bool {
     let error = 4.0 * (fitted.noise / fitted.signal / rows.max(1) as f64).sqrt();
     let apart = |near: &[f64]| {
         let middle = upper_median(near.to_vec()).unwrap_or(0.0);
-        near.iter()
-            .filter(|factor| (*factor - middle).abs() > error * middle)
-            .count()
+        let far = |factor: &&f64| (*factor - middle).abs() > error * middle;
+        near.iter().filter(far).count()
     };
     factors.chunks(NEAR).map(apart).sum::<usize>() > factors.len() / 8
 }

@@ -62,26 +62,18 @@ pub fn sections(folder: &Path) -> Result<Vec<Section>> {
             if let (Some(section), Some(experts)) = (value.as_object_mut(), config.get("expert_dtype")) {
                 section.entry("expert_dtype").or_insert(experts.clone());
             }
-            let named = value
-                .get("quant_method")
-                .and_then(Value::as_str)
-                .map(|name| shown(&name.to_lowercase()));
+            let named = value.get("quant_method").and_then(Value::as_str);
+            let named = named.map(|name| shown(&name.to_lowercase()));
             let method = named.unwrap_or_else(|| mlx.map_or("", |_| "mlx").into());
-            sections.push(Section {
-                file: "config.json",
-                method,
-                value,
-            });
+            let file = "config.json";
+            sections.push(Section { file, method, value });
         }
     }
     if let Some((path, config)) = json(folder, "hf_quant_config.json")? {
         let value = config.get("quantization").filter(|value| value.is_object()).cloned();
         let value = value.ok_or_else(|| Error::data(path, "key 'quantization' is missing, expected an object"))?;
-        sections.push(Section {
-            file: "hf_quant_config.json",
-            method: "modelopt".into(),
-            value,
-        });
+        let (file, method) = ("hf_quant_config.json", "modelopt".into());
+        sections.push(Section { file, method, value });
     }
     Ok(sections)
 }
@@ -126,10 +118,10 @@ impl Section {
         let wrong = |found: &Value| format!("key '{key}' is {found}, expected a list of strings");
         match self.value.get(key) {
             None | Some(Value::Null) => Ok(Vec::new()),
-            Some(Value::Array(list)) => list
-                .iter()
-                .map(|value| value.as_str().ok_or_else(|| wrong(value)))
-                .collect(),
+            Some(Value::Array(list)) => {
+                let strings = list.iter().map(|value| value.as_str().ok_or_else(|| wrong(value)));
+                strings.collect()
+            }
             Some(other) => Err(wrong(other)),
         }
     }

@@ -5,10 +5,10 @@ use safetensors::Dtype;
 use super::config::{Scheme, nvfp4};
 use super::conventions::Convention;
 use super::parts::Parts;
-use super::words::{Misfit, Words, is_words};
+use super::words::{Words, is_words};
 use crate::packed::{Buffers, Opened, Stack, codes};
-use ulplab_core::formats::{Element, Format, Global, Group, Scale};
-use ulplab_core::tensorfile::Tensor;
+use ulplab_core::formats::{Format, Global, Group, Scale};
+use ulplab_core::tensorfile::{Flaw, Tensor};
 
 /// The way in which the bytes of a matrix, or of a stack of matrices, are read.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub fn choose<'a>(
     convention: &Convention,
     scheme: Option<Scheme>,
     offset: i32,
-) -> Result<Chosen<'a>, Misfit> {
+) -> Result<Chosen<'a>, Flaw> {
     let (codes, scale) = (parts.codes.expect("checked"), parts.scale.expect("checked"));
     if let (Some(packing), true) = (convention.packing, is_words(&codes)) {
         let said = scheme.filter(|scheme| scheme.element == "int");
@@ -107,8 +107,8 @@ pub fn choose<'a>(
         return Ok(Chosen { reading, not });
     }
     let Some((packed, mut buffers)) = parts.buffers(convention) else {
-        return Err(Misfit {
-            tensor: codes.name.into(),
+        return Err(Flaw {
+            subject: codes.name.into(),
             found: format!("{} {:?}", codes.dtype, codes.shape),
             expected: format!("codes as {} packs them", convention.name),
         });
@@ -182,14 +182,14 @@ fn likely(codes: &Tensor, scale: &Tensor, global: bool, rule: Option<&str>) -> V
 }
 
 /// A message of [`Buffers::fits`] as the tensor, what was found and what was expected.
-fn misfit(message: &str, codes: &Tensor, scale: &Tensor) -> Misfit {
+fn misfit(message: &str, codes: &Tensor, scale: &Tensor) -> Flaw {
     let of = |tensor: &Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
     let quoted = message.split('\'').nth(1);
     let tensor = if quoted == Some(scale.name) { scale } else { codes };
     let (_, expected) = message.split_once(", expected ").unwrap_or((message, ""));
     let expected = expected.trim_end_matches("; other orders need --layout");
-    Misfit {
-        tensor: quoted.unwrap_or(tensor.name).into(),
+    Flaw {
+        subject: quoted.unwrap_or(tensor.name).into(),
         found: of(tensor),
         expected: match expected {
             "" if message.is_empty() => format!("codes with scales of {}, in a format that is known", of(scale)),
@@ -276,7 +276,7 @@ impl<'a> Reading<'a> {
 fn in_bytes(format: &Format, opened: &Opened, expert: usize, other: bool) -> Matrix {
     let encoded = opened.matrix(expert);
     let (rows, cols) = (encoded.rows, encoded.cols);
-    let values = values(format.element, format);
+    let values = values(format);
     let stored = codes(format, encoded.part("data"));
     let mut numbers: Vec<f32> = stored.iter().map(|code| values[usize::from(*code)]).collect();
     if other {
@@ -284,12 +284,8 @@ fn in_bytes(format: &Format, opened: &Opened, expert: usize, other: bool) -> Mat
     }
     let scaling = format.scaling.expect("formats of checkpoints have scales");
     let scales = encoded.part("scale").chunks_exact(scaling.scale.bytes());
-    let global = encoded
-        .part("global")
-        .as_chunks()
-        .0
-        .first()
-        .map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
+    let global = encoded.part("global").first_chunk();
+    let global = global.map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
     let (height, width) = scaling.group.tile(rows, cols);
     Matrix {
         rows,
@@ -327,11 +323,10 @@ fn multiplier(scale: &Scale, stored: f64) -> f64 {
     }
 }
 
-fn values(element: &Element, format: &Format) -> Vec<f32> {
-    let repr = format.repr();
-    (0..1u32 << element.stored_bits())
-        .map(|code| repr.decode(code as u16))
-        .collect()
+/// The values of all codes.
+fn values(format: &Format) -> Vec<f32> {
+    let codes = 0..1u32 << format.element.stored_bits();
+    codes.map(|code| format.repr().decode(code as u16)).collect()
 }
 
 fn in_words(words: &Words, scale: &Tensor, offset: i32, other: bool) -> Matrix {
@@ -341,23 +336,20 @@ fn in_words(words: &Words, scale: &Tensor, offset: i32, other: bool) -> Matrix {
     let mut codes = Vec::with_capacity(rows * cols);
     let mut zeros = Vec::with_capacity(rows * across);
     for row in 0..rows {
-        zeros.extend((0..across).map(|group| {
-            words
-                .zero(group, row, other)
-                .map_or(words.middle() as f32, |zero| (zero as i32 + offset) as f32)
+        zeros.extend((0..across).map(|group| match words.zero(group, row, other) {
+            Some(zero) => (zero as i32 + offset) as f32,
+            None => words.middle() as f32,
         }));
         let zero = |col: usize| zeros[row * across + columns[col]];
         codes.extend((0..cols).map(|col| words.code(row, col, other) as f32 - zero(col)));
     }
-    let at = |row: usize| (0..across).map(move |group| (group, row));
+    let scale = |group: usize, row: usize| stored[words.scale_at(group, row)];
+    let scales_of = |row: usize| (0..across).map(move |group| scale(group, row));
     Matrix {
         rows,
         cols,
         codes,
-        scales: (0..rows)
-            .flat_map(at)
-            .map(|(group, row)| stored[words.scale_at(group, row)])
-            .collect(),
+        scales: (0..rows).flat_map(scales_of).collect(),
         factor: 1.0,
         has_global: false,
         columns,

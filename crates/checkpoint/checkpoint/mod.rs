@@ -347,15 +347,10 @@ fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Conven
         }
         (read, whole)
     };
-    let all: Vec<(&'static Convention, (usize, usize))> = CHECKPOINTS
-        .iter()
-        .map(|convention| (convention, explained(convention)))
-        .collect();
-    let best = all
-        .iter()
-        .rev()
-        .max_by_key(|(_, count)| *count)
-        .filter(|(_, (_, whole))| *whole > 0);
+    let all = CHECKPOINTS.iter().map(|convention| (convention, explained(convention)));
+    let all: Vec<(&'static Convention, (usize, usize))> = all.collect();
+    let best = all.iter().rev().max_by_key(|(_, count)| *count);
+    let best = best.filter(|(_, (_, whole))| *whole > 0);
     // Two conventions may be stated by the same method.
     let stated = all.iter().filter(|(convention, _)| named(convention));
     let stated = stated.rev().max_by_key(|(_, count)| *count);

@@ -95,13 +95,9 @@ impl<'a> Parts<'a> {
 
     /// All tensors.
     pub fn all(&self) -> impl Iterator<Item = Tensor<'a>> {
-        let tensors = self
-            .codes
-            .into_iter()
-            .chain(self.without_codes().map(|(_, tensor)| tensor));
-        tensors
-            .chain(self.activations.iter().copied())
-            .chain(self.doubled.iter().copied())
+        let others = self.without_codes().map(|(_, tensor)| tensor);
+        let further = self.activations.iter().chain(&self.doubled).copied();
+        self.codes.into_iter().chain(others).chain(further)
     }
 
     /// The convention of quantized files whose names the parts have, and the parts as it reads them; `None` without codes and
@@ -111,27 +107,22 @@ impl<'a> Parts<'a> {
         let packed = convention
             .packed()
             .find(|packed| codes.name.ends_with(packed.codes) && scale.name.ends_with(packed.scale))?;
-        Some((
-            packed,
-            Buffers {
-                data: codes,
-                scale: Some(scale),
-                global: self.global,
-                zero: self.zero,
-                blocked: packed.blocked,
-            },
-        ))
+        let buffers = Buffers {
+            data: codes,
+            scale: Some(scale),
+            global: self.global,
+            zero: self.zero,
+            blocked: packed.blocked,
+        };
+        Some((packed, buffers))
     }
 }
 
 /// Names whose numbers are left out stand for the same place in all layers: `layers.*.mlp.up_proj.weight`.
 pub fn kin(name: &str) -> String {
     let number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
-    let parts: Vec<&str> = name
-        .split('.')
-        .map(|part| if number(part) { "*" } else { part })
-        .collect();
-    parts.join(".")
+    let parts = name.split('.').map(|part| if number(part) { "*" } else { part });
+    parts.collect::<Vec<&str>>().join(".")
 }
 
 /// Projections whose products a kernel computes at once, from one activation.

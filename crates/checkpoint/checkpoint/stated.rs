@@ -10,7 +10,7 @@ use super::matrix::{Chosen, Reading, choose};
 use super::parts::{Parts, module};
 use super::subject::Subject;
 use super::words::is_words;
-use ulplab_core::tensorfile::Tensor;
+use ulplab_core::tensorfile::{Flaw, Tensor};
 
 /// Tensors of integers that belong to models, not to quantization.
 const INTEGERS: &[&str] = &["tid2eid", "position_ids", "num_batches_tracked", "inv_freq"];
@@ -86,11 +86,8 @@ impl<'a> Stated<'a> {
             for statement in [convention.scheme, convention.groups] {
                 found.extend(statement(section, module).map_err(|why| (*section, why))?);
             }
-            for modules in self
-                .ignored
-                .iter()
-                .filter(|modules| matches!(modules, Modules::Matching(_)))
-            {
+            let expressions = self.ignored.iter();
+            for modules in expressions.filter(|modules| matches!(modules, Modules::Matching(_))) {
                 modules.has(module).map_err(|why| (*section, why))?;
             }
         }
@@ -152,7 +149,13 @@ impl<'a> Stated<'a> {
         let Chosen { reading, not } = match choose(parts, convention, scheme, self.offset) {
             Ok(chosen) => chosen,
             Err(misfit) => {
-                report.findings.push(names::misfit(name, misfit));
+                let Flaw {
+                    subject,
+                    found,
+                    expected,
+                } = misfit;
+                let finding = Finding::new(&names::SHAPE, (&subject, name), found, expected);
+                report.findings.push(finding);
                 return None;
             }
         };

@@ -6,18 +6,7 @@ use super::config::Scheme;
 use super::conventions::Packing;
 use super::parts::Parts;
 use ulplab_core::formats::Group;
-use ulplab_core::tensorfile::Tensor;
-
-/// Something that does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
-    /// The tensor.
-    pub tensor: String,
-    /// The text or the number in the file.
-    pub found: String,
-    /// The text or the number that it should have.
-    pub expected: String,
-}
+use ulplab_core::tensorfile::{Flaw, Tensor};
 
 /// A quantized matrix of `outputs` rows and `inputs` columns, whose types and shapes were checked.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +33,13 @@ impl<'a> Words<'a> {
     ///
     /// # Errors
     /// A shape or type fits no matrix of 4 or 8 bits, or not what the configuration says.
-    pub fn new(parts: &Parts<'a>, packing: Packing, scheme: Option<Scheme>) -> Result<Self, Misfit> {
+    pub fn new(parts: &Parts<'a>, packing: Packing, scheme: Option<Scheme>) -> Result<Self, Flaw> {
         let (codes, scale) = (
             parts.codes.expect("words have codes"),
             parts.scale.expect("words have scales"),
         );
-        let misfit = |tensor: Tensor, expected: String| Misfit {
-            tensor: tensor.name.into(),
+        let misfit = |tensor: Tensor, expected: String| Flaw {
+            subject: tensor.name.into(),
             found: format!("{} {:?}", tensor.dtype, tensor.shape),
             expected,
         };
@@ -70,26 +59,18 @@ impl<'a> Words<'a> {
             _ => None,
         };
         let stated = scheme.map(|scheme| scheme.bits);
-        let bits = per
-            .filter(|per| *per > 0)
-            .map(|per| 32 / per)
-            .filter(|bits| [4, 8].contains(bits));
-        let Some(bits) = stated.or(bits).filter(|bits| [4, 8].contains(bits)) else {
+        let is_read = |bits: &usize| [4, 8].contains(bits);
+        let bits = per.and_then(|per| 32usize.checked_div(per)).filter(is_read);
+        let Some(bits) = stated.or(bits).filter(is_read) else {
             let said = stated.map_or(String::new(), |bits| format!(", and the configuration says {bits}"));
             return Err(misfit(codes, format!("words with codes of 4 or 8 bits{said}")));
         };
         let per = 32 / bits;
+        let declared_inputs = declared.as_ref().and_then(|shape| shape.get(1).copied());
         let (outputs, inputs, groups) = match packing {
             Packing::Inputs => (wide, high * per, down),
             Packing::Outputs => (wide * per, high, down),
-            Packing::Rows => (
-                high,
-                declared
-                    .as_ref()
-                    .and_then(|shape| shape.get(1).copied())
-                    .unwrap_or(wide * per),
-                across,
-            ),
+            Packing::Rows => (high, declared_inputs.unwrap_or(wide * per), across),
         };
         let words = Self {
             packing,
@@ -107,13 +88,9 @@ impl<'a> Words<'a> {
         if packing == Packing::Rows
             && (wide != inputs.div_ceil(per) || declared.is_some_and(|shape| shape != [outputs, inputs]))
         {
-            let shape = parts
-                .shape
-                .map_or(Vec::new(), |shape| shape.to_f64().unwrap_or_default());
-            return Err(misfit(
-                codes,
-                format!("{bits}-bit codes of a matrix of shape {shape:?}"),
-            ));
+            let shape = parts.shape.and_then(|shape| shape.to_f64()).unwrap_or_default();
+            let expected = format!("{bits}-bit codes of a matrix of shape {shape:?}");
+            return Err(misfit(codes, expected));
         }
         let group = match scheme.and_then(|scheme| scheme.group) {
             Some(Group::Tile { rows: 1, cols }) => cols.min(inputs.max(1)),
@@ -122,21 +99,14 @@ impl<'a> Words<'a> {
         };
         let want = words.oriented(inputs.div_ceil(group), outputs);
         if scale.shape != want {
-            return Err(misfit(
-                scale,
-                format!("{want:?}: a scale for every {group} of {inputs} inputs of {outputs} outputs"),
-            ));
+            let expected = format!("{want:?}: a scale for every {group} of {inputs} inputs of {outputs} outputs");
+            return Err(misfit(scale, expected));
         }
         if let Some(zero) = parts.zero {
-            let want = match packing {
-                Packing::Rows => vec![outputs.div_ceil(per), inputs.div_ceil(group)],
-                _ => vec![inputs.div_ceil(group), outputs.div_ceil(per)],
-            };
+            let want = words.oriented(inputs.div_ceil(group), outputs.div_ceil(per));
             if zero.shape != want || !is_words(&zero) {
-                return Err(misfit(
-                    zero,
-                    format!("I32 {want:?}: {bits}-bit zero points of as many groups"),
-                ));
+                let expected = format!("I32 {want:?}: {bits}-bit zero points of as many groups");
+                return Err(misfit(zero, expected));
             }
         }
         if let Some(index) = parts.index

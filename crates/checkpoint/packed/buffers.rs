@@ -8,7 +8,7 @@ use ulplab_core::error::counted;
 use ulplab_core::formats::{Element, Encoded, Format, Part};
 use ulplab_core::layouts::Layout;
 use ulplab_core::metrics::unravel;
-use ulplab_core::tensorfile::Tensor;
+use ulplab_core::tensorfile::{Tensor, type_names};
 
 /// Codes, scales, zero points and global scale, as they are in a file.
 #[derive(Clone, Copy, Debug)]
@@ -311,15 +311,12 @@ fn code_types(element: &Element) -> Vec<Dtype> {
 }
 
 pub(super) fn expect_type(tensor: &Tensor, fits: &[Dtype], what: &str) -> Result<(), String> {
-    if fits.contains(&tensor.dtype) {
-        return Ok(());
-    }
-    let names: Vec<String> = fits.iter().map(ToString::to_string).collect();
-    let (last, others) = names.split_last().expect("some type fits");
-    let names = match others {
-        [] => last.clone(),
-        _ => format!("{} or {last}", others.join(", ")),
-    };
     let (name, found) = (tensor.name, tensor.dtype);
-    Err(format!("tensor '{name}': type {found}, expected {names} for {what}"))
+    match fits.contains(&found) {
+        true => Ok(()),
+        false => Err(format!(
+            "tensor '{name}': type {found}, expected {} for {what}",
+            type_names(fits)
+        )),
+    }
 }

@@ -74,18 +74,12 @@ pub struct Packed<'a> {
 /// The block format with this name or format string.
 pub fn block_format(text: &str) -> Result<(Arc<dyn Codec>, Format)> {
     let codec = codec(text).map_err(|why| {
-        let hint = if why.contains("has no NaN") {
-            named_after(text)
-        } else {
-            String::new()
-        };
-        Error::Usage(why + &hint)
+        let hint = why.contains("has no NaN").then(|| named_after(text));
+        Error::Usage(why + &hint.unwrap_or_default())
     })?;
-    let format = codec.format().copied().ok_or_else(|| {
-        Error::Usage(format!(
-            "'{text}' is a record of KV caches, not a format of tensors; `ulplab list formats` has those"
-        ))
-    })?;
+    let not_a_format =
+        || format!("'{text}' is a record of KV caches, not a format of tensors; `ulplab list formats` has those");
+    let format = codec.format().copied().ok_or_else(|| Error::Usage(not_a_format()))?;
     Ok((codec, format))
 }
 
@@ -103,10 +97,7 @@ impl Naming {
     /// The format that `--format` and `--rule` request.
     pub fn format(&self) -> Result<Option<Format>> {
         let format = self.format.as_deref().map(block_format).transpose()?;
-        match (format, &self.rule) {
-            (Some((_, format)), Some(rule)) => Ok(Some(format.with_rule(rule).map_err(Error::Usage)?)),
-            (format, _) => Ok(format.map(|(_, format)| format)),
-        }
+        format.map(|(_, format)| self.with_rule(format)).transpose()
     }
 
     /// True if `--rule` or `--format` names the rule; otherwise it is the first of its table.
@@ -175,22 +166,20 @@ impl Naming {
             .filter_map(|tensor| recognise(file, tensor, &manifest))
             .collect();
         let parts = names_of_parts(&recognised);
-        let others = file
-            .tensors()
-            .map(|tensor| tensor.name)
-            .filter(|name| !parts.contains(name));
-        let names: Vec<&str> = recognised
-            .iter()
-            .map(|(name, ..)| name.as_str())
-            .chain(others)
-            .chain(beside.iter().copied())
-            .collect();
-        pattern::check("tensor", &[only, skip], &names)?;
+        let names = recognised.iter().map(|(name, ..)| name.as_str());
+        let others = file.tensors().map(|tensor| tensor.name);
+        let others = others
+            .filter(|name| !parts.contains(name))
+            .chain(beside.iter().copied());
+        pattern::check("tensor", &[only, skip], &names.chain(others).collect::<Vec<_>>())?;
         let mut found = Vec::new();
         for (name, buffers, convention) in recognised {
             if selects(only, skip, &name) && described(&name) {
                 let format = match format {
-                    None if !manifest.tensors.contains_key(&name) => self.recognised(convention, &buffers)?,
+                    None if !manifest.tensors.contains_key(&name) => {
+                        let format = convention.format(&buffers)?;
+                        format.map(|format| self.with_rule(format)).transpose()?
+                    }
                     format => format,
                 };
                 let format = self.by_names(format, convention.rule)?;
@@ -200,12 +189,10 @@ impl Naming {
         Ok(found)
     }
 
-    /// The format of a convention, with the requested rule.
-    fn recognised(&self, convention: &Convention, buffers: &Buffers) -> Result<Option<Format>> {
-        match (convention.format(buffers)?, &self.rule) {
-            (Some(format), Some(rule)) => format.with_rule(rule).map(Some).map_err(Error::Usage),
-            (format, _) => Ok(format),
-        }
+    /// A format with the requested rule.
+    fn with_rule(&self, format: Format) -> Result<Format> {
+        let rule = self.rule.as_deref();
+        rule.map_or(Ok(format), |rule| format.with_rule(rule).map_err(Error::Usage))
     }
 
     /// The format with the rule that the names of the tensors imply, if no rule was requested and it matters.
@@ -233,16 +220,8 @@ impl Naming {
         let entry = manifest.tensors.get(name);
         let format = match (format, entry) {
             (Some(format), _) => format,
-            (None, Some(entry)) => {
-                let format: Format = entry.format.parse().map_err(wrong)?;
-                match &self.rule {
-                    Some(rule) => format.with_rule(rule).map_err(Error::Usage)?,
-                    None => format,
-                }
-            }
-            (None, None) => {
-                return Err(wrong(unread::unknown_format(file, name, &buffers)));
-            }
+            (None, Some(entry)) => self.with_rule(entry.format.parse().map_err(wrong)?)?,
+            (None, None) => return Err(wrong(unread::unknown_format(file, name, &buffers))),
         };
         let layout = match (layout, entry.and_then(|entry| entry.layout.as_deref())) {
             (None, Some(name)) => Some(Layout::find(name).map_err(wrong)?),
@@ -253,9 +232,8 @@ impl Naming {
             None => buffers.shape(&format).map_err(|why| Error::data(file.path(), why))?,
         };
         if Stack::new(&shape).is_none() {
-            return Err(wrong(format!(
-                "shape {shape:?} has more elements than memory has addresses"
-            )));
+            let why = format!("shape {shape:?} has more elements than memory has addresses");
+            return Err(wrong(why));
         }
         Ok(Packed {
             name: name.into(),

@@ -19,6 +19,26 @@ pub struct Hypothesis {
     pub alarms: f64,
 }
 
+impl Hypothesis {
+    /// Tests an explanation by the differences that it `explains` and by the matches that it predicts to differ; `None` if it explains
+    /// no difference.
+    pub fn new(
+        cause: Cause,
+        detail: String,
+        explains: impl Iterator<Item = bool>,
+        alarms: impl ExactSizeIterator<Item = bool>,
+    ) -> Option<Self> {
+        let explains: Vec<bool> = explains.collect();
+        let matches = alarms.len().max(1) as f64;
+        explains.contains(&true).then(|| Self {
+            cause,
+            detail,
+            explains,
+            alarms: alarms.filter(|alarm| *alarm).count() as f64 / matches,
+        })
+    }
+}
+
 /// An explanation that was chosen.
 pub struct Explanation {
     pub cause: Cause,

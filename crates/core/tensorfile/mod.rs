@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::path::Path;
 
 use reference::tensorfile::TensorFile as File;
-pub use reference::tensorfile::{Flaw, KEY, Kind, Metadata, Problems, Tensor, byte_len};
+pub use reference::tensorfile::{Flaw, KEY, Kind, Metadata, Problems, Tensor, byte_len, type_names};
 pub use write::{Slot, Writer, write_safetensors};
 
 use crate::error::Result;

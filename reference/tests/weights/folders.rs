@@ -140,7 +140,7 @@ fn tensors_that_are_not_as_needed_are_told() {
         (spec("experts", &[2], false), "'experts' is F8_E5M2, but has neither"),
         (
             spec("table", &[1], true),
-            "'table' is stored as F32, expected an integer type",
+            "'table' is stored as F32, expected U8, I8, U16",
         ),
     ] {
         fails(tensors.check(&needed), &[told, &folder.path().display().to_string()]);

@@ -2,15 +2,16 @@
 
 use safetensors::Dtype;
 
-use super::super::{Error, Problem, decode};
+use super::super::decode::{PAIRS, SCALED, SCALES, block};
+use super::super::{Error, Problem};
 use super::Safetensors;
-use crate::tensorfile::Tensor;
+use crate::tensorfile::{Tensor, type_names};
 
 impl Safetensors {
     /// The scale of a tensor that has to have one, with the block that each of its elements covers.
     pub(super) fn scale_of(&self, name: &str, weight: &Tensor) -> Result<Option<(Tensor<'_>, Vec<usize>)>, Error> {
-        let packed = decode::is_packed(weight.dtype);
-        if !decode::needs_scale(weight.dtype) && !packed {
+        let packed = PAIRS.contains(&weight.dtype);
+        if !SCALED.contains(&weight.dtype) && !packed {
             return Ok(None);
         }
         let wrong = |message: String| Err(self.wrong(name, weight, Problem::Scale(message)));
@@ -31,11 +32,11 @@ impl Safetensors {
         if packed {
             return Ok(Some((scale, vec![1, 32])));
         }
-        if !decode::is_scale(scale.dtype) {
-            let (found, expected) = (scale.dtype, decode::SCALES);
+        if !SCALES.contains(&scale.dtype) {
+            let (found, expected) = (scale.dtype, type_names(SCALES));
             return wrong(format!("scale '{scale_name}' is {found}, expected {expected}"));
         }
-        match decode::block(weight.shape, scale.shape, self.block) {
+        match block(weight.shape, scale.shape, self.block) {
             // Bytes are read as E8M0 where these are what is so stored, in MXFP8.
             Some(block) if scale.dtype == Dtype::U8 && block != [1, 32] => wrong(format!(
                 "scale '{scale_name}' is U8, which is read as E8M0 of 32 columns of a row only, but it is {:?} of {:?}",
@@ -79,7 +80,7 @@ impl Safetensors {
         ];
         for (name, stored, expected) in expected {
             if stored.dtype != Dtype::U8 {
-                return Err(self.wrong_type(name, &stored, "U8"));
+                return Err(self.wrong_type(name, &stored, &[Dtype::U8]));
             }
             if stored.shape != expected || !inputs.is_multiple_of(32) {
                 let found = stored.shape.into();

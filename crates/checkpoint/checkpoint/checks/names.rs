@@ -4,7 +4,6 @@ use super::{Check, Finding, error};
 use crate::checkpoint::conventions::Convention;
 use crate::checkpoint::parts::{Matrices, Parts, kin, module};
 use crate::checkpoint::stated::Stated;
-use crate::checkpoint::words::Misfit;
 use ulplab_core::tensorfile::Tensor;
 
 pub const MISSING_PART: Check = error(
@@ -34,11 +33,6 @@ pub const UNQUANTIZED: Check = error(
      convention lists every exception, every module whose name ends with `_proj`; and every module that is a target by its name \
      (`config_groups`, `quantized_layers`). Not judged where a list is not understood.",
 );
-
-/// A part of a misfit as a finding.
-pub fn misfit(name: &str, misfit: Misfit) -> Finding {
-    Finding::new(&SHAPE, (&misfit.tensor, name), misfit.found, misfit.expected)
-}
 
 /// Parts that are missing or left over.
 pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Option<bool>) -> Vec<Finding> {

@@ -46,16 +46,13 @@ pub fn layers(matrices: &Matrices) -> Vec<Finding> {
             if equal > (layers.len() / RARE).max(1) {
                 continue;
             }
-            let fuller: Vec<_> = layers
-                .values()
-                .filter(|other| own.is_subset(other) && *other != own)
-                .collect();
+            let fuller = layers.values().filter(|other| own.is_subset(other) && *other != own);
+            let fuller: Vec<_> = fuller.collect();
             let Some((first, others)) = fuller.split_first().filter(|(_, others)| !others.is_empty()) else {
                 continue;
             };
-            let all = first
-                .iter()
-                .filter(|rest| others.iter().all(|other| other.contains(*rest)));
+            let in_all = |rest: &&&str| others.iter().all(|other| other.contains(*rest));
+            let all = first.iter().filter(in_all);
             let is_first = layers.keys().next() == Some(layer);
             let lacks = |rest: &&&str| {
                 let (within, leaf) = parent(rest);
@@ -66,12 +63,8 @@ pub fn layers(matrices: &Matrices) -> Vec<Finding> {
             for rest in all.filter(lacks) {
                 let name = format!("{list}.{layer}.{rest}");
                 let expected = format!("a tensor, as {} of the same form have", counted(fuller.len(), "layer"));
-                findings.push(Finding::new(
-                    &MISSING_TENSOR,
-                    (&name, ""),
-                    "it is not in the file",
-                    expected,
-                ));
+                let found = "it is not in the file";
+                findings.push(Finding::new(&MISSING_TENSOR, (&name, ""), found, expected));
             }
         }
     }
@@ -111,11 +104,7 @@ const PIECE: usize = 1 << 20;
 pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, folded: bool) -> Vec<Finding> {
     let plain = |(name, parts): (&String, &Parts<'_>)| parts.scale.is_none().then(|| name.clone());
     let mut held: HashMap<_, Vec<(String, &str)>> = HashMap::new();
-    for name in source
-        .iter()
-        .filter(|(_, parts)| parts.codes.is_some())
-        .map(|(name, _)| name.as_str())
-    {
+    for (name, _) in source.iter().filter(|(_, parts)| parts.codes.is_some()) {
         let (prefix, place) = place(name);
         held.entry(place).or_default().push((prefix, name));
     }
@@ -138,18 +127,12 @@ pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, fo
         }
         let (differ, zeros) = differing(tensor, wanted);
         if differ > 0 {
-            let all: usize = tensor.shape.iter().product();
+            let all = counted(tensor.shape.iter().product(), "element");
             let (check, found) = match zeros {
-                true => (
-                    &DEAD_TENSOR,
-                    format!("all {} are 0, and those of '{other}' are not", counted(all, "element")),
-                ),
+                true => (&DEAD_TENSOR, format!("all {all} are 0, and those of '{other}' are not")),
                 false => {
-                    let all = counted(all, "element");
-                    (
-                        &PLAIN_DIFFERS,
-                        format!("{differ} of {all} differ from '{other}' of the source"),
-                    )
+                    let found = format!("{differ} of {all} differ from '{other}' of the source");
+                    (&PLAIN_DIFFERS, found)
                 }
             };
             let expected = "the source's, rounded to the type of the file";

@@ -110,21 +110,18 @@ fn weights_of(weights: &Value) -> Result<Scheme, String> {
     let bits = weights.get("num_bits").and_then(Value::as_u64);
     let bits = bits.ok_or("key 'weights.num_bits' is missing, expected a number of bits")? as usize;
     let kind = weights.get("type").and_then(Value::as_str).unwrap_or("int");
-    let size = weights
-        .get("group_size")
-        .and_then(Value::as_u64)
-        .map(|size| size as usize);
+    let size = weights.get("group_size").and_then(Value::as_u64);
     let strategy = weights.get("strategy").and_then(Value::as_str);
     let block = weights.get("block_structure").and_then(Value::as_array);
-    let block: Option<Vec<usize>> = block.map(|sizes| {
-        let sizes = sizes.iter().filter_map(Value::as_u64);
-        sizes.map(|size| size as usize).collect()
-    });
+    let block: Option<Vec<u64>> = block.map(|sizes| sizes.iter().filter_map(Value::as_u64).collect());
     let group = match (strategy, size, block.as_deref()) {
         (Some("tensor"), ..) => Some(Group::Tensor),
         (Some("channel"), ..) => Some(Group::Token),
-        (Some("block"), _, Some(&[rows, cols])) if rows > 0 && cols > 0 => Some(Group::Tile { rows, cols }),
-        (_, Some(size), _) if size > 0 => Some(Group::block(size)),
+        (Some("block"), _, Some(&[rows @ 1.., cols @ 1..])) => Some(Group::Tile {
+            rows: rows as usize,
+            cols: cols as usize,
+        }),
+        (_, Some(size @ 1..), _) => Some(Group::block(size as usize)),
         (Some(other), ..) => {
             return Err(format!(
                 "key 'weights.strategy' is '{other}', expected tensor, channel, block with 'block_structure', or a group \

@@ -162,10 +162,7 @@ impl Convention {
     /// The endings of its names, each with its part and what the name of the matrix has in its place; an empty one is the
     /// name of the matrix itself.
     fn all_endings(&self) -> impl Iterator<Item = (&'static str, Part, &'static str)> {
-        let own = self
-            .endings
-            .iter()
-            .map(|ending| (ending.ending, ending.part, ending.own));
+        let own = self.endings.iter().map(Ending::parts);
         // Names of a global scale that means something else are not the convention's.
         let rule = self.rule();
         let packed = self.packed().flat_map(move |packed| {
@@ -176,9 +173,8 @@ impl Convention {
                 (global, Part::Global),
                 (Some(packed.zero), Part::Zero),
             ];
-            parts
-                .into_iter()
-                .filter_map(|(ending, part)| Some((ending?, part, packed.own)))
+            let parts = parts.into_iter();
+            parts.filter_map(|(ending, part)| Some((ending?, part, packed.own)))
         });
         own.chain(packed)
     }
@@ -197,11 +193,8 @@ impl Convention {
     /// The part that a name marks, and the name of the matrix; `None` if it has no ending of the convention. The longest
     /// ending counts.
     pub fn part(&self, name: &str) -> Option<(Part, String)> {
-        let common = COMMON.iter().map(|ending| (ending.ending, ending.part, ending.own));
-        let fits = self
-            .all_endings()
-            .chain(common)
-            .filter(|(ending, ..)| !ending.is_empty() && name.ends_with(ending));
+        let all = self.all_endings().chain(COMMON.iter().map(Ending::parts));
+        let fits = all.filter(|(ending, ..)| !ending.is_empty() && name.ends_with(ending));
         let (ending, part, own) = fits.max_by_key(|(ending, ..)| ending.len())?;
         Some((part, format!("{}{own}", &name[..name.len() - ending.len()])))
     }

@@ -41,6 +41,13 @@ pub enum Part {
     Activation,
 }
 
+impl Ending {
+    /// The end of the name, the part, and the end of the name of the matrix.
+    pub fn parts(&self) -> (&'static str, Part, &'static str) {
+        (self.ending, self.part, self.own)
+    }
+}
+
 /// A part whose ending stands in the place of `.weight`.
 pub const fn of_weight(ending: &'static str, part: Part) -> Ending {
     Ending {

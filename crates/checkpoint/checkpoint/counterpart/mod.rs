@@ -122,11 +122,8 @@ impl<'s> Sources<'s> {
             }
         }
         for subject in quantized {
-            sources.add(
-                subject.name,
-                subject.reading.shape(),
-                Values::Quantized(Box::new(subject)),
-            );
+            let (name, shape) = (subject.name, subject.reading.shape());
+            sources.add(name, shape, Values::Quantized(Box::new(subject)));
         }
         sources
     }
@@ -214,12 +211,10 @@ impl<'s> Search<'s> {
         let of = |expert: Option<usize>| {
             let place = place.of_expert(expert.or(place.expert));
             let rows_of = |leaf: &str| self.rows.get(&(own.clone(), place.with(leaf))).copied();
-            let alone = self.single(prefix, &place, Some(*rows), *cols);
-            let part = || self.part(prefix, &place, *rows, *cols, rows_of);
-            alone
-                .or_else(part)
-                .map(|rows| vec![rows])
-                .or_else(|| self.joined(prefix, &place, *rows, *cols))
+            let single = self.single(prefix, &place, Some(*rows), *cols);
+            let single = single.or_else(|| self.part(prefix, &place, *rows, *cols, rows_of));
+            let joined = || self.joined(prefix, &place, *rows, *cols);
+            single.map(|rows| vec![rows]).or_else(joined)
         };
         let matrices = match leading {
             [] => vec![of(None)?],
@@ -263,22 +258,17 @@ impl<'s> Search<'s> {
             ..all
         };
         if members[0] == "gate_proj" {
-            let by_turns = self.sources.interleaved && all.held.rank() == 1;
-            let share = if by_turns {
-                Share::Second(own)
-            } else {
-                Share::From(own * rows)
+            let share = match self.sources.interleaved && all.held.rank() == 1 {
+                true => Share::Second(own),
+                false => Share::From(own * rows),
             };
             return (all.count == 2 * rows).then_some(part(share));
         }
-        let counts = members.iter().map(|member| {
-            if *member == place.leaf {
-                Some(rows)
-            } else {
-                rows_of(member)
-            }
-        });
-        let counts = counts.collect::<Option<Vec<usize>>>()?;
+        let count = |member: &&str| match *member == place.leaf {
+            true => Some(rows),
+            false => rows_of(member),
+        };
+        let counts: Vec<usize> = members.iter().map(count).collect::<Option<_>>()?;
         let whole = counts.iter().sum::<usize>() == all.count;
         whole.then_some(part(Share::From(counts[..own].iter().sum())))
     }

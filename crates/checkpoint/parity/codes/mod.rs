@@ -174,19 +174,10 @@ impl<'a> Codes<'a> {
             let code = predicted[cell].as_ref().map(|codes| self.view.code_as_stored(codes[i]));
             (code, code == self.seen[cell].stored[i])
         };
-        let explains: Vec<bool> = self.wrong.iter().map(|at| is(at).1).collect();
-        if !explains.contains(&true) {
-            return;
-        }
-        let alarm = |at: &&(usize, usize)| matches!(is(at), (Some(_), false));
-        let alarms = self.right.iter().filter(alarm).count() as f64 / self.right.len().max(1) as f64;
-        let detail = detail.into();
-        self.tried.push(Hypothesis {
-            cause,
-            detail,
-            explains,
-            alarms,
-        });
+        let explains = self.wrong.iter().map(|at| is(at).1);
+        let alarms = self.right.iter().map(|at| matches!(is(at), (Some(_), false)));
+        self.tried
+            .extend(Hypothesis::new(cause, detail.into(), explains, alarms));
     }
 
     /// Each code from its quotient and the code that is expected.

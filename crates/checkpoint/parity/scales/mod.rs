@@ -139,20 +139,13 @@ impl<'a> Scales<'a> {
     }
 
     fn hold(&mut self, cause: Cause, detail: impl Into<String>, predict: impl Fn(&Self, &Block) -> Option<u32>) {
-        let is_right = |block: &Block| predict(self, block) == Some(block.stored);
-        let explains: Vec<bool> = self.wrong.iter().map(is_right).collect();
-        if !explains.contains(&true) {
-            return;
-        }
-        let alarm = |block: &&Block| predict(self, block).is_some_and(|scale| scale != block.want);
-        let alarms = self.right.iter().filter(alarm).count() as f64 / self.right.len().max(1) as f64;
-        let detail = detail.into();
-        self.tried.push(Hypothesis {
-            cause,
-            detail,
-            explains,
-            alarms,
-        });
+        let explains = self
+            .wrong
+            .iter()
+            .map(|block| predict(self, block) == Some(block.stored));
+        let alarm = |block: &Block| predict(self, block).is_some_and(|scale| scale != block.want);
+        let tried = Hypothesis::new(cause, detail.into(), explains, self.right.iter().map(alarm));
+        self.tried.extend(tried);
     }
 
     /// Scales that differ in any way if something holds of their block.
