@@ -17,8 +17,8 @@ use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E
 use ulplab_core::formats::{Format, GlobalScale, PAGE, hadamard};
 use ulplab_operations::ops::blocks::BLOCKS;
 use ulplab_operations::ops::data::floats;
-use ulplab_operations::ops::fp4_gemm::factor;
 use ulplab_operations::ops::slots::{encoded, rows};
+use ulplab_operations::ops::sums::factor;
 use ulplab_operations::ops::{Buffer, Data};
 
 /// The records of index keys.

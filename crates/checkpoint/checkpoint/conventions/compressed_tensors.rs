@@ -117,7 +117,7 @@ fn weights_of(weights: &Value) -> Result<Scheme, String> {
     let group = match (strategy, size, block.as_deref()) {
         (Some("tensor"), ..) => Some(Group::Tensor),
         (Some("channel"), ..) => Some(Group::Token),
-        (Some("block"), _, Some(&[rows @ 1.., cols @ 1..])) => Some(Group::Tile {
+        (Some("block"), _, Some(&[rows @ 1..=u64::MAX, cols @ 1..=u64::MAX])) => Some(Group::Tile {
             rows: rows as usize,
             cols: cols as usize,
         }),
