@@ -30,13 +30,13 @@ pub fn limits() -> Vec<(&'static str, bool)> {
     LIMITED.map(|name| (name, higher(name))).to_vec()
 }
 
-/// Why no numbers can break a limit of a metric, or of `atol` and `rtol`; None if some can.
+/// The reason why no numbers can break a limit of a metric, or of `atol` and `rtol`; None if some can.
 #[pyfunction]
 pub fn vacuous(metric: &str, limit: f64) -> Option<String> {
     ulplab_core::vacuous::vacuous(metric, bound(metric, limit))
 }
 
-/// Why no finite numbers of the types of two tensors can break a limit of their difference; None if some can.
+/// The reason why no finite numbers of the types of two tensors can break a limit of their difference; None if some can.
 #[pyfunction]
 pub fn vacuous_between(metric: &str, limit: f64, got: &Array, want: &Array) -> Option<String> {
     ulplab_core::vacuous::vacuous_between(metric, bound(metric, limit), [want.dtype, got.dtype])
