@@ -113,7 +113,7 @@ impl TensorFile {
         let format = format(path)?;
         let file = open(path, "open")?;
         // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost
-        // pages ends the program with SIGBUS; there is no undefined behaviour to be had from a file that stays.
+        // pages ends the program with SIGBUS; a file that stays causes no undefined behaviour.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
         Self::parse(path, format, Bytes::Mapped(map))
     }

@@ -74,8 +74,8 @@ impl TensorFile {
         Ok((file, flaws))
     }
 
-    /// Reads all tensors that can be read, with the flaws of the files and the index, if a folder has one. Tensors that the index does not
-    /// name are no flaw here.
+    /// Reads all tensors that can be read, with the flaws of the files, and the index if a folder has one. Tensors that the index does not
+    /// name are not a flaw here.
     fn read(path: &Path) -> Result<(Self, Vec<Flaw>, Option<Index>), Error> {
         if !path.is_dir() {
             return Ok((Self::file(path)?, Vec::new(), None));

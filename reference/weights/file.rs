@@ -212,11 +212,11 @@ impl Safetensors {
         Err(self.wrong(name, &stored, problem))
     }
 
-    /// The codes of a tensor that is stored as E4M3 with f32 scales, one for every `cols` columns of a row or for what there is of
+    /// The codes of a tensor that is stored as E4M3 with f32 scales, one for every `cols` columns of a row or for the rest of
     /// them, and its scales; none if it is stored otherwise.
     ///
     /// # Errors
-    /// As [`Safetensors::floats`], but for elements that are not finite.
+    /// As [`Safetensors::floats`], except for elements that are not finite.
     pub fn e4m3_rows(&self, name: &str, shape: &[usize], cols: usize) -> Result<Option<(&[u8], Vec<f32>)>, Error> {
         let stored = self.find(name, shape, false)?;
         let Some((scale, block)) = self.scale_of(name, &stored)? else {

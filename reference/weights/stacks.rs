@@ -70,7 +70,7 @@ fn of_stack(name: &str) -> Option<(&str, &'static [&'static str])> {
     stem.ends_with(".experts").then_some((stem, parts))
 }
 
-/// The matrices within a stack of experts called `name`, of this shape, in order: the name of each, and its shape. None if it is no such
+/// The matrices within a stack of experts called `name`, of this shape, in order: the name of each, and its shape. None if it is not such a
 /// stack.
 pub(super) fn matrices(name: &str, shape: &[usize]) -> impl Iterator<Item = (String, [usize; 2])> {
     let stack = match (of_stack(name), shape) {

@@ -157,19 +157,25 @@ fn truncation_and_corruption_are_told_apart() {
     };
     let size = bytes.len();
     assert!(open(&bytes).is_ok());
-    fails(open(&[]), &["model.safetensors", "0 bytes are too few"]);
+    fails(open(&[]), &["model.safetensors", "truncated: 0 bytes, expected 8"]);
     fails(
         open(&bytes[..size - 3]),
-        &["truncated", &format!("{} bytes", size - 3), &format!("tells of {size}")],
+        &["tensor 'b': data_offsets [4, 8] are out of range, the file has 5 bytes of data: truncated?"],
     );
-    fails(open(&bytes[..20]), &["the header should have", "the file has 20"]);
-    fails(open(&[bytes.clone(), vec![0]].concat()), &["corrupt"]);
+    fails(
+        open(&bytes[..20]),
+        &["truncated: header of", "but only 12 bytes follow its length"],
+    );
+    fails(
+        open(&[bytes.clone(), vec![0]].concat()),
+        &["9 bytes of data, but the tensors end at 8"],
+    );
     let mut broken = bytes.clone();
     broken[9] = b'?';
-    fails(open(&broken), &["corrupt"]);
+    fails(open(&broken), &["bad header"]);
     let json = String::from_utf8_lossy(&bytes[8..size - 8]).replace("F32", "F31");
     let unknown = [&bytes[..8], json.as_bytes(), &bytes[size - 8..]].concat();
-    fails(open(&unknown), &["corrupt", "unknown variant `F31`"]);
+    fails(open(&unknown), &["bad header: tensor 'a': unknown variant `F31`"]);
 }
 
 /// Reads everything a folder with these bytes as its `model.safetensors` holds; what comes out does not matter.

@@ -230,7 +230,7 @@ impl<'a> Pair<'a> {
         self.folded(&finding, f64::INFINITY).unwrap_or(finding)
     }
 
-    /// A finding in place of another, if the matrix is right but for factors that differ from channel to channel, with at most `limit` dB
+    /// A finding in place of another, if the matrix is right except for factors that differ from channel to channel, with at most `limit` dB
     /// more noise than rounding gives.
     pub fn folded(&self, finding: &Finding, limit: f64) -> Option<Finding> {
         if self.folding != Folding::Unstated {

@@ -31,7 +31,7 @@ pub struct Scheme {
     pub bits: usize,
     /// The elements that share a scale.
     pub group: Option<Group>,
-    /// True if there are no zero points.
+    /// True without zero points.
     pub symmetric: Option<bool>,
     /// The names of the static scale of activations, one of which every matrix needs; none if activations have no static scale.
     pub inputs: Option<&'static [&'static str]>,

@@ -63,7 +63,7 @@ pub struct Matrix {
 /// The values that codes can have.
 #[derive(Debug)]
 pub enum Grid {
-    /// These, in ascending order.
+    /// A list in ascending order.
     Values(Vec<f32>),
     /// Integers of some bits, less the zero point of each group, or less half of their range.
     Integers {

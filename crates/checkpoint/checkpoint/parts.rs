@@ -76,7 +76,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// True if it has codes, which are no floating-point numbers, and scales.
+    /// True if it has scales, and codes of another type than floating-point numbers.
     pub fn is_whole(&self) -> bool {
         self.scale.is_some() && self.codes.is_some_and(|codes| !codes.is_floating())
     }

@@ -160,7 +160,7 @@ impl Convention {
         let base = tensor.name.strip_suffix(self.codes)?;
         let get = |ending: &str| file.get(&format!("{base}{ending}"));
         let (name, scale) = (format!("{base}{}", self.own), get(self.scale));
-        // A norm may have a weight and a scale: a tensor without an ending holds codes only if it is no float.
+        // A norm may have a weight and a scale: a tensor without an ending holds codes only if it is not a float.
         let codes = self.codes != self.own || !tensor.is_floating();
         let here = (scale.is_some() && codes) || (self.writer == "ulplab" && known(&name));
         here.then(|| {

@@ -16,7 +16,7 @@ fn worth_the_same(one: &Scale, other: &Scale) -> bool {
         (Scale::E8m0(_), Scale::E8m0(_)) => true,
         (Scale::F32(a), Scale::F32(b)) => a.stored == b.stored,
         (Scale::Half(a, x), Scale::Half(b, y)) => a == b && x.stored == y.stored,
-        // Beside a stored amax, the meaning of a block scale depends on the span of its rule.
+        // With a stored amax, the meaning of a block scale depends on the span of its rule.
         (Scale::E4m3(a), Scale::E4m3(b)) => a.stored == b.stored && (a.stored != Global::Amax || a.span == b.span),
         _ => one == other,
     }

@@ -325,7 +325,7 @@ impl Grid {
         self.count.0 * self.count.1
     }
 
-    /// True if there is no group, because the tensor is empty.
+    /// True if the tensor is empty, so that it has zero groups.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

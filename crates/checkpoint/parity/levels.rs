@@ -6,7 +6,7 @@ use ulplab_core::formats::{Format, Global, Scale};
 /// The meaning of the stored global scale for the maker of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Level {
-    /// The rule's own meaning, or there is no global scale.
+    /// The rule's own meaning, or a format without a global scale.
     AsStored,
     /// The meaning of another rule.
     As(Global),

@@ -12,7 +12,7 @@ pub struct Hits {
 enum Part {
     All,
     Range(usize, usize),
-    /// These residues of that modulus.
+    /// A modulus, and some of its residues.
     Every(usize, Vec<usize>),
     /// Indices without a pattern.
     Some(Vec<bool>),

@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
         Self { values, rotation: None }
     }
 
-    /// True if there are no values.
+    /// True without values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -352,7 +352,7 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Maker
     };
     let mut makers: Vec<(Maker, Level)> = formats.iter().flat_map(by_rule).collect();
     let declared = (StorageForm::default(), StorageForm::default());
-    // Codes that are all the same fit any maker that makes such codes: only the scales say which rule it was.
+    // Equal codes fit any maker that makes such codes: only the scales say which rule it was.
     let stored = |cell: &Cell| {
         let places = cell.at..cell.at + cell.len;
         places.map(|at| storage.code(problem, 0, at)).collect()
@@ -432,7 +432,7 @@ fn under(problem: &Problem, storage: &Storage, maker: &Maker, cells: &[Cell], or
     cells.iter().map(codes).collect()
 }
 
-/// True if nearly all codes are the same but for their signs.
+/// True if nearly all codes are the same except for their signs.
 fn is_flat(problem: &Problem, codes: &[Option<Vec<u16>>]) -> bool {
     let sign = 1 << (problem.format.element.bits - 1);
     let mut codes: Vec<u16> = codes.iter().flatten().flatten().map(|code| code & !sign).collect();

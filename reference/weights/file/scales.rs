@@ -90,7 +90,7 @@ impl Safetensors {
         Ok(Some((codes, scales, sizes)))
     }
 
-    /// Scales of a tensor that are there, each with the name that it is asked for by.
+    /// Scales of a tensor that are there, each with the name that models use.
     pub(super) fn scales(&self, name: &str) -> Vec<(String, Tensor<'_>)> {
         let names = possible_scales(name).into_iter();
         names

@@ -25,11 +25,11 @@ pub struct Check {
 /// The meaning of a finding for the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It may be right, and is to be looked at.
+    /// The checkpoint may be right, and a person should look.
     Warning,
-    /// It could not be judged, so that the checkpoint does not pass.
+    /// A part could not be judged, so that the checkpoint does not pass.
     NotJudged,
-    /// It is wrong.
+    /// The checkpoint is wrong.
     Error,
 }
 

@@ -48,7 +48,7 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
     let blocks = parts.scale.map(|tensor| (tensor, false));
     let others = parts.global.iter().chain(&parts.activations);
     for (tensor, no_zero) in blocks.into_iter().chain(others.map(|tensor| (*tensor, true))) {
-        // A zero point of activations is no scale.
+        // A zero point of activations is not a scale.
         if tensor.name.ends_with("_zero_point") {
             continue;
         }

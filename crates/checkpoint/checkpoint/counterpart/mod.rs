@@ -344,7 +344,7 @@ impl Counterpart<'_> {
         all.any(|rows| matches!(rows.held.values, Values::Quantized(_)))
     }
 
-    /// Matrix number `expert`, row by row; `None` if the arrangement is no other than the likely one.
+    /// Matrix number `expert`, row by row; `None` if the arrangement is the same as the likely one.
     pub fn matrix(&self, expert: usize, arrangement: Arrangement) -> Option<Vec<f32>> {
         let mut values = Vec::new();
         let mut other = arrangement == Arrangement::Likely;

@@ -12,9 +12,9 @@ pub struct Prefixes {
 /// The choice for one prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// It has no counterpart.
+    /// A prefix without a counterpart.
     None,
-    /// It has one.
+    /// A prefix with one counterpart.
     One(String),
     /// Several pairs of prefixes fit the same number of matrices; these.
     Open(String),

@@ -41,7 +41,7 @@ impl Codes<'_> {
                 Cause::Stale,
                 format!("made with the scale of {whose}"),
                 |codes, seen| {
-                    // Its own scale is no other block's.
+                    // Its own scale is not another block's.
                     let other = Some(group(seen.cell.group, across)).filter(|other| *other != seen.cell.group)?;
                     codes.under(seen, codes.view.scale(codes.problem, other))
                 },
