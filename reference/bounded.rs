@@ -2,13 +2,13 @@
 //! Numerical Algorithms*, §3.3). An operation passes on the bounds of its operands to all orders, and adds its own rounding
 //! ([`crate::errors`]).
 //!
-//! A sum s of n terms t adds the smaller of (n − 1)·u·Σ|t|, the bound in whatever order they are added, one by one, in lanes, in a
+//! A sum s of n terms t adds the smaller of (n − 1)·u·Σ|t|, the bound for any order of additions, one by one, in lanes, in a
 //! tree, or fused, and λ·u·√(n·(s² + Σt²)), which is likely ([`LAMBDA`]). The likely bound is that of Higham and Mary (*A New Approach to
 //! Probabilistic Rounding Error Analysis*, 2019), where s² + Σt² is the mean square of partial sums over all orders. It holds for each
 //! sum apart; errors that terms bring are added up, since terms may share them.
 //!
 //! A result below the normal range of f32 is given one subnormal step more: kernels keep subnormal numbers. An error that cannot be
-//! bounded, such as that of a quotient by what may be 0, is infinite or NaN: whoever judges by a bound must refuse one that is not finite.
+//! bounded, such as that of a quotient by what may be 0, is infinite or NaN: a judge must refuse one that is not finite.
 
 use crate::errors::{ErrorModel, LAMBDA, Number, U};
 
@@ -18,7 +18,7 @@ const STEP: f64 = f32::from_bits(1) as f64;
 /// A number, and the bound of the error of its computation in f32.
 pub type Bounded = Number<Bound>;
 
-/// What is known of the error of a number.
+/// Statistics of the error of a number.
 ///
 /// A sum is not rounded before it is used: it has the magnitudes of its terms, so that its bound does not depend on their order.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +29,7 @@ pub struct Bound {
     magnitude: f64,
     /// Sum of the squares of the terms, each as large as it may be.
     squares: f64,
-    /// Number of terms: 1 if it is no sum, 0 for 0.
+    /// Number of terms: 1 for a number that is not a sum, 0 for 0.
     terms: f64,
 }
 

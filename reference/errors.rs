@@ -24,7 +24,7 @@ use crate::real::vectorized;
 /// Half a unit in the last place of f32, relative: 2⁻²⁴.
 pub const U: f64 = 1.0 / (1 << 24) as f64;
 
-/// How many times the root of the sum of squared roundings is taken for a bound: one sum in 10¹³ passes it if roundings are
+/// Multiple of the root of the sum of squared roundings that is taken for a bound: one sum in 10¹³ passes it if roundings are
 /// independent (Hoeffding: 2·e^(−λ²/2)), and a tensor core, which truncates, is within it for fewer than 36,000 terms.
 pub const LAMBDA: f64 = 8.0;
 

@@ -21,7 +21,7 @@ pub static OPS: LazyLock<Vec<&dyn Op>> = LazyLock::new(|| {
     all
 });
 
-/// What puts launches together, of all operations that need it.
+/// Compositions of launches, of all operations that have one.
 pub static COMPOSITIONS: LazyLock<Vec<&Compositions>> = LazyLock::new(|| {
     let showcases = SHOWCASES.iter().map(|(_, compositions)| *compositions);
     [&DELTA_HANDOVER].into_iter().chain(showcases).collect()

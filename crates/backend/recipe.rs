@@ -33,15 +33,15 @@ pub struct Round {
     /// Rotate by a Hadamard matrix before rounding, and leave the tensor rotated.
     #[serde(default)]
     pub hadamard: bool,
-    /// How the heads of a token are stored: each is a row if it isn't said.
+    /// Storage of a token's heads: each is a row by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heads: Option<Heads>,
-    /// How the matrices of a recurrent state are stored: `kv` if it isn't said.
+    /// Layout of a recurrent state's matrices: `kv` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
 }
 
-/// Which numbers of a state's matrices are side by side, and so share a scale.
+/// Numbers of a state's matrices that are neighbours, and so share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
@@ -51,7 +51,7 @@ pub enum Layout {
     Vk,
 }
 
-/// How the heads of a token are stored.
+/// Storage of a token's heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Heads {
@@ -112,7 +112,7 @@ impl Ranges {
         Ok(Self(ranges.collect::<Result<_, _>>()?))
     }
 
-    /// These numbers, which rise.
+    /// Makes the set of these numbers, which rise.
     pub fn of(numbers: impl IntoIterator<Item = usize>) -> Self {
         let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
         for number in numbers {

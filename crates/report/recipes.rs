@@ -30,7 +30,7 @@ pub enum Group {
 pub enum Gate<'a> {
     /// All rules that bind it hold; controls are not counted.
     Pass(Rules<'a>),
-    /// These rules fail.
+    /// Some rules fail.
     Fail(Rules<'a>),
     /// None fails, but only this many are judged.
     NotJudged { judged: usize, all: usize },

@@ -80,7 +80,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar of `elements`, which appears after two seconds, unless it is `hidden` or standard error is no terminal.
+    /// Makes a bar of `elements`, which appears after two seconds, unless it is `hidden` or standard error is not a terminal.
     pub fn new(elements: usize, hidden: bool) -> Self {
         let template = "{bar:40} {percent:>3} %  {elapsed} (about {eta} left)  {msg}";
         let bar = bar(Some(elements), template, false);

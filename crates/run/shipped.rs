@@ -19,7 +19,7 @@ pub fn places() -> Vec<PathBuf> {
 
 /// [`places`] with all inputs as arguments: the current folder and those above it, the folder of the file that has the program,
 /// `share/ulplab` in the folders above that one, and the checkout that the program was built from, so that `cargo install
-/// --path .` leaves a program that runs anywhere. `bin/` is beside `share/`; a Python module is as far below it as Python puts
+/// --path .` leaves a program that runs anywhere. `bin/` is next to `share/`; a Python module is as far below it as Python puts
 /// modules.
 pub fn places_from(current: &Path, program: Option<&Path>, checkout: Option<&Path>) -> Vec<PathBuf> {
     let beside = program.and_then(Path::parent);

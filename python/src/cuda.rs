@@ -56,7 +56,7 @@ driver! {
     copy = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, *mut c_void);
 }
 
-/// The driver, if there is one: loaded when it is first asked for. `ULPLAB_CUDA_DRIVER` names another file than that of the
+/// Returns the driver, or `None` without one. The first call loads it. `ULPLAB_CUDA_DRIVER` names another file than that of the
 /// system.
 fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
@@ -245,7 +245,7 @@ impl Chunks {
         reader.wait(lane.stream)?;
         let size = self.size(from);
         self.read += size;
-        // SAFETY: the copy has ended, and the buffer is filled again only when the next chunk is asked for.
+        // SAFETY: the copy has ended, and the buffer is filled again only by the request of the next chunk.
         Ok(unsafe { std::slice::from_raw_parts(lane.buffer.cast(), size) })
     }
 }

@@ -50,7 +50,7 @@ const CAPSULES: [[&CStr; 2]; 2] = [
     [c"dltensor_versioned", c"used_dltensor_versioned"],
 ];
 
-/// The owner of a tensor's memory, which is released when the tensor is no longer used.
+/// The owner of a tensor's memory, which is released after the last use of the tensor.
 enum Owner {
     Old(NonNull<Managed>),
     Versioned(NonNull<ManagedVersioned>),

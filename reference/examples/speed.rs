@@ -1,4 +1,4 @@
-//! Times of the DeepSeek-V4 path with a trained model, and a check that a change of speed is no change of result.
+//! Times of the DeepSeek-V4 path with a trained model, and a check that a faster version gives the same bits.
 //!
 //! `cargo run --release -p ulplab-reference --example speed -- datasets/dsv4-mini [logits]`: times forward passes and decode steps;
 //! logits are saved to the file if it does not exist, and else compared to it.

@@ -90,7 +90,7 @@ impl<T: Real> KvCache<T> {
     /// `[tokens, query heads, value channels]`.
     ///
     /// # Panics
-    /// If query heads are no multiple of the cached ones.
+    /// If query heads are not a multiple of the cached ones.
     pub fn attend(&self, query: &Tensor<T>, scale: T, window: Option<usize>, sinks: Option<&[T]>) -> Tensor<T> {
         let [tokens, heads, dim] = query.shape[..] else {
             panic!("queries have shape {:?}", query.shape);

@@ -1,7 +1,7 @@
 //! Model paths: one folder here and one line in [`PATHS`] for each.
 //!
 //! A [`Path`] reads a configuration file to a [`Config`], which [`load`] makes a [`Model`] of with [`Weights`]; a model makes
-//! a [`State`] and runs [`Input`]s on it. All of these are objects, so that whoever runs models need not know which there
+//! a [`State`] and runs [`Input`]s on it. All of these are objects, so that code that runs models need not know which there
 //! are. What is special about a path is in its own module, with types of its own.
 //!
 //! # What a path may be
@@ -14,7 +14,7 @@
 //! | keys and values apart | two sites, [`Held::Key`](crate::sites::Held::Key) and [`Held::Value`](crate::sites::Held::Value) |
 //! | a cache that is a state, as of a delta rule | a site through which the state passes after each call, [`Growth::State`](crate::sites::Growth::State) |
 //! | weights that may be rounded | sites that are passed [at load](crate::sites::When::Load); a [`Loader`] passes them |
-//! | inputs that are no token ids | [`Input::Vectors`] |
+//! | inputs that are not token ids | [`Input::Vectors`] |
 //! | a state that begins with numbers | [`Config::start`] |
 
 #[macro_use]

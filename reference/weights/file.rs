@@ -71,8 +71,8 @@ impl Safetensors {
         }
     }
 
-    /// Says of how many rows and columns blocks with a scale are, as `weight_block_size` of a configuration does. Else it is known from
-    /// the shapes of the scales, which leaves it open for sizes that are no multiples.
+    /// Sets the rows and columns of blocks with a scale, as `weight_block_size` of a configuration does. The default is inferred
+    /// from the shapes of the scales, which is ambiguous for sizes that are not multiples.
     #[must_use]
     pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
         self.block = block;

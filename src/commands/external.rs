@@ -13,7 +13,7 @@ use ulplab_core::error::{Error, Exit, Result};
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct QueryArgs {
-    /// What `ulplab-query` takes; `ulplab query --help` shows it.
+    /// Arguments of `ulplab-query`; `ulplab query --help` lists them.
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<OsString>,
 }

@@ -112,7 +112,7 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Whose gates the shown verdicts come from. The report in the folder uses the run's own.
+/// Origin of the gates of the shown verdicts. The report in the folder uses the run's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gates {
     Own,

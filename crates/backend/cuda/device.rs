@@ -36,10 +36,10 @@ pub struct Device {
 
 /// Longest wait for memory that other processes have.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// The same where it is most of the card's: even processes that do nothing may leave too little, until they end. Eight of them had 7.8 GB
-/// of an H100's 80, which the largest case of `decode_step` did not find room beside.
+/// Patience when the request is most of the card's memory: even idle processes may leave too little, until they end. Eight of them
+/// had 7.8 GB of an H100's 80, which left no room for the largest case of `decode_step`.
 const LONG_PATIENCE: Duration = Duration::from_secs(900);
-/// Bytes that stay free beside what was asked for: of small allocations, and of what the driver rounds up.
+/// Bytes that stay free in addition to the request: for small allocations, and for the driver's rounding.
 const SPARE: usize = 1 << 30;
 /// Bytes of the largest allocation from the pool.
 const LARGEST_POOLED: usize = 64 << 20;
@@ -413,7 +413,7 @@ impl Device {
     /// Puts a launch into the stream.
     pub fn launch(&self, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
         let (mut values, given): (Vec<u64>, Vec<usize>) = arguments.iter().map(|argument| argument.value()).unzip();
-        // The driver would read whatever lies behind the last argument.
+        // The driver would read the bytes behind the last argument.
         if given != function.parameters {
             return Err(Error::Setup(format!(
                 "the kernel takes {} parameters, of {:?} bytes; `args` of the launch has {}, of {given:?} bytes",

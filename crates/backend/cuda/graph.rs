@@ -29,7 +29,7 @@ pub struct Graph<'a> {
     plan: Plan,
     /// False once a need is not met.
     takes: bool,
-    /// A name that is no size.
+    /// Name of an unknown size.
     unknown: RefCell<Option<String>>,
     /// A name that a composition takes for a size.
     missing: RefCell<Option<String>>,

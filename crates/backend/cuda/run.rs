@@ -84,7 +84,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Puts all launches into the stream, but for those that only keep values for the judgement.
+    /// Enqueues all launches except those that only keep values for the judgement.
     pub fn launch(&self) -> Result<()> {
         self.launch_on(&self.set, false)
     }

@@ -20,14 +20,14 @@ use ulplab_operations::ops::checks::rerun;
 use ulplab_operations::ops::guards::Checked;
 use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 
-/// How a program is run.
+/// Start of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// It is started for every run, with the paths of its inputs and of its outputs behind its arguments.
+    /// Once for every run, with the paths of its inputs and of its outputs behind its arguments.
     #[default]
     Once,
-    /// It is started once, and reads the paths of each run from its stdin.
+    /// Once for all runs: the program reads the paths of each run from its stdin.
     Serve,
 }
 

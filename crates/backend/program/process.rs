@@ -111,7 +111,7 @@ impl Process {
         }
     }
 
-    /// Kills the whole group. A group that is gone already is no error.
+    /// Kills the whole group. A group that has ended already is not an error.
     fn kill(&mut self) {
         if std::mem::replace(&mut self.killed, true) {
             return;

@@ -242,8 +242,9 @@ impl Rounding {
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
 
-    /// Bytes the recipe stores one row of a site in, of so many rows of a token; `None` where it is no storage format (one role only,
-    /// noise, some channels only). Of several formats for whole rows, which are applied in their order, the last one stores them.
+    /// Bytes the recipe stores one row of a site in, of so many rows of a token; `None` if it is not a storage format (one role
+    /// only, noise, some channels only). Of several formats for whole rows, which are applied in their order, the last one stores
+    /// them.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = self.turned(site);

@@ -21,7 +21,7 @@ impl Noise {
     /// Reads the keys `noise` and `gain` of a recipe.
     ///
     /// # Errors
-    /// A gain that is no size, or of no noise.
+    /// If a gain is not positive and finite, or given without noise.
     pub fn asked(noise: bool, gain: Option<f64>, seed: u64) -> Result<Option<Self>, Mistake> {
         match gain {
             Some(gain) if !(noise && gain.is_finite() && gain > 0.0) => {
@@ -35,8 +35,8 @@ impl Noise {
         }
     }
 
-    /// Replaces the errors of rows of `cols` numbers. Their draw depends on the seed, on `what` they are and on the exact numbers
-    /// themselves, so it is the same wherever and in whatever order they are rounded, and another for other numbers.
+    /// Replaces the errors of rows of `cols` numbers. Their draw depends on the seed, on `what` they are and on the exact numbers,
+    /// so it is the same for any place and order of rounding, and another for other numbers.
     fn replace(self, what: &str, exact: &[f32], rounded: &mut [f32], cols: usize) {
         if exact == rounded {
             return;

@@ -110,7 +110,7 @@ impl Checkpoint {
     /// Opens a folder with `config.json` and shards, or a file of tensors, whose configuration is then unknown.
     ///
     /// # Errors
-    /// There are no tensors, or a configuration that cannot be read.
+    /// If there are no tensors, or the configuration cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, flaws) = TensorFile::survey(path)?;
         Self::new(path, file, flaws)
@@ -119,7 +119,7 @@ impl Checkpoint {
     /// Opens the source of another checkpoint, all of whose files must be there.
     ///
     /// # Errors
-    /// There are no tensors, a file is missing or broken, or a configuration cannot be read.
+    /// If there are no tensors, a file is missing or broken, or the configuration cannot be read.
     pub fn source(path: &Path) -> Result<Self> {
         Self::new(path, TensorFile::open(path)?, Vec::new())
     }

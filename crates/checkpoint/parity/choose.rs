@@ -6,7 +6,7 @@ use super::{Cause, Example, Finding, Scope};
 pub const ENOUGH: f64 = 0.9;
 /// Shares that differ by less count as equal.
 const SAME: f64 = 0.004;
-/// The most explanations that are named besides the first.
+/// Most explanations that are named in addition to the first.
 const OTHERS: usize = 2;
 
 /// An explanation, tested on a sample of differences and of matches.

@@ -194,7 +194,7 @@ pub enum Rules {
     Own,
 }
 
-/// Options of a diagnosis, besides the format.
+/// Options of a diagnosis, in addition to the format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiagnosisOptions {
     /// The rules that are tried.

@@ -146,7 +146,7 @@ impl Shape {
     }
 }
 
-/// Rows and columns of tiles of codes that are tried, besides those of the format.
+/// Rows and columns of tiles of codes that are tried, in addition to those of the format.
 const TILES: [(usize, usize); 13] = [
     (8, 8),
     (8, 16),

@@ -84,8 +84,8 @@ fn scale_by<S: pulp::Simd, const N: usize>(
     blocks
 }
 
-/// The casts of common elements. Each gets loops of its own: a cast that is a type is a constant in them whatever the
-/// optimiser does around them.
+/// The casts of common elements. Each gets loops of its own: a cast that is a type is a constant in them, independent of the
+/// optimiser.
 const COMMON: [FloatCast; 5] = [E4M3_CAST, E5M2_CAST, E2M1_CAST, BF16_CAST, F16_CAST];
 
 /// The cast at that index of [`COMMON`].

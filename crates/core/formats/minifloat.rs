@@ -46,7 +46,7 @@ pub enum Overflow {
 /// The result for NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NanCode {
-    /// This code, whatever the sign.
+    /// One code for both signs.
     Code(u32),
     /// This code with the sign of the NaN.
     Signed(u32),

@@ -12,7 +12,7 @@ use super::nvfp4_select::{self, Domain, Error, Select};
 /// The f32 that is stored as the global scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Global {
-    /// There is no global scale.
+    /// Without a global scale.
     Absent,
     /// The largest magnitude of the tensor or row; the decoder computes the scale from it.
     Amax,

@@ -8,7 +8,7 @@ use super::words::{Pack, Unpack, dispatch};
 #[derive(Clone, Debug)]
 pub struct Placement {
     name: &'static str,
-    /// Number of matrices that are laid out alike, one after another; the other fields describe one of them.
+    /// Number of matrices with the same layout, one after another; the other fields describe one of them.
     experts: usize,
     rows: usize,
     /// Bytes of a row of the matrix.

@@ -130,7 +130,7 @@ struct Sizes {
     batch: usize,
     /// Queries of each sequence, or of all together if they lie one behind the other.
     queries: usize,
-    /// Where queries begin and end that lie one behind the other.
+    /// Offsets at which packed sequences of queries begin and end.
     starts: Option<Vec<usize>>,
     /// Pages of keys: one for each sequence if there is no table, one for all if they lie one behind the other.
     pages: usize,
@@ -189,7 +189,7 @@ impl Sizes {
         })
     }
 
-    /// How many queries a sequence has.
+    /// Number of queries a sequence has.
     fn count(&self, sequence: usize) -> usize {
         self.starts
             .as_ref()

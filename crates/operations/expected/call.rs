@@ -1,4 +1,4 @@
-//! What an operation is called with.
+//! Arguments of an operation.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -115,12 +115,12 @@ impl Call {
         other
     }
 
-    /// Whether something is given.
+    /// Returns whether something is given.
     pub fn has(&self, name: &str) -> bool {
         self.given.contains_key(name)
     }
 
-    /// Whether this fault is computed.
+    /// Returns whether this fault is computed.
     pub fn is(&self, fault: &str) -> bool {
         self.fault == Some(fault)
     }
@@ -198,7 +198,7 @@ impl Call {
         }
     }
 
-    /// Whether a number is not 0.
+    /// Returns whether a number is not 0.
     pub fn flag(&self, name: &str) -> bool {
         self.number(name) != 0.0
     }

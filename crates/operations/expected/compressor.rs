@@ -118,7 +118,7 @@ impl<'a> Step<'a> {
         self.rate * (1 + usize::from(self.overlap))
     }
 
-    /// The positions of rows that are no padding.
+    /// The positions of rows that are not padding.
     fn tokens(&self) -> impl Iterator<Item = (usize, usize)> {
         let tokens = self.call.tensor("position").data.iter().enumerate();
         tokens.filter(|(_, t)| **t >= 0.0).map(|(row, t)| (row, *t as usize))
@@ -178,7 +178,7 @@ impl<'a> Step<'a> {
         (entry.data, widening)
     }
 
-    /// How many times as wide the bounds of an entry are before it is normed, of the values and the gates of its windows.
+    /// Factor that widens the bounds of an entry before its norm, for the values and the gates of its windows.
     fn widening(&self, entry: &[Bounded], [values, gates]: [&Numbers<Bounded>; 2]) -> f64 {
         let entry: Vec<f64> = entry.iter().map(|x| x.value()).collect();
         let channel = |at: usize| {

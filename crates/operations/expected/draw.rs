@@ -49,7 +49,7 @@ pub struct Drawn {
     pub shape: Vec<usize>,
     /// Its elements, row-major.
     pub data: Vec<f64>,
-    /// Whether it holds whole numbers: positions, lengths, tables.
+    /// True if it holds whole numbers: positions, lengths, tables.
     pub whole: bool,
 }
 
@@ -106,12 +106,12 @@ impl<'a> Draw<'a> {
         sizes.try_into().expect("as many sizes as letters")
     }
 
-    /// Whether a word has a value that is not its first.
+    /// Returns whether a word has a value that is not its first.
     pub fn is(&self, name: &str, value: &str) -> bool {
         (self.word)(name).is_some_and(|word| word == value)
     }
 
-    /// Whether a tensor that may be left out is given.
+    /// Returns whether a tensor that may be left out is given.
     pub fn has(&self, name: &str) -> bool {
         self.is(name, GIVEN)
     }

@@ -28,7 +28,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Those of `terms` terms: all of a few hundred, else multiples of the golden ratio, which no pattern meets.
+    /// Lists the phases of `terms` terms: all of a few hundred, else multiples of the golden ratio, which no pattern meets.
     pub fn of(terms: usize) -> Self {
         const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
         let places = if terms <= FEW {
@@ -164,7 +164,7 @@ impl Seen {
     }
 }
 
-/// Which of several numbers are equal: what is computed of them has equal roundings.
+/// Groups of equal numbers: results computed from equal numbers have equal roundings.
 #[derive(Clone, Debug)]
 pub struct Equal {
     /// The group of each number; empty if there are too few to matter, or all differ.

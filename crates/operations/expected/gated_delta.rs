@@ -139,7 +139,7 @@ impl Sizes {
     }
 }
 
-/// What a token gives to a value head.
+/// Inputs of a token for one value head.
 struct Token {
     /// q, normalised and scaled, and k.
     q: Vec<f64>,

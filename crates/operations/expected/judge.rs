@@ -11,15 +11,15 @@ use ulplab_core::close::{Allowed, Comparison, Widen, compare};
 /// An output that was compared with what is expected.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// What is expected.
+    /// Expected output.
     pub expected: Output,
-    /// How far each element may be from it.
+    /// Bound of each element's error.
     pub bounds: Vec<f64>,
     /// The result.
     pub comparison: Comparison,
-    /// What it looks like if elements are outside: the most telling first.
+    /// Faults that explain the elements outside, the most telling first.
     pub like: Vec<Likeness>,
-    /// What the errors have all together that a right kernel's do not have ([`Output::spread`]).
+    /// Properties of all errors together that a right kernel's errors do not have ([`Output::spread`]).
     pub together: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub struct Judged {
 pub struct Likeness {
     /// In words.
     pub what: String,
-    /// How many elements are outside if that is expected.
+    /// Number of elements are outside if that is expected.
     pub outside: usize,
     /// No fault of the operation, with the same numbers and a wider bound: elements are inside by the bound alone.
     pub wider: bool,
@@ -37,7 +37,7 @@ pub struct Likeness {
 /// Why outputs are not compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refused {
-    /// What is given does not fit together.
+    /// The arguments do not fit together.
     Call(String),
     /// The output has another shape than the operation gives.
     Shape(String),
@@ -49,7 +49,7 @@ const STILL_OUTSIDE: f64 = 0.02;
 /// Compares one output of a call with what is expected: the one called `name`, or the first.
 ///
 /// # Errors
-/// What was given does not fit together, there is no such output, or the shape is another one.
+/// If the arguments do not fit together, the output is unknown, or its shape differs.
 pub fn judge<G: Widen<Quick = f64>>(
     call: &Call,
     name: Option<&str>,

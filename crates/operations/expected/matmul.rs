@@ -141,7 +141,7 @@ impl Sizes {
         })
     }
 
-    /// Where b begins that a batch of a is multiplied by.
+    /// Offset in b of the matrix that a batch of a is multiplied by.
     fn b_of(self, batch: usize) -> usize {
         if self.b_batched { batch * self.k * self.n } else { 0 }
     }
@@ -191,16 +191,16 @@ impl Sizes {
     }
 }
 
-/// How many partial sums of each element are looked at.
+/// Number of partial sums of each element are looked at.
 const PARTS: usize = 8;
 
 /// The terms of each element that show how it rounds.
 struct Sample {
     places: Places,
-    /// Of each row of a, and of each column of b, the elements at these places.
+    /// Elements at these places, for each row of a and for each column of b.
     rows: Vec<[f64; 2]>,
     columns: Vec<[f64; 2]>,
-    /// Which rows and columns have digits that look random.
+    /// Rows and columns whose digits look random.
     irregular: [Vec<bool>; 2],
 }
 
@@ -235,7 +235,7 @@ impl Sample {
         }
     }
 
-    /// How many roundings of an element move together.
+    /// Number of roundings of an element move together.
     fn multiplicity(&self, sizes: Sizes, at: usize, terms: &Terms, scratch: &mut Vec<u64>) -> f64 {
         let count = self.places.pairs().len();
         let (row, column) = (at / sizes.n, at % sizes.n);

@@ -36,9 +36,9 @@ pub struct Elements<'a> {
     pub got: &'a [f64],
     /// The expected numbers.
     pub value: &'a [f64],
-    /// How far each may be off before it is rounded to the stored type.
+    /// Error of each element before it is rounded to the stored type.
     pub error: &'a [f64],
-    /// How far each may be off.
+    /// Bound of each element's error.
     pub bound: &'a [f64],
     /// Elements of a row, at least one.
     pub cols: usize,
@@ -84,7 +84,7 @@ struct Either {
 }
 
 impl MeanErrors {
-    /// Those of an output that is stored in a type, by a kernel that adds with the unit roundoff `u`.
+    /// Makes the mean errors of an output that is stored in a type, by a kernel that adds with the unit roundoff `u`.
     pub fn new(rows: &Rows, of: &Elements, dtype: Dtype, u: f64) -> Self {
         let mut all = Self::default();
         let (mut lean, mut most, mut magnitude) = (0.0, 0.0, 0.0);

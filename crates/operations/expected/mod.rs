@@ -92,7 +92,7 @@ pub struct Operation {
     pub doc: &'static str,
     /// Tensors and numbers that it takes.
     pub takes: &'static [Takes],
-    /// What kernels compute by mistake.
+    /// Faults that kernels have.
     pub faults: &'static [Fault],
     /// Cases with drawn inputs, on which other programs are judged; none of an operation that has kernels and cases of its own.
     pub cases: Option<&'static draw::Cases>,
@@ -109,7 +109,7 @@ pub struct Rows {
     pub inputs: &'static [&'static str],
     /// True if the first dimension counts rows; else all dimensions but the last do.
     pub first_dimension: bool,
-    /// How far exponentials lean in one direction over the values of a row, in units of roundoff.
+    /// Lean of the exponentials' errors in one direction over the values of a row, in units of roundoff.
     pub leaning: fn(&[f64]) -> f64,
 }
 
@@ -117,13 +117,13 @@ pub struct Rows {
 pub struct Takes {
     /// Its name in calls.
     pub name: &'static str,
-    /// What it is.
+    /// Kind of the argument.
     pub kind: Kind,
     /// Its shape or meaning, in a line.
     pub doc: &'static str,
 }
 
-/// What an operation takes, a row each: name, kind and description.
+/// Arguments of an operation, a row each: name, kind and description.
 macro_rules! takes {
     ($($name:ident $kind:ident $(($value:expr))?: $doc:literal;)*) => {
         &[$($crate::expected::Takes {
@@ -152,9 +152,9 @@ pub enum Kind {
 pub struct Fault {
     /// Its name, e.g. `no_variance`.
     pub name: &'static str,
-    /// What is wrong, as words that follow "looks like".
+    /// Description of the fault, as words that follow "looks like".
     pub doc: &'static str,
-    /// What must be given for it to change anything, if that is something that may be left out.
+    /// Optional argument without which the fault changes nothing.
     pub needs: Option<&'static str>,
     /// The change of a call with which the right operation gives what the fault gives; none if the operation itself computes it.
     pub change: Option<fn(&mut Call)>,
@@ -184,15 +184,16 @@ pub struct Output {
     pub shape: Vec<usize>,
     /// Its elements, row-major.
     pub value: Vec<f64>,
-    /// How far each may be from what a right kernel computes, before it is rounded to the type that is stored.
+    /// Error of each element of a right kernel, before it is rounded to the stored type.
     pub error: Vec<f64>,
-    /// Standard deviations of the part of each error that comes from independent roundings and dominates it; none if there is no such part.
+    /// Standard deviations of the part of each error that comes from independent roundings and dominates it; empty without such a
+    /// part.
     pub spread: Vec<f64>,
     /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
     pub others: Vec<Other>,
     /// Elements that are chosen from several numbers.
     pub choices: Vec<Choice>,
-    /// Whether it must be equal: to the bit, but for those of NaN.
+    /// True if the elements must be equal: to the bit, except for NaN payloads.
     pub exact: bool,
 }
 
@@ -203,7 +204,7 @@ pub struct Other {
     pub start: usize,
     /// The elements from there.
     pub value: Vec<f64>,
-    /// How far each may be off.
+    /// Error of each element.
     pub error: Vec<f64>,
 }
 
@@ -212,9 +213,9 @@ pub struct Other {
 pub struct Choice {
     /// The first element.
     pub start: usize,
-    /// How many there are.
+    /// Number of elements.
     pub len: usize,
-    /// What they are chosen from, in ascending order.
+    /// Values that they are chosen from, in ascending order.
     pub of: Vec<f64>,
 }
 
@@ -263,7 +264,7 @@ impl Output {
         }
     }
 
-    /// How far each element that is stored in a type may be from its value.
+    /// Bounds of the errors of all elements, stored in a type.
     pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
         if self.exact {
             return vec![0.0; self.value.len()];
@@ -282,8 +283,8 @@ fn allowed(value: f64, error: f64) -> f64 {
     }
 }
 
-/// How far an element that is stored in a type may be from its value. Numbers below the normal ones of f32 may be flushed to zero,
-/// as fast exponentials and compilers do.
+/// Bound of the error of an element that is stored in a type. Numbers below the normal ones of f32 may be flushed to zero, as fast
+/// exponentials and compilers do.
 pub fn bound(dtype: Dtype, value: f64, error: f64) -> f64 {
     error + half_spacing(dtype, value.abs() + error) + f64::from(f32::MIN_POSITIVE)
 }

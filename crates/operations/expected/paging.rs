@@ -1,5 +1,5 @@
-//! Where the keys and values of each sequence lie: in a row of their own, one sequence behind the other, or in the pages of a cache that a
-//! table names.
+//! Storage of the keys and values of each sequence: in a row of their own, packed one sequence behind the other, or in the pages of
+//! a cache that a table names.
 
 use super::Call;
 
@@ -12,7 +12,7 @@ pub struct Keys<'a> {
     pages: usize,
     /// Pages of every sequence, with the number of columns.
     table: Option<(&'a [f64], usize)>,
-    /// Where each sequence begins, if they lie one behind the other, and where the last ends.
+    /// Offsets at which packed sequences begin, and the end of the last.
     starts: Option<Vec<usize>>,
     /// Tokens that there is room for in each sequence.
     room: usize,
@@ -20,10 +20,10 @@ pub struct Keys<'a> {
     lengths: Vec<usize>,
 }
 
-/// Where sequences of so many tokens in all begin, and where the last ends; none if the call does not say.
+/// Offsets at which sequences of so many tokens in all begin, and the end of the last; none if the call does not say.
 ///
 /// # Errors
-/// Numbers that do not begin with 0, ascend, and end with the number of tokens.
+/// If the numbers do not begin with 0, ascend, and end with the number of tokens.
 pub fn starts(call: &Call, name: &str, tokens: usize) -> Result<Option<Vec<usize>>, String> {
     let Some(given) = call.optional(name) else {
         return Ok(None);
@@ -115,7 +115,7 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// How many keys a sequence has, as its queries' places are counted from.
+    /// Number of keys a sequence has, as its queries' places are counted from.
     pub fn length(&self, sequence: usize, queries: usize) -> usize {
         match self.call.fault {
             Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
@@ -125,7 +125,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// How many of `length` keys are read.
+    /// Number of of `length` keys are read.
     pub fn read(&self, length: usize) -> usize {
         match self.call.fault {
             Some("last_key_missing") => length.saturating_sub(1),

@@ -1,4 +1,4 @@
-//! Which experts a token goes to, and with what weights.
+//! Experts of a token, and their weights.
 //!
 //! Scores are the softmax, the sigmoid or the square root of the softplus of the logits; the k largest of score + bias are chosen, of all
 //! experts or of those of a few groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are
@@ -17,7 +17,7 @@ use super::near::Near;
 /// The number of choices of a token that are tried, the most likely first. If there are more, what fits none of them is not judged.
 pub const MOST_CHOICES: usize = 64;
 
-/// How a token's experts are chosen.
+/// Selection rule of a token's experts.
 #[derive(Clone, Copy, Debug)]
 pub struct Router {
     /// Experts that there are.
@@ -100,8 +100,8 @@ impl Router {
             .collect()
     }
 
-    /// The groups that a token's experts may be of, every choice that errors allow: those whose two best experts, or whose best if
-    /// there is no bias, have the largest scores.
+    /// Lists every choice of groups that errors allow for a token: the groups whose two best experts, or whose best without a bias,
+    /// have the largest scores.
     fn groups(&self, call: &Call, deciding: &[(f64, f64)]) -> Vec<Vec<usize>> {
         if self.chosen_groups == self.groups {
             return vec![(0..self.groups).collect()];

@@ -17,14 +17,14 @@ pub struct Operand {
     pub shape: Vec<usize>,
     /// The numbers, with scales multiplied.
     pub data: Vec<f64>,
-    /// How many elements along K share a scale, if there are scales.
+    /// Number of elements along K share a scale, if scales.
     pub block: Option<usize>,
 }
 
 /// A grid of scales over the last two dimensions.
 struct Scales<'a> {
     data: &'a [f64],
-    /// Whether there is a grid for every matrix, not one for all.
+    /// True if there is a grid for every matrix, not one for all.
     batched: bool,
     /// Blocks along the outer dimension (rows of a, columns of b) and along K.
     counts: [usize; 2],
@@ -50,7 +50,7 @@ impl Scales<'_> {
     }
 }
 
-/// Which scale is read.
+/// Scale that a product reads.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Right,
@@ -60,8 +60,8 @@ enum How {
     Other,
 }
 
-/// How many elements may share a scale if `count` scales are there for `size` of them: all; or as many as `stated`, if it is not 0; or
-/// a power of two, where the last block may be cut off, and equal parts.
+/// Number of elements that may share a scale if `count` scales are given for `size` of them: all; or as many as `stated`, unless it
+/// is 0; or a power of two, where the last block may be cut off, and equal parts.
 fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     if count == 1 {
         return vec![size.max(1)];
@@ -154,7 +154,7 @@ fn e2m1(code: u8) -> f64 {
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Whether K is the last dimension of an operand.
+/// Returns whether K is the last dimension of an operand.
 fn k_last(call: &Call, name: &str) -> bool {
     name == "a" || call.word("b_rows") == "n"
 }
@@ -227,7 +227,7 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
     }))
 }
 
-/// How far a sum of scaled terms may be off by its scales, which are shared by blocks of `block` terms.
+/// Error of a sum of scaled terms by its scales, which are shared by blocks of `block` terms.
 pub fn error(terms: &Terms, block: usize, u: f64) -> f64 {
     let shared = if (block as f64) < terms.count {
         block as f64

@@ -75,7 +75,7 @@ impl<'a> Shapes<'a> {
             .map(|(_, size)| *size)
     }
 
-    /// These sizes and those of a tensor, if it has a shape of these dimensions.
+    /// Extends these sizes by those of a tensor, if it has a shape of these dimensions.
     fn with(&self, dims: &[&'static str], tensor: &'a Tensor) -> Option<Self> {
         let mut all = self.clone();
         let mut own = &tensor.shape[..];

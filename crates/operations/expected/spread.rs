@@ -15,7 +15,8 @@ use ulplab_core::error::counted;
 /// The fewest elements that are judged together.
 const FEWEST: usize = 1000;
 
-/// What a right kernel's errors do not have, in words; nothing if all is as it should be, or if elements are too few to say.
+/// Describes properties of the errors that a right kernel's errors do not have; empty if there are none, or too few elements to
+/// say.
 pub(crate) fn found<G: Widen<Quick = f64>>(expected: &Output, got: &[G], dtype: Dtype) -> Vec<String> {
     let cols = expected.shape.last().copied().unwrap_or(1).max(1);
     let (mut count, mut square, mut gain) = (0usize, 0.0, 0.0);

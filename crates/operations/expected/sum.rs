@@ -1,13 +1,13 @@
-//! How far a sum that is computed in a type of few digits may be from the exact one.
+//! Bound of the error of a sum that is computed in a type of few digits.
 
 use reference::LAMBDA;
 
 use super::drift::{FEW, Places};
 
-/// What is known of the terms of a sum, and of how it rounds.
+/// Statistics of the terms of a sum, and of its roundings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
-    /// How many there are.
+    /// Number of terms.
     pub count: f64,
     /// Their sum.
     pub sum: f64,
@@ -17,7 +17,7 @@ pub struct Terms {
     pub squares: f64,
     /// Mean square of the partial sums, in the order of the terms.
     pub partial: f64,
-    /// How many roundings move together.
+    /// Number of roundings move together.
     pub multiplicity: f64,
     /// Unit roundoff of the type that they are added in.
     pub u: f64,
@@ -89,7 +89,7 @@ impl Terms {
         (self.sum * self.sum + self.squares).max(self.partial).sqrt()
     }
 
-    /// How far the sum of rounded products may be off, in any order: the smaller of two bounds.
+    /// Bound of the error of the sum of rounded products, in any order: the smaller of two bounds.
     ///
     /// The worst case is n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*, §4.2).
     ///
@@ -116,7 +116,7 @@ impl Terms {
         self.count * (self.sum * self.sum + self.squares).max(self.partial / 3.0)
     }
 
-    /// How many times as large the error is as that of independent roundings: √(M/6), and no more than n·u exceeds λ·u·√n.
+    /// Ratio of the error to that of independent roundings: √(M/6), so that n·u does not exceed λ·u·√n.
     fn widening(&self) -> f64 {
         let most = self.count / (LAMBDA * LAMBDA);
         f64::min(self.multiplicity / 6.0, most).max(1.0).sqrt()
@@ -128,8 +128,8 @@ impl Terms {
     }
 }
 
-/// How many times as wide a bound must be if sums of these terms are part of it and are taken there as if their roundings were
-/// independent, as by [`reference::Bounded`].
+/// Factor that widens a bound if sums of these terms are part of it and their roundings were taken as independent, as by
+/// [`reference::Bounded`].
 pub fn widening(sums: impl Iterator<Item = Terms>) -> f64 {
     sums.map(|terms| terms.widening()).fold(1.0, f64::max)
 }

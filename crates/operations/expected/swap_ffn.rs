@@ -270,13 +270,13 @@ struct Follow {
     banks: Dtype,
     /// The kernel's codes of this event, if they are given.
     codes: Option<Vec<u8>>,
-    /// What the FFN's gate was before silu.
+    /// The FFN's gate before silu.
     gate: Vec<Varied>,
     /// For each decision of all events, whether the gate may go either way, and the lanes that may be taken.
     open: Vec<(bool, Vec<bool>)>,
-    /// How many times as wide bounds are, as sums of squares need ([`widening`]).
+    /// Factor that widens bounds, as sums of squares need ([`widening`]).
     widening: f64,
-    /// What was decided of gates and lanes.
+    /// Decisions on gates and lanes.
     decided: [Vec<i32>; 2],
 }
 

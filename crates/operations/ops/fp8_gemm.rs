@@ -74,7 +74,7 @@ fn of_type(out: &'static str) -> Vec<Case> {
         [128, 384, 1536],
         // More tiles than multiprocessors, a last tile of its own, and rows of y without alignment.
         [3, 4300, 1040],
-        // The number of tiles for each multiprocessor is no multiple of four, so that few begin with new scales.
+        // The number of tiles for each multiprocessor is not a multiple of four, so that few begin with new scales.
         [2, 9600, 160],
         // Wider than any ring of stages; the second also has a partial last block.
         [1, 70, 16384],

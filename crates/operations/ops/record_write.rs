@@ -189,7 +189,7 @@ impl Normed<'_> {
             .map(|(x, w)| f64::from(*x) * scale * f64::from(*w))
             .collect();
         let set = |range: &mut Range, y: f64, bound: f64| {
-            // Below the normal numbers of f32, errors are no longer relative.
+            // Below the normal numbers of f32, errors are not relative any more.
             let bound = bound + 2f64.powi(-146);
             let (low, high) = (half(y - bound), half(y + bound));
             // A zero may have either sign.

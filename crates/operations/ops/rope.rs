@@ -1,8 +1,8 @@
 //! Rotary position embedding, interleaved, on the last R channels of every head, in place; and its inverse.
 //!
 //! Pair i consists of the channels (D−R+2i, D−R+2i+1). The cosines and sines of every token are inputs, so any positions
-//! can be tested. The arithmetic is that of f32: two products and their sum, and the result is rounded once more if it is stored as
-//! bf16. One of the two products may be fused with the sum, as compilers do unless they are told not to. So each output has at most
+//! can be tested. The arithmetic is that of f32: two products and their sum, and the result is rounded again if it is stored as
+//! bf16. One of the two products may be fused with the sum, as compilers do by default. So each output has at most
 //! three values, and must have the bits of one of them.
 
 use half::bf16;

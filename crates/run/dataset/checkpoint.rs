@@ -27,7 +27,7 @@ impl Checkpoint {
         Self::open_without(folder, &[])
     }
 
-    /// Does the same without keys of the configuration that are said to change nothing.
+    /// Does the same without keys of the configuration that the caller declares inert.
     pub fn open_without(folder: &Path, inert: &[String]) -> Result<Self> {
         let file = folder.join("config.json");
         let wrong = |message: String| Error::config(&file, message);

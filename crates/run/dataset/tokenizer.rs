@@ -38,7 +38,7 @@ impl Tokenizer {
     /// The tokenizer of a checkpoint whose ids are below `vocabulary`.
     ///
     /// # Errors
-    /// There is no `tokenizer.json` and ids are no bytes; it cannot be read; it has an id that the model does not have.
+    /// If `tokenizer.json` is missing and ids are not bytes, if it cannot be read, or if it has an id that the model does not have.
     pub fn open(folder: &Path, vocabulary: usize) -> Result<Self> {
         let path = folder.join(FILE);
         if !path.is_file() {
@@ -90,7 +90,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text that ids add to that of the ids before them. Bytes that are no character yet are shown as U+FFFD.
+    /// Returns the text that ids add to that of the ids before them. Bytes that are not a character yet are shown as U+FFFD.
     ///
     /// # Errors
     /// The tokenizer refuses the ids.
@@ -171,7 +171,7 @@ impl Tokenizer {
             let encoded = Encoded::new(path, trained, &piece.text)?;
             match encoded.ids.len().checked_sub(tokens + SLACK) {
                 Some(first) => return Ok((start + piece.skipped + encoded.offsets[first].0 + 1) as u64),
-                // Whether it is long enough at all is said where it is read.
+                // The reader checks the length itself.
                 None if start == 0 => return Ok(1),
                 None => len *= 2,
             }

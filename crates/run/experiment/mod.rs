@@ -146,7 +146,7 @@ impl Rule {
     }
 }
 
-/// How the values of the windows become one.
+/// Statistic that makes one value of the windows' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Statistic {

@@ -118,7 +118,7 @@ impl<'a> Binding<'a> {
             // Windows that came later may say otherwise.
             Decision::Right if self.left_out == 0 && bound.admits(found.mean) => Status::Pass,
             Decision::Wrong => Status::Fail,
-            // An infinite value is no evidence, but it may be a failure.
+            // An infinite value is not evidence, but it may be a failure.
             Decision::Undecided if !bound.admits(found.mean) && found.mean.is_infinite() => Status::Fail,
             // Windows that were picked are not those that were drawn.
             Decision::Right | Decision::Undecided => Status::NotJudged,
@@ -278,7 +278,7 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
     )
 }
 
-/// A value that stands next to what is required of it ([`Bound::beside`]).
+/// A value next to its bound ([`Bound::beside`]).
 pub fn beside(require: &str, text: String, value: f64) -> String {
     match require.parse::<Bound>() {
         Ok(bound) => bound.beside(text, value),

@@ -8,7 +8,7 @@ use ulplab_core::record::Phase;
 
 /// Below this a p-value, adjusted for the number of recipes, shows a difference; limits of 95 % on both sides leave as much.
 const LEVEL: f64 = 0.1;
-/// Flips that are spread over windows less evenly than this p-value allows are no independent ones.
+/// Flips that are spread over windows less evenly than this p-value allows are not independent.
 const CLUSTERED: f64 = 0.01;
 
 /// Paired tests of one recipe against what it is compared with.
@@ -24,7 +24,7 @@ pub struct Paired<'a> {
     pub flips: Flips,
     /// McNemar's exact test of the flips; NaN if they cluster in windows, so that they are not independent.
     pub p: f64,
-    /// That, adjusted for all recipes of the phase (Holm).
+    /// The same, adjusted for all recipes of the phase (Holm).
     pub adjusted: f64,
     /// Mean share of positions that are lost, less those gained.
     pub net_lost: f64,

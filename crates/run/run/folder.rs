@@ -59,8 +59,8 @@ impl Folder {
     /// Begins a run in a folder, or, if `join`, continues the same run if the folder has it already. Any number of processes
     /// may do so at once: one of them writes `run.json`. The returned manifest is the valid one.
     ///
-    /// Files of a process that was killed before it wrote `run.json` are no obstacle, and neither is another run that ended before
-    /// anything was measured; any other file in a folder without a run is one.
+    /// Files of a process that was killed before it wrote `run.json` do not matter, and neither does another run that ended before
+    /// anything was measured; any other file in a folder without a run is an error.
     pub fn enter(path: &Path, manifest: &Manifest, join: bool) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
         if unbegun(path, manifest, join)? {
@@ -202,7 +202,7 @@ impl Folder {
         Ok(ids.filter(|id| !present.contains(OsStr::new(&file_name(id)))).collect())
     }
 
-    /// The first file among the cells that is no cell of the run.
+    /// The first file among the cells that is not a cell of the run.
     pub fn stranger(&self, manifest: &Manifest) -> Result<Option<PathBuf>> {
         let cells = self.path.join(CELLS);
         let known: HashSet<String> = manifest.cells.iter().map(|id| file_name(id)).collect();

@@ -21,7 +21,7 @@ pub fn of(experiment: &str) -> PathBuf {
     Path::new(HOME).join(experiment)
 }
 
-/// A name as one of a folder: lower case, with `-` for what is no letter, digit or `_`.
+/// A name as one of a folder: lower case, with `-` for characters other than letters, digits and `_`.
 pub fn slug(name: &str) -> String {
     let other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     name.to_lowercase().replace(other, "-")
@@ -47,8 +47,8 @@ pub fn newest(home: &Path) -> Result<PathBuf> {
         .ok_or_else(nothing)
 }
 
-/// The latest run in `runs/*` or `runs/*/*` but for those of calibrations, which nobody asked to judge. A run without a starting time is an
-/// error, because it may be the newest.
+/// The latest run in `runs/*` or `runs/*/*`, except those of calibrations, which are not meant to be judged. A run without a
+/// starting time is an error, because it may be the newest.
 pub fn newest_of_all() -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Head {

@@ -125,7 +125,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// `complete`: every selected cell was measured. `whole`: every planned cell was selected. A control that holds shows that a
-    /// measurement can fail; it judges nothing, so it is no pass.
+    /// measurement can fail; it judges nothing, so it is not a pass.
     pub fn from_verdicts(verdicts: &[Verdict], complete: bool, whole: bool) -> Self {
         let judges = |verdict: &&Verdict| !(verdict.rule.control && verdict.passes());
         let statuses: Vec<Status> = verdicts.iter().filter(judges).map(|verdict| verdict.status).collect();

@@ -14,7 +14,7 @@ pub use median::{half_interval, outside};
 pub use sequential::{Decision, Evidence, decide};
 pub use tail::{LEAST_EXCESSES, Scale, Threshold, threshold};
 
-/// Confidence of every limit, and of what is said of a rate.
+/// Confidence of every limit, and of every statement about a rate.
 pub const CONFIDENCE: f64 = 0.95;
 
 /// Adjusts p-values of several tests so that the probability of any false rejection is at most the level at which they are compared,

@@ -22,8 +22,8 @@ pub fn all(windows: &[Window]) -> Flips {
     windows.iter().map(|window| window.flips).sum()
 }
 
-/// Limits of lost less gained, where predictions flip independently: each share has limits (Clopper and Pearson 1934) with half of the
-/// error, so their difference holds with [`CONFIDENCE`], whatever the two have to do with each other.
+/// Limits of lost less gained, where predictions flip independently: each share has limits (Clopper and Pearson 1934) with half of
+/// the error, so their difference holds with [`CONFIDENCE`] for any dependence between the two.
 pub fn limits(windows: &[Window]) -> Limits {
     let n: u64 = windows.iter().map(|window| window.predictions).sum();
     let Flips { lost, gained } = all(windows);

@@ -38,7 +38,7 @@ impl Evidence {
 /// Rare flips are not spread symmetrically. Where the values are those of `windows` with flips, bets on each prediction have to decide,
 /// too: the evidence is the lesser of the two.
 ///
-/// A value that is not finite decides nothing, and so does whatever follows it.
+/// A value that is not finite decides nothing, and neither does any value after it.
 pub fn decide(values: &[f64], windows: &[net::Window], bound: f64, lower: bool) -> (Decision, usize, Evidence) {
     let (mut of_values, mut bets) = ([0.0_f64; 2], net::Bets::new(bound));
     let (mut sum, mut squares) = (0.0, 0.0);

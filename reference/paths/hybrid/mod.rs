@@ -3,7 +3,7 @@
 //!
 //! The maths is that of `transformers`, whose tensor names and configuration files are used; [`FAMILIES`] lists what the families
 //! differ in. Layers of full attention and feed-forward layers are those of [`gqa`](super::gqa), under the same names of sites;
-//! attention has a gate at its output, and experts have a shared one beside them. What follows is of Qwen's families; [`kimi`] says
+//! attention has a gate at its output, and experts have a shared one next to them. What follows is of Qwen's families; [`kimi`] says
 //! what differs in the other.
 //!
 //! Norms are zero-centred, x̂ · (1 + w); the sum is made when a model is loaded. Weights that a checkpoint has in one tensor, queries

@@ -101,7 +101,7 @@ impl<T: Real> Model<T> {
     /// Those of `weights`.
     ///
     /// # Panics
-    /// When the configuration was not checked, and when a tensor has another number of elements than was asked for;
+    /// When the configuration was not checked, and when a tensor has an unexpected number of elements;
     /// [`load`](super::load) gives errors for these.
     pub fn load<W: Weights>(config: Config, weights: &mut W, numerics: &mut dyn Numerics<T>) -> Result<Self, W::Error> {
         let mut kept = Kept { weights, error: None };

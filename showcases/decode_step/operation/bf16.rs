@@ -40,7 +40,8 @@ const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, give
 /// A format of experts' weights has a scale for so many columns.
 const BLOCK: usize = 32;
 
-/// Buffers that are kept besides sites: name, type, and columns of a row; all but the last `[S, layers, B, ..]`, and that `[S, B, ..]`.
+/// Buffers that are kept in addition to sites: name, type, and columns of a row; all except the last `[S, layers, B, ..]`, and that
+/// `[S, B, ..]`.
 type KeptBuffer = (&'static str, Dtype, fn(&Config) -> usize);
 const KEPT: [KeptBuffer; 4] = [
     ("at_experts", Dtype::I32, |c| c.num_experts_per_tok),
@@ -68,7 +69,7 @@ pub(super) fn kept(
 /// MXFP4 does not have.
 ///
 /// # Errors
-/// Weights that cannot be read, or are no whole blocks.
+/// If weights cannot be read, or are not whole blocks.
 pub(super) fn experts(source: &Source, first: bool) -> Result<Vec<Buffer>, String> {
     let config = &source.config;
     let (hidden, inner, count) = (

@@ -113,7 +113,7 @@ impl Step {
         parts
     }
 
-    /// The logits of rows that begin alike and read the same tokens: they must have the bits of the first of them.
+    /// The logits of rows that begin with the same tokens and read the same tokens: they must have the bits of the first of them.
     fn repeated(&self, outputs: &Outputs) -> Part {
         let Step {
             source,

@@ -87,7 +87,7 @@ impl<'a> Formats<'a> {
     /// The storage of matrices.
     ///
     /// # Errors
-    /// There is no such way, or no such format of activations.
+    /// If the name of the storage or of the format of activations is unknown.
     pub(super) fn storages(self) -> Result<Storages, String> {
         let sixteen = self.sixteen();
         let [dense, routed] = Storages::pair(self.weights, if sixteen { &[SIXTEEN] } else { &WEIGHTS })?;

@@ -63,7 +63,7 @@ impl IndexPages {
     /// Pages into which nothing has been written.
     ///
     /// # Errors
-    /// There is no such record of index keys, or it has another number of channels than the model's.
+    /// If the record of index keys is unknown, or it has another number of channels than the model's.
     pub fn empty(name: &str, config: &Config, rows: usize, positions: usize) -> Result<Self, String> {
         let query = INDEX_RECORDS.iter().zip(QUERIES).find(|(record, _)| **record == name);
         let (_, query) = query.ok_or_else(|| {

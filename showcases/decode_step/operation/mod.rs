@@ -84,7 +84,7 @@ impl Tap {
         }
     }
 
-    /// It is in sparse layers only.
+    /// Marks a site of sparse layers only.
     const fn sparse(self) -> Self {
         Self {
             has: |config, layer| config.layer_types[layer] == LayerType::Sparse,
@@ -92,7 +92,7 @@ impl Tap {
         }
     }
 
-    /// It is a choice.
+    /// Marks a choice.
     const fn choice(self) -> Self {
         let dtype = Dtype::I32;
         Self { dtype, ..self }
@@ -180,7 +180,7 @@ impl Op for DecodeStep {
 /// The configuration of a case's model.
 ///
 /// # Errors
-/// There is no such case, or the model cannot be opened.
+/// If the case is unknown, or the model cannot be opened.
 pub fn config(case: &Case, data: &Data) -> Result<Config, String> {
     Ok(Plan::of(case)?.source(data)?.config)
 }

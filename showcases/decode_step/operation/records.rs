@@ -41,7 +41,7 @@ impl Pages {
     /// Pages for so many slots of each row into which nothing has been written: all bytes are 255, which is NaN in every format.
     ///
     /// # Errors
-    /// There is no such record, or it has another number of channels.
+    /// If the record is unknown, or it has another number of channels.
     pub fn empty(name: &str, channels: usize, [layers, rows, slots]: [usize; 3]) -> Result<Self, String> {
         let record = RECORDS.iter().copied().find(|record| record.name == name);
         let record = record.ok_or_else(|| format!("no record '{name}'"))?;
@@ -130,7 +130,7 @@ impl Records {
     /// Pages into which nothing has been written.
     ///
     /// # Errors
-    /// There is no such record, or it has another number of channels than the model's keys.
+    /// If the record is unknown, or it has another number of channels than the model's keys.
     pub fn empty(name: &str, config: &Config, batch: usize, positions: usize) -> Result<Self, String> {
         let pages = |(_, kind): (&str, Option<LayerType>)| {
             let [layers, _, slots] = match kind {

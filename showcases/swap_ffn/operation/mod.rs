@@ -137,7 +137,7 @@ fn cases() -> Vec<Case> {
                 // Fewer cores than 64, which the collapse reads at a time.
                 .random("cores.b16", ([16, 32, 1024, 4096], [1, 1, 0, 1, 1])),
         );
-        // Also of more cores than 64 that are no multiple of it.
+        // Also of more cores than 64 that are not a multiple of it.
         let many = [1, 101, 1024, 112];
         let grid = grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1]));
         grids.push(grid.random("many", (many, [2, 1, 0, 1, 1])));

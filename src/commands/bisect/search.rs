@@ -20,10 +20,10 @@ pub struct FailingSet {
 
 /// Finds a set of suspects that fails, and passes without any one of them. All together fail, and none passes; both were tested.
 ///
-/// The shortest beginning of the ranking that fails ends with a suspect that is needed; it is found by halving. The same is then
-/// asked with it always in the set, and so on, until those that are needed fail alone (Zeller and Hildebrandt's minimal failing
+/// The shortest beginning of the ranking that fails ends with a suspect that is needed; it is found by halving. The search is then
+/// repeated with it always in the set, and so on, until those that are needed fail alone (Zeller and Hildebrandt's minimal failing
 /// set, found as Junker's QuickXplain finds it). For m of n suspects that takes about m · (log₂ n + 2) tests. Errors may cancel,
-/// so a larger set may pass where a smaller fails: for this the last step leaves out each member once more.
+/// so a larger set may pass where a smaller fails: for this the last step leaves out each member again.
 ///
 /// # Errors
 /// If a test fails to run.

@@ -30,9 +30,9 @@ pub(super) struct Comparison {
 /// The reason why a tensor is not judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unjudged {
-    /// It differs, and no gate says by how much it may.
+    /// Different, without a gate that bounds the difference.
     NoGate,
-    /// It has no element.
+    /// Without elements.
     Empty,
     /// Every element is NaN or infinite on both sides.
     NotFinite,

@@ -132,8 +132,8 @@ impl<'a> Measure<'a> {
         Ok(named.iter().map(|(name, _)| points(name)).collect())
     }
 
-    /// Number of recipes that are measured between two writes of the file: a few for each thread, or as many as fit into memory at a time,
-    /// for each that rounds weights has all of them once more.
+    /// Number of recipes that are measured between two writes of the file: a few for each thread, or as many as fit into memory at
+    /// a time, since each that rounds weights has a copy of all of them.
     fn piece(&self) -> usize {
         let threads = rayon::current_num_threads();
         let mut parts = Parts::default();

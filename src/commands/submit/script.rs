@@ -51,7 +51,7 @@ impl Jobs<'_> {
         self.script(&options, &format!("{words} --out {run} {share}"))
     }
 
-    /// It runs when all tasks have ended, however they did.
+    /// Script that runs when all tasks have ended, successfully or not.
     pub fn merge(&self) -> Result<String> {
         let run = quoted(&self.run.display().to_string());
         self.script(&self.common("merge.log"), &format!(" merge {run}"))

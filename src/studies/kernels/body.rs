@@ -88,7 +88,7 @@ pub struct Variant {
 pub struct Command {
     /// The operation.
     pub op: String,
-    /// It is called `op.name`.
+    /// Name; the operation is called `op.name`.
     pub name: String,
     /// Its description, in one line.
     pub doc: String,
@@ -102,7 +102,7 @@ pub struct Command {
     /// Patterns of the cases to try it on, in place of the experiment's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
-    /// Patterns of further files that it depends on, besides those that `run` names, relative to the folder of the
+    /// Patterns of further files that the program depends on, in addition to those that `run` names, relative to the folder of the
     /// experiment file: a run is continued only if they are unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<String>,

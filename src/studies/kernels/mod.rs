@@ -115,7 +115,7 @@ impl Cells<'_> {
                 let seed = self.data.seed().wrapping_add(draw);
                 let other = Data::new(seed, &NO_MODEL).with_checkpoint(self.data.checkpoint().ok());
                 let data = if draw == 0 { self.data } else { &other };
-                // Large addresses are no matter of numbers, and take a hundred times as long as a draw of a small case.
+                // Large addresses do not depend on numbers, and take a hundred times as long as a draw of a small case.
                 let mut case = Case {
                     timed: case.timed && draw == 0,
                     large: case.large && draw == 0 && accumulator.is_none(),

@@ -42,7 +42,7 @@ pub enum Devices {
     First,
     /// All that are visible.
     All,
-    /// These, by their number among the visible ones.
+    /// Listed devices, by their number among the visible ones.
     These(Vec<usize>),
 }
 

@@ -48,8 +48,8 @@ pub struct Recipe {
     /// Format in which these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
-    /// Tokens that the model reads in one call, `1` as in decoding; all at once if it isn't said. A state is rounded after every call;
-    /// beside that only the order of sums follows from it, so it shows what any other order would change. It runs free.
+    /// Tokens that the model reads in one call, `1` as in decoding; all at once by default. A state is rounded after every call;
+    /// apart from that only the order of sums changes, so the recipe shows the effect of another order. It runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<NonZeroUsize>,
     /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number

@@ -19,8 +19,8 @@ pub enum Numbers {
     StudentT(f64),
     /// N(0, 1), with a share of the channels `factor` times as large.
     OutlierChannels { share: f64, factor: f64 },
-    /// Tensors at these sites of the model on each window of text; values are means over the layers, and each layer
-    /// has its own beside them.
+    /// Tensors at these sites of the model on each window of text; values are means over the layers, and each layer also has its
+    /// own.
     Site(String),
 }
 

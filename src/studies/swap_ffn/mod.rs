@@ -113,7 +113,7 @@ pub struct Recipe {
     pub format: Option<String>,
 }
 
-/// Round what passes at some sites of the path, whatever the event.
+/// Round tensors that pass at some sites of the path, in every event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Round {

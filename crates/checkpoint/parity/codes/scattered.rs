@@ -33,8 +33,8 @@ impl Codes<'_> {
         few.then(|| (Cause::Isolated, isolated(tally.wrong_codes, "code")))
     }
 
-    /// True if an explanation fits only the differences: by it most right codes would differ too, and a difference
-    /// is no more often next to another difference than by chance.
+    /// True if an explanation fits only the differences: under it most right codes would differ too, and differences are next to
+    /// each other as rarely as by chance.
     pub(super) fn is_scattered(&self, chosen: &Explanation, tally: &Tally, place: &Place) -> bool {
         let grid = self.problem.grid;
         let share = chosen.explained.len() as f64 / self.wrong.len().max(1) as f64;

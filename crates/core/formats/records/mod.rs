@@ -26,7 +26,7 @@ pub struct Place {
     pub bytes: usize,
 }
 
-/// Channels stored alike.
+/// Channels with the same storage.
 #[derive(Debug)]
 pub struct Segment {
     /// Name, e.g. `nope` for the channels without position.
@@ -51,7 +51,7 @@ pub struct KvRecord {
     pub name: &'static str,
     /// One line with the layout of a token.
     pub doc: &'static str,
-    /// Whose layout it is.
+    /// Library that the layout comes from.
     pub source: &'static str,
     /// Channels of a KV vector.
     pub dim: usize,

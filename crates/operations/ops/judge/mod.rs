@@ -191,8 +191,7 @@ impl Judge {
         Self::within(output, dtype, shape, want, move |at, _| bounds[at], why)
     }
 
-    /// Requires numbers to be within the error bounds that the reference's own numbers carry; bfloat16 outputs are rounded once
-    /// more.
+    /// Requires numbers to be within the error bounds that the reference's own numbers carry; bfloat16 outputs are rounded again.
     ///
     /// # Errors
     /// If a finite number has an infinite bound.

@@ -1,7 +1,7 @@
 //! Kimi-Linear: what differs from Qwen's hybrids.
 //!
 //! Norms are not zero-centred. Every token goes to experts that a sigmoid and a bias select, and through shared ones. Names of tensors
-//! are those of published checkpoints; what `transformers` stores is the same but for the names of dense layers, which
+//! are those of published checkpoints; what `transformers` stores is the same except the names of dense layers, which
 //! [`Safetensors`](crate::weights::Safetensors) knows.
 //!
 //! # Layers with a delta rule (KDA)
