@@ -178,7 +178,21 @@ impl Op for KernelOp {
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        (self.problem)(case, data)
+        // All cases of an operation have the same sizes and keys.
+        let cases = (self.cases)();
+        let known = cases.first().ok_or("the operation has no cases")?;
+        let sizes = known.dims.iter().map(|(name, _)| *name);
+        let mut sizes = sizes.filter(|name| case.dims.iter().all(|(own, _)| own != name));
+        let keys = known.keys.iter().map(|(name, _)| *name);
+        let mut keys = keys.filter(|name| case.keys.iter().all(|(own, _)| own != name));
+        let missing = sizes.next().map(|name| ("size", name));
+        match missing.or_else(|| keys.next().map(|name| ("key", name))) {
+            Some((kind, name)) => Err(format!(
+                "case '{}' of {}: {kind} '{name}' is missing",
+                case.name, self.name
+            )),
+            None => (self.problem)(case, data),
+        }
     }
 }
 
