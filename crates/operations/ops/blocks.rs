@@ -2,9 +2,10 @@
 
 use safetensors::Dtype;
 
-use super::data::{Data, f32_values, round_to_bf16};
+use super::data::{Data, f32_values, round_to};
 use super::grid::{self, Grid};
-use super::{Buffer, Case, Inputs, MOST_ELEMENTS, Parameters};
+use super::judge::Judge;
+use super::{Batch, Buffer, Case, Inputs, MOST_ELEMENTS, Parameters, Problem};
 use ulplab_core::formats::{Encoded, Format, GlobalScale};
 
 /// A block format that kernels are compiled for; `kernels/lib/formats.cuh` uses the same name.
@@ -154,6 +155,26 @@ pub fn amax_input() -> Buffer {
     Buffer::input("amax", Dtype::F32, &[1], AMAX.to_le_bytes().into())
 }
 
+/// The problem of an operation that ends in quantized rows: numbers that are `want` within an error, in the format of the case. The first
+/// input has the rows.
+pub(super) fn quantized(
+    case: &Case,
+    mut buffers: Vec<Buffer>,
+    want: Vec<f64>,
+    error: impl Fn(usize, f64) -> f64 + Send + Sync + 'static,
+    why: String,
+) -> Result<Problem, String> {
+    let ([rows, cols], blocks) = (case.sizes(["T", "C"]), Blocks::for_case(case)?);
+    let batch = Batch::new("T", &[buffers[0].name, "data", "scale"]);
+    buffers.push(amax_input());
+    buffers.extend(blocks.outputs(rows, cols)?);
+    let judge = Judge::admissible((blocks.format()?, blocks.width, AMAX), cols, want, error, why);
+    Ok(Problem {
+        batch: Some(batch),
+        ..Problem::new(buffers, vec![judge])
+    })
+}
+
 /// The input `[T, cols]` of a case in its type, and its values as f32.
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
     let (rows, dtype) = (case.dim("T"), case.float_type("dtype"));
@@ -166,9 +187,7 @@ pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Res
         Inputs::Edges => edges(name, rows, cols, case.key("edges"), data)?,
         Inputs::Site(site) => data.site_rows(site, rows, cols)?,
     };
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut values);
-    }
+    round_to(dtype, &mut values);
     Ok((Buffer::floats(name, dtype, &[rows, cols], &values), values))
 }
 

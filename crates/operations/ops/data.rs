@@ -152,6 +152,13 @@ pub fn round_to_bf16(values: &mut [f32]) {
         .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
 }
 
+/// Rounds values to a type, bfloat16 or f32, in place.
+pub(super) fn round_to(dtype: Dtype, values: &mut [f32]) {
+    if dtype == Dtype::BF16 {
+        round_to_bf16(values);
+    }
+}
+
 /// Values as little-endian bfloat16 bytes, rounded to nearest even.
 pub fn bf16_bytes(values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; 2 * values.len()];

@@ -15,7 +15,7 @@ use reference::ops::linear::Linear;
 use reference::{Bounded, Choice, Plain, Tensor};
 use safetensors::Dtype;
 
-use super::data::{exact, round_to_bf16};
+use super::data::{exact, round_to};
 use super::edges;
 use super::edges::Edge::{One, Random, Times, Zeros};
 use super::grid::Grid;
@@ -79,9 +79,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [mut shared_gate_up, mut shared_down] = [Matrices::new(shared, dim), Matrices::new(shared, inner)];
     shared_gate_up.push(&drawn("shared_gate_up", [2 * inner, dim], data))?;
     shared_down.push(&drawn("shared_down", [dim, inner], data))?;
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut x);
-    }
+    round_to(dtype, &mut x);
 
     let experts = Experts {
         routed: experts(&gate_up.values, &down.values, &used, [dim, inner]),

@@ -8,7 +8,7 @@ use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
-use super::data::{exact, round_to_bf16};
+use super::data::{exact, round_to};
 use super::edges::Edge::{One, Random, Zeros};
 use super::edges::{self, Edge};
 use super::grid::Grid;
@@ -64,9 +64,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         ];
         edges::set(&mut x, wide, 0, &kinds);
     }
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut x);
-    }
+    round_to(dtype, &mut x);
     let drawn = |name: &str, len: usize, mean: f32, deviation: f32| -> Vec<f32> {
         let values = data.normal(&format!("hyper_head/{name}"), len).into_iter();
         values.map(|x| mean + deviation * x).collect()

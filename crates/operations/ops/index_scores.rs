@@ -8,7 +8,7 @@ use reference::ops::indexer::select;
 use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
-use super::data::{exact, round_to_bf16};
+use super::data::{exact, round_to};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
@@ -52,10 +52,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     if case.inputs == Inputs::Edges {
         edges([&mut q, &mut keys, &mut weights], [h, d, n]);
     }
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut q);
-        round_to_bf16(&mut keys);
-    }
+    round_to(dtype, &mut q);
+    round_to(dtype, &mut keys);
     for (row, keys) in keys.chunks_exact_mut(n * d).enumerate() {
         // An entry that a row may not see must not be read.
         keys[counts[row] * d..].fill(f32::NAN);

@@ -7,7 +7,7 @@ use reference::ops::linear::Product;
 use reference::{Bounded, Real};
 use safetensors::Dtype;
 
-use super::data::{exact, round_to_bf16};
+use super::data::{exact, round_to};
 use super::grid::Grid;
 use super::judge::Judge;
 use super::stored::{FP8, Matrices, Storage};
@@ -88,9 +88,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         edges(&mut x, k);
         edges(&mut w, k);
     }
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut x);
-    }
+    round_to(dtype, &mut x);
     let mut matrices = Matrices::new(Storage::named(case.key("stored"))?, k);
     for w in w.chunks_exact(n * k) {
         matrices.push(w)?;

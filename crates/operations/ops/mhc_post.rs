@@ -7,7 +7,7 @@ use reference::ops::linear::Linear;
 use reference::{Bounded, Tensor};
 use safetensors::Dtype;
 
-use super::data::{exact, float_bytes, round_to_bf16};
+use super::data::{exact, float_bytes, round_to};
 use super::edges;
 use super::edges::Edge::{One, Random, Zeros};
 use super::grid::Grid;
@@ -56,10 +56,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         // In other channels than those of streams, whose infinity or NaN this would hide.
         edges::set(&mut y, dim, 5, &kinds);
     }
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut x);
-        round_to_bf16(&mut y);
-    }
+    round_to(dtype, &mut x);
+    round_to(dtype, &mut y);
     // Weights of post lie between 0 and 2, those of comb between 0 and 1; edges also have 0.
     let weights = |name: &str, per_row: usize, most: f32| -> Vec<f32> {
         let weights = data.normal(name, rows * per_row).into_iter();

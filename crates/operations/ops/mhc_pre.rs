@@ -11,7 +11,7 @@ use reference::ops::rmsnorm::rmsnorm;
 use reference::{LAMBDA, Tensor};
 use safetensors::Dtype;
 
-use super::data::{round_to_bf16, widened};
+use super::data::{round_to, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
 use super::rmsnorm::rounded;
@@ -85,9 +85,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         edges(&mut x, row);
     }
     let dtype = case.float_type("dtype");
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut x);
-    }
+    round_to(dtype, &mut x);
     let spread = (row as f32).powf(-0.5);
     // With logits this large, the last iteration still moves mixing matrices by more than their bounds.
     let mixing = if tokens % 2 == 1 { 6.0 } else { 1.3 };

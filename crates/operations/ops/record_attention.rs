@@ -59,9 +59,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
             _ => {}
         });
     }
-    if dtype == Dtype::BF16 {
-        round_to_bf16(&mut q);
-    }
+    round_to(dtype, &mut q);
     let recent = Part::new(("window", "window_own", "window_listed"), case, data, record, window)?;
     let entries = Part::new(("entries", "own", "listed"), case, data, record, k)?;
     let scale = (CHANNELS as f32).sqrt().recip();

@@ -1,10 +1,9 @@
 //! RMSNorm fused with block quantization; the normed rows are not rounded in between.
 
-use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, matrices, numbers, rows_of_blocks};
+use super::blocks::{Timed, blocks_and_types, check, matrices, numbers, quantized, rows_of_blocks};
 use super::grid::{Grid, element_bytes};
-use super::judge::Judge;
 use super::rmsnorm::{Normed, error, why, with_inputs};
-use super::{Batch, Case, Data, KernelOp, Parameters, Problem, Scalar};
+use super::{Case, Data, KernelOp, Parameters, Problem, Scalar};
 
 pub(super) const RMSNORM_QUANTIZE: KernelOp = KernelOp {
     name: "rmsnorm_quantize",
@@ -37,17 +36,12 @@ fn parameters() -> Parameters {
 }
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
-    let [rows, cols] = case.sizes(["T", "C"]);
-    let blocks = Blocks::for_case(case)?;
+    let cols = case.dim("C");
     let (input, x) = numbers("x", case, cols, data)?;
     let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
-    let mut buffers = vec![input, weight, amax_input()];
-    buffers.extend(blocks.outputs(rows, cols)?);
-    let stored = (blocks.format()?, blocks.width, AMAX);
-    let judge = Judge::admissible(stored, cols, want, move |_, y| error(cols, eps, y), why(cols));
+    let bound = move |_, y| error(cols, eps, y);
     Ok(Problem {
         scalars: vec![("eps", Scalar::F32(eps))],
-        batch: Some(Batch::new("T", &["x", "data", "scale"])),
-        ..Problem::new(buffers, vec![judge])
+        ..quantized(case, vec![input, weight], want, bound, why(cols))?
     })
 }

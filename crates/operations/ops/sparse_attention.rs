@@ -8,7 +8,7 @@ use reference::Bounded;
 use reference::ops::attention::{KeyRows, Sizes, attend};
 use safetensors::Dtype;
 
-use super::data::{exact, round_to_bf16};
+use super::data::{exact, round_to};
 use super::grid::{Grid, element_bytes};
 use super::judge::Judge;
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
@@ -158,10 +158,8 @@ impl Rows {
         if case.inputs == Inputs::Edges {
             rows.edges();
         }
-        if dtype == Dtype::BF16 {
-            for values in [&mut rows.q, &mut rows.window, &mut rows.entries] {
-                round_to_bf16(values);
-            }
+        for values in [&mut rows.q, &mut rows.window, &mut rows.entries] {
+            round_to(dtype, values);
         }
         rows.poison();
         rows

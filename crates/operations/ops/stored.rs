@@ -5,7 +5,7 @@ use safetensors::Dtype;
 
 use super::Buffer;
 use super::blocks::{BLOCKS, Blocks};
-use super::data::{f32_bytes, float_bytes, floats, round_to_bf16};
+use super::data::{f32_bytes, float_bytes, floats, round_to};
 use ulplab_core::formats::GlobalScale;
 
 /// The block format of FP8 weights: E4M3, and an f32 scale for 64 columns of a row.
@@ -86,9 +86,7 @@ impl Matrices {
         match self.storage {
             Storage::Plain(dtype) => {
                 let mut values = values.to_vec();
-                if dtype == Dtype::BF16 {
-                    round_to_bf16(&mut values);
-                }
+                round_to(dtype, &mut values);
                 self.codes.extend(float_bytes(dtype, &values));
                 self.levels.push(1.0);
                 self.values.extend(values);

@@ -1,10 +1,9 @@
 //! SwiGLU fused with block quantization; the activation is not rounded in between.
 
-use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, matrices, numbers, rows_of_blocks};
+use super::blocks::{Timed, blocks_and_types, check, matrices, numbers, quantized, rows_of_blocks};
 use super::grid::Grid;
-use super::judge::Judge;
 use super::swiglu::{Activated, LARGE, WHY, with_inputs};
-use super::{Batch, Case, Data, KernelOp, Parameters, Problem, Scalar};
+use super::{Case, Data, KernelOp, Parameters, Problem, Scalar};
 
 pub(super) const SWIGLU_QUANTIZE: KernelOp = KernelOp {
     name: "swiglu_quantize",
@@ -35,17 +34,10 @@ fn parameters() -> Parameters {
 }
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
-    let [rows, cols] = case.sizes(["T", "C"]);
-    let blocks = Blocks::for_case(case)?;
-    let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
+    let (input, x) = numbers("gate_up", case, 2 * case.dim("C"), data)?;
     let Activated { want, error, limit } = Activated::new(&x, case);
-    let mut buffers = vec![input, amax_input()];
-    buffers.extend(blocks.outputs(rows, cols)?);
-    let stored = (blocks.format()?, blocks.width, AMAX);
-    let judge = Judge::admissible(stored, cols, want, move |at, _| error[at], WHY);
     Ok(Problem {
         scalars: vec![("limit", Scalar::F32(limit))],
-        batch: Some(Batch::new("T", &["gate_up", "data", "scale"])),
-        ..Problem::new(buffers, vec![judge])
+        ..quantized(case, vec![input], want, move |at, _| error[at], WHY.into())?
     })
 }
