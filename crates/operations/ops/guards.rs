@@ -109,8 +109,8 @@ fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>>
     Ok(measured)
 }
 
-/// Runs a kernel, checks it as [`check`] does, and judges its outputs. If all is right and the problem is large, the kernel also runs with rows
-/// repeated until addresses are large: every row must have the same outputs.
+/// Runs a kernel, checks it as [`check`] does, and judges its outputs. If all is right and the problem is large, the kernel also runs with
+/// rows repeated until addresses are large: every row must have the same outputs.
 pub fn judged(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let Checked { outputs, mut measured } = check(kernel, deterministic)?;
     let problem = kernel.problem();

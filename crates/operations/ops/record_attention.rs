@@ -115,13 +115,14 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-const WHY: &str = "a score errs by at most (D + 32) units of 2^-24 of the sum of its products' magnitudes, in any order of the sum \
-                   and with terms cut by tensor cores; its exponential by that, by 4 units of the score and the maximum, and by 2^-21; sums of \
-                   n keys by 2 (n + 64) units; where bfloat16 is stored, exponentials may be rounded to it, and half a step is added";
+const WHY: &str = "a score errs by at most (D + 32) units of 2^-24 of the sum of its products' magnitudes, in any order of the \
+                   sum and with terms cut by tensor cores; its exponential by that, by 4 units of the score and the maximum, and \
+                   by 2^-21; sums of n keys by 2 (n + 64) units; where bfloat16 is stored, exponentials may be rounded to it, \
+                   and half a step is added";
 const WHY_RMS: &str = "roundings of exponentials and results to bfloat16 are independent of each other: their squares add up, \
                        each at most 2^-8 of what is rounded";
 
-/// Rows, heads, places of the window and of entries; true if rows have pools of their own; true if the window, and the entries, are listed.
+/// Rows, heads, places of the window and of entries; true for rows with pools of their own; true for a listed window, and listed entries.
 type Shape = ([i64; 4], bool, [bool; 2]);
 
 fn of_type(record: &'static KvRecord) -> Vec<Case> {

@@ -1,7 +1,7 @@
 //! One decode step of multi-query attention with a sink: a window of recent vectors and compressed entries in one softmax.
 //!
-//! The definition is [`attend`]: s_j = scale · q · k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j k_j. A vector is key and value,
-//! for all heads. The sink is a logit of its head, is not scaled, and stands only in the denominator.
+//! The definition is [`attend`]: s_j = scale · q · k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j k_j. A vector is key and
+//! value, for all heads. The sink is a logit of its head, is not scaled, and stands only in the denominator.
 
 use rayon::prelude::*;
 use reference::Bounded;

@@ -7,8 +7,8 @@ use super::failure::WorstElement;
 use super::values::{self, number};
 use super::{Judge, Measured};
 
-/// The error of a row in root mean square that is allowed, as a multiple of that of its group. Of emulated kernels that round all operands to bfloat16, rows
-/// erred by at most 1.1 times what a group may, and elements by 6.5 times (tests/kernels/delta_rounded.rs).
+/// The error of a row in root mean square that is allowed, as a multiple of that of its group. Of emulated kernels that round all operands
+/// to bfloat16, rows erred by at most 1.1 times what a group may, and elements by 6.5 times (tests/kernels/delta_rounded.rs).
 const ROW: f64 = 2.0;
 /// The error of an element that is allowed, as a multiple of that of its group.
 const ELEMENT: f64 = 10.0;
