@@ -12,6 +12,8 @@ mod cuda;
 mod dataset;
 #[path = "fuzz.rs"]
 mod fuzz;
+#[path = "language.rs"]
+mod language;
 #[path = "layout.rs"]
 mod layout;
 #[path = "mutants.rs"]

@@ -8,7 +8,7 @@ use reference::paths::PATHS;
 use ulplab::experiment::file::ExperimentFile;
 use ulplab::studies;
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Files of the repository, relative to its root: what git tracks, or all there is where git or its data is missing.
 fn tracked() -> Vec<PathBuf> {
@@ -41,11 +41,11 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn read(file: &Path) -> String {
+pub fn read(file: &Path) -> String {
     std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-fn with_extension(extensions: &[&str]) -> Vec<PathBuf> {
+pub fn with_extension(extensions: &[&str]) -> Vec<PathBuf> {
     let listed = |file: &PathBuf| {
         file.extension()
             .is_some_and(|found| extensions.iter().any(|e| found == *e))
@@ -55,7 +55,7 @@ fn with_extension(extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Fails with all findings at once.
 #[track_caller]
-fn none(rule: &str, findings: Vec<String>) {
+pub fn none(rule: &str, findings: Vec<String>) {
     assert!(findings.is_empty(), "{rule}:\n  {}", findings.join("\n  "));
 }
 

@@ -29,8 +29,8 @@ pub use verdicts::{alike, text};
 
 /// Compare two runs: what became worse from BASE to NEW.
 ///
-/// The answer lists the differences in the question (gates that were removed or relaxed come first), the verdicts that
-/// changed, and, for every recipe, phase, site and metric, the record that worsens most. Two gates always apply: a check
+/// The answer lists the differences in the question: gates that were removed or relaxed come first. It lists the verdicts
+/// that changed, and, for every recipe, phase, site and metric, the record that worsens most. Two gates always apply: a check
 /// that passes in BASE must pass in NEW, and no gate of BASE may be removed or relaxed. The gates judge the change only; to
 /// judge NEW itself, use `ulplab gate NEW`.
 ///

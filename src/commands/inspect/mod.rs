@@ -31,8 +31,8 @@ use ulplab_core::text::shown;
 ///
 /// Quantized tensors are recognised in the same way as by `ulplab dequantize`. If a file has none, its floating-point
 /// tensors are quantized in memory to --format and shown in that form. A single tensor is shown with histograms. For several
-/// tensors there is a summary and one line for each of the worst, ranked by SQNR if the source is known, else by the shares
-/// of NaN, of largest codes and of zero codes. A largest code is not a loss: if a scale is derived from the largest
+/// tensors there is a summary and one line for each of the worst. The rank is by SQNR if the source is known, else by the
+/// shares of NaN, of largest codes and of zero codes. A largest code is not a loss: if a scale is derived from the largest
 /// magnitude of its block, every block has one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct InspectArgs {
