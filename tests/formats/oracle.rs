@@ -5,6 +5,13 @@ use std::sync::OnceLock;
 
 use safetensors::{Dtype, SafeTensors};
 
+/// The content of a file below `tests/fixtures`, which is stored compressed by zstd.
+pub fn stored(file: &str) -> Vec<u8> {
+    let path = format!("{}/tests/fixtures/{file}.zst", root());
+    let bytes = std::fs::read(&path).unwrap_or_else(|why| panic!("{path}: {why}"));
+    zstd::decode_all(&bytes[..]).unwrap_or_else(|why| panic!("{path}: {why}"))
+}
+
 /// The tensors of one fixture file.
 pub struct Fixture {
     tensors: HashMap<String, (Vec<usize>, Vec<u8>, Dtype)>,
@@ -17,8 +24,7 @@ impl Fixture {
 
     /// A file of one of the folders of fixtures.
     pub fn of(folder: &str, name: &str) -> Self {
-        let path = format!("{}/tests/fixtures/{folder}/{name}.safetensors", root());
-        let bytes = std::fs::read(&path).unwrap_or_else(|why| panic!("{path}: {why}"));
+        let bytes = stored(&format!("{folder}/{name}.safetensors"));
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let tensors = file
             .tensors()

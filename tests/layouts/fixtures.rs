@@ -7,6 +7,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::*;
+use crate::formats::oracle::stored;
 
 fn integers(file: &SafeTensors, name: &str) -> Option<Vec<usize>> {
     let tensor = file.tensor(name).ok()?;
@@ -30,7 +31,7 @@ fn integers(file: &SafeTensors, name: &str) -> Option<Vec<usize>> {
 
 #[test]
 fn blocked_layouts_are_torchaos() {
-    let bytes = std::fs::read(format!("{FIXTURES}/blocked_layouts.safetensors")).unwrap();
+    let bytes = stored("quant/blocked_layouts.safetensors");
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let cases: BTreeSet<&str> = file
         .names()
@@ -61,7 +62,7 @@ fn blocked_layouts_are_torchaos() {
 /// The row-major u32 of DeepGEMM's cast hold the same bytes; its layout puts them in columns.
 #[test]
 fn packed_scales_are_deepgemms() {
-    let bytes = std::fs::read(format!("{FIXTURES}/fp8_scaled.safetensors")).unwrap();
+    let bytes = stored("quant/fp8_scaled.safetensors");
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let names = file
         .names()
