@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use reference::ops::experts::{Expert, Experts};
 use reference::ops::linear::Linear;
 use reference::{Bounded, Choice, Plain, Tensor};
-use safetensors::Dtype;
 
 use super::data::{exact, round_to};
 use super::edges;

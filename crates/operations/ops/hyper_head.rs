@@ -6,7 +6,6 @@ use reference::ops::hyper_connection::HyperHead;
 use reference::ops::linear::Linear;
 use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, Tensor};
-use safetensors::Dtype;
 
 use super::data::{exact, round_to};
 use super::edges::Edge::{One, Random, Zeros};

@@ -5,7 +5,6 @@
 use rayon::prelude::*;
 use reference::ops::linear::Product;
 use reference::{Bounded, Real};
-use safetensors::Dtype;
 
 use super::data::{exact, round_to};
 use super::grid::Grid;

@@ -5,7 +5,6 @@
 use reference::ops::hyper_connection::{HyperConnection, Mixing};
 use reference::ops::linear::Linear;
 use reference::{Bounded, Tensor};
-use safetensors::Dtype;
 
 use super::data::{exact, float_bytes, round_to};
 use super::edges;

@@ -13,7 +13,7 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::data::round_to_bf16;
+use super::data::{round_to, round_to_bf16};
 use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
 use super::slots::{byte_range, encoded, layout, rows};
