@@ -306,7 +306,7 @@ fn scripts_of_slurm_are_shown_and_mistakes_are_told_before_anything_is_submitted
             "--tasks N makes N slices, and --partition-name is Slurm's partition",
         ),
         (&["--set", "tokens=2"], 2, "tokens"),
-        (&["--account", "a\nb"], 2, "no place for such an option"),
+        (&["--account", "a\nb"], 2, "a script for sbatch cannot hold this option"),
     ] {
         let output = submit(path(&file), more);
         assert_eq!(code(&output), exit, "{more:?}: {}", stderr(&output));
