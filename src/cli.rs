@@ -172,7 +172,13 @@ fn with_examples(command: clap::Command, before: &str) -> clap::Command {
             .filter(|rest| rest.is_empty() || rest.starts_with(' '));
         rest.is_some_and(|rest| !inner.iter().any(|name| rest.split_whitespace().next() == Some(name)))
     };
-    let lines: String = EXAMPLES.lines().filter(own).map(|line| format!("\n  {line}")).collect();
+    let mut lines: Vec<&str> = EXAMPLES.lines().filter(own).collect();
+    if lines.is_empty() && !inner.is_empty() {
+        // A command of commands shows some of theirs.
+        let theirs = EXAMPLES.lines().filter(|line| line.starts_with(&format!("{path} ")));
+        lines = theirs.take(3).collect();
+    }
+    let lines: String = lines.iter().map(|line| format!("\n  {line}")).collect();
     let command = command.mut_subcommands(|inner| with_examples(inner, &path));
     match lines.is_empty() {
         true => command,
@@ -190,6 +196,8 @@ pub fn main() -> Exit {
             Err(error) => {
                 if let (clap::error::ErrorKind::InvalidSubcommand, [name, words @ ..]) =
                     (error.kind(), &itself::start().words[..])
+                    && name != "help"
+                    && command().find_subcommand(name).is_none()
                 {
                     external::start(&name.to_string_lossy(), words)?;
                 }

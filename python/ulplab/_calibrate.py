@@ -205,7 +205,7 @@ def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any
 
     smallest(
         _GAINS,
-        lambda gain: lambda given, right: _native.rounded(right["got"] * (1 + gain), found.dtype),
+        lambda gain: lambda given, right: _native.rounded(numpy.asarray(right["got"] * (1 + gain)), found.dtype),
         lambda gate, gain: found.gains.__setitem__(gate, gain),
     )
     for name, kind, default, _ in operation["takes"]:

@@ -134,6 +134,11 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
                 if judged["outside"] and one.corners:
                     ends = [given_inputs({**given, **corner}) for corner in one.corners]
                     _widen(judged, [_native.judge(op, held, end, unit(accumulate), output) for end in ends])
+                    unbounded = ~numpy.isfinite(judged["bound"])
+                    if unbounded.any():
+                        bound = numpy.where(unbounded, numpy.finfo(float).max, judged["bound"])
+                        if not _native.compare(judged["got"], judged["value"], bound)["outside"]:
+                            raise _calls.Unknown("the bound is infinite at the ends of what the operation may have been given")
                 by_choice[said] = judged
                 if not judged["outside"]:
                     break
@@ -161,5 +166,5 @@ def _judged(call: _dumps.Recorded, known: _calls.Function | None, accumulate: st
 def _widen(judged: dict[str, Any], ends: list[dict[str, Any]]) -> None:
     """Widens a bound to those of the ends of what an operation may have been given."""
     got, value = judged["got"], judged["value"]
-    judged["bound"] = numpy.maximum.reduce([numpy.abs(end["value"] - value) + end["bound"] for end in ends])
+    judged["bound"] = numpy.asarray(numpy.maximum.reduce([numpy.abs(end["value"] - value) + end["bound"] for end in ends]))
     judged.update(_native.compare(got, value, judged["bound"]))

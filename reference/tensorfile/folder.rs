@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{Error, Problems, open};
 
 const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// The safetensors files of a folder.
 pub struct Shards {

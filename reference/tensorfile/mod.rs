@@ -101,7 +101,7 @@ enum Format {
 }
 
 impl TensorFile {
-    fn file(path: &Path) -> Result<Self, Error> {
+    fn file(path: &Path, known: Option<Format>) -> Result<Self, Error> {
         if let Err(why) = path.metadata()
             && why.kind() == std::io::ErrorKind::NotFound
         {
@@ -110,7 +110,7 @@ impl TensorFile {
                 "there is no such file or folder; expected a file of 'safetensors' or 'npy', or a folder with safetensors files",
             ));
         }
-        let format = format(path)?;
+        let format = known.map_or_else(|| format(path), Ok)?;
         let file = open(path, "open")?;
         // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost
         // pages ends the program with SIGBUS; a file that stays causes no undefined behaviour.

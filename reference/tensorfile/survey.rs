@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::Path;
 
 use super::error::counted;
-use super::folder::Shards;
-use super::{Error, Problems, TensorFile};
+use super::folder::{INDEX, Shards};
+use super::{Error, Format, Problems, TensorFile};
 
 /// A fault of a file, or of the place of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +43,11 @@ impl TensorFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let (file, flaws, index) = Self::read(path)?;
-        let mut problems = Problems::default();
         if index.is_some_and(|index| index.is_empty()) {
-            problems.add(|| "the index lists no tensors in 'weight_map'".into());
+            let message = "the index lists no tensors in 'weight_map'; expected the file of each tensor";
+            return Err(Error::format(&path.join(INDEX), message));
         }
+        let mut problems = Problems::default();
         for flaw in flaws {
             problems.add(|| flaw.to_string());
         }
@@ -78,7 +79,7 @@ impl TensorFile {
     /// name are not a flaw here.
     fn read(path: &Path) -> Result<(Self, Vec<Flaw>, Option<Index>), Error> {
         if !path.is_dir() {
-            return Ok((Self::file(path)?, Vec::new(), None));
+            return Ok((Self::file(path, None)?, Vec::new(), None));
         }
         let Shards { files, index } = Shards::new(path)?;
         let (mut file, mut flaws) = (Self::nothing(path), Vec::new());
@@ -89,14 +90,14 @@ impl TensorFile {
                 found,
                 expected: "a whole safetensors file".into(),
             };
-            if !shard.is_file() {
-                let tensors = index.iter().flatten().filter(|(_, file)| **file == name).count();
+            if let Some(index) = index.as_ref().filter(|_| !shard.exists()) {
+                let tensors = index.values().filter(|file| **file == name).count();
                 let tensors = counted(tensors, "tensor");
                 flaws.push(flaw(format!("no such file, and the index puts {tensors} into it")));
                 continue;
             }
             // A tensor that is in two files is read from the first.
-            match Self::file(shard) {
+            match Self::file(shard, Some(Format::Safetensors)) {
                 Ok(shard) => flaws.extend(file.add(shard)?.into_iter().map(|(subject, other)| Flaw {
                     subject,
                     found: format!("in {name} and in {}", other.file_name().unwrap_or_default().display()),

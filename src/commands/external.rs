@@ -46,12 +46,14 @@ pub fn start(name: &str, words: &[OsString]) -> Result<()> {
     let start = itself::start();
     let near = [start.file.as_ref(), start.python.as_ref()].into_iter().flatten();
     let near = near.filter_map(|file| Some(file.parent()?.join(&program)));
-    let found = { near }
-        .find(|file| file.is_file())
-        .unwrap_or_else(|| PathBuf::from(&program));
+    let own = { near }.find(|file| file.is_file());
+    let in_path = own.is_none();
+    let found = own.unwrap_or_else(|| PathBuf::from(&program));
     let refused = Command::new(&found).args(words).exec();
     match refused.kind() {
         ErrorKind::NotFound => Ok(()),
+        // An entry of PATH that is a file, or that may not be searched, is not the program.
+        ErrorKind::NotADirectory | ErrorKind::PermissionDenied if in_path => Ok(()),
         _ => Err(Error::io(found, "start")(refused)),
     }
 }

@@ -132,7 +132,11 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
 
     // A calibration of something else gives no bound, and says what differs.
     for (from, to, says) in [
-        ("tokens = 6", "tokens = 7", "its windows have 6 tokens, and here they have 7"),
+        (
+            "tokens = 6",
+            "tokens = 7",
+            "its windows have 6 tokens, and here they have 7",
+        ),
         (
             "format = \"v4_fp8\"",
             "format = \"v4_nvfp4\"",
@@ -171,7 +175,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
         (
             "\"calibration.json\"",
             "\"run/run.json\"",
-            "run.json: it is no calibration",
+            "run.json: not a calibration file of this version",
         ),
         ("flake = 1e-6", "flake = 2.0", "2 is no rate"),
     ] {

@@ -14,7 +14,7 @@ fn refused(args: &[&str], words: &[&str]) {
     assert!(stdout(&output).is_empty(), "{args:?}: {}", stdout(&output));
 }
 
-/// Of the kind: `bisect --dump`, `compare --parity`, shards that an index names (`crates/core/tensorfile/survey.rs` says so), a link to nothing.
+/// Of the kind: `bisect --dump`, `compare --parity`, shards that an index names (`reference/tensorfile/survey.rs` says so), a link to nothing.
 #[test]
 fn a_path_that_is_not_there_is_called_so() {
     let folder = tempfile::tempdir().unwrap();

@@ -75,8 +75,8 @@ fn whatever_judges_changes_the_digest() {
         ),
         (
             "crates/core/formats/named",
-            "    Named {\n",
-            "    Named {\n        another: true,\n",
+            "    named(\"bf16\", \"bf16\",",
+            "    named(\"bf16\", \"f16\",",
             &["quantize", "record_write"],
             &[],
         ),

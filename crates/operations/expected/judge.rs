@@ -28,7 +28,7 @@ pub struct Judged {
 pub struct Likeness {
     /// In words.
     pub what: String,
-    /// Number of elements are outside if that is expected.
+    /// Number of elements outside if that is expected.
     pub outside: usize,
     /// No fault of the operation, with the same numbers and a wider bound: elements are inside by the bound alone.
     pub wider: bool,

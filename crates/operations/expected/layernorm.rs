@@ -61,8 +61,11 @@ pub(super) const LAYERNORM: Operation = Operation {
 fn moments(call: &Call, x: &[f64]) -> [Near; 2] {
     let x = call.pick("half_of_row", &x[..x.len().div_ceil(2)], x);
     let (n, u) = (x.len() as f64, call.u);
-    let mean = call.sum(x.iter().copied()) * call.exact(n.recip());
-    let (m, of_mean) = (mean.value(), mean.error());
+    let sum = call.sum(x.iter().copied());
+    // Not a product with 1/n: the mean of equal elements is exact.
+    let m = sum.value() / n;
+    let mean = call.near(m, sum.error() / n + u * m.abs());
+    let of_mean = mean.error();
     let squares = |from: f64| call.sum(x.iter().map(move |x| (x - from) * (x - from)));
     let [differences, plain] = [squares(m), squares(0.0)];
     let mut variance = differences.value() / n;

@@ -191,7 +191,7 @@ impl Sizes {
     }
 }
 
-/// Number of partial sums of each element are looked at.
+/// Number of partial sums of each element that are checked.
 const PARTS: usize = 8;
 
 /// The terms of each element that show how it rounds.
@@ -235,7 +235,7 @@ impl Sample {
         }
     }
 
-    /// Number of roundings of an element move together.
+    /// Number of roundings of an element that move together.
     fn multiplicity(&self, sizes: Sizes, at: usize, terms: &Terms, scratch: &mut Vec<u64>) -> f64 {
         let count = self.places.pairs().len();
         let (row, column) = (at / sizes.n, at % sizes.n);

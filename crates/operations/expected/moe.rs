@@ -129,7 +129,9 @@ impl Expert<'_> {
             let sum = call.dot(&self.w13[row * dim..][..dim], x);
             dtype.map_or(sum, |dtype| stored(sum, dtype))
         };
-        let limit = (!self.limit.is_nan()).then(|| call.exact(self.limit));
+        // A kernel may clamp stored numbers, to the limit in their type.
+        let off = dtype.map_or(0.0, |dtype| (self.limit - super::rounded(dtype, self.limit)).abs());
+        let limit = (!self.limit.is_nan()).then(|| call.near(self.limit, off));
         let hidden = |at: usize| {
             let (mut gate, mut up) = (projected(at), projected(inner + at));
             if let Some(limit) = limit {

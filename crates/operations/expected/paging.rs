@@ -115,7 +115,7 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// Number of keys a sequence has, as its queries' places are counted from.
+    /// Number of keys of a sequence, from which its queries' places are counted.
     pub fn length(&self, sequence: usize, queries: usize) -> usize {
         match self.call.fault {
             Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
@@ -125,7 +125,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Number of of `length` keys are read.
+    /// Number of keys that are read, of `length`.
     pub fn read(&self, length: usize) -> usize {
         match self.call.fault {
             Some("last_key_missing") => length.saturating_sub(1),

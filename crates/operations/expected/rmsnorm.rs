@@ -33,7 +33,7 @@ pub(super) const RMSNORM: Operation = Operation {
         eps_outside_root: "eps is added to the root, not to the mean of squares";
         mean_subtracted: "the mean of the row is subtracted, as in LayerNorm";
         no_weight of weight: "the weight is left out" => |call| call.leave_out("weight");
-        other_center: "weight is taken for 1 + weight, or 1 + weight for weight" => |call| call.toggle("zero_centered");
+        other_center of weight: "weight is taken for 1 + weight, or 1 + weight for weight" => |call| call.toggle("zero_centered");
         gate_without_silu of gate: "the gate is multiplied by as it is, without SiLU";
     },
     cases: None,

@@ -70,7 +70,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     }
     call.expect("sin", &cos.shape)?;
     let sequences = if cos.shape.len() == 3 { cos.shape[0] } else { 1 };
-    if sequences > 1 && x.shape.len() == 3 {
+    if sequences != 1 && x.shape.len() == 3 {
         return Err(format!(
             "rope: 'cos' is {:?}, expected {angles} with B of 1, as 'x' is {:?}",
             cos.shape, x.shape

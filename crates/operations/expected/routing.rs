@@ -49,8 +49,17 @@ impl Router {
             let score = (l.max(0.0) + (-l.abs()).exp().ln_1p()).sqrt();
             call.near(score, score * (0.5 * (error + (4.0 + 2.0 * l.abs()) * u) + 4.0 * u))
         };
+        // By hand, since e⁻ˡ overflows before σ(l) underflows.
+        let sigmoid = |logit: &Near| {
+            let (l, error) = (logit.value(), logit.error());
+            let score = 1.0 / (1.0 + (-l).exp());
+            call.near(
+                score,
+                score * ((1.0 - score) * (error + (4.0 + 2.0 * l.abs()) * u) + 4.0 * u),
+            )
+        };
         let (scores, own): (Vec<Near>, Vec<Near>) = match call.word("scores") {
-            "sigmoid" => logits.iter().map(|logit| (logit.sigmoid(), logit.sigmoid())).unzip(),
+            "sigmoid" => logits.iter().map(|logit| (sigmoid(logit), sigmoid(logit))).unzip(),
             "sqrtsoftplus" => logits.iter().map(|logit| (softplus(logit), softplus(logit))).unzip(),
             _ => {
                 let most = logits

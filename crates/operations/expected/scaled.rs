@@ -17,7 +17,7 @@ pub struct Operand {
     pub shape: Vec<usize>,
     /// The numbers, with scales multiplied.
     pub data: Vec<f64>,
-    /// Number of elements along K share a scale, if scales.
+    /// Number of elements along K that share a scale, if there are scales.
     pub block: Option<usize>,
 }
 

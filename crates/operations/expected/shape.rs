@@ -81,6 +81,10 @@ impl<'a> Shapes<'a> {
         let mut own = &tensor.shape[..];
         let dims = match dims {
             ["...", last @ ..] => {
+                // A tensor without dimensions is one row of one element.
+                if own.is_empty() {
+                    own = &[1];
+                }
                 let (before, rest) = own.split_at(own.len().checked_sub(last.len())?);
                 let first = !self.sizes.iter().any(|(letter, _)| *letter == "...");
                 if !first && before != self.before {

@@ -60,7 +60,11 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let scale = call.near(scale, call.u * scale.abs());
     let rows = x.data.len() / cols.max(1);
     let powers = |row: usize| {
-        let scaled = |x: &f64| call.exact(*x) * scale;
+        // The error of a masked element would be infinite, and would pass to the largest.
+        let scaled = |x: &f64| match x * scale.value() {
+            f64::NEG_INFINITY => Near::NEG_INFINITY,
+            _ => call.exact(*x) * scale,
+        };
         let scaled: Vec<Near> = x.data[row * cols..][..cols].iter().map(scaled).collect();
         let most = scaled.iter().copied().fold(Near::NEG_INFINITY, Near::max);
         let power = |x: Near| match x.value() {

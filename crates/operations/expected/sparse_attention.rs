@@ -42,11 +42,12 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
         next_row_indices of indices: "the indices are those of the next row" => |call| call.roll("indices", 1);
         first_entries of indices: "the first entries are read in the place of those of the indices"
             => |call| {
-                // As many as there are indices.
+                // As many as there are indices, or entries.
+                let entries = call.tensor("entries").shape[1];
                 call.edit("indices", |indices| {
                     for row in indices.rows_mut() {
-                        let mut next = 0..;
-                        row.iter_mut().filter(|at| **at >= 0.0).for_each(|at| *at = f64::from(next.next().unwrap_or(0)));
+                        let mut next = 0..entries;
+                        row.iter_mut().filter(|at| **at >= 0.0).for_each(|at| *at = next.next().map_or(-1.0, |next| next as f64));
                     }
                 });
             };

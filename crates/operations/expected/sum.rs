@@ -17,7 +17,7 @@ pub struct Terms {
     pub squares: f64,
     /// Mean square of the partial sums, in the order of the terms.
     pub partial: f64,
-    /// Number of roundings move together.
+    /// Number of roundings that move together.
     pub multiplicity: f64,
     /// Unit roundoff of the type that they are added in.
     pub u: f64,
@@ -116,7 +116,7 @@ impl Terms {
         self.count * (self.sum * self.sum + self.squares).max(self.partial / 3.0)
     }
 
-    /// Ratio of the error to that of independent roundings: √(M/6), so that n·u does not exceed λ·u·√n.
+    /// Ratio of the error to that of independent roundings: √(M/6), at most that of the worst case, n·u over λ·u·√n.
     fn widening(&self) -> f64 {
         let most = self.count / (LAMBDA * LAMBDA);
         f64::min(self.multiplicity / 6.0, most).max(1.0).sqrt()

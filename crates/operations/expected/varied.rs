@@ -91,7 +91,7 @@ impl ErrorModel for Variance {
     }
 
     fn one_of(value: f64, a: Varied, b: Varied) -> Varied {
-        if a.value() == value { a } else { b }
+        if a.value() == value || value.is_nan() { a } else { b }
     }
 
     fn row<'a>(numbers: impl Iterator<Item = &'a Varied>) -> Parts {

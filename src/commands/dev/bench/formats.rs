@@ -123,7 +123,7 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Repeats until the shortest are at least this many times as long as the work itself.
+/// Ratio of the longest repeat to the shortest beyond which times are not those of the work itself.
 const SPREAD: f64 = 3.0;
 
 /// The note on repeats whose times differ too much. `load` is the load average before the first.
