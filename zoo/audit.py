@@ -61,7 +61,7 @@ class Answer:
     controls: dict[str, Count] = field(default_factory=dict)
     #: By the id of a fault: how often the kernel without it passes.
     right: dict[str, Count] = field(default_factory=dict)
-    #: By the id of a fault: how often zeros pass.
+    #: Number of draws on which the gate passes an output of zeros, by the id of a fault.
     zeros: dict[str, Count] = field(default_factory=dict)
     #: By the id of a fault: what ulplab's own gate says.
     ulplab_usual: dict[str, Count] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-//! Names and texts from files, as they may be shown.
+//! Text for output: names and texts from files without hidden characters, and numbers in few digits.
 
 /// Stands for a character that is not shown.
 pub const REPLACEMENT: char = '\u{fffd}';

@@ -97,7 +97,7 @@ pub fn html(run: &Summarized) -> String {
     }
 }
 
-/// At most so many candidates, in their order: those that fail, then the first of the others.
+/// Selects at most `most` candidates: those that fail, then the first of the others. The order of candidates is kept.
 fn first<'a>(candidates: &[Candidate<'a>], most: usize) -> Vec<Candidate<'a>> {
     let mut places: Vec<usize> = (0..candidates.len()).collect();
     places.sort_by_key(|at| !matches!(candidates[*at].gate, Gate::Fail(_)));

@@ -26,7 +26,7 @@ pub struct Place {
     kinds: u16,
     /// The number of elements far outside, and their place, if that differs.
     far: Option<(usize, String)>,
-    /// The number of elements just outside.
+    /// The number of elements just outside, which are off by less than `JUST` times their bounds.
     just: usize,
 }
 

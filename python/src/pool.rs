@@ -80,7 +80,7 @@ fn own() -> Option<&'static ThreadPool> {
         if let Some(own) = unsafe { found.as_ref() }.filter(|own| own.process == process) {
             return Some(&own.pool);
         }
-        // A thread that cannot be started ends the process in the global pool, too.
+        // Panics if a thread cannot be started, as rayon's global pool does.
         let pool = rayon::ThreadPoolBuilder::new().build().expect("threads can be started");
         let made = Box::into_raw(Box::new(Own { process, pool }));
         if OWN

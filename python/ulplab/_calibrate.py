@@ -39,9 +39,11 @@ class Calibration:
     threshold: float | None
     #: The least number of seeds that the rate needs.
     seeds_needed: int
-    #: The rate that the largest ratio found stands for, with the confidence: what these seeds support at best.
+    #: Least rate of false alarms that these seeds can support with the confidence. The threshold of that rate is the largest ratio
+    #: found.
     supported: float
-    #: The largest |mean error| over bound of a seed, and the largest share of what is allowed; None if it is not derived for the operation.
+    #: Largest |mean error| over bound of a seed, and largest ratio of a mean error to the allowed one. None if the allowed mean
+    #: error is not derived for the operation.
     bias: tuple[float, float] | None
     #: For each gate (``bound``, ``threshold``, ``bias``), how often it failed the kernel.
     failed: dict[str, int]

@@ -18,7 +18,7 @@ pub struct Yarn {
     pub original_positions: f64,
     /// Pairs that turn more often than this over the original context keep their frequency.
     pub beta_fast: f64,
-    /// Pairs that turn less often than this have theirs divided by the factor.
+    /// Pairs that turn less often than this over the original context have their frequency divided by the factor.
     pub beta_slow: f64,
     /// True if the ends of the ramp are rounded to whole pairs, outwards.
     pub truncate: bool,

@@ -8,11 +8,11 @@ use super::BLOCK;
 use super::rope::Rope;
 use crate::{Real, Tensor};
 
-/// Turns the first r channels of rows.
+/// Rotary position embedding, half-split, of the first r channels of a row.
 #[derive(Clone, Debug)]
 pub struct HalfRope<T> {
     rope: Rope<T>,
-    /// r.
+    /// Number r of channels that are rotated.
     channels: usize,
     /// YaRN's attention factor: cosines and sines are multiplied by it, and rounded again.
     factor: T,

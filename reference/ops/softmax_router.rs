@@ -15,8 +15,8 @@ pub enum Softmax {
     OfSelected,
 }
 
-/// Selects `k` experts for each row of logits `[rows, experts]`; the scores in the choice are probabilities where the softmax is
-/// over all, else logits.
+/// Selects `k` experts for each row of logits `[rows, experts]`. The scores of the choice are probabilities if the softmax is over
+/// all experts, and logits if it is over the selected ones.
 pub fn select<T: Real>(logits: &Tensor<T>, k: usize, over: Softmax) -> Choice<T> {
     let mut scores = logits.clone();
     let experts = scores.cols();

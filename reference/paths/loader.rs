@@ -50,7 +50,8 @@ where
         }
     }
 
-    /// The elements of a tensor as `get` has them of the weights by its whole name, which is given too.
+    /// Takes the elements of a tensor with `get`, and checks their number. `get` is called with the tensor's whole name, which is
+    /// returned, too. A dry read only notes the tensor, and returns no elements.
     fn take<E>(
         &mut self,
         name: &str,

@@ -36,7 +36,7 @@ fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
     ))
 }
 
-/// Texts are read one after the other: what is kept of one takes hundreds of megabytes.
+/// Lock by which texts are read one at a time: the values that are kept of one text take hundreds of megabytes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl WholeStep {

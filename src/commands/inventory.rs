@@ -232,7 +232,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }
 
-/// A site as experiments name it, and what it is.
+/// Returns the name of a site as experiments write it, and a line about the site: shape, description and kind.
 fn row(path: &dyn paths::Path, site: &SiteInfo) -> Row {
     let layers = if site.in_layers() && path.reads_tokens() {
         "layers.*."

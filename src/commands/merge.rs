@@ -23,7 +23,7 @@ pub struct MergeArgs {
     /// The folder that the tasks shared; or several, whose cells are copied together.
     #[arg(required = true, value_name = "FOLDER")]
     pub folders: Vec<PathBuf>,
-    /// Folder of the merged run; it may hold some of its cells already. It is needed if there are several.
+    /// Folder of the merged run, needed if there are several folders. The folder may hold some cells of the run already.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print verdicts, or the missing cells, as JSON Lines on stdout.

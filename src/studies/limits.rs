@@ -12,7 +12,7 @@ use crate::experiment::{Mistake, Reading};
 use crate::run::plan::{Plan, REFERENCE};
 use ulplab_core::pattern::matches;
 
-/// More cells are a slip: planning them would take minutes and gigabytes.
+/// Most cells of a plan that is not by case. A larger plan is taken for a mistake, since planning takes minutes and gigabytes.
 const MOST_CELLS: usize = 1 << 18;
 
 /// A number of bytes, written `512M`, `16G` or `16GiB`; units are powers of 1024.

@@ -60,7 +60,7 @@ pub trait Candidate: Clone {
     /// Its keys `name`, `noise` and `gain`.
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>);
 
-    /// The same recipe with its errors as noise so many times as large, by another name.
+    /// Returns the recipe under the name `name`, with its errors replaced by noise that is `gain` times as large.
     #[must_use]
     fn with_noise(&self, name: String, gain: f64) -> Self {
         louder(self, name, gain)

@@ -52,7 +52,7 @@ impl Cache {
     }
 }
 
-/// Another for everything that makes other machine code.
+/// Key of machine code in the cache: a hash of the source, the compiler's options and the compiler's version.
 pub fn key(source: &blake3::Hash, options: &[String], version: (i32, i32)) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(source.as_bytes());

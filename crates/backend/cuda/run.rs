@@ -139,7 +139,7 @@ impl<'a> Running<'a> {
         guards::judged(self, self.variant.nondeterministic.is_none())
     }
 
-    /// An error if a check or judgement fails.
+    /// Returns an error that names the first failed check or judgement; wrong kernels are not timed.
     pub fn right(&self, name: &str) -> Result<()> {
         let checked = self.judged()?;
         let said = |wrong: &Measured| match &wrong.failure {

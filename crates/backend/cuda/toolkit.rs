@@ -163,8 +163,8 @@ impl Toolkit {
         made.map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))
     }
 
-    /// Compiles units, as many at a time as there are cores, so that they are in the cache when one after the other is needed. An error
-    /// comes again then.
+    /// Compiles units in parallel, one on each core, to fill the cache before the units are needed one after the other. An error is
+    /// dropped here, and returned when the unit is compiled again.
     pub fn compile_ahead(&self, units: &[Unit]) {
         if self.cache.keeps() {
             units.par_iter().for_each(|unit| drop(self.compile(*unit)));

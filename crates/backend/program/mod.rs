@@ -85,7 +85,7 @@ impl<'a> Program<'a> {
         Ok((Checked { outputs, measured }, us))
     }
 
-    /// Its outputs for a problem.
+    /// Runs the program once on a problem, and returns the program's outputs.
     pub fn outputs(&self, case: &Case, problem: &Problem) -> Result<Outputs, String> {
         let runs = self.runs(case, problem, 1).map_err(|failed| failed.why)?;
         Ok(runs.into_iter().next().expect("it ran").0)

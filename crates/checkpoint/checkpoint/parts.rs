@@ -30,7 +30,7 @@ pub struct Parts<'a> {
 /// Parts by the name of the matrix, in the order of the checkpoint's names.
 pub type Matrices<'a> = BTreeMap<String, Parts<'a>>;
 
-/// Puts the tensors of a file together.
+/// Groups the tensors of a file by the matrix that they belong to. The convention tells the matrix and the part from a name.
 pub fn gather<'a>(file: &'a TensorFile, convention: &Convention) -> Matrices<'a> {
     let mut matrices = Matrices::new();
     for tensor in file.tensors() {

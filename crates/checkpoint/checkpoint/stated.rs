@@ -1,4 +1,4 @@
-//! A matrix by its names, types and shapes, held against what the configuration says.
+//! Checks of a matrix's names, types and shapes against the statements of the configuration.
 
 use safetensors::Dtype;
 

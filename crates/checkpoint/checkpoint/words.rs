@@ -182,7 +182,7 @@ impl<'a> Words<'a> {
         1 << (self.bits - 1)
     }
 
-    /// Its shape and grouping in words.
+    /// Text of the bits and the group size, as `int4/b128 in words`.
     pub fn words(&self) -> String {
         format!("int{}/b{} in words", self.bits, self.group)
     }

@@ -61,7 +61,8 @@ impl<'a> Share<'a> {
         })
     }
 
-    /// Checks that every matrix has its part, or all share one. `expected` are the numbers of a matrix in words.
+    /// Checks that the buffer has one part for each matrix, unless all matrices share one part. `expected` describes a part with so
+    /// many numbers for the error.
     fn fits(self, stack: &Stack, shared: bool, expected: impl Fn(usize) -> String) -> Result<Self, String> {
         let (Tensor { name, shape, bytes, .. }, size) = (self.tensor, self.size);
         if shared || bytes.len() / size == stack.experts * (self.len / size) {

@@ -37,7 +37,7 @@ pub enum Cause {
     ZeroSign,
     /// Subnormal numbers became zero.
     Subnormals,
-    /// Other values were quantized than the source.
+    /// The quantized values are not those of the source.
     Input,
     /// The stored bytes belong to another block or row.
     Stale,

@@ -20,8 +20,8 @@ pub struct Hypothesis {
 }
 
 impl Hypothesis {
-    /// Tests an explanation by the differences that it `explains` and by the matches that it predicts to differ; `None` if it explains
-    /// no difference.
+    /// Tests an explanation on a sample. `explains` says for each difference if the explanation predicts the stored bytes. `alarms`
+    /// says for each match if the explanation predicts a difference. Returns `None` if no difference is explained.
     pub fn new(
         cause: Cause,
         detail: String,

@@ -7,7 +7,7 @@ pub struct Hits {
     pub cols: Vec<u32>,
 }
 
-/// Some of so many indices.
+/// Set of the rows, or of the columns, in which hits lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     All,

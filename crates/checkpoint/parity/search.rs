@@ -10,7 +10,8 @@ use super::recode;
 use super::recode::Recode;
 use ulplab_core::formats::{Format, Half};
 
-/// Elements of the sample that everything is held against, and of the one that the best are.
+/// Elements of the small sample and of the large one. Every candidate is compared with the small sample, and the best candidates
+/// with the large one.
 const FEW: usize = 1 << 10;
 const MANY: usize = 1 << 13;
 /// Makers that are held against the larger sample, and whose bytes are looked for in every order.
@@ -46,7 +47,7 @@ const SCALES: Least = Least {
     settled: 0.9,
 };
 
-/// Every way to store that is tried.
+/// Orders and encodings of codes and scales that the search tries.
 pub struct Storage {
     pub scale_orders: Orders,
     pub code_orders: Orders,

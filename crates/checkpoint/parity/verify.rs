@@ -238,7 +238,7 @@ impl View<'_> {
     }
 }
 
-/// The factors of the values of a strip, and the state of its scales.
+/// Factors that scale the values of a strip, and the state of each scale of the strip.
 struct Scaled {
     repr: Repr,
     input: Option<&'static Input>,

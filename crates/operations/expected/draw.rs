@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use ulplab_core::random::{gaussian, stream};
 
-/// Elements that a drawn tensor may have: more is a size in the wrong place.
+/// Most elements of a drawn tensor. A larger tensor suggests a size in the wrong place.
 const MOST: usize = 1 << 28;
 
 /// Cases of an operation whose inputs are drawn.

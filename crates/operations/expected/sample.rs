@@ -1,11 +1,12 @@
-//! The next token of every row: the one with the largest logit, the first of equal ones, at temperature 0; NaN counts as largest. At a
-//! temperature above 0 it is the largest of logit/temperature + g with Gumbel noise g = −ln(−ln r), which draws from the softmax.
-//! r = (w + ½)/2²³, where w is the upper 23 bits of word i mod 4 of Philox4x32-10 with the counter (⌊i/4⌋, position, sequence, 0) and
-//! the seed as its key, for token i; or the noise is given.
+//! Sampling of the next token of every row. At temperature 0, the token with the largest logit is taken, the first of equal ones;
+//! NaN counts as largest. At a temperature above 0, the token with the largest logit/temperature + g is taken, which draws from the
+//! softmax. The Gumbel noise g = −ln(−ln r) is given or comes from the seed. For token i, the seed gives r = (w + ½)/2²³, where w
+//! is the upper 23 bits of word i mod 4 of Philox4x32-10 with the counter (⌊i/4⌋, position, sequence, 0) and the seed as key.
 //!
-//! The greedy token is defined to the bit. Where there is noise, a logarithm is within an ulp, and an error of the inner one moves the
-//! outer by as much relative to it: a score is off by (4 + 4|g| + 4|l/t| + 2|s|)·u, and without 4 + 4|g| where noise is given. Any token
-//! whose score is within the errors of the best is right.
+//! The greedy token is defined to the bit. With noise, a score is off by at most (4 + 4|g| + 4|l/t| + 2|s|)·u, where l/t is the
+//! logit over the temperature and s is the score. The first two terms count only if the noise comes from the seed. They hold for
+//! logarithms within an ulp: the relative error of the inner logarithm becomes the absolute error of the outer one. Any token whose
+//! score is within the errors of the best score is right.
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;

@@ -17,7 +17,7 @@ pub struct Operand {
     pub shape: Vec<usize>,
     /// The numbers, with scales multiplied.
     pub data: Vec<f64>,
-    /// Number of elements along K that share a scale, if there are scales.
+    /// Number of elements along K that share a scale; `None` without scales.
     pub block: Option<usize>,
 }
 
@@ -28,7 +28,7 @@ struct Scales<'a> {
     batched: bool,
     /// Blocks along the outer dimension (rows of a, columns of b) and along K.
     counts: [usize; 2],
-    /// Elements of a block, likewise.
+    /// Elements of a block along the outer dimension, and along K.
     blocks: [usize; 2],
     k_last: bool,
 }

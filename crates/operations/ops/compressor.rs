@@ -243,7 +243,7 @@ impl Step {
         let Sizes { rate, overlap, dim, .. } = self.sizes;
         let (width, slots) = (self.sizes.width(), self.sizes.slots());
         let (first, count) = self.sizes.pooled(token);
-        // Each token that is pooled, and the half of its row that has the channels.
+        // Visits each pooled token. With overlap, a row has two halves, and a token of the current window pools the second half.
         for number in 0..count.min(token + 1 - first) {
             let other = first + number;
             let half = if overlap && other / rate == token / rate {

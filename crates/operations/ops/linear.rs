@@ -36,7 +36,7 @@ fn cases() -> Vec<Case> {
         };
         let dims = move |[b, g, n, k]: [i64; 4]| vec![("B", b), ("G", g), ("N", n), ("K", k), ("size", size)];
         let large = [
-            // Few numbers in and many out: repeated rows make outputs large, and columns fill a grid.
+            // K is small and N is large: repeated rows make outputs large, and columns fill a grid.
             [3, 1, 5000, 24],
             // Rows of x are wider than those of y, so that x becomes large. Many CTAs share its rows.
             [3, 33, 4, 72],

@@ -166,7 +166,8 @@ impl Lines {
         }
     }
 
-    /// The label of the bound at the end of its line that curves leave more room, above all curves.
+    /// Draws the bound's label over the curves. The label stands at the left or right end of the bound's line, above or below the
+    /// line, where the fewest points of curves lie.
     fn bound_label(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
         let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) else {
             return;

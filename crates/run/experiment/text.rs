@@ -32,7 +32,7 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// Windows of which each stands for one: `draws` of a text are written out.
+/// Deserializes windows. A window with `draws` is written out as one window for each draw.
 pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<Window>, D::Error> {
     let windows = Vec::<Window>::deserialize(deserializer)?;
     let mut all = Vec::new();

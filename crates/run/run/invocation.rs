@@ -94,7 +94,7 @@ impl Invocation {
     }
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell, if the word needs quotes.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/@".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

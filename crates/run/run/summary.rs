@@ -201,7 +201,7 @@ fn logarithms(values: &[f64]) -> Vec<f64> {
     values.iter().map(|value| value.ln()).collect()
 }
 
-/// Mean, minimum, maximum, and the ends of the interval.
+/// Computes the mean, minimum and maximum of the values, and the ends of the 95 % bootstrap interval of the mean.
 fn described(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
     if values.iter().any(|value| value.is_nan()) {
         return [f64::NAN; 5];

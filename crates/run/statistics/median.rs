@@ -1,7 +1,8 @@
 //! Medians, and how well they are known: by order statistics alone, for any distribution.
 
-/// Number of values, of `n` sorted ones, that lie outside, at each end, of an interval that contains the median of their distribution
-/// with a probability of at least 95 %: the binomial distribution of ½ has 2.5 % below, at most.
+/// Number of values to leave out at each end of `n` sorted values, so that the others span an interval that contains the median of
+/// their distribution. From six values on, the probability is at least 95 %: the binomial distribution of ½ has at most 2.5 % at
+/// each end.
 pub fn outside(n: usize) -> usize {
     let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
     for count in 0..n {

@@ -22,8 +22,9 @@ pub fn all(windows: &[Window]) -> Flips {
     windows.iter().map(|window| window.flips).sum()
 }
 
-/// Limits of lost less gained, where predictions flip independently: each share has limits (Clopper and Pearson 1934) with half of
-/// the error, so their difference holds with [`CONFIDENCE`] for any dependence between the two.
+/// Limits of the share lost less the share gained, if predictions flip independently. Each share has limits with half of the error
+/// (Clopper and Pearson 1934). The limits of the difference therefore hold with [`CONFIDENCE`], however the two shares depend on
+/// each other.
 pub fn limits(windows: &[Window]) -> Limits {
     let n: u64 = windows.iter().map(|window| window.predictions).sum();
     let Flips { lost, gained } = all(windows);

@@ -53,10 +53,10 @@ impl<T: Real> Inputs<'_, T> {
         self.q.shape[0]
     }
 
-    /// The sizes, if all shapes agree, every sequence lies within the tokens and no decay grows.
+    /// Checks that shapes agree, sequences lie within the tokens and decays do not grow; returns the sizes.
     ///
     /// # Errors
-    /// The first that does not hold, naming the input.
+    /// Message about the first condition that does not hold; the message names the input.
     pub fn check(&self) -> Result<Sizes, String> {
         let (&[tokens, heads, key_dim], &[_, value_heads, value_dim]) = (&self.q.shape[..], &self.v.shape[..]) else {
             let shapes = (&self.q.shape, &self.v.shape);

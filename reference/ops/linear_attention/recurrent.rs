@@ -94,7 +94,7 @@ fn two_passes<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T
     }
 }
 
-/// Both reads, then the update.
+/// Reads the state for k and for q in one pass, then updates the state. The result for q is corrected for the update.
 #[inline(always)]
 fn one_pass<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T>, d: &mut [T], out: &mut [T]) {
     d.fill(T::ZERO);

@@ -30,7 +30,7 @@ impl<T: Real> Model<T> {
     /// Takes every tensor of [`Config::tensors`] from `weights`.
     ///
     /// # Errors
-    /// What [`Config::check`] finds, errors of `weights`, and tensors of another length or with experts that do not exist.
+    /// An error of [`Config::check`] or of `weights`, a tensor of another length, or a table that names experts that do not exist.
     pub fn load<W: Weights + ?Sized>(config: Config, weights: &mut W) -> Result<Self, W::Error>
     where
         Invalid: Into<W::Error>,
@@ -80,8 +80,8 @@ impl<T: Real> Model<T> {
         State::empty(&self.config)
     }
 
-    /// Appends `ids` to the sequence and gives their logits `[ids, vocab_size]`. All tokens at once, in chunks or one by one
-    /// is the same to rounding. `numerics` is called at every site on the way.
+    /// Appends `ids` to the sequence and returns their logits `[ids, vocab_size]`. A caller may pass all tokens at once, in chunks
+    /// or one by one; the logits differ by rounding only. Calls `numerics` at every site.
     ///
     /// # Errors
     /// No ids, ids beyond the vocabulary, and a state that another configuration has made; the state is then as it was.

@@ -15,7 +15,7 @@ pub struct Family {
     pub key_value_heads: bool,
     /// Channels of a head where the file has none; `None`: `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// True if the embedding is the head where the file does not say.
+    /// True if a file without `tie_word_embeddings` uses the embedding as the output head.
     pub tied: bool,
     /// Projections of attention that have a bias.
     pub attention_bias: Biases,

@@ -27,7 +27,7 @@ pub(super) struct DeltaRule<T> {
     pub by_channel: bool,
     pub conv: ShortConv<T>,
     pub a_log: Vec<T>,
-    /// As long as the raw gates of a token.
+    /// Bias of the raw gates, one number for each raw gate of a token.
     pub dt_bias: Vec<T>,
     /// Weight of the output's norm, as long as a value; it is not zero-centred.
     pub norm: Vec<T>,

@@ -17,7 +17,7 @@ const OWN_INERT: &[&str] = &[
     "mtp_use_dedicated_embeddings",
 ];
 
-/// Keys next to `text_config` that concern pictures only, or that it has itself.
+/// Keys next to `text_config` that concern images only, or that `text_config` has, too.
 const BESIDE_TEXT: &[&str] = &[
     "image_token_id",
     "language_model_only",

@@ -25,7 +25,7 @@ pub fn decode(map: u8) -> [u8; BANKS] {
     [0, 2, 4, 6].map(|bit| map >> bit & 3)
 }
 
-/// The map of these banks, of which the lowest two bits count.
+/// Packs the bank of each lane into a map. Only the lowest two bits of a bank count.
 pub fn pack(lanes: [u8; BANKS]) -> u8 {
     lanes.iter().rev().fold(0, |map, lane| map << 2 | lane & 3)
 }

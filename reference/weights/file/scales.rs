@@ -57,8 +57,9 @@ impl Safetensors {
         }
     }
 
-    /// The codes and scales of a stack of matrices `[count, inputs, outputs]` that is stored as blocks of MXFP4, and the sizes of the
-    /// scales; none if the tensor itself is there, or no blocks are.
+    /// Finds the codes and scales of a stack of matrices `[count, inputs, outputs]` that is stored in MXFP4, and returns them with
+    /// the shape of the scales. Returns `None` if the file has the tensor itself or no MXFP4 blocks of it, or if `shape` does not
+    /// have three sizes.
     pub(super) fn mxfp4(
         &self,
         name: &str,

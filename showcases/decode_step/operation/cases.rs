@@ -173,8 +173,8 @@ pub(super) fn plans() -> Vec<Plan> {
         .collect()
 }
 
-/// Channels of keys of the small model, how many of them are turned, and channels of index keys; and of one whose keys are records, and
-/// of one whose index keys are records, too.
+/// Channels of a key, channels of a key that RoPE turns, and channels of an index key, in the small model. [`RECORD_KEYS`] are the
+/// same where keys are records, and [`INDEX_KEYS`] where index keys are records, too.
 const SMALL_KEYS: [usize; 3] = [24, 8, 16];
 /// The same if products of attention take eight bits: their rows are multiples of 16 columns, and have a block of 128 and a part of one.
 const EIGHT_KEYS: [usize; 3] = [80, 8, 16];

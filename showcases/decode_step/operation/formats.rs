@@ -28,19 +28,19 @@ impl<'a> Formats<'a> {
         activations: None,
     };
 
-    /// The same with keys as these records.
+    /// Returns these formats with keys stored as KV records of the format `record`.
     pub const fn with_record(self, record: &'a str) -> Self {
         let record = Some(record);
         Self { record, ..self }
     }
 
-    /// The same with index keys as these records.
+    /// Returns these formats with index keys stored as records of the format `index`.
     pub const fn with_index(self, index: &'a str) -> Self {
         let index = Some(index);
         Self { index, ..self }
     }
 
-    /// The same with weights that are stored so.
+    /// Returns these formats with matrices stored as `weights`.
     pub const fn with_weights(self, weights: &'a str) -> Self {
         Self { weights, ..self }
     }

@@ -193,8 +193,8 @@ struct Step {
     kept: usize,
     /// The state of each row; none of a row of padding.
     starts: Vec<Option<StateParts<f32>>>,
-    /// The token that each row reads first, and those that it must read in all runs and in those after the last, which is repeated to be
-    /// timed, `[S + 1, B]`; −1 is the one it has sampled.
+    /// Token that each row reads first. `forced`, `[S + 1, B]`, has the token that a row must read in each of S runs, and in later
+    /// runs, which repeat the last one to be timed. A token of −1 stands for the token that the row has sampled.
     tokens: Vec<i32>,
     forced: Vec<i32>,
     temperature: f32,

@@ -80,7 +80,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
 }
 
 fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
-    // With the variants that patterns of kernels name, as a sweep has them.
+    // Reads the experiment as a sweep does: patterns of kernels are replaced by the variants that they match.
     let question = sweep::read(&SweepArgs {
         experiment: experiment.into(),
         overrides: args.overrides.clone(),

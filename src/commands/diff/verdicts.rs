@@ -36,7 +36,7 @@ pub struct LoosenedGate {
 /// The state in NEW of a verdict of BASE.
 pub enum Counterpart<'a> {
     Kept(&'a Verdict),
-    /// NEW does not have the recipe, and states the gate.
+    /// NEW states the gate, but does not have the recipe.
     NoRecipe,
     /// NEW does not hold the recipe to the gate.
     Removed,

@@ -32,7 +32,7 @@ pub struct BenchArgs {
     /// Seconds after which no further peer is begun: the rest is left out, and named in peers.json; 0 times none.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     peer_seconds: u32,
-    /// Python that has the peers.
+    /// Python interpreter that has the modules of the peers.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
     /// Processes that share the checks; times are taken by one at a time [default: half of the cores, at most 8].

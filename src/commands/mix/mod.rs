@@ -262,7 +262,7 @@ fn found(
             assignment: assignment.clone(),
         });
     }
-    // A point of the front has the least KL of all that take no more.
+    // KL falls and bytes rise along the front, so the last point that fits the budget has the least KL.
     let fits = |found: &FrontPoint| match (budget.bytes, budget.kl) {
         (Some(most), _) => found.bytes <= most,
         (None, Some(most)) => found.chosen_on.kl <= most,

@@ -60,7 +60,7 @@ fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
         }
     }
     if gates.is_empty() {
-        // `--kl` binds the windows that were chosen on, and the gate is on all.
+        // The budget of `--kl` applies to the windows that the search chose on; the gate applies to all windows.
         let held_out = chosen.held_out.map_or(0.0, |held| held.kl);
         let measured = chosen.chosen_on.kl.max(held_out);
         let (bound, why) = match most {

@@ -384,8 +384,8 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     })
 }
 
-/// Compares the compiled files with their attestations. Nothing was run, so the word is not PASS; and if not the `whole`
-/// experiment was selected, the exit code says that something is left to be seen.
+/// Compares the compiled files with their attestations. The word is ATTESTED instead of PASS, since no kernel was run. If `whole`
+/// is false, only a part of the experiment was selected, and the exit code is that of NOT JUDGED instead of that of PASS.
 pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
     let now = digests(&Rewritten::all(sources, &attestations))?;

@@ -56,8 +56,8 @@ pub struct ModelStudy {
     /// Tokens in each window of text.
     #[serde(default)]
     pub tokens: usize,
-    /// Windows may have more tokens than the model's `max_position_embeddings`, to which it need not generalise. Lengths on which the
-    /// frequencies of its RoPE depend stay an error.
+    /// Allow windows with more tokens than the model's `max_position_embeddings`; the model may not generalise to such lengths. A
+    /// length that changes the frequencies of the model's RoPE stays an error.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beyond_trained: bool,
     /// Phases of the model: `local`, every layer fed what the reference fed it; `cumulative`, running free.

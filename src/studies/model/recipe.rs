@@ -20,7 +20,7 @@ pub struct Recipe {
     pub name: String,
     /// Its description, in one line.
     pub doc: String,
-    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    /// Replace each rounding error by Gaussian noise of the same energy. The noise has the error's size, but not its structure.
     #[serde(default)]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.
@@ -138,7 +138,7 @@ impl Each {
 }
 
 impl Recipe {
-    /// The recipes that it stands for.
+    /// Writes out the key `each`: returns one recipe for each listed layer. A recipe without the key is returned as it is.
     fn layer_by_layer(self) -> Result<Vec<Self>, String> {
         let Some(each) = &self.each else {
             return Ok(vec![self]);

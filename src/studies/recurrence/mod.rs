@@ -62,7 +62,7 @@ pub struct Recipe {
     /// Its description, in one line.
     pub doc: String,
     pub form: Form,
-    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    /// Replace each rounding error by Gaussian noise of the same energy. The noise has the error's size, but not its structure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.

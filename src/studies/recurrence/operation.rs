@@ -85,7 +85,8 @@ impl Operation {
 }
 
 impl Poles {
-    /// Checks that they are numbers that keep states bounded; of a normal distribution, all except one in 10⁹.
+    /// Checks that factors of this distribution keep states bounded, which takes |a| < 1. Two factors in 10⁹ of a normal
+    /// distribution may be larger.
     fn are_stable(self) -> bool {
         match self {
             Self::Normal(size) => size > 0.0 && size <= 1.0 / 6.0,

@@ -62,7 +62,7 @@ pub struct Recipe {
     pub doc: String,
     /// The format that stores numbers: a named format (`nvfp4`), a format string (`e2m1/b16:e4m3/t:f32`) or a KV record.
     pub format: String,
-    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    /// Replace each rounding error by Gaussian noise of the same energy. The noise has the error's size, but not its structure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.

@@ -91,7 +91,7 @@ pub struct Recipe {
     pub name: String,
     /// Its description, in one line.
     pub doc: String,
-    /// Replace each rounding error by Gaussian noise of the same energy: size without structure.
+    /// Replace each rounding error by Gaussian noise of the same energy. The noise has the error's size, but not its structure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.

@@ -62,7 +62,8 @@ const NEAREST: f64 = 1.0;
 /// The median up to which all codes are the nearest: -1.4 dB for values that are spread over many codes.
 const ROUNDED: f64 = -0.5;
 
-/// The least noise of a part that is too far from the others, in dB above rounding.
+/// Limit of the noise of one part, in dB above rounding: a part above the limit is too far from the others. `None` without finite
+/// values.
 fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     let (median, deviation) = spread(all)?;
     let margin = match median <= near {

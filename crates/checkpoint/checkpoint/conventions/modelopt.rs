@@ -72,7 +72,7 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
         "FP8" => ("e4m3", 8, Some(Group::Tensor), STATIC),
         "FP8_PER_CHANNEL_PER_TOKEN" => ("e4m3", 8, Some(Group::Token), &[]),
         "FP8_PB_WO" => ("e4m3", 8, Some(Group::Tile { rows: 128, cols: 128 }), &[]),
-        // Per layer; inferred from the tensors.
+        // `MIXED_PRECISION` states no scheme. Layers differ, and the tensors of each layer tell its scheme.
         "MIXED_PRECISION" => return Ok(None),
         other => {
             return Err(format!(

@@ -34,7 +34,7 @@ struct Held<'s> {
 
 enum Values<'s> {
     Plain(Tensor<'s>),
-    /// Decoded where it is needed.
+    /// Quantized matrix, which is decoded when its values are read.
     Quantized(Box<Subject<'s>>),
 }
 
@@ -202,7 +202,7 @@ impl<'s> Search<'s> {
         };
         let experts: usize = leading.iter().product();
         if let Some(held) = self.sources.get(prefix, place) {
-            // A name that is the same has the source or none.
+            // The tensor with the matrix's own name is the only candidate: if its shape does not fit, the matrix has no source.
             let same = held.shape.len() == shape.len() && held.shape.starts_with(leading);
             let all = (0..experts).map(|expert| Some(vec![self.whole(held, expert, Some(*rows), *cols)?]));
             let matrices = same.then(|| all.collect::<Option<_>>()).flatten()?;

@@ -141,7 +141,7 @@ pub fn apart(want: f64, got: f64) -> [String; 2] {
     }
 }
 
-/// A number with the digits of an f32.
+/// Text of a number with the digits of an f32, or with all digits if the f32 would be infinite or would become zero.
 pub fn plain(x: f64) -> String {
     let narrow = x as f32;
     let text = match narrow.is_finite() && (narrow != 0.0 || x == 0.0) {

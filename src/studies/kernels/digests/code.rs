@@ -29,10 +29,10 @@ const EXTERNS: u8 = 0x0f;
 /// The format of attributes that have a length.
 const SIZED: u8 = 4;
 
-/// The digest of each entry point of a cubin, by its name. The error names the part that is not as a cubin has it.
+/// Computes a digest of each entry point of a cubin, by the name of the entry point.
 ///
 /// # Errors
-/// The bytes are no 64-bit ELF file, or end too early.
+/// The bytes are not a 64-bit ELF file, end too early, or lack something that a cubin has; the error names what is wrong.
 pub fn of(cubin: &[u8]) -> Result<BTreeMap<String, String>, String> {
     let code = Code::new(cubin).map_err(|error| format!("the machine code cannot be read: {error}"))?;
     let names: Vec<String> = code

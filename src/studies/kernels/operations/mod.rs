@@ -303,7 +303,7 @@ fn check_command(command: &Command) -> Result<(), Mistake> {
     own::check_timeout(command.timeout).or_else(|why| wrong("timeout", why))
 }
 
-/// Every pattern means a case, and every recipe has one.
+/// Checks that every pattern matches a case, and that every recipe has a case.
 fn check_patterns(study: &KernelStudy, run: &BTreeSet<String>) -> Result<(), Mistake> {
     let unmatched = |patterns: &[String], ops: &mut dyn Iterator<Item = &str>| -> Result<(), Mistake> {
         let mut names = Vec::new();

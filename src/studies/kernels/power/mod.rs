@@ -226,7 +226,8 @@ impl Power {
 }
 
 impl Noticed {
-    /// From cases with the sizes that are noticed there, and the size in the smallest case, if it was asked there.
+    /// Summarises the smallest sizes that are noticed, each given with its case. `smallest` is the size in the smallest case, if
+    /// faults of the kind were tried there.
     fn new(mut sizes: Vec<(&str, f64)>, smallest: Option<f64>) -> Self {
         sizes.sort_by(|a, b| a.1.total_cmp(&b.1));
         let finite = |size: &f64| size.is_finite();
