@@ -1,6 +1,6 @@
 //! The oracle: LLM model paths in plain Rust, generic over [`Real`] (f32, and f64 as the check on f32).
 //!
-//! A path computes what a model's definition says, without kernels, formats or approximations. Whoever wants to watch, round
+//! A path computes what a model's definition says, without kernels, formats or approximations. Code that wants to watch, round
 //! or replace a tensor on its way implements [`Numerics`] and is called at every named [`Site`]. Bits do not depend on the
 //! number of threads.
 //!
@@ -66,7 +66,7 @@
 //! | [`paths::hybrid`] | Qwen3-Next and Qwen3.5, as `transformers` defines them: a gated delta rule in most layers, gated attention in the others | token ids → logits | [`State`](paths::hybrid::State): matrices and convolution inputs of delta rules, keys and values of attention |
 //! | [`paths::swap_ffn`] | Swap-FFN: vectors exchanged with banks of memory | a vector of each sequence → its delta | [`State`](paths::swap_ffn::State): banks and maps, all public |
 //!
-//! This runs whatever model a folder has, without knowing which it is:
+//! This runs a folder's model without knowing which it is:
 //!
 #![cfg_attr(feature = "safetensors", doc = "```")]
 #![cfg_attr(not(feature = "safetensors"), doc = "```ignore")]
@@ -91,7 +91,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Two modules of [`ops`] are no paths, but operations with several forms of one recurrence each:
+//! Two modules of [`ops`] are not paths, but operations with several forms of one recurrence each:
 //! [`ops::linear_attention`] (gated delta rule, Kimi delta attention, lightning attention; its
 //! [`State`](ops::linear_attention::State) is a pool of matrices) and [`ops::diagonal_ssm`] (a diagonal state-space model).
 //! Other [operations](ops) are the parts that models are made of.

@@ -1,4 +1,4 @@
-//! The seam between a model path and whoever studies it.
+//! The seam between a model path and the code that studies it.
 //!
 //! A path calls [`Numerics::site`] at each named place of its data flow. [`Plain`] leaves everything alone and makes the
 //! path the reference; the lab's implementation rounds tensors to a format, records them, or replaces them by the

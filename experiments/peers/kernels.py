@@ -236,7 +236,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1), help="processes")
     worker = [sys.executable, os.path.join(here, "kernels_worker.py")]
     parser.add_argument("--worker", nargs=argparse.REMAINDER, help=argparse.SUPPRESS, default=worker)
-    # Whoever stops it stops its processes.
+    # Stopping it stops its processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(Peers(parser.parse_args()).run())
 

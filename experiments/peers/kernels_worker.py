@@ -40,7 +40,7 @@ def all_peers(only):
     """All peers whose case matches, by case and name, and the sections asked for that cannot be set up, each with the reason."""
     found, absent = {}, {}
     for section, of in SECTIONS.items():
-        # A section is an operation, but for that of the limits of several.
+        # A section is an operation, except that of the limits of several.
         if section != "limits" and not fnmatch.fnmatch(section, only.split("/")[0]):
             continue
         try:

@@ -18,7 +18,7 @@ from kernels_turns import Turns
 HERE = Path(__file__).resolve().parent
 PEERS = [("rope/t1", "fast"), ("rope/t1", "slow"), ("rope/t1", "limit: 1"), ("rope/t2", "wrong"), ("rope/t2", "dies"), ("rope/t2", "late")]
 
-# It notes what it is asked for; what it does is in the name of the peer.
+# It notes its requests; its behaviour is in the name of the peer.
 WORKER = """
 import json, os, sys, time
 said = lambda **what: print(json.dumps(what), flush=True)

@@ -60,7 +60,7 @@ def _tensor(x: Any) -> Any:
 def _is_tensor(x: Any) -> bool:
     """True for a tensor of real numbers, in which faults can be planted."""
     if isinstance(x, numpy.ndarray):
-        # bfloat16 is no floating type of numpy's.
+        # bfloat16 is not a floating type of numpy's.
         floating = numpy.issubdtype(x.dtype, numpy.floating) or x.dtype.name == "bfloat16"
         return floating and x.size > 1 and x.ndim > 0
     floating = getattr(x, "is_floating_point", None)

@@ -19,7 +19,7 @@ _GAINS = tuple(2.0**power for power in range(-24, 1))
 _FACTORS = (1.001, 1.01, 1.1, 2.0, 10.0, 100.0)
 # What makes an output of a fault, of what an operation is given and what it gives; None if it has none.
 _Fault = Callable[[dict[str, Any], dict[str, Any]], "numpy.ndarray | None"]
-# Seeds on which faults are tried: each asks for the operation to be computed once more.
+# Seeds on which faults are tried: each computes the operation again.
 _FAULT_SEEDS = 10
 
 
@@ -179,7 +179,7 @@ def _power(found: Calibration, samples: list[tuple[dict[str, Any], dict[str, Any
         said: dict[str, list[bool]] = {gate: [] for gate in gates}
         for given, right in samples:
             wrong = make(given, right)
-            # What changes no element that is stored is no fault.
+            # A change of no stored element is not a fault.
             if wrong is None or numpy.array_equal(wrong, _native.rounded(right["value"], found.dtype), equal_nan=True):
                 continue
             for gate, noticed in outcome(wrong, right).items():

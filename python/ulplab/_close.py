@@ -249,7 +249,7 @@ def _type_name(dtype: Any) -> str | None:
 def _holds(dtype: str, wanted: str) -> bool:
     """True if a type has every number of another."""
     if wanted not in _FLOATS:
-        # Integers and booleans are compared as numbers; a float in their place is no index, and is refused where it must be one.
+        # Integers and booleans are compared as numbers; a float in their place is not an index, and is refused where it must be one.
         return True
     return dtype in _FLOATS and all(has >= needs for has, needs in zip(_FLOATS[dtype], _FLOATS[wanted]))
 

@@ -10,7 +10,7 @@ from ._calls import LAUNCH, Function, Judgement, Method, Unknown, reshaped, take
 from ._files import Stored
 
 
-# How attention is computed, and what it is if nothing is said.
+# Options of attention, with their defaults.
 _ATTENTION: dict[str, Any] = {"causal": False, "window_left": -1, "sm_scale": None}
 _ATTENTION |= {"pos_encoding_mode": "NONE", "logits_soft_cap": 0.0, "use_fp16_qk_reduction": False}
 

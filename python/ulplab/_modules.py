@@ -61,7 +61,7 @@ def _of_last_dimension(settings: dict[str, Any]) -> None:
         raise Unknown(f"normalized_shape = {shape}, variance_size_override = {part}; expected a norm over the last dimension")
 
 
-# Where a norm rounds to the type of its output. The second leaves room for the first, and is said of those that need it.
+# Where a norm rounds to the type of its output. The second leaves room for the first, and is named for those that need it.
 _AFTER, _BEFORE = ({f'cast = "{cast}"': {"cast": cast}} for cast in ("after_weight", "before_weight"))
 
 

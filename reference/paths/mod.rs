@@ -115,7 +115,7 @@ pub fn named(name: &str) -> Option<&'static dyn Path> {
 /// Finds the path that loads checkpoints with this `config.json`.
 ///
 /// # Errors
-/// A text that is no JSON object, and a `model_type` that no path loads: the message names it, those that are known, and what
+/// A text that is not a JSON object, and a `model_type` that no path loads: the message names it, those that are known, and what
 /// differs from the nearest of these.
 pub fn find(json: &str) -> Result<&'static dyn Path, String> {
     find_in(PATHS, json)

@@ -46,7 +46,7 @@ impl Watchdog {
             self.0.borrow(),
             LONGEST.as_secs()
         );
-        // Whatever is done at a regular exit would wait for the kernel.
+        // Every step of a regular exit would wait for the kernel.
         // SAFETY: ends the process.
         unsafe { nix::libc::_exit(Exit::Incomplete as i32) }
     }

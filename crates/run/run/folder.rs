@@ -92,7 +92,7 @@ impl Folder {
             );
             return refused(path, message);
         }
-        // Whoever copied the run may have left empty folders behind.
+        // A copy of the run may have left empty folders behind.
         make_folders(path)?;
         folder.tidy();
         Ok((folder, stored))

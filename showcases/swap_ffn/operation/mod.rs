@@ -246,7 +246,7 @@ impl Token {
         let mut alpha = drawn("alpha", &[cores, POOLED], 0.0, 0.6);
         alpha.data.iter_mut().for_each(|a| *a = a.exp() / cores as f32);
         let mut x = drawn("x", &[rows, width], 0.0, 1.0);
-        // Norms must be able to cope with rows of any magnitude. Whatever it is, a step without a residual leaves numbers of about 1, so
+        // Norms must be able to cope with rows of any magnitude. For any magnitude, a step without a residual leaves numbers of about 1, so
         // that the exponents of codes must become lower from one step to the next.
         let shrinks = steps > 1 && !residual;
         let exponent = |row: usize| (row * 5 % 9) as i32 - 4 + if shrinks && row % 7 == 3 { 24 } else { 0 };

@@ -15,7 +15,7 @@ use ulplab_core::pattern::matches;
 /// Time every timed case of the kernels on this machine's GPU, next to their peers and to kernels that only move the bytes.
 ///
 /// First `experiments/peers/kernels.py` times the peers that Python has (torch, Triton, torchao, fla), each checked before: processes
-/// compile them side by side, and our kernels, too, while whoever uses the GPU has it alone. Then `ulplab kernels time` checks our kernels
+/// compile them side by side, and our kernels, too, while one process at a time uses the GPU. Then `ulplab kernels time` checks our kernels
 /// and times those that are right. Both print a line as soon as something is timed, and what is left. All is kept: the same command with
 /// the same --out goes on where it was stopped. If peers are left out, or Python lacks the module of some, the exit code is 103.
 #[derive(Debug, clap::Args)]
@@ -99,7 +99,7 @@ fn time_peers(args: &BenchArgs, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Compiles our kernels into the cache. Whatever goes wrong here goes wrong again when they are used, and is reported there.
+/// Compiles our kernels into the cache. An error here occurs again when they are used, and is reported there.
 fn compile_ahead(args: &BenchArgs) {
     let Ok(device) = Device::open() else { return };
     let Ok(session) = Session::open(&device) else { return };

@@ -61,7 +61,7 @@ where
     let middle = x.len().div_ceil(LEAF).div_ceil(2) * LEAF;
     let a = || split(arch, &x[..middle], &y[..middle], scale, first);
     let b = || split(arch, &x[middle..], &y[middle..], scale, first + middle);
-    // The halves are the same whoever computes them.
+    // The halves are the same for any number of threads.
     let (a, b) = match x.len() > ALONE {
         true => rayon::join(a, b),
         false => (a(), b()),

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Nothing has a position: the channels of s are named after RoPE, and none turns them. The norm of latents has its own ε, 1e-6
-//! ([`LATENT_EPS`]), whatever the configuration says.
+//! ([`LATENT_EPS`]), independent of the configuration.
 
 mod parts;
 mod read;
