@@ -177,7 +177,7 @@ fn a_rate_becomes_a_bound_by_a_calibration_of_the_same_gate() {
             "\"run/run.json\"",
             "run.json: not a calibration file of this version",
         ),
-        ("flake = 1e-6", "flake = 2.0", "2 is no rate"),
+        ("flake = 1e-6", "flake = 2.0", "2 is not a rate"),
     ] {
         let changed = folder.path().join("changed.toml");
         assert!(text.contains(from), "{from}");
