@@ -75,7 +75,7 @@ def test_words_that_are_no_text_are_taken(tmp_path):
 
 
 def test_a_reader_may_go_away_and_streams_may_be_closed(tmp_path):
-    piped = f"{PROGRAM} schema; echo $? >&2"
+    piped = f"{PROGRAM} dev schema; echo $? >&2"
     shell = subprocess.run(["sh", "-c", f"({piped}) | head -1"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (shell.stdout.strip(), shell.stderr.strip()) == ("{", "0")
     closed = ["sh", "-c", f"exec {PROGRAM} quantize x.safetensors --format mxfp8 -o y.safetensors <&- >&- 2>&-"]
