@@ -104,6 +104,7 @@ pub const ROWS: &[(&str, How)] = &[
     ),
     ("cargo install --locked --path query", QUERY),
     ("ulplab query --help", QUERY),
+    ("ulplab query RUN… \"SELECT …\"", QUERY),
     // docs/ci.md and the help of `diff` and `baseline`
     ("ulplab diff runs/main runs/mine", Ends(0)),
     (
