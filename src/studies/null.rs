@@ -1,5 +1,5 @@
-//! The experiment that gates of a study are calibrated on: its recipes as right code computes them, on other data of the same distribution, and
-//! with their errors as noise.
+//! The experiment that gates of a study are calibrated on: its recipes as right code computes them, on other data of the same
+//! distribution, and with their errors as noise.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

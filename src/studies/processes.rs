@@ -1,9 +1,9 @@
 //! Processes that share a run: each works on the cells of one operation at a time, or on a share of its cases and of the faults
 //! that are planted in it, as `--partition op:NAME:M/N` does.
 //!
-//! They are processes, not threads, since a kernel with an illegal access, or one that never returns, ends the process that launched it. What
-//! a process leaves in the run's folder counts, and nothing else: the cells of one that ended early are missing, so that the run is
-//! incomplete.
+//! They are processes, not threads, since a kernel with an illegal access, or one that never returns, ends the process that
+//! launched it. What a process leaves in the run's folder counts, and nothing else: the cells of one that ended early are missing,
+//! so that the run is incomplete.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -92,8 +92,8 @@ pub trait Study: Keys + Show + Send + Sync {
     /// If something does not exist or does not fit; the first mistake, with its place.
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake>;
 
-    /// The experiment that its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and recipes that stand
-    /// for the wanted ones.
+    /// The experiment that its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and
+    /// recipes that stand for the wanted ones.
     ///
     /// # Errors
     /// If its gates are not calibrated, with the reason.

@@ -129,7 +129,7 @@ fn inputs(folder: &Path) {
     }
 }
 
-/// What no gate binds, what is empty and what is not selected is not judged: 4, never 0 and never 100.
+/// Inputs that no gate binds, that are empty or that are not selected are not judged: 4, never 0 and never 100.
 #[test]
 fn exit_codes_are_those_of_the_table() {
     let folder = tempfile::tempdir().unwrap();

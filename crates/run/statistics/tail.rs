@@ -30,11 +30,11 @@ pub struct Threshold {
 /// The value that draws like these exceed at most at the rate `flake`, with this confidence; larger values are worse.
 ///
 /// If draws are many enough, the value is one of them (Clopper and Pearson 1934), and nothing is assumed. Otherwise the tail is
-/// extrapolated from the largest tenth of the draws, at least [`LEAST_EXCESSES`]: with S(u) the share above the least of them and μ the mean excess
-/// over it, at most S(u)·q of all exceed u + μ·ln(1/q)/(1 − q) if the hazard rate of excesses does not fall (Barlow and Proschan 1965:
-/// a distribution of such with mean μ has S(t) ≤ exp(−ωt) for t > μ, where 1 − ωμ = exp(−ωt)). That holds for every log-concave
-/// tail, the normal and the exponential among them; it is assumed on `scale`. S(u) and μ are replaced by their upper limits, which share
-/// what the confidence leaves; that of μ is the exponential's (Barlow and Proschan 1966).
+/// extrapolated from the largest tenth of the draws, at least [`LEAST_EXCESSES`]: with S(u) the share above the least of them and μ
+/// the mean excess over it, at most S(u)·q of all exceed u + μ·ln(1/q)/(1 − q) if the hazard rate of excesses does not fall (Barlow
+/// and Proschan 1965: a distribution of such with mean μ has S(t) ≤ exp(−ωt) for t > μ, where 1 − ωμ = exp(−ωt)). That holds for
+/// every log-concave tail, the normal and the exponential among them; it is assumed on `scale`. S(u) and μ are replaced by their
+/// upper limits, which share what the confidence leaves; that of μ is the exponential's (Barlow and Proschan 1966).
 ///
 /// # Errors
 /// Draws that support no threshold: too few, not finite, too many equal, not positive on the scale of logarithms, or with a tail

@@ -33,11 +33,12 @@ pub struct SweepArgs {
     /// Continue an unfinished run: the one in --out, or the newest of this experiment.
     #[arg(long)]
     pub resume: bool,
-    /// Run only a share of the cells: slice:M/N is the M-th of N shares of about equal estimated cost; hash:M/N deals cells by a hash
-    /// of their ids, so that they keep their share when others are added; op:NAME are those of an operation with kernels, op:NAME:M/N
-    /// those of a share of its cases. `slice` and `hash` without numbers take M and N from the task of a Slurm array, of an indexed Kubernetes
-    /// job, or of a GitLab job with `parallel`. The partitions share one --out, or have one each. A partition that finds all cells
-    /// present when its share is done judges the run; the others exit with 0. So run `ulplab merge` at the end.
+    /// Run only a share of the cells: slice:M/N is the M-th of N shares of about equal estimated cost; hash:M/N deals cells by a
+    /// hash of their ids, so that they keep their share when others are added; op:NAME are those of an operation with kernels,
+    /// op:NAME:M/N those of a share of its cases. `slice` and `hash` without numbers take M and N from the task of a Slurm array,
+    /// of an indexed Kubernetes job, or of a GitLab job with `parallel`. The partitions share one --out, or have one each. A
+    /// partition that finds all cells present when its share is done judges the run; the others exit with 0. So run `ulplab merge`
+    /// at the end.
     #[arg(long, value_name = "PART")]
     pub partition: Option<PartitionArg>,
     /// End at the first window after which every gate is decided; all gates have statistic = "sequential".

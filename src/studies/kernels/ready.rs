@@ -110,7 +110,8 @@ impl<'a> ReadyKernels<'a> {
         Ok(())
     }
 
-    /// The operations whose faults this process plants, and its share of them. Each fault is tried on all cases, also those of other processes.
+    /// The operations whose faults this process plants, and its share of them. Each fault is tried on all cases, also those of
+    /// other processes.
     fn planted<'s>(&self, share: Option<Share<'s>>) -> (Vec<&'s str>, partition::Share) {
         match share.filter(|_| self.study.options.mutants) {
             None => (Vec::new(), partition::Share::WHOLE),

@@ -75,7 +75,7 @@ pub fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
 /// The value of `CUDA_VISIBLE_DEVICES` for each of the GPUs, of `count` that are visible.
 pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
     let numbers: Vec<usize> = match devices {
-        // What runs then are programs, which need none.
+        // Only programs run then, and they need no card.
         _ if count == 0 => return Ok(vec![None]),
         Devices::First => return Ok(vec![None]),
         Devices::These(numbers) if *numbers == [0] => return Ok(vec![None]),

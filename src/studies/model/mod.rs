@@ -299,7 +299,7 @@ impl<'a> ReadyRecipe<'a> {
         let find =
             |name: &String| WholeStep::find(name, &recipe.rounds, recipe.weights.as_deref(), recipe.index.as_deref());
         Ok(Self {
-            // What passes next to another recipe may still be far from the reference: it is not a format to recommend.
+            // A recipe that passes against another one may still be far from the reference: it is not a format to recommend.
             bytes: match recipe.against {
                 Some(_) => CacheBytes::default(),
                 None => rounding.cache_bytes(config),

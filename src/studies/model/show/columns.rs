@@ -195,7 +195,7 @@ pub fn columns() -> Vec<Column> {
               windows. An interval that spans 0 means this text cannot tell the two apart.",
             2,
             |index, candidate| {
-                // Where tokens are bytes, the two are the same.
+                // The two are the same if tokens are bytes.
                 let delta = [&DELTA_NATS_PER_BYTE, &DELTA_NATS].map(|metric| loss(index, candidate.name, metric));
                 delta.into_iter().flatten().next()
             },
