@@ -38,7 +38,7 @@ template <class W> __device__ __forceinline__ int first_entry(const Context<W> &
     return (c.WARPS - 1 - (int)threadIdx.x / 32 << c.team.bits) + c.team.rank;
 }
 
-// A warp for each entry, of which the first is loaded. What is given are scores as keys of the choice.
+// Scores entries, a warp for each, of which the first is loaded already. Sends the scores as keys of the choice.
 template <class W>
 __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries, float4 key) {
     const Arguments<W> &a = c.a;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W>
             for (int head = 0; head < a.HI; head++)
                 add(head, warp_sum(product(head)));
         }
-        c.team.give(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
+        c.team.send(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
                     lane);
     }
 }
@@ -118,10 +118,10 @@ template <class W> __device__ __forceinline__ void select(const Context<W> &c, c
     const u32 *const words = (const u32 *)taken;
 #pragma unroll 1
     for (int entry = threadIdx.x; entry < entries; entry += c.WORKERS) {
-        const u32 own = words[entry / 32], bit = 1u << entry % 32;
-        if (!(own & bit))
+        const u32 word = words[entry / 32], bit = 1u << entry % 32;
+        if (!(word & bit))
             continue;
-        int at = __popc(own & (bit - 1));
+        int at = __popc(word & (bit - 1));
 #pragma unroll 1
         for (int word = 0; word < entry / 32; word++)
             at += __popc(words[word]);
@@ -141,15 +141,15 @@ template <int MOST, class W> __device__ __forceinline__ void select_few(const Co
     const int lane = threadIdx.x % 32, topk = c.a.topk;
     const u32 before = (1u << lane) - 1;
     // No key is 0.
-    u32 own[EACH], least = ~0u;
+    u32 mine[EACH], least = ~0u;
     int larger[EACH] = {}, room = topk, taken = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++)
-        own[i] = lane + 32 * i < entries ? keys[lane + 32 * i] : 0;
+        mine[i] = lane + 32 * i < entries ? keys[lane + 32 * i] : 0;
     const auto count = [&](u32 other) {
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            larger[i] += other > own[i];
+            larger[i] += other > mine[i];
     };
     int at = 0;
 #pragma unroll 4
@@ -162,15 +162,15 @@ template <int MOST, class W> __device__ __forceinline__ void select_few(const Co
         count(keys[at]);
 #pragma unroll
     for (int i = 0; i < EACH; i++)
-        least = own[i] > 0 && larger[i] < topk ? min(least, own[i]) : least;
+        least = mine[i] > 0 && larger[i] < topk ? min(least, mine[i]) : least;
     least = __reduce_min_sync(0xffffffff, least);
 #pragma unroll
     for (int i = 0; i < EACH; i++)
-        room -= __popc(__ballot_sync(0xffffffff, own[i] > least));
+        room -= __popc(__ballot_sync(0xffffffff, mine[i] > least));
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const u32 equal = __ballot_sync(0xffffffff, own[i] == least);
-        const bool takes = own[i] > least || (own[i] == least && __popc(equal & before) < room);
+        const u32 equal = __ballot_sync(0xffffffff, mine[i] == least);
+        const bool takes = mine[i] > least || (mine[i] == least && __popc(equal & before) < room);
         const u32 all = __ballot_sync(0xffffffff, takes);
         if (takes)
             c.s.chosen[taken + __popc(all & before)] = lane + 32 * i;

@@ -35,7 +35,7 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
 // The second products, added up over experts; by each CTA, all of it. Four lanes have a channel, and load what a slot has of it.
 template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int layer) {
     // What three slots have is asked for at once.
-    constexpr int PARTS = 4, TURNS = 3;
+    constexpr int PARTS = 4, BATCH = 3;
     const Arguments<W> &a = c.a;
     const auto column = [](int part) { return 4 * (int)(threadIdx.x % 4 + 4 * part); };
 #ifdef MUTANT_SHARED_EXPERT_LOST
@@ -60,22 +60,21 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
         float sums[PARTS] = {};
         const int own_channel = min(channel, a.C - 1);
 #pragma unroll 1
-        for (int first = 0; first < slots; first += TURNS) {
-            float4 weights[TURNS][PARTS];
+        for (int first = 0; first < slots; first += BATCH) {
+            float4 weights[BATCH][PARTS];
 #pragma unroll
-            for (int turn = 0; turn < TURNS; turn++) {
-                const auto row_of_slot = row(min(first + turn, slots - 1), own_channel);
+            for (int i = 0; i < BATCH; i++) {
+                const auto row_of_slot = row(min(first + i, slots - 1), own_channel);
 #pragma unroll
                 for (int part = 0; part < PARTS; part++)
-                    weights[turn][part] = row_of_slot.four(min(column(part), a.I - 4));
+                    weights[i][part] = row_of_slot.four(min(column(part), a.I - 4));
             }
 #pragma unroll
-            for (int turn = 0; turn < TURNS; turn++)
+            for (int i = 0; i < BATCH; i++)
 #pragma unroll
                 for (int part = 0; part < PARTS; part++)
-                    if (first + turn < slots && column(part) < a.I)
-                        sums[part] =
-                            dot4(weights[turn][part], load4(c.s.hidden + (first + turn) * a.I + column(part)), sums[part]);
+                    if (first + i < slots && column(part) < a.I)
+                        sums[part] = dot4(weights[i][part], load4(c.s.hidden + (first + i) * a.I + column(part)), sums[part]);
         }
         out = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
     }
@@ -148,7 +147,7 @@ template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, c
         value *= c.s.expert_weights[max(own_slot, 0)];
     }
     if (own_slot >= 0 && lane / 8 < Staged<W>::HIDDEN)
-        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + own_slot * S::I + first + number, value, lane % 8);
+        c.team.template broadcast_by<8>(c.s.arrived + HIDDEN, c.s.hidden + own_slot * S::I + first + number, value, lane % 8);
 }
 
 // The same of any sizes.
@@ -183,8 +182,8 @@ template <class W> __device__ __forceinline__ void routed_hidden(const Context<W
         const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, lane = threadIdx.x % 8;
         const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
         const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
-        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255), swiglu(gate, up, a.limit) * weight,
-                                   lane);
+        c.team.template broadcast_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255),
+                                        swiglu(gate, up, a.limit) * weight, lane);
     });
 }
 

@@ -28,7 +28,7 @@ __device__ void simple(const bf16 *x, const u8 *w, const u8 *w_scale, const floa
             from_f32(*(bf16 *)(w_tile + at), weight);
             *(bf16 *)(x_tile + at) = token;
         }
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        fence_proxy_async_smem();
         __syncthreads();
         wgmma_fence();
 #pragma unroll
