@@ -23,25 +23,6 @@ constexpr int MOST_RANKS = 16;
 // Numbers of named barriers.
 constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4, DOWN_READY = 5, ROUTED_READY = 6;
 
-__device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
-    ::st_shared_cluster(to, x);
-}
-
-__device__ __forceinline__ void st_shared_cluster(u32 to, float4 x) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-                 : "memory");
-}
-
-// The same of a number or of four, and the barrier of that CTA counts their bytes.
-__device__ __forceinline__ void st_async_cluster(u32 to, float x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
-                 : "memory");
-}
-
-__device__ __forceinline__ void st_async_cluster(u32 to, float4 x, u32 barrier) {
-    st_async(to, {x.x, x.y, x.z, x.w}, barrier);
-}
-
 __device__ __forceinline__ float4 ldg4(const float *from) {
     return __ldg((const float4 *)from);
 }
@@ -119,9 +100,9 @@ template <class Ranks> struct Team : Ranks {
     // Stores a number, or four, in the shared memory of a CTA. `arrived` counts its bytes there, if they are counted.
     template <class X> __device__ __forceinline__ void store(u64 *arrived, float *to, X x, int other) const {
         if constexpr (Ranks::COUNTED)
-            st_async_cluster(map_shared_rank(to, other), x, map_shared_rank(arrived, other));
+            st_async(map_shared_rank(to, other), x, map_shared_rank(arrived, other));
         else
-            persistent::st_shared_cluster(map_shared_rank(to, other), x);
+            st_shared_cluster(map_shared_rank(to, other), x);
     }
 
     // Sends a number, or four, to the CTA of this lane.

@@ -14,24 +14,6 @@ __device__ __forceinline__ void red_shared_cluster_add(u32 to, u32 x) {
     asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 
-// To another CTA, whose barrier counts the bytes.
-__device__ __forceinline__ void st_async(u32 to, u32 x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(x), "r"(barrier)
-                 : "memory");
-}
-
-__device__ __forceinline__ void st_async(u32 to, Entry x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];" ::"r"(to), "r"(x.key),
-                 "r"(x.index), "r"(barrier)
-                 : "memory");
-}
-
-__device__ __forceinline__ void st_async(u32 to, uint4 x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(x.x),
-                 "r"(x.y), "r"(x.z), "r"(x.w), "r"(barrier)
-                 : "memory");
-}
-
 struct ClusterShared {
     float scores[SHARE];
     union {

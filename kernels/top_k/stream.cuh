@@ -24,14 +24,6 @@ struct StreamShared {
 };
 static_assert(sizeof(StreamShared) == 213416, "the header says how much shared memory is asked for");
 
-__device__ __forceinline__ void st_shared_cluster(u32 to, u32 x) {
-    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
-}
-
-__device__ __forceinline__ void st_shared_cluster(u32 to, Entry x) {
-    asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(x.key), "r"(x.index) : "memory");
-}
-
 // The list of a CTA.
 struct List {
     u32 k, size, list;
