@@ -122,6 +122,19 @@ template <class W> __device__ __forceinline__ void route_staged(const Context<W>
         c.kept(a.at_router, layer - a.hashes, a.layers - a.hashes, S::K)[lane] = expert;
 }
 
+// Rows of gate and of up in turn, so that neighbours, of four lanes each, have both of one number. The row of a number in the matrix of
+// all experts, each of which has `rows` of gate and as many of up.
+__device__ __forceinline__ int gate_up_row(int expert, bool is_up, int rows, int number) {
+    return (2 * expert + is_up) * rows + number;
+}
+
+// The number that comes of both products.
+__device__ __forceinline__ float gate_up(float product, float limit) {
+    const bool is_up = threadIdx.x / 4 % 2;
+    const float other = __shfl_xor_sync(0xffffffff, product, 4);
+    return swiglu(is_up ? other : product, is_up ? product : other, limit);
+}
+
 // The first products where weights are staged: a warp for each expert, which multiplies while another finds out whether the token has it.
 template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, const Layer<W> &of) {
     typedef typename W::Sizes S;
@@ -131,13 +144,11 @@ template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, c
         route_staged(c, of);
     if (own > S::E)
         return;
-    // Rows of gate and of up in turn, so that neighbours have both of one number.
-    const int number = min(lane / 8, Staged<W>::HIDDEN - 1), first = c.team.rank * Staged<W>::HIDDEN, up = lane / 4 % 2;
-    const int expert_row = 2 * own + up;
-    const StagedRow<W> row = {c.s.staged.hidden.row(expert_row * Staged<W>::HIDDEN + number).codes,
-                              c.s.staged.hidden_scales.row(expert_row * S::I + first + number).scales};
-    const float product = product_of<true>(row, c.s.normed, S::C), other = __shfl_xor_sync(0xffffffff, product, 4);
-    float value = swiglu(up ? other : product, up ? product : other, c.a.limit);
+    const int number = min(lane / 8, Staged<W>::HIDDEN - 1), first = c.team.rank * Staged<W>::HIDDEN;
+    const bool is_up = lane / 4 % 2;
+    const StagedRow<W> row = {c.s.staged.hidden.row(gate_up_row(own, is_up, Staged<W>::HIDDEN, number)).codes,
+                              c.s.staged.hidden_scales.row(gate_up_row(own, is_up, S::I, first + number)).scales};
+    float value = gate_up(product_of<true>(row, c.s.normed, S::C), c.a.limit);
     int own_slot = own == S::E ? S::K : -1;
     if (own < S::E) {
         named_barrier_sync(ROUTED_READY, 32 * (S::E + 1));
@@ -166,24 +177,24 @@ template <class W> __device__ __forceinline__ void routed_hidden(const Context<W
     if (layer >= a.hashes)
         c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
 
-    // Rows of gate and of up in turn, so that neighbours have both of one number.
     const Share share = c.team.template share<1>(a.I);
     const int count = 2 * (a.K + 1) * share.count;
     const auto row = [&](int unit) {
-        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, at = of & 255, up = unit % 2;
-        const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, number = of & 255;
+        const bool is_up = unit % 2;
+        const auto routed = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
         const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
-        return slot < a.K ? gate_up.row((c.s.experts[slot] * 2 + up) * a.I + at, a.C) : shared.row(up * a.I + at, a.C);
+        return slot < a.K ? routed.row(gate_up_row(c.s.experts[slot], is_up, a.I, number), a.C)
+                          : shared.row(gate_up_row(0, is_up, a.I, number), a.C);
     };
     products<typename W::Ranks, 1>(count, a.C, c.s.normed, row, [&](int unit, float product) {
-        const float other = __shfl_xor_sync(0xffffffff, product, 4);
+        const float value = gate_up(product, a.limit);
         if (unit >= count)
             return;
-        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, lane = threadIdx.x % 8;
-        const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8;
         const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
-        c.team.template broadcast_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255),
-                                        swiglu(gate, up, a.limit) * weight, lane);
+        c.team.template broadcast_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255), value * weight,
+                                        threadIdx.x % 8);
     });
 }
 
