@@ -192,6 +192,11 @@ template <class W> struct Layer {
     float base[2][MUS], scale[2][3], sinks[MOST_H], bias[MOST_E];
 };
 
+// Where two keys are, for one load.
+struct alignas(16) TwoRows {
+    const float *of[2];
+};
+
 template <class W> struct alignas(16) Shared {
     typedef persistent::Room<W, W::STAGED> Room;
     typename StagedIf<W, W::STAGED>::Of staged;
@@ -207,9 +212,12 @@ template <class W> struct alignas(16) Shared {
         struct {
             float query[MOST_HD], index_query[MOST_HIDI];
             // What heads read, of all channels or of this CTA's, and before, what quarters have read. Where weights are staged, a warp
-            // keeps the weights of keys there.
-            float heads[W::STAGED ? CHUNK : MOST_HD],
-                read[W::STAGED ? W::Ranks::WARPS : QUARTERS][W::STAGED ? 16 : 32 * W::Ranks::WARPS];
+            // keeps the weights of keys there; elsewhere, before it stores what it has read, where its keys are.
+            float heads[W::STAGED ? CHUNK : MOST_HD];
+            union {
+                float read[W::STAGED ? W::Ranks::WARPS : QUARTERS][W::STAGED ? 16 : 32 * W::Ranks::WARPS];
+                TwoRows rows[W::STAGED ? 1 : W::Ranks::WARPS][32];
+            };
         };
         // What pools tokens has this room, before queries are there.
         PoolRoom<W::Ranks::WARPS> pool;

@@ -121,6 +121,8 @@ template <class W> __device__ __forceinline__ bool heads_apart(const Context<W> 
 template <class W> struct Attend {
     static constexpr int WORKERS = Context<W>::WORKERS, LANES = WORKERS / QUARTERS, EACH = GROUPS / QUARTERS, BATCH = 6;
     static_assert(LANES % 32 == 0 && BATCH * EACH <= 32, "a lane of a warp finds each of its keys");
+    static_assert(BATCH % 2 == 0 && sizeof(TwoRows[32]) == 32 * sizeof(float4),
+                  "a warp has its rows where it stores what it has read");
     struct Vectors {
         float4 of[BATCH];
     };
@@ -149,13 +151,23 @@ template <class W> struct Attend {
         return min(at, c.a.H * c.a.D - 4) % c.a.D;
     }
 
+    // Where the keys of this warp are, in the order of its lanes. All lanes load the same, which is cheaper than a shuffle of a pointer.
+    __device__ __forceinline__ TwoRows *rows() const {
+        return c.s.rows[threadIdx.x / 32];
+    }
+
+    __device__ __forceinline__ void store_row() const {
+        rows()[threadIdx.x % 32 / 2].of[threadIdx.x % 2] = row;
+        __syncwarp();
+    }
+
     // Loads the first BATCH keys of a group. After the last key, that key is loaded again.
     __device__ __forceinline__ Vectors load(int group, int channel) const {
         Vectors vectors;
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            const float *const from = (const float *)__shfl_sync(0xffffffff, (u64)row, group * BATCH + i);
-            vectors.of[i] = load4(from + channel);
+        for (int i = 0; i < BATCH; i += 2) {
+            const TwoRows two = rows()[(group * BATCH + i) / 2];
+            vectors.of[i] = load4(two.of[0] + channel), vectors.of[i + 1] = load4(two.of[1] + channel);
         }
         return vectors;
     }
@@ -166,6 +178,7 @@ template <class W> struct Attend {
             return;
         const int lane = threadIdx.x % 32, group = lane / BATCH * QUARTERS + quarter;
         row = keys.row(min(group + GROUPS * (lane % BATCH), keys.count - 1));
+        store_row();
         vectors = load(0, channel());
     }
 
@@ -186,8 +199,10 @@ template <class W> struct Attend {
                 const int channel = this->channel(), head = min(at / a.D, a.H - 1);
                 const float *const scores = c.s.scores(a, head);
                 float4 part = make_float4(0, 0, 0, 0);
-                if (chunk > 0)
+                if (chunk > 0) {
+                    store_row();
                     vectors = load(0, channel);
+                }
 #pragma unroll 1
                 for (int number = 0; number < EACH; number++) {
                     const int group = number * QUARTERS + quarter;
@@ -209,6 +224,8 @@ template <class W> struct Attend {
                     part.z = fmaf(factor, sum.z, part.z), part.w = fmaf(factor, sum.w, part.w);
                     vectors = next;
                 }
+                // In the place of the rows.
+                __syncwarp();
                 *(float4 *)(c.s.read[quarter] + 4 * (threadIdx.x % LANES)) = part;
             }
             c.sync();
