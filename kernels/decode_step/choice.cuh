@@ -131,39 +131,50 @@ template <class W> __device__ __forceinline__ void select(const Context<W> &c, c
     c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
 }
 
-// The same of few entries, by each warp that reads a chosen one, so that nobody waits. A lane has the keys of every 32nd entry, and
-// counts the larger ones of all. The least of those that fewer than `topk` are larger than is taken as often as there is room.
+// The same of few entries, by each warp that reads a chosen one, so that nobody waits. A lane has the keys of every 32nd entry. The key of
+// the last that is chosen lies in an interval, which is cut into quarters until as many keys as are chosen lie in it or above, or it has
+// one key; that is taken as often as there is room.
 constexpr int MOST_FEW = 64;
 
 template <int MOST, class W> __device__ __forceinline__ void select_few(const Context<W> &c, int entries) {
     constexpr int EACH = MOST / 32;
+    static_assert(MOST < 256, "a count has a byte");
     const u32 *const keys = c.s.index_keys();
     const int lane = threadIdx.x % 32, topk = c.a.topk;
     const u32 before = (1u << lane) - 1;
     // No key is 0.
-    u32 mine[EACH], least = ~0u;
-    int larger[EACH] = {}, room = topk, taken = 0;
+    u32 mine[EACH], above[EACH], least = ~0u, greatest = 0;
+    int room = topk, taken = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        mine[i] = lane + 32 * i < entries ? keys[lane + 32 * i] : 0;
+        least = min(least, mine[i] > 0 ? mine[i] : ~0u), greatest = max(greatest, mine[i]);
+    }
+    least = __reduce_min_sync(0xffffffff, least), greatest = __reduce_max_sync(0xffffffff, greatest);
+    // Keys as they lie above the interval's beginning; 0 is also what lies below it.
 #pragma unroll
     for (int i = 0; i < EACH; i++)
-        mine[i] = lane + 32 * i < entries ? keys[lane + 32 * i] : 0;
-    const auto count = [&](u32 other) {
+        above[i] = max(mine[i], least) - least;
+    // A quarter has 2^shift keys.
+    int shift = max(0, 30 - __clz(greatest - least));
+#pragma unroll 1
+    while (true) {
+        // How many keys lie in the second quarter or above, in the third or above, and in the last or above: a byte for each.
+        u32 counts = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            larger[i] += other > mine[i];
-    };
-    int at = 0;
-#pragma unroll 4
-    for (; at + 4 <= entries; at += 4) {
-        const uint4 four = *(const uint4 *)(keys + at);
-        count(four.x), count(four.y), count(four.z), count(four.w);
-    }
-#pragma unroll 1
-    for (; at < entries; at++)
-        count(keys[at]);
+            counts += 0x010101 >> 8 * (3 - min(above[i] >> shift, 3u));
+        counts = __reduce_add_sync(0xffffffff, counts);
+        const u32 in[3] = {counts & 255, counts >> 8 & 255, counts >> 16};
+        const u32 quarter = (in[0] >= topk) + (in[1] >= topk) + (in[2] >= topk);
+        least += quarter << shift;
+        if (shift == 0 || in[0] == topk || in[1] == topk || in[2] == topk)
+            break;
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
-        least = mine[i] > 0 && larger[i] < topk ? min(least, mine[i]) : least;
-    least = __reduce_min_sync(0xffffffff, least);
+        for (int i = 0; i < EACH; i++)
+            above[i] = max(above[i], quarter << shift) - (quarter << shift);
+        shift = max(0, shift - 2);
+    }
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         room -= __popc(__ballot_sync(0xffffffff, mine[i] > least));
