@@ -11,7 +11,7 @@ use super::plan::{Launches, Named, Plan, Scratch, Step, Work};
 use ulplab_core::error::did_you_mean;
 use ulplab_operations::ops::Case;
 
-pub use put::{Meaning, Put, call, ceil, kernel, product};
+pub use put::{Put, call, ceil, kernel, product};
 
 /// The launches of a variant on a case, as far as they are put together.
 pub struct Graph<'a> {
@@ -19,7 +19,7 @@ pub struct Graph<'a> {
     case: &'a Case,
     sms: i64,
     /// Meanings of names in all calls that have such names.
-    names: Vec<(String, Meaning)>,
+    names: Vec<(String, Named)>,
     /// True if every launch of a run may start before the launch before it has ended.
     programmatic: bool,
     /// Indices of the parts that names mean.
@@ -36,9 +36,9 @@ pub struct Graph<'a> {
 }
 
 /// Meanings of the names of a launch.
-type Names<'n> = &'n [(String, Meaning)];
+type Names<'n> = &'n [(String, Named)];
 
-fn meaning<'n>(names: Names<'n>, name: &str) -> Option<&'n Meaning> {
+fn meaning<'n>(names: Names<'n>, name: &str) -> Option<&'n Named> {
     let found = names.iter().find(|(other, _)| other == name);
     found.map(|(_, meaning)| meaning)
 }
@@ -77,14 +77,10 @@ impl<'a> Graph<'a> {
         };
         made.map_err(|why| {
             let known = || self.case.dims.iter().map(|(dim, _)| *dim).chain(["sms"]);
-            let near = self
-                .unknown
-                .take()
-                .map_or(String::new(), |name| did_you_mean(&name, known()));
-            format!(
-                "variant '{}', case '{}': {why}{near}",
-                self.variant.name, self.case.name
-            )
+            let unknown = self.unknown.take();
+            let near = unknown.map_or(String::new(), |name| did_you_mean(&name, known()));
+            let (variant, case) = (&self.variant.name, &self.case.name);
+            format!("variant '{variant}', case '{case}': {why}{near}")
         })?;
         Ok(Some(self.plan))
     }
@@ -120,9 +116,9 @@ impl<'a> Graph<'a> {
                     _ => parts == 1,
                 };
                 if !there {
+                    let name = &step.name;
                     return Err(format!(
-                        "launch '{}', argument '{argument}': there are {parts} parts",
-                        step.name
+                        "launch '{name}', argument '{argument}': there are {parts} parts"
                     ));
                 }
             }
@@ -157,7 +153,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Gives a name a meaning in all calls that have such a name and do not set it.
-    pub fn with(&mut self, name: &str, meaning: impl Into<Meaning>) {
+    pub fn with(&mut self, name: &str, meaning: impl Into<Named>) {
         self.names.push((name.into(), meaning.into()));
     }
 
@@ -202,9 +198,7 @@ impl<'a> Graph<'a> {
     fn call(&mut self, put: &Put, call: &str) -> Result<(), String> {
         let wrong = |why: String| format!("call of {call}: {why}");
         let composed = self.variant.composed.as_ref();
-        let callable = composed
-            .map(|composed| &composed.callable.0)
-            .ok_or("only compositions have calls")?;
+        let callable = &composed.ok_or("only compositions have calls")?.callable.0;
         let Some((variant, known)) = callable.get(call) else {
             let near = did_you_mean(call, callable.keys().map(String::as_str));
             return Err(format!("no variant '{call}' of the operations that are called{near}"));
@@ -214,10 +208,9 @@ impl<'a> Graph<'a> {
             return Err(wrong(format!("that variant has nothing called '{stray}'{near}")));
         }
         if variant.launches.is_empty() || put.skipped >= variant.launches.len() {
-            let launches = variant.launches.len();
+            let (launches, skipped) = (variant.launches.len(), put.skipped);
             return Err(wrong(format!(
-                "the variant lists {launches} launches, expected more than {}",
-                put.skipped
+                "the variant lists {launches} launches, expected more than {skipped}"
             )));
         }
         if variant.arch.is_some() && variant.arch != self.variant.arch || variant.products != self.variant.products {
@@ -235,7 +228,7 @@ impl<'a> Graph<'a> {
             let (name, bytes) = (format!("{}_{}", put.name, own.name), self.eval(&own.bytes, &names)?);
             let part = put.part.filter(|_| is_prepared(&own.name));
             self.add_scratch(&name, bytes, part.map_or(1, |[_, of]| of), own.zero)?;
-            let meaning = part.map_or(Meaning::Name(name.clone()), |[part, _]| Meaning::Part(name, part));
+            let meaning = part.map_or(Named::Whole(name.clone()), |[part, _]| Named::Part(name, part));
             scratch.push((own.name.clone(), meaning));
         }
         names.extend(scratch);
@@ -273,13 +266,12 @@ impl<'a> Graph<'a> {
         let part = put.part.map_or(0, |[part, _]| part);
         if let Some(before) = self.prepared.get(&(put.name.clone(), part)) {
             let mut both = before.iter().flatten().zip(given.iter().flatten());
-            return both
-                .find(|(before, now)| before != now)
-                .map_or(Ok(()), |(before, now)| {
-                    Err(format!(
-                        "part {part} of its scratch is prepared from '{before}', and '{now}' is given here"
-                    ))
-                });
+            let Some((before, now)) = both.find(|(before, now)| before != now) else {
+                return Ok(());
+            };
+            return Err(format!(
+                "part {part} of its scratch is prepared from '{before}', and '{now}' is given here"
+            ));
         }
         self.prepared.insert((put.name.clone(), part), given);
         let mut launches = variant.prepare.iter().enumerate();
@@ -305,7 +297,7 @@ impl<'a> Graph<'a> {
         launch.check()?;
         let mut entry = launch.entry.clone().unwrap_or_default();
         for (key, meaning) in names {
-            if let Meaning::Name(value) = meaning {
+            if let Named::Whole(value) = meaning {
                 entry = entry.replace(&format!("{{{key}}}"), value);
             }
         }
@@ -336,9 +328,8 @@ impl<'a> Graph<'a> {
     /// An argument by its name, or by an expression.
     fn argument(&self, text: &str, names: Names) -> Result<Named, String> {
         let name = match meaning(names, text) {
-            Some(Meaning::Number(number)) => return Ok(Named::Number(*number)),
-            Some(Meaning::Part(name, part)) => return Ok(Named::Part(name.clone(), *part)),
-            Some(Meaning::Name(name)) => name,
+            Some(Named::Whole(name)) => name,
+            Some(meaning) => return Ok(meaning.clone()),
             None => text,
         };
         let word = name.starts_with(|c: char| c.is_alphabetic() || c == '_')
@@ -388,17 +379,12 @@ impl<'a> Graph<'a> {
     /// A size of the case by what its name means.
     fn size(&self, name: &str, names: Names) -> Option<i64> {
         let name = match meaning(names, name) {
-            Some(Meaning::Number(number)) => return Some(*number),
-            Some(Meaning::Name(name)) => name,
-            Some(Meaning::Part(..)) | None => name,
+            Some(Named::Number(number)) => return Some(*number),
+            Some(Named::Whole(name)) => name,
+            Some(Named::Part(..)) | None => name,
         };
-        let dim = self
-            .case
-            .dims
-            .iter()
-            .find(|(dim, _)| *dim == name)
-            .map(|(_, size)| *size);
-        let size = dim.or((name == "sms").then_some(self.sms));
+        let dim = self.case.dims.iter().find(|(dim, _)| *dim == name);
+        let size = dim.map(|(_, size)| *size).or((name == "sms").then_some(self.sms));
         if size.is_none() {
             *self.unknown.borrow_mut() = Some(name.to_string());
         }

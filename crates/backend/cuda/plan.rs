@@ -5,8 +5,7 @@ use std::fmt;
 use super::device::Shape;
 use super::expr::eval;
 use super::graph::Graph;
-use super::header;
-use super::header::{Factor, Launch, Number, Variant};
+use super::header::{self, Factor, Launch, Number, Variant};
 use super::matmul::Product;
 use ulplab_operations::ops::Case;
 use ulplab_operations::ops::guards::GUARD;
@@ -112,7 +111,7 @@ pub enum Work {
     Matmul(Product),
 }
 
-/// An argument of a launch.
+/// An argument of a launch, or what a name in it means.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Named {
     /// A buffer, scratch, a scalar or a size.
@@ -130,6 +129,18 @@ impl Named {
             Self::Whole(name) | Self::Part(name, _) => Some(name),
             Self::Number(_) => None,
         }
+    }
+}
+
+impl From<&str> for Named {
+    fn from(name: &str) -> Self {
+        Self::Whole(name.into())
+    }
+}
+
+impl From<i64> for Named {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
     }
 }
 
@@ -187,22 +198,9 @@ impl Plan {
 
 /// The number that a key of a header has, with the sizes put in.
 fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
-    number(given, sizes).map_err(|why| format!("{key}: {why}"))
-}
-
-/// The expression of a number, as the end of an error message.
-fn written(given: &Number) -> String {
     match given {
-        Number::Plain(_) => String::new(),
-        Number::Expression(text) => format!(" by '{text}'"),
-    }
-}
-
-/// A number of a header with the sizes put in.
-fn number(number: &Number, sizes: Sizes) -> Result<i64, String> {
-    match number {
         Number::Plain(value) => Ok(*value),
-        Number::Expression(text) => eval(text, sizes),
+        Number::Expression(text) => eval(text, sizes).map_err(|why| format!("{key}: {why}")),
     }
 }
 
@@ -243,8 +241,13 @@ impl Work {
         let size = |key: &str, given: &Number, least: u32, expected: &str| {
             let value = of_key(key, given, sizes)?;
             let size = u32::try_from(value).ok().filter(|size| *size >= least);
-            let by = written(given);
-            size.ok_or_else(|| format!("{key} is {value}{by}, expected {expected} to {}", u32::MAX))
+            size.ok_or_else(|| {
+                let by = match given {
+                    Number::Plain(_) => String::new(),
+                    Number::Expression(text) => format!(" by '{text}'"),
+                };
+                format!("{key} is {value}{by}, expected {expected} to {}", u32::MAX)
+            })
         };
         let three = |key: &str, numbers: &[Number]| {
             if numbers.is_empty() || numbers.len() > 3 {

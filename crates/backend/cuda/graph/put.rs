@@ -1,27 +1,7 @@
 //! Launches that a composition writes, on their way into a graph.
 
 use crate::cuda::header::{Launch, Matmul, Number};
-
-/// The meaning of a name of a launch.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Meaning {
-    /// A buffer, scratch, a scalar, a size or a key of the variant that launches.
-    Name(String),
-    Part(String, i64),
-    Number(i64),
-}
-
-impl From<&str> for Meaning {
-    fn from(name: &str) -> Self {
-        Self::Name(name.into())
-    }
-}
-
-impl From<i64> for Meaning {
-    fn from(number: i64) -> Self {
-        Self::Number(number)
-    }
-}
+use crate::cuda::plan::Named;
 
 /// A launch, or all launches of another operation's variant, on their way into a graph.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +11,8 @@ pub struct Put {
     pub(super) launch: Launch,
     /// `OP.VARIANT`
     pub(super) call: Option<String>,
-    pub(super) names: Vec<(String, Meaning)>,
+    /// Meanings of names of the launch.
+    pub(super) names: Vec<(String, Named)>,
     /// Launches of a call that are left out, from the first on.
     pub(super) skipped: usize,
     /// The part of its scratch that a call prepares and uses, and how many there are.
@@ -138,7 +119,7 @@ impl Put {
     }
 
     /// Gives a name of the launch a meaning.
-    pub fn with(mut self, name: &str, meaning: impl Into<Meaning>) -> Self {
+    pub fn with(mut self, name: &str, meaning: impl Into<Named>) -> Self {
         self.names.push((name.into(), meaning.into()));
         self
     }
@@ -149,7 +130,7 @@ impl Put {
             match pair.split_once('=') {
                 Some((name, meaning)) => {
                     let meaning = meaning.trim();
-                    let number = meaning.parse().map(Meaning::Number);
+                    let number = meaning.parse().map(Named::Number);
                     self.names.push((name.trim().into(), number.unwrap_or(meaning.into())));
                 }
                 None => self.wrong = Some(format!("names has '{}'; expected 'name = meaning'", pair.trim())),
