@@ -33,24 +33,17 @@ pub fn chosen(
     let read = |folder: PathBuf| {
         let paths = ops.iter().map(|op| folder.join(format!("{op}.cu")));
         let there = paths.filter(|path| path.is_file());
-        there
-            .map(|path| Source::read(&path, compositions))
-            .collect::<Result<Vec<_>, _>>()
+        let read = there.map(|path| Source::read(&path, compositions));
+        read.collect::<Result<Vec<_>, _>>()
     };
     let files = folder().and_then(read);
     let files = files.map_err(|error| Mistake::at("kernels", error.to_string()))?;
     let mut all: Vec<ChosenVariants> = Vec::new();
     for (at, name) in kernels.iter().enumerate() {
         let (op, variant) = name.split_once('.').unwrap_or((name, ""));
-        let of = |source: &Source| {
-            let variants = source.header.variants.iter();
-            variants
-                .map(|variant| format!("{}.{}", source.op, variant.name))
-                .collect::<Vec<_>>()
-        };
         let source = files.iter().find(|source| source.op == op);
         let Some((source, variant)) = source.and_then(|source| Some((source, source.variant(variant)?))) else {
-            let names: Vec<String> = files.iter().flat_map(of).collect();
+            let names: Vec<String> = files.iter().flat_map(Source::kernels).map(|(name, _)| name).collect();
             let hint = did_you_mean(name, names.iter().map(String::as_str));
             let message = format!(
                 "'{name}' is no kernel of an operation of the model ({}){hint}",

@@ -12,11 +12,8 @@ pub struct Cache(Option<PathBuf>);
 impl Cache {
     /// In `$XDG_CACHE_HOME`, else in `~/.cache`; without either, nothing is cached.
     pub fn open() -> Self {
-        let home = |name: &str| {
-            std::env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let home = |name: &str| set(name).map(PathBuf::from);
         let caches = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
         caches.map_or(Self(None), |caches| Self::new(&caches.join("ulplab/cubin")))
     }
@@ -58,9 +55,8 @@ pub fn key(source: &blake3::Hash, options: &[String], version: (i32, i32)) -> St
     hasher.update(source.as_bytes());
     hasher.update(&version.0.to_le_bytes()).update(&version.1.to_le_bytes());
     for option in options {
-        hasher
-            .update(&(option.len() as u64).to_le_bytes())
-            .update(option.as_bytes());
+        hasher.update(&(option.len() as u64).to_le_bytes());
+        hasher.update(option.as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }

@@ -50,11 +50,9 @@ impl Variant {
     /// All names in its launches, scratch and needs.
     fn words(&self) -> BTreeSet<String> {
         let launches = self.prepare.iter().chain(&self.launches).flat_map(|launch| {
-            let numbers = [&launch.grid, &launch.block]
-                .into_iter()
-                .chain(&launch.cluster)
-                .flatten();
-            let numbers = numbers.chain(&launch.shared).chain(&launch.bytes).chain(&launch.flops);
+            let lists = [&launch.grid, &launch.block].into_iter().chain(&launch.cluster);
+            let numbers = lists.flatten().chain(&launch.shared);
+            let numbers = numbers.chain(&launch.bytes).chain(&launch.flops);
             let numbers = numbers.filter_map(|number| match number {
                 Number::Expression(text) => Some(text),
                 Number::Plain(_) => None,

@@ -249,7 +249,7 @@ impl Source {
             includes,
             text,
         };
-        source.check().map_err(wrong)?;
+        source.check().map_err(|why| wrong(format!("header: {why}")))?;
         Ok(source)
     }
 
@@ -269,57 +269,40 @@ impl Source {
 
     /// The readable files of a folder, and whether there are unreadable ones, whose errors are printed.
     pub fn read_good(folder: &Path, compositions: &[&Compositions]) -> Result<(Vec<Self>, bool)> {
-        let (good, broken): (Vec<_>, Vec<_>) = Self::read_each(folder, compositions)?
-            .into_iter()
-            .partition(Result::is_ok);
-        let any = !broken.is_empty();
-        broken
-            .into_iter()
-            .filter_map(Result::err)
-            .for_each(|error| errln!("{error}"));
-        Ok((good.into_iter().flatten().collect(), any))
+        let read = Self::read_each(folder, compositions)?;
+        let all = read.len();
+        let said = read.into_iter().map(|read| read.inspect_err(|error| errln!("{error}")));
+        let good: Vec<Self> = said.flatten().collect();
+        let broken = good.len() < all;
+        Ok((good, broken))
     }
 
     fn check(&self) -> std::result::Result<(), String> {
         let Header { variants, mutants } = &self.header;
-        let unique = |what: &str, names: Vec<&str>| {
+        let unique = |what: &str, names: Vec<&String>| {
             let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
-            twice.map_or(Ok(()), |(_, name)| {
-                Err(format!("header: two {what} are called '{name}'"))
-            })
+            twice.map_or(Ok(()), |(_, name)| Err(format!("two {what} are called '{name}'")))
         };
-        unique(
-            "variants",
-            variants.iter().map(|variant| variant.name.as_str()).collect(),
-        )?;
+        unique("variants", variants.iter().map(|variant| &variant.name).collect())?;
         for variant in variants {
+            let name = &variant.name;
             if variant.launches.is_empty() && variant.composed.is_none() {
-                let name = &variant.name;
-                return Err(format!(
-                    "header: variant '{name}' has no launches; expected [[variant.launch]]"
-                ));
+                return Err(format!("variant '{name}' has no launches; expected [[variant.launch]]"));
             }
-            let launches = || variant.prepare.iter().chain(&variant.launches);
-            for launch in launches() {
-                let wrong = |why| format!("header: variant '{}', launch '{}': {why}", variant.name, launch.name());
+            for launch in variant.prepare.iter().chain(&variant.launches) {
+                let wrong = |why| format!("variant '{name}', launch '{}': {why}", launch.name());
                 launch.check().map_err(wrong)?;
             }
         }
-        unique("mutants", mutants.iter().map(|mutant| mutant.name.as_str()).collect())?;
+        unique("mutants", mutants.iter().map(|mutant| &mutant.name).collect())?;
         for mutant in mutants {
-            if !self.texts().any(|(_, text)| text.contains(&mutant.define())) {
-                return Err(format!(
-                    "header: mutant '{}' is not in the code: no {}",
-                    mutant.name,
-                    mutant.define()
-                ));
+            let (name, define) = (&mutant.name, mutant.define());
+            if !self.texts().any(|(_, text)| text.contains(&define)) {
+                return Err(format!("mutant '{name}' is not in the code: no {define}"));
             }
-            if let Some(stray) = mutant
-                .variants
-                .iter()
-                .find(|name| !variants.iter().any(|variant| variant.name == **name))
-            {
-                return Err(format!("header: mutant '{}': no variant '{stray}'", mutant.name));
+            let mut named = mutant.variants.iter();
+            if let Some(stray) = named.find(|name| self.variant(name).is_none()) {
+                return Err(format!("mutant '{name}': no variant '{stray}'"));
             }
         }
         Ok(())
@@ -334,15 +317,28 @@ impl Source {
     /// Stands for everything a compilation reads of ours.
     pub fn digest(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
-        for (name, text) in self.texts() {
-            hasher
-                .update(&(name.len() as u64).to_le_bytes())
-                .update(name.as_bytes());
-            hasher
-                .update(&(text.len() as u64).to_le_bytes())
-                .update(text.as_bytes());
+        for part in self.texts().flat_map(|(name, text)| [name, text]) {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
         }
         hasher.finalize()
+    }
+
+    /// The name of a variant, or of a fault, among those of all operations: `op.variant`.
+    pub fn full_name(&self, own: &str) -> String {
+        format!("{}.{own}", self.op)
+    }
+
+    /// All variants, each with its full name.
+    pub fn kernels(&self) -> impl Iterator<Item = (String, &Variant)> {
+        let variants = self.header.variants.iter();
+        variants.map(|variant| (self.full_name(&variant.name), variant))
+    }
+
+    /// The variants for cards of an architecture.
+    pub fn variants_for(&self, arch: &str) -> impl Iterator<Item = &Variant> {
+        let variants = self.header.variants.iter();
+        variants.filter(move |variant| variant.is_for(arch))
     }
 
     /// The variant of that name, or an error that names the nearest.
@@ -380,11 +376,8 @@ fn located(comment: &str, error: &toml::de::Error) -> String {
 /// "lib/mma.cuh", or from the file that includes it, which is where the compiler looks first.
 fn collect(root: &Path, file: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result<()> {
     for line in text.lines() {
-        let Some(name) = line
-            .trim()
-            .strip_prefix("#include \"")
-            .and_then(|rest| rest.strip_suffix('"'))
-        else {
+        let rest = line.trim().strip_prefix("#include \"");
+        let Some(name) = rest.and_then(|rest| rest.strip_suffix('"')) else {
             continue;
         };
         let beside = without_parents(&file.with_file_name(name));

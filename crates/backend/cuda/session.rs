@@ -60,14 +60,11 @@ impl<'d> Session<'d> {
             Some((*fault, plan?.ok()??))
         });
         let planned: Vec<_> = planned.collect();
-        let named = planned.iter().flat_map(|(fault, plan)| {
-            plan.entries()
-                .map(|entry| (fault.map(|fault| fault.name.as_str()), (*fault, entry)))
-        });
         let mut units = BTreeMap::new();
-        for (name, (fault, entry)) in named {
-            for entry in source.units([entry]) {
-                units.insert((name, entry), self.unit(source, fault, entry));
+        for (fault, plan) in &planned {
+            let name = fault.map(|fault| &fault.name);
+            for entry in source.units(plan.entries()) {
+                units.insert((name, entry), self.unit(source, *fault, entry));
             }
         }
         self.toolkit.compile_ahead(&units.into_values().collect::<Vec<_>>());
@@ -121,10 +118,8 @@ impl Kernels<'_> {
         let unit = self.source.units([entry]).pop_first().unwrap_or_default();
         let mut modules = self.modules.borrow_mut();
         if !modules.contains_key(unit) {
-            let cubin = self
-                .session
-                .toolkit
-                .compile(self.session.unit(self.source, self.fault, unit))?;
+            let whole = self.session.unit(self.source, self.fault, unit);
+            let cubin = self.session.toolkit.compile(whole)?;
             modules.insert(unit.into(), Module::load(&cubin.bytes)?);
         }
         modules[unit].function(entry)
@@ -164,15 +159,10 @@ impl<'a> Bench<'a> {
         } = self.kernels;
         session.compile_ahead(source, &[(*fault, variant, self.case)]);
         let fault = fault.map_or(String::new(), |fault| format!(" with the fault '{}'", fault.name));
-        let what = format!("{}.{}{fault} on {}", source.op, variant.name, self.case.name);
+        let what = format!("{}{fault} on {}", self.name(variant), self.case.name);
         session.device.watchdog.expect(what);
-        Running::new(
-            session,
-            self.kernels,
-            (self.case, self.problem),
-            (variant, plan),
-            &Reused::default(),
-        )
+        let (on, of) = ((self.case, self.problem), (variant, plan));
+        Running::new(session, self.kernels, on, of, &Reused::default())
     }
 
     /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.
@@ -204,6 +194,6 @@ impl<'a> Bench<'a> {
     }
 
     fn name(&self, variant: &Variant) -> String {
-        format!("{}.{}", self.kernels.source.op, variant.name)
+        self.kernels.source.full_name(&variant.name)
     }
 }

@@ -28,10 +28,8 @@ impl Source {
             }
             name
         };
-        let texts = self.texts().map(|(_, text)| text);
-        texts
-            .flat_map(|text| text.split("KERNEL(").skip(1).map(named))
-            .collect()
+        let declared = self.texts().flat_map(|(_, text)| text.split("KERNEL(").skip(1));
+        declared.map(named).collect()
     }
 
     /// The units to compile for entry points: each of them, or the whole file.
