@@ -78,10 +78,8 @@ impl Rounding {
                 return Err(Mistake::at("round", message));
             }
         }
-        let weights = places.iter().filter(|place| place.info.when == When::Load);
-        let of_weights = weights
-            .into_iter()
-            .any(|place| rounds.iter().any(|round| round.covers(place)));
+        let mut weights = places.iter().filter(|place| place.info.when == When::Load);
+        let of_weights = weights.any(|place| rounds.iter().any(|round| round.covers(place)));
         let turned = config.path().sites().iter();
         let turned = turned.map(|site| (site.name, config.turned(site)));
         Ok(Self {
@@ -102,10 +100,8 @@ impl Rounding {
         let places = places(config);
         for (at, round) in self.rounds.iter().enumerate() {
             let here: Vec<&Place> = places.iter().filter(|place| round.covers(place)).collect();
-            let rows = |place: &&Place| place.rows(config, tokens);
-            round
-                .check_rows(&here, rows)
-                .map_err(|mistake| mistake.within("round", at))?;
+            let checked = round.check_rows(&here, |place| place.rows(config, tokens));
+            checked.map_err(|mistake| mistake.within("round", at))?;
         }
         Ok(())
     }
@@ -128,10 +124,7 @@ impl Rounding {
             cols,
             heads: (info.dims.len() > 2).then_some(1),
             matrix: matrix(info, |_| cols),
-            turned: turned
-                .iter()
-                .find(|(name, _)| *name == info.name)
-                .map_or(0, |(_, turned)| *turned),
+            turned: of_site(&turned, info.name),
             meets_cache: true,
         };
         let places: Vec<Place> = sites.iter().map(place).collect();
@@ -226,17 +219,13 @@ impl Rounding {
 
     /// Number of the last channels of a row that RoPE has turned at a site.
     fn turned(&self, site: &Site) -> usize {
-        let here = self.turned.iter().find(|(name, _)| *name == site.name);
-        here.map_or(0, |(_, channels)| *channels)
+        of_site(&self.turned, site.name)
     }
 
     /// Has kernels write a whole record and read it again, where a recipe says so.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
-        let whole = round.segment.is_none()
-            && !round.restricted()
-            && !round.hadamard
-            && round.heads.is_none()
-            && round.layout.is_none();
+        let apart = round.heads.is_some() || round.layout.is_some();
+        let whole = round.segment.is_none() && !round.restricted() && !round.hadamard && !apart;
         let record = round.record.filter(|_| whole);
         let kernels = self.stand_in.as_ref().zip(record);
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
@@ -281,9 +270,9 @@ impl Rounding {
         let mut rounds_vectors = false;
         for layer in 0..config.layers() {
             for info in config.path().sites() {
-                let stored = match info.cache.map(|cache| cache.held) {
-                    Some(Held::KeyValue | Held::Key | Held::Value) => &mut vectors,
-                    Some(Held::Index) => &mut keys,
+                let (stored, is_vector) = match info.cache.map(|cache| cache.held) {
+                    Some(Held::KeyValue | Held::Key | Held::Value) => (&mut vectors, true),
+                    Some(Held::Index) => (&mut keys, false),
                     Some(Held::State) | None => continue,
                 };
                 if !config.passes(info, Some(layer)) {
@@ -294,7 +283,7 @@ impl Rounding {
                 let rows = config.cols_of_token(info) / cols;
                 let bytes = self.bytes_per_row(&site, cols, rows);
                 let rounded = self.at(&site).next().is_some();
-                rounds_vectors |= reads_vectors(info) && rounded;
+                rounds_vectors |= is_vector && rounded;
                 rounds_any |= rounded;
                 stored.push(bytes);
                 if let Some(tokens) = config.tokens_per_row(info, layer) {
@@ -307,15 +296,11 @@ impl Rounding {
             }
         }
         let stored = if rounds_vectors { vectors } else { keys };
-        let alike = stored
-            .first()
-            .copied()
-            .flatten()
-            .filter(|_| stored.windows(2).all(|pair| pair[0] == pair[1]));
+        let alike = stored.iter().all(|bytes| *bytes == stored[0]);
         let per_token = per_token.filter(|_| rounds_any);
         let of_bf16 = per_token.filter(|_| in_bf16 > 0.0).map(|bytes| bytes / in_bf16);
         CacheBytes {
-            vector: alike,
+            vector: stored.first().copied().flatten().filter(|_| alike),
             token: per_token,
             of_bf16,
         }
@@ -334,11 +319,8 @@ impl Rounding {
         let turned = self.turned.iter().map(|(_, channels)| *channels).max().unwrap_or(0);
         let nope = cols.saturating_sub(turned);
         let mut rng = ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{site}").as_bytes()).as_bytes());
-        for (row, (exact, rounded)) in exact
-            .chunks_exact(cols)
-            .zip(tensor.data.chunks_exact_mut(cols))
-            .enumerate()
-        {
+        let rows = exact.chunks_exact(cols).zip(tensor.data.chunks_exact_mut(cols));
+        for (row, (exact, rounded)) in rows.enumerate() {
             rng.set_stream((site.first_row + row) as u64);
             rng.set_word_pos(0);
             for segment in [0..nope, nope..cols] {
@@ -379,6 +361,12 @@ fn places(config: &dyn Config) -> Vec<Place> {
     places.map(place).collect()
 }
 
+/// The last channels of a row that RoPE has turned at a site, of those of all sites.
+fn of_site(turned: &[(&'static str, usize)], site: &str) -> usize {
+    let here = turned.iter().find(|(name, _)| *name == site);
+    here.map_or(0, |(_, channels)| *channels)
+}
+
 /// The sites of queries and keys whose products decide what is selected.
 fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'static str)> {
     let sites = config.path().sites().iter();
@@ -386,10 +374,4 @@ fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'stat
         Some(Decision::TopK { query, key, .. }) => Some((query, key)),
         _ => None,
     })
-}
-
-/// True if attention reads the cache of a site.
-fn reads_vectors(info: &SiteInfo) -> bool {
-    let held = info.cache.map(|cache| cache.held);
-    matches!(held, Some(Held::KeyValue | Held::Key | Held::Value))
 }

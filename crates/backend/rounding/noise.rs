@@ -43,8 +43,7 @@ impl Noise {
         }
         let mut hash = blake3::Hasher::new();
         hash.update(format!("{}/{what}/", self.seed).as_bytes());
-        let bytes: Vec<u8> = exact.iter().flat_map(|x| x.to_le_bytes()).collect();
-        hash.update(&bytes);
+        hash.update(&exact.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
         let mut rng = ChaCha8Rng::from_seed(*hash.finalize().as_bytes());
         for (exact, rounded) in exact.chunks(cols).zip(rounded.chunks_mut(cols)) {
             of_energy(&mut rng, self.gain, exact, rounded);
@@ -69,11 +68,8 @@ pub fn rounded_or_noise(
 
 /// Writes `exact` + Gaussian noise `gain` times as large as `rounded − exact` in the root mean square, over `rounded`.
 pub(super) fn of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &mut [f32]) {
-    let energy: f64 = exact
-        .iter()
-        .zip(&*rounded)
-        .map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2))
-        .sum();
+    let pairs = exact.iter().zip(&*rounded);
+    let energy: f64 = pairs.map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2)).sum();
     if energy == 0.0 {
         return;
     }

@@ -104,9 +104,8 @@ impl Round {
             return Err(Mistake::at("at", message));
         }
         for place in covered {
-            resolved
-                .check(place)
-                .map_err(|message| Mistake::at("at", format!("'{}': {message}", place.full)))?;
+            let wrong = |message| Mistake::at("at", format!("'{}': {message}", place.full));
+            resolved.check(place).map_err(wrong)?;
             if !resolved.sites.contains(&place.info.name) {
                 resolved.sites.push(place.info.name);
             }
@@ -123,9 +122,9 @@ impl Round {
             return Err("only KV vectors and indexer queries and keys have nope and rope segments".into());
         }
         if self.hadamard && (self.segment.is_some() || !place.cols.is_power_of_two()) {
+            let cols = place.cols;
             return Err(format!(
-                "cannot rotate {} channels (a whole power of two is needed)",
-                place.cols
+                "cannot rotate {cols} channels (a whole power of two is needed)"
             ));
         }
         if self.hadamard && self.restricted() {
@@ -148,22 +147,15 @@ impl Round {
             (Some(Heads::Joined), Some(heads)) => heads,
             (Some(Heads::Apart), Some(_)) => 1,
         };
-        if let Some(last) = self
-            .channels
-            .as_ref()
-            .and_then(Ranges::last)
-            .filter(|last| *last >= place.cols)
-        {
+        let last = self.channels.as_ref().and_then(Ranges::last);
+        if let Some(last) = last.filter(|last| *last >= place.cols) {
             return Err(format!("there is no channel {last}: its rows have {}", place.cols));
         }
-        if self
-            .segment
-            .is_some_and(|segment| segment.range(place.cols, place.turned).is_empty())
-        {
+        let segment = self.segment.map(|segment| segment.range(place.cols, place.turned));
+        if segment.as_ref().is_some_and(Range::is_empty) {
             return Err("the segment has no channel there".into());
         }
-        if let (Some(segment), Some(channels)) = (self.segment, &self.channels) {
-            let mut range = segment.range(place.cols, place.turned);
+        if let (Some(mut range), Some(channels)) = (segment.clone(), &self.channels) {
             let (first, last) = (range.start, range.end - 1);
             if !range.any(|channel| channels.contains(channel)) {
                 return Err(format!(
@@ -172,8 +164,8 @@ impl Round {
             }
         }
         let whole = self.codec.check(cols * joined);
-        match self.segment {
-            Some(segment) if whole.is_err() => self.codec.check(segment.range(place.cols, place.turned).len()),
+        match segment {
+            Some(segment) if whole.is_err() => self.codec.check(segment.len()),
             _ => whole,
         }
     }
@@ -194,21 +186,19 @@ impl Round {
             return Ok(());
         };
         let last = self.tokens.as_ref().and_then(Ranges::last);
-        match (most, last) {
-            (0, _) => Err(Mistake::at(
-                "at",
-                format!("'{}': no row passes there in so short a window", self.at),
-            )),
+        let at = &self.at;
+        let (key, message) = match (most, last) {
+            (0, _) => ("at", format!("'{at}': no row passes there in so short a window")),
             (_, Some(last)) if last >= most => {
-                let message = format!(
-                    "there is no token {last}: '{}' has rows 0-{} in a window",
-                    self.at,
-                    most - 1
-                );
-                Err(Mistake::at("tokens", message))
+                let most = most - 1;
+                (
+                    "tokens",
+                    format!("there is no token {last}: '{at}' has rows 0-{most} in a window"),
+                )
             }
-            _ => Ok(()),
-        }
+            _ => return Ok(()),
+        };
+        Err(Mistake::at(key, message))
     }
 
     pub fn covers_layer(&self, layer: Option<usize>) -> bool {
