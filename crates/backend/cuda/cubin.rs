@@ -60,18 +60,15 @@ pub fn attributes(mut bytes: &[u8]) -> Entry {
     let mut entry = Entry::default();
     let mut parameters = BTreeMap::new();
     while let [format, attribute, low, high, rest @ ..] = bytes {
-        let len = if *format == SIZED {
-            usize::from(u16::from_le_bytes([*low, *high]))
-        } else {
-            0
+        let len = match *format {
+            SIZED => u16::from_le_bytes([*low, *high]).into(),
+            _ => 0,
         };
         let Some((value, after)) = rest.split_at_checked(len) else {
             break;
         };
-        let words: Vec<u32> = value
-            .chunks_exact(4)
-            .map(|word| word.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte)))
-            .collect();
+        let words = value.as_chunks().0.iter();
+        let words: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
         match (*attribute, &words[..]) {
             // Index, ordinal and offset, then flags below the size.
             (PARAMETER, [_, place, flags]) if *format == SIZED => {
@@ -89,7 +86,7 @@ pub fn attributes(mut bytes: &[u8]) -> Entry {
 }
 
 /// Adds the assembler's report, kernel by kernel.
-pub fn report(log: &str, entries: &mut BTreeMap<String, Entry>) {
+pub fn report<'a>(log: &'a str, entries: &mut BTreeMap<String, Entry>) {
     let mut current = None;
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once("Compiling entry function '") {
@@ -99,10 +96,8 @@ pub fn report(log: &str, entries: &mut BTreeMap<String, Entry>) {
             continue;
         };
         // `Used 155 registers, used 0 barriers, 256 bytes smem`, `800 bytes stack frame, 0 bytes spill stores, …`
-        let parts = || {
-            line.split([',', ':'])
-                .map(|part| part.trim().trim_start_matches("ptxas").trim())
-        };
+        let plain = |part: &'a str| part.trim().trim_start_matches("ptxas").trim();
+        let parts = || line.split([',', ':']).map(plain);
         let before = |unit: &str| {
             let found = parts().find_map(|part| part.strip_suffix(unit))?;
             found.split_whitespace().next_back()?.parse().ok()

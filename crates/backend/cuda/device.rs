@@ -69,11 +69,10 @@ impl Device {
         }
         let device = cuda("cuDeviceGet", result::device::get(0))?;
         // SAFETY: the device is valid; the context is released when this is dropped.
-        let context = unsafe {
+        unsafe {
             let context = cuda("cuDevicePrimaryCtxRetain", result::primary_ctx::retain(device))?;
             cuda("cuCtxSetCurrent", result::ctx::set_current(context))?;
-            device
-        };
+        }
         use sys::CUdevice_attribute as Attribute;
         // SAFETY: the device is valid.
         let attribute = |what| {
@@ -81,25 +80,19 @@ impl Device {
                 result::device::get_attribute(device, what)
             })
         };
-        let (major, minor) = (
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        );
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         // Which of several cards is the first is up to CUDA_VISIBLE_DEVICES.
         let uuid = cuda("cuDeviceGetUuid", result::device::get_uuid(device))?;
         let card: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
         let mut driver = 0;
         // SAFETY: writes one integer.
-        cuda(
-            "cuDriverGetVersion",
-            unsafe { sys::cuDriverGetVersion(&raw mut driver) }.result(),
-        )?;
+        let found = unsafe { sys::cuDriverGetVersion(&raw mut driver) };
+        cuda("cuDriverGetVersion", found.result())?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
         let device = Self {
-            context,
-            stream: cuda(
-                "cuStreamCreate",
-                result::stream::create(result::stream::StreamKind::NonBlocking),
-            )?,
+            context: device,
+            stream: cuda("cuStreamCreate", stream)?,
             name: cuda("cuDeviceGetName", result::device::get_name(device))?,
             driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
             arch: format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" }),
@@ -122,10 +115,8 @@ impl Device {
 
     /// The card and its driver, in a line.
     pub fn describe(&self) -> String {
-        format!(
-            "{}, {} multiprocessors, driver for CUDA {}",
-            self.name, self.sms, self.driver
-        )
+        let (name, sms, driver) = (&self.name, self.sms, &self.driver);
+        format!("{name}, {sms} multiprocessors, driver for CUDA {driver}")
     }
 
     /// Waits for all work; an error of any launch before shows here.
@@ -318,10 +309,8 @@ pub struct Module(sys::CUmodule);
 impl Module {
     pub fn load(cubin: &[u8]) -> Result<Self> {
         // SAFETY: the driver checks the image.
-        cuda("cuModuleLoadData", unsafe {
-            result::module::load_data(cubin.as_ptr().cast())
-        })
-        .map(Self)
+        let loaded = unsafe { result::module::load_data(cubin.as_ptr().cast()) };
+        cuda("cuModuleLoadData", loaded).map(Self)
     }
 
     /// The function of that name.
@@ -422,10 +411,8 @@ impl Device {
                 given.len(),
             )));
         }
-        let mut pointers: Vec<*mut c_void> = values
-            .iter_mut()
-            .map(|value| std::ptr::from_mut(value).cast())
-            .collect();
+        let pointers = values.iter_mut().map(|value| std::ptr::from_mut(value).cast());
+        let mut pointers: Vec<*mut c_void> = pointers.collect();
         let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
         use sys::CUlaunchAttributeID as Id;
         use sys::CUlaunchAttributeValue as Value;

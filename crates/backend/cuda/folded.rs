@@ -40,10 +40,8 @@ impl Device {
             let part = PART.next_multiple_of(grain);
             let reserved = len.max(1).next_multiple_of(part);
             let mut memory = 0;
-            cuda(
-                "cuMemCreate",
-                sys::cuMemCreate(&raw mut memory, part, &raw const wanted, 0).result(),
-            )?;
+            let made = sys::cuMemCreate(&raw mut memory, part, &raw const wanted, 0).result();
+            cuda("cuMemCreate", made)?;
             let mut all = Folded {
                 addresses: 0,
                 reserved,
@@ -54,10 +52,8 @@ impl Device {
             let got = sys::cuMemAddressReserve(&raw mut all.addresses, reserved, 0, 0, 0).result();
             cuda("cuMemAddressReserve", got)?;
             for at in (0..reserved).step_by(part) {
-                cuda(
-                    "cuMemMap",
-                    sys::cuMemMap(all.addresses + at as u64, part, 0, memory, 0).result(),
-                )?;
+                let mapped = sys::cuMemMap(all.addresses + at as u64, part, 0, memory, 0).result();
+                cuda("cuMemMap", mapped)?;
                 all.mapped += 1;
             }
             let set = sys::cuMemSetAccess(all.addresses, reserved, &raw const access, 1).result();

@@ -85,10 +85,8 @@ impl<'a> Matmul<'a> {
             let layout = result::create_matrix_layout(of, rows as u64, cols as u64, rows as i64);
             lt("cublasLtMatrixLayoutCreate", layout)
         };
-        let (f32, in_f32) = (
-            sys::cudaDataType::CUDA_R_32F,
-            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-        );
+        let f32 = sys::cudaDataType::CUDA_R_32F;
+        let in_f32 = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let mut matmul = Self {
             device,
             handle: lt("cublasLtCreate", result::create_handle())?,
@@ -113,15 +111,9 @@ impl<'a> Matmul<'a> {
     }
 
     fn set<V>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &V) -> Result<()> {
+        let value = std::ptr::from_ref(value).cast();
         // SAFETY: the descriptor lives; callers give the types that cublasLt.h names.
-        let set = unsafe {
-            result::set_matmul_desc_attribute(
-                self.product,
-                attribute,
-                std::ptr::from_ref(value).cast(),
-                size_of::<V>(),
-            )
-        };
+        let set = unsafe { result::set_matmul_desc_attribute(self.product, attribute, value, size_of::<V>()) };
         lt("cublasLtMatmulDescSetAttribute", set)
     }
 
@@ -164,10 +156,8 @@ impl<'a> Matmul<'a> {
             if asked.is_ok() {
                 found.set_len(count as usize);
             }
-            lt(
-                "cublasLtMatmulPreferenceDestroy",
-                result::destroy_matmul_pref(preference),
-            )?;
+            let destroyed = result::destroy_matmul_pref(preference);
+            lt("cublasLtMatmulPreferenceDestroy", destroyed)?;
             lt("cublasLtMatmulAlgoGetHeuristic", asked)?;
             found
         };

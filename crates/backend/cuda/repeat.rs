@@ -61,14 +61,10 @@ impl Repeats {
             programmatic: false,
         };
         let [at, period, size] = [memory.address + at as u64, period as u64, size as u64];
-        device.launch(
-            &self.function,
-            &shape,
-            &[at, period, size, found.address].map(Argument::Wide),
-        )?;
+        let arguments = [at, period, size, found.address].map(Argument::Wide);
+        device.launch(&self.function, &shape, &arguments)?;
         let bytes = device.read(&found, 0, 16)?;
-        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let (count, first) = (number(0), number(8));
+        let [count, first] = [0, 1].map(|at| u64::from_le_bytes(bytes.as_chunks().0[at]));
         Ok((count > 0).then_some((first, count)))
     }
 }

@@ -13,8 +13,7 @@ use super::plan::{Plan, Step, Work};
 use super::session::{Kernels, Session};
 use ulplab_core::error::{Error, Result};
 use ulplab_operations::ops::checks::{Band, Differing, Repeated, failures};
-use ulplab_operations::ops::guards;
-use ulplab_operations::ops::guards::{Checked, GUARD, Guarded};
+use ulplab_operations::ops::guards::{self, Checked, GUARD, Guarded};
 use ulplab_operations::ops::judge::{Measured, POISON_BYTE};
 use ulplab_operations::ops::{Batch, Buffer, Case, MOST_WITH_SCRATCH, Outputs, Problem, Role};
 
@@ -111,11 +110,10 @@ impl<'a> Running<'a> {
         for (scratch, memory) in scratch.filter(|(scratch, _)| scratch.zero) {
             self.device.fill(memory, GUARD, scratch.bytes, 0)?;
         }
-        let mut turns = set
-            .launches
-            .iter()
-            .filter(|turn| kept(turn) && (taps || !self.plan.run.steps[turn.step].tap));
-        turns.try_for_each(|turn| self.put(&self.plan.run.steps, &self.loaded[1], turn, taps))
+        let steps = &self.plan.run.steps;
+        let kept = |turn: &&BoundLaunch| kept(turn) && (taps || !steps[turn.step].tap);
+        let mut turns = set.launches.iter().filter(kept);
+        turns.try_for_each(|turn| self.put(steps, &self.loaded[1], turn, taps))
     }
 
     /// One launch of those of the plan.
@@ -148,10 +146,11 @@ impl<'a> Running<'a> {
         };
         match failures(&checked.measured).next().map(said) {
             None => Ok(()),
-            Some(said) => Err(Error::Usage(format!(
-                "{name} is wrong on case '{}': {said}; wrong kernels are not timed",
-                self.case.name
-            ))),
+            Some(said) => {
+                let case = &self.case.name;
+                let why = format!("{name} is wrong on case '{case}': {said}; wrong kernels are not timed");
+                Err(Error::Usage(why))
+            }
         }
     }
 
@@ -235,9 +234,8 @@ impl<'a> Running<'a> {
         loop {
             let found = self.with_repeated(taken)?;
             let found = found.filter(|(_, problem, _)| !fewer || problem.passes_32_bits());
-            let size = found
-                .as_ref()
-                .map_or(0, |(_, problem, plan)| ProblemCopy::bytes(problem, plan));
+            let bytes = |(_, problem, plan): &(Case, Problem, Plan)| ProblemCopy::bytes(problem, plan);
+            let size = found.as_ref().map_or(0, bytes);
             if size <= MOST_WITH_SCRATCH || taken <= 1 {
                 return Ok(found);
             }
@@ -320,12 +318,9 @@ impl Guarded for Running<'_> {
         };
         let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
         // What all rows share is on the device: weights are most of some problems.
+        let shared = problem.buffers.iter().map(|buffer| self.shared_by_rows(buffer));
         let reused = Reused {
-            buffers: problem
-                .buffers
-                .iter()
-                .map(|buffer| self.shared_by_rows(buffer))
-                .collect(),
+            buffers: shared.collect(),
             ..Reused::default()
         };
         let (on, of) = ((&case, &problem), self.variant);
@@ -387,10 +382,8 @@ impl Guarded for Running<'_> {
         let (period, size) = (buffer.bytes.len(), buffer.size());
         if buffer.role == Role::In && (1..size).contains(&period) {
             // Only the part that repeats leaves the device: what differs from it, or else the first.
-            let differing = self
-                .session
-                .repeats()?
-                .differing(self.device, (memory.1, GUARD), period, size)?;
+            let repeats = self.session.repeats()?;
+            let differing = repeats.differing(self.device, (memory.1, GUARD), period, size)?;
             let at = differing.map_or(0, |(first, _)| first as usize / period * period);
             return self.device.read(memory.1, GUARD + at, period.min(size - at));
         }
@@ -406,9 +399,10 @@ impl<'a> Loaded<'a> {
                 device.prepare(&function, shape)?;
                 Ok(Self::Kernel(function))
             }
-            Work::Matmul(product) => Matmul::new(device, *product)?
-                .map(Self::Matmul)
-                .ok_or_else(|| Error::Setup(format!("launch '{}': there is no cuBLASLt", step.name))),
+            Work::Matmul(product) => {
+                let missing = || Error::Setup(format!("launch '{}': there is no cuBLASLt", step.name));
+                Ok(Self::Matmul(Matmul::new(device, *product)?.ok_or_else(missing)?))
+            }
         }
     }
 }

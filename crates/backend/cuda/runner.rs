@@ -73,10 +73,10 @@ fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) 
     let loaded: Vec<Kernels> = chosen.iter().map(|chosen| session.load(&chosen.source)).collect();
     for Request(call, answer) in calls {
         let mut both = chosen.iter().zip(&loaded);
-        let found = both.find(|(chosen, _)| chosen.source.op == call.op);
-        let outputs = found
-            .ok_or_else(|| Error::Usage(format!("no kernel of {}", call.op)))
-            .and_then(|(chosen, kernels)| run(chosen, kernels, &call));
+        let outputs = match both.find(|(chosen, _)| chosen.source.op == call.op) {
+            Some((chosen, kernels)) => run(chosen, kernels, &call),
+            None => Err(Error::Usage(format!("no kernel of {}", call.op))),
+        };
         tell(&answer, outputs.map_err(message));
     }
     Ok(())
@@ -104,15 +104,7 @@ fn run(chosen: &ChosenVariants, kernels: &Kernels, call: &Call) -> Result<Output
         }
     }
     let names: Vec<&str> = chosen.variants.iter().map(|variant| variant.name.as_str()).collect();
-    let sizes: Vec<String> = call
-        .case
-        .dims
-        .iter()
-        .map(|(dim, size)| format!("{dim} = {size}"))
-        .collect();
-    Err(Error::Usage(format!(
-        "{} does not take {}",
-        names.join(", "),
-        sizes.join(", ")
-    )))
+    let sizes = call.case.dims.iter().map(|(dim, size)| format!("{dim} = {size}"));
+    let (names, sizes) = (names.join(", "), sizes.collect::<Vec<_>>().join(", "));
+    Err(Error::Usage(format!("{names} does not take {sizes}")))
 }

@@ -24,12 +24,8 @@ pub struct Spread {
 impl Spread {
     pub fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            values
-                .get(((values.len() as f64 - 1.0) * share).round() as usize)
-                .copied()
-                .unwrap_or(f64::NAN)
-        };
+        let place = |share: f64| ((values.len() as f64 - 1.0) * share).round() as usize;
+        let at = |share: f64| values.get(place(share)).copied().unwrap_or(f64::NAN);
         Self {
             p10: at(0.1),
             median: at(0.5),
@@ -60,12 +56,8 @@ pub struct Timer<'a> {
 
 impl<'a> Timer<'a> {
     pub fn new(device: &'a Device) -> Result<Self> {
-        let event = || {
-            cuda(
-                "cuEventCreate",
-                result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT),
-            )
-        };
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
+        let event = || cuda("cuEventCreate", result::event::create(flags));
         Ok(Self {
             device,
             events: [event()?, event()?],
@@ -84,14 +76,10 @@ impl<'a> Timer<'a> {
         record(self.events[1])?;
         // SAFETY: both events are recorded.
         unsafe {
-            cuda(
-                "kernel",
-                self.device.watchdog.until(|| sys::cuEventQuery(self.events[1])),
-            )?;
-            let milliseconds = cuda(
-                "cuEventElapsedTime",
-                result::event::elapsed(self.events[0], self.events[1]),
-            )?;
+            let done = self.device.watchdog.until(|| sys::cuEventQuery(self.events[1]));
+            cuda("kernel", done)?;
+            let elapsed = result::event::elapsed(self.events[0], self.events[1]);
+            let milliseconds = cuda("cuEventElapsedTime", elapsed)?;
             Ok(f64::from(milliseconds) * 1e3)
         }
     }

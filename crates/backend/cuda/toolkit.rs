@@ -10,8 +10,7 @@ use std::ptr::{null, null_mut};
 use libloading::Library;
 use rayon::prelude::*;
 
-use super::cache;
-use super::cache::Cache;
+use super::cache::{self, Cache};
 use super::header::{Mutant, Source};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
@@ -126,11 +125,8 @@ impl Toolkit {
     pub fn compile(&self, unit: Unit) -> Result<Cubin> {
         let options = self.options(unit, FLAGS);
         // The path of a toolkit does not determine its output; its version does.
-        let made_by: Vec<String> = options
-            .iter()
-            .filter(|option| !option.starts_with("-I"))
-            .cloned()
-            .collect();
+        let decide = options.iter().filter(|option| !option.starts_with("-I"));
+        let made_by: Vec<String> = decide.cloned().collect();
         self.cached(&unit.source.digest(), &made_by, || self.compile_by(unit, &options))
     }
 
@@ -203,10 +199,8 @@ impl Toolkit {
     fn run(&self, text: &str, name: &str, options: &[String]) -> std::result::Result<Cubin, String> {
         let c = |text: &str| CString::new(text).map_err(|_| "a NUL byte in the source or an option".to_string());
         let (text, name) = (c(text)?, c(name)?);
-        let options = options
-            .iter()
-            .map(|option| c(option))
-            .collect::<std::result::Result<Vec<_>, _>>()?;
+        let options = options.iter().map(|option| c(option));
+        let options = options.collect::<std::result::Result<Vec<_>, _>>()?;
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let nvrtc = &self.nvrtc;
         // SAFETY: the types are those of nvrtc.h; strings outlive the calls.
@@ -274,9 +268,8 @@ const RTLD_GLOBAL: c_int = 0x100;
 /// The library's initialization must be harmless.
 pub unsafe fn load(path: &Path) -> std::result::Result<Library, String> {
     // SAFETY: the caller's.
-    unsafe { libloading::os::unix::Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
-        .map(Library::from)
-        .map_err(|error| error.to_string())
+    let library = unsafe { libloading::os::unix::Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
+    library.map(Library::from).map_err(|error| error.to_string())
 }
 
 /// A library of the first toolkit that has it.
@@ -308,11 +301,8 @@ fn places() -> Vec<PathBuf> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return vec![folder.into()];
     }
-    let mut places: Vec<PathBuf> = ["CUDA_HOME", "CUDA_PATH"]
-        .iter()
-        .filter_map(std::env::var_os)
-        .map(PathBuf::from)
-        .collect();
+    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os);
+    let mut places: Vec<PathBuf> = named.map(PathBuf::from).collect();
     places.push("/usr/local/cuda".into());
     // The folders in which pip installs nvidia-cuda-nvrtc: in a virtual environment, or with the system's Python.
     let mut prefixes: Vec<PathBuf> = std::env::var_os("VIRTUAL_ENV").into_iter().map(PathBuf::from).collect();

@@ -18,11 +18,8 @@ impl Turns {
     /// Turns on a card for a purpose. Without a folder that can be written, nobody waits for anybody.
     pub fn open(card: &str, purpose: &str) -> Self {
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(folder.join(format!("ulplab-{card}.{purpose}.lock")));
+        let file = folder.join(format!("ulplab-{card}.{purpose}.lock"));
+        let file = File::options().create(true).truncate(false).write(true).open(file);
         Self::on(file.ok())
     }
 

@@ -127,10 +127,9 @@ impl<'a> Program<'a> {
             }
             let bytes = input::bytes_up_to(outputs, most(problem));
             let bytes = bytes.map_err(|error| format!("what cannot be read: {error}"))?;
-            let bytes = bytes.map_err(|size| {
-                let expected = expected(problem);
-                format!("outputs.safetensors of {size} bytes, expected about {expected}")
-            })?;
+            let expected = expected(problem);
+            let large = |size| format!("outputs.safetensors of {size} bytes, expected about {expected}");
+            let bytes = bytes.map_err(large)?;
             let file = TensorFile::from_bytes(outputs, bytes);
             read(&file.map_err(|error| format!("no safetensors: {error}"))?, problem)
         };
@@ -158,21 +157,15 @@ impl<'a> Program<'a> {
 /// Writes the inputs of a problem in the form that programs read; the metadata hold sizes, keys and scalars, and the outputs
 /// to write.
 pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> ulplab_core::error::Result<()> {
-    let given: Vec<&Buffer> = problem
-        .buffers
-        .iter()
-        .filter(|buffer| buffer.role != Role::Out)
-        .collect();
-    let slot = |buffer: &&Buffer| Slot {
+    let given = || problem.buffers.iter().filter(|buffer| buffer.role != Role::Out);
+    let slot = |buffer: &Buffer| Slot {
         name: buffer.name.into(),
         dtype: buffer.dtype,
         shape: buffer.shape.clone(),
     };
     let metadata = metadata(op, case, problem);
-    write_safetensors(file, given.iter().map(slot).collect(), &metadata, |writer| {
-        given
-            .iter()
-            .try_for_each(|buffer| writer.put(buffer.name, &buffer.bytes))
+    write_safetensors(file, given().map(slot).collect(), &metadata, |writer| {
+        given().try_for_each(|buffer| writer.put(buffer.name, &buffer.bytes))
     })
 }
 
@@ -191,11 +184,8 @@ pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
         };
         (*name, text)
     });
-    let all = whole
-        .into_iter()
-        .chain(dims)
-        .chain(case.keys.iter().cloned())
-        .chain(scalars);
+    let keys = case.keys.iter().cloned();
+    let all = whole.into_iter().chain(dims).chain(keys).chain(scalars);
     all.map(|(name, text)| (name.to_string(), text)).collect()
 }
 
@@ -218,21 +208,16 @@ fn most(problem: &Problem) -> u64 {
 fn read(file: &TensorFile, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
     let names = || written(problem).map(|buffer| buffer.name);
     if let Some(other) = file.tensors().find(|tensor| !names().any(|name| name == tensor.name)) {
-        return Err(format!(
-            "'{}', which is no output{}",
-            other.name,
-            did_you_mean(other.name, names())
-        ));
+        let near = did_you_mean(other.name, names());
+        return Err(format!("'{}', which is no output{near}", other.name));
     }
     let outputs = written(problem).map(|buffer| {
         let name = buffer.name;
         let found = file.get(name).ok_or_else(|| format!("no output '{name}'"))?;
         if (found.dtype, found.shape) != (buffer.dtype, &buffer.shape[..]) {
-            let (dtype, shape) = (found.dtype, found.shape);
-            return Err(format!(
-                "'{name}' as {dtype} {shape:?}, expected {} {:?}",
-                buffer.dtype, buffer.shape
-            ));
+            let [found, expected] = [(found.dtype, found.shape), (buffer.dtype, &buffer.shape[..])]
+                .map(|(dtype, shape)| format!("{dtype} {shape:?}"));
+            return Err(format!("'{name}' as {found}, expected {expected}"));
         }
         Ok((name, found.bytes.to_vec()))
     });

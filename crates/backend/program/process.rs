@@ -213,17 +213,13 @@ impl Server {
                         return Ok(self.process.stderr.so_far());
                     }
                     Some(Answer::Done { ok: false }) => {
-                        let wrong = format!(
-                            "answered {}, expected {{\"ok\": true}} or {{\"error\": \"…\"}}",
-                            quoted(&line)
-                        );
+                        let expected = r#"expected {"ok": true} or {"error": "…"}"#;
+                        let wrong = format!("answered {}, {expected}", quoted(&line));
                         return Err(ServerError::Answered(wrong));
                     }
                     Some(Answer::Failed { error }) => {
-                        return Err(ServerError::Answered(format!(
-                            "answered with the error: {}",
-                            plain(&error)
-                        )));
+                        let wrong = format!("answered with the error: {}", plain(&error));
+                        return Err(ServerError::Answered(wrong));
                     }
                     None => {
                         stray.push(line);

@@ -64,9 +64,8 @@ impl Running<'_> {
     fn without(&self, left_out: Option<usize>) -> Result<Option<Spread>> {
         self.launch()?;
         let kept = |turn: &BoundLaunch| Some(turn.step) != left_out;
-        self.session
-            .watch()
-            .replayed(&[|| self.launch_some(&self.set, false, kept)])
+        let watch = self.session.watch();
+        watch.replayed(&[|| self.launch_some(&self.set, false, kept)])
     }
 
     /// Times the run.
