@@ -18,15 +18,15 @@ use crate::backend::cuda::{Device, Source, Toolkit, Variant};
 use crate::ops;
 use crate::provenance;
 use crate::run::runs::slug;
-use crate::run::verdict::{Status, Verdict};
+use crate::run::verdict::Status;
 use crate::run::{Run, seal};
 use crate::shipped;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::input;
 use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
-use ulplab_core::record::Record;
 use ulplab_core::text::shown;
+use ulplab_operations::ops::Case;
 
 use rewritten::digests;
 pub use rewritten::{Made, Now, Rewritten, store_digests};
@@ -70,32 +70,6 @@ pub struct VerifiedFile {
     pub mutants: BTreeMap<String, String>,
 }
 
-/// Compiler and card that kernels are verified with.
-#[derive(Clone, Debug)]
-pub struct Machine {
-    /// The card.
-    pub device: String,
-    /// Version of CUDA that the driver is for.
-    pub driver: String,
-    /// Architecture of the card, e.g. `sm_90a`.
-    pub arch: String,
-    /// Version of the compiler.
-    pub nvrtc: String,
-}
-
-impl Machine {
-    /// A card, with the compiler that is here.
-    pub fn new(device: &Device) -> Result<Self> {
-        let (major, minor) = Toolkit::open()?.version;
-        Ok(Self {
-            device: device.name.clone(),
-            driver: device.driver.clone(),
-            arch: device.arch.clone(),
-            nvrtc: format!("{major}.{minor}"),
-        })
-    }
-}
-
 /// Results of a variant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,48 +83,13 @@ pub struct VariantResult {
 }
 
 impl Attestation {
-    /// The attestation of a complete run: the operations whose variants were all run on every case without any finding, and
-    /// whose gates pass.
-    pub fn of(run: &Run, sources: &[Source], machine: &Machine, results: &[MutantResult]) -> Self {
-        let mut all = Self {
-            device: machine.device.clone(),
-            ..Self::default()
-        };
-        if !run.manifest.complete {
-            return all;
-        }
-        for source in sources {
-            let Ok(op) = ops::find(&source.op) else { continue };
-            let names = source
-                .header
-                .variants
-                .iter()
-                .map(|variant| format!("{}.{}", source.op, variant.name));
-            let cells = names.flat_map(|name| {
-                op.cases()
-                    .into_iter()
-                    .map(move |case| format!("{name}/local/{}", case.name))
-            });
-            if !cells.into_iter().all(|cell| run.manifest.cells.contains(&cell)) {
-                continue;
-            }
-            let prefix = format!("{}.", source.op);
-            let holds = |verdict: &&Verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice);
-            let mut verdicts = run
-                .verdicts
-                .iter()
-                .filter(|verdict| verdict.recipe.starts_with(&prefix));
-            let judged = verdicts.all(|verdict| holds(&verdict));
-            let kernel = |variant: &str| format!("{}.{variant}", source.op);
-            // By any gates, a kernel in which a check found something is not verified.
-            let of_op = |record: &&Record| record.recipe.split_once('.').is_some_and(|(op, _)| op == source.op);
-            let mut records = run.records.iter().filter(of_op);
-            let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);
-            if !judged || wrong {
-                continue;
-            }
+    /// The attestation of a complete run on a device, with the compiler that is here: the operations whose variants were all run on every
+    /// case without any finding, and whose gates pass.
+    pub fn of(run: &Run, sources: &[Source], device: &Device, results: &[MutantResult]) -> Result<Self> {
+        let (major, minor) = Toolkit::open()?.version;
+        let verified = |source: &Source| {
             let variants = source.header.variants.iter();
-            let variants = variants.map(|variant| (variant.name.clone(), variant_result(run, &kernel(&variant.name))));
+            let variants = variants.map(|variant| (variant.name.clone(), VariantResult::of(run, source, variant)));
             let planted = results.iter().filter_map(|result| {
                 let (op, variant) = result.kernel.split_once('.')?;
                 let name = format!("{variant} {}", result.mutant);
@@ -158,9 +97,9 @@ impl Attestation {
             });
             let verified = VerifiedFile {
                 at: run.manifest.started_at.clone(),
-                driver: machine.driver.clone(),
-                arch: machine.arch.clone(),
-                nvrtc: machine.nvrtc.clone(),
+                driver: device.driver.clone(),
+                arch: device.arch.clone(),
+                nvrtc: format!("{major}.{minor}"),
                 flags: FLAGS.iter().map(ToString::to_string).collect(),
                 kernels: source.digest().to_hex().to_string(),
                 judgement: provenance::judgement(&source.op).unwrap_or_default().into(),
@@ -168,23 +107,23 @@ impl Attestation {
                 mutants: planted.collect(),
                 digests: None,
             };
-            all.ops.insert(source.op.clone(), verified);
-        }
-        all
+            (source.op.clone(), verified)
+        };
+        let right = sources.iter().filter(|source| is_right(run, source));
+        Ok(Self {
+            device: device.name.clone(),
+            ops: right.map(verified).collect(),
+        })
     }
 
     /// All in a folder of devices' folders.
     pub fn read_all(folder: &Path) -> Result<Vec<(PathBuf, Self)>> {
         let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
-        let mut files: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path().join(FILE)))
-            .filter(|file| file.is_file())
-            .collect();
+        let files = entries.filter_map(|entry| Some(entry.ok()?.path().join(FILE)));
+        let mut files: Vec<PathBuf> = files.filter(|file| file.is_file()).collect();
         files.sort();
-        files
-            .into_iter()
-            .map(|file| Ok((file.clone(), Self::read(&file)?)))
-            .collect()
+        let read = |file: PathBuf| Self::read(&file).map(|found| (file, found));
+        files.into_iter().map(read).collect()
     }
 
     pub fn read(file: &Path) -> Result<Self> {
@@ -201,19 +140,16 @@ impl Attestation {
         let folder = folder.join(slug(&self.device.to_lowercase().replace("nvidia ", "")));
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
         let file = folder.join(FILE);
-        let mut all = if file.is_file() {
-            Self::read(&file)?
-        } else {
-            Self::default()
+        let mut all = match file.is_file() {
+            true => Self::read(&file)?,
+            false => Self::default(),
         };
         all.device = self.device;
         for (op, mut verified) in self.ops {
             // Faults were planted in the same kernels if nothing changed since.
-            let before = all
-                .ops
-                .get(&op)
-                .filter(|before| before.kernels == verified.kernels && before.judgement == verified.judgement);
-            if let Some(before) = before.filter(|_| verified.mutants.is_empty()) {
+            if let Some(before) = all.ops.get(&op).filter(|_| verified.mutants.is_empty())
+                && (&before.kernels, &before.judgement) == (&verified.kernels, &verified.judgement)
+            {
                 verified.mutants.clone_from(&before.mutants);
             }
             all.ops.insert(op, verified);
@@ -223,79 +159,85 @@ impl Attestation {
     }
 }
 
-fn variant_result(run: &Run, kernel: &str) -> VariantResult {
-    let records = || run.records.iter().filter(|record| record.recipe == kernel);
-    let cases: std::collections::BTreeSet<&str> = records().map(|record| record.window.as_str()).collect();
-    let ratios = records()
-        .filter(|record| record.metric == BOUND_RATIO.name)
-        .map(|record| record.value);
-    let mut times: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
-    for record in records().filter(|record| record.site == TIME) {
-        // Four digits are more than two runs agree on.
-        let rounded = format!("{:.3e}", record.value).parse().unwrap_or(record.value);
-        times
-            .entry(record.window.clone())
-            .or_default()
-            .insert(record.metric.clone(), rounded);
+/// True if all variants of a file were run on every case of a complete run without any finding, and their gates pass.
+fn is_right(run: &Run, source: &Source) -> bool {
+    let cases = ops::find(&source.op).map(|op| op.cases());
+    let ran = |variant: &Variant| {
+        let cell = |case: &Case| format!("{}/local/{}", source.full_name(&variant.name), case.name);
+        let mut cells = cases.iter().flatten().map(cell);
+        cells.all(|cell| run.manifest.cells.contains(&cell))
+    };
+    let of_op = |kernel: &str| kernel.split_once('.').is_some_and(|(op, _)| op == source.op);
+    let mut verdicts = run.verdicts.iter().filter(|verdict| of_op(&verdict.recipe));
+    let judged = verdicts.all(|verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice));
+    // By any gates, a kernel in which a check found something is not verified.
+    let mut records = run.records.iter().filter(|record| of_op(&record.recipe));
+    let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);
+    run.manifest.complete && cases.is_ok() && judged && !wrong && source.header.variants.iter().all(ran)
+}
+
+impl VariantResult {
+    /// The results of a variant in a run.
+    fn of(run: &Run, source: &Source, variant: &Variant) -> Self {
+        let kernel = source.full_name(&variant.name);
+        let (mut cases, mut found) = (HashSet::new(), Self::default());
+        for record in run.records.iter().filter(|record| record.recipe == kernel) {
+            cases.insert(&record.window);
+            if record.metric == BOUND_RATIO.name {
+                let most = found.bound_ratio.unwrap_or(record.value);
+                found.bound_ratio = Some(most.max(record.value));
+            }
+            if record.site == TIME {
+                // Four digits are more than two runs agree on.
+                let rounded = format!("{:.3e}", record.value).parse().unwrap_or(record.value);
+                let times = found.times.entry(record.window.clone()).or_default();
+                times.insert(record.metric.clone(), rounded);
+            }
+        }
+        found.cases = cases.len();
+        found
     }
-    VariantResult {
-        cases: cases.len(),
-        bound_ratio: ratios.reduce(f64::max),
-        times,
-    }
+}
+
+/// What devices verified of an operation.
+fn verified<'a>(
+    attestations: &'a [(PathBuf, Attestation)],
+    op: &str,
+) -> impl Iterator<Item = &'a VerifiedFile> + Clone {
+    let of_devices = attestations.iter();
+    of_devices.filter_map(move |(_, attestation)| attestation.ops.get(op))
 }
 
 /// Kernels of the tree that are not attested in their present state, with the changes of each.
 pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)], now: &Now) -> Vec<String> {
-    let mut findings = Vec::new();
-    for source in sources {
-        let verified: Vec<&VerifiedFile> = attestations
-            .iter()
-            .filter_map(|(_, attestation)| attestation.ops.get(&source.op))
-            .collect();
-        let now = now.get(&source.op);
-        let current = |verified: &&&VerifiedFile| differences(source, verified, now).is_empty();
-        if verified.iter().find(current).is_some() {
-            continue;
-        }
-        let newest = verified.iter().max_by(|a, b| a.at.cmp(&b.at));
-        let what = match newest {
+    let finding = |source: &Source| {
+        let (mut verified, now) = (verified(attestations, &source.op), now.get(&source.op));
+        let what = match verified.clone().max_by_key(|verified| &verified.at) {
+            _ if verified.any(|verified| differences(source, verified, now).is_empty()) => return None,
             None => "was never verified on a GPU".into(),
-            Some(verified) => format!(
-                "{} since it was verified on {}",
-                differences(source, verified, now).join(", "),
-                verified.at
-            ),
+            Some(newest) => {
+                let what = differences(source, newest, now).join(", ");
+                format!("{what} since it was verified on {}", newest.at)
+            }
         };
-        findings.push(format!("{}: {what}", source.path.display()));
-    }
-    findings
+        Some(format!("{}: {what}", source.path.display()))
+    };
+    sources.iter().filter_map(finding).collect()
 }
 
 /// Attested kernels that are not in the tree.
 fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
-    let mut findings = Vec::new();
-    for (file, attestation) in attestations {
-        for op in attestation
-            .ops
-            .keys()
-            .filter(|op| !sources.iter().any(|source| source.op == **op))
-        {
-            findings.push(format!(
-                "{}: '{op}' is attested, but there is no such kernel",
-                file.display()
-            ));
-        }
-    }
-    findings
+    let of_file = |(file, attestation): &(PathBuf, Attestation)| {
+        let (file, ops) = (file.display(), attestation.ops.keys());
+        let gone = ops.filter(|op| !sources.iter().any(|source| source.op == **op));
+        let finding = |op| format!("{file}: '{op}' is attested, but there is no such kernel");
+        gone.map(finding).collect::<Vec<_>>()
+    };
+    attestations.iter().flat_map(of_file).collect()
 }
 
 fn differences(source: &Source, verified: &VerifiedFile, now: Option<&Made>) -> Vec<String> {
     let mut found = Vec::new();
-    let cases: HashSet<String> = ops::find(&source.op).map_or_else(
-        |_| HashSet::new(),
-        |op| op.cases().into_iter().map(|case| case.name).collect(),
-    );
     match verified.digests.as_ref().zip(now) {
         _ if verified.has_texts_of(source) => {}
         Some((then, Ok(now))) => found.extend(then.differences(now)),
@@ -305,40 +247,26 @@ fn differences(source: &Source, verified: &VerifiedFile, now: Option<&Made>) -> 
         None => found.extend(["the kernel changed", "its cases, bounds or judgement changed"].map(String::from)),
     }
     if verified.flags != FLAGS {
-        found.push(format!(
-            "the flags changed from {} to {}",
-            verified.flags.join(" "),
-            FLAGS.join(" ")
-        ));
+        let (then, now) = (verified.flags.join(" "), FLAGS.join(" "));
+        found.push(format!("the flags changed from {then} to {now}"));
     }
     // Variants for another architecture did not run on the card.
     let runs = |variant: &&Variant| variant.is_for(&verified.arch) || verified.variants.contains_key(&variant.name);
-    let missing = source
-        .header
-        .variants
-        .iter()
-        .filter(runs)
-        .find(|variant| !verified.variants.contains_key(&variant.name));
+    let variants = || source.header.variants.iter().filter(runs);
+    let missing = variants().find(|variant| !verified.variants.contains_key(&variant.name));
     found.extend(missing.map(|variant| format!("variant '{}' was not run", variant.name)));
+    let cases = ops::find(&source.op).map_or_else(|_| Vec::new(), |op| op.cases());
+    let cases: HashSet<String> = cases.into_iter().map(|case| case.name).collect();
     for mutant in &source.header.mutants {
-        for variant in source
-            .header
-            .variants
-            .iter()
-            .filter(runs)
-            .filter(|variant| mutant.is_of(&variant.name))
-        {
-            let name = format!("{} {}", variant.name, mutant.name);
-            match verified.mutants.get(&name) {
-                None => found.push(format!("fault '{name}' was not planted")),
-                Some(killed) if killed.is_empty() => found.push(format!("fault '{name}' went unnoticed")),
-                Some(killed) if !noticed(killed, &cases) => {
-                    found.push(format!(
-                        "fault '{name}' was noticed by '{killed}', which is no check of a case"
-                    ));
-                }
-                Some(_) => {}
-            }
+        for variant in variants().filter(|variant| mutant.is_of(&variant.name)) {
+            let fault = format!("{} {}", variant.name, mutant.name);
+            let wrong = match verified.mutants.get(&fault).map(String::as_str) {
+                None => "was not planted".into(),
+                Some("") => "went unnoticed".into(),
+                Some(killed) if noticed(killed, &cases) => continue,
+                Some(killed) => format!("was noticed by '{killed}', which is no check of a case"),
+            };
+            found.push(format!("fault '{fault}' {wrong}"));
         }
     }
     found
@@ -357,11 +285,8 @@ fn noticed(killed: &str, cases: &HashSet<String>) -> bool {
 /// Folder of the attestations.
 fn results() -> Result<PathBuf> {
     const RESULTS: &str = "experiments/results";
-    shipped::find(RESULTS).ok_or_else(|| {
-        Error::Setup(format!(
-            "no folder {RESULTS}; name one: `ulplab kernels attest --check DIR`"
-        ))
-    })
+    let none = || format!("no folder {RESULTS}; name one: `ulplab kernels attest --check DIR`");
+    shipped::find(RESULTS).ok_or_else(|| Error::Setup(none()))
 }
 
 /// `ulplab kernels attest --check`: compares the kernels in the tree with their attestations.
@@ -442,9 +367,7 @@ impl<'a> Held<'a> {
     /// The device that saw every file as it is.
     fn whole(&self) -> Option<&str> {
         let mut devices = self.devices.iter();
-        devices
-            .find(|(.., findings)| findings.is_empty())
-            .map(|(device, ..)| *device)
+        Some(devices.find(|(.., findings)| findings.is_empty())?.0)
     }
 
     /// A patchwork of devices says nothing of the kernels together.
@@ -459,10 +382,8 @@ impl<'a> Held<'a> {
     /// Prints what does not hold, a line each, and the verdict with its count: the first word if one device saw all, the second if
     /// something does not hold, the third if no device saw all.
     fn show(&self, words: [&str; 3], more: &str) {
-        self.findings
-            .iter()
-            .for_each(|finding| outln!("FAIL {}", shown(finding)));
-        let all = self.files;
+        let (all, findings) = (self.files, &self.findings);
+        findings.iter().for_each(|finding| outln!("FAIL {}", shown(finding)));
         if let (true, Some(device)) = (self.findings.is_empty(), self.whole()) {
             outln!(
                 "{}: {all} of {all} files of kernels are unchanged since {} verified them{more}",
@@ -472,10 +393,8 @@ impl<'a> Held<'a> {
             return;
         }
         for (device, file, findings) in &self.devices {
-            let names = findings
-                .iter()
-                .map(|finding| finding.split(": ").next().unwrap_or_default());
-            let names: Vec<&str> = names.filter_map(|path| Path::new(path).file_name()?.to_str()).collect();
+            let paths = findings.iter().filter_map(|finding| finding.split(": ").next());
+            let names: Vec<&str> = paths.filter_map(|path| Path::new(path).file_name()?.to_str()).collect();
             let (held, file) = (all.saturating_sub(findings.len()), file.display());
             let others = match names.is_empty() {
                 true => String::new(),

@@ -1,5 +1,7 @@
 //! The keys of an experiment of kernels.
 
+use std::collections::BTreeSet;
+
 use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,7 @@ use crate::gate::CHECKS;
 use crate::ops::{self, OPS};
 use crate::report::Show;
 use crate::run::RecipeInfo;
+use crate::run::invocation::Invocation;
 use crate::run::plan::{Cell, Plan, RecipePlan};
 use crate::studies::limits::Parts;
 use crate::studies::null::{Null, Wanted};
@@ -28,41 +31,40 @@ use ulplab_operations::ops::sums::ACCUMULATORS;
 
 /// GPU kernels, and programs: every variant on every case of its operation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct KernelStudy {
     /// The model that some cases read: a name in `datasets/manifest.toml`, or the path of a folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens of the window of text.
-    #[serde(default)]
     pub tokens: usize,
     /// The text that the model reads: one window.
-    #[serde(default, rename = "window", deserialize_with = "written_out")]
+    #[serde(rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
     /// Patterns of variants, e.g. `rope.*`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<String>,
     /// Programs that are variants too.
-    #[serde(default, rename = "command", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "command", skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<Command>,
     /// Operations of the user's.
-    #[serde(default, rename = "op", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "op", skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<OwnOp>,
     /// Cases of the user's.
-    #[serde(default, rename = "case", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "case", skip_serializing_if = "Vec::is_empty")]
     pub own_cases: Vec<OwnCase>,
     /// Patterns of the cases to try them on; all of the operations, if empty.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cases: Vec<String>,
     /// Draws of the inputs of every case, with `seed` and the numbers after it [default: 1]. All must be right. Cases whose inputs are a
     /// model's have one, and times are taken of the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub draws: Option<u64>,
     /// The resolved patterns: variants and programs, and the names of their cases. Only a stored run has them.
-    #[serde(default, rename = "recipe", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "recipe", skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
     pub variants: Vec<Variant>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
     pub case_names: Vec<String>,
     /// Options of the command that runs it.
@@ -138,11 +140,8 @@ impl KernelStudy {
     /// If a pattern matches nothing, or a definition is wrong.
     pub fn resolved(&self, sources: &[KernelFile]) -> Result<Self, Mistake> {
         operations::check_definitions(self)?;
-        let variants = sources.iter().flat_map(|source| {
-            let variants = source.header.variants.iter();
-            variants.map(|variant| (format!("{}.{}", source.op, variant.name), &variant.doc))
-        });
-        let all: Vec<_> = variants.collect();
+        let variants = sources.iter().flat_map(KernelFile::kernels);
+        let all: Vec<_> = variants.map(|(name, variant)| (name, &variant.doc)).collect();
         let chosen = |name: &str| self.kernels.iter().any(|pattern| matches(pattern, name));
         let named: Vec<_> = all.iter().filter(|(name, _)| chosen(name)).cloned().collect();
         for (at, pattern) in self.kernels.iter().enumerate() {
@@ -193,10 +192,8 @@ impl Study for KernelStudy {
             return Err(Mistake::at("kernels", message));
         }
         if let Some(draws) = self.draws.filter(|draws| !(1..=MOST_DRAWS as u64).contains(draws)) {
-            return Err(Mistake::at(
-                "draws",
-                format!("draws = {draws}, expected 1 to {MOST_DRAWS}"),
-            ));
+            let message = format!("draws = {draws}, expected 1 to {MOST_DRAWS}");
+            return Err(Mistake::at("draws", message));
         }
         operations::check_cases(self)?;
         let reads = operations::reading_sites(self)?;
@@ -232,15 +229,12 @@ impl Study for KernelStudy {
         let patterns = || self.kernels.iter().filter_map(|pattern| pattern.split('.').next());
         let shipped = OPS.iter().map(|op| op.name());
         let shipped = shipped.filter(|op| patterns().any(|pattern| matches(pattern, op)));
-        let mut ops: Vec<&str> = shipped
-            .chain(self.commands.iter().map(|command| &command.op[..]))
-            .collect();
-        ops.sort_unstable();
-        ops.dedup();
+        let of_programs = self.commands.iter().map(|command| &command.op[..]);
+        let ops: BTreeSet<&str> = shipped.chain(of_programs).collect();
         Err(format!(
             "right kernels run on a GPU, and a bound that is derived fails none; of those that ship, attestations say that it held \
              (`ulplab kernels attest --check`). The power of judgements is {} (`ulplab kernels list OP`)",
-            power::known(&ops, &power)
+            power::known(&Vec::from_iter(ops), &power)
         ))
     }
 
@@ -254,7 +248,7 @@ impl Study for KernelStudy {
         if CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
             return Ok(());
         }
-        let mut names = Vec::new();
+        let mut names = BTreeSet::new();
         for operation in operations::of_recipes(self) {
             let outputs = operation.outputs().map_err(|why| format!("'{at}': {why}"))?;
             if !outputs.all || outputs.names.iter().any(|name| matches(at, name)) {
@@ -262,13 +256,15 @@ impl Study for KernelStudy {
             }
             names.extend(outputs.names);
         }
-        names.sort();
-        names.dedup();
         let hint = did_you_mean(at, names.iter().map(String::as_str));
-        let all = names.iter().map(String::as_str).chain(CHECKS).collect::<Vec<_>>();
+        let all = names
+            .iter()
+            .map(String::as_str)
+            .chain(CHECKS)
+            .collect::<Vec<_>>()
+            .join(", ");
         Err(format!(
-            "'{at}' matches no output of the operations{hint}; measured at {}, {TIME}",
-            all.join(", ")
+            "'{at}' matches no output of the operations{hint}; measured at {all}, {TIME}"
         ))
     }
 
@@ -281,7 +277,13 @@ impl Study for KernelStudy {
     }
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
-        Ok(Box::new(ReadyKernels::new(self, seed)))
+        Ok(Box::new(ReadyKernels {
+            study: self,
+            seed,
+            invocation: Invocation::default(),
+            peers: None,
+            device: None,
+        }))
     }
 
     fn resolve(&self, file: &ExperimentFile) -> Result<Option<Box<dyn Study>>> {

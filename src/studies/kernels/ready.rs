@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::attest::{Attestation, Machine};
+use super::attest::Attestation;
 use super::capsules::Capsules;
 use super::compile::Compile;
 use super::mutants::{self, MutantFiles, MutantResult};
@@ -29,26 +29,16 @@ use ulplab_operations::ops::Data;
 
 /// Kernels and programs made ready to run.
 pub struct ReadyKernels<'a> {
-    study: &'a KernelStudy,
-    seed: u64,
+    pub study: &'a KernelStudy,
+    pub seed: u64,
     /// The command of the run, which capsules name.
-    invocation: Invocation,
-    peers: Option<Peers>,
+    pub invocation: Invocation,
+    pub peers: Option<Peers>,
     /// The GPU; none if only programs run.
-    device: Option<Device>,
+    pub device: Option<Device>,
 }
 
-impl<'a> ReadyKernels<'a> {
-    pub fn new(study: &'a KernelStudy, seed: u64) -> Self {
-        Self {
-            study,
-            seed,
-            invocation: Invocation::default(),
-            peers: None,
-            device: None,
-        }
-    }
-
+impl ReadyKernels<'_> {
     /// Compiles the kernels instead of running them, and says why.
     fn compile(&self, planned: &Planned, why: &str) -> Result<Exit> {
         let options = &self.study.options;
@@ -71,10 +61,8 @@ impl<'a> ReadyKernels<'a> {
         }
         let (programs, variants): (Vec<Cell>, Vec<Cell>) = planned.cells.drain(..).partition(program);
         if programs.is_empty() {
-            outln!(
-                "NOT RUN: kernels were compiled, and none of {} was run: {why}",
-                counted(variants.len(), "cell")
-            );
+            let cells = counted(variants.len(), "cell");
+            outln!("NOT RUN: kernels were compiled, and none of {cells} was run: {why}");
             return Ok(Some(Exit::NotJudged));
         }
         for cell in variants {
@@ -131,10 +119,8 @@ impl<'a> ReadyKernels<'a> {
 
     /// The results of all planted faults.
     fn results(&self, folder: &Folder, manifest: &Manifest, cells: &[&Cell]) -> Result<Vec<MutantResult>> {
-        match self.faults(folder, manifest) {
-            Some(files) => files.all(&self.study.sources, cells),
-            None => Ok(Vec::new()),
-        }
+        let files = self.faults(folder, manifest);
+        files.map_or(Ok(Vec::new()), |files| files.all(&self.study.sources, cells))
     }
 }
 
@@ -235,8 +221,8 @@ impl ReadyRecipes for ReadyKernels<'_> {
             stop: lab.stop,
             keep: keep.as_ref(),
         };
-        let program = |cell: &&Cell| programs::is_of(&study.commands, cell);
-        let (programs, variants): (Vec<&Cell>, Vec<&Cell>) = cells.iter().partition(|cell| program(cell));
+        let (programs, variants): (Vec<&Cell>, Vec<&Cell>) =
+            cells.iter().partition(|cell| programs::is_of(&study.commands, cell));
         programs::run(&all, &programs)?;
         let device = self.device.as_ref();
         let Some(device) = device.filter(|_| !variants.is_empty() || options.mutants) else {
@@ -266,10 +252,8 @@ impl ReadyRecipes for ReadyKernels<'_> {
     }
 
     fn conclude_share(&self, folder: &Folder, manifest: &Manifest, share: &[&Cell]) -> Result<Exit> {
-        let results = match self.faults(folder, manifest) {
-            Some(files) => files.found(&self.study.sources, share)?,
-            None => Vec::new(),
-        };
+        let files = self.faults(folder, manifest);
+        let results = files.map_or(Ok(Vec::new()), |files| files.found(&self.study.sources, share))?;
         Ok(match mutants::print(&results) {
             true => Exit::GateFailed,
             false => Exit::Pass,
@@ -284,8 +268,7 @@ impl ReadyRecipes for ReadyKernels<'_> {
         }
         let unnoticed = mutants::print(&results);
         if let (Some(folder), Some(device)) = (&options.attest, &self.device) {
-            let machine = Machine::new(device)?;
-            let attestation = Attestation::of(run, &self.study.sources, &machine, &results);
+            let attestation = Attestation::of(run, &self.study.sources, device, &results)?;
             outln!("{}", attestation.write(folder)?.display());
         }
         let exit = match run.outcome() {

@@ -22,6 +22,7 @@ impl Attestation {
 impl VerifiedFile {
     /// Returns the first entry that no run on a card can have written.
     fn implausible(&self) -> Option<String> {
+        let is_time = |text: &str| text.parse::<Timestamp>().is_ok();
         let is_version = |text: &str| {
             let (major, minor) = text.split_once('.').unwrap_or_default();
             major.parse::<u32>().is_ok_and(|major| major >= OLDEST_CUDA) && minor.parse::<u32>().is_ok()
@@ -31,21 +32,18 @@ impl VerifiedFile {
             number.is_some_and(|number| number.parse::<u32>().is_ok_and(|number| number >= 70))
         };
         let is_digest = |text: &str| text.len() == 64 && text.chars().all(|c| c.is_ascii_hexdigit());
-        let named = |key: &str, found: &str, expected: &str| format!("{key} is '{found}', expected {expected}");
         let version = format!("a version of CUDA from {OLDEST_CUDA}.0 on");
-        let wrong = |right: bool, key: &str, found: &str, expected: &str| (!right).then(|| named(key, found, expected));
-        wrong(
-            self.at.parse::<Timestamp>().is_ok(),
-            "at",
-            &self.at,
-            "a time in RFC 3339",
-        )
-        .or_else(|| wrong(is_version(&self.driver), "driver", &self.driver, &version))
-        .or_else(|| wrong(is_version(&self.nvrtc), "nvrtc", &self.nvrtc, &version))
-        .or_else(|| wrong(is_arch(&self.arch), "arch", &self.arch, "an architecture, as sm_90a"))
-        .or_else(|| wrong(is_digest(&self.kernels), "kernels", &self.kernels, "a blake3"))
-        .or_else(|| wrong(is_digest(&self.judgement), "judgement", &self.judgement, "a blake3"))
-        .or_else(|| {
+        let expected: [(bool, &str, &str, &str); 6] = [
+            (is_time(&self.at), "at", &self.at, "a time in RFC 3339"),
+            (is_version(&self.driver), "driver", &self.driver, &version),
+            (is_version(&self.nvrtc), "nvrtc", &self.nvrtc, &version),
+            (is_arch(&self.arch), "arch", &self.arch, "an architecture, as sm_90a"),
+            (is_digest(&self.kernels), "kernels", &self.kernels, "a blake3"),
+            (is_digest(&self.judgement), "judgement", &self.judgement, "a blake3"),
+        ];
+        let wrong = expected.iter().find(|(right, ..)| !right);
+        let wrong = wrong.map(|(_, key, found, expected)| format!("{key} is '{found}', expected {expected}"));
+        wrong.or_else(|| {
             let wrong = |(name, result): (&String, &VariantResult)| {
                 Some(format!("variant '{name}': {}", result.implausible()?))
             };
@@ -63,17 +61,14 @@ impl VariantResult {
         if let Some(ratio) = self.bound_ratio.filter(|ratio| !(0.0..=1.0).contains(ratio)) {
             return Some(format!("bound_ratio is {ratio}, expected 0 to 1"));
         }
-        let times = self
-            .times
-            .iter()
-            .flat_map(|(case, times)| times.iter().map(move |time| (case, time)));
-        let mut wrong = times.filter(|(_, (name, value))| {
-            let known = METRICS.iter().any(|metric| metric.name == *name);
-            !(known && value.is_finite() && **value >= 0.0)
-        });
-        let (case, (name, value)) = wrong.next()?;
-        Some(format!(
-            "times of case '{case}': {name} is {value}, expected a metric with a number"
-        ))
+        for (case, times) in &self.times {
+            let known = |name: &String| METRICS.iter().any(|metric| metric.name == *name);
+            let right = |name, value: &f64| known(name) && value.is_finite() && *value >= 0.0;
+            if let Some((name, value)) = times.iter().find(|(name, value)| !right(name, value)) {
+                let what = format!("{name} is {value}, expected a metric with a number");
+                return Some(format!("times of case '{case}': {what}"));
+            }
+        }
+        None
     }
 }

@@ -24,9 +24,7 @@ pub struct Rewritten<'a> {
 impl<'a> Rewritten<'a> {
     pub(super) fn all(sources: &'a [Source], attestations: &'a [(PathBuf, Attestation)]) -> Vec<Self> {
         let of = |source: &'a Source| {
-            let mut verified = attestations
-                .iter()
-                .filter_map(|(_, attestation)| attestation.ops.get(&source.op));
+            let mut verified = super::verified(attestations, &source.op);
             let verified = match verified.clone().any(|verified| verified.has_texts_of(source)) {
                 true => return None,
                 false => verified.find(|verified| verified.digests.is_some())?,
@@ -39,11 +37,6 @@ impl<'a> Rewritten<'a> {
     /// True if the text of the judgement is another.
     pub fn has_other_judgement(&self) -> bool {
         !self.verified.has_judgement_of(self.source)
-    }
-
-    /// The operation.
-    pub fn op(&self) -> &str {
-        &self.source.op
     }
 
     /// The digests of the file as it is, as far as its texts changed.
@@ -73,15 +66,13 @@ pub type Now = BTreeMap<String, Made>;
 /// Digests of rewritten files as they are, with the data of the shipped experiment if a judgement was rewritten.
 pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
     let all = |data: &Data| {
-        let digests = files
-            .iter()
-            .map(|file| (file.op().to_string(), file.digests(data).map_err(|why| why.to_string())));
-        Ok(digests.collect())
+        let made = |file: &Rewritten| file.digests(data).map_err(|why| why.to_string());
+        Ok(files.iter().map(|file| (file.source.op.clone(), made(file))).collect())
     };
     match files.iter().any(Rewritten::has_other_judgement) {
         // Without the shipped experiment no file can be held against what it was; others are still shown.
         true => with_data(all).or_else(|why| {
-            let failed = |file: &Rewritten| (file.op().to_string(), Err(why.to_string()));
+            let failed = |file: &Rewritten| (file.source.op.clone(), Err(why.to_string()));
             Ok(files.iter().map(failed).collect())
         }),
         false => all(&Data::new(0, &|pattern| {
@@ -144,10 +135,10 @@ impl VerifiedFile {
 /// # Errors
 /// If an attestation cannot be read or written, the compiler is missing, or a case cannot be made.
 pub fn store_digests(folder: Option<&Path>) -> Result<Exit> {
-    with_data(|data| store_digests_with(folder, data))
+    with_data(|data| store(folder, data))
 }
 
-fn store_digests_with(folder: Option<&Path>, data: &Data) -> Result<Exit> {
+fn store(folder: Option<&Path>, data: &Data) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::super::folder()?, &COMPOSITIONS)?;
     let folder = folder.map_or_else(super::results, |folder| Ok(folder.into()))?;
     let mut changed = false;
