@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::attest;
 use super::lines::line_of;
-use super::of_op;
 use super::units::Launched;
+use super::{ops_of, volume};
 use crate::backend::cuda::cubin::{Entry, entries};
 use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
@@ -39,6 +39,17 @@ pub struct Compile<'a> {
     pub json: bool,
 }
 
+/// Heads of the table of entry points.
+const HEADS: [&str; 7] = [
+    "kernel",
+    "arch",
+    "registers",
+    "spilled",
+    "stack",
+    "shared",
+    "max threads",
+];
+
 /// Mistakes of a variant, and the cases in which they show.
 type Findings = BTreeMap<String, BTreeSet<String>>;
 
@@ -51,11 +62,8 @@ impl Compile<'_> {
         if !self.json {
             outln!("{why}: kernels are compiled by NVRTC {major}.{minor}, not run");
         }
-        let cells: Vec<&Cell> = self.cells.iter().collect();
-        let selected = self
-            .sources
-            .iter()
-            .filter(|source| !of_op(&source.op, &cells).is_empty());
+        let ops = ops_of(self.cells);
+        let selected = self.sources.iter().filter(|source| ops.contains(&&*source.op));
         let selected: Vec<Source> = selected.cloned().collect();
         let architectures: Vec<&str> = match self.architectures {
             [] => ARCHITECTURES.to_vec(),
@@ -72,15 +80,13 @@ impl Compile<'_> {
         let mut rows = Vec::new();
         let mut findings = Findings::new();
         for launched in &launched {
-            let Launched {
-                source, arch, fault, ..
-            } = *launched;
+            let (source, arch) = (launched.source, launched.arch);
             let mut found = BTreeMap::new();
             for unit in launched.units() {
                 let cubin = toolkit.compile(unit)?;
                 found.extend(entries(&cubin).map_err(|why| Error::data(&source.path, why))?);
             }
-            if fault.is_none() {
+            if launched.fault.is_none() {
                 self.check(source, arch, &found, &mut findings)?;
                 rows.extend(found.into_iter().map(|(name, entry)| (source, arch, name, entry)));
             }
@@ -99,7 +105,7 @@ impl Compile<'_> {
     }
 
     fn selects(&self, source: &Source, variant: &Variant, case: &Case) -> bool {
-        let id = format!("{}.{}/local/{}", source.op, variant.name, case.name);
+        let id = format!("{}/local/{}", source.full_name(&variant.name), case.name);
         self.cells.iter().any(|cell| cell.id == id)
     }
 
@@ -113,10 +119,7 @@ impl Compile<'_> {
     ) -> Result<()> {
         let op = ops::find(&source.op).map_err(|why| Error::data(&source.path, why))?;
         let mut problems = BTreeMap::new();
-        for variant in &source.header.variants {
-            if !variant.is_for(arch) {
-                continue;
-            }
+        for variant in source.variants_for(arch) {
             let selects = |case: &Case| self.selects(source, variant, case);
             for case in op.cases().into_iter().filter(selects) {
                 let wrong = match Plan::new(variant, &case, SMS) {
@@ -153,22 +156,11 @@ impl Compile<'_> {
         if self.json {
             for (source, arch, name, entry) in rows {
                 let file = source.path.display().to_string();
-                outln!(
-                    "{}",
-                    json!({"type": "kernel", "file": file, "arch": arch, "entry": name, "compiled": entry})
-                );
+                let row = json!({"type": "kernel", "file": file, "arch": arch, "entry": name, "compiled": entry});
+                outln!("{row}");
             }
             return;
         }
-        let heads = [
-            "kernel",
-            "arch",
-            "registers",
-            "spilled",
-            "stack",
-            "shared",
-            "max threads",
-        ];
         let row = |(_, arch, name, entry): &(&Source, &str, String, Entry)| {
             let numbers = [entry.registers, entry.spilled, entry.stack, entry.shared].map(|number| number.to_string());
             let threads = entry.max_threads.map_or("—".into(), |threads| threads.to_string());
@@ -176,9 +168,8 @@ impl Compile<'_> {
             names.into_iter().chain(numbers).chain([threads]).collect()
         };
         let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
-        fitted(&heads, &rows, &[], usize::MAX)
-            .iter()
-            .for_each(|line| outln!("{line}"));
+        let lines = fitted(&HEADS, &rows, &[], usize::MAX);
+        lines.iter().for_each(|line| outln!("{line}"));
     }
 }
 
@@ -186,10 +177,9 @@ impl Compile<'_> {
 /// names; the case itself if there is none.
 pub fn named_by(op: &dyn Op, case: &Case) -> Case {
     let names = |case: &Case| case.keys.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-    let size = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
     let cases = op.cases().into_iter().filter(|other| !other.inputs.need_model());
     let alike = cases.filter(|other| names(other) == names(case));
-    let rank = |of: &Case| (of.keys != case.keys, size(of));
+    let rank = |of: &Case| (of.keys != case.keys, volume(of));
     let first = alike.min_by(|a, b| rank(a).partial_cmp(&rank(b)).expect("sizes are numbers"));
     first.unwrap_or_else(|| case.clone())
 }
@@ -197,11 +187,12 @@ pub fn named_by(op: &dyn Op, case: &Case) -> Case {
 /// ` (case 'a' and 3 others)`
 fn shown(cases: &BTreeSet<String>) -> String {
     let first = cases.first().map_or("", String::as_str);
-    match cases.len() {
-        0 | 1 => format!(" (case '{first}')"),
-        2 => format!(" (case '{first}' and another)"),
-        many => format!(" (case '{first}' and {} others)", many - 1),
-    }
+    let others = match cases.len() {
+        0 | 1 => String::new(),
+        2 => " and another".into(),
+        many => format!(" and {} others", many - 1),
+    };
+    format!(" (case '{first}'{others})")
 }
 
 /// The launches of a variant on a case, and the compiled entries to compare them with.
@@ -233,10 +224,9 @@ impl Launches<'_> {
     fn bytes(&self, argument: &Named) -> Option<u32> {
         let Some(name) = argument.name() else { return Some(4) };
         let buffer = self.problem.buffers.iter().any(|buffer| buffer.name == name);
-        let scratch = self.plan.scratch(name).is_some();
         let scalar = self.problem.scalars.iter().find(|(scalar, _)| *scalar == name);
         match scalar {
-            _ if buffer || scratch => Some(8),
+            _ if buffer || self.plan.scratch(name).is_some() => Some(8),
             Some((_, Scalar::I64(_))) => Some(8),
             Some(_) => Some(4),
             None => self.case.dims.iter().any(|(dim, _)| *dim == name).then_some(4),

@@ -37,8 +37,7 @@ pub use options::{Devices, OnDevice, Options, Workers};
 use peers::Peers;
 use relations::relate;
 use ulplab_core::error::{Error, Result, did_you_mean};
-use ulplab_core::metrics;
-use ulplab_core::metrics::Metric;
+use ulplab_core::metrics::{self, Metric};
 use ulplab_core::record::{Failure, Phase, Record};
 use ulplab_operations::ops::checks::failures;
 use ulplab_operations::ops::guards::Checked;
@@ -63,7 +62,7 @@ pub const TIME: &str = "time";
 pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     let of = |source: &KernelFile| -> Vec<String> {
         let mutants = source.header.mutants.iter();
-        mutants.map(|mutant| format!("{}.{}", source.op, mutant.name)).collect()
+        mutants.map(|mutant| source.full_name(&mutant.name)).collect()
     };
     let names: Vec<String> = sources.iter().flat_map(of).collect();
     if names.iter().any(|other| other == name) {
@@ -121,8 +120,8 @@ impl Cells<'_> {
                     large: case.large && draw == 0 && accumulator.is_none(),
                     ..case.clone()
                 };
-                case.keys
-                    .extend(accumulator.map(|stated| (ACCUMULATOR, stated.to_string())));
+                let stated = accumulator.map(|stated| (ACCUMULATOR, stated.to_string()));
+                case.keys.extend(stated);
                 let problem = operation.problem(&case, data, self.stop)?;
                 if let Err(why) = &problem {
                     errln!("{op} case {}: {why}", case.name);
@@ -176,6 +175,11 @@ impl Cells<'_> {
     }
 }
 
+/// The elements that a case's sizes multiply to.
+pub fn volume(case: &Case) -> f64 {
+    case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product()
+}
+
 /// The operations of cells, each once, in their order.
 pub fn ops_of<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<&'a str> {
     let mut ops: Vec<&str> = Vec::new();
@@ -217,10 +221,8 @@ impl Variants<'_> {
             let fault = self.fault(source);
             let cases = crate::ops::find(&source.op).map_err(Error::Usage)?.cases();
             let works = here.iter().filter_map(|cell| {
-                let case = cases
-                    .iter()
-                    .find(|case| cell.id.ends_with(&format!("/{}", case.name)))?;
-                Some((fault, source.variant(cell.kernel().1)?, case))
+                let named = |case: &&Case| self.cells.study.case_names[cell.window] == case.name;
+                Some((fault, source.variant(cell.kernel().1)?, cases.iter().find(named)?))
             });
             self.session.compile_ahead(source, &works.collect::<Vec<_>>());
             let kernels = self.session.load_with(source, fault);
@@ -244,7 +246,7 @@ impl Variants<'_> {
 
     /// The fault to plant, if it belongs to this file.
     fn fault<'s>(&self, source: &'s KernelFile) -> Option<&'s Mutant> {
-        let named = |mutant: &&Mutant| self.mutant == Some(format!("{}.{}", source.op, mutant.name).as_str());
+        let named = |mutant: &&Mutant| self.mutant == Some(&*source.full_name(&mutant.name));
         source.header.mutants.iter().find(named)
     }
 
@@ -297,9 +299,8 @@ impl Variants<'_> {
             (&metrics::OF_MATMUL, flops(times.cold.median)),
         ];
         let measured = all.into_iter();
-        measured
-            .filter_map(|(metric, value)| Some(time(metric, value?)))
-            .collect()
+        let measured = measured.filter_map(|(metric, value)| Some(time(metric, value?)));
+        measured.collect()
     }
 }
 

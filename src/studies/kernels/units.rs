@@ -26,19 +26,16 @@ impl<'a> Launched<'a> {
         selects: &dyn Fn(&Variant, &Case) -> bool,
     ) -> Vec<Self> {
         let cases = ops::find(&source.op).map_or_else(|_| Vec::new(), |op| op.cases());
-        let variants = source.header.variants.iter().filter(|variant| variant.is_for(arch));
-        let of_variants: Vec<(&str, BTreeSet<String>)> = variants
-            .map(|variant| {
-                let selected = cases.iter().filter(|case| selects(variant, case));
-                let plans = selected.filter_map(|case| Plan::new(variant, case, SMS).ok()?);
-                let entries = plans.flat_map(|plan| plan.entries().map(String::from).collect::<Vec<_>>());
-                (variant.name.as_str(), entries.collect())
-            })
-            .collect();
+        let of_variant = |variant: &'a Variant| {
+            let selected = cases.iter().filter(|case| selects(variant, case));
+            let plans = selected.filter_map(|case| Plan::new(variant, case, SMS).ok()?);
+            let entries = plans.flat_map(|plan| plan.entries().map(String::from).collect::<Vec<_>>());
+            (&variant.name, entries.collect())
+        };
+        let of_variants: Vec<(&String, BTreeSet<String>)> = source.variants_for(arch).map(of_variant).collect();
         let launched = |fault: Option<&'a Mutant>| {
-            let have = of_variants
-                .iter()
-                .filter(|(variant, _)| fault.is_none_or(|fault| fault.is_of(variant)));
+            let has = |variant: &str| fault.is_none_or(|fault| fault.is_of(variant));
+            let have = of_variants.iter().filter(|(variant, _)| has(variant));
             Self {
                 source,
                 arch,

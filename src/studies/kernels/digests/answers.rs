@@ -36,13 +36,10 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
                 }
                 // A changed output changes what its followers must be.
                 let names: Vec<&str> = right.0.iter().map(|(name, _)| *name).collect();
-                for name in &names[..if whole { names.len().min(1) } else { names.len() }] {
+                for name in names.iter().take(if whole { 1 } else { names.len() }) {
                     let mut wrong = right.clone();
-                    wrong
-                        .0
-                        .iter_mut()
-                        .filter(|(output, _)| output == name)
-                        .for_each(|(_, bytes)| flip(bytes));
+                    let outputs = wrong.0.iter_mut().filter(|(output, _)| output == name);
+                    outputs.for_each(|(_, bytes)| flip(bytes));
                     verdict(&mut answers, &judge.measure(&wrong));
                 }
             }
@@ -55,7 +52,7 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
                 case,
                 problem: &problem,
                 right: &right,
-                fault: *fault,
+                fault,
             };
             match guards::judged(&kernel, true) {
                 Ok(checked) => verdict(&mut answers, &checked.measured),
@@ -84,12 +81,12 @@ fn inputs(digest: &mut Digest, case: &Case, problem: &Problem) {
         };
     }
     digest.count(problem.runs).count(usize::from(problem.large));
-    let counted = problem.batch.as_ref().and_then(|batch| {
+    let picked = problem.batch.as_ref().and_then(|batch| {
         let (name, axis) = batch.buffers.first()?;
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
-        Some(buffer.shape[*axis]).filter(|count| *count > 0)
+        let last = buffer.shape[*axis].checked_sub(1)?;
+        problem.of_rows(case, &[last, 0, last])
     });
-    let picked = counted.and_then(|count| problem.of_rows(case, &[count - 1, 0, count - 1]));
     for (case, problem) in picked.iter().chain(&problem.repeated(case, 3)) {
         sizes(digest, case);
         buffers(digest, &problem.buffers);
@@ -119,34 +116,25 @@ fn buffers(digest: &mut Digest, buffers: &[Buffer]) {
 
 /// Adds the requirement on an output: its expected numbers or bits, and the bound of every one.
 fn requirement(digest: &mut Digest, judge: &Judge) {
-    digest
-        .text(judge.output)
-        .text(judge.dtype.to_string())
-        .counts(&judge.shape);
-    digest
-        .counts(judge.rows.as_deref().unwrap_or_default())
-        .text(judge.kind());
+    digest.text(judge.output).text(judge.dtype.to_string());
+    digest.counts(&judge.shape);
+    digest.counts(judge.rows.as_deref().unwrap_or_default());
+    digest.text(judge.kind());
     match &judge.rule {
         Rule::Equal { want, any_nan, also } => {
-            digest
-                .bytes(want)
-                .counts(&[any_nan.start, any_nan.end, usize::from(also.is_some())]);
+            let others = [any_nan.start, any_nan.end, usize::from(also.is_some())];
+            digest.bytes(want).counts(&others);
         }
         Rule::Within { want, bound, .. } => {
             let bounds = (0..want.len()).map(|at| bound(at, want[at]));
             digest.numbers(want.iter().copied()).numbers(bounds);
         }
-        Rule::Rms(Rms {
-            want,
-            groups,
-            added,
-            usual,
-            bar,
-        }) => {
-            digest.numbers(want.iter().copied()).numbers(added.iter().copied());
-            digest.numbers(usual.iter().flatten().copied().collect::<Vec<_>>().into_iter());
-            digest.counts(&groups.iter().map(|group| *group as usize).collect::<Vec<_>>());
-            digest.numbers(std::iter::once(*bar));
+        Rule::Rms(rms) => {
+            digest.numbers(rms.want.iter().copied());
+            digest.numbers(rms.added.iter().copied());
+            digest.numbers(rms.usual.iter().flatten().copied().collect::<Vec<_>>().into_iter());
+            digest.counts(&rms.groups.iter().map(|group| *group as usize).collect::<Vec<_>>());
+            digest.numbers(std::iter::once(rms.bar));
         }
         Rule::Admissible {
             format,
@@ -156,10 +144,8 @@ fn requirement(digest: &mut Digest, judge: &Judge) {
             bound,
         } => {
             let bounds = (0..want.len()).map(|at| bound(at, want[at]));
-            digest
-                .text(format.to_string())
-                .count(*width)
-                .bytes(&above.to_le_bytes());
+            digest.text(format.to_string()).count(*width);
+            digest.bytes(&above.to_le_bytes());
             digest.numbers(want.iter().copied()).numbers(bounds);
         }
         Rule::Finite | Rule::Parts(_) => {}
@@ -171,17 +157,10 @@ pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     digest.count(measured.len());
     for measured in measured {
         digest.text(measured.output).text(measured.metric.name);
-        digest
-            .numbers(std::iter::once(measured.value))
-            .count(measured.n as usize);
-        let worst = measured.worst.as_ref().map(|worst| &worst.index[..]);
-        digest.counts(
-            &worst
-                .unwrap_or_default()
-                .iter()
-                .map(|at| *at as usize)
-                .collect::<Vec<_>>(),
-        );
+        digest.numbers(std::iter::once(measured.value));
+        digest.count(measured.n as usize);
+        let worst = measured.worst.iter().flat_map(|worst| &worst.index);
+        digest.counts(&worst.map(|at| *at as usize).collect::<Vec<_>>());
         digest.count(usize::from(measured.failure.is_some()));
     }
 }
@@ -270,15 +249,10 @@ enum Fault {
     Input,
 }
 
-const FAULTS: &[Fault] = &[
-    Fault::None,
-    Fault::SecondRun,
-    Fault::Graph,
-    Fault::Batch,
-    Fault::Large,
-    Fault::Guard,
-    Fault::Input,
-];
+const FAULTS: [Fault; 7] = {
+    use Fault::{Batch, Graph, Guard, Input, Large, None, SecondRun};
+    [None, SecondRun, Graph, Batch, Large, Guard, Input]
+};
 
 /// A kernel that leaves given outputs, and does one thing wrong.
 struct Scripted<'a> {
@@ -325,9 +299,8 @@ impl Guarded for Scripted<'_> {
         let left = self.outputs(Fault::Batch);
         let buffers = self.problem.buffers.iter().map(|buffer| {
             let written = left.0.iter().find(|(name, _)| *name == buffer.name);
-            let bytes = written.map_or_else(|| buffer.bytes.clone(), |(_, bytes)| bytes.clone());
             Buffer {
-                bytes,
+                bytes: written.map_or(&buffer.bytes, |(_, bytes)| bytes).clone(),
                 ..buffer.clone()
             }
         });
@@ -374,10 +347,8 @@ impl Guarded for Scripted<'_> {
                 bytes,
             }
         };
-        let buffers = self.problem.buffers.iter();
-        Ok(buffers
-            .flat_map(|buffer| [false, true].map(|behind| band(buffer, behind)))
-            .collect())
+        let bands = |buffer| [false, true].map(|behind| band(buffer, behind));
+        Ok(self.problem.buffers.iter().flat_map(bands).collect())
     }
 
     fn read(&self, buffer: &Buffer) -> Result<Vec<u8>> {

@@ -35,18 +35,15 @@ const SIZED: u8 = 4;
 /// The bytes are not a 64-bit ELF file, end too early, or lack something that a cubin has; the error names what is wrong.
 pub fn of(cubin: &[u8]) -> Result<BTreeMap<String, String>, String> {
     let code = Code::new(cubin).map_err(|error| format!("the machine code cannot be read: {error}"))?;
-    let names: Vec<String> = code
-        .sections
-        .iter()
-        .filter_map(|(name, _)| name.strip_prefix(".nv.info.").map(String::from))
-        .collect();
-    let digest = |name: String| {
+    let sections = code.sections.iter();
+    let names = sections.filter_map(|(name, _)| name.strip_prefix(".nv.info."));
+    let digest = |name: &str| {
         let mut digest = Digest::default();
-        code.function(&mut digest, &name, &mut BTreeSet::new())
-            .map_err(|error| format!("{name}: {error}"))?;
-        Ok((name, digest.finish()))
+        let added = code.function(&mut digest, name, &mut BTreeSet::new());
+        added.map_err(|error| format!("{name}: {error}"))?;
+        Ok((name.into(), digest.finish()))
     };
-    names.into_iter().map(digest).collect()
+    names.map(digest).collect()
 }
 
 struct Code<'a> {
@@ -63,10 +60,8 @@ impl<'a> Code<'a> {
         let header = Elf::parse(bytes)?;
         let table = header.sections(LITTLE, bytes)?;
         let name = |(index, section)| {
-            Ok((
-                String::from_utf8_lossy(table.section_name(LITTLE, section)?).into_owned(),
-                index,
-            ))
+            let name = String::from_utf8_lossy(table.section_name(LITTLE, section)?);
+            Ok((name.into_owned(), index))
         };
         Ok(Self {
             bytes,
@@ -77,10 +72,14 @@ impl<'a> Code<'a> {
     }
 
     fn named(&self, name: &str) -> Option<SectionIndex> {
-        self.sections
-            .iter()
-            .find(|(other, _)| other == name)
-            .map(|(_, index)| *index)
+        let mut sections = self.sections.iter();
+        Some(sections.find(|(other, _)| other == name)?.1)
+    }
+
+    /// The name of a section.
+    fn place(&self, index: SectionIndex) -> &str {
+        let found = self.sections.iter().find(|(_, other)| *other == index);
+        found.map_or("", |(name, _)| name)
     }
 
     /// Adds everything that runs of a function: its sections, its registers and stack, and what it refers to. `open` has the functions
@@ -142,18 +141,14 @@ impl<'a> Code<'a> {
     /// Adds what a symbol stands for: the content of a constant or of memory, the code of a function, or its name, if it is none of ours.
     fn symbol(&self, digest: &mut Digest, number: usize, of: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
         let symbol = self.symbols.symbol(SymbolIndex(number))?;
-        let name = String::from_utf8_lossy(self.symbols.symbol_name(LITTLE, symbol)?).into_owned();
         let section = symbol.st_shndx(LITTLE);
         if section == SHN_UNDEF || section >= object::elf::SHN_LORESERVE {
-            digest.text("outside").text(name);
+            let name = self.symbols.symbol_name(LITTLE, symbol)?;
+            digest.text("outside").text(String::from_utf8_lossy(name));
             return Ok(());
         }
         let index = SectionIndex(usize::from(section));
-        let place = &self
-            .sections
-            .iter()
-            .find(|(_, other)| *other == index)
-            .map_or("", |(name, _)| name);
+        let place = self.place(index);
         if let Some(function) = place.strip_prefix(".text.") {
             digest.text("function").bytes(&symbol.st_value(LITTLE).to_le_bytes());
             return match open.contains(function) {
@@ -167,38 +162,30 @@ impl<'a> Code<'a> {
         let section = self.table.section(index)?;
         let bytes = section.data(LITTLE, self.bytes)?;
         let (value, size) = (symbol.st_value(LITTLE), symbol.st_size(LITTLE));
-        digest
-            .text("data")
-            .text(place.replace(of, "~"))
-            .bytes(&value.to_le_bytes())
-            .bytes(&size.to_le_bytes());
+        digest.text("data").text(place.replace(of, "~"));
+        digest.bytes(&value.to_le_bytes()).bytes(&size.to_le_bytes());
         // A symbol of a section stands for all of it.
-        let whole = symbol.st_type() == object::elf::STT_SECTION;
-        let range = if whole {
-            0..bytes.len()
-        } else {
-            value as usize..(value + size) as usize
-        };
-        digest.bytes(bytes.get(range).unwrap_or_default());
+        digest.bytes(match symbol.st_type() {
+            object::elf::STT_SECTION => bytes,
+            _ => bytes.get(value as usize..(value + size) as usize).unwrap_or_default(),
+        });
         Ok(())
     }
 
     /// Adds attributes, where numbers of symbols are replaced by what they are called; `only` those of a function.
     fn attributes(&self, digest: &mut Digest, mut bytes: &[u8], of: &str, only: Option<&str>) -> object::Result<()> {
         while let [format, attribute, low, high, rest @ ..] = bytes {
-            let length = if *format == SIZED {
-                usize::from(u16::from_le_bytes([*low, *high]))
-            } else {
-                0
+            let length = match *format {
+                SIZED => u16::from_le_bytes([*low, *high]).into(),
+                _ => 0,
             };
             let (value, after) = rest.split_at_checked(length).unwrap_or((rest, &[]));
             let count = match *attribute {
                 EXTERNS => value.len() / 4,
                 _ => usize::from(OF_SYMBOL.contains(attribute) && value.len() >= 4),
             };
-            let numbers = value[..4 * count].chunks_exact(4);
-            let names =
-                numbers.map(|word| self.name(u32::from_le_bytes([word[0], word[1], word[2], word[3]]) as usize));
+            let numbers = value[..4 * count].as_chunks().0.iter();
+            let names = numbers.map(|word| self.name(u32::from_le_bytes(*word) as usize));
             let names = names.collect::<object::Result<Vec<String>>>()?;
             let ours = only.is_none_or(|only| names.first().is_some_and(|name| name == only));
             if ours {
@@ -218,11 +205,9 @@ impl<'a> Code<'a> {
 
     fn name(&self, number: usize) -> object::Result<String> {
         let symbol = self.symbols.symbol(SymbolIndex(number))?;
-        if symbol.st_type() == object::elf::STT_SECTION {
-            let index = SectionIndex(usize::from(symbol.st_shndx(LITTLE)));
-            let named = self.sections.iter().find(|(_, other)| *other == index);
-            return Ok(named.map_or(String::new(), |(name, _)| name.clone()));
-        }
-        Ok(String::from_utf8_lossy(self.symbols.symbol_name(LITTLE, symbol)?).into_owned())
+        Ok(match symbol.st_type() {
+            object::elf::STT_SECTION => self.place(SectionIndex(symbol.st_shndx(LITTLE).into())).into(),
+            _ => String::from_utf8_lossy(self.symbols.symbol_name(LITTLE, symbol)?).into_owned(),
+        })
     }
 }

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::units::Launched;
+use super::volume;
 use crate::backend::cuda::plan::SMS;
 use crate::backend::cuda::toolkit::Unit;
 use crate::backend::cuda::{Plan, Source, Toolkit};
@@ -68,7 +69,7 @@ impl Digests {
         let wrong = |why: String| Error::data(&source.path, why);
         let cases = ops::find(&source.op).map_err(wrong)?.cases();
         let mut all = Self::default();
-        for variant in source.header.variants.iter().filter(|variant| variant.is_for(arch)) {
+        for variant in source.variants_for(arch) {
             let mut digest = Digest::default();
             for case in &cases {
                 if let Some(plan) = Plan::new(variant, case, SMS).map_err(wrong)? {
@@ -107,12 +108,10 @@ impl CodeDigests {
     /// The file does not compile.
     pub fn new(source: &Source, arch: &str, toolkit: &Toolkit, then: Option<&Self>) -> Result<Self> {
         let launched = Launched::all(source, arch, true, &|_, _| true);
-        let wanted = |unit: &Unit| match (unit.fault, then) {
-            (Some(fault), Some(then)) => then
-                .faults
-                .get(&fault.name)
-                .is_none_or(|entries| unit.entry.is_empty() || entries.contains_key(unit.entry)),
-            _ => true,
+        let wanted = |unit: &Unit| {
+            let known = unit.fault.zip(then);
+            let known = known.and_then(|(fault, then)| then.faults.get(&fault.name));
+            known.is_none_or(|entries| unit.entry.is_empty() || entries.contains_key(unit.entry))
         };
         let units: Vec<Unit> = launched.iter().flat_map(Launched::units).filter(wanted).collect();
         let compile = |unit: &Unit| {
@@ -130,13 +129,10 @@ impl CodeDigests {
         for (_, entries) in compiled.iter().filter(|(fault, _)| fault.is_none()) {
             all.entries.extend(entries.clone());
         }
-        for (fault, entries) in &compiled {
+        for (fault, mut entries) in compiled {
             let Some(fault) = fault else { continue };
-            let changed = entries
-                .iter()
-                .filter(|(name, digest)| all.entries.get(*name) != Some(digest));
-            let changed = changed.map(|(name, digest)| (name.clone(), digest.clone()));
-            all.faults.entry(fault.clone()).or_default().extend(changed);
+            entries.retain(|name, digest| all.entries.get(name) != Some(digest));
+            all.faults.entry(fault).or_default().extend(entries);
         }
         Ok(all)
     }
@@ -146,16 +142,14 @@ impl CodeDigests {
             return vec!["another build of NVRTC compiled it, so that machine code cannot be compared".into()];
         }
         let Changes { gone, new, other } = changes(&self.entries, &now.entries);
-        let mut found = Vec::new();
-        found.extend(named("machine code of", "changed", &other));
-        found.extend(named("entry point", "is gone", &gone));
-        found.extend(named("entry point", "was not run", &new));
-        found.extend(named(
-            "machine code of fault",
-            "changed",
-            &changes(&self.faults, &now.faults).other,
-        ));
-        found
+        let faults = changes(&self.faults, &now.faults).other;
+        let all = [
+            named("machine code of", "changed", &other),
+            named("entry point", "is gone", &gone),
+            named("entry point", "was not run", &new),
+            named("machine code of fault", "changed", &faults),
+        ];
+        all.into_iter().flatten().collect()
     }
 }
 
@@ -170,8 +164,7 @@ impl JudgementDigests {
         let whole = WHOLE.contains(&op.name());
         let mut cases = op.cases();
         cases.retain(|case| !case.timed);
-        let elements = |case: &Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
-        let smallest = cases.iter().min_by(|a, b| elements(a).total_cmp(&elements(b)));
+        let smallest = cases.iter().min_by(|a, b| volume(a).total_cmp(&volume(b)));
         let guarded = smallest.map(|case| case.name.clone()).filter(|_| !whole);
         let of_case = |case: &Case| -> Result<(String, [String; 2])> {
             let problem = ops::problem_with(op, case, data).map_err(wrong)?;
@@ -189,20 +182,12 @@ impl JudgementDigests {
         if self.checks != now.checks {
             found.push("checks that all operations share changed".into());
         }
+        let Changes { gone, new, other } = changes(&self.cases, &now.cases);
         for (at, what) in ["inputs of case", "verdicts on case"].into_iter().enumerate() {
-            let of = |cases: &BTreeMap<String, [String; 2]>| -> BTreeMap<String, String> {
-                cases
-                    .iter()
-                    .map(|(case, digests)| (case.clone(), digests[at].clone()))
-                    .collect()
-            };
-            found.extend(named(
-                what,
-                "changed",
-                &changes(&of(&self.cases), &of(&now.cases)).other,
-            ));
+            let differs = |case: &&str| self.cases[*case][at] != now.cases[*case][at];
+            let changed: Vec<&str> = other.iter().copied().filter(differs).collect();
+            found.extend(named(what, "changed", &changed));
         }
-        let Changes { gone, new, .. } = changes(&self.cases, &now.cases);
         found.extend(named("case", "is gone", &gone));
         found.extend(named("case", "was not run", &new));
         found
@@ -221,24 +206,23 @@ fn changes<'a, T: PartialEq>(then: &'a BTreeMap<String, T>, now: &'a BTreeMap<St
         let names = own.keys().filter(|name| !other.contains_key(*name));
         names.map(String::as_str).collect()
     };
-    let other = then
-        .iter()
-        .filter(|(name, digest)| now.get(*name).is_some_and(|now| now != *digest));
+    let differs = |name: &&String| now.get(*name).is_some_and(|now| *now != then[*name]);
+    let other = then.keys().filter(differs);
     Changes {
         gone: without(then, now),
         new: without(now, then),
-        other: other.map(|(name, _)| name.as_str()).collect(),
+        other: other.map(String::as_str).collect(),
     }
 }
 
 /// `launches of variant 'a' and 2 others changed`; none without a name.
 fn named(what: &str, verb: &str, names: &[&str]) -> Option<String> {
-    let others = match names {
-        [] => return None,
-        [_] => String::new(),
-        [_, rest @ ..] => format!(" and {}", counted(rest.len(), "other")),
+    let (first, rest) = names.split_first()?;
+    let others = match rest.len() {
+        0 => String::new(),
+        count => format!(" and {}", counted(count, "other")),
     };
-    Some(format!("{what} '{}'{others} {verb}", names[0]))
+    Some(format!("{what} '{first}'{others} {verb}"))
 }
 
 /// Collects numbers and texts for a digest, each with its length, so that no two sequences of them read the same.
@@ -267,25 +251,15 @@ impl Digest {
     /// Adds sizes.
     pub fn counts(&mut self, counts: &[usize]) -> &mut Self {
         self.count(counts.len());
-        for count in counts {
-            self.count(*count);
-        }
-        self
+        counts.iter().fold(self, |digest, count| digest.count(*count))
     }
 
     /// Adds numbers, bit by bit; all NaN are the same.
     pub fn numbers(&mut self, numbers: impl ExactSizeIterator<Item = f64>) -> &mut Self {
         self.count(numbers.len());
-        let mut block = Vec::with_capacity(8 << 10);
-        for number in numbers {
-            let number = if number.is_nan() { f64::NAN } else { number };
-            block.extend_from_slice(&number.to_bits().to_le_bytes());
-            if block.len() == 8 << 10 {
-                self.0.update(&block);
-                block.clear();
-            }
-        }
-        self.0.update(&block);
+        let number = |number: f64| if number.is_nan() { f64::NAN } else { number };
+        let bytes: Vec<u8> = numbers.flat_map(|x| number(x).to_le_bytes()).collect();
+        self.0.update(&bytes);
         self
     }
 

@@ -1,6 +1,7 @@
 //! Problems of a few small cases of an operation, which show its inputs and outputs.
 
 use crate::ops;
+use crate::studies::kernels::volume;
 use rayon::prelude::*;
 use ulplab_operations::ops::judge::Rule;
 use ulplab_operations::ops::{Case, Op, Problem, Role};
@@ -29,9 +30,8 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     let samples = samples(op, &op.cases())?;
     let judges = || samples.iter().flat_map(|sample| &sample.problem.judges);
     let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
-    let written = buffers
-        .filter(|buffer| buffer.role != Role::In)
-        .map(|buffer| buffer.name);
+    let written = buffers.filter(|buffer| buffer.role != Role::In);
+    let written = written.map(|buffer| buffer.name);
     let mut names: Vec<String> = Vec::new();
     for name in written.chain(judges().map(|judge| judge.output)) {
         if !names.iter().any(|known| known == name) {
@@ -45,7 +45,6 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
 /// The smallest case with each set of keys, a second one where it is cheap, and a few more; only cases that need no model.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
     let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
-    let volume = |case: &&Case| case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product::<f64>();
     // The largest size says more than the product where there are many.
     let longest = |case: &&Case| case.dims.iter().map(|(_, size)| *size).max();
     small.sort_by(|a, b| longest(a).cmp(&longest(b)).then(volume(a).total_cmp(&volume(b))));

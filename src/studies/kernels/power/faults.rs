@@ -97,15 +97,12 @@ pub struct Numbers {
 impl Numbers {
     /// Rows of numbers, none of them if nothing in them can be changed.
     pub fn new(values: Vec<f64>, kept: &dyn Fn(usize) -> bool, cols: usize, digits: u32) -> Option<Self> {
-        let kept: Vec<bool> = (0..values.len())
-            .map(|at| !values[at].is_finite() || kept(at))
-            .collect();
+        let is_kept = |at: usize| !values[at].is_finite() || kept(at);
+        let kept: Vec<bool> = (0..values.len()).map(is_kept).collect();
         let of_row = |row: usize| (row * cols..((row + 1) * cols).min(values.len())).filter(|at| !kept[*at]);
         let usual = |row: usize| {
-            let mut sizes: Vec<f64> = of_row(row)
-                .map(|at| values[at].abs())
-                .filter(|size| *size > 0.0)
-                .collect();
+            let sizes = of_row(row).map(|at| values[at].abs());
+            let mut sizes: Vec<f64> = sizes.filter(|size| *size > 0.0).collect();
             sizes.sort_by(f64::total_cmp);
             sizes.get(sizes.len() / 2).copied().unwrap_or(0.0)
         };
@@ -144,9 +141,8 @@ impl Numbers {
     }
 
     fn changed(&self, change: impl Fn(usize, f64) -> f64) -> Vec<f64> {
-        let each = self.values.iter().zip(&self.kept).enumerate();
-        each.map(|(at, (x, kept))| if *kept { *x } else { change(at, *x) })
-            .collect()
+        let of = |(at, x): (usize, &f64)| if self.kept[at] { *x } else { change(at, *x) };
+        self.values.iter().enumerate().map(of).collect()
     }
 
     /// With `len` neighbours in the typical row, among them the typical element, times 1 + `size`.

@@ -8,8 +8,9 @@ mod faults;
 pub mod outputs;
 mod shown;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::volume;
 use crate::ops;
 use crate::shipped;
 use rayon::prelude::*;
@@ -91,11 +92,6 @@ pub fn stored() -> Result<Vec<Power>> {
     serde_json::from_str(&input::text(&path)?).map_err(|error| Error::data(&path, error.to_string()))
 }
 
-/// The elements that a case's sizes multiply to.
-fn volume(case: &Case) -> f64 {
-    case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product()
-}
-
 /// The cases of an operation that are not timed and need no model, the smallest first.
 pub fn smallest_first(op: &dyn Op) -> Vec<Case> {
     let mut cases = op.cases();
@@ -115,12 +111,8 @@ pub fn cases(op: &dyn Op) -> Vec<Case> {
             false => volume(case) <= MOST || smaller < FEW,
         }
     };
-    cases
-        .iter()
-        .enumerate()
-        .filter(asked)
-        .map(|(_, case)| case.clone())
-        .collect()
+    let asked = cases.iter().enumerate().filter(asked);
+    asked.map(|(_, case)| case.clone()).collect()
 }
 
 /// The power of an operation's judgements over some of its cases, which are ordered from the smallest.
@@ -131,24 +123,17 @@ pub fn of(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Power>, String
     let asked = cases.par_iter().map(|case| {
         let mut problem = ops::problem(op, case)?;
         let each = judged(&mut problem);
-        Ok(each.iter().map(|judged| Asked::new(case, judged)).collect::<Vec<_>>())
+        Ok(each.iter().map(|judged| Asked::new(case, judged)).collect())
     });
-    let asked: Vec<Asked> = asked
-        .collect::<std::result::Result<Vec<_>, String>>()?
-        .into_iter()
-        .flatten()
-        .collect();
-    let mut groups: Vec<&[String; 3]> = Vec::new();
-    for asked in &asked {
-        if !groups.contains(&&asked.group) {
-            groups.push(&asked.group);
+    let mut groups: Vec<Vec<Asked>> = Vec::new();
+    let asked: Vec<Vec<Asked>> = asked.collect::<std::result::Result<_, String>>()?;
+    for asked in asked.into_iter().flatten() {
+        match groups.iter_mut().find(|group| group[0].group == asked.group) {
+            Some(group) => group.push(asked),
+            None => groups.push(vec![asked]),
         }
     }
-    let of_group = |group: &&[String; 3]| {
-        let asked: Vec<&Asked> = asked.iter().filter(|asked| asked.group == **group).collect();
-        Power::new(op, group, &asked)
-    };
-    Ok(groups.iter().map(of_group).collect())
+    Ok(groups.iter().map(|asked| Power::new(op, asked)).collect())
 }
 
 impl Asked {
@@ -185,14 +170,16 @@ fn sizes(judged: &Judged) -> std::result::Result<BTreeMap<&'static str, f64>, St
         let accepted = sizes.partition_point(|size| !refuses(*size));
         Some((fault.name, sizes.get(accepted).copied().unwrap_or(f64::INFINITY)))
     });
+    let refuses = |round| Some(seen(judged.refuses(&numbers.narrowed(round)?)));
     let narrowed = NARROWED
         .iter()
-        .filter_map(|(name, round)| Some((*name, seen(judged.refuses(&numbers.narrowed(*round)?)))));
+        .filter_map(|(name, round)| Some((*name, refuses(*round)?)));
     Ok(by_size.chain(narrowed).collect())
 }
 
 impl Power {
-    fn new(op: &dyn Op, [output, dtype, rule]: &[String; 3], asked: &[&Asked]) -> Self {
+    /// The power in the cases in which one judgement was asked.
+    fn new(op: &dyn Op, asked: &[Asked]) -> Self {
         let mut unasked = BTreeMap::new();
         let mut answers: Vec<(&str, &BTreeMap<&'static str, f64>)> = Vec::new();
         for asked in asked {
@@ -201,25 +188,23 @@ impl Power {
                 Err(why) => drop(unasked.insert(asked.case.clone(), why.clone())),
             }
         }
-        let mut faults: BTreeMap<String, Noticed> = BTreeMap::new();
-        let kinds = answers.iter().flat_map(|(_, sizes)| sizes.keys());
-        for kind in kinds {
-            if !faults.contains_key(*kind) {
-                let of_kind = answers
-                    .iter()
-                    .filter_map(|(case, sizes)| Some((*case, *sizes.get(kind)?)));
-                let smallest = answers[0].1.get(kind).copied();
-                faults.insert((*kind).into(), Noticed::new(of_kind.collect(), smallest));
-            }
-        }
+        let kinds: BTreeSet<&str> = answers.iter().flat_map(|(_, sizes)| sizes.keys().copied()).collect();
+        let noticed = |kind: &str| {
+            let sizes = answers
+                .iter()
+                .filter_map(|(case, sizes)| Some((*case, *sizes.get(kind)?)));
+            let smallest = answers[0].1.get(kind).copied();
+            (kind.into(), Noticed::new(sizes.collect(), smallest))
+        };
+        let [output, dtype, rule] = asked[0].group.clone();
         Self {
             op: op.name().into(),
-            output: output.clone(),
-            dtype: dtype.clone(),
-            rule: rule.clone(),
+            output,
+            dtype,
+            rule,
             cases: answers.len(),
             smallest: answers.first().map_or(String::new(), |(case, _)| (*case).into()),
-            faults,
+            faults: kinds.into_iter().map(noticed).collect(),
             unasked,
         }
     }

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use rand_distr::{Distribution, StandardNormal};
 use safetensors::Dtype;
 use ulplab_core::formats::GlobalScale;
 use ulplab_core::metrics::VIOLATIONS;
-use ulplab_core::random::stream;
+use ulplab_core::random::{gaussian, stream};
 use ulplab_operations::ops::data::float_bytes;
 use ulplab_operations::ops::judge::{Judge, Measured, Part, Rms, Rule, number};
 use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
@@ -56,9 +55,8 @@ impl Judged<'_> {
         let size = self.dtype.bitsize() / 8;
         let (middle, end) = (bytes.len() / size / 2, bytes.len() / size);
         // The payload of a NaN may not matter.
-        let at = (middle..end)
-            .chain(0..middle)
-            .find(|at| !number(self.dtype, bytes, *at).is_nan())?;
+        let mut elements = (middle..end).chain(0..middle);
+        let at = elements.find(|at| !number(self.dtype, bytes, *at).is_nan())?;
         bytes[at * size] ^= 1;
         Some((self.refuses)(wrong))
     }
@@ -68,7 +66,7 @@ impl Judged<'_> {
 pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
     problem.judges.iter_mut().for_each(without_metrics);
     let problem = &*problem;
-    let right = right(problem);
+    let right = right_after(problem, FOLLOWED);
     let mut all: Vec<Judged> = Vec::new();
     for judge in &problem.judges {
         match &judge.rule {
@@ -137,9 +135,8 @@ fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &
 }
 
 fn wrong(measured: &[Measured]) -> bool {
-    measured
-        .iter()
-        .any(|found| found.metric == &VIOLATIONS && found.value != 0.0)
+    let is_wrong = |found: &Measured| found.metric == &VIOLATIONS && found.value != 0.0;
+    measured.iter().any(is_wrong)
 }
 
 /// Turns off the metrics that do not judge.
@@ -214,10 +211,8 @@ impl Place {
 
 /// The place of a part; none if its name is not that of an output, or its rows are not rows of the output.
 fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
-    let buffer = problem
-        .buffers
-        .iter()
-        .find(|buffer| buffer.name == judge.output && buffer.role != Role::In)?;
+    let mut written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
+    let buffer = written.find(|buffer| buffer.name == judge.output)?;
     let bytes = judge.shape.iter().product::<usize>() * judge.dtype.bitsize() / 8;
     let row_bytes = bytes / judge.shape.first().copied().unwrap_or(1).max(1);
     let fits = match &judge.rows {
@@ -232,12 +227,7 @@ fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
 }
 
 /// The outputs of a right kernel, as far as they can be found out: where expected values depend on the kernel's own, from numbers that
-/// are drawn, of which those are replaced that are not as expected.
-pub fn right(problem: &Problem) -> Outputs {
-    right_after(problem, FOLLOWED)
-}
-
-/// The same, with at most so many rounds in which a kernel's own choices are followed.
+/// are drawn, of which those are replaced that are not as expected, in at most so many rounds.
 pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     let written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
     let mut outputs = Outputs(written.map(|buffer| (buffer.name, before(buffer))).collect());
@@ -271,11 +261,7 @@ fn before(buffer: &Buffer) -> Vec<u8> {
     match buffer.dtype {
         _ if buffer.role == Role::InOut => buffer.bytes.iter().copied().cycle().take(buffer.size()).collect(),
         Dtype::F32 | Dtype::BF16 => {
-            let mut rng = stream(0, buffer.name);
-            let drawn: Vec<f32> = StandardNormal
-                .sample_iter(&mut rng)
-                .take(buffer.shape.iter().product())
-                .collect();
+            let drawn = gaussian(&mut stream(0, buffer.name), buffer.shape.iter().product());
             float_bytes(buffer.dtype, &drawn)
         }
         _ => vec![0; buffer.size()],

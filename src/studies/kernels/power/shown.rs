@@ -27,24 +27,20 @@ impl Power {
     /// The smallest faults that are noticed, in the best case and in the middle one.
     pub fn text(&self) -> String {
         if let Some(bit) = self.faults.get("bit") {
-            let seen = if bit.median.is_some() {
-                "any changed bit"
-            } else {
-                "not every changed bit"
+            return match bit.median {
+                Some(_) => "any changed bit".into(),
+                None => "not every changed bit".into(),
             };
-            return seen.into();
         }
-        let shares = SHARES
-            .iter()
-            .filter_map(|(kind, name)| Some(format!("{name} {}", self.sizes(kind, share)?)));
+        let share = |(kind, name): &(&str, &str)| Some(format!("{name} {}", self.sizes(kind, share)?));
+        let shares = SHARES.iter().filter_map(share);
         let terms = self.faults.get("term").and_then(|noticed| {
             let sums = |share: f64| Some(terms(share)).filter(|many| many != ANY);
             Some(match (noticed.best.and_then(sums), noticed.median.map(sums)) {
                 (None, None) if noticed.best.is_none() => return None,
                 (best, Some(Some(middle))) => {
-                    let best = best
-                        .filter(|best| *best != middle)
-                        .map_or(String::new(), |best| format!("{best} to "));
+                    let best = best.filter(|best| *best != middle);
+                    let best = best.map_or(String::new(), |best| format!("{best} to "));
                     format!("a missing term of sums of up to {best}{middle} terms")
                 }
                 (_, Some(None)) => "a missing term of any sum".into(),
@@ -64,11 +60,8 @@ impl Power {
                 (None, None) => Some(format!("rounding to {name} never")),
             }
         });
-        let all: Vec<String> = shares
-            .chain(terms)
-            .chain(bits)
-            .chain(narrowed.into_iter().flatten())
-            .collect();
+        let narrowed = narrowed.into_iter().flatten();
+        let all: Vec<String> = shares.chain(terms).chain(bits).chain(narrowed).collect();
         match all.is_empty() {
             true => "not asked".into(),
             false => all.join(", "),
@@ -79,18 +72,16 @@ impl Power {
     fn sizes(&self, kind: &str, text: fn(f64) -> String) -> Option<String> {
         let noticed = self.faults.get(kind)?;
         let [best, middle] = [noticed.best, noticed.median].map(|size| size.map_or("none".into(), text));
-        Some(if best == middle {
-            best
-        } else {
-            format!("{best} to {middle}")
+        Some(match best == middle {
+            true => best,
+            false => format!("{best} to {middle}"),
         })
     }
 
     /// The smallest fault of a kind that is noticed in the middle case; infinite if none is, 0 if it was not asked.
     fn middle(&self, kind: &str) -> f64 {
-        self.faults
-            .get(kind)
-            .map_or(0.0, |noticed| noticed.median.unwrap_or(f64::INFINITY))
+        let noticed = self.faults.get(kind);
+        noticed.map_or(0.0, |noticed| noticed.median.unwrap_or(f64::INFINITY))
     }
 }
 
@@ -100,11 +91,8 @@ pub fn known(ops: &[&str], all: &[Power]) -> String {
     let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));
     let outputs = all.iter().filter(|power| asked.contains(&power.op.as_str())).count();
     let not = unasked.join("`, `");
-    let measured = format!(
-        "measured of {} of {}",
-        counted(outputs, "output"),
-        counted(asked.len(), "operation")
-    );
+    let (outputs, ops) = (counted(outputs, "output"), counted(asked.len(), "operation"));
+    let measured = format!("measured of {outputs} of {ops}");
     match (asked.is_empty(), unasked.is_empty()) {
         (true, _) => format!("not measured of `{not}`"),
         (false, true) => measured,
@@ -118,17 +106,12 @@ pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
     let of = |heading, kind: &str, should: f64, text: fn(f64) -> String| {
         let mut blind: Vec<&Power> = all.iter().filter(|power| power.middle(kind) > should).collect();
         blind.sort_by(|a, b| b.middle(kind).total_cmp(&a.middle(kind)));
-        let each = blind
-            .iter()
-            .map(|power| format!("{} ({})", power.name(), text(power.middle(kind))));
-        (heading, each.collect::<Vec<_>>())
+        let each = |power: &&Power| format!("{} ({})", power.name(), text(power.middle(kind)));
+        (heading, blind.iter().map(each).collect::<Vec<_>>())
     };
-    let bits = |bits: f64| {
-        if bits.is_finite() {
-            format!("{bits} bits")
-        } else {
-            "any number of bits".into()
-        }
+    let bits = |bits: f64| match bits.is_finite() {
+        true => format!("{bits} bits"),
+        false => "any number of bits".into(),
     };
     let lists = [
         of("These let a gain of 1 % pass, the worst first", "gain", 0.01, share),
