@@ -13,11 +13,12 @@ use crate::run::invocation::{Invocation, quoted};
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
+use ulplab_core::record::Failure;
 use ulplab_core::tensorfile::{Slot, write_safetensors};
 use ulplab_operations::ops::checks::failures;
 use ulplab_operations::ops::guards::Checked;
 use ulplab_operations::ops::judge::{Judge, Measured, Rule, Tensor};
-use ulplab_operations::ops::{Outputs, Problem, Role};
+use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 /// Bytes of all tensors of a capsule. Of larger ones, rows around the worst element are kept.
 pub const LIMIT: usize = 64 << 20;
@@ -61,9 +62,7 @@ impl Capsules {
     /// values and `bound.NAME` their bounds, for all outputs that were judged. A file that a program wrote in place of its
     /// outputs, and that cannot be judged, is copied to `<folder>/<recipe>.<case>.left`. Of several draws that fail, the first one is kept.
     pub fn keep(&self, cell: &Cell, draw: Draw, left: &CellResult) -> Result<()> {
-        let Draw {
-            case, problem, seed, ..
-        } = draw;
+        let (case, problem, seed) = (draw.case, draw.problem, draw.seed);
         let mut judged = Vec::new();
         let none = Outputs::default();
         let (measured, outputs, parts) = match left {
@@ -81,20 +80,19 @@ impl Capsules {
         }
         let contents = Contents::new(problem, measured, outputs, &judged);
         let messages: Vec<_> = match left {
-            CellResult::Outputs(_) => failures(measured)
-                .filter_map(|wrong| wrong.failure.as_ref())
-                .map(|failure| json!({"message": failure.message, "why": failure.why}))
-                .collect(),
+            CellResult::Outputs(_) => {
+                let failures = failures(measured).filter_map(|wrong| wrong.failure.as_deref());
+                let message = |failure: &Failure| json!({"message": failure.message, "why": failure.why});
+                failures.map(message).collect()
+            }
             CellResult::Nothing { why, .. } => vec![json!({"message": why, "why": ""})],
         };
         let op = cell.kernel().0;
         let mut metadata = metadata(op, case, problem);
         let again = format!("{} --keep-failed DIR", self.alone(&cell.id).command(seed));
-        let dump = format!(
-            "ulplab kernels dump {op} {} DIR --experiment {} --seed {seed}",
-            quoted(&case.name),
-            quoted(&self.invocation.experiment.display().to_string())
-        );
+        let experiment = quoted(&self.invocation.experiment.display().to_string());
+        let case = quoted(&case.name);
+        let dump = format!("ulplab kernels dump {op} {case} DIR --experiment {experiment} --seed {seed}");
         let more = [
             ("variant", cell.recipe.clone()),
             ("seed", seed.to_string()),
@@ -111,12 +109,11 @@ impl Capsules {
             dtype: tensor.dtype,
             shape: tensor.shape.clone(),
         });
-        let name = name(&cell.recipe, &case.name);
+        let name = name(&cell.recipe, &draw.case.name);
         let file = self.folder.join(format!("{name}.safetensors"));
         write_safetensors(&file, slots.collect(), &metadata, |writer| {
-            tensors
-                .iter()
-                .try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
+            let mut tensors = tensors.iter();
+            tensors.try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
         })?;
         let file = self.folder.join(format!("{name}.left"));
         match left {
@@ -167,36 +164,26 @@ impl<'a> Contents<'a> {
         let inputs = problem.buffers.iter().filter(|buffer| buffer.role != Role::Out);
         let outputs = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
         let outputs = outputs.filter(|buffer| left.0.iter().any(|(name, _)| *name == buffer.name));
-        let wanted: usize = judged
-            .iter()
-            .map(|(judge, _)| 16 * judge.shape.iter().product::<usize>())
-            .sum();
-        let all = inputs.clone().map(|buffer| buffer.size()).sum::<usize>()
-            + outputs.clone().map(|buffer| buffer.size()).sum::<usize>()
-            + wanted;
-        let whole = all <= LIMIT;
+        let elements = |judge: &Judge| judge.shape.iter().product::<usize>();
+        let wanted = judged.iter().map(|(judge, _)| 16 * elements(judge));
+        let sizes = inputs.clone().chain(outputs.clone()).map(Buffer::size);
+        let whole = sizes.chain(wanted).sum::<usize>() <= LIMIT;
+        let tensor = |what: &str, buffer: &Buffer, bytes: &'a [u8]| Tensor {
+            name: format!("{what}.{}", buffer.name),
+            dtype: buffer.dtype,
+            shape: buffer.shape.clone(),
+            bytes: Cow::Borrowed(bytes),
+        };
         let mut contents = Self::default();
         for buffer in inputs {
-            if !whole && buffer.size() > SMALL {
-                contents
-                    .left_out
-                    .push(format!("in.{}: {} bytes", buffer.name, buffer.size()));
-                continue;
+            let (name, size) = (buffer.name, buffer.size());
+            match whole || size <= SMALL {
+                true => contents.tensors.push(tensor("in", buffer, &buffer.bytes)),
+                false => contents.left_out.push(format!("in.{name}: {size} bytes")),
             }
-            contents.tensors.push(Tensor {
-                name: format!("in.{}", buffer.name),
-                dtype: buffer.dtype,
-                shape: buffer.shape.clone(),
-                bytes: Cow::Borrowed(&buffer.bytes),
-            });
         }
         for buffer in outputs {
-            let tensor = Tensor {
-                name: format!("got.{}", buffer.name),
-                dtype: buffer.dtype,
-                shape: buffer.shape.clone(),
-                bytes: Cow::Borrowed(left.get(buffer.name)),
-            };
+            let tensor = tensor("got", buffer, left.get(buffer.name));
             let rows = (!whole).then(|| around(measured, buffer.name, &buffer.shape, tensor.row_count()));
             contents.push(tensor, rows);
         }
@@ -212,8 +199,8 @@ impl<'a> Contents<'a> {
                 shape: judge.shape.clone(),
                 bytes: Cow::Borrowed(&bytes[..]),
             });
-            let found = found
-                .filter(|found| found.bytes.len() * 8 == found.dtype.bitsize() * judge.shape.iter().product::<usize>());
+            let bits = judge.dtype.bitsize() * elements(judge);
+            let found = found.filter(|found| found.bytes.len() * 8 == bits);
             let each = [("want", judge.wanted()), ("bound", judge.bound()), ("part", found)];
             for (what, tensor) in each {
                 if let Some(mut tensor) = tensor {
@@ -230,12 +217,9 @@ impl<'a> Contents<'a> {
     fn push(&mut self, tensor: Tensor<'a>, rows: Option<Range<usize>>) {
         match rows {
             Some(rows) if rows.len() < tensor.row_count() => {
-                let (count, Range { start, end }) = (tensor.row_count(), rows);
-                self.left_out.push(format!(
-                    "{}: all but rows {start} to {} of {count}",
-                    tensor.name,
-                    end - 1
-                ));
+                let (name, count, Range { start, end }) = (&tensor.name, tensor.row_count(), rows);
+                let what = format!("{name}: all but rows {start} to {} of {count}", end - 1);
+                self.left_out.push(what);
                 self.tensors.push(tensor.rows(start, end));
             }
             _ => self.tensors.push(tensor),
@@ -248,11 +232,8 @@ fn around(measured: &[Measured], output: &str, shape: &[usize], count: usize) ->
     let wrong = failures(measured).find(|wrong| wrong.output == output);
     let worst = wrong.and_then(|wrong| wrong.worst.as_ref());
     let dims = &shape[..shape.len().saturating_sub(1)];
-    let row = worst
-        .filter(|worst| worst.index.len() == shape.len())
-        .map_or(0, |worst| {
-            let index = worst.index.iter().zip(dims);
-            index.fold(0, |row, (at, size)| row * size + *at as usize)
-        });
+    let worst = worst.filter(|worst| worst.index.len() == shape.len());
+    let index = worst.into_iter().flat_map(|worst| worst.index.iter().zip(dims));
+    let row = index.fold(0, |row, (at, size)| row * size + *at as usize);
     row.saturating_sub(AROUND).min(count)..(row + AROUND + 1).min(count)
 }

@@ -117,11 +117,9 @@ impl Drawn {
 
 /// Has failures name their draw, and each record its own worst element: that of another metric may come from another draw.
 fn name_draw(seed: u64, records: &mut [Record]) {
-    let elements: Vec<(String, Option<Worst>)> = records
-        .iter()
-        .filter(|record| record.metric == MAX_ABS.name)
-        .map(|record| (record.site.clone(), record.worst.clone()))
-        .collect();
+    let errors = records.iter().filter(|record| record.metric == MAX_ABS.name);
+    let elements = errors.map(|record| (record.site.clone(), record.worst.clone()));
+    let elements: Vec<(String, Option<Worst>)> = elements.collect();
     for record in records {
         if let Some(failure) = &mut record.failure {
             failure.message = format!("seed {seed}: {}", failure.message);

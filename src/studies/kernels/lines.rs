@@ -21,44 +21,27 @@ pub fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
     let lines: Vec<&str> = source.text.lines().collect();
     let named = |line: &&str| line.trim_start().starts_with("name") && line.contains(&format!("\"{}\"", variant.name));
     let start = lines.iter().position(named).unwrap_or(0);
-    let ends = |line: &&str| line.starts_with("[[variant]]") || line.starts_with("[[mutant]]") || line.contains("*/");
-    let end = lines[start..]
-        .iter()
-        .position(ends)
-        .map_or(lines.len(), |at| start + at);
-    let key = KEYS
-        .iter()
-        .find(|(_, words)| words.iter().any(|word| what.contains(word)));
+    let closes = |line: &&str| line.contains("*/");
+    let ends = |line: &&str| line.starts_with("[[variant]]") || line.starts_with("[[mutant]]") || closes(line);
+    let end = lines[start..].iter().position(ends);
+    let end = end.map_or(lines.len(), |at| start + at);
+    let said = |(_, words): &&(&str, &[&str])| words.iter().any(|word| what.contains(word));
+    let key = KEYS.iter().find(said);
     let of_key = |line: &&str| {
         key.is_some_and(|(key, _)| {
             let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
             words.any(|word| word == *key) && line.contains('=')
         })
     };
-    let quoted: Vec<&str> = what
-        .split('\'')
-        .skip(1)
-        .step_by(2)
-        .filter(|word| **word != *variant.name)
-        .collect();
+    let quoted = what.split('\'').skip(1).step_by(2);
+    let quoted: Vec<&str> = quoted.filter(|word| **word != *variant.name).collect();
     let of_word = |line: &&str| quoted.iter().any(|word| line.contains(word));
     let (first, last) = launch_lines(variant, what, &lines[start..end]).unwrap_or((0, end - start));
-    let launch = &lines[start + first..start + last];
-    let in_launch = launch
-        .iter()
-        .position(of_key)
-        .or_else(|| launch.iter().position(of_word));
-    let anywhere = || {
-        lines[start..]
-            .iter()
-            .take_while(|line| !line.contains("*/"))
-            .position(of_word)
-    };
-    in_launch
-        .map(|at| first + at)
-        .or_else(anywhere)
-        .map_or(start, |at| start + at)
-        + 1
+    let mut launch = lines[start + first..start + last].iter();
+    let in_launch = launch.clone().position(of_key).or_else(|| launch.position(of_word));
+    let anywhere = || lines[start..].iter().take_while(|line| !closes(line)).position(of_word);
+    let found = in_launch.map(|at| first + at).or_else(anywhere);
+    start + found.unwrap_or(0) + 1
 }
 
 /// The lines of the launch that a message names, counted from the variant's name, if the launch is a table of its own.
@@ -69,15 +52,11 @@ fn launch_lines(variant: &Variant, what: &str, lines: &[&str]) -> Option<(usize,
         (Some((before, _)), Some((_, after))) => name.starts_with(before) && name.ends_with(after),
         _ => false,
     };
-    let launches = || variant.launches.iter().map(|launch| launch.name());
-    let number = launches()
-        .position(|launch| launch == name)
-        .or_else(|| launches().position(fits))?;
-    let heads = lines
-        .iter()
-        .enumerate()
-        .filter(|(_, line)| line.starts_with("[[variant.launch]]"));
-    let first = heads.map(|(at, _)| at).nth(number)?;
+    let mut launches = variant.launches.iter().map(|launch| launch.name());
+    let named = launches.clone().position(|launch| launch == name);
+    let number = named.or_else(|| launches.position(fits))?;
+    let starts = |at: &usize| lines[*at].starts_with("[[variant.launch]]");
+    let first = (0..lines.len()).filter(starts).nth(number)?;
     let rest = lines[first + 1..].iter().position(|line| line.starts_with("[["));
     Some((first, rest.map_or(lines.len(), |at| first + 1 + at)))
 }

@@ -1,6 +1,6 @@
 //! Planted faults: whether the checks notice each of them.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 use ulplab_operations::ops::checks::failures;
+use ulplab_operations::ops::judge::Measured;
 use ulplab_operations::ops::{Case, Op, Problem};
 
 /// A fault in one variant, and whether it was noticed.
@@ -57,12 +58,12 @@ impl MutantFiles {
     }
 
     pub fn write(&self, op: &str, fault: &str, results: Vec<MutantResult>) -> Result<()> {
-        let file = self.file(op, fault);
         let run = self.run.clone();
         let folder = self.folder.join(op);
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
-        write_atomic(&file, |out| {
-            Ok(serde_json::to_writer_pretty(out, &Planted { run, results })?)
+        let planted = Planted { run, results };
+        write_atomic(&self.file(op, fault), |out| {
+            Ok(serde_json::to_writer_pretty(out, &planted)?)
         })
     }
 
@@ -107,7 +108,7 @@ impl MutantFiles {
         let mut all = Vec::new();
         for source in sources.iter().filter(|source| !of_op(&source.op, cells).is_empty()) {
             for mutant in &source.header.mutants {
-                let name = format!("{}.{}", source.op, mutant.name);
+                let name = source.full_name(&mutant.name);
                 all.push((name, self.read(&source.op, &mutant.name)?));
             }
         }
@@ -115,62 +116,43 @@ impl MutantFiles {
     }
 }
 
-/// A problem, and whether it is to be run with its rows repeated, too.
-struct CaseProblem {
-    problem: RefCell<Problem>,
-    large: bool,
-}
-
-impl CaseProblem {
-    fn new(problem: Problem) -> Self {
-        Self {
-            large: problem.large,
-            problem: RefCell::new(problem),
-        }
-    }
-}
+/// A case, and its problem once a fault has got as far.
+type Prepared = (Case, RefCell<Option<Problem>>);
 
 /// Prints whether each fault was noticed. True if one was not.
 pub fn print(results: &[MutantResult]) -> bool {
-    let width = results
-        .iter()
-        .map(|result| result.kernel.len() + result.mutant.len() + 1)
-        .max()
-        .unwrap_or(0);
+    let name = |result: &MutantResult| format!("{} {}", result.kernel, result.mutant);
+    let width = results.iter().map(|result| name(result).len()).max().unwrap_or(0);
     for result in results {
-        let name = format!("{} {}", result.kernel, result.mutant);
         let end = result.killed.as_deref().unwrap_or("UNNOTICED");
-        outln!("{name:width$}  {}: {end}", result.doc);
+        outln!("{:width$}  {}: {end}", name(result), result.doc);
     }
-    let unnoticed = results.iter().filter(|result| result.killed.is_none()).count();
-    if !results.is_empty() {
-        outln!(
-            "{} of {} planted faults are noticed",
-            results.len() - unnoticed,
-            results.len()
-        );
+    let (all, noticed) = (
+        results.len(),
+        results.iter().filter(|result| result.killed.is_some()).count(),
+    );
+    if all > 0 {
+        outln!("{noticed} of {all} planted faults are noticed");
     }
-    unnoticed > 0
+    noticed < all
 }
 
 /// Each fault in each of its variants, on the first case: most faults are noticed there, and further launches are compiled when needed.
 fn first_uses<'a>(
     source: &'a Source,
     mutants: &[&'a Mutant],
-    cases: &'a [(Case, OnceCell<CaseProblem>)],
+    cases: &'a [Prepared],
 ) -> Vec<(Option<&'a Mutant>, &'a Variant, &'a Case)> {
     let takes = |variant: &Variant, case: &Case| matches!(Plan::new(variant, case, SMS), Ok(Some(_)));
-    let variants = source.header.variants.iter().filter_map(|variant| {
-        let first = cases.iter().find(|(case, _)| takes(variant, case))?;
-        Some((variant, &first.0))
-    });
-    let of_variant = |(variant, case): (&'a Variant, &'a Case)| {
+    let mut uses = Vec::new();
+    for variant in &source.header.variants {
+        let Some((case, _)) = cases.iter().find(|(case, _)| takes(variant, case)) else {
+            continue;
+        };
         let faults = mutants.iter().filter(|mutant| mutant.is_of(&variant.name));
-        faults
-            .map(move |fault| (Some(*fault), variant, case))
-            .collect::<Vec<_>>()
-    };
-    variants.flat_map(of_variant).collect()
+        uses.extend(faults.map(|fault| (Some(*fault), variant, case)));
+    }
+    uses
 }
 
 impl Variants<'_> {
@@ -188,9 +170,9 @@ impl Variants<'_> {
             let mut cases = op.cases();
             cases.sort_by_key(|case| case.timed || case.inputs.need_model());
             // Problems are made at the first fault that gets as far, and kept for the others.
-            let cases: Vec<_> = cases.into_iter().map(|case| (case, OnceCell::new())).collect();
-            self.session
-                .compile_ahead(source, &first_uses(source, &mutants, &cases));
+            let cases: Vec<Prepared> = cases.into_iter().map(|case| (case, RefCell::default())).collect();
+            let uses = first_uses(source, &mutants, &cases);
+            self.session.compile_ahead(source, &uses);
             for mutant in mutants {
                 let results = self.results(source, mutant, op, &cases)?;
                 files.write(&source.op, &mutant.name, results)?;
@@ -200,51 +182,36 @@ impl Variants<'_> {
     }
 
     /// The results of a fault on all cases.
-    fn results(
-        &self,
-        source: &Source,
-        mutant: &Mutant,
-        op: &dyn Op,
-        cases: &[(Case, OnceCell<CaseProblem>)],
-    ) -> Result<Vec<MutantResult>> {
+    fn results(&self, source: &Source, mutant: &Mutant, op: &dyn Op, cases: &[Prepared]) -> Result<Vec<MutantResult>> {
         let kernels = self.session.load_with(source, Some(mutant));
         let variants = source.header.variants.iter();
         let named = variants.filter(|variant| mutant.is_of(&variant.name) && self.session.runs(variant));
-        let mut results: Vec<_> = named
-            .map(|variant| {
-                let result = MutantResult {
-                    kernel: format!("{}.{}", source.op, variant.name),
-                    mutant: mutant.name.clone(),
-                    doc: mutant.doc.clone(),
-                    killed: None,
-                };
-                (variant, result)
-            })
-            .collect();
+        let result = |variant: &Variant| MutantResult {
+            kernel: source.full_name(&variant.name),
+            mutant: mutant.name.clone(),
+            doc: mutant.doc.clone(),
+            killed: None,
+        };
+        let mut results: Vec<_> = named.map(|variant| (variant, result(variant))).collect();
         // Large buffers take seconds, and few faults show only there: they are tried last.
         for large in [false, true] {
-            for (case, prepared) in cases {
+            for (case, prepared) in cases.iter().filter(|(case, _)| case.large || !large) {
                 if results.iter().all(|(_, result)| result.killed.is_some()) {
                     break;
                 }
-                let prepared = match prepared.get() {
-                    Some(prepared) => prepared,
-                    None => {
-                        let made = ops::problem_with(op, case, self.cells.data).map_err(Error::Usage)?;
-                        prepared.get_or_init(|| CaseProblem::new(made))
-                    }
+                let mut prepared = prepared.borrow_mut();
+                let problem = match &mut *prepared {
+                    Some(problem) => problem,
+                    none => none.insert(ops::problem_with(op, case, self.cells.data).map_err(Error::Usage)?),
                 };
-                if large && !prepared.large {
-                    continue;
-                }
-                let mut problem = prepared.problem.borrow_mut();
                 problem.large = large;
-                let bench = kernels.case(case, &problem);
+                let bench = kernels.case(case, problem);
                 for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
                     let checked = bench.check(variant)?;
                     let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
-                    result.killed =
-                        first.map(|first| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output));
+                    let said =
+                        |first: Measured| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output);
+                    result.killed = first.map(said);
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::time;
-use crate::ops::OPS;
+use crate::ops::{OPS, Op};
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 use ulplab_core::metrics::{OF_LIMIT, TIMES_PEER, US_LIMIT, US_PEER};
@@ -75,11 +75,13 @@ impl Peers {
             );
             return Err(Error::data(file, message));
         }
-        let cases = OPS.iter().flat_map(|op| {
+        let of = |op: &&dyn Op| {
             let cases = op.cases().into_iter();
-            cases.map(|case| format!("{}/{}", op.name(), case.name))
-        });
-        let cases: Vec<String> = cases.collect();
+            cases
+                .map(|case| format!("{}/{}", op.name(), case.name))
+                .collect::<Vec<_>>()
+        };
+        let cases: Vec<String> = OPS.iter().flat_map(of).collect();
         let peer = |(key, value): (String, serde_json::Value)| {
             let wrong = |message: String| Error::data(file, format!("peers: '{key}'{message}"));
             if !cases.contains(&key) {
@@ -109,10 +111,8 @@ impl Peers {
         if self.device == name {
             return Ok(());
         }
-        let message = format!(
-            "device: the peers were timed on '{}', and this is '{name}'",
-            self.device
-        );
+        let device = &self.device;
+        let message = format!("device: the peers were timed on '{device}', and this is '{name}'");
         Err(Error::data(&self.file, message))
     }
 

@@ -26,17 +26,17 @@ pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
 pub fn check_programs(study: &KernelStudy, cells: &[Cell]) -> Result<(), Mistake> {
     let runs = |recipe: &str| cells.iter().any(|cell| cell.recipe == recipe);
     for (at, command) in study.commands.iter().enumerate() {
-        if runs(&command.recipe()) {
-            check_program(&command.run)
-                .map_err(|why| Mistake::at("run", why).of(format!("command '{}'", command.recipe())))
-                .map_err(|mistake| mistake.within("command", at))?;
+        let (who, wrong) = (command.recipe(), |why| Mistake::at("run", why));
+        if runs(&who) {
+            let checked = check_program(&command.run).map_err(wrong);
+            checked.map_err(|mistake| mistake.of(format!("command '{who}'")).within("command", at))?;
         }
     }
     for (at, op) in study.ops.iter().enumerate() {
-        if cells.iter().any(|cell| cell.kernel().0 == op.name) {
-            check_program(&op.reference)
-                .map_err(|why| Mistake::at("reference", why).of(format!("operation '{}': reference", op.name)))
-                .map_err(|mistake| mistake.within("op", at))?;
+        let (who, wrong) = (&op.name, |why| Mistake::at("reference", why));
+        if cells.iter().any(|cell| cell.kernel().0 == *who) {
+            let checked = check_program(&op.reference).map_err(wrong);
+            checked.map_err(|mistake| mistake.of(format!("operation '{who}': reference")).within("op", at))?;
         }
     }
     Ok(())

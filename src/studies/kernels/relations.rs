@@ -3,8 +3,7 @@
 //! which others that are just outside would hide.
 
 use ulplab_core::metrics::VIOLATIONS;
-use ulplab_operations::ops::judge::pattern;
-use ulplab_operations::ops::judge::{Judge, Measured, Rule, number};
+use ulplab_operations::ops::judge::{Judge, Measured, Rule, number, pattern};
 use ulplab_operations::ops::{Outputs, Problem};
 
 /// Number of wrong elements that must distinguish a relation from their own expected values; all of them if fewer are wrong.
@@ -27,9 +26,8 @@ pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
         let Some(elements) = WrongElements::new(judge, outputs, measured.value) else {
             continue;
         };
-        let relation = elements
-            .relation()
-            .filter(|relation| !failure.pattern.ends_with(relation));
+        let relation = elements.relation();
+        let relation = relation.filter(|relation| !failure.pattern.ends_with(relation));
         let more = relation.map(|relation| format!(", {relation}"));
         if let Some(more) = more.or_else(|| elements.far(judge, &failure.pattern)) {
             for text in [&mut failure.pattern, &mut failure.message] {
@@ -85,7 +83,10 @@ impl WrongElements {
                 return Some(format!("rows {a} and {b} are exchanged"));
             }
         }
-        self.columns().or_else(|| self.other_rows())
+        match self.wrong.len() {
+            ..TELLING => None,
+            _ => self.columns().or_else(|| self.other_rows()),
+        }
     }
 
     /// The pattern of the elements that are far outside, where it is another one than that of all wrong elements, and how many are just
@@ -142,9 +143,6 @@ impl WrongElements {
 
     /// Elements of the same row, the nearest first.
     fn columns(&self) -> Option<String> {
-        if self.wrong.len() < TELLING {
-            return None;
-        }
         for shift in 1..self.cols {
             for (side, forward) in [("left", false), ("right", true)] {
                 let step = if forward { shift } else { self.cols - shift };
@@ -172,18 +170,17 @@ impl WrongElements {
 
     /// Elements of the same column, the nearest first.
     fn other_rows(&self) -> Option<String> {
-        if self.wrong.len() < TELLING {
-            return None;
-        }
         for shift in 1..self.rows {
             let far = shift * self.cols;
+            let side = if self.fits(|at| Some((at.checked_sub(far)?, 1.0))) {
+                "above"
+            } else if self.fits(|at| Some((at + far, 1.0)).filter(|(from, _)| *from < self.want.len())) {
+                "below"
+            } else {
+                continue;
+            };
             let plural = if shift == 1 { "" } else { "s" };
-            if self.fits(|at| Some((at.checked_sub(far)?, 1.0))) {
-                return Some(format!("each equal to the expected value {shift} row{plural} above"));
-            }
-            if self.fits(|at| Some((at + far, 1.0)).filter(|(from, _)| *from < self.want.len())) {
-                return Some(format!("each equal to the expected value {shift} row{plural} below"));
-            }
+            return Some(format!("each equal to the expected value {shift} row{plural} {side}"));
         }
         None
     }

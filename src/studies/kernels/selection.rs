@@ -11,18 +11,13 @@ use ulplab_core::error::{Error, Result};
 
 /// The variants that are for another device than this one, and why.
 pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
-    let named = |(source, variant): (&KernelFile, &Variant)| {
-        let name = format!("{}.{}", source.op, variant.name);
+    let named = |(name, variant): (String, &Variant)| {
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
         let why = format!("it is for {arch}, and this device is {}", device.arch);
         let tried = study.variants.iter().any(|variant| variant.name == name);
         tried.then_some((name, Hindrance::OtherDevice(why)))
     };
-    let of = |source| {
-        let source: &KernelFile = source;
-        source.header.variants.iter().map(move |variant| (source, variant))
-    };
-    sources.iter().flat_map(of).filter_map(named).collect()
+    sources.iter().flat_map(KernelFile::kernels).filter_map(named).collect()
 }
 
 /// The name of the variant that is written to be read, not to be fast.

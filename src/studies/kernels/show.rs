@@ -5,19 +5,16 @@ use std::fmt::Write;
 use super::draws::DRAWS;
 use super::{KernelStudy, TIME};
 use crate::experiment::Reading;
-use crate::report::cases;
 use crate::report::figures::{Section, wide};
 use crate::report::index::{Index, Quantity};
-use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Candidate;
 use crate::report::table::{Row, Table};
-use crate::report::{Show, Summarized};
+use crate::report::{Show, Summarized, cases, number};
 use crate::run::Run;
 use crate::run::summary::Summary;
 use crate::statistics::rate_above;
-use ulplab_core::metrics;
-use ulplab_core::metrics::{BOUND_RATIO, Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90, VIOLATIONS};
+use ulplab_core::metrics::{self, BOUND_RATIO, Metric, US_CLAIMED, US_COLD, US_COLD_P10, US_COLD_P90, VIOLATIONS};
 use ulplab_core::record::Phase::Local;
 use ulplab_core::record::Record;
 
@@ -61,14 +58,10 @@ impl Show for KernelStudy {
     }
 }
 
-/// All summaries of a metric, one for each output.
-fn summaries<'a>(index: &'a Index, kernel: &'a str, metric: &'a str) -> impl Iterator<Item = &'a Summary> {
-    index.sites(kernel, Local, metric)
-}
-
 /// The largest of all outputs and cases; NaN if any is.
 fn worst(index: &Index, candidate: &Candidate, metric: &Metric) -> Option<String> {
-    let all = summaries(index, candidate.name, metric.name).map(|summary| summary.max);
+    let all = index.sites(candidate.name, Local, metric.name);
+    let all = all.map(|summary| summary.max);
     Some(number::of_metric(metric.name, all.reduce(number::larger)?))
 }
 
@@ -85,7 +78,7 @@ fn columns() -> Vec<Column> {
             "Shapes, types and kinds of inputs it was run on.",
             20,
             |index, candidate| {
-                let violations = summaries(index, candidate.name, VIOLATIONS.name);
+                let violations = index.sites(candidate.name, Local, VIOLATIONS.name);
                 let cases = violations.map(|summary| summary.windows).max()?;
                 Some(cases.to_string())
             },
@@ -209,10 +202,8 @@ pub fn line(records: &[Record]) -> Option<String> {
 /// The table of all timed cells, with the columns that any of them has.
 fn table(run: &Run) -> Table {
     let records: Vec<&Record> = run.records.iter().filter(|record| record.site == TIME).collect();
-    let columns = TIMES
-        .iter()
-        .filter(|(_, metric)| records.iter().any(|record| record.metric == metric.name));
-    let columns: Vec<_> = columns.collect();
+    let measured = |metric: &Metric| records.iter().any(|record| record.metric == metric.name);
+    let columns: Vec<_> = TIMES.iter().filter(|(_, metric)| measured(metric)).collect();
     // A cell has one of the two.
     let timed = |record: &&&Record| [US_COLD.name, US_CLAIMED.name].contains(&record.metric.as_str());
     let mut firsts: Vec<&Record> = records.iter().filter(timed).copied().collect();

@@ -37,20 +37,13 @@ pub const MOST_SHARES: usize = 8;
 /// If a GPU does not exist.
 pub fn processes(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -> Result<Option<Processes>> {
     let mut ops = ops_of(cells);
-    ops.sort_by_key(|op| {
-        LONGEST
-            .iter()
-            .position(|longest| longest == op)
-            .unwrap_or(LONGEST.len())
-    });
+    let place = |op: &str| LONGEST.iter().position(|longest| *longest == op);
+    ops.sort_by_key(|op| place(op).unwrap_or(LONGEST.len()));
     let cards = cards(&workers.devices, gpus)?;
     let cores = cores();
     let most = if gpus == 0 { 1 } else { MOST_JOBS };
     let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, most));
-    let mut each: Vec<Option<String>> = Vec::new();
-    for _ in 0..jobs {
-        each.extend(cards.iter().cloned());
-    }
+    let mut each: Vec<_> = std::iter::repeat_n(&cards, jobs).flatten().cloned().collect();
     let pieces = pieces(&ops, cards.len(), if faults { each.len() } else { 0 });
     each.truncate(pieces.len());
     let alone = each.len() <= 1 && each.iter().all(Option::is_none);
@@ -90,15 +83,10 @@ pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
         )));
     }
     // A number is one of those that are visible to this process.
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES")
-        .ok()
-        .filter(|visible| !visible.is_empty());
-    let names: Option<Vec<&str>> = visible
-        .as_deref()
-        .map(|visible| visible.split(',').map(str::trim).collect());
-    let name = |number: usize| match &names {
-        Some(names) => names.get(number).map(ToString::to_string),
-        None => Some(number.to_string()),
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let name = |number: usize| match visible.is_empty() {
+        false => visible.split(',').nth(number).map(|name| name.trim().to_string()),
+        true => Some(number.to_string()),
     };
     Ok(numbers.into_iter().map(name).collect())
 }
