@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Operation;
 use crate::backend::cuda::expr;
+use crate::studies::parse::is_name;
 use ulplab_core::error::did_you_mean;
 use ulplab_core::tensorfile::TensorFile;
 use ulplab_operations::ops::{Case, Inputs, MOST_ELEMENTS, Parameters, lasting};
@@ -57,19 +58,16 @@ impl OwnCase {
         if self.name.is_empty() {
             return Err("its name is empty".into());
         }
-        if !plain(&self.name) {
+        if !is_name(&self.name, "_-.") {
             return Err("its name holds more than letters, digits, '_', '-' and '.'".into());
         }
-        let parameters = operation
-            .parameters()
-            .ok_or("this operation takes no cases but its own")?;
+        let parameters = operation.op.parameters();
+        let parameters = parameters.ok_or("this operation takes no cases but its own")?;
         self.known(&parameters)?;
         let keys = self.keys(&parameters)?;
-        let shipped = operation.shipped();
-        let template = shipped
-            .iter()
-            .find(|case| keys.iter().all(|(key, value)| case.key(key) == value));
-        let template = template.filter(|_| !parameters.free);
+        let shipped = operation.op.cases();
+        let alike = |case: &&Case| keys.iter().all(|(key, value)| case.key(key) == value);
+        let template = shipped.iter().find(alike).filter(|_| !parameters.free);
         if template.is_none() && !shipped.is_empty() && !parameters.free {
             return Err(format!("no kernel is written for {keys:?} together"));
         }
@@ -88,7 +86,7 @@ impl OwnCase {
             .retain(|(name, _)| !parameters.sizes.iter().any(|size| size == name));
         case.dims.splice(0..0, sizes);
         self.fit(&case, &parameters)?;
-        operation.check(&case)?;
+        operation.op.check(&case)?;
         Ok(case)
     }
 
@@ -172,20 +170,14 @@ impl OwnCase {
         let file = TensorFile::open(path).map_err(|error| error.to_string())?;
         let inputs = || parameters.tensors.iter().map(|(name, _)| name.as_str());
         if let Some(other) = file.tensors().find(|tensor| !inputs().any(|name| name == tensor.name)) {
-            let (hint, known) = (
-                did_you_mean(other.name, inputs()),
-                inputs().collect::<Vec<_>>().join(", "),
-            );
-            return Err(format!(
-                "{path}: '{}' is no input{hint}; inputs are {known}",
-                other.name
-            ));
+            let (name, known) = (other.name, inputs().collect::<Vec<_>>().join(", "));
+            let hint = did_you_mean(name, inputs());
+            return Err(format!("{path}: '{name}' is no input{hint}; inputs are {known}"));
         }
         if file.tensors().len() == 0 {
             return Err(format!("{path}: it holds no tensor"));
         }
-        let of_sizes = || parameters.tensors.iter().filter(|(_, shape)| !shape.is_empty());
-        for (name, shape) in of_sizes() {
+        for (name, shape) in parameters.tensors.iter().filter(|(_, shape)| !shape.is_empty()) {
             let Some(found) = file.get(name) else { continue };
             if found.shape.len() != shape.len() {
                 let shape = shape.join(", ");
@@ -248,17 +240,11 @@ pub fn shape_of(name: &str, shape: &[String], case: &Case) -> Result<Vec<usize>,
         Err(why) => Err(format!("shape of '{name}': {why}")),
     });
     let sizes: Vec<usize> = sizes.collect::<Result<_, _>>()?;
-    let elements = sizes
-        .iter()
-        .try_fold(1usize, |product, size| product.checked_mul(*size));
-    match elements {
+    let mut factors = sizes.iter();
+    match factors.try_fold(1usize, |product, size| product.checked_mul(*size)) {
         Some(..=MOST_ELEMENTS) => Ok(sizes),
         _ => Err(format!(
             "'{name}' would be {sizes:?}, expected at most {MOST_ELEMENTS} elements"
         )),
     }
-}
-
-fn plain(name: &str) -> bool {
-    name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }

@@ -86,10 +86,8 @@ impl Values {
                 rows.into_iter().map(f64::from).collect()
             }
         };
-        Ok(values
-            .into_par_iter()
-            .flat_map_iter(|x| number_bytes(x, dtype))
-            .collect())
+        let bytes = values.into_par_iter().flat_map_iter(|x| number_bytes(x, dtype));
+        Ok(bytes.collect())
     }
 }
 
@@ -134,13 +132,8 @@ fn whole_bytes(x: i128, dtype: Dtype) -> Vec<u8> {
 
 fn bits(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterator<Item = u64> {
     let bytes = data.bytes(purpose, 8 * len);
-    let words: Vec<u64> = bytes
-        .as_chunks()
-        .0
-        .iter()
-        .map(|word| u64::from_le_bytes(*word))
-        .collect();
-    words.into_par_iter()
+    let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+    Vec::from_iter(words).into_par_iter()
 }
 
 /// Numbers from 0 up to 1.

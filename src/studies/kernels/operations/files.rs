@@ -16,9 +16,7 @@ pub fn files(study: &KernelStudy) -> Result<Vec<(String, String)>> {
     let runs = study.commands.iter().map(|command| &command.run);
     let runs = runs.chain(study.ops.iter().map(|op| &op.reference)).flatten();
     let tensors = study.own_cases.iter().filter_map(|case| case.tensors.as_ref());
-    let mut files: Vec<&String> = runs.chain(tensors).filter(|name| Path::new(name).is_file()).collect();
-    files.sort_unstable();
-    files.dedup();
+    let files: BTreeSet<&String> = runs.chain(tensors).filter(|name| Path::new(name).is_file()).collect();
     let digest = |name: &&String| Ok((name.to_string(), digest(name.as_ref())?));
     files.iter().map(digest).collect()
 }
@@ -27,16 +25,12 @@ pub fn files(study: &KernelStudy) -> Result<Vec<(String, String)>> {
 pub fn watched(study: &KernelStudy, home: &Path) -> Result<Vec<(String, String)>, Mistake> {
     let mut all = BTreeSet::new();
     for (at, command) in study.commands.iter().enumerate() {
-        let found = watch(home, &command.watch).map_err(|mistake| {
-            mistake
-                .of(format!("command '{}'", command.recipe()))
-                .within("command", at)
-        })?;
-        all.extend(found);
+        let (found, who) = (watch(home, &command.watch), format!("command '{}'", command.recipe()));
+        all.extend(found.map_err(|mistake| mistake.of(who).within("command", at))?);
     }
     for (at, op) in study.ops.iter().enumerate() {
-        let found = watch(home, &op.watch);
-        all.extend(found.map_err(|mistake| mistake.of(format!("operation '{}'", op.name)).within("op", at))?);
+        let (found, who) = (watch(home, &op.watch), format!("operation '{}'", op.name));
+        all.extend(found.map_err(|mistake| mistake.of(who).within("op", at))?);
     }
     let digest = |name: String| match digest(&home.join(&name)) {
         Ok(digest) => Ok((format!("watched {name}"), digest)),
@@ -61,9 +55,8 @@ fn watch(home: &Path, patterns: &[String]) -> Result<BTreeSet<String>, Mistake> 
 
 fn digest(file: &Path) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
-    hasher
-        .update_reader(input::open(file)?)
-        .map_err(Error::io(file, "read"))?;
+    let read = hasher.update_reader(input::open(file)?);
+    read.map_err(Error::io(file, "read"))?;
     Ok(hasher.finalize().to_hex().to_string())
 }
 

@@ -20,8 +20,8 @@ pub use samples::{OutputNames, Sample, outputs, samples};
 
 use super::{Command, KernelStudy};
 use crate::experiment::Mistake;
-use crate::ops;
-use crate::ops::{Case, Data, OPS, Op, Parameters, Problem};
+use crate::ops::{self, Case, Data, OPS, Op, Problem};
+use crate::studies::parse::{is_name, no_name};
 use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::pattern::matches;
 use ulplab_operations::ops::sums::ACCUMULATORS;
@@ -30,40 +30,30 @@ use ulplab_operations::ops::sums::ACCUMULATORS;
 #[derive(Clone, Copy)]
 pub struct Operation<'a> {
     study: &'a KernelStudy,
-    is: Kind<'a>,
-}
-
-#[derive(Clone, Copy)]
-enum Kind<'a> {
-    Shipped(&'static dyn Op),
-    Own(&'a OwnOp),
+    op: &'a dyn Op,
+    /// The same, if it is one of the user's.
+    own: Option<&'a OwnOp>,
 }
 
 impl<'a> Operation<'a> {
     /// The operation called `name`, or an error that names the nearest.
     pub fn find(study: &'a KernelStudy, name: &str) -> Result<Self, String> {
-        let own = study.ops.iter().find(|op| op.name == name).map(Kind::Own);
-        let is = match own.or_else(|| ops::find(name).ok().map(Kind::Shipped)) {
-            Some(is) => is,
-            None => {
-                let own = study.ops.iter().map(|op| op.name.as_str());
-                let hint = did_you_mean(name, ops::all().map(|op| op.name()).chain(own));
-                return Err(format!("no operation '{name}'{hint}"));
-            }
-        };
-        Ok(Self { study, is })
+        let own = study.ops.iter().find(|op| op.name == name);
+        let op = own.map_or_else(|| ops::find(name).ok(), |own| Some(own as &dyn Op));
+        op.map(|op| Self { study, op, own }).ok_or_else(|| {
+            let own = study.ops.iter().map(|op| op.name.as_str());
+            let hint = did_you_mean(name, ops::all().map(|op| op.name()).chain(own));
+            format!("no operation '{name}'{hint}")
+        })
     }
 
     pub fn name(&self) -> &'a str {
-        match self.is {
-            Kind::Shipped(op) => op.name(),
-            Kind::Own(op) => &op.name,
-        }
+        self.op.name()
     }
 
     /// All its cases: shipped ones, then those of the experiment.
     pub fn cases(&self) -> Result<Vec<Case>, Mistake> {
-        let mut cases = self.shipped();
+        let mut cases = self.op.cases();
         let own = self.study.own_cases.iter().enumerate();
         for (at, own) in own.filter(|(_, own)| own.op == self.name()) {
             let wrong = |why: String| {
@@ -78,35 +68,12 @@ impl<'a> Operation<'a> {
         Ok(cases)
     }
 
-    fn shipped(&self) -> Vec<Case> {
-        match self.is {
-            Kind::Shipped(op) => op.cases(),
-            Kind::Own(_) => Vec::new(),
-        }
-    }
-
-    /// The parameters that a case of the experiment may set.
-    fn parameters(&self) -> Option<Parameters> {
-        match self.is {
-            Kind::Shipped(op) => op.parameters(),
-            Kind::Own(op) => Some(op.parameters()),
-        }
-    }
-
-    /// Checks a case of the experiment, except for its parameters.
-    fn check(&self, case: &Case) -> Result<(), String> {
-        match self.is {
-            Kind::Shipped(op) => op.check(case),
-            Kind::Own(op) => op.check_case(case),
-        }
-    }
-
     /// Inputs and judgement of a case. A reference program that fails ends the run; inputs of a shipped operation that cannot
     /// be had (the inner error) only fail the case.
     pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Result<Problem, String>> {
-        match self.is {
-            Kind::Shipped(op) => Ok(ops::problem_with(op, case, data)),
-            Kind::Own(op) => op.problem(case, data, stop).map(Ok),
+        match self.own {
+            None => Ok(ops::problem_with(self.op, case, data)),
+            Some(op) => op.problem_until(case, data, stop).map(Ok),
         }
     }
 
@@ -119,7 +86,7 @@ impl<'a> Operation<'a> {
             let wrong = |why| format!("case '{name}' of '{}': {why}", self.name());
             return found.resolve(self).map_err(wrong);
         }
-        let shipped = self.shipped();
+        let shipped = self.op.cases();
         let found = shipped.iter().find(|case| case.name == name).cloned();
         found.ok_or_else(|| {
             let names = shipped.iter().map(|case| case.name.as_str());
@@ -130,28 +97,25 @@ impl<'a> Operation<'a> {
 
     /// The operation, if it is one of the user's.
     pub fn own(&self) -> Option<&'a OwnOp> {
-        match self.is {
-            Kind::Own(op) => Some(op),
-            Kind::Shipped(_) => None,
-        }
+        self.own
     }
 
     /// Returns the names of its outputs in records. For a shipped operation, problems of a few small cases are made.
     pub fn outputs(&self) -> Result<OutputNames, String> {
-        match self.is {
-            Kind::Own(op) => Ok(OutputNames {
+        match self.own {
+            Some(op) => Ok(OutputNames {
                 names: op.outputs.iter().map(|output| output.name.clone()).collect(),
                 all: true,
             }),
-            Kind::Shipped(op) => outputs(op),
+            None => outputs(self.op),
         }
     }
 
     /// Returns whether inputs of a case are what passes in a model.
     pub fn reads_site(&self, case: &Case) -> bool {
-        match self.is {
-            Kind::Shipped(_) => case.inputs.need_model(),
-            Kind::Own(op) => op.inputs.iter().any(|input| matches!(input.values, Values::Site(_))),
+        match self.own {
+            None => case.inputs.need_model(),
+            Some(op) => op.inputs.iter().any(|input| matches!(input.values, Values::Site(_))),
         }
     }
 }
@@ -179,7 +143,7 @@ pub fn names_of(study: &KernelStudy, recipe: &str) -> HashSet<String> {
     let Ok(operation) = operation_of(study, recipe) else {
         return HashSet::new();
     };
-    let shipped = operation.shipped().into_iter().map(|case| case.name);
+    let shipped = operation.op.cases().into_iter().map(|case| case.name);
     let own = study.own_cases.iter().filter(|own| own.op == operation.name());
     let names = shipped.chain(own.map(|own| own.name.clone()));
     names.filter(|name| asks(study, recipe, name)).collect()
@@ -241,9 +205,9 @@ fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> Resul
 pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
     for (at, op) in study.ops.iter().enumerate() {
         let wrong = |why: String| Mistake::at("name", format!("operation '{}': {why}", op.name)).within("op", at);
-        op.check().map_err(wrong)?;
-        if study.ops[..at].iter().any(|other| other.name == op.name) || OPS.iter().any(|known| known.name() == op.name)
-        {
+        op.check_definition().map_err(wrong)?;
+        let mut others = study.ops[..at].iter().map(|other| other.name.as_str());
+        if others.any(|other| other == op.name) || OPS.iter().any(|known| known.name() == op.name) {
             return Err(wrong("there is an operation of that name already".into()));
         }
         if !study.commands.iter().any(|command| command.op == op.name) {
@@ -263,12 +227,11 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
 
 /// Checks the user's cases, and the choice of cases.
 pub fn check_cases(study: &KernelStudy) -> Result<(), Mistake> {
-    let run = study.variants.iter().map(|recipe| op_of(&recipe.name).to_string());
-    let run: BTreeSet<String> = run.collect();
+    let run: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
     for (at, case) in study.own_cases.iter().enumerate() {
         let wrong = |why: String| Mistake::at("op", format!("case '{}': {why}", case.name)).within("case", at);
         Operation::find(study, &case.op).map_err(wrong)?;
-        if !run.contains(&case.op) {
+        if !run.contains(&*case.op) {
             let why = format!("no kernel or program of the experiment computes '{}'", case.op);
             return Err(wrong(why));
         }
@@ -279,10 +242,8 @@ pub fn check_cases(study: &KernelStudy) -> Result<(), Mistake> {
 fn check_command(command: &Command) -> Result<(), Mistake> {
     let who = format!("command '{}'", command.recipe());
     let wrong = |key: &str, why: String| Err(Mistake::at(key, why).of(&who));
-    let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
-    if command.name.is_empty() || !plain(&command.name) {
-        let why = format!("'{}' is not a name: letters, digits, '_' and '-' only", command.name);
-        return wrong("name", why);
+    if !is_name(&command.name, "_-") {
+        return wrong("name", no_name(&command.name));
     }
     if command.run.is_empty() {
         return wrong("run", "run is empty, expected a program".into());
@@ -304,8 +265,8 @@ fn check_command(command: &Command) -> Result<(), Mistake> {
 }
 
 /// Checks that every pattern matches a case, and that every recipe has a case.
-fn check_patterns(study: &KernelStudy, run: &BTreeSet<String>) -> Result<(), Mistake> {
-    let unmatched = |patterns: &[String], ops: &mut dyn Iterator<Item = &str>| -> Result<(), Mistake> {
+fn check_patterns(study: &KernelStudy, run: &BTreeSet<&str>) -> Result<(), Mistake> {
+    let unmatched = |patterns: &[String], ops: &BTreeSet<&str>| -> Result<(), Mistake> {
         let mut names = Vec::new();
         for op in ops {
             let operation = Operation::find(study, op).map_err(|why| Mistake::at("op", why))?;
@@ -321,9 +282,9 @@ fn check_patterns(study: &KernelStudy, run: &BTreeSet<String>) -> Result<(), Mis
         let why = format!("cases: '{pattern}' matches no case; cases are named like '{example}'{hint}");
         Err(Mistake::new(why).within("cases", at))
     };
-    unmatched(&study.cases, &mut run.iter().map(String::as_str))?;
+    unmatched(&study.cases, run)?;
     for (at, command) in study.commands.iter().enumerate() {
-        let checked = unmatched(&command.cases, &mut std::iter::once(command.op.as_str()));
+        let checked = unmatched(&command.cases, &BTreeSet::from([&*command.op]));
         checked.map_err(|mistake| mistake.within("command", at))?;
     }
     for variant in &study.variants {

@@ -1,6 +1,7 @@
 //! An operation of the user's: its inputs and outputs, and the program that computes the expected values.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::AtomicBool;
 
 use safetensors::Dtype;
 use schemars::JsonSchema;
@@ -9,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::case::shape_of;
 use super::draw::Values;
 use crate::backend::program::TIMEOUT;
+use crate::studies::parse::is_name;
 use ulplab_core::error::did_you_mean;
 use ulplab_operations::ops::data::{DTYPES, dtype_named};
 use ulplab_operations::ops::judge::is_number;
-use ulplab_operations::ops::{Case, Parameters, Range};
+use ulplab_operations::ops::{Case, Data, Op, Parameters, Problem, Range, lasting};
 
 /// Names that a case has itself, or the metadata of a problem's file.
 const RESERVED: [&str; 7] = ["op", "name", "inputs", "tensors", "timed", "case", "outputs"];
@@ -122,50 +124,25 @@ pub fn expressions(shape: &[Size]) -> Vec<String> {
 }
 
 impl OwnOp {
-    /// Required and optional keys of a case.
-    pub fn parameters(&self) -> Parameters {
-        let dtypes = || DTYPES.iter().map(|(name, _)| name.to_string()).collect();
-        let scalar = |(name, value): (&String, &f64)| Range {
-            name: name.clone(),
-            least: f64::MIN,
-            most: f64::MAX,
-            default: Some(*value),
-        };
-        let tensor = |input: &Input| (input.name.clone(), expressions(&input.shape));
-        Parameters {
-            sizes: self.sizes.clone(),
-            keys: self
-                .leaves_dtype()
-                .then(|| ("dtype".to_string(), dtypes()))
-                .into_iter()
-                .collect(),
-            scalars: self.scalars.iter().map(scalar).collect(),
-            tensors: self.inputs.iter().map(tensor).collect(),
-            free: false,
-        }
-    }
-
     /// Returns whether some tensor is of the type that the case says.
     fn leaves_dtype(&self) -> bool {
         let inputs = self.inputs.iter().map(|input| &input.dtype);
-        inputs
-            .chain(self.outputs.iter().map(|output| &output.dtype))
-            .any(Option::is_none)
+        let outputs = self.outputs.iter().map(|output| &output.dtype);
+        inputs.chain(outputs).any(Option::is_none)
     }
 
     /// Checks it independently of cases.
-    pub fn check(&self) -> Result<(), String> {
-        if self.name.is_empty() || !self.name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) {
+    pub fn check_definition(&self) -> Result<(), String> {
+        if !is_name(&self.name, "_-") {
             return Err("its name holds more than letters, digits, '_' and '-'".into());
         }
-        for (what, none) in [
-            ("inputs", self.inputs.is_empty()),
-            ("outputs", self.outputs.is_empty()),
-            ("reference", self.reference.is_empty()),
-        ] {
-            if none {
-                return Err(format!("{what} is empty"));
-            }
+        let lists = [
+            self.inputs.is_empty(),
+            self.outputs.is_empty(),
+            self.reference.is_empty(),
+        ];
+        if let Some(at) = lists.iter().position(|empty| *empty) {
+            return Err(format!("{} is empty", ["inputs", "outputs", "reference"][at]));
         }
         check_timeout(self.timeout)?;
         self.check_names()?;
@@ -188,10 +165,8 @@ impl OwnOp {
     /// Every name is an identifier, and there is one thing of that name.
     fn check_names(&self) -> Result<(), String> {
         let names = self.sizes.iter().chain(self.scalars.keys());
-        let inputs = self.inputs.iter().map(|input| &input.name);
-        let names = names
-            .chain(inputs)
-            .chain(self.outputs.iter().map(|output| &output.name));
+        let names = names.chain(self.inputs.iter().map(|input| &input.name));
+        let names = names.chain(self.outputs.iter().map(|output| &output.name));
         let mut seen: HashSet<&str> = RESERVED.into_iter().chain(["dtype"]).collect();
         for name in names {
             let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -206,9 +181,43 @@ impl OwnOp {
         }
         Ok(())
     }
+}
+
+impl Op for OwnOp {
+    fn name(&self) -> &'static str {
+        lasting(&self.name)
+    }
+
+    fn doc(&self) -> &'static str {
+        lasting(&self.doc)
+    }
+
+    /// All its cases are the experiment's.
+    fn cases(&self) -> Vec<Case> {
+        Vec::new()
+    }
+
+    /// Required and optional keys of a case.
+    fn parameters(&self) -> Option<Parameters> {
+        let dtypes = || DTYPES.iter().map(|(name, _)| name.to_string()).collect();
+        let scalar = |(name, value): (&String, &f64)| Range {
+            name: name.clone(),
+            least: f64::MIN,
+            most: f64::MAX,
+            default: Some(*value),
+        };
+        let tensor = |input: &Input| (input.name.clone(), expressions(&input.shape));
+        Some(Parameters {
+            sizes: self.sizes.clone(),
+            keys: Vec::from_iter(self.leaves_dtype().then(|| ("dtype".to_string(), dtypes()))),
+            scalars: self.scalars.iter().map(scalar).collect(),
+            tensors: self.inputs.iter().map(tensor).collect(),
+            free: false,
+        })
+    }
 
     /// Checks a case: types of its inputs, shapes of outputs.
-    pub fn check_case(&self, case: &Case) -> Result<(), String> {
+    fn check(&self, case: &Case) -> Result<(), String> {
         for input in &self.inputs {
             let wrong = |why| format!("input '{}': {why}", input.name);
             input.values.check(Some(type_of(&input.dtype, case))).map_err(wrong)?;
@@ -219,6 +228,11 @@ impl OwnOp {
             output.check_type(Some(type_of(&output.dtype, case))).map_err(wrong)?;
             shape_of(&output.name, &expressions(&output.shape), case).map(drop)
         })
+    }
+
+    fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
+        let problem = self.problem_until(case, data, &AtomicBool::new(false));
+        problem.map_err(|why| why.to_string())
     }
 }
 
@@ -252,11 +266,7 @@ impl Output {
                 "neither equal nor bound is given, expected equal = true or bound = { relative = …, absolute = … }";
             return if self.equal { Ok(()) } else { Err(needs.into()) };
         };
-        let Bound {
-            relative,
-            absolute,
-            by_reference,
-        } = bound;
+        let (relative, absolute) = (bound.relative, bound.absolute);
         if self.equal {
             return Err("equal and bound are both given, expected one of them".into());
         }
@@ -265,7 +275,7 @@ impl Output {
                 "bound: relative = {relative}, absolute = {absolute}, expected 0 <= relative < 1 and a finite absolute >= 0"
             ));
         }
-        match (by_reference, relative > 0.0 || absolute > 0.0) {
+        match (bound.by_reference, relative > 0.0 || absolute > 0.0) {
             (true, true) => Err("bound: by_reference stands alone".into()),
             (false, false) => Err("bound: relative and absolute are 0; equal = true compares bits".into()),
             _ => Ok(()),

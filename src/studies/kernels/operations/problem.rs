@@ -16,7 +16,7 @@ use ulplab_operations::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasti
 impl OwnOp {
     /// Inputs and judgement of a case. The reference program is run once, on the numbers that candidates are given, widened
     /// to f64. If it fails, or its results cannot judge anything, that is an [`Error::Reference`].
-    pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Problem> {
+    pub fn problem_until(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Problem> {
         let usage = |why: String| Error::Usage(format!("case '{}' of '{}': {why}", case.name, self.name));
         let mut buffers = self.inputs(case, data).map_err(usage)?;
         let judges = self.judges(case, &buffers, stop)?;
@@ -24,13 +24,7 @@ impl OwnOp {
         buffers.extend(judges.iter().map(output));
         Ok(Problem {
             bytes: buffers.iter().map(|buffer| buffer.size() as u64).sum(),
-            buffers,
-            scalars: Vec::new(),
-            flops: 0,
-            judges,
-            batch: None,
-            runs: 1,
-            large: false,
+            ..Problem::new(buffers, judges)
         })
     }
 
@@ -54,41 +48,29 @@ impl OwnOp {
     /// The judges of the outputs, from the reference.
     fn judges(&self, case: &Case, inputs: &[Buffer], stop: &AtomicBool) -> Result<Vec<Judge>> {
         let failed = |why: String| Error::Reference(format!("case '{}' of '{}': {why}", case.name, self.name));
-        let widened: Vec<Buffer> = inputs.iter().map(widened).collect();
-        let finite = widened
-            .iter()
-            .all(|buffer| buffer.dtype != Dtype::F64 || all_finite(&f64s(&buffer.bytes)));
-        let mut buffers = widened;
+        let mut buffers: Vec<Buffer> = inputs.iter().map(widened).collect();
+        let numbers = |buffer: &Buffer| f64s(&buffer.bytes).into_iter();
+        let is_finite = |buffer: &Buffer| buffer.dtype != Dtype::F64 || numbers(buffer).all(f64::is_finite);
+        let finite = buffers.iter().all(is_finite);
         for output in &self.outputs {
             let shape = shape_of(&output.name, &expressions(&output.shape), case).map_err(failed)?;
-            let dtype = if output.equal {
-                type_of(&output.dtype, case)
-            } else {
-                Dtype::F64
+            let dtype = match output.equal {
+                true => type_of(&output.dtype, case),
+                false => Dtype::F64,
             };
             buffers.push(Buffer::output(lasting(&output.name), dtype, &shape));
             if output.bounded_by_reference() {
                 buffers.push(Buffer::output(output.bound_name(), Dtype::F64, &shape));
             }
         }
-        let problem = Problem {
-            buffers,
-            scalars: Vec::new(),
-            bytes: 0,
-            flops: 0,
-            judges: Vec::new(),
-            batch: None,
-            runs: 1,
-            large: false,
-        };
+        let problem = Problem::new(buffers, Vec::new());
         let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
-        let left = program
-            .outputs(case, &problem)
-            .map_err(|why| match stop.load(Ordering::Relaxed) {
-                // Ctrl-C also ends the program: that is not its failure.
-                true => Error::Interrupted,
-                false => failed(format!("the reference {why}")),
-            })?;
+        let left = program.outputs(case, &problem);
+        let left = left.map_err(|why| match stop.load(Ordering::Relaxed) {
+            // Ctrl-C also ends the program: that is not its failure.
+            true => Error::Interrupted,
+            false => failed(format!("the reference {why}")),
+        })?;
         let judge = |output: &Output| output.judge(case, &left, finite).map_err(failed);
         self.outputs.iter().map(judge).collect()
     }
@@ -128,29 +110,22 @@ impl Output {
             let bound = move |_, y: f64| relative * y.abs() + absolute;
             return Ok(Judge::within(name, dtype, &shape, want, bound, self.why.clone()));
         }
-        let bounds = f64s(left.get(self.bound_name()));
+        let of = self.bound_name();
+        let bounds = f64s(left.get(of));
         if let Some((index, bound)) = at(&bounds, &|x| !(x.is_finite() && x >= 0.0)) {
-            let name = self.bound_name();
             return Err(format!(
-                "the reference left {name}{index:?} = {bound}, expected a finite bound >= 0"
+                "the reference left {of}{index:?} = {bound}, expected a finite bound >= 0"
             ));
         }
         let most = largest(dtype);
         if let Some((index, bound)) = at(&bounds, &|x| x >= most) {
-            let name = self.bound_name();
             return Err(format!(
-                "the reference left {name}{index:?} = {bound:e}, expected less than {most:e}, the largest number of {dtype}: \
+                "the reference left {of}{index:?} = {bound:e}, expected less than {most:e}, the largest number of {dtype}: \
                  nothing could fail it"
             ));
         }
-        Ok(Judge::within(
-            name,
-            dtype,
-            &shape,
-            want,
-            move |at, _| bounds[at],
-            self.why.clone(),
-        ))
+        let bound = move |at, _| bounds[at];
+        Ok(Judge::within(name, dtype, &shape, want, bound, self.why.clone()))
     }
 }
 
@@ -166,8 +141,4 @@ fn widened(input: &Buffer) -> Buffer {
 
 fn f64s(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks().0.iter().map(|x| f64::from_le_bytes(*x)).collect()
-}
-
-fn all_finite(values: &[f64]) -> bool {
-    values.iter().all(|x| x.is_finite())
 }
