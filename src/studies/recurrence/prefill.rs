@@ -28,8 +28,24 @@ pub struct Prefill {
     pub doc: &'static str,
     pub chunk: usize,
     pub inversion: Inversion,
+    /// The dtypes of values, besides those that all have in bf16.
     pub rounds: &'static [(Intermediate, NarrowType)],
 }
+
+/// Values that all of them have in bf16.
+const IN_BF16: [Intermediate; 11] = [
+    Query,
+    Key,
+    P,
+    BetaValue,
+    BetaKey,
+    W,
+    DecayedQuery,
+    DecayedKey,
+    StateOperand,
+    PseudoValue,
+    Output,
+];
 
 /// All of them.
 pub const PREFILLS: &[Prefill] = &[
@@ -38,22 +54,7 @@ pub const PREFILLS: &[Prefill] = &[
         doc: "flash-linear-attention 0.6.0, Triton: state carried in f32, all that goes through memory in bf16",
         chunk: 64,
         inversion: Inversion::Substitution,
-        rounds: &[
-            (Query, B),
-            (Key, B),
-            (P, B),
-            (InverseOperand, NarrowType::Tf32),
-            (Inverse, B),
-            (BetaValue, B),
-            (BetaKey, B),
-            (U, B),
-            (W, B),
-            (DecayedQuery, B),
-            (DecayedKey, B),
-            (StateOperand, B),
-            (PseudoValue, B),
-            (Output, B),
-        ],
+        rounds: &[(InverseOperand, NarrowType::Tf32), (Inverse, B), (U, B)],
     },
     Prefill {
         name: "cula",
@@ -61,21 +62,10 @@ pub const PREFILLS: &[Prefill] = &[
         chunk: 64,
         inversion: Inversion::Substitution,
         rounds: &[
-            (Query, B),
-            (Key, B),
             (ScoreOperand, NarrowType::Tf32),
             (A, H),
-            (P, B),
             (InverseOperand, H),
             (Inverse, H),
-            (BetaValue, B),
-            (BetaKey, B),
-            (W, B),
-            (DecayedQuery, B),
-            (DecayedKey, B),
-            (StateOperand, B),
-            (PseudoValue, B),
-            (Output, B),
         ],
     },
     Prefill {
@@ -84,23 +74,12 @@ pub const PREFILLS: &[Prefill] = &[
         chunk: 16,
         inversion: Inversion::Neumann,
         rounds: &[
-            (Query, B),
-            (Key, B),
             (Beta, B),
             (ScoreOperand, B),
             (A, H),
-            (P, B),
             (InverseOperand, H),
             (Inverse, H),
-            (BetaValue, B),
-            (BetaKey, B),
-            (W, B),
-            (DecayedQuery, B),
-            (DecayedKey, B),
-            (StateOperand, B),
-            (PseudoValue, B),
             (State, B),
-            (Output, B),
         ],
     },
 ];
@@ -128,7 +107,9 @@ impl Prefill {
 
 impl Policy<f32> for Prefill {
     fn round(&self, what: Intermediate, values: &mut [f32], _: usize) {
-        if let Some((_, narrow)) = self.rounds.iter().find(|(at, _)| *at == what) {
+        let own = self.rounds.iter().find(|(at, _)| *at == what);
+        let narrow = own.map(|(_, narrow)| *narrow);
+        if let Some(narrow) = narrow.or(IN_BF16.contains(&what).then_some(B)) {
             narrow.round(values);
         }
     }
