@@ -44,13 +44,12 @@ pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for
 
 /// A recipe that may replace its errors by noise.
 pub trait Candidate: Clone {
-    fn name(&self) -> &str;
+    /// Its name, its description in one line, and true if noise stands in the place of its errors.
+    fn head(&self) -> (&str, Cow<'_, str>, bool);
 
-    /// Its description, in one line.
-    fn doc(&self) -> Cow<'_, str>;
-
-    /// True if noise stands in the place of its errors.
-    fn is_noise(&self) -> bool;
+    fn name(&self) -> &str {
+        self.head().0
+    }
 
     /// The recipe that it is compared with, if that is another one.
     fn against(&self) -> Option<&str> {
@@ -89,11 +88,11 @@ pub fn each<'a, R: Candidate, T>(
 
 /// The recipes as reports name them.
 pub fn infos<R: Candidate>(recipes: &[R]) -> Vec<RecipeInfo> {
-    let info = |recipe: &R| RecipeInfo {
-        noise: recipe.is_noise(),
-        ..RecipeInfo::new(recipe.name(), &recipe.doc())
+    let info = |(name, doc, noise): (&str, Cow<str>, bool)| RecipeInfo {
+        noise,
+        ..RecipeInfo::new(name, &doc)
     };
-    recipes.iter().map(info).collect()
+    recipes.iter().map(|recipe| info(recipe.head())).collect()
 }
 
 /// All recipes in all windows.

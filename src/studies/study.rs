@@ -206,6 +206,15 @@ pub trait ReadyRecipes {
     }
 }
 
+/// Recipes that do nothing but measure cells, window by window.
+pub struct ByWindow<F>(pub F);
+
+impl<F: Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync> ReadyRecipes for ByWindow<F> {
+    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
+        lab.each_window(cells, &self.0)
+    }
+}
+
 /// The windows, the model and the listeners of a run.
 pub struct Lab<'a> {
     pub plan: &'a Plan,
@@ -275,12 +284,10 @@ impl<'a> Lab<'a> {
             (here, rest) = rest.split_at(rest.partition_point(|cell| cell.window == index));
             self.bar.set_message(window.clone());
             let read = index.checked_sub(drawn).map(|at| &texts[at]);
+            let both = model.as_deref().zip(read);
             let bench = Bench {
                 window,
-                text: model
-                    .as_deref()
-                    .zip(read)
-                    .map(|(model, text)| Text { model, ids: &text.ids }),
+                text: both.map(|(model, text)| Text { model, ids: &text.ids }),
                 bytes: read.and_then(|text| text.bytes),
                 inputs: self.inputs,
                 stop: self.stop,

@@ -11,7 +11,7 @@ mod samples;
 mod show;
 mod weights;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use reference::paths::{Config, Model, readers};
 use reference::sites::When;
@@ -48,27 +48,25 @@ const COST_OF_F64: u64 = 2;
 
 /// A whole model: rounded at its sites, compared with itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct ModelStudy {
     /// Name of a checkpoint in `datasets/manifest.toml`, or the path of a folder with `config.json` and safetensors.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens in each window of text.
-    #[serde(default)]
     pub tokens: usize,
     /// Allow windows with more tokens than the model's `max_position_embeddings`; the model may not generalise to such lengths. A
     /// length that changes the frequencies of the model's RoPE stays an error.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub beyond_trained: bool,
     /// Phases of the model: `local`, every layer fed what the reference fed it; `cumulative`, running free.
-    #[serde(default)]
     pub phases: Vec<Phase>,
-    #[serde(default, rename = "window", deserialize_with = "written_out")]
+    #[serde(rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
     /// `cuts` of the recipe `reference`, which measures f32 against f64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reference_cuts: Option<u64>,
-    #[serde(default, rename = "recipe", deserialize_with = "recipe::written_out")]
+    #[serde(rename = "recipe", deserialize_with = "recipe::written_out")]
     pub recipes: Vec<Recipe>,
 }
 
@@ -111,10 +109,8 @@ impl ModelStudy {
             return Err(Mistake::at("step", message));
         }
         if recipe.chunk.is_some() && recipe.cuts.is_some() {
-            return Err(Mistake::at(
-                "cuts",
-                "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both",
-            ));
+            let message = "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both";
+            return Err(Mistake::at("cuts", message));
         }
         recipe.noise(0)?;
         for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
@@ -201,13 +197,10 @@ impl Study for ModelStudy {
             true => format!("layers.0.{}", site.name),
             false => site.name.to_string(),
         };
-        let mut names: Vec<String> = Vec::new();
-        for site in readers().iter().flat_map(|path| path.sites()).map(name) {
-            if !names.contains(&site) {
-                names.push(site);
-            }
-        }
-        check_among(at, names.into_iter())
+        let mut seen = HashSet::new();
+        let paths = readers();
+        let names = paths.iter().flat_map(|path| path.sites()).map(name);
+        check_among(at, names.filter(|site| seen.insert(site.clone())))
     }
 
     fn check_measured(&self, rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mistake> {
@@ -248,7 +241,7 @@ impl Study for ModelStudy {
             ready.rounding.check_window(config, self.tokens)?;
             Ok(ready)
         })?;
-        recipes.insert(REFERENCE, ReadyRecipe::of(Rounding::default()));
+        recipes.insert(REFERENCE, ReadyRecipe::default());
         let own = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
         Ok(Box::new(ReadyModel {
             study: self,
@@ -274,6 +267,7 @@ struct ReadyModel<'a> {
     own: Option<Calls>,
 }
 
+#[derive(Default)]
 struct ReadyRecipe<'a> {
     rounding: Rounding,
     bytes: CacheBytes,
@@ -284,16 +278,6 @@ struct ReadyRecipe<'a> {
 }
 
 impl<'a> ReadyRecipe<'a> {
-    fn of(rounding: Rounding) -> Self {
-        Self {
-            rounding,
-            bytes: CacheBytes::default(),
-            step: None,
-            calls: None,
-            against: None,
-        }
-    }
-
     fn new(recipe: &'a Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
         let rounding = recipe.resolve(config, seed)?;
         let find =
@@ -350,32 +334,24 @@ impl ReadyModel<'_> {
             };
             let text = own.as_deref().map_or(text, |model| Text { model, ..text });
             let run_other = |other: &str| {
-                let other = self
-                    .recipes
-                    .get(other)
-                    .ok_or_else(|| none(&format!("recipe '{other}'")))?;
-                let own = other.loaded(bench, &blank)?;
-                let text = own.as_ref().map_or(text, |(model, _)| Text {
-                    model: &**model,
-                    ..text
-                });
+                let known = self.recipes.get(other);
+                let other = known.ok_or_else(|| none(&format!("recipe '{other}'")))?;
+                let (own, _) = other.loaded(bench, &blank)?.unzip();
+                let text = own.as_deref().map_or(text, |model| Text { model, ..text });
                 run_recorded(text, &other.rounding, &[text.ids.len()])
             };
             let other = ready.against.map(run_other).transpose()?;
             let want = other.as_ref().unwrap_or(&want);
             let got = match (&ready.step, ready.calls) {
-                (Some(step), _) => run_step(
-                    text,
-                    bench.inputs.folder.as_deref().ok_or_else(|| none("model"))?,
-                    step,
-                    &ready.rounding,
-                )?,
+                (Some(step), _) => {
+                    let folder = bench.inputs.folder.as_deref().ok_or_else(|| none("model"))?;
+                    run_step(text, folder, step, &ready.rounding)?
+                }
                 (None, Some(calls)) => run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?,
                 (None, None) => return run_candidate(text, &ready.rounding, want, blank).map(with_sizes),
             };
-            Ok(with_sizes(
-                Probe::new(&ready.rounding, want, blank.phase, blank).replay(&got, text.ids),
-            ))
+            let probe = Probe::new(&ready.rounding, want, blank.phase, blank);
+            Ok(with_sizes(probe.replay(&got, text.ids)))
         };
         bench.each(cells, |cell, blank| {
             let targets = text.ids.len() - 1;
@@ -412,22 +388,16 @@ pub fn sites_at(
     config: &dyn Config,
 ) -> Result<Vec<(&'static str, usize)>, String> {
     let places = config.places().into_iter().filter(|(site, _)| usable(site));
-    let places: Vec<_> = places
-        .map(|(site, layer)| (site, Site::new(layer, site.name).to_string()))
-        .collect();
+    let places = places.map(|(site, layer)| (site, Site::new(layer, site.name).to_string()));
+    let places: Vec<_> = places.collect();
     let matching = places.iter().filter(|(_, place)| matches(at, place));
-    let mut found: Vec<_> = matching
-        .map(|(site, _)| (site.name, config.cols_of_token(site)))
-        .collect();
+    let found = matching.map(|(site, _)| (site.name, config.cols_of_token(site)));
+    let mut found: Vec<_> = found.collect();
     found.dedup();
-    if found.is_empty() {
-        return Err(matches_nothing(
-            "site",
-            at,
-            places.iter().map(|(_, place)| place.as_str()),
-        ));
+    match found.is_empty() {
+        true => Err(matches_nothing("site", at, places.iter().map(|(_, place)| &place[..]))),
+        false => Ok(found),
     }
-    Ok(found)
 }
 
 /// True if a tensor passes at a site when the model reads.

@@ -40,16 +40,12 @@ pub fn of(study: &ModelStudy, draws: usize, phases: &[Phase], wanted: &[Wanted])
 }
 
 impl Candidate for Recipe {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn doc(&self) -> Cow<'_, str> {
-        self.documented().into()
-    }
-
-    fn is_noise(&self) -> bool {
-        self.noise
+    fn head(&self) -> (&str, Cow<'_, str>, bool) {
+        let doc = match &self.against {
+            Some(other) => format!("{}; compared with '{other}', not with the reference", self.doc).into(),
+            None => (&self.doc).into(),
+        };
+        (&self.name, doc, self.noise)
     }
 
     fn against(&self) -> Option<&str> {

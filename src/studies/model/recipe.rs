@@ -90,14 +90,6 @@ impl Recipe {
         let drawn = self.cuts.map(|number| Calls::Drawn { seed, number });
         self.chunk.map(Calls::Even).or(drawn)
     }
-
-    /// Its description, and what it is compared with if that is not the reference.
-    pub(super) fn documented(&self) -> String {
-        match &self.against {
-            Some(other) => format!("{}; compared with '{other}', not with the reference", self.doc),
-            None => self.doc.clone(),
-        }
-    }
 }
 
 /// One recipe for each of some layers. Patterns such as `NAME_*` name all of them in gates.
@@ -122,12 +114,8 @@ impl Each {
         let of = |layer: usize| match self {
             Self::Only(_) => (format!("l{layer}"), format!("layer {layer} only"), Ranges::of([layer])),
             Self::But(_) => {
-                let others = all.iter().copied().filter(|other| *other != layer);
-                (
-                    format!("but{layer}"),
-                    format!("without layer {layer}"),
-                    Ranges::of(others),
-                )
+                let others = Ranges::of(all.iter().copied().filter(|other| *other != layer));
+                (format!("but{layer}"), format!("without layer {layer}"), others)
             }
         };
         if matches!(self, Self::But(_)) && all.len() < 2 {
@@ -162,9 +150,8 @@ impl Recipe {
             }
             recipe
         };
-        let layers = each
-            .layers()
-            .map_err(|message| format!("recipe '{}': {message}", self.name))?;
+        let wrong = |message| format!("recipe '{}': {message}", self.name);
+        let layers = each.layers().map_err(wrong)?;
         Ok(layers.into_iter().map(of).collect())
     }
 }

@@ -30,25 +30,22 @@ use ulplab_core::record::Phase;
 
 /// Scores from each source: the best are selected, with and without an error in the scores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct RecallStudy {
     /// The model whose indexer selects: a name in `datasets/manifest.toml`, or the path of a folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens in each window of text.
-    #[serde(default)]
     pub tokens: usize,
     /// Independent draws of each source that is drawn, a window each.
-    #[serde(default)]
     pub draws: usize,
     /// Queries and entries of a draw.
-    #[serde(default)]
     pub shape: [usize; 2],
-    #[serde(default, rename = "window", deserialize_with = "written_out")]
+    #[serde(rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
-    #[serde(default, rename = "source")]
+    #[serde(rename = "source")]
     pub sources: Vec<Source<Scores>>,
-    #[serde(default, rename = "recipe")]
+    #[serde(rename = "recipe")]
     pub recipes: Vec<Recipe>,
 }
 
@@ -112,26 +109,18 @@ impl Recipe {
         }
         Noise::asked(self.noise, self.gain, 0)?;
         match self.score_noise.filter(|size| !(size.is_finite() && *size > 0.0)) {
-            Some(size) => Err(Mistake::at(
-                "score_noise",
-                format!("score_noise = {size} is not a size above 0"),
-            )),
+            Some(size) => {
+                let message = format!("score_noise = {size} is not a size above 0");
+                Err(Mistake::at("score_noise", message))
+            }
             None => Ok(()),
         }
     }
 }
 
 impl Candidate for Recipe {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn doc(&self) -> Cow<'_, str> {
-        (&self.doc).into()
-    }
-
-    fn is_noise(&self) -> bool {
-        self.noise
+    fn head(&self) -> (&str, Cow<'_, str>, bool) {
+        (&self.name, (&self.doc).into(), self.noise)
     }
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
@@ -276,14 +265,8 @@ impl ReadyRecall<'_> {
             let drawn = measure::drawn(self.study, self.seed, bench.window);
             return bench.each(cells, |cell, blank| {
                 let (recipe, rounding, _) = of_recipe(&self.recipes, cell)?;
-                Ok(measure::of_vectors(
-                    &blank,
-                    self.seed,
-                    recipe,
-                    rounding,
-                    self.selection,
-                    &drawn,
-                ))
+                let (seed, selection) = (self.seed, self.selection);
+                Ok(of_vectors(&blank, seed, recipe, rounding, selection, &drawn))
             });
         };
         let want = run_reference(text.model, text.ids)?;

@@ -8,7 +8,6 @@ mod show;
 mod walk;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use reference::paths::Config;
 use schemars::JsonSchema;
@@ -17,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::{Parts, halved_rows};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Body, Lab, ReadyRecipes, Study, of_recipe};
+use super::study::{Bench, Body, ByWindow, ReadyRecipes, Study, of_recipe};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan};
@@ -40,17 +39,15 @@ const COMPARED: [&str; 2] = ["output", "state"];
 
 /// Operations with a state that is carried from step to step, with inputs from each source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct RecurrenceStudy {
     /// Independent draws of each source, a window each.
-    #[serde(default)]
     pub draws: usize,
     /// Heads and steps of a draw.
-    #[serde(default)]
     pub shape: [usize; 2],
-    #[serde(default, rename = "source")]
+    #[serde(rename = "source")]
     pub sources: Vec<Source<Operation>>,
-    #[serde(default, rename = "recipe")]
+    #[serde(rename = "recipe")]
     pub recipes: Vec<Recipe>,
 }
 
@@ -109,16 +106,8 @@ impl Recipe {
 }
 
 impl Candidate for Recipe {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn doc(&self) -> Cow<'_, str> {
-        (&self.doc).into()
-    }
-
-    fn is_noise(&self) -> bool {
-        self.noise
+    fn head(&self) -> (&str, Cow<'_, str>, bool) {
+        (&self.name, (&self.doc).into(), self.noise)
     }
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
@@ -151,12 +140,12 @@ impl Study for RecurrenceStudy {
                 "shape = [{heads}, {steps}]: {steps} steps, expected {CHECKPOINT} doubled twice or more often"
             ));
         }
-        if heads > MOST_HEADS {
-            return wrong(format!(
+        match heads > MOST_HEADS {
+            true => wrong(format!(
                 "shape = [{heads}, {steps}]: {heads} heads, expected at most {MOST_HEADS}"
-            ));
+            )),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn plan(&self) -> Plan {
@@ -208,8 +197,12 @@ impl Study for RecurrenceStudy {
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let methods = null::each(&self.recipes, |recipe| Method::resolve(recipe, &self.sources, seed))?;
-        let study = self;
-        Ok(Box::new(ReadyRecurrence { study, seed, methods }))
+        Ok(Box::new(ByWindow(move |bench: &Bench, cells: &[&Cell]| {
+            let want = walk::exact(self, seed, bench.window)?;
+            bench.each(cells, |cell, blank| {
+                walk::measure(&blank, self, seed, of_recipe(&methods, cell)?, &want)
+            })
+        })))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -221,22 +214,5 @@ impl Study for RecurrenceStudy {
             ..self.clone()
         };
         Ok(Null::new(&body, names))
-    }
-}
-
-struct ReadyRecurrence<'a> {
-    study: &'a RecurrenceStudy,
-    seed: u64,
-    methods: HashMap<&'a str, Method>,
-}
-
-impl ReadyRecipes for ReadyRecurrence<'_> {
-    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| {
-            let want = walk::exact(self.study, self.seed, bench.window)?;
-            bench.each(cells, |cell, blank| {
-                walk::measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
-            })
-        })
     }
 }

@@ -14,11 +14,10 @@ use ulplab_core::random::stream;
 use ulplab_core::record::Record;
 
 /// A recurrence at its checkpoints.
-pub struct Trajectory<T> {
-    points: Vec<Point<T>>,
-}
+type Trajectory<T> = Vec<Point<T>>;
 
-struct Point<T> {
+/// A recurrence at one of them.
+pub struct Point<T> {
     steps: usize,
     /// In the order of [`COMPARED`].
     values: [Vec<T>; 2],
@@ -82,7 +81,7 @@ fn walk<T: Real>(
             values: [recent, state.data.clone()],
         });
     }
-    Ok(Trajectory { points })
+    Ok(points)
 }
 
 /// The last [`CHECKPOINT`] steps of `[steps, …]`.
@@ -99,12 +98,12 @@ fn last_columns<T: Real>(output: &Tensor<T>) -> Vec<T> {
 }
 
 /// The errors at every checkpoint, and how they grow.
-fn compare(blank: &Record, source: &Source<Operation>, want: &Trajectory<f64>, got: &Trajectory<f32>) -> Vec<Record> {
+fn compare(blank: &Record, source: &Source<Operation>, want: &[Point<f64>], got: &[Point<f32>]) -> Vec<Record> {
     let mut all = Vec::new();
     for (part, what) in COMPARED.into_iter().enumerate() {
         let site = format!("{}.{what}", source.name);
         let mut growth = Growth { points: Vec::new() };
-        for (want, got) in want.points.iter().zip(&got.points) {
+        for (want, got) in want.iter().zip(got) {
             let (want, got, steps) = (&want.values[part], &got.values[part], want.steps);
             let pair = Pair::new(want, got);
             let error = RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);

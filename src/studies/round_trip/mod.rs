@@ -6,7 +6,6 @@ mod show;
 pub mod theory;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use reference::paths::Config;
 use schemars::JsonSchema;
@@ -16,7 +15,7 @@ use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Body, Lab, ReadyRecipes, Study, check_among, of_recipe};
+use super::study::{Bench, Body, ByWindow, ReadyRecipes, Study, check_among, of_recipe};
 use crate::backend::rounding::Noise;
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
@@ -31,25 +30,22 @@ pub use measure::{Stored, measure};
 
 /// Numbers from each source: stored in a format and read back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct RoundTripStudy {
     /// The model of sources at its sites: a name in `datasets/manifest.toml`, or the path of a folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens in each window of text.
-    #[serde(default)]
     pub tokens: usize,
     /// Independent draws of each source that is drawn, a window each.
-    #[serde(default)]
     pub draws: usize,
     /// Rows and columns of a draw.
-    #[serde(default)]
     pub shape: [usize; 2],
-    #[serde(default, rename = "window", deserialize_with = "written_out")]
+    #[serde(rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
-    #[serde(default, rename = "source")]
+    #[serde(rename = "source")]
     pub sources: Vec<Source<Numbers>>,
-    #[serde(default, rename = "recipe")]
+    #[serde(rename = "recipe")]
     pub recipes: Vec<Recipe>,
 }
 
@@ -80,16 +76,8 @@ impl Recipe {
 }
 
 impl Candidate for Recipe {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn doc(&self) -> Cow<'_, str> {
-        (&self.doc).into()
-    }
-
-    fn is_noise(&self) -> bool {
-        self.noise
+    fn head(&self) -> (&str, Cow<'_, str>, bool) {
+        (&self.name, (&self.doc).into(), self.noise)
     }
 
     fn against(&self) -> Option<&str> {
@@ -204,6 +192,7 @@ impl Study for RoundTripStudy {
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
+        // With the recipe that each is compared with.
         let stores = null::each(&self.recipes, |recipe| {
             let codec = codec(&recipe.format).map_err(|message| Mistake::at("format", message))?;
             let noise = recipe.noise(seed)?;
@@ -212,8 +201,20 @@ impl Study for RoundTripStudy {
         for recipe in &self.recipes {
             self.check_fit(recipe, &*stores[recipe.name.as_str()].0.codec, config)?;
         }
-        let study = self;
-        Ok(Box::new(ReadyRoundTrip { study, seed, stores }))
+        let sites = self.sources.iter();
+        let sites = sites.filter_map(|source| Some((source.name.as_str(), source.from.site()?)));
+        let sites: Vec<_> = sites.collect();
+        Ok(Box::new(ByWindow(move |bench: &Bench, cells: &[&Cell]| {
+            let samples = match bench.text {
+                Some(text) => recorded(&sites, text)?,
+                None => measure::drawn(self, seed, bench.window),
+            };
+            bench.each(cells, |cell, blank| {
+                let (candidate, against) = of_recipe(&stores, cell)?;
+                let rival = against.and_then(|name| stores.get(name));
+                Ok(measure(&blank, &samples, candidate, rival.map(|(rival, _)| rival)))
+            })
+        })))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -225,32 +226,5 @@ impl Study for RoundTripStudy {
             ..self.clone()
         };
         Ok(Null::new(&body, names))
-    }
-}
-
-struct ReadyRoundTrip<'a> {
-    study: &'a RoundTripStudy,
-    seed: u64,
-    /// With the recipe that each is compared with.
-    stores: HashMap<&'a str, (Stored, Option<&'a str>)>,
-}
-
-impl ReadyRecipes for ReadyRoundTrip<'_> {
-    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| {
-            let samples = match bench.text {
-                Some(text) => {
-                    let sites = self.study.sources.iter();
-                    let sites = sites.filter_map(|source| Some((source.name.as_str(), source.from.site()?)));
-                    recorded(&sites.collect::<Vec<_>>(), text)?
-                }
-                None => measure::drawn(self.study, self.seed, bench.window),
-            };
-            bench.each(cells, |cell, blank| {
-                let (candidate, against) = of_recipe(&self.stores, cell)?;
-                let rival = against.and_then(|name| self.stores.get(name));
-                Ok(measure(&blank, &samples, candidate, rival.map(|(rival, _)| rival)))
-            })
-        })
     }
 }

@@ -5,7 +5,7 @@ use reference::paths::swap_ffn::{State, decode};
 use super::candidate::Candidate;
 use super::exact::Checkpoint;
 use super::sizes::Inputs;
-use super::{FIRST, Method, Trajectory, at};
+use super::{Compared, FIRST, Method, Trajectory, at};
 use crate::studies::measure::{self, records};
 use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
@@ -22,7 +22,7 @@ pub(super) fn measure(
     let mut candidate = Candidate::new(inputs, method)?;
     let mut state = inputs.state()?;
     let mut same = vec![true; state.map.len()];
-    let mut since = SinceCheckpoint::new(method);
+    let mut since = Compared::new(method.margin);
     let mut all = Vec::new();
     for (token, known) in want.tokens.iter().enumerate() {
         let (delta, decisions) = candidate.token(&inputs.token(token), &mut state, known.decisions.len())?;
@@ -42,34 +42,16 @@ pub(super) fn measure(
         since.got.extend(delta);
         since.want.extend(&known.delta);
         if let Some(checkpoint) = &known.checkpoint {
-            let since = std::mem::replace(&mut since, SinceCheckpoint::new(method));
+            let since = std::mem::replace(&mut since, Compared::new(method.margin));
             let place = |what| at(blank, source, what, token + 1);
             all.extend(records(&place("decisions"), &since.decisions, &[]));
             all.extend(records(&place("lanes"), &history(checkpoint, &state, &same), &[]));
             let ram = Pair::new(&checkpoint.ram, &state.ram.data);
             all.extend(records(&place("ram"), &ram, &state.ram.shape));
-            let delta = Pair::new(&since.want, &since.got);
-            all.extend(records(&place("delta"), &delta, &[since.want.len()]));
+            all.extend(since.numbers(&place("delta")));
         }
     }
     Ok(all)
-}
-
-/// Decisions and deltas since the last checkpoint.
-struct SinceCheckpoint {
-    decisions: Decisions,
-    want: Vec<f64>,
-    got: Vec<f32>,
-}
-
-impl SinceCheckpoint {
-    fn new(method: &Method) -> Self {
-        Self {
-            decisions: Decisions::new(method.margin),
-            want: Vec::new(),
-            got: Vec::new(),
-        }
-    }
 }
 
 fn history(want: &Checkpoint, got: &State<f32>, same: &[bool]) -> History {

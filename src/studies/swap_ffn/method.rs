@@ -142,11 +142,8 @@ impl<'a> ForcedDecisions<'a> {
     /// The candidate's own decisions, row by row.
     pub fn own(&self) -> Vec<GateAndBank> {
         let [gates, banks] = &self.own;
-        gates
-            .iter()
-            .zip(banks)
-            .map(|(&gate, &bank)| (gate == 1, bank as u8))
-            .collect()
+        let both = gates.iter().zip(banks);
+        both.map(|(&gate, &bank)| (gate == 1, bank as u8)).collect()
     }
 }
 

@@ -30,7 +30,7 @@ use crate::run::plan::{Cell, Plan};
 use crate::run::{Manifest, RecipeInfo};
 use crate::studies::kernel_files;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::metrics::Decided;
+use ulplab_core::metrics::{self, Decided};
 use ulplab_core::record::{Phase, Record};
 
 use exact::ExactEvent;
@@ -51,20 +51,17 @@ const MOST_TOKENS: usize = 4096;
 
 /// Models that exchange vectors with banks by discrete decisions, with weights and tokens from each source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct SwapFfnStudy {
     /// Phases of a model: `local`, every event from the reference's state; `cumulative`, running free.
-    #[serde(default)]
     pub phases: Vec<Phase>,
     /// Independent draws of each source, a window each.
-    #[serde(default)]
     pub draws: usize,
     /// Sequences and tokens of a draw.
-    #[serde(default)]
     pub shape: [usize; 2],
-    #[serde(default, rename = "source")]
+    #[serde(rename = "source")]
     pub sources: Vec<Source<Weights>>,
-    #[serde(default, rename = "recipe")]
+    #[serde(rename = "recipe")]
     pub recipes: Vec<Recipe>,
 }
 
@@ -154,24 +151,18 @@ pub enum DecidesOn {
 
 impl Recipe {
     fn check(&self) -> Result<(), Mistake> {
-        let wrong = |key: &str, message: &str| Err(Mistake::at(key, message));
-        if self.kernels.is_empty() && self.format.is_some() {
-            return wrong(
-                "format",
-                "'format' is that of the operands of 'kernels', and there are none",
-            );
-        }
-        if !self.kernels.is_empty() && !self.rounds.is_empty() {
-            return wrong("round", "'kernels' compute all of it, so nothing else is rounded");
-        }
-        if !self.kernels.is_empty() && self.router.is_some() {
-            return wrong("router", "'kernels' compute all of it, and read the router as they do");
-        }
-        Ok(())
+        let (key, message) = match self.kernels.is_empty() {
+            true if self.format.is_some() => {
+                let message = "'format' is that of the operands of 'kernels', and there are none";
+                ("format", message)
+            }
+            false if !self.rounds.is_empty() => ("round", "'kernels' compute all of it, so nothing else is rounded"),
+            false if self.router.is_some() => ("router", "'kernels' compute all of it, and read the router as they do"),
+            _ => return Ok(()),
+        };
+        Err(Mistake::at(key, message))
     }
-}
 
-impl Recipe {
     /// The recipe as right code computes it on a CPU.
     fn right(&self, _: Phase) -> Result<(Self, bool), String> {
         match self.kernels.is_empty() {
@@ -184,16 +175,8 @@ impl Recipe {
 }
 
 impl Candidate for Recipe {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn doc(&self) -> Cow<'_, str> {
-        (&self.doc).into()
-    }
-
-    fn is_noise(&self) -> bool {
-        self.noise
+    fn head(&self) -> (&str, Cow<'_, str>, bool) {
+        (&self.name, (&self.doc).into(), self.noise)
     }
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
@@ -370,6 +353,29 @@ fn decided<T: Real>(decisions: &Decisions<T>) -> impl Iterator<Item = Decided> {
         bank: decisions.bank[row],
         margins: [decisions.gate_margin(row), decisions.bank_margin(row)],
     })
+}
+
+/// Decisions that were compared, and numbers that came of them.
+struct Compared {
+    decisions: metrics::Decisions,
+    want: Vec<f64>,
+    got: Vec<f32>,
+}
+
+impl Compared {
+    fn new(margin: f64) -> Self {
+        Self {
+            decisions: metrics::Decisions::new(margin),
+            want: Vec::new(),
+            got: Vec::new(),
+        }
+    }
+
+    /// Records of the numbers.
+    fn numbers(&self, place: &Record) -> Vec<Record> {
+        let pair = metrics::Pair::new(&self.want, &self.got);
+        super::measure::records(place, &pair, &[self.want.len()]).collect()
+    }
 }
 
 /// A record's place at a checkpoint.

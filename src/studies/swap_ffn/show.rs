@@ -4,14 +4,12 @@ use super::{Recipe, SwapFfnStudy};
 use crate::report::chart::Axis;
 use crate::report::figures::{Curves, Figure, Section};
 use crate::report::index::{Index, Quantity};
-use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Group;
-use crate::report::{Show, Summarized};
+use crate::report::{Show, Summarized, number};
 use crate::studies::sources;
 use ulplab_core::metrics::{self, Metric};
-use ulplab_core::record::Phase;
-use ulplab_core::record::Phase::{Cumulative, Local};
+use ulplab_core::record::Phase::{self, Cumulative, Local};
 
 /// A measurement at checkpoints: the site behind the source, the metric, and what its values are.
 type Measured = (Phase, &'static str, &'static Metric, &'static str);
@@ -130,8 +128,8 @@ impl Show for SwapFfnStudy {
         // Sources side by side.
         let charts = |all: &[(&str, Measured)]| -> Vec<Figure> {
             let each = all.iter().flat_map(|chart| names().map(move |source| (chart, source)));
-            each.flat_map(|((title, measured), source)| curves(self, run, source, title, *measured))
-                .collect()
+            let charts = each.flat_map(|((title, measured), source)| curves(self, run, source, title, *measured));
+            charts.collect()
         };
         vec![
             Section {
@@ -217,8 +215,7 @@ fn first(run: &Summarized, source: &str) -> Vec<Figure> {
     };
     curves.figures(run, |candidate| {
         let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
-        layers
-            .filter_map(|(event, summary)| Some(((*event)?, summary.mean)))
-            .collect()
+        let points = layers.filter_map(|(event, summary)| Some(((*event)?, summary.mean)));
+        points.collect()
     })
 }

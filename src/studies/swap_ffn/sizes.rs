@@ -87,12 +87,7 @@ impl Sizes {
         if self.n_events == 0 {
             return Err("n_events is 0, expected decisions to compare".into());
         }
-        let Self {
-            d_model,
-            d_ff,
-            core_count,
-            ..
-        } = *self;
+        let (d_model, d_ff, core_count) = (self.d_model, self.d_ff, self.core_count);
         let tensors: [(&str, &[usize]); 6] = [
             ("d_ff × d_model", &[d_ff, d_model]),
             ("core_count × 4 × d_model", &[core_count, BANKS, d_model]),

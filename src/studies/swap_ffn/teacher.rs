@@ -3,9 +3,9 @@
 use super::candidate::{Candidate, GateAndBank};
 use super::exact::Checkpoint;
 use super::sizes::Inputs;
-use super::{ExactEvent, Method, Trajectory, at, decided};
+use super::{Compared, ExactEvent, Method, Trajectory, at, decided};
 use crate::studies::measure::records;
-use ulplab_core::metrics::{Decided, Decisions, Pair};
+use ulplab_core::metrics::{Decided, Decisions};
 use ulplab_core::record::Record;
 
 /// At every checkpoint, over the token's events: what the candidate decides, what it would decide next on the x it made, and
@@ -21,31 +21,18 @@ pub(super) fn measure(
     let mut all = Vec::new();
     for (token, known) in want.tokens.iter().enumerate() {
         let Some(checkpoint) = &known.checkpoint else { continue };
-        let found = walk(&mut candidate, method.margin, checkpoint)?;
-        let pair = Pair::new(&found.want, &found.got);
+        let (found, next) = walk(&mut candidate, method.margin, checkpoint)?;
         let place = |what| at(blank, source, what, token + 1);
         all.extend(records(&place("decisions"), &found.decisions, &[]));
-        all.extend(records(&place("next"), &found.next, &[]));
-        all.extend(records(&place("x"), &pair, &[found.want.len()]));
+        all.extend(records(&place("next"), &next, &[]));
+        all.extend(found.numbers(&place("x")));
     }
     Ok(all)
 }
 
-/// The events of a token.
-struct TokenEvents {
-    decisions: Decisions,
-    next: Decisions,
-    want: Vec<f64>,
-    got: Vec<f32>,
-}
-
-fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<TokenEvents, String> {
-    let mut found = TokenEvents {
-        decisions: Decisions::new(margin),
-        next: Decisions::new(margin),
-        want: Vec::new(),
-        got: Vec::new(),
-    };
+/// The events of a token, and the decisions of the events behind them.
+fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<(Compared, Decisions), String> {
+    let (mut found, mut following) = (Compared::new(margin), Decisions::new(margin));
     for (event, known) in checkpoint.events.iter().enumerate() {
         let (mut x, mut after) = (known.x.clone(), known.state.clone());
         let own = candidate.event(&mut x, &mut after, event, &known.decisions)?;
@@ -57,10 +44,10 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
         }
         if let Some(next) = checkpoint.events.get(event + 1) {
             let own = candidate.decide(&x, &after, event + 1, &next.decisions)?;
-            compare(&mut found.next, next, &own, Some(&followed));
+            compare(&mut following, next, &own, Some(&followed));
         }
     }
-    Ok(found)
+    Ok((found, following))
 }
 
 /// Adds the decisions of those rows, or of all; which of all agree.
