@@ -1,12 +1,11 @@
 //! Columns and tables of studies with sources: a number for each recipe and source.
 
-use crate::report::Summarized;
 use crate::report::chart::{Mark, Point};
 use crate::report::figures::{Figure, wide};
 use crate::report::index::{Index, Quantity};
-use crate::report::number;
 use crate::report::recipes::{Candidate, Gate};
 use crate::report::table::{Row, Table};
+use crate::report::{Summarized, number};
 use crate::run::summary::Summary;
 use ulplab_core::metrics::Metric;
 use ulplab_core::record::Phase::Local;
@@ -62,10 +61,9 @@ pub fn by_source<'a>(
     metric: &Metric,
 ) -> Figure {
     let row = |(recipe, note): (&str, String)| {
-        let cell = |source: &&str| {
-            let found = summary(run.index, recipe, &site(source), metric)
-                .map(|s| number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high));
-            found.unwrap_or_else(|| "—".into())
+        let cell = |source: &&str| match summary(run.index, recipe, &site(source), metric) {
+            Some(s) => number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high),
+            None => "—".into(),
         };
         Row {
             name: recipe.into(),

@@ -5,10 +5,9 @@ use crate::experiment::Reading;
 use crate::report::chart::Scatter;
 use crate::report::figures::{Figure, HALF, Section, figure, fold};
 use crate::report::index::Index;
-use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Group;
-use crate::report::{Show, Summarized};
+use crate::report::{Show, Summarized, number};
 use crate::studies::show::{cell, point, value};
 use crate::studies::sources;
 use ulplab_core::metrics::{Metric, RECALL, RECALL_MASS, RECALL_THEORY, SCORE_ERROR};
@@ -103,10 +102,8 @@ fn lost(run: &Summarized, source: &str) -> Vec<Figure> {
         let detail = format!("score error {}, recall {got}, in theory {want}", number::error(error));
         point(candidate, error, 1.0 - recall, detail)
     });
-    let mut guide: Vec<[f64; 2]> = measured()
-        .map(|(_, error, _, theory)| [error, 1.0 - theory])
-        .filter(|[error, lost]| *error > 0.0 && *lost > 0.0)
-        .collect();
+    let guide = measured().map(|(_, error, _, theory)| [error, 1.0 - theory]);
+    let mut guide: Vec<[f64; 2]> = guide.filter(|[error, lost]| *error > 0.0 && *lost > 0.0).collect();
     guide.sort_by(|a, b| a[0].total_cmp(&b[0]));
     fold(points.collect(), source, |title, points| {
         let scatter = Scatter {

@@ -50,9 +50,8 @@ impl Show for RecurrenceStudy {
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let sources = || self.sources.iter().map(|source| source.name.as_str());
         let charts = |what: &'static str| {
-            sources()
-                .flat_map(move |source| against_steps(self, run, source, what))
-                .collect()
+            let charts = sources().flat_map(|source| against_steps(self, run, source, what));
+            charts.collect()
         };
         vec![
             Section {

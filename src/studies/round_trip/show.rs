@@ -1,14 +1,13 @@
 //! Reports on round trips: error against bits, and the dependence on the numbers.
 
-use super::RoundTripStudy;
-use crate::experiment::Reading;
+use super::{Numbers, RoundTripStudy};
+use crate::experiment::{Reading, Source};
 use crate::report::chart::{Dot, DotRow, Dots, Mark, Scatter};
 use crate::report::figures::{Figure, HALF, Section, figure, fold, of_group, wide};
 use crate::report::index::Index;
-use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::Group;
-use crate::report::{Show, Summarized};
+use crate::report::{Show, Summarized, number};
 use crate::studies::show::{by_source, cell, point, value};
 use crate::studies::sources;
 use ulplab_core::metrics::{COSINE, Metric, RELATIVE_L2, SQNR, SQNR_GAIN, SQNR_THEORY, STORED_BITS};
@@ -32,25 +31,20 @@ impl Show for RoundTripStudy {
         let sqnr = names.enumerate().map(|(at, name)| {
             let doc = "Signal-to-quantization-noise ratio in dB, with a 95 % bootstrap interval of the mean over draws or \
                        windows of text; of sites of a model the mean over their layers.";
-            Column::new(
-                ["SQNR", name],
-                doc,
-                20u8.saturating_sub(at as u8),
-                cell(name, &SQNR, true),
-            )
+            let weight = 20u8.saturating_sub(at as u8);
+            Column::new(["SQNR", name], doc, weight, cell(name, &SQNR, true))
         });
         let bits = "Bits an element takes in storage, its share of the scales included.";
         let theory = "SQNR in theory, dB: 6.02 M + 14.14 for floats with M mantissa bits, a twelfth of the squared step for \
                       integers on the first source.";
         let cosine = "Cosine on the first source between the numbers and their decoded values.";
-        [
+        let mut all = vec![
             Column::new(["bits", "stored"], bits, 40, cell(first, &STORED_BITS, false)),
             Column::new(["SQNR", "theory"], theory, 30, cell(first, &SQNR_THEORY, false)),
-        ]
-        .into_iter()
-        .chain(sqnr)
-        .chain([Column::new(["cosine", first], cosine, 2, cell(first, &COSINE, false))])
-        .collect()
+        ];
+        all.extend(sqnr);
+        all.push(Column::new(["cosine", first], cosine, 2, cell(first, &COSINE, false)));
+        all
     }
 
     /// Charts of a round trip.
@@ -100,11 +94,8 @@ fn bits(run: &Summarized, source: &str) -> Vec<Figure> {
     let points = of_group(run, Group::Plain).filter_map(|candidate| {
         let value = |metric: &Metric| value(run.index, candidate.name, source, metric);
         let (bits, error) = (value(&STORED_BITS)?, value(&RELATIVE_L2)?);
-        let detail = format!(
-            "{} bits, SQNR {} dB",
-            number::error(bits),
-            number::decibels(value(&SQNR)?)
-        );
+        let (stored, sqnr) = (number::error(bits), number::decibels(value(&SQNR)?));
+        let detail = format!("{stored} bits, SQNR {sqnr} dB");
         Some(point(candidate, bits, error, detail))
     });
     fold(points.collect(), source, |title, points| {
@@ -122,20 +113,17 @@ fn bits(run: &Summarized, source: &str) -> Vec<Figure> {
 }
 
 fn spread(study: &RoundTripStudy, run: &Summarized) -> Figure {
-    let sources = &study.sources;
     let rows = of_group(run, Group::Plain).map(|candidate| {
-        let mut dots: Vec<Dot> = sources
-            .iter()
-            .filter_map(|source| {
-                let error = value(run.index, candidate.name, &source.name, &RELATIVE_L2)?;
-                let site = source.from.is_site();
-                Some(Dot {
-                    value: error,
-                    mark: if site { Mark::Hollow } else { Mark::Filled },
-                    detail: format!("{} on {}: {}", candidate.name, source.name, number::error(error)),
-                })
+        let dot = |source: &Source<Numbers>| {
+            let error = value(run.index, candidate.name, &source.name, &RELATIVE_L2)?;
+            let site = source.from.is_site();
+            Some(Dot {
+                value: error,
+                mark: if site { Mark::Hollow } else { Mark::Filled },
+                detail: format!("{} on {}: {}", candidate.name, source.name, number::error(error)),
             })
-            .collect();
+        };
+        let mut dots: Vec<Dot> = study.sources.iter().filter_map(dot).collect();
         dots.sort_by(|a, b| a.value.total_cmp(&b.value));
         DotRow {
             name: candidate.name.into(),

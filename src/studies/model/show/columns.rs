@@ -11,8 +11,7 @@ use ulplab_core::metrics::{
     COSINE, DELTA_NATS, DELTA_NATS_PER_BYTE, GAIN, KL, Metric, NONFINITE, PERPLEXITY, RECALL, RELATIVE_L2, TOP1,
     WEIGHT_BITS, WEIGHT_MEGABYTES,
 };
-use ulplab_core::record::Phase;
-use ulplab_core::record::Phase::{Cumulative, Local};
+use ulplab_core::record::Phase::{self, Cumulative, Local};
 
 /// The stream that leaves a layer. A site that the path has not, here and in the next, has no name, and nothing was measured
 /// there.
@@ -40,8 +39,14 @@ pub fn gain(index: &Index, phase: Phase) -> Quantity<'static> {
     Quantity::new(phase, stream(index), GAIN.name)
 }
 
-pub fn kl(index: &Index) -> Quantity<'static> {
+fn kl(index: &Index) -> Quantity<'static> {
     Quantity::new(Cumulative, output(index), KL.name)
+}
+
+/// Both final errors, with their titles.
+pub fn finals(index: &Index) -> [(&'static str, Quantity<'static>); 2] {
+    let streams = "Residual streams after the last layer";
+    [(streams, cumulative_error(index)), ("Logits", kl(index))]
 }
 
 /// The sites whose tensors are cached and compared.
@@ -55,9 +60,8 @@ pub fn stored(index: &Index) -> Vec<&'static str> {
 fn recall(index: &Index, phase: Phase) -> impl Iterator<Item = Quantity<'static>> {
     let sites = index.path.map_or(&[][..], Path::sites).iter();
     let selects = |site: &&SiteInfo| matches!(site.decision(), Some(Decision::TopK { .. }));
-    sites
-        .filter(selects)
-        .map(move |site| Quantity::new(phase, site.name, RECALL.name))
+    let names = sites.filter(selects).map(|site| site.name);
+    names.map(move |site| Quantity::new(phase, site, RECALL.name))
 }
 
 /// Selections from caches, first where they matter, else where they were measured.
@@ -111,10 +115,8 @@ pub fn columns() -> Vec<Column> {
               exact count as bf16. Caches that stop growing, as sliding windows do, are not counted.",
             1,
             |_, candidate| {
-                candidate
-                    .bytes_per_token
-                    .filter(|bytes| *bytes > 0.0)
-                    .map(number::tenths)
+                let bytes = candidate.bytes_per_token.filter(|bytes| *bytes > 0.0);
+                bytes.map(number::tenths)
             },
         ),
         Column::new(
@@ -230,11 +232,8 @@ pub fn columns() -> Vec<Column> {
                 };
                 let recalls = [Cumulative, Local].map(of);
                 let recalls = recalls.iter().find(|values| !values.is_empty())?;
-                Some(format!(
-                    "{}/{}",
-                    number::share(index::min(recalls)?),
-                    number::share(index::mean(recalls)?)
-                ))
+                let [min, mean] = [index::min(recalls)?, index::mean(recalls)?].map(number::share);
+                Some(format!("{min}/{mean}"))
             },
         ),
         Column::new(

@@ -1,12 +1,11 @@
 //! Recipes next to the one they come from: noise controls and narrowed recipes.
 
-use super::columns::{cumulative_error, kl};
-use crate::report::Summarized;
+use super::columns::{cumulative_error, finals};
 use crate::report::chart::{Dot, DotRow, Dots, GREY, Lines, Mark, SLOTS, Series};
 use crate::report::figures::{Figure, HALF, Size, THIRD, figure, final_value, of_group, series, unit};
 use crate::report::index::Quantity;
-use crate::report::number;
 use crate::report::recipes::{Candidate, Group};
+use crate::report::{Summarized, number};
 
 /// A recipe and those made from it; the latter may have no whole recipe.
 struct Family<'a> {
@@ -17,11 +16,10 @@ struct Family<'a> {
 /// Families of the members of a group, in the order of their whole recipes, orphans last.
 fn families<'a>(run: &'a Summarized, group: Group) -> Vec<Family<'a>> {
     let wholes = run.candidates.iter().map(Some).chain([None]);
-    let family = |whole: Option<&'a Candidate<'a>>| Family {
-        whole,
-        members: of_group(run, group)
-            .filter(|member| member.origin == whole.map(|whole| whole.name))
-            .collect(),
+    let family = |whole: Option<&'a Candidate<'a>>| {
+        let own = |member: &&Candidate| member.origin == whole.map(|whole| whole.name);
+        let members = of_group(run, group).filter(own).collect();
+        Family { whole, members }
     };
     wholes.map(family).filter(|family| !family.members.is_empty()).collect()
 }
@@ -34,23 +32,19 @@ pub fn noise(run: &Summarized) -> Vec<Figure> {
         let (first, slot) = first(family)?;
         let marked = family.whole.map(|whole| (whole, Mark::Filled)).into_iter();
         let marked = marked.chain(family.members.iter().map(|member| (*member, Mark::Hollow)));
+        let dots = marked.filter_map(|(candidate, mark)| dot(run, candidate, quantity, mark));
+        let noise = family.members.first().and_then(|noise| value(noise));
         Some(DotRow {
             name: first.name.into(),
             slot,
             head: false,
-            dots: marked
-                .filter_map(|(candidate, mark)| dot(run, candidate, quantity, mark))
-                .collect(),
-            note: ratio(
-                family.whole.and_then(value),
-                family.members.first().and_then(|noise| value(noise)),
-            ),
+            dots: dots.collect(),
+            note: ratio(family.whole.and_then(value), noise),
         })
     };
     let rows = |quantity| families.iter().filter_map(|family| row(family, quantity)).collect();
-    let panels = families
-        .iter()
-        .filter_map(|family| panel(run, family, |_| Some("noise".into()), false));
+    let panel = |family: &Family| panel(run, family, |_| Some("noise".into()), false);
+    let panels = families.iter().filter_map(panel);
     dots(run, rows).into_iter().chain(panels).collect()
 }
 
@@ -60,9 +54,7 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     let block = |family: &Family, quantity: Quantity| -> Vec<DotRow> {
         let value = |candidate: &Candidate| final_value(run, candidate.name, quantity);
         let whole = family.whole.and_then(value);
-        let Some((_, slot)) = first(family) else {
-            return Vec::new();
-        };
+        let slot = first(family).map_or(0, |(_, slot)| slot);
         let row = |candidate: &Candidate, mark, note| DotRow {
             name: candidate.name.into(),
             slot,
@@ -70,16 +62,10 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
             dots: dot(run, candidate, quantity, mark).into_iter().collect(),
             note,
         };
-        let members = family
-            .members
-            .iter()
-            .map(|member| row(member, Mark::Hollow, ratio(value(member), whole)));
-        let mut rows: Vec<DotRow> = family
-            .whole
-            .map(|whole| row(whole, Mark::Filled, String::new()))
-            .into_iter()
-            .chain(members)
-            .collect();
+        let members = family.members.iter();
+        let members = members.map(|member| row(member, Mark::Hollow, ratio(value(member), whole)));
+        let first = family.whole.map(|whole| row(whole, Mark::Filled, String::new()));
+        let mut rows: Vec<DotRow> = first.into_iter().chain(members).collect();
         rows.retain(|row| !row.dots.is_empty());
         rows.iter_mut().take(1).for_each(|row| row.head = true);
         rows
@@ -88,10 +74,8 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     let panels = families.iter().filter_map(|family| {
         // `v4_nvfp4_key` below `v4_nvfp4` reads `key`.
         let part = |member: &Candidate| {
-            member
-                .name
-                .strip_prefix(family.whole?.name)
-                .map(|part| part.trim_start_matches(['_', '-', '.', ' ']).to_owned())
+            let part = member.name.strip_prefix(family.whole?.name)?;
+            Some(part.trim_start_matches(['_', '-', '.', ' ']).to_owned())
         };
         panel(run, family, part, true)
     });
@@ -106,11 +90,7 @@ fn first<'a>(family: &Family<'a>) -> Option<(&'a Candidate<'a>, usize)> {
 
 /// Both final errors of the same rows.
 fn dots(run: &Summarized, rows: impl Fn(Quantity<'static>) -> Vec<DotRow>) -> [Figure; 2] {
-    [
-        ("Residual streams after the last layer", cumulative_error(run.index)),
-        ("Logits", kl(run.index)),
-    ]
-    .map(|(title, quantity)| {
+    finals(run.index).map(|(title, quantity)| {
         let dots = Dots {
             title: title.into(),
             unit: unit(quantity),
@@ -153,10 +133,9 @@ fn panel(
     let whole = family.whole.and_then(|whole| series(run, whole, error));
     let whole = whole.map(|whole| Series { dashed: false, ..whole });
     let member = |(at, member): (usize, &&Candidate)| {
+        let named = name(member).filter(|name| !name.is_empty());
         Some(Series {
-            name: name(member)
-                .filter(|name| !name.is_empty())
-                .unwrap_or_else(|| member.name.into()),
+            name: named.unwrap_or_else(|| member.name.into()),
             slot: match colours {
                 // The whole recipe has a colour too.
                 true if at + 1 < SLOTS => (slot + 1 + at) % SLOTS,

@@ -5,19 +5,17 @@ mod families;
 
 use super::{ModelStudy, Recipe};
 use crate::experiment::Reading;
-use crate::report::Show;
-use crate::report::Summarized;
 use crate::report::chart::{Heat, HeatRow, Point, Scatter};
 use crate::report::figures::{
     Figure, HALF, Section, by_layer, captions, figure, final_value, fold, gates, of_group, own_error, plain_lines,
     unit, wide,
 };
 use crate::report::index::{Index, Quantity};
-use crate::report::number;
 use crate::report::overview::Column;
 use crate::report::recipes::{Candidate, Gate, Group};
+use crate::report::{Show, Summarized, number};
 use crate::studies::show;
-use columns::{cumulative_error, gain, kl, local_error, measured_recall, stored};
+use columns::{cumulative_error, gain, local_error, measured_recall, stored};
 use ulplab_core::metrics::RELATIVE_L2;
 use ulplab_core::record::Phase::{Cumulative, Local};
 
@@ -34,6 +32,7 @@ impl Show for ModelStudy {
     }
 
     fn sections(&self, run: &Summarized) -> Vec<Section> {
+        let lines = |site| plain_lines(run, site, Quantity::new(Local, site, RELATIVE_L2.name), true, &[]);
         vec![
             Section {
                 id: "front",
@@ -41,13 +40,7 @@ impl Show for ModelStudy {
                 intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
                         better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
                         marks pass all gates that bind them, crosses fail a gate, hollow marks are not judged or not bound by any gate.",
-                figures: [
-                    ("Residual streams after the last layer", cumulative_error(run.index)),
-                    ("Logits", kl(run.index)),
-                ]
-                .into_iter()
-                .flat_map(|(title, quantity)| front(run, title, quantity))
-                .collect(),
+                figures: front(run),
             },
             Section {
                 id: "layers",
@@ -71,10 +64,7 @@ impl Show for ModelStudy {
                 title: "Stored vectors",
                 intro: "What the format does to the KV vectors themselves, read back from the cache, before any layer \
                         uses them.",
-                figures: stored(run.index)
-                    .into_iter()
-                    .flat_map(|site| plain_lines(run, site, Quantity::new(Local, site, RELATIVE_L2.name), true, &[]))
-                    .collect(),
+                figures: stored(run.index).into_iter().flat_map(lines).collect(),
             },
             Section {
                 id: "selection",
@@ -150,7 +140,14 @@ fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
     formats(narrow).iter().all(|format| wide.contains(format))
 }
 
-fn front(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
+fn front(run: &Summarized) -> Vec<Figure> {
+    let finals = columns::finals(run.index).into_iter();
+    finals
+        .flat_map(|(title, quantity)| against_bytes(run, title, quantity))
+        .collect()
+}
+
+fn against_bytes(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
     let point = |candidate: &Candidate| {
         let (cost, error) = (candidate.bytes_per_vector?, final_value(run, candidate.name, quantity)?);
         let verdict = match candidate.gate {
@@ -169,11 +166,8 @@ fn front(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
         let names: Vec<&str> = points.iter().map(|point| point.name.as_str()).collect();
         let gate = gates::line(run, quantity, &names);
         let drawable = |point: &&Point| point.error.is_finite() && point.error > 0.0;
-        let missing = points
-            .iter()
-            .filter(|point| !drawable(point))
-            .map(|point| point.name.clone());
-        let missing: Vec<String> = missing.collect();
+        let missing = points.iter().filter(|point| !drawable(point));
+        let missing: Vec<&str> = missing.map(|point| point.name.as_str()).collect();
         let mut caption = captions(gate.as_ref(), own_error(run, quantity));
         if !missing.is_empty() {
             caption += &format!(" Not drawn (0, NaN or infinite): {}.", missing.join(", "));
@@ -195,21 +189,16 @@ fn error_by_layer(run: &Summarized) -> Vec<Figure> {
     let both @ [local, cumulative] = [local_error(run.index), cumulative_error(run.index)];
     let names: Vec<&str> = of_group(run, Group::Plain).map(|candidate| candidate.name).collect();
     let gates = both.iter().filter_map(|quantity| gates::line(run, *quantity, &names));
-    let values = names
-        .iter()
-        .flat_map(|name| both.map(|quantity| run.index.means(name, quantity)));
+    let of = |name: &&str| both.map(|quantity| run.index.means(name, quantity));
+    let values = names.iter().flat_map(of);
     let range: Vec<f64> = values.flatten().chain(gates.map(|gate| gate.bound.value)).collect();
     let local = plain_lines(run, "Local: each layer by itself", local, true, &range);
     let cumulative = plain_lines(run, "Cumulative: running free", cumulative, true, &range);
     // Side by side: the same recipes at the left and at the right.
+    let pairs = local.len().max(cumulative.len());
     let (mut local, mut cumulative) = (local.into_iter(), cumulative.into_iter());
-    let mut figures = Vec::new();
-    loop {
-        match (local.next(), cumulative.next()) {
-            (None, None) => return figures,
-            (left, right) => figures.extend(left.into_iter().chain(right)),
-        }
-    }
+    let pairs = (0..pairs).flat_map(|_| [local.next(), cumulative.next()]);
+    pairs.flatten().collect()
 }
 
 /// Error of every recipe in every layer, fed the reference's input and running free.
@@ -219,9 +208,8 @@ fn heat(run: &Summarized) -> Vec<Figure> {
         ("Cumulative: running free", cumulative_error(run.index)),
     ];
     let recipes: Vec<&Candidate> = run.candidates.iter().filter(|c| c.group != Group::Reference).collect();
-    let range = recipes
-        .iter()
-        .flat_map(|c| maps.map(|(_, quantity)| by_layer(run, c, quantity)));
+    let values = |c: &&Candidate| maps.map(|(_, quantity)| by_layer(run, c, quantity));
+    let range = recipes.iter().flat_map(values);
     let range: Vec<f64> = range.flatten().map(|(_, value)| value).collect();
     let map = |(title, quantity): (&str, Quantity)| {
         let row = |candidate: &&Candidate| HeatRow {
@@ -245,11 +233,9 @@ fn selection(run: &Summarized) -> Vec<Figure> {
     let recall = measured_recall(run.index);
     let gain = [Cumulative, Local].map(|phase| gain(run.index, phase));
     let gain = gain.into_iter().find(|quantity| run.index.has(*quantity));
-    let recall = recall
-        .into_iter()
-        .flat_map(|quantity| plain_lines(run, "Recall of the indexer", quantity, false, &[1.0]));
-    let gain = gain
-        .into_iter()
-        .flat_map(|quantity| plain_lines(run, "Gain of a layer", quantity, true, &[1.0]));
+    let lines = |title, quantity, log| plain_lines(run, title, quantity, log, &[1.0]);
+    let recall = recall.into_iter();
+    let recall = recall.flat_map(|of| lines("Recall of the indexer", of, false));
+    let gain = gain.into_iter().flat_map(|of| lines("Gain of a layer", of, true));
     recall.chain(gain).collect()
 }
