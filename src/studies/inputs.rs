@@ -1,5 +1,6 @@
 //! The model and the texts that an experiment reads.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use reference::paths::{Config, Model};
@@ -116,9 +117,7 @@ impl Inputs {
 /// # Errors
 /// If a file is not as the manifest of the data sets has it.
 pub fn verified(reading: Reading, datasets: &Datasets) -> Result<Vec<(String, String)>> {
-    let mut texts: Vec<&str> = reading.windows.iter().map(|window| window.text.as_str()).collect();
-    texts.sort_unstable();
-    texts.dedup();
+    let texts: BTreeSet<&str> = reading.windows.iter().map(|window| window.text.as_str()).collect();
     let mut data = Vec::new();
     for name in reading.model.into_iter().chain(texts) {
         data.extend(datasets.verify(name)?);

@@ -13,11 +13,9 @@ pub fn add_digests(manifest: &mut Manifest, sources: &[KernelFile], used: impl F
     for source in sources.iter().filter(|source| used(&source.op)) {
         let op = &source.op;
         let kernels = (format!("kernels/{op}.cu"), source.digest().to_hex().to_string());
-        manifest.data.push(kernels);
         let judgement = provenance::judgement(op);
-        manifest
-            .data
-            .extend(judgement.map(|digest| (format!("judgement of {op}"), digest.to_string())));
+        let judgement = judgement.map(|digest| (format!("judgement of {op}"), digest.to_string()));
+        manifest.data.extend([kernels].into_iter().chain(judgement));
     }
 }
 

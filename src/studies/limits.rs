@@ -25,18 +25,10 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit = text[digits.len()..].to_ascii_uppercase();
-        let power = match unit.trim_end_matches('B').trim_end_matches('I') {
-            "" => 0,
-            "K" => 1,
-            "M" => 2,
-            "G" => 3,
-            "T" => 4,
-            _ => {
-                return Err(format!(
-                    "'{text}' is not a size: expected a number with K, M, G or T, e.g. 16G"
-                ));
-            }
-        };
+        let unit = unit.trim_end_matches('B').trim_end_matches('I');
+        let power = ["", "K", "M", "G", "T"].iter().position(|known| *known == unit);
+        let wrong = || format!("'{text}' is not a size: expected a number with K, M, G or T, e.g. 16G");
+        let power = power.ok_or_else(wrong)? as i32;
         match digits.trim().parse::<f64>() {
             Ok(number) if number.is_finite() && number > 0.0 => Ok(Self(number * 1024f64.powi(power))),
             _ => Err(format!("'{text}' is not a size above 0, e.g. 16G")),
@@ -47,17 +39,13 @@ impl FromStr for Bytes {
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-        let mut value = self.0;
-        let mut unit = 0;
+        let (mut value, mut unit) = (self.0, 0);
         while value >= 1024.0 && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;
         }
-        if value < 10.0 && unit > 0 {
-            write!(f, "{value:.1} {}", UNITS[unit])
-        } else {
-            write!(f, "{value:.0} {}", UNITS[unit])
-        }
+        let digits = usize::from(value < 10.0 && unit > 0);
+        write!(f, "{value:.digits$} {}", UNITS[unit])
     }
 }
 
@@ -98,10 +86,6 @@ impl Parts {
     pub fn total(&self) -> f64 {
         self.0.iter().map(|(_, bytes)| bytes).sum()
     }
-
-    fn largest(&self) -> Option<&(String, f64)> {
-        self.0.iter().max_by(|a, b| a.1.total_cmp(&b.1))
-    }
 }
 
 /// Half as many tokens, and the key that says so.
@@ -116,12 +100,11 @@ pub fn halved_rows([rows, cols]: [usize; 2]) -> Option<([usize; 2], String)> {
 
 /// Half as much in each window, with the key that says so: half as many tokens if there is text, else half as many rows.
 pub fn halved_windows(reading: Reading, shape: [usize; 2]) -> Option<(usize, [usize; 2], String)> {
-    if reading.windows.is_empty() {
-        let (shape, key) = halved_rows(shape)?;
-        return Some((reading.tokens, shape, key));
+    let tokens = reading.tokens;
+    match reading.windows.is_empty() {
+        true => halved_rows(shape).map(|(shape, key)| (tokens, shape, key)),
+        false => halved_tokens(tokens).map(|(tokens, key)| (tokens, shape, key)),
     }
-    let (tokens, key) = halved_tokens(reading.tokens)?;
-    Some((tokens, shape, key))
 }
 
 /// Refuses more cells than can be planned.
@@ -163,9 +146,12 @@ pub fn check_size(
     let most = config.and_then(Config::most_tokens);
     let beyond = reading.beyond_trained.unwrap_or(false);
     if let Some(most) = most.filter(|most| shorter(most) && !beyond) {
-        let more = reading
-            .beyond_trained
-            .map_or("", |_| "; beyond_trained = true allows more");
+        let known = reading.beyond_trained.is_some();
+        let more = if known {
+            "; beyond_trained = true allows more"
+        } else {
+            ""
+        };
         let message = format!("tokens = {tokens}, but the model's max_position_embeddings is {most}{more}");
         return Err(Mistake::at("tokens", message));
     }
@@ -176,16 +162,15 @@ pub fn check_size(
         return Ok(());
     }
     let key = if reading.windows.is_empty() { "shape" } else { "tokens" };
-    let largest = parts
-        .largest()
-        .map(|(what, bytes)| format!(" ({} of it {what})", Bytes(*bytes)));
+    let largest = parts.0.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    let largest = largest.map_or(String::new(), |(what, bytes)| {
+        format!(" ({} of it {what})", Bytes(*bytes))
+    });
+    let smaller = smaller(study, config, threads, limit);
+    let smaller = smaller.map_or(String::new(), |what| format!(". {what} would fit"));
     let message = format!(
-        "the run needs about {} of memory{}, but only {limit} is allowed{}; --max-memory sets the limit",
+        "the run needs about {} of memory{largest}, but only {limit} is allowed{smaller}; --max-memory sets the limit",
         Bytes(needed),
-        largest.unwrap_or_default(),
-        smaller(study, config, threads, limit)
-            .map(|what| format!(". {what} would fit"))
-            .unwrap_or_default(),
     );
     Err(Mistake::at(key, message))
 }

@@ -44,15 +44,11 @@ pub fn with_means(mut records: Vec<Record>) -> Vec<Record> {
                 mean.nonfinite_got += record.nonfinite_got;
                 *layers += 1.0;
             }
-            None => means.push((
-                Record {
-                    layer: None,
-                    worst: None,
-                    failure: None,
-                    ..record.clone()
-                },
-                1.0,
-            )),
+            None => {
+                let mut mean = at(record, None, record.site.clone());
+                (mean.worst, mean.failure) = (None, None);
+                means.push((mean, 1.0));
+            }
         }
     }
     records.extend(means.into_iter().map(|(mean, layers)| Record {

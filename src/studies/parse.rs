@@ -1,6 +1,6 @@
 //! From a file, or a stored run, to the study of its kind.
 
-use schemars::{Schema, SchemaGenerator};
+use schemars::SchemaGenerator;
 use serde_json::Value;
 
 use super::{Body, Kind, STUDIES, Study};
@@ -33,11 +33,8 @@ impl ParsedExperiment {
     pub fn place_of(&self, cell: &Cell, message: String) -> Mistake {
         let plan = self.study.plan();
         let window = &plan.windows[cell.window];
-        let who = self
-            .study
-            .recipes()
-            .iter()
-            .position(|recipe| recipe.name == cell.recipe);
+        let recipes = self.study.recipes();
+        let who = recipes.iter().position(|recipe| recipe.name == cell.recipe);
         match who.filter(|_| cell.recipe.len() > window.len()) {
             Some(at) => Mistake::at("name", message).in_recipe(&cell.recipe, at),
             None => {
@@ -104,17 +101,16 @@ const STORED: [&str; 1] = ["case_names"];
 
 /// Refuses keys that a kind does not have, all at once, and says which kinds have them.
 fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
-    let schema = |kind: &Kind| (kind.schema)(&mut SchemaGenerator::default());
-    let names = |schema: &Schema| -> Vec<String> {
+    let names = |kind: &Kind| -> Vec<String> {
+        let schema = (kind.schema)(&mut SchemaGenerator::default());
         let keys = schema.get("properties").and_then(Value::as_object);
         keys.into_iter().flat_map(|keys| keys.keys().cloned()).collect()
     };
-    let own = names(&schema(kind));
+    let own = names(kind);
     let known = || Head::KEYS.into_iter().chain(own.iter().map(String::as_str));
     let whose = |key: &str| {
-        let users = STUDIES
-            .iter()
-            .filter(|other| names(&schema(other)).iter().any(|name| name == key));
+        let has = |kind: &&Kind| names(kind).iter().any(|name| name == key);
+        let users = STUDIES.iter().filter(has);
         let users: Vec<String> = users.map(|other| format!("\"{}\"", other.name)).collect();
         match users.is_empty() {
             true if STORED.contains(&key) => Some("no experiment file has it".into()),
@@ -122,22 +118,16 @@ fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
             false => Some(format!("it is for kind = {}", users.join(", "))),
         }
     };
-    let foreign: Vec<(&String, Option<String>)> = keys
-        .iter()
-        .filter(|key| !known().any(|name| name == *key))
-        .map(|key| (key, whose(key)))
-        .collect();
+    let foreign = keys.iter().filter(|key| !known().any(|name| name == *key));
+    let foreign: Vec<(&String, Option<String>)> = foreign.map(|key| (key, whose(key))).collect();
     let told = match foreign.as_slice() {
         // The study's own parser names the nearest key, and the keys that are missing.
         [] | [(_, None)] => return Ok(()),
         [(key, Some(whose))] => format!("'{key}'; {whose}"),
         several if several.iter().all(|(_, whose)| whose.is_none()) => {
             let one = |(key, _): &(&String, _)| format!("`{}`{}", shown(key), did_you_mean(key, known()));
-            let unknown: Vec<String> = several.iter().map(one).collect();
-            return Err(Mistake::at(
-                foreign[0].0,
-                format!("unknown fields {}", unknown.join(", ")),
-            ));
+            let unknown = several.iter().map(one).collect::<Vec<_>>().join(", ");
+            return Err(Mistake::at(foreign[0].0, format!("unknown fields {unknown}")));
         }
         several => {
             let one = |(key, whose): &(&String, Option<String>)| match whose {

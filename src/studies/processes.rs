@@ -56,10 +56,8 @@ impl Processes {
             while let Some(piece) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {
                 let mut command = itself::command()?;
                 command.args(arguments(&itself::start().words, &folder.path, piece));
-                command
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::piped());
+                command.stdin(Stdio::null()).stdout(Stdio::null());
+                command.stderr(Stdio::piped());
                 if let Some(card) = card {
                     command.env("CUDA_VISIBLE_DEVICES", card);
                 }
@@ -67,15 +65,11 @@ impl Processes {
                     command.env(THREADS, threads.to_string());
                 }
                 let started = command.spawn();
-                let mut child =
-                    started.map_err(|why| Error::Setup(format!("{}: {why}", command.get_program().display())))?;
+                let failed = |why| Error::Setup(format!("{}: {why}", command.get_program().display()));
+                let mut child = started.map_err(failed)?;
                 let own = format!("{piece} is done");
-                for line in child
-                    .stderr
-                    .take()
-                    .into_iter()
-                    .flat_map(|said| BufReader::new(said).lines())
-                {
+                let said = child.stderr.take().into_iter();
+                for line in said.flat_map(|said| BufReader::new(said).lines()) {
                     let Ok(line) = line else { break };
                     if !line.contains(&own) {
                         bar.suspend(|| errln!("{line}"));
@@ -100,9 +94,8 @@ impl Processes {
                     errln!("{done} of {} cells after {} s", cells.len(), begun.elapsed().as_secs());
                 }
             }
-            let ended = threads
-                .into_iter()
-                .map(|thread| thread.join().expect("the thread does not panic"));
+            let threads = threads.into_iter();
+            let ended = threads.map(|thread| thread.join().expect("the thread does not panic"));
             ended.collect::<Result<Vec<()>>>()
         })?;
         bar.finish_and_clear();
@@ -148,10 +141,7 @@ pub fn arguments(own: &[OsString], run: &Path, piece: &Partition) -> Vec<OsStrin
             Some(_) => {}
         }
     }
-    let more = ["--jobs", "1", "--no-progress", "--out"].map(OsString::from);
-    arguments.extend(more);
-    arguments.push(run.into());
-    arguments.push("--partition".into());
-    arguments.push(piece.to_string().into());
+    arguments.extend(["--jobs", "1", "--no-progress", "--out"].map(OsString::from));
+    arguments.extend([run.into(), "--partition".into(), piece.to_string().into()]);
     arguments
 }

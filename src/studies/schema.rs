@@ -13,17 +13,14 @@ use ulplab_core::formats::{ELEMENTS, FORMATS, RECORDS, codec};
 pub fn schema() -> Value {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
     let head = object(generator.root_schema_for::<Head>().to_value());
-    let mut definitions = Map::new();
-    take(&mut definitions, &head, "$defs");
+    let mut definitions = of_key(&head, "$defs");
     let mut kinds = Vec::new();
     for kind in STUDIES {
         let mut body = object((kind.schema)(&mut generator).to_value());
-        let mut keys = keys(&head);
-        keys.extend(self::keys(&body));
-        keys.insert(
-            "kind".into(),
-            json!({ "const": kind.name, "description": body.get("description") }),
-        );
+        let mut keys = of_key(&head, "properties");
+        keys.extend(of_key(&body, "properties"));
+        let of_kind = json!({ "const": kind.name, "description": body.get("description") });
+        keys.insert("kind".into(), of_kind);
         body.insert("title".into(), kind.name.into());
         body.insert("properties".into(), keys.into());
         let mut required = vec!["name", "question"];
@@ -63,10 +60,8 @@ fn list_formats(schema: &mut Value) {
             {
                 let records = RECORDS.iter().map(|record| record.name);
                 let named = FORMATS.iter().map(|named| named.name);
-                let elements = ELEMENTS
-                    .iter()
-                    .map(|element| element.name)
-                    .filter(|name| codec(name).is_ok());
+                let elements = ELEMENTS.iter().map(|element| element.name);
+                let elements = elements.filter(|name| codec(name).is_ok());
                 let names: BTreeSet<&str> = records.chain(named).chain(elements).collect();
                 format.insert("anyOf".into(), json!([{ "enum": names }, { "pattern": "[/(]" }]));
             }
@@ -83,10 +78,6 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-fn keys(schema: &Map<String, Value>) -> Map<String, Value> {
-    schema.get("properties").cloned().map(object).unwrap_or_default()
-}
-
-fn take(into: &mut Map<String, Value>, from: &Map<String, Value>, key: &str) {
-    into.extend(from.get(key).cloned().map(object).unwrap_or_default());
+fn of_key(schema: &Map<String, Value>, key: &str) -> Map<String, Value> {
+    schema.get(key).cloned().map(object).unwrap_or_default()
 }

@@ -39,10 +39,10 @@ pub fn no_recipe() -> Mistake {
 /// Checks that there are phases to run in.
 pub fn check_phases(phases: &[Phase]) -> Result<(), Mistake> {
     match phases.is_empty() {
-        true => Err(Mistake::at(
-            "phases",
-            "phases is missing: expected phases = [\"local\", \"cumulative\"], or one of the two",
-        )),
+        true => {
+            let message = "phases is missing: expected phases = [\"local\", \"cumulative\"], or one of the two";
+            Err(Mistake::at("phases", message))
+        }
         false => Ok(()),
     }
 }

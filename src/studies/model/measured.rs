@@ -12,18 +12,12 @@ use ulplab_core::record::{Phase, place};
 /// Checks that a gate looks at a place of this model, and that its metric is measured at such a place.
 pub fn check(rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mistake> {
     let name = |site: &SiteInfo, layer: Option<usize>| place(layer.map(|layer| layer as u32), site.name);
-    let places: Vec<(&SiteInfo, String)> = config
-        .places()
-        .into_iter()
-        .map(|(site, layer)| (site, name(site, layer)))
-        .collect();
+    let places = config.places().into_iter();
+    let places: Vec<(&SiteInfo, String)> = places.map(|(site, layer)| (site, name(site, layer))).collect();
     let mut here = places.iter().filter(|(_, place)| matches(&rule.at, place)).peekable();
     if here.peek().is_none() {
-        let nothing = matches_nothing(
-            "site of the model",
-            &rule.at,
-            places.iter().map(|(_, place)| &place[..]),
-        );
+        let names = places.iter().map(|(_, place)| &place[..]);
+        let nothing = matches_nothing("site of the model", &rule.at, names);
         let message = format!("{nothing}; its layers are 0 to {}", config.layers().saturating_sub(1));
         return Err(Mistake::at("at", message));
     }
@@ -31,11 +25,8 @@ pub fn check(rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mi
     if here.any(|(site, _)| has(site)) {
         return Ok(());
     }
-    let mut others: Vec<&str> = places
-        .iter()
-        .filter(|(site, _)| has(site))
-        .map(|(site, _)| site.name)
-        .collect();
+    let others = places.iter().filter(|(site, _)| has(site));
+    let mut others: Vec<&str> = others.map(|(site, _)| site.name).collect();
     others.dedup();
     let others = match others.is_empty() {
         true => format!("nowhere in a model's {} phase", rule.phase),

@@ -9,9 +9,7 @@ use reference::{Choice, Numerics, Operations, Real, Role, Site, SiteInfo, Tensor
 
 use crate::backend::rounding::Rounding;
 use crate::studies::measure::{at, records};
-use ulplab_core::metrics;
-use ulplab_core::metrics::{Evidence, Gain, Logits, Pair, Threshold};
-use ulplab_core::metrics::{NATS, PERPLEXITY, flips, nats};
+use ulplab_core::metrics::{self, Evidence, Gain, Logits, NATS, PERPLEXITY, Pair, Threshold, flips, nats};
 use ulplab_core::record::{Phase, Record};
 
 type Place = (Option<usize>, &'static str);
@@ -239,15 +237,12 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.
     pub fn finish(mut self, logits: &Tensor<f32>, ids: &[u32]) -> Vec<Record> {
         let site = Site::new(None, self.want.path.output().name);
-        self.push(&site, &with_ulps(&self.want.logits.data, &logits.data), &logits.shape);
-        self.push(
-            &site,
-            &Logits::new(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]),
-            &[],
-        );
+        let (want, got, cols, targets) = (&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]);
+        self.push(&site, &with_ulps(want, got), &logits.shape);
+        self.push(&site, &Logits::new(want, got, cols, targets), &[]);
         let blank = self.at(&site);
-        let flips = flips::of_logits(&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]);
-        let loss = nats::of_logits(&logits.data, logits.cols(), &ids[1..]);
+        let flips = flips::of_logits(want, got, cols, targets);
+        let loss = nats::of_logits(got, cols, targets);
         let losses = loss.map(|nats| [(&NATS, nats), (&PERPLEXITY, nats.exp())]);
         let counted = flips.into_iter().chain(losses.into_iter().flatten());
         self.records.extend(counted.map(|(metric, value)| Record {
@@ -302,15 +297,8 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         if leaves && self.phase == Phase::Cumulative {
             let leaving = metrics::RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
             if let Some(entering) = self.entering.replace(leaving) {
-                self.push(
-                    site,
-                    &Gain {
-                        entering,
-                        leaving,
-                        n: pair.n,
-                    },
-                    &[],
-                );
+                let n = pair.n;
+                self.push(site, &Gain { entering, leaving, n }, &[]);
             }
         }
     }
@@ -366,8 +354,8 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
         let mass = self.want.mass((site.layer, site.name));
         let blank = self.at(site);
         let selects = selects(self.want.path, site.name);
-        self.records
-            .extend(decision(&blank, selects, want, got, mass.as_deref()));
+        let measured = decision(&blank, selects, want, got, mass.as_deref());
+        self.records.extend(measured);
     }
 
     fn splits(&self, site: &Site) -> bool {

@@ -85,11 +85,9 @@ pub fn finite(logits: &Tensor<f32>, window: &str) -> Result<()> {
     match logits.data.iter().position(|x| !x.is_finite()) {
         None => Ok(()),
         Some(first) => {
-            let (row, col) = (first / logits.cols(), first % logits.cols());
-            Err(Error::Reference(format!(
-                "window {window}: logit [{row}, {col}] is {}",
-                logits.data[first]
-            )))
+            let (row, col, value) = (first / logits.cols(), first % logits.cols(), logits.data[first]);
+            let message = format!("window {window}: logit [{row}, {col}] is {value}");
+            Err(Error::Reference(message))
         }
     }
 }

@@ -4,7 +4,7 @@ use reference::paths::{Config, TensorSpec};
 use reference::{Numerics, Operations, Site, Tensor};
 
 use crate::backend::rounding::Rounding;
-use ulplab_core::metrics::{WEIGHT_BITS, WEIGHT_MEGABYTES};
+use ulplab_core::metrics::{Metric, WEIGHT_BITS, WEIGHT_MEGABYTES};
 use ulplab_core::record::Record;
 
 /// Rounds weights while a model is loaded, and sums their bytes.
@@ -36,7 +36,7 @@ impl<'a> Weighing<'a> {
             (&WEIGHT_BITS, 8.0 * bytes / self.elements),
             (&WEIGHT_MEGABYTES, (bytes + others) / 1e6),
         ];
-        let record = |(metric, value): (&ulplab_core::metrics::Metric, f64)| Record {
+        let record = |(metric, value): (&Metric, f64)| Record {
             site: config.path().output().name.into(),
             metric: metric.name.into(),
             value,

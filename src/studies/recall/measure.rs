@@ -94,10 +94,8 @@ pub fn by_source(sources: &[Source<Scores>], measured: &[Record]) -> Vec<Record>
         }),
         _ => None,
     };
-    let named = sources
-        .iter()
-        .flat_map(|source| measured.iter().filter_map(move |record| under(source, record)));
-    with_means(named.collect())
+    let of = |source| measured.iter().filter_map(move |record| under(source, record));
+    with_means(sources.iter().flat_map(of).collect())
 }
 
 /// `[queries, entries]` products of rows.

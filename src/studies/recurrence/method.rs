@@ -233,11 +233,9 @@ impl SiteRounding {
                 let fill = |numbers: &mut [u32]| {
                     let mut bytes = vec![0; 4 * numbers.len()];
                     random.fill_bytes(&mut bytes);
-                    let words = bytes.as_chunks().0.iter();
-                    numbers
-                        .iter_mut()
-                        .zip(words)
-                        .for_each(|(number, word)| *number = u32::from_le_bytes(*word));
+                    for (number, word) in numbers.iter_mut().zip(bytes.as_chunks().0) {
+                        *number = u32::from_le_bytes(*word);
+                    }
                 };
                 format.round_toward(direction, values, cols, fill);
             }

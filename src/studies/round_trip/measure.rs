@@ -62,9 +62,8 @@ pub fn measure(blank: &Record, samples: &[Sample], stored: &Stored, rival: Optio
         trip.theory_nsr = codec.format().and_then(theory);
         trip.rival_nsr = rival.and_then(|rival| NSR.measure(&round(rival).0));
         let shape = [sample.values.len() / sample.cols, sample.cols];
-        records(&blank, &pair, &shape)
-            .chain(records(&blank, &trip, &shape))
-            .collect::<Vec<_>>()
+        let of_pair = records(&blank, &pair, &shape);
+        of_pair.chain(records(&blank, &trip, &shape)).collect::<Vec<_>>()
     };
     with_means(samples.iter().flat_map(one).collect())
 }
