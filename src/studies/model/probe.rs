@@ -79,41 +79,33 @@ fn flow(path: &dyn Path, site: &Site) -> Flow {
 }
 
 /// Records a [`Trace`] while the reference runs.
-pub struct Recorder<T> {
-    path: &'static dyn Path,
-    tensors: HashMap<Place, Tensor<T>>,
-    choices: HashMap<Place, Choice<T>>,
-}
+pub struct Recorder<T>(Trace<T>);
 
 impl<T: Real> Recorder<T> {
     /// Watches a model of that path.
     pub fn new(path: &'static dyn Path) -> Self {
-        Self {
+        Self(Trace {
             path,
             tensors: HashMap::new(),
             choices: HashMap::new(),
-        }
+            logits: Tensor::new([0, 0], Vec::new()),
+        })
     }
 
     /// True if the site says how much attention selected entries get.
     fn is_mass(&self, site: &Site) -> bool {
-        self.path.sites().iter().any(|other| mass(other) == Some(site.name))
+        self.0.path.sites().iter().any(|other| mass(other) == Some(site.name))
     }
 
     pub fn finish(self, logits: Tensor<T>) -> Trace<T> {
-        Trace {
-            path: self.path,
-            tensors: self.tensors,
-            choices: self.choices,
-            logits,
-        }
+        Trace { logits, ..self.0 }
     }
 }
 
 impl<T: Real> Numerics<T> for Recorder<T> {
     /// Rows of a later call follow those of the calls before.
     fn site(&mut self, site: &Site, tensor: &mut Tensor<T>) {
-        let known = self.path.site(site.name);
+        let known = self.0.path.site(site.name);
         let kept = known.is_some_and(|known| match known.flow {
             // The next layer is fed it in the local phase.
             Flow::Leaves => true,
@@ -122,7 +114,7 @@ impl<T: Real> Numerics<T> for Recorder<T> {
             Flow::Inside | Flow::Enters => known.compared,
         });
         if kept || self.is_mass(site) {
-            match self.tensors.entry((site.layer, site.name)) {
+            match self.0.tensors.entry((site.layer, site.name)) {
                 Entry::Vacant(place) => _ = place.insert(tensor.clone()),
                 Entry::Occupied(mut place) => append(place.get_mut(), tensor),
             }
@@ -130,7 +122,7 @@ impl<T: Real> Numerics<T> for Recorder<T> {
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<T>) {
-        match self.choices.entry((site.layer, site.name)) {
+        match self.0.choices.entry((site.layer, site.name)) {
             Entry::Vacant(place) => _ = place.insert(choice.clone()),
             Entry::Occupied(mut place) => {
                 let all = place.get_mut();

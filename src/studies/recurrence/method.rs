@@ -47,10 +47,10 @@ impl Method {
     /// # Errors
     /// If the recipe has a mistake, with its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>], seed: u64) -> Result<Self, Mistake> {
-        let form = recipe.form.clone();
+        let form = &recipe.form;
         let wrong = |message: String| Err(Mistake::at("form", message));
         let mut known = None;
-        match &form {
+        match form {
             Form::Chunked(steps) if !(1..=PIECE).contains(steps) => {
                 return wrong(format!("chunks of {steps} steps, expected 1 to {PIECE}"));
             }
@@ -67,20 +67,18 @@ impl Method {
             }
             _ => {}
         }
-        for source in sources {
-            if places(&form, &source.from).is_none() {
-                let (form, name) = (self::name(&form), &source.name);
-                return wrong(format!("form '{form}' is not for source '{name}'"));
-            }
+        let mut strange = sources.iter().filter(|source| places(form, &source.from).is_none());
+        if let Some(source) = strange.next() {
+            return wrong(format!("form '{}' is not for source '{}'", name(form), source.name));
         }
         let rounds = recipe.rounds.iter().enumerate().map(|(at, round)| {
-            SiteRounding::resolve(round, &form, sources).map_err(|mistake| mistake.within("round", at))
+            SiteRounding::resolve(round, form, sources).map_err(|mistake| mistake.within("round", at))
         });
         Ok(Self {
             rounds: rounds.collect::<Result<_, _>>()?,
             noise: Noise::asked(recipe.noise, recipe.gain, seed)?,
             prefill: known,
-            form,
+            form: form.clone(),
         })
     }
 

@@ -71,25 +71,16 @@ pub fn measured_recall(index: &Index) -> Vec<Quantity<'static>> {
     phases.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// The order of rows, in words: by the first of these quantities that the run has.
-pub fn order(index: &Index) -> &'static str {
+/// The order of rows, in words, and the number of a recipe that it speaks of: by the first of these quantities that the run has.
+pub fn order(index: &Index) -> (&'static str, fn(&Index, &str) -> Option<f64>) {
     if index.has(cumulative_error(index)) {
-        "by final error, least first"
+        let error = |index: &Index, recipe: &str| Some(index.last(recipe, cumulative_error(index))?.mean);
+        ("by final error, least first", error)
     } else if index.has(kl(index)) {
-        "by KL divergence at the logits, least first"
+        let divergence = |index: &Index, recipe: &str| Some(index.whole(recipe, kl(index))?.mean);
+        ("by KL divergence at the logits, least first", divergence)
     } else {
-        "by local error, least first"
-    }
-}
-
-/// The number that [`order`] speaks of.
-pub fn sort_key(index: &Index, recipe: &str) -> Option<f64> {
-    if index.has(cumulative_error(index)) {
-        Some(index.last(recipe, cumulative_error(index))?.mean)
-    } else if index.has(kl(index)) {
-        Some(index.whole(recipe, kl(index))?.mean)
-    } else {
-        median_error(index, recipe)
+        ("by local error, least first", median_error)
     }
 }
 

@@ -94,11 +94,11 @@ impl Show for ModelStudy {
     }
 
     fn order(&self, index: &Index) -> &'static str {
-        columns::order(index)
+        columns::order(index).0
     }
 
     fn sort_key(&self, index: &Index, recipe: &str, _at: usize) -> Option<f64> {
-        columns::sort_key(index, recipe)
+        columns::order(index).1(index, recipe)
     }
 
     fn group(&self, recipe: &str, sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
