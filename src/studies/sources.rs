@@ -20,6 +20,13 @@ pub fn drawn(draws: usize, each: &str) -> Option<String> {
     (draws > 0).then(|| format!("{draws} {noun} of {each}"))
 }
 
+/// `4 draws of 2 heads × 1024 steps`, without the heads if there is one; or nothing. `words` are what rows and columns are called.
+pub fn drawn_of(draws: usize, [rows, cols]: [usize; 2], words: [&str; 2]) -> Option<String> {
+    let all = format!("{rows} {} × {cols} {}", words[0], words[1]);
+    let each = if rows == 1 { format!("{cols} {}", words[1]) } else { all };
+    drawn(draws, &each)
+}
+
 /// Names that records have as site, and for those at sites of a model, with layer 0 for all layers.
 pub fn site_names<'a, T>(
     sources: &'a [Source<T>],

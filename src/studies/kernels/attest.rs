@@ -199,7 +199,7 @@ impl VariantResult {
     }
 }
 
-/// What devices verified of an operation.
+/// Files of an operation as devices verified them.
 fn verified<'a>(
     attestations: &'a [(PathBuf, Attestation)],
     op: &str,

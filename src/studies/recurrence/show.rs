@@ -11,12 +11,7 @@ use ulplab_core::metrics::{GROWTH, RELATIVE_L2};
 
 impl Show for RecurrenceStudy {
     fn drawn(&self) -> Option<String> {
-        let [heads, steps] = self.shape;
-        let each = match heads {
-            1 => format!("{steps} steps"),
-            _ => format!("{heads} heads × {steps} steps"),
-        };
-        sources::drawn(self.draws, &each)
+        sources::drawn_of(self.draws, self.shape, ["heads", "steps"])
     }
 
     /// For every source the error of the output at the end, and its growth.

@@ -58,12 +58,7 @@ fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Me
 
 impl Show for SwapFfnStudy {
     fn drawn(&self) -> Option<String> {
-        let [sequences, tokens] = self.shape;
-        let each = match sequences {
-            1 => format!("{tokens} tokens"),
-            _ => format!("{sequences} sequences × {tokens} tokens"),
-        };
-        sources::drawn(self.draws, &each)
+        sources::drawn_of(self.draws, self.shape, ["sequences", "tokens"])
     }
 
     /// For every source the largest local error and the unexplained flips, then the state after all tokens.
