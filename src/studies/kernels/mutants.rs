@@ -127,14 +127,11 @@ pub fn print(results: &[MutantResult]) -> bool {
         let end = result.killed.as_deref().unwrap_or("UNNOTICED");
         outln!("{:width$}  {}: {end}", name(result), result.doc);
     }
-    let (all, noticed) = (
-        results.len(),
-        results.iter().filter(|result| result.killed.is_some()).count(),
-    );
-    if all > 0 {
-        outln!("{noticed} of {all} planted faults are noticed");
+    let noticed = results.iter().filter(|result| result.killed.is_some()).count();
+    if !results.is_empty() {
+        outln!("{noticed} of {} planted faults are noticed", results.len());
     }
-    noticed < all
+    noticed < results.len()
 }
 
 /// Each fault in each of its variants, on the first case: most faults are noticed there, and further launches are compiled when needed.
@@ -209,9 +206,8 @@ impl Variants<'_> {
                 for (variant, result) in results.iter_mut().filter(|(_, result)| result.killed.is_none()) {
                     let checked = bench.check(variant)?;
                     let first = checked.and_then(|checked| failures(&checked.measured).next().cloned());
-                    let said =
-                        |first: Measured| format!("{}: {} of {} {}", case.name, first.value, first.n, first.output);
-                    result.killed = first.map(said);
+                    let said = |first: Measured| format!("{} of {} {}", first.value, first.n, first.output);
+                    result.killed = first.map(|first| format!("{}: {}", case.name, said(first)));
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::time;
-use crate::ops::{OPS, Op};
+use crate::ops::OPS;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
 use ulplab_core::metrics::{OF_LIMIT, TIMES_PEER, US_LIMIT, US_PEER};
@@ -75,13 +75,11 @@ impl Peers {
             );
             return Err(Error::data(file, message));
         }
-        let of = |op: &&dyn Op| {
-            let cases = op.cases().into_iter();
-            cases
-                .map(|case| format!("{}/{}", op.name(), case.name))
-                .collect::<Vec<_>>()
-        };
-        let cases: Vec<String> = OPS.iter().flat_map(of).collect();
+        let mut cases = Vec::new();
+        for op in OPS.iter() {
+            let own = op.cases().into_iter();
+            cases.extend(own.map(|case| format!("{}/{}", op.name(), case.name)));
+        }
         let peer = |(key, value): (String, serde_json::Value)| {
             let wrong = |message: String| Error::data(file, format!("peers: '{key}'{message}"));
             if !cases.contains(&key) {

@@ -106,12 +106,8 @@ fn timeout() -> f64 {
 
 /// Returns whether a program can be waited for so long.
 pub fn check_timeout(seconds: f64) -> Result<(), String> {
-    match seconds > 0.0 && seconds <= MOST_SECONDS {
-        true => Ok(()),
-        false => Err(format!(
-            "timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}"
-        )),
-    }
+    let why = || format!("timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}");
+    (seconds > 0.0 && seconds <= MOST_SECONDS).then_some(()).ok_or_else(why)
 }
 
 /// A shape as expressions.
