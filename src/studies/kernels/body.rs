@@ -257,12 +257,8 @@ impl Study for KernelStudy {
             names.extend(outputs.names);
         }
         let hint = did_you_mean(at, names.iter().map(String::as_str));
-        let all = names
-            .iter()
-            .map(String::as_str)
-            .chain(CHECKS)
-            .collect::<Vec<_>>()
-            .join(", ");
+        let all: Vec<&str> = names.iter().map(String::as_str).chain(CHECKS).collect();
+        let all = all.join(", ");
         Err(format!(
             "'{at}' matches no output of the operations{hint}; measured at {all}, {TIME}"
         ))
