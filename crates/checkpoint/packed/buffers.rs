@@ -88,13 +88,10 @@ impl<'a> Buffers<'a> {
     /// The types and shapes of the tensors, as text.
     pub(super) fn shapes(&self) -> String {
         let of = |tensor: Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
-        let scale = self
-            .scale
-            .map_or("no scales".into(), |tensor| format!("scales {}", of(tensor)));
-        let global = self
-            .global
-            .map_or(String::new(), |tensor| format!(" and global scales {}", of(tensor)));
-        format!("codes {} with {scale}{global}", of(self.data))
+        let (data, scale, global) = (of(self.data), self.scale.map(of), self.global.map(of));
+        let scale = scale.map_or("no scales".into(), |scale| format!("scales {scale}"));
+        let global = global.map_or(String::new(), |global| format!(" and global scales {global}"));
+        format!("codes {data} with {scale}{global}")
     }
 
     /// The shape of the tensor before it was quantized, from that of its codes.
@@ -156,17 +153,12 @@ impl<'a> Buffers<'a> {
     /// Opens it with scales in any order: there must be at least as many per matrix as it has groups.
     pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let (stack, data) = self.codes(format, shape)?;
-        let repeated = |scales: &Scales| !scales.is_plain();
-        if self
-            .scales(format, &stack, None)
-            .is_ok_and(|scales| scales.as_ref().is_some_and(repeated))
-        {
+        let in_order = self.scales(format, &stack, None);
+        if in_order.is_ok_and(|scales| scales.is_some_and(|scales| !scales.is_plain())) {
             return self.open(format, shape, None);
         }
-        let scales = match format.scaling {
-            None => None,
-            Some(scaling) => Some(self.unordered(scaling, format, &stack)?),
-        };
+        let unordered = |scaling| self.unordered(scaling, format, &stack);
+        let scales = format.scaling.map(unordered).transpose()?;
         scales.iter().try_for_each(Scales::check_signs)?;
         self.opened(format, stack, data, scales)
     }
@@ -198,9 +190,8 @@ impl<'a> Buffers<'a> {
             format!("tensor '{name}': shape {shape:?} has more elements than memory has addresses")
         })?;
         let cols = shape.last().copied().unwrap_or(1);
-        format
-            .check(cols)
-            .map_err(|why| format!("tensor '{}': {why}", data.name))?;
+        let fits = format.check(cols);
+        fits.map_err(|why| format!("tensor '{}': {why}", data.name))?;
         self.check_parts(format)?;
         let mut expected = shape.to_vec();
         if let Some(last) = expected.last_mut() {

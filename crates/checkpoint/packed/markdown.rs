@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Convention, FILE_NAMES};
+use super::FILE_NAMES;
 
 const INTRODUCTION: &str = "# Quantized tensors in files
 
@@ -57,30 +57,17 @@ its name: `w_scale_2` is by the rule `modelopt`, `w_global_scale` next to `w_pac
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     for convention in FILE_NAMES {
-        let Convention {
-            writer,
-            codes,
-            scale,
-            global,
-            own,
-            kinds,
-            ..
-        } = convention;
+        let (writer, kinds) = (convention.writer, convention.kinds);
         let name = |ending: &str| format!("`w{ending}`");
         let formats: Vec<String> = kinds.iter().map(|kind| format!("`{}`", kind.format)).collect();
-        let formats = match (formats.is_empty(), *writer) {
+        let formats = match (formats.is_empty(), writer) {
             (false, _) => formats.join(", "),
             (true, "ulplab") => "all; its metadata say which".into(),
             (true, _) => "none: `--format` is needed".into(),
         };
-        let global = global.map_or("none".into(), name);
-        let _ = writeln!(
-            out,
-            "| {writer} | {} | {} | {global} | {} | {formats} |",
-            name(codes),
-            name(scale),
-            name(own)
-        );
+        let global = convention.global.map_or("none".into(), name);
+        let [codes, scale, own] = [convention.codes, convention.scale, convention.own].map(name);
+        let _ = writeln!(out, "| {writer} | {codes} | {scale} | {global} | {own} | {formats} |");
     }
     out + END
 }

@@ -15,6 +15,9 @@ mod work;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use half::{bf16, f16};
+use safetensors::Dtype;
+
 pub use buffers::{Buffers, Opened};
 pub use conventions::{Convention, FILE_NAMES, Kind};
 pub use manifest::{Entry, Manifest};
@@ -22,12 +25,11 @@ pub use markdown::markdown;
 pub use meaning::reads_as;
 pub use nonfinite::Nonfinite;
 pub use scales::check_layout;
-pub use stack::{Stack, leading, matrix_name, spread};
-pub use ulplab_core::tensorfile::KEY;
+pub use stack::{Stack, leading, matrices_of, matrix_name, spread};
 pub use unread::nothing;
 pub use work::in_batches;
 
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::formats::{Codec, FORMATS, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
 use ulplab_core::layouts::Layout;
 use ulplab_core::pattern;
@@ -132,12 +134,7 @@ impl Naming {
                 .iter()
                 .find_map(|convention| data.strip_suffix(convention.codes));
             let name = base.filter(|base| !base.is_empty()).unwrap_or(data);
-            let get = |name: &String| {
-                file.get(name).ok_or_else(|| {
-                    let near = ulplab_core::error::did_you_mean(name, file.tensors().map(|tensor| tensor.name));
-                    Error::data(file.path(), format!("no tensor '{name}'{near}"))
-                })
-            };
+            let get = |name: &String| tensor_named(file, name);
             let buffers = Buffers {
                 data: get(data)?,
                 scale: self.scale.as_ref().map(get).transpose()?,
@@ -232,8 +229,9 @@ impl Naming {
             None => buffers.shape(&format).map_err(|why| Error::data(file.path(), why))?,
         };
         if Stack::new(&shape).is_none() {
-            let why = format!("shape {shape:?} has more elements than memory has addresses");
-            return Err(wrong(why));
+            return Err(wrong(format!(
+                "shape {shape:?} has more elements than memory has addresses"
+            )));
         }
         Ok(Packed {
             name: name.into(),
@@ -247,6 +245,17 @@ impl Naming {
             buffers,
         })
     }
+}
+
+/// The tensor of that name.
+///
+/// # Errors
+/// There is none; the message has similar names.
+pub fn tensor_named<'a>(file: &'a TensorFile, name: &str) -> Result<Tensor<'a>> {
+    file.get(name).ok_or_else(|| {
+        let near = did_you_mean(name, file.tensors().map(|tensor| tensor.name));
+        Error::data(file.path(), format!("no tensor '{name}'{near}"))
+    })
 }
 
 /// The names of all tensors that are parts of quantized ones, of any types and shapes.
@@ -278,15 +287,14 @@ impl<'a> Packed<'a> {
     pub fn open(&self) -> Result<Opened<'a>, String> {
         self.buffers.open(&self.format, &self.shape, self.layout)
     }
+}
 
-    /// The tensor as a stack of matrices.
-    pub fn stack(&self) -> Stack {
-        Stack::new(&self.shape).expect("its size was checked")
-    }
-
-    /// The names of its parts.
-    pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        self.buffers.names()
+/// A number rounded to the nearest of a floating-point type of at most 32 bits.
+pub fn rounded(x: f32, dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::BF16 => bf16::from_f32(x).to_f32(),
+        Dtype::F16 => f16::from_f32(x).to_f32(),
+        _ => x,
     }
 }
 
@@ -295,8 +303,21 @@ pub fn codes(format: &Format, data: &[u8]) -> Vec<u16> {
     unpack(data, format.element.stored_bits())
 }
 
+/// The values of all codes of an element.
+pub fn values(format: &Format) -> Vec<f32> {
+    let codes = 0..1u32 << format.element.stored_bits();
+    codes.map(|code| format.repr().decode(code as u16)).collect()
+}
+
+/// The largest magnitude that rounds to an element's largest value, relative to that value: half its last step above.
+pub fn reach(format: &Format) -> f32 {
+    let max = format.element.max();
+    let below = values(format).into_iter().map(f32::abs).filter(|value| *value < max);
+    1.0 + (max - below.fold(0.0, f32::max)) / (2.0 * max)
+}
+
 /// The groups of elements that share a scale; rows if the format has no scales.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Grid {
     /// Rows of the tensor.
     pub rows: usize,
@@ -338,15 +359,17 @@ impl Grid {
 
     /// Flat indices of the elements of a group, row by row.
     pub fn elements(&self, group: usize) -> impl Iterator<Item = usize> + use<> {
-        let Self {
-            rows,
-            cols,
-            tile,
-            count,
-        } = *self;
-        let (top, left) = (group / count.1 * tile.0, group % count.1 * tile.1);
+        let (Self { rows, cols, tile, .. }, [down, across]) = (*self, self.place(group));
+        let (top, left) = (down * tile.0, across * tile.1);
         let columns = left..cols.min(left + tile.1);
         (top..rows.min(top + tile.0)).flat_map(move |r| columns.clone().map(move |c| r * cols + c))
+    }
+
+    /// The group so many rows of groups below and so many groups to the right; `None` outside of the tensor.
+    pub fn neighbour(&self, group: usize, down: isize, right: isize) -> Option<usize> {
+        let [r, c] = self.place(group);
+        let (r, c) = (r.checked_add_signed(down)?, c.checked_add_signed(right)?);
+        (r < self.count.0 && c < self.count.1).then_some(r * self.count.1 + c)
     }
 
     /// The position of a group, down and across.

@@ -1,10 +1,12 @@
 //! Tensors of three and more dimensions: matrices, each of which is quantized on its own.
 
+use ulplab_core::tensorfile::Tensor;
+
 /// A tensor as a stack of matrices. Blocks, tiles, scale layouts and tensor scales belong to one matrix.
 ///
 /// The last two dimensions form a matrix; those before them number the matrices (for example the experts of a layer). A
 /// tensor of one dimension is a matrix with one row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
     /// Number of matrices.
     pub experts: usize,
@@ -40,11 +42,23 @@ impl Stack {
         self.rows * self.cols
     }
 
+    /// One matrix of a tensor.
+    pub fn of_tensor<'a>(&self, tensor: &Tensor<'a>, expert: usize) -> Tensor<'a> {
+        let bytes = self.share(tensor.bytes, expert);
+        Tensor { bytes, ..*tensor }
+    }
+
     /// The part of one matrix in a buffer that has equal parts for all matrices.
     pub fn share<'a, T>(&self, all: &'a [T], expert: usize) -> &'a [T] {
         let len = all.len() / self.experts;
         &all[expert * len..][..len]
     }
+}
+
+/// All matrices of several tensors: the number of the tensor, and the number of the matrix in it.
+pub fn matrices_of(stacks: impl Iterator<Item = Stack>) -> Vec<(usize, usize)> {
+    let of = |(at, stack): (usize, Stack)| stack.matrices().map(move |expert| (at, expert));
+    stacks.enumerate().flat_map(of).collect()
 }
 
 /// The dimensions that number matrices.

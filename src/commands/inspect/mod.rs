@@ -13,8 +13,8 @@ use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
 pub use stats::{Histogram, SourceStats, Stats, Worst};
 pub use summary::fit;
-use ulplab_checkpoint::packed::{Opened, Stack, in_batches, parts};
-use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_checkpoint::packed::{Opened, Stack, in_batches, matrices_of, parts, tensor_named};
+use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::formats::{Format, GlobalScale};
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
@@ -138,8 +138,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         let hint = "no quantized tensor; give --format to quantize the file's floating-point tensors in memory";
         return Err(Error::NothingSelected(format!("{}: {hint}", args.file.display())));
     }
-    let matrices = |subject: usize| subjects[subject].stack.matrices().map(move |expert| (subject, expert));
-    let matrices: Vec<(usize, usize)> = (0..subjects.len()).flat_map(matrices).collect();
+    let matrices = matrices_of(subjects.iter().map(|subject| subject.stack));
     let size = |(subject, _): &(usize, usize)| subjects[*subject].stack.matrix();
     let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);
     let mut all: Vec<Option<Stats>> = subjects.iter().map(|_| None).collect();
@@ -159,7 +158,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         name: subject.name.clone(),
         format: subject.format,
         shape: subject.shape.clone(),
-        stats: stats.unwrap_or_else(|| Stats::empty(&subject.format)),
+        stats: stats.unwrap_or_default(),
     });
     let inspected: Vec<Inspection> = inspected.collect();
     let text = match (args.json, inspected.as_slice()) {
@@ -226,8 +225,7 @@ impl Subject<'_> {
     /// Statistics of one matrix.
     fn stats(&self, expert: usize, blocks: usize) -> Stats {
         let values = |tensor: &Tensor| {
-            let bytes = self.stack.share(tensor.bytes, expert);
-            let matrix = Tensor { bytes, ..*tensor };
+            let matrix = self.stack.of_tensor(tensor, expert);
             matrix.to_f32().expect("floating-point tensors are numbers")
         };
         let (encoded, source) = match &self.bytes {
@@ -247,19 +245,17 @@ impl Subject<'_> {
 pub fn source_of<'a>(source: &'a TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Tensor<'a>> {
     let wrong = |why: String| Error::data(source.path(), why);
     let only = any_name && source.tensors().len() == 1;
-    let tensor = source.get(name).or_else(|| source.tensors().next().filter(|_| only));
-    let tensor = tensor.ok_or_else(|| {
-        let near = did_you_mean(name, source.tensors().map(|tensor| tensor.name));
-        wrong(format!("no tensor '{name}'{near}"))
-    })?;
+    let tensor = match source.get(name).or_else(|| source.tensors().next().filter(|_| only)) {
+        Some(tensor) => tensor,
+        None => tensor_named(source, name)?,
+    };
     let (name, found, dtype) = (tensor.name, tensor.shape, tensor.dtype);
     if Stack::new(found) != Stack::new(shape) {
         return Err(wrong(format!("tensor '{name}': shape {found:?}, expected {shape:?}")));
     }
+    let expected = "expected F64, F32, F16 or BF16";
     match tensor.is_floating() {
         true => Ok(tensor),
-        false => Err(wrong(format!(
-            "tensor '{name}': type {dtype}, expected F64, F32, F16 or BF16"
-        ))),
+        false => Err(wrong(format!("tensor '{name}': type {dtype}, {expected}"))),
     }
 }

@@ -36,11 +36,8 @@ pub fn page(shown: &Inspection) -> String {
         [] => {}
         [global] => line("global scale", format!("{global:e}")),
         several => {
-            let [least, most] = [
-                several.iter().copied().reduce(f32::min),
-                several.iter().copied().reduce(f32::max),
-            ];
-            let [least, most] = [least, most].map(|global| global.unwrap_or(f32::NAN));
+            let all = || several.iter().copied();
+            let (least, most) = (all().fold(f32::NAN, f32::min), all().fold(f32::NAN, f32::max));
             line("global scales", format!("{least:e} to {most:e}"));
         }
     }

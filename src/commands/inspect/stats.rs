@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ulplab_checkpoint::packed::{Grid, codes};
+use ulplab_checkpoint::packed::{Grid, codes, reach, values};
 use ulplab_core::formats::{Encoded, Format};
 use ulplab_core::metrics::Pair;
 
@@ -10,7 +10,7 @@ use ulplab_core::metrics::Pair;
 pub type Histogram = BTreeMap<u32, u64>;
 
 /// Counts over the codes and scales of a tensor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Stats {
     /// The groups of one matrix.
     pub grid: Grid,
@@ -65,26 +65,6 @@ pub struct Worst {
 }
 
 impl Stats {
-    /// Statistics of a tensor without elements.
-    pub fn empty(format: &Format) -> Self {
-        Self {
-            grid: Grid::new(format, 0, 0),
-            elements: 0,
-            blocks: 0,
-            bytes: 0,
-            codes: Histogram::new(),
-            nonfinite: 0,
-            negative: 0,
-            saturated: 0,
-            zeros: 0,
-            scales: Histogram::new(),
-            nan_scales: 0,
-            zero_blocks: 0,
-            globals: Vec::new(),
-            against: None,
-        }
-    }
-
     /// Statistics of the stored bytes of matrix number `expert`, compared with its `source` if that is known; at most
     /// `blocks` of the worst blocks are kept.
     pub fn new(format: &Format, encoded: &Encoded, source: Option<&[f32]>, blocks: usize, expert: usize) -> Self {
@@ -100,7 +80,7 @@ impl Stats {
             bytes: encoded.parts.iter().map(|part| part.bytes.len() as u64).sum(),
             globals: globals.map(|b| f32::from_le_bytes(*b)).collect(),
             grid,
-            ..Self::empty(format)
+            ..Self::default()
         };
         stats.count_codes(format, &codes, &decoded);
         let scales = scales(format, encoded);
@@ -136,10 +116,7 @@ impl Stats {
     }
 
     fn count_codes(&mut self, format: &Format, codes: &[u16], decoded: &[f32]) {
-        let (element, repr) = (format.element, format.repr());
-        let values: Vec<f32> = (0..1u32 << element.stored_bits())
-            .map(|code| repr.decode(code as u16))
-            .collect();
+        let (element, values) = (format.element, values(format));
         // By code: how many there are, and how many of them come back as numbers.
         let mut counts = vec![(0u64, 0u64); values.len()];
         let mut filled = vec![false; self.grid.len()];
@@ -152,10 +129,9 @@ impl Stats {
         }
         self.zero_blocks = filled.iter().filter(|filled| !**filled).count() as u64;
         for (value, (all, finite)) in values.into_iter().zip(counts).filter(|(_, (all, _))| *all > 0) {
-            let bin = if element.bits < 8 {
-                value.abs()
-            } else {
-                power_below(value.abs())
+            let bin = match element.bits {
+                ..8 => value.abs(),
+                _ => power_below(value.abs()),
             };
             *self.codes.entry(bin.to_bits()).or_default() += all;
             self.nonfinite += all - finite;
@@ -206,14 +182,6 @@ impl Stats {
     }
 }
 
-/// The largest magnitude that rounds to an element's largest value, relative to that value: half its last step above.
-fn reach(format: &Format) -> f32 {
-    let (element, repr) = (format.element, format.repr());
-    let values = (0..1u32 << element.stored_bits()).map(|code| repr.decode(code as u16).abs());
-    let below = values.filter(|value| *value < element.max()).fold(0.0, f32::max);
-    1.0 + (element.max() - below) / (2.0 * element.max())
-}
-
 /// All blocks of a matrix, worst first.
 fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: usize) -> Vec<Worst> {
     let of = |group| {
@@ -244,11 +212,8 @@ fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: u
 
 /// Least SQNR first, and a block with NaN before any other.
 fn sort(worst: &mut [Worst]) {
-    let key = |worst: &Worst| {
-        Some(worst.sqnr)
-            .filter(|sqnr| !sqnr.is_nan())
-            .unwrap_or(f64::NEG_INFINITY)
-    };
+    let number = |sqnr: f64| if sqnr.is_nan() { f64::NEG_INFINITY } else { sqnr };
+    let key = |worst: &Worst| number(worst.sqnr);
     worst.sort_by(|a, b| key(a).total_cmp(&key(b)).then(b.energy.total_cmp(&a.energy)));
 }
 

@@ -11,7 +11,7 @@ use super::{check_output, slot};
 use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
 use ulplab_checkpoint::packed;
-use ulplab_checkpoint::packed::{Manifest, Nonfinite, Opened, Packed, in_batches};
+use ulplab_checkpoint::packed::{Manifest, Nonfinite, Opened, Packed, in_batches, matrices_of, rounded};
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 
@@ -77,7 +77,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
         let opened = packed.open().map_err(wrong)?;
         jobs.push(Job { packed, opened, dtype });
     }
-    let used: HashSet<&str> = jobs.iter().flat_map(|job| job.packed.names()).collect();
+    let used: HashSet<&str> = jobs.iter().flat_map(|job| job.packed.buffers.names()).collect();
     let copied: Vec<Tensor> = file.tensors().filter(|tensor| !used.contains(tensor.name)).collect();
     let decoded = jobs.iter().map(|job| Slot {
         name: job.packed.name.clone(),
@@ -90,8 +90,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     for job in &jobs {
         manifest.tensors.remove(&job.packed.name);
     }
-    let matrices = |job: usize| jobs[job].opened.stack.matrices().map(move |expert| (job, expert));
-    let matrices: Vec<(usize, usize)> = (0..jobs.len()).flat_map(matrices).collect();
+    let matrices = matrices_of(jobs.iter().map(|job| job.opened.stack));
     let size = |(job, _): &(usize, usize)| jobs[*job].opened.stack.matrix();
     let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);
     let mut nonfinite: Vec<Option<Nonfinite>> = vec![None; jobs.len()];
@@ -128,13 +127,8 @@ impl Job<'_> {
         let size = self.opened.stack.matrix();
         let mut values = vec![0.0; size];
         self.opened.format.decode(&self.opened.matrix(expert), &mut values);
-        let round: fn(f32) -> f32 = match self.dtype {
-            Dtype::BF16 => |x| bf16::from_f32(x).to_f32(),
-            Dtype::F16 => |x| f16::from_f32(x).to_f32(),
-            _ => |x| x,
-        };
         // A large number may become infinite.
-        values.iter_mut().for_each(|x| *x = round(*x));
+        values.iter_mut().for_each(|x| *x = rounded(*x, self.dtype));
         let nonfinite = Nonfinite::count(&values, expert * size, &self.packed.shape);
         (bytes_of(&values, self.dtype), nonfinite)
     }

@@ -10,7 +10,8 @@ pub use dequantize::{DequantizeArgs, Out, dequantize};
 
 use crate::progress::Progress;
 use ulplab_checkpoint::packed::{
-    Entry, Manifest, Nonfinite, Stack, block_format, check_layout, in_batches, leading, matrix_name, spread,
+    Entry, Manifest, Nonfinite, Stack, block_format, check_layout, in_batches, leading, matrices_of, matrix_name,
+    spread,
 };
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::formats::{Encoded, Format, GlobalScale, Group, Scaling};
@@ -77,13 +78,6 @@ struct Job<'a> {
     lost: u64,
 }
 
-/// One matrix of a job: which job and which matrix.
-#[derive(Clone, Copy)]
-struct Matrix {
-    job: usize,
-    expert: usize,
-}
-
 pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     let plan = Plan::new(args)?;
     let file = TensorFile::open(&args.input)?;
@@ -123,10 +117,8 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     for (why, names) in &unfits {
         errln!("{}: copied, {why}", first_of(names));
     }
-    let mut vectors: Vec<&str> = Vec::new();
-    for Job { tensor, .. } in &jobs {
-        vectors.extend(Some(tensor.name).filter(|_| tensor.shape.len() == 1));
-    }
+    let vectors = jobs.iter().filter(|job| job.tensor.shape.len() == 1);
+    let vectors: Vec<&str> = vectors.map(|job| job.tensor.name).collect();
     if !vectors.is_empty() && vectors.len() < jobs.len() {
         let (which, hint) = (first_of(&vectors), "use --skip to leave tensors out");
         errln!("{which}: quantized although it has one dimension, like biases and norms; {hint}");
@@ -136,8 +128,8 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         return Err(Error::NothingSelected(what));
     }
 
-    let matrices: Vec<Matrix> = (0..jobs.len()).flat_map(|job| jobs[job].matrices(job)).collect();
-    let elements: usize = matrices.iter().map(|matrix| jobs[matrix.job].stack.matrix()).sum();
+    let matrices = matrices_of(jobs.iter().map(|job| job.stack));
+    let elements: usize = matrices.iter().map(|(job, _)| jobs[*job].stack.matrix()).sum();
     let mut progress = Progress::new(2 * elements, args.no_progress);
     // The header, which says how many there are, is written first.
     plan.count_nonfinite(&mut jobs, &matrices, &mut progress, args)?;
@@ -149,12 +141,13 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         for tensor in &copied {
             writer.put(tensor.name, tensor.bytes)?;
         }
-        let size = |matrix: &Matrix| jobs[matrix.job].stack.matrix();
-        let encode = |matrix: &Matrix| Ok(plan.encode(&jobs[matrix.job], matrix.expert));
+        let size = |(job, _): &(usize, usize)| jobs[*job].stack.matrix();
+        let encode = |(job, expert): &(usize, usize)| Ok(plan.encode(&jobs[*job], *expert));
         in_batches(&matrices, size, encode, |matrix, parts| -> io::Result<()> {
-            let name = jobs[matrix.job].tensor.name;
+            let (job, expert) = *matrix;
+            let name = jobs[job].tensor.name;
             for (part, bytes) in parts {
-                writer.put_part(&format!("{name}.{part}"), matrix.expert * bytes.len(), &bytes)?;
+                writer.put_part(&format!("{name}.{part}"), expert * bytes.len(), &bytes)?;
             }
             progress.advance(size(matrix), name);
             Ok(())
@@ -183,13 +176,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn matrices(&self, job: usize) -> impl Iterator<Item = Matrix> + use<> {
-        self.stack.matrices().map(move |expert| Matrix { job, expert })
-    }
-
     fn values(&self, expert: usize) -> Vec<f32> {
-        let bytes = self.stack.share(self.tensor.bytes, expert);
-        let matrix = Tensor { bytes, ..self.tensor };
+        let matrix = self.stack.of_tensor(&self.tensor, expert);
         matrix.to_f32().expect("floating-point tensors are numbers")
     }
 }
@@ -263,21 +251,21 @@ impl Plan {
     fn count_nonfinite(
         &self,
         jobs: &mut [Job],
-        matrices: &[Matrix],
+        matrices: &[(usize, usize)],
         progress: &mut Progress,
         args: &QuantizeArgs,
     ) -> Result<()> {
         let sizes: Vec<usize> = jobs.iter().map(|job| job.stack.matrix()).collect();
         let mut found = Vec::new();
-        let count = |matrix: &Matrix| Ok(self.nonfinite(&jobs[matrix.job], matrix.expert));
-        let size = |matrix: &Matrix| sizes[matrix.job];
+        let count = |(job, expert): &(usize, usize)| Ok(self.nonfinite(&jobs[*job], *expert));
+        let size = |(job, _): &(usize, usize)| sizes[*job];
         in_batches(matrices, size, count, |matrix, counted| -> Result<()> {
             found.extend(counted.map(|counted| (*matrix, counted)));
-            progress.advance(size(matrix), jobs[matrix.job].tensor.name);
+            progress.advance(size(matrix), jobs[matrix.0].tensor.name);
             Ok(())
         })?;
         let mut refused = Vec::new();
-        for (Matrix { job, expert }, (nonfinite, lost)) in found {
+        for ((job, expert), (nonfinite, lost)) in found {
             let job = &mut jobs[job];
             let size = job.stack.matrix() as u64;
             if lost == size && nonfinite.total() < size && !args.allow_nonfinite {
