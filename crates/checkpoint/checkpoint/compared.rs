@@ -148,16 +148,12 @@ impl<'a> Pair<'a> {
 
     /// Distances from a source as it is, and from its parts.
     fn distance(&self, x: &[f32]) -> Distance {
-        let Subject {
-            name, parts, reading, ..
-        } = self.subject;
         let against = Against::new(&self.matrix, x);
-        if against.db(against.noise) < source::least(reading.bits()) || against.noise.is_nan() {
-            let finding = source::low(name, &self.which(), parts, reading, &against, [None; 2]);
+        if against.db(against.noise) < source::least(self.subject.reading.bits()) || against.noise.is_nan() {
             return Distance {
-                against,
                 noise: None,
-                finding,
+                finding: source::low(self.subject, &self.which(), &against, [None; 2]),
+                against,
             };
         }
         let shortfall = Shortfall::new(&self.matrix, x, against.noise, self.folding == Folding::Channels);
@@ -202,9 +198,7 @@ impl<'a> Pair<'a> {
         if finding.check.name == source::FOLDED.name {
             return finding;
         }
-        let Subject {
-            name, parts, reading, ..
-        } = self.subject;
+        let reading = &self.subject.reading;
         let from = |matrix: &Matrix, x: &[f32]| match self.folding {
             Folding::Channels => Against::new(matrix, &fit(matrix, x, false).1),
             _ => Against::new(matrix, x),
@@ -217,7 +211,7 @@ impl<'a> Pair<'a> {
         });
         let arranged = |how| Some(from(&self.matrix, &self.counterpart.matrix(self.expert, how)?));
         let turned = arranged(Arrangement::Turned);
-        let named = source::low(name, &self.which(), parts, reading, &against, [other, turned]);
+        let named = source::low(self.subject, &self.which(), &against, [other, turned]);
         let finding = named.unwrap_or(finding);
         if finding.check.name != source::LOW_SQNR.name {
             return finding;
@@ -242,14 +236,10 @@ impl<'a> Pair<'a> {
             .into_iter()
             .find_map(|(outputs, each)| {
                 let (inputs, x) = self.fit(outputs);
-                let Distance {
-                    against,
-                    finding: other,
-                    noise,
-                } = self.distance(&x);
-                let low = noise.is_some_and(|noise| noise <= limit);
+                let fitted = self.distance(&x);
+                let (against, low) = (fitted.against, fitted.noise.is_some_and(|noise| noise <= limit));
                 let mended = against.db(against.noise) >= before + HALF;
-                let right = low && mended && other.is_none() && varies(&inputs, &against, self.matrix.rows);
+                let right = low && mended && fitted.finding.is_none() && varies(&inputs, &against, self.matrix.rows);
                 right.then(|| self.not_judged(against, &format!("one factor for each {each} ({})", finding.found)))
             })
     }

@@ -5,8 +5,8 @@ use safetensors::Dtype;
 use super::config::{Scheme, nvfp4};
 use super::conventions::Convention;
 use super::parts::Parts;
-use super::words::{Words, is_words};
-use crate::packed::{Buffers, Opened, Stack, codes};
+use super::words::{Words, is_words, shown, unexpected};
+use crate::packed::{Buffers, Opened, Stack, codes, values};
 use ulplab_core::formats::{Format, Global, Group, Scale};
 use ulplab_core::tensorfile::{Flaw, Tensor};
 
@@ -74,15 +74,8 @@ pub enum Grid {
     },
 }
 
-/// A format that fits, and whether the configuration says so.
-pub struct Chosen<'a> {
-    /// The way in which bytes are read.
-    pub reading: Reading<'a>,
-    /// The statement of the configuration, if it does not fit.
-    pub not: Option<Scheme>,
-}
-
-/// Finds how a matrix is stored: as the configuration says, or else as types and shapes say. Its parts have codes and scales.
+/// Finds how a matrix is stored: as the configuration says, or else as types and shapes say. Its parts have codes and scales. Returns
+/// the statement of the configuration too, if it does not fit.
 ///
 /// # Errors
 /// Nothing fits; the tensor is one that should have another shape or type.
@@ -91,7 +84,7 @@ pub fn choose<'a>(
     convention: &Convention,
     scheme: Option<Scheme>,
     offset: i32,
-) -> Result<Chosen<'a>, Flaw> {
+) -> Result<(Reading<'a>, Option<Scheme>), Flaw> {
     let (codes, scale) = (parts.codes.expect("checked"), parts.scale.expect("checked"));
     if let (Some(packing), true) = (convention.packing, is_words(&codes)) {
         let said = scheme.filter(|scheme| scheme.element == "int");
@@ -103,15 +96,10 @@ pub fn choose<'a>(
                 _ => return Err(misfit),
             },
         };
-        let reading = Reading::Words { words, scale, offset };
-        return Ok(Chosen { reading, not });
+        return Ok((Reading::Words { words, scale, offset }, not));
     }
     let Some((packed, mut buffers)) = parts.buffers(convention) else {
-        return Err(Flaw {
-            subject: codes.name.into(),
-            found: format!("{} {:?}", codes.dtype, codes.shape),
-            expected: format!("codes as {} packs them", convention.name),
-        });
+        return Err(unexpected(&codes, format!("codes as {} packs them", convention.name)));
     };
     // Zero points that are all zero say that there are none.
     buffers.zero = buffers.zero.filter(|zero| zero.bytes.iter().any(|byte| *byte != 0));
@@ -134,10 +122,8 @@ pub fn choose<'a>(
     match found {
         Some((at, format, shape)) => {
             let silent = scheme.is_none_or(|scheme| said == 0 && scheme.element == format.element.name);
-            Ok(Chosen {
-                not: scheme.filter(|_| at >= said && !silent),
-                reading: Reading::Bytes { format, shape, buffers },
-            })
+            let not = scheme.filter(|_| at >= said && !silent);
+            Ok((Reading::Bytes { format, shape, buffers }, not))
         }
         None => Err(misfit(&first.unwrap_or_default(), &codes, &scale)),
     }
@@ -183,19 +169,17 @@ fn likely(codes: &Tensor, scale: &Tensor, global: bool, rule: Option<&str>) -> V
 
 /// A message of [`Buffers::fits`] as the tensor, what was found and what was expected.
 fn misfit(message: &str, codes: &Tensor, scale: &Tensor) -> Flaw {
-    let of = |tensor: &Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
     let quoted = message.split('\'').nth(1);
     let tensor = if quoted == Some(scale.name) { scale } else { codes };
     let (_, expected) = message.split_once(", expected ").unwrap_or((message, ""));
-    let expected = expected.trim_end_matches("; other orders need --layout");
+    let expected = match expected.trim_end_matches("; other orders need --layout") {
+        "" if message.is_empty() => format!("codes with scales of {}, in a format that is known", shown(scale)),
+        "" => message.into(),
+        expected => expected.into(),
+    };
     Flaw {
         subject: quoted.unwrap_or(tensor.name).into(),
-        found: of(tensor),
-        expected: match expected {
-            "" if message.is_empty() => format!("codes with scales of {}, in a format that is known", of(scale)),
-            "" => message.into(),
-            expected => expected.into(),
-        },
+        ..unexpected(tensor, expected)
     }
 }
 
@@ -210,11 +194,7 @@ impl<'a> Reading<'a> {
 
     /// The matrices.
     pub fn stack(&self) -> Stack {
-        Stack::new(&self.shape()).unwrap_or(Stack {
-            experts: 0,
-            rows: 0,
-            cols: 0,
-        })
+        Stack::new(&self.shape()).unwrap_or_default()
     }
 
     /// The format in words.
@@ -282,6 +262,9 @@ fn in_bytes(format: &Format, opened: &Opened, expert: usize, other: bool) -> Mat
     if other {
         numbers.chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
     }
+    let mut sorted: Vec<f32> = values.into_iter().filter(|value| value.is_finite()).collect();
+    sorted.sort_by(f32::total_cmp);
+    sorted.dedup_by(|a, b| *a == *b);
     let scaling = format.scaling.expect("formats of checkpoints have scales");
     let scales = encoded.part("scale").chunks_exact(scaling.scale.bytes());
     let global = encoded.part("global").first_chunk();
@@ -297,20 +280,11 @@ fn in_bytes(format: &Format, opened: &Opened, expert: usize, other: bool) -> Mat
         columns: (0..cols).map(|col| col / width).collect(),
         across: scaling.group.count(rows, cols).1,
         height,
-        grid: Grid::new(&values),
+        grid: Grid::Values(sorted),
         least: match scaling.scale {
             Scale::E4m3(_) => 1.0 / 64.0,
             _ => 0.0,
         },
-    }
-}
-
-impl Grid {
-    fn new(values: &[f32]) -> Self {
-        let mut values: Vec<f32> = values.iter().copied().filter(|value| value.is_finite()).collect();
-        values.sort_by(f32::total_cmp);
-        values.dedup_by(|a, b| *a == *b);
-        Self::Values(values)
     }
 }
 
@@ -321,12 +295,6 @@ fn multiplier(scale: &Scale, stored: f64) -> f64 {
         Scale::E4m3(rule) if rule.stored == Global::Amax => stored / f64::from(rule.span),
         _ => stored,
     }
-}
-
-/// The values of all codes.
-fn values(format: &Format) -> Vec<f32> {
-    let codes = 0..1u32 << format.element.stored_bits();
-    codes.map(|code| format.repr().decode(code as u16)).collect()
 }
 
 fn in_words(words: &Words, scale: &Tensor, offset: i32, other: bool) -> Matrix {

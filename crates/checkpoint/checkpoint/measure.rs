@@ -60,12 +60,10 @@ impl Measured {
             }
         }
         let elements = matrix.codes.len() as u64;
-        let of = |scale: &dyn Fn(f64) -> f64, factor: f64| {
+        let of = |scale: fn(f64) -> f64, factor: f64| {
             let scaled = energy.iter().zip(&matrix.scales).filter(|(energy, _)| **energy > 0.0);
-            let sum: f64 = scaled
-                .map(|(energy, stored)| energy * scale(f64::from(*stored)).powi(2))
-                .sum();
-            (sum / elements.max(1) as f64).sqrt() * factor.abs()
+            let squares = scaled.map(|(energy, stored)| energy * scale(f64::from(*stored)).powi(2));
+            (squares.sum::<f64>() / elements.max(1) as f64).sqrt() * factor.abs()
         };
         let inverse = |scale: f64| if scale == 0.0 { 0.0 } else { 1.0 / scale };
         let plain = |scale: f64| scale;
@@ -78,9 +76,9 @@ impl Measured {
             dead: energy.iter().filter(|energy| **energy == 0.0).count() as u64,
             lost: energy.iter().zip(&matrix.scales).filter(lost).count() as u64,
             mean_code: sum / elements.max(1) as f64,
-            rms: of(&plain, matrix.factor),
-            rms_inverted: of(&inverse, matrix.factor),
-            rms_global_inverted: matrix.has_global.then(|| of(&plain, 1.0 / matrix.factor)),
+            rms: of(plain, matrix.factor),
+            rms_inverted: of(inverse, matrix.factor),
+            rms_global_inverted: matrix.has_global.then(|| of(plain, 1.0 / matrix.factor)),
             cols: matrix.cols,
         }
     }
@@ -94,25 +92,13 @@ impl Measured {
             true => self.mean_code,
             false => other.mean_code,
         };
-        let counts = |one: &Self| {
-            [
-                one.elements,
-                one.saturated,
-                one.nan_codes,
-                one.blocks,
-                one.dead,
-                one.lost,
-            ]
-        };
-        let (own, others) = (counts(&self), counts(&other));
-        let [elements, saturated, nan_codes, blocks, dead, lost] = std::array::from_fn(|at| own[at] + others[at]);
         Self {
-            elements,
-            saturated,
-            nan_codes,
-            blocks,
-            dead,
-            lost,
+            elements: self.elements + other.elements,
+            saturated: self.saturated + other.saturated,
+            nan_codes: self.nan_codes + other.nan_codes,
+            blocks: self.blocks + other.blocks,
+            dead: self.dead + other.dead,
+            lost: self.lost + other.lost,
             mean_code,
             ..if far(&other) > far(&self) { other } else { self }
         }

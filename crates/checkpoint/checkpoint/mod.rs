@@ -62,7 +62,7 @@ pub struct Selection<'a> {
 }
 
 /// The facts about a checkpoint, and findings.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Report {
     /// The convention of its tensors; `None` if none is quantized.
     pub convention: Option<&'static Convention>,
@@ -143,19 +143,6 @@ impl Checkpoint {
         convention(&self.file, &self.sections).unwrap_or(&PLAIN)
     }
 
-    /// A report without matrices.
-    fn report(&self, convention: Option<&'static Convention>, findings: Vec<Finding>) -> Report {
-        let stated = self.sections.iter();
-        Report {
-            convention,
-            stated: stated.map(|section| (section.file, section.method.clone())).collect(),
-            matrices: Vec::new(),
-            findings,
-            plain: 0,
-            unread: Vec::new(),
-        }
-    }
-
     /// All matrices whose values can be read.
     fn subjects<'p>(
         &self,
@@ -163,10 +150,9 @@ impl Checkpoint {
         stated: &Stated,
         read_as: &'static Convention,
     ) -> Vec<Subject<'p>> {
-        let mut report = self.report(None, Vec::new());
-        let all = matrices.iter();
-        all.filter_map(|(name, parts)| stated.subject(name, parts, read_as, &mut report))
-            .collect()
+        let mut report = Report::default();
+        let subject = |(name, parts): (&'p String, &'p Parts)| stated.subject(name, parts, read_as, &mut report);
+        matrices.iter().filter_map(subject).collect()
     }
 
     /// Its matrices as sources of another checkpoint.
@@ -190,9 +176,14 @@ impl Checkpoint {
         mut progress: impl FnMut(usize, &str),
     ) -> Result<Report> {
         let convention = convention(&self.file, &self.sections);
-        let mut findings = files::files(&self.flaws);
-        findings.extend(files::conventions(&self.sections, convention));
-        let mut report = self.report(convention, findings);
+        let methods = self.sections.iter();
+        let mut report = Report {
+            convention,
+            stated: methods.map(|section| (section.file, section.method.clone())).collect(),
+            findings: files::files(&self.flaws),
+            ..Report::default()
+        };
+        report.findings.extend(files::conventions(&self.sections, convention));
         let read_as = convention.unwrap_or(&PLAIN);
         let stated = Stated::new(&self.sections, convention, &mut report.findings);
         let matrices = gather(&self.file, read_as);
@@ -237,9 +228,8 @@ impl Checkpoint {
         let found = found.map(|found| (found, file.as_str()));
         subject::measure(subjects, found, folding, &mut report, &mut total, &mut progress)?;
         // Tensors that another check looked at have its finding.
-        let all = selected
-            .iter()
-            .flat_map(|name| matrices[*name].all().map(|tensor| (*name, tensor)));
+        let all = selected.iter().copied();
+        let all = all.flat_map(|name| matrices[name].all().map(move |tensor| (name, tensor)));
         let all: Vec<(&str, Tensor)> = all.collect();
         let size = |(_, tensor): &(&str, Tensor)| tensor.bytes.len() / 4;
         let of_nan = |finding: &&Finding| ["nonfinite_scale", "nan_code"].contains(&finding.check.name);
@@ -263,15 +253,11 @@ impl Selection<'_> {
     /// The names of the matrices that are selected by their own names or by that of a part.
     fn names<'m>(&self, matrices: &'m Matrices<'m>) -> Result<BTreeSet<&'m str>> {
         let named = |name: &'m String, parts: &Parts<'m>| -> Vec<&'m str> {
-            let tensors = parts
-                .codes
-                .into_iter()
-                .chain(parts.without_codes().map(|(_, tensor)| tensor));
+            let others = parts.without_codes().map(|(_, tensor)| tensor);
+            let tensors = parts.codes.into_iter().chain(others);
             let tensors = tensors.chain(parts.activations.iter().copied());
-            [name.as_str()]
-                .into_iter()
-                .chain(tensors.map(|tensor| tensor.name))
-                .collect()
+            let names = std::iter::once(name.as_str());
+            names.chain(tensors.map(|tensor| tensor.name)).collect()
         };
         let all: Vec<&str> = matrices.iter().flat_map(|(name, parts)| named(name, parts)).collect();
         pattern::check("tensor", &[self.only, self.skip], &all)?;

@@ -40,21 +40,15 @@ pub fn gather<'a>(file: &'a TensorFile, convention: &Convention) -> Matrices<'a>
         matrices.entry(name).or_default().put(part, tensor);
     }
     // Stacks of experts have no `.weight`, and scales of their activations may belong to either.
-    let lonely = |(name, parts): (&String, &Parts)| {
-        let stack = name
-            .strip_suffix(".weight")
-            .filter(|_| parts.codes.is_none() && !parts.activations.is_empty());
-        stack.map(str::to_string)
-    };
-    let lonely: Vec<String> = matrices.iter().filter_map(lonely).collect();
-    for stack in lonely {
-        if matrices.get(&stack).is_none_or(|parts| parts.codes.is_none()) {
-            continue;
-        }
-        let activations = matrices
-            .remove(&format!("{stack}.weight"))
-            .map_or(Vec::new(), |parts| parts.activations);
-        matrices.entry(stack).or_default().activations.extend(activations);
+    let is_lonely = |parts: &Parts| parts.codes.is_none() && !parts.activations.is_empty();
+    let lonely = matrices.iter().filter(|(_, parts)| is_lonely(parts));
+    let has_codes = |stack: &&str| matrices.get(*stack).is_some_and(|parts| parts.codes.is_some());
+    let stacks = lonely.filter_map(|(name, _)| name.strip_suffix(".weight").filter(has_codes));
+    let stacks: Vec<String> = stacks.map(String::from).collect();
+    for stack in stacks {
+        let lonely = matrices.remove(&format!("{stack}.weight")).unwrap_or_default();
+        let parts = matrices.entry(stack).or_default();
+        parts.activations.extend(lonely.activations);
     }
     matrices
 }
@@ -118,10 +112,14 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// True if a component of a name is the number of a layer or an expert.
+pub fn is_number(part: &str) -> bool {
+    !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Names whose numbers are left out stand for the same place in all layers: `layers.*.mlp.up_proj.weight`.
 pub fn kin(name: &str) -> String {
-    let number = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
-    let parts = name.split('.').map(|part| if number(part) { "*" } else { part });
+    let parts = name.split('.').map(|part| if is_number(part) { "*" } else { part });
     parts.collect::<Vec<&str>>().join(".")
 }
 

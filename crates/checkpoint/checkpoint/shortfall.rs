@@ -28,7 +28,7 @@ pub struct Noise {
 }
 
 /// The noise of a matrix, of its rows and columns, and of parts of rows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Shortfall {
     /// The noise of the whole matrix, with the scales that the largest magnitudes of groups give.
     pub whole: Noise,
@@ -71,28 +71,21 @@ impl Shortfall {
         let least = matrix.least * matrix.factor.abs();
         let cells = Cells::new(matrix);
         let mut of = Self {
-            whole: Noise::default(),
             rows: vec![Noise::default(); rows],
             cols: vec![Noise::default(); cols],
-            cells: 0,
-            first: None,
-            elements: 0,
-            element: None,
+            ..Self::default()
         };
-        let weak = if fitted {
-            weak_columns(matrix)
-        } else {
-            vec![false; cols]
+        let weak = match fitted {
+            true => weak_columns(matrix),
+            false => vec![false; cols],
         };
         let mean = noise / (rows * cols).max(1) as f64;
         let mut parts = vec![Noise::default(); cells.first.len()];
         for row in 0..rows {
             parts.fill(Noise::default());
             for col in 0..cols {
-                let (x, code) = (
-                    f64::from(source[row * cols + col]),
-                    f64::from(matrix.codes[row * cols + col]),
-                );
+                let x = f64::from(source[row * cols + col]);
+                let code = f64::from(matrix.codes[row * cols + col]);
                 let group = matrix.group(row, col);
                 let stored = f64::from(matrix.scales[group]) * matrix.factor;
                 let off = (x - code * stored).powi(2);
@@ -103,10 +96,8 @@ impl Shortfall {
                     false => (plain / 2.0, 2.0 * plain.max(least)),
                 };
                 let allowed = matrix.rounding(group, x, stored.abs().clamp(near.0, near.1));
-                of.whole.add(
-                    off,
-                    matrix.rounding(group, x, if plain < least { near.1 } else { plain }),
-                );
+                let scale = if plain < least { near.1 } else { plain };
+                of.whole.add(off, matrix.rounding(group, x, scale));
                 of.rows[row].add(off, allowed);
                 of.cols[col].add(if weak[col] { off.min(allowed) } else { off }, allowed);
                 parts[cells.of[col]].add(off, allowed);
@@ -138,12 +129,12 @@ fn weak_columns(matrix: &Matrix) -> Vec<bool> {
             *steps += step * step;
         }
     }
-    sums.into_iter()
-        .map(|(values, steps)| 0.0 < values && values < steps)
-        .collect()
+    let is_weak = |(values, steps): (f64, f64)| 0.0 < values && values < steps;
+    sums.into_iter().map(is_weak).collect()
 }
 
 /// The parts of a row.
+#[derive(Default)]
 struct Cells {
     /// The part of each column.
     of: Vec<usize>,
@@ -153,11 +144,7 @@ struct Cells {
 
 impl Cells {
     fn new(matrix: &Matrix) -> Self {
-        let mut cells = Self {
-            of: Vec::with_capacity(matrix.cols),
-            first: Vec::new(),
-            size: Vec::new(),
-        };
+        let mut cells = Self::default();
         // The part that a group has open.
         let mut open = vec![usize::MAX; matrix.scales.len()];
         for col in 0..matrix.cols {
@@ -179,10 +166,8 @@ fn plain_scales(matrix: &Matrix, source: &[f32]) -> Vec<f64> {
     let mut ends = vec![(0f64, 0f64); matrix.scales.len()];
     for row in 0..matrix.rows {
         for col in 0..matrix.cols {
-            let (x, end) = (
-                f64::from(source[row * matrix.cols + col]),
-                &mut ends[matrix.group(row, col)],
-            );
+            let x = f64::from(source[row * matrix.cols + col]);
+            let end = &mut ends[matrix.group(row, col)];
             *end = (end.0.min(x), end.1.max(x));
         }
     }
@@ -206,17 +191,15 @@ impl Matrix {
         let t = x / scale;
         let (distance, width) = match &self.grid {
             Grid::Values(values) => {
-                let at = values
-                    .partition_point(|value| f64::from(*value) < t)
-                    .clamp(1, values.len() - 1);
+                let at = values.partition_point(|value| f64::from(*value) < t);
+                let at = at.clamp(1, values.len() - 1);
                 let (low, high) = (f64::from(values[at - 1]), f64::from(values[at]));
                 ((t - low).abs().min((high - t).abs()), high - low)
             }
             Grid::Integers { bits, zeros } => {
                 let steps = f64::from((1u32 << bits) - 1);
-                let zero = zeros
-                    .as_ref()
-                    .map_or(f64::from(1u32 << (bits - 1)), |zeros| f64::from(zeros[group]));
+                let middle = f64::from(1u32 << (bits - 1));
+                let zero = zeros.as_ref().map_or(middle, |zeros| f64::from(zeros[group]));
                 let nearest = t.round().clamp(-zero, steps - zero);
                 ((t - nearest).abs(), 1.0)
             }

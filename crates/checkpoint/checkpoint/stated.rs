@@ -6,11 +6,11 @@ use super::Report;
 use super::checks::{Finding, files, names, scales, values};
 use super::config::{Modules, Scheme, Section};
 use super::conventions::{Convention, PLAIN};
-use super::matrix::{Chosen, Reading, choose};
+use super::matrix::{Reading, choose};
 use super::parts::{Parts, module};
 use super::subject::Subject;
 use super::words::is_words;
-use ulplab_core::tensorfile::{Flaw, Tensor};
+use ulplab_core::tensorfile::Tensor;
 
 /// Tensors of integers that belong to models, not to quantization.
 const INTEGERS: &[&str] = &["tid2eid", "position_ids", "num_batches_tracked", "inv_freq"];
@@ -146,16 +146,10 @@ impl<'a> Stated<'a> {
             report.leave_unread(&codes, why);
             return None;
         }
-        let Chosen { reading, not } = match choose(parts, convention, scheme, self.offset) {
+        let (reading, not) = match choose(parts, convention, scheme, self.offset) {
             Ok(chosen) => chosen,
             Err(misfit) => {
-                let Flaw {
-                    subject,
-                    found,
-                    expected,
-                } = misfit;
-                let finding = Finding::new(&names::SHAPE, (&subject, name), found, expected);
-                report.findings.push(finding);
+                report.findings.push(Finding::of_flaw(&names::SHAPE, &misfit, name));
                 return None;
             }
         };
@@ -170,9 +164,8 @@ impl<'a> Stated<'a> {
                 reading.format()
             );
             let (check, expected) = (&names::STATED_FORMAT, scheme.words());
-            report
-                .findings
-                .push(Finding::new(check, (codes.name, name), found, expected));
+            let finding = Finding::new(check, (codes.name, name), found, expected);
+            report.findings.push(finding);
         }
         let powers = match &reading {
             Reading::Bytes { format, .. } => format.scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0"),
@@ -196,9 +189,8 @@ impl<'a> Stated<'a> {
                 // Scales with a sign were found above.
                 if sound {
                     let (check, expected) = (&names::SHAPE, "codes and scales that can be read");
-                    report
-                        .findings
-                        .push(Finding::new(check, (codes.name, name), why, expected));
+                    let finding = Finding::new(check, (codes.name, name), why, expected);
+                    report.findings.push(finding);
                 }
                 None
             }

@@ -9,7 +9,7 @@ use super::matrix::Reading;
 use super::measure::Measured;
 use super::parts::{Parts, kin};
 use super::{Judged, Report};
-use crate::packed::{Opened, in_batches};
+use crate::packed::{Opened, in_batches, matrices_of};
 use ulplab_core::error::Result;
 
 /// A matrix whose values will be read.
@@ -25,11 +25,8 @@ pub struct Subject<'a> {
 }
 
 /// The facts about a stack: all that is counted, and the worst of its matrices.
-#[derive(Default)]
 struct Known {
-    measured: Option<Measured>,
-    sqnr: Option<f64>,
-    rule: Option<String>,
+    judged: Judged,
     /// The SQNR and the noise above rounding, in dB, of each matrix that may be held against its kin.
     noise: Vec<(usize, f64, f64)>,
     /// True if every matrix has the values of a source that is quantized itself.
@@ -52,11 +49,26 @@ pub fn measure(
         }
     }
     let source = |at: usize| found.get(at).and_then(|found| found.as_ref().ok());
-    let pieces = |at: usize| subjects[at].reading.stack().matrices().map(move |expert| (at, expert));
-    let pieces: Vec<(usize, usize)> = (0..subjects.len()).flat_map(pieces).collect();
+    let pieces = matrices_of(subjects.iter().map(|subject| subject.reading.stack()));
     let size = |(at, _): &(usize, usize)| subjects[*at].reading.stack().matrix();
     total(pieces.iter().map(size).sum());
-    let mut known: Vec<Known> = subjects.iter().map(|_| Known::default()).collect();
+    let unmeasured = |(at, subject): (usize, &Subject)| {
+        let names = source(at).map_or(Vec::new(), Counterpart::names).into_iter();
+        Known {
+            judged: Judged {
+                name: subject.name.into(),
+                format: subject.reading.format(),
+                shape: subject.reading.shape(),
+                measured: None,
+                sqnr: None,
+                through: names.filter(|name| *name != subject.name).map(String::from).collect(),
+                rule: None,
+            },
+            noise: Vec::new(),
+            is_same: false,
+        }
+    };
+    let mut known: Vec<Known> = subjects.iter().enumerate().map(unmeasured).collect();
     let work = |(at, expert): &(usize, usize)| Ok(subjects[*at].piece(*expert, source(*at), folding));
     in_batches(&pieces, size, work, |(at, expert), piece| -> Result<()> {
         let (subject, known) = (&subjects[*at], &mut known[*at]);
@@ -66,55 +78,39 @@ pub fn measure(
         if let Some((sqnr, noise)) = compared.sqnr.zip(compared.noise) {
             known.noise.push((*expert, sqnr, noise));
         }
-        known.measured = Some(match known.measured.take() {
+        let judged = &mut known.judged;
+        judged.measured = Some(match judged.measured.take() {
             None => measured,
             Some(before) => before.joined(measured),
         });
-        known.sqnr = match (known.sqnr, compared.sqnr) {
-            (Some(before), Some(now)) => Some(before.min(now)),
-            (before, now) => before.or(now),
-        };
-        known.rule = known.rule.take().or(compared.rule);
+        judged.sqnr = judged.sqnr.into_iter().chain(compared.sqnr).reduce(f64::min);
+        judged.rule = judged.rule.take().or(compared.rule);
         progress(size(&(*at, *expert)), subject.name);
         Ok(())
     })?;
     if !found.is_empty() && known.iter().all(|known| known.is_same) {
-        let all = subjects
-            .iter()
-            .map(|subject| subject.without(format!("the same values, quantized already, in {file}")));
+        let found = format!("the same values, quantized already, in {file}");
+        let all = subjects.iter().map(|subject| subject.without(found.clone()));
         report.findings.extend(all);
     }
-    let lagging = kinds(&subjects, &known)
-        .into_iter()
-        .flat_map(|members| above(&subjects, &known, &members));
-    for (at, expert, limit, finding) in lagging {
+    let kinds = kinds(&known).into_iter();
+    for (at, expert, limit, finding) in kinds.flat_map(|members| above(&subjects, &known, &members)) {
         let pair = source(at).map(|source| Pair::new(&subjects[at], source, expert, folding));
         let folded = pair.and_then(|pair| pair.folded(&finding, limit));
         report.findings.push(folded.unwrap_or(finding));
     }
-    for (at, (subject, known)) in subjects.iter().zip(known).enumerate() {
-        let names = source(at).map_or(Vec::new(), Counterpart::names).into_iter();
-        report.matrices.push(Judged {
-            name: subject.name.into(),
-            format: subject.reading.format(),
-            shape: subject.reading.shape(),
-            measured: known.measured,
-            sqnr: known.sqnr,
-            through: names.filter(|name| *name != subject.name).map(String::from).collect(),
-            rule: known.rule,
-        });
-    }
+    report.matrices.extend(known.into_iter().map(|known| known.judged));
     Ok(())
 }
 
 /// The matrices that are held against each other: those of one format and one name in all layers, or of one format if those are fewer
 /// than four.
-fn kinds(subjects: &[Subject], known: &[Known]) -> Vec<Vec<usize>> {
+fn kinds(known: &[Known]) -> Vec<Vec<usize>> {
     let matrices = |members: &[usize]| members.iter().map(|at| known[*at].noise.len()).sum::<usize>();
-    let mut formats: BTreeMap<String, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
-    for (at, subject) in subjects.iter().enumerate() {
-        let names = formats.entry(subject.reading.format()).or_default();
-        names.entry(kin(subject.name)).or_default().push(at);
+    let mut formats: BTreeMap<&str, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
+    for (at, Known { judged, .. }) in known.iter().enumerate() {
+        let names = formats.entry(&judged.format).or_default();
+        names.entry(kin(&judged.name)).or_default().push(at);
     }
     let of = |names: BTreeMap<String, Vec<usize>>| match names.values().all(|members| matrices(members) >= 4) {
         true => names.into_values().collect(),
@@ -126,11 +122,8 @@ fn kinds(subjects: &[Subject], known: &[Known]) -> Vec<Vec<usize>> {
 
 /// The matrices of a kind that have far more noise than the others, with the limit and a finding each.
 fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize, usize, f64, Finding)> {
-    let all = || {
-        members
-            .iter()
-            .flat_map(|at| known[*at].noise.iter().map(move |noise| (*at, *noise)))
-    };
+    let of = |at: usize| known[at].noise.iter().map(move |noise| (at, *noise));
+    let all = || members.iter().copied().flat_map(of);
     let noise: Vec<f64> = all().map(|(_, (.., noise))| noise).collect();
     let Some(limit) = source::limit_of_kin(&noise) else {
         return Vec::new();
@@ -154,9 +147,8 @@ impl Subject<'_> {
         };
         let measured = Measured::new(matrix, self.reading.top());
         let mut compared = pair.as_ref().map(Pair::compared).unwrap_or_default();
-        compared
-            .findings
-            .splice(..0, self.findings(&self.which(expert), &measured));
+        let findings = self.findings(&self.which(expert), &measured);
+        compared.findings.splice(..0, findings);
         (measured, compared)
     }
 
@@ -181,12 +173,9 @@ impl Subject<'_> {
 
     /// Findings from the counts of one matrix.
     fn findings(&self, which: &str, measured: &Measured) -> Vec<Finding> {
-        let (Some(codes), Some(scale)) = (self.parts.codes, self.parts.scale) else {
-            return Vec::new();
-        };
-        let mut findings = values::counts(self.name, which, &codes, &self.reading, measured);
-        findings.extend(values::lost(self.name, which, &scale, measured));
-        findings.extend(scales::size(self.name, which, self.parts, measured));
+        let mut findings = values::counts(self, which, measured);
+        findings.extend(values::lost(self, which, measured));
+        findings.extend(scales::size(self, which, measured));
         findings
     }
 }

@@ -34,15 +34,9 @@ impl<'a> Words<'a> {
     /// # Errors
     /// A shape or type fits no matrix of 4 or 8 bits, or not what the configuration says.
     pub fn new(parts: &Parts<'a>, packing: Packing, scheme: Option<Scheme>) -> Result<Self, Flaw> {
-        let (codes, scale) = (
-            parts.codes.expect("words have codes"),
-            parts.scale.expect("words have scales"),
-        );
-        let misfit = |tensor: Tensor, expected: String| Flaw {
-            subject: tensor.name.into(),
-            found: format!("{} {:?}", tensor.dtype, tensor.shape),
-            expected,
-        };
+        let codes = parts.codes.expect("words have codes");
+        let scale = parts.scale.expect("words have scales");
+        let misfit = |tensor: Tensor, expected: String| unexpected(&tensor, expected);
         let (&[high, wide], true) = (codes.shape, is_words(&codes)) else {
             return Err(misfit(codes, "a matrix of I32".into()));
         };
@@ -134,10 +128,10 @@ impl<'a> Words<'a> {
         let groups = self.groups();
         match self.index {
             None => (0..self.inputs).map(|input| Some(input / self.group)).collect(),
-            Some(index) => index
-                .integers()
-                .map(|group| usize::try_from(group).ok().filter(|group| *group < groups))
-                .collect(),
+            Some(index) => {
+                let group = |group: i128| usize::try_from(group).ok().filter(|group| *group < groups);
+                index.integers().map(group).collect()
+            }
         }
     }
 
@@ -185,6 +179,20 @@ impl<'a> Words<'a> {
     /// Text of the bits and the group size, as `int4/b128 in words`.
     pub fn words(&self) -> String {
         format!("int{}/b{} in words", self.bits, self.group)
+    }
+}
+
+/// The type and the shape of a tensor: `I32 [4, 8]`.
+pub fn shown(tensor: &Tensor) -> String {
+    format!("{} {:?}", tensor.dtype, tensor.shape)
+}
+
+/// The flaw that a tensor has another type or shape than expected.
+pub fn unexpected(tensor: &Tensor, expected: String) -> Flaw {
+    Flaw {
+        subject: tensor.name.into(),
+        found: shown(tensor),
+        expected,
     }
 }
 

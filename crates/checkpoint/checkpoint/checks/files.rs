@@ -22,8 +22,7 @@ pub const CONVENTION: Check = error(
 
 /// A finding for each flaw.
 pub fn files(flaws: &[Flaw]) -> Vec<Finding> {
-    let finding = |flaw: &Flaw| Finding::new(&FILES, (&flaw.subject, ""), &flaw.found, &flaw.expected);
-    flaws.iter().map(finding).collect()
+    flaws.iter().map(|flaw| Finding::of_flaw(&FILES, flaw, "")).collect()
 }
 
 /// A finding for a key that is not understood.

@@ -11,6 +11,8 @@ pub mod whole;
 
 use std::collections::BTreeSet;
 
+use ulplab_core::tensorfile::Flaw;
+
 /// A kind of finding.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Check {
@@ -146,6 +148,11 @@ pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
 impl Finding {
     fn is_of(&self, checks: &[&Check]) -> bool {
         checks.iter().any(|check| check.name == self.check.name)
+    }
+
+    /// A finding about a flaw of a file or of a tensor of a matrix.
+    pub fn of_flaw(check: &'static Check, flaw: &Flaw, matrix: &str) -> Self {
+        Self::new(check, (&flaw.subject, matrix), &flaw.found, &flaw.expected)
     }
 
     /// A finding about a tensor of a matrix.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::names::MISSING_PART;
 use super::{Check, Finding, error, warning};
 use crate::checkpoint::config::Section;
-use crate::checkpoint::parts::{Matrices, Parts, kin};
+use crate::checkpoint::parts::{Matrices, Parts, kin, module};
 use ulplab_core::error::counted;
 use ulplab_core::tensorfile::Tensor;
 
@@ -83,9 +83,7 @@ fn quantizes_cache(section: &Section) -> bool {
     let scheme = of("kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));
     let algorithm = of("kv_cache_quant_algo").filter(|name| name.as_str() != Some("none"));
     let group = section.value.pointer("/export/kv_cache_group");
-    let group = group
-        .and_then(|group| group.as_array())
-        .is_some_and(|group| !group.is_empty());
+    let group = group.is_some_and(|group| group.as_array().is_some_and(|group| !group.is_empty()));
     scheme.is_some() || algorithm.is_some() || group
 }
 
@@ -110,8 +108,7 @@ pub fn cache(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
     // Attention layers by their names: a matrix of each, whether values need a scale, and which of keys and values have one.
     let mut layers: BTreeMap<&str, (&str, bool, [bool; 2])> = BTreeMap::new();
     for name in matrices.keys().filter(|name| matrices[*name].codes.is_some()) {
-        let module = name.strip_suffix(".weight").unwrap_or(name);
-        if let Some((layer, last)) = module.rsplit_once('.')
+        if let Some((layer, last)) = module(name).rsplit_once('.')
             && let Some((_, values)) = KEYS.iter().find(|(key, _)| *key == last)
         {
             layers.entry(layer).or_insert((name, *values, [false, false]));

@@ -5,6 +5,7 @@ use safetensors::Dtype;
 use super::{Check, Finding, error, warning};
 use crate::checkpoint::measure::Measured;
 use crate::checkpoint::parts::Parts;
+use crate::checkpoint::subject::Subject;
 use ulplab_core::metrics::unravel;
 use ulplab_core::tensorfile::Tensor;
 
@@ -101,7 +102,8 @@ fn counts(tensor: &Tensor, powers: bool) -> (Place, Place, Place) {
 }
 
 /// The finding if a matrix has not the size of a trained one; `which` numbers it in its stack.
-pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Option<Finding> {
+pub fn size(subject: &Subject, which: &str, measured: &Measured) -> Option<Finding> {
+    let Subject { name, parts, .. } = subject;
     let gain = measured.gain(measured.rms);
     // A matrix that is all zero or not finite has another finding.
     if gain == 0.0 || !gain.is_finite() || GAINS.contains(&gain) {
@@ -128,7 +130,7 @@ pub fn size(name: &str, which: &str, parts: &Parts, measured: &Measured) -> Opti
         (Some(global), Some(other)) if explains(&other) => Some(by(&global, other)),
         _ if explains(&inverted) => Some(by(&scale, inverted)),
         _ => {
-            let subject = (global.unwrap_or(scale).name, name);
+            let subject = (global.unwrap_or(scale).name, *name);
             Some(Finding::new(&MAGNITUDE, subject, found, "a gain between 2^-8 and 2^7"))
         }
     }

@@ -2,10 +2,9 @@
 
 use super::scales::INVERTED_SCALE;
 use super::{Check, Finding, error, not_judged};
-use crate::checkpoint::matrix::Reading;
 use crate::checkpoint::measure::Against;
-use crate::checkpoint::parts::Parts;
 use crate::checkpoint::shortfall::{Noise, ONE_STEP, Shortfall, spread};
+use crate::checkpoint::subject::Subject;
 use ulplab_core::error::counted;
 
 pub const NO_SOURCE: Check = not_judged(
@@ -93,8 +92,8 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     let more = |found: String, noise: Noise| format!("{found}: {:.1} dB more noise than rounding gives", noise.db());
     if let Some((row, col, noise)) = shortfall.first.filter(|_| median <= NEAREST) {
         let cells = counted(shortfall.cells, "part");
-        let found =
-            format!("{cells} of rows with a mean error of more than a step, the first at row {row}, column {col}");
+        let place = format!("the first at row {row}, column {col}");
+        let found = format!("{cells} of rows with a mean error of more than a step, {place}");
         return Some((more(found, noise), format!("at most {ONE_STEP:.1} dB more")));
     }
     if let Some((row, col, noise)) = shortfall.element.filter(|_| median <= ROUNDED) {
@@ -125,13 +124,14 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
 /// The cause of a low SQNR, if it is one of those that can be measured; `which` numbers the matrix in its stack. `other` are the
 /// distances with the other order of codes, `turned` those from the transposed source.
 pub fn low(
-    name: &str,
+    subject: &Subject,
     which: &str,
-    parts: &Parts,
-    reading: &Reading,
     against: &Against,
     [other, turned]: [Option<Against>; 2],
 ) -> Option<Finding> {
+    let Subject {
+        name, parts, reading, ..
+    } = subject;
     let (codes, scale) = (parts.codes?, parts.scale?);
     let (found, least) = (against.db(against.noise), least(reading.bits()));
     let with = |db: f64, what: &str| format!("{which}SQNR {found:.2} dB, and {db:.2} dB {what}");

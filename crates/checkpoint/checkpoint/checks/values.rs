@@ -6,6 +6,7 @@ use super::{Check, Finding, error, warning};
 use crate::checkpoint::matrix::Reading;
 use crate::checkpoint::measure::Measured;
 use crate::checkpoint::parts::Parts;
+use crate::checkpoint::subject::Subject;
 use crate::checkpoint::words::Words;
 use ulplab_core::metrics::unravel;
 use ulplab_core::tensorfile::Tensor;
@@ -48,21 +49,16 @@ fn enough(bits: usize) -> u64 {
 }
 
 /// Findings from the counts of a matrix; `which` numbers it in its stack.
-pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measured: &Measured) -> Vec<Finding> {
+pub fn counts(subject: &Subject, which: &str, measured: &Measured) -> Vec<Finding> {
+    let reading = &subject.reading;
     let mut findings = Vec::new();
     let mut add = |check, found: String, expected: &str| {
         let found = format!("{which}{found}");
-        findings.push(Finding::new(check, (codes.name, name), found, expected));
+        findings.push(Finding::new(check, subject.names(), found, expected));
     };
     let share = |count: u64, of: u64| format!("{count} of {of} ({:.2} %)", 100.0 * count as f64 / of.max(1) as f64);
-    let Measured {
-        elements,
-        saturated,
-        nan_codes,
-        blocks,
-        dead,
-        ..
-    } = *measured;
+    let (elements, blocks, dead) = (measured.elements, measured.blocks, measured.dead);
+    let (saturated, nan_codes) = (measured.saturated, measured.nan_codes);
     if nan_codes > 0 {
         let found = format!("{} codes are NaN or infinite", share(nan_codes, elements));
         add(&NAN_CODE, found, "finite codes");
@@ -78,11 +74,8 @@ pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measur
     if elements > 0 && dead == blocks {
         add(&DEAD_MATRIX, "every code is zero".into(), "a matrix that is not zero");
     } else if dead * 100 > blocks {
-        add(
-            &DEAD_BLOCKS,
-            format!("{} blocks are zero", share(dead, blocks)),
-            "at most 1 %",
-        );
+        let found = format!("{} blocks are zero", share(dead, blocks));
+        add(&DEAD_BLOCKS, found, "at most 1 %");
     }
     let centred = matches!(reading, Reading::Words { .. });
     if centred && elements >= enough(reading.bits()) && measured.mean_code.abs() > 0.5 {
@@ -93,12 +86,11 @@ pub fn counts(name: &str, which: &str, codes: &Tensor, reading: &Reading, measur
 }
 
 /// Blocks whose scale loses them.
-pub fn lost(name: &str, which: &str, scale: &Tensor, measured: &Measured) -> Option<Finding> {
+pub fn lost(subject: &Subject, which: &str, measured: &Measured) -> Option<Finding> {
     let Measured { lost, blocks, .. } = *measured;
-    (lost > 0).then(|| {
-        let found = format!("{which}{lost} of {blocks} blocks have the scale zero and codes that are not");
-        Finding::new(&super::scales::ZERO_SCALE, (scale.name, name), found, "positive scales")
-    })
+    let names = (subject.parts.scale?.name, subject.name);
+    let found = format!("{which}{lost} of {blocks} blocks have the scale zero and codes that are not");
+    (lost > 0).then(|| Finding::new(&super::scales::ZERO_SCALE, names, found, "positive scales"))
 }
 
 /// Zero points and group indices of integers in words; `symmetric` is what the configuration says.
@@ -137,15 +129,13 @@ pub fn words(name: &str, parts: &Parts, words: &Words, offset: i32, symmetric: O
             findings.push(Finding::new(&GROUP_INDEX, (index.name, name), found, expected));
         };
         match (outside, uneven) {
-            (1.., _) => add(
-                format!("{outside} of {} out of range", columns.len()),
-                format!("0 to {}", words.groups() - 1),
-            ),
+            (1.., _) => {
+                let found = format!("{outside} of {} out of range", columns.len());
+                add(found, format!("0 to {}", words.groups() - 1));
+            }
             (0, Some(group)) => {
-                add(
-                    format!("{} inputs in group {group}", sizes[group]),
-                    format!("{} inputs in each group", words.group),
-                );
+                let found = format!("{} inputs in group {group}", sizes[group]);
+                add(found, format!("{} inputs in each group", words.group));
             }
             _ => {}
         }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::counterpart::{Place, place};
-use crate::checkpoint::parts::{Matrices, Parts, kin};
+use crate::checkpoint::parts::{Matrices, is_number, kin};
+use crate::packed::rounded;
 use ulplab_core::error::counted;
 use ulplab_core::tensorfile::Tensor;
 
@@ -76,7 +77,7 @@ fn split(name: &str) -> Option<(&str, usize, &str)> {
     let mut start = 0;
     for part in name.split('.') {
         let end = start + part.len();
-        if start > 0 && !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) && end < name.len() {
+        if start > 0 && is_number(part) && end < name.len() {
             return Some((&name[..start - 1], part.parse().ok()?, &name[end + 1..]));
         }
         start = end + 1;
@@ -90,10 +91,7 @@ fn parent(rest: &str) -> (&str, &str) {
     let module = rest.rsplit_once('.').map_or(rest, |(module, _)| module);
     let (within, leaf) = module.rsplit_once('.').unwrap_or(("", module));
     let (above, last) = within.rsplit_once('.').unwrap_or(("", within));
-    match !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()) {
-        true => (above, leaf),
-        false => (within, leaf),
-    }
+    (if is_number(last) { above } else { within }, leaf)
 }
 
 /// Elements of a tensor that are compared at a time.
@@ -102,7 +100,6 @@ const PIECE: usize = 1 << 20;
 /// Tensors of the source that the file lacks, and tensors that are not quantized and differ. `used` are the tensors of the source that
 /// quantized matrices were found to be made from.
 pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, folded: bool) -> Vec<Finding> {
-    let plain = |(name, parts): (&String, &Parts<'_>)| parts.scale.is_none().then(|| name.clone());
     let mut held: HashMap<_, Vec<(String, &str)>> = HashMap::new();
     for (name, _) in source.iter().filter(|(_, parts)| parts.codes.is_some()) {
         let (prefix, place) = place(name);
@@ -110,9 +107,9 @@ pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, fo
     }
     let mut findings = Vec::new();
     let mut met: BTreeSet<&str> = used.clone();
-    for name in matrices.iter().filter_map(plain) {
-        let Some(tensor) = matrices[&name].codes else { continue };
-        let (prefix, place) = place(&name);
+    for (name, parts) in matrices.iter().filter(|(_, parts)| parts.scale.is_none()) {
+        let Some(tensor) = parts.codes else { continue };
+        let (prefix, place) = place(name);
         let Some(all) = held.get(&place) else { continue };
         let same = all.iter().find(|(other, _)| *other == prefix);
         let Some((_, other)) = same.or_else(|| all.first().filter(|_| all.len() == 1)) else {
@@ -130,13 +127,13 @@ pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, fo
             let all = counted(tensor.shape.iter().product(), "element");
             let (check, found) = match zeros {
                 true => (&DEAD_TENSOR, format!("all {all} are 0, and those of '{other}' are not")),
-                false => {
-                    let found = format!("{differ} of {all} differ from '{other}' of the source");
-                    (&PLAIN_DIFFERS, found)
-                }
+                false => (
+                    &PLAIN_DIFFERS,
+                    format!("{differ} of {all} differ from '{other}' of the source"),
+                ),
             };
             let expected = "the source's, rounded to the type of the file";
-            findings.push(Finding::new(check, (tensor.name, &name), found, expected));
+            findings.push(Finding::new(check, (tensor.name, name), found, expected));
         }
     }
     findings.extend(absent(matrices, source, &met));
@@ -145,11 +142,8 @@ pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, fo
 
 /// Tensors of the source that nothing in the file has met: those of its layers whose namesakes it has, and norms outside of layers.
 fn absent(matrices: &Matrices, source: &Matrices, met: &BTreeSet<&str>) -> Vec<Finding> {
-    let here = matrices
-        .iter()
-        .filter(|(_, parts)| parts.codes.is_some())
-        .map(|(name, _)| place(name).1);
-    let places: HashSet<Place> = here.collect();
+    let here = matrices.iter().filter(|(_, parts)| parts.codes.is_some());
+    let places: HashSet<Place> = here.map(|(name, _)| place(name).1).collect();
     let kinds: BTreeSet<String> = places.iter().map(|place| kin(&place.module())).collect();
     let layers: BTreeSet<&str> = places.iter().filter_map(Place::layer).collect();
     let lacks = |name: &&str| {
@@ -162,14 +156,8 @@ fn absent(matrices: &Matrices, source: &Matrices, met: &BTreeSet<&str>) -> Vec<F
     };
     let floating = |name: &&str| source[*name].codes.is_some_and(|codes| codes.is_floating());
     let names = source.keys().map(String::as_str).filter(floating);
-    let finding = |name: &str| {
-        Finding::new(
-            &MISSING_TENSOR,
-            (name, ""),
-            "it is not in the file",
-            "a tensor, as the source has",
-        )
-    };
+    let (found, expected) = ("it is not in the file", "a tensor, as the source has");
+    let finding = |name: &str| Finding::new(&MISSING_TENSOR, (name, ""), found, expected);
     names.filter(lacks).map(finding).collect()
 }
 
@@ -186,12 +174,8 @@ fn differing(tensor: Tensor, source: Tensor) -> (usize, bool) {
         let got = Tensor { bytes: got, ..tensor }.to_f32().unwrap_or_default();
         let want = Tensor { bytes: want, ..source }.to_f32().unwrap_or_default();
         zeros &= got.iter().all(|x| *x == 0.0);
-        let rounded = |x: f32| match tensor.dtype {
-            safetensors::Dtype::BF16 => half::bf16::from_f32(x).to_f32(),
-            safetensors::Dtype::F16 => half::f16::from_f32(x).to_f32(),
-            _ => x,
-        };
-        let differs = |(got, want): &(&f32, &f32)| **got != rounded(**want) && !(got.is_nan() && want.is_nan());
+        let differs =
+            |(got, want): &(&f32, &f32)| **got != rounded(**want, tensor.dtype) && !(got.is_nan() && want.is_nan());
         count += got.iter().zip(&want).filter(differs).count();
     }
     (count, zeros)

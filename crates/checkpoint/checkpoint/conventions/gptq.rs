@@ -23,8 +23,7 @@ pub const CONVENTION: Convention = Convention {
             Some((true, own)) => Some(own),
             _ => None,
         };
-        let of = |place: &Value| place.get("sym").and_then(Value::as_bool);
-        integers(section, own, own.and_then(of).or_else(|| of(&section.value)))
+        integers(section, own, symmetric(section, own))
     },
     targets: |section, module| Ok(rule(section, module)?.and_then(|(quantized, _)| (!quantized).then_some(false))),
     ignored: |section| match section.method.as_str() {
@@ -48,10 +47,8 @@ pub const CONVENTION: Convention = Convention {
 fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Value)>, String> {
     let rules = section.value.get("dynamic").filter(|rules| !rules.is_null());
     let Some(rules) = rules else { return Ok(None) };
-    let rules = rules
-        .as_object()
-        .ok_or_else(|| format!("key 'dynamic' is {rules}, expected an object"))?;
-    for (rule, own) in rules {
+    let wrong = || format!("key 'dynamic' is {rules}, expected an object");
+    for (rule, own) in rules.as_object().ok_or_else(wrong)? {
         let (quantized, regex) = match (rule.strip_prefix("-:"), rule.strip_prefix("+:")) {
             (Some(regex), _) => (false, regex),
             (_, Some(regex)) => (true, regex),
@@ -66,9 +63,8 @@ fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Valu
 
 /// True if AutoRound states a form that is neither that of GPTQ nor that of AWQ.
 pub fn stores_otherwise(section: &Section) -> bool {
-    let packing = section
-        .text("packing_format")
-        .filter(|_| section.method == "auto-round");
+    let stated = section.text("packing_format");
+    let packing = stated.filter(|_| section.method == "auto-round");
     packing.is_some_and(|packing| packing != "auto_round" && !packing.contains("gptq") && !packing.contains("awq"))
 }
 
@@ -78,22 +74,22 @@ pub fn auto_round(section: &Section, module: &str, packing: &str) -> Result<Opti
         "awq" => ["auto_round:auto_awq", "auto_round:awq", "auto_awq"],
         _ => ["auto_round:auto_gptq", "auto_round:gptqmodel", "auto_round"],
     };
-    match section.text("packing_format") {
-        Some(format) if known.contains(&format) => {}
-        found => {
-            return Err(format!(
-                "key 'packing_format' is {found:?}, expected one of {}",
-                known.join(", ")
-            ));
-        }
+    let found = section.text("packing_format");
+    if !found.is_some_and(|format| known.contains(&format)) {
+        let known = known.join(", ");
+        return Err(format!("key 'packing_format' is {found:?}, expected one of {known}"));
     }
-    match section.text("data_type") {
-        None | Some("int") => {}
-        Some(other) => return Err(format!("key 'data_type' is '{other}', expected int")),
+    if let Some(other) = section.text("data_type").filter(|other| *other != "int") {
+        return Err(format!("key 'data_type' is '{other}', expected int"));
     }
     let own = section.value.get("extra_config").and_then(|layers| layers.get(module));
+    integers(section, own, symmetric(section, own))
+}
+
+/// The key `sym` of a module, else of the section.
+fn symmetric(section: &Section, own: Option<&Value>) -> Option<bool> {
     let of = |place: &Value| place.get("sym").and_then(Value::as_bool);
-    integers(section, own, own.and_then(of).or_else(|| of(&section.value)))
+    own.and_then(of).or_else(|| of(&section.value))
 }
 
 /// The modules that AutoRound leaves with 16 bits and more.

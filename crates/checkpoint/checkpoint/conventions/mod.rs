@@ -159,10 +159,9 @@ impl Convention {
         self.packed().find_map(|packed| packed.rule)
     }
 
-    /// The endings of its names, each with its part and what the name of the matrix has in its place; an empty one is the
-    /// name of the matrix itself.
-    fn all_endings(&self) -> impl Iterator<Item = (&'static str, Part, &'static str)> {
-        let own = self.endings.iter().map(Ending::parts);
+    /// The endings of its names; an empty one is the name of the matrix itself.
+    fn all_endings(&self) -> impl Iterator<Item = Ending> {
+        let own = self.endings.iter().copied();
         // Names of a global scale that means something else are not the convention's.
         let rule = self.rule();
         let packed = self.packed().flat_map(move |packed| {
@@ -181,19 +180,14 @@ impl Convention {
 
     /// The endings of one part, each with what the name of the matrix has in its place.
     pub fn endings_of(&self, part: Part) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let mut all: Vec<(&str, &str)> = Vec::new();
-        for (ending, of, own) in self.all_endings() {
-            if of == part && !all.contains(&(ending, own)) {
-                all.push((ending, own));
-            }
-        }
-        all.into_iter()
+        let of_part = self.all_endings().filter(move |(_, of, _)| *of == part);
+        of_part.map(|(ending, _, own)| (ending, own))
     }
 
     /// The part that a name marks, and the name of the matrix; `None` if it has no ending of the convention. The longest
     /// ending counts.
     pub fn part(&self, name: &str) -> Option<(Part, String)> {
-        let all = self.all_endings().chain(COMMON.iter().map(Ending::parts));
+        let all = self.all_endings().chain(COMMON.iter().copied());
         let fits = all.filter(|(ending, ..)| !ending.is_empty() && name.ends_with(ending));
         let (ending, part, own) = fits.max_by_key(|(ending, ..)| ending.len())?;
         Some((part, format!("{}{own}", &name[..name.len() - ending.len()])))

@@ -16,10 +16,7 @@ pub const CONVENTION: Convention = Convention {
         Some(groups) if groups.is_object() => compressed_tensors::scheme(section, module),
         _ => Ok(None),
     },
-    targets: |section, module| match layers(section)? {
-        None => Ok(None),
-        Some(layers) => Ok(Some(layer(layers, module).is_some())),
-    },
+    targets: |section, module| Ok(layers(section)?.map(|layers| layer(layers, module).is_some())),
     ignored: |section| {
         let mut modules = not_converted(section, "exclude_modules")?;
         modules.extend(not_converted(section, "ignore")?);
@@ -41,23 +38,14 @@ fn layers(section: &Section) -> Result<Option<&serde_json::Map<String, Value>>, 
 
 /// The statement about a module, or about the nearest module that contains it.
 fn layer<'l>(layers: &'l serde_json::Map<String, Value>, module: &str) -> Option<&'l Value> {
-    let mut name = module;
-    loop {
-        match (layers.get(name), name.rsplit_once('.')) {
-            (Some(found), _) => return Some(found),
-            (None, Some((outer, _))) => name = outer,
-            (None, None) => return None,
-        }
-    }
+    let mut names = std::iter::successors(Some(module), |name| Some(name.rsplit_once('.')?.0));
+    names.find_map(|name| layers.get(name))
 }
 
 fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let place = match layers(section)? {
         None => &section.value,
-        Some(layers) => match layer(layers, module) {
-            Some(layer) => layer,
-            None => return Ok(None),
-        },
+        Some(layers) => layer(layers, module).unwrap_or(&Value::Null),
     };
     let Some(algorithm) = place.get("quant_algo").and_then(Value::as_str) else {
         return Ok(None);

@@ -11,16 +11,8 @@ pub enum Packing {
     Rows,
 }
 
-/// The end of a tensor's name, and the part of a quantized matrix that it marks.
-#[derive(Debug)]
-pub struct Ending {
-    /// The end of the name.
-    pub ending: &'static str,
-    /// The part.
-    pub part: Part,
-    /// The end of the name of the matrix in its place.
-    pub own: &'static str,
-}
+/// The end of a tensor's name, the part of a quantized matrix that it marks, and the end of the name of the matrix in its place.
+pub type Ending = (&'static str, Part, &'static str);
 
 /// A part of a quantized matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,20 +33,9 @@ pub enum Part {
     Activation,
 }
 
-impl Ending {
-    /// The end of the name, the part, and the end of the name of the matrix.
-    pub fn parts(&self) -> (&'static str, Part, &'static str) {
-        (self.ending, self.part, self.own)
-    }
-}
-
 /// A part whose ending stands in the place of `.weight`.
 pub const fn of_weight(ending: &'static str, part: Part) -> Ending {
-    Ending {
-        ending,
-        part,
-        own: ".weight",
-    }
+    (ending, part, ".weight")
 }
 
 /// A scale of activations or caches.

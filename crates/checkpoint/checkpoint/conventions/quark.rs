@@ -22,16 +22,13 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let layers = section.value.get("layer_quant_config").and_then(Value::as_object);
     for (pattern, layer) in layers.into_iter().flatten() {
         if Modules::parse(pattern)?.has(module)? {
-            return layer_scheme(layer)
-                .map(Some)
-                .map_err(|why| format!("layer_quant_config '{pattern}': {why}"));
+            let scheme = layer_scheme(layer).map(Some);
+            return scheme.map_err(|why| format!("layer_quant_config '{pattern}': {why}"));
         }
     }
     let typed = section.value.get("layer_type_quant_config").and_then(Value::as_object);
-    match (
-        section.value.get("global_quant_config"),
-        typed.is_some_and(|typed| !typed.is_empty()),
-    ) {
+    let typed = typed.is_some_and(|typed| !typed.is_empty());
+    match (section.value.get("global_quant_config"), typed) {
         (Some(all), false) => layer_scheme(all).map(Some),
         (_, true) => Err("key 'layer_type_quant_config' names classes, which tensors do not have".into()),
         (None, _) => Err("key 'global_quant_config' is missing, expected an object".into()),

@@ -90,18 +90,13 @@ pub type Found<'s> = Vec<Result<Counterpart<'s>, String>>;
 /// The source of each subject. `all` are all quantized matrices of the checkpoint, which has `matrices`: prefixes and the rows of fused
 /// matrices do not depend on a selection.
 pub fn found<'s>(subjects: &[Subject], all: &[Subject], matrices: &Matrices, sources: &'s Sources<'s>) -> Found<'s> {
-    let wanted: Vec<Wanted> = all
-        .iter()
-        .map(|subject| (subject.name, subject.reading.shape()))
-        .collect();
-    let plain = matrices
-        .iter()
-        .filter_map(|(name, parts)| Some((name.as_str(), parts.codes?.shape)));
+    let wanted = all.iter().map(|subject| (subject.name, subject.reading.shape()));
+    let wanted: Vec<Wanted> = wanted.collect();
+    let plain = matrices.iter();
+    let plain = plain.filter_map(|(name, parts)| Some((name.as_str(), parts.codes?.shape)));
     let rows = wanted.iter().map(|(name, shape)| (*name, &shape[..])).chain(plain);
-    let rows: Vec<(&str, usize)> = rows
-        .filter(|(_, shape)| shape.len() == 2)
-        .map(|(name, shape)| (name, shape[0]))
-        .collect();
+    let rows = rows.filter(|(_, shape)| shape.len() == 2);
+    let rows: Vec<(&str, usize)> = rows.map(|(name, shape)| (name, shape[0])).collect();
     let names = wanted.iter().map(|(name, _)| *name);
     let mut found: HashMap<&str, _> = names.zip(sources.counterparts(&wanted, &rows)).collect();
     let of = |subject: &Subject| found.remove(subject.name).unwrap_or_else(|| Err("none".into()));
@@ -252,11 +247,8 @@ impl<'s> Search<'s> {
         let (fused, members) = place.fusion()?;
         let all = self.single(prefix, &place.with(fused), None, cols)?;
         let own = members.iter().position(|member| *member == place.leaf)?;
-        let part = |share: Share| Rows {
-            count: rows,
-            share,
-            ..all
-        };
+        let count = rows;
+        let part = |share: Share| Rows { count, share, ..all };
         if members[0] == "gate_proj" {
             let share = match self.sources.interleaved && all.held.rank() == 1 {
                 true => Share::Second(own),
@@ -264,11 +256,14 @@ impl<'s> Search<'s> {
             };
             return (all.count == 2 * rows).then_some(part(share));
         }
-        let count = |member: &&str| match *member == place.leaf {
-            true => Some(rows),
-            false => rows_of(member),
+        let of = |member: &&str| {
+            if *member == place.leaf {
+                Some(rows)
+            } else {
+                rows_of(member)
+            }
         };
-        let counts: Vec<usize> = members.iter().map(count).collect::<Option<_>>()?;
+        let counts: Vec<usize> = members.iter().map(of).collect::<Option<_>>()?;
         let whole = counts.iter().sum::<usize>() == all.count;
         whole.then_some(part(Share::From(counts[..own].iter().sum())))
     }
@@ -316,10 +311,8 @@ impl Held<'_> {
         match &self.values {
             Values::Plain(tensor) => {
                 let stack = Stack::new(&self.shape).expect("a tensor that was opened has elements that can be counted");
-                let bytes = stack.share(tensor.bytes, at);
-                Tensor { bytes, ..*tensor }
-                    .to_f32()
-                    .expect("floating-point tensors are numbers")
+                let matrix = stack.of_tensor(tensor, at).to_f32();
+                matrix.expect("floating-point tensors are numbers")
             }
             Values::Quantized(subject) => subject.reading.matrix(subject.opened.as_ref(), at, false).values(),
         }
@@ -360,14 +353,11 @@ impl Counterpart<'_> {
             let share = share.and_then(|share| rows.rearranged(share));
             other |= share.is_some();
             let all = rows.held.matrix(rows.matrix);
-            let (from, count) = (|first: usize, step: usize| (first..).step_by(step), rows.count);
+            let count = rows.count;
             let places: Vec<usize> = match share.unwrap_or(rows.share) {
-                Share::From(first) => from(first, 1).take(count).collect(),
-                Share::Second(first) => from(first, 2).take(count).collect(),
-                Share::Halves => from(0, 2)
-                    .take(count.div_ceil(2))
-                    .chain(from(1, 2).take(count / 2))
-                    .collect(),
+                Share::From(first) => (first..first + count).collect(),
+                Share::Second(first) => (first..).step_by(2).take(count).collect(),
+                Share::Halves => (0..count).step_by(2).chain((1..count).step_by(2)).collect(),
             };
             for row in places {
                 match turned {

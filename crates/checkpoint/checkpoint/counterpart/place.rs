@@ -1,5 +1,7 @@
 //! The place of a matrix in a model, by its name: programs name the same matrix differently.
 
+use crate::checkpoint::parts::{is_number, module};
+
 /// The name of a matrix without the parts that programs choose freely.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
@@ -40,16 +42,10 @@ const FUSED: &[(&str, &[&str])] = &[
 
 /// The place of a matrix, and the components of its name before that: `model.language_model`.
 pub fn place(name: &str) -> (String, Place) {
-    let parts: Vec<&str> = name.strip_suffix(".weight").unwrap_or(name).split('.').collect();
-    let number = |part: &str| {
-        part.parse::<usize>()
-            .ok()
-            .filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()))
-    };
+    let parts: Vec<&str> = module(name).split('.').collect();
+    let number = |part: &str| part.parse::<usize>().ok().filter(|_| is_number(part));
     let first = parts.iter().position(|part| number(part).is_some());
-    let start = first
-        .unwrap_or(parts.len() - 1)
-        .saturating_sub(usize::from(first.is_some()));
+    let start = first.map_or(parts.len() - 1, |first| first.saturating_sub(1));
     let (leaf, around) = parts[start..].split_last().expect("a name has a component");
     // The first number is that of a layer, unless experts are all that a file has.
     let expert = around.last().and_then(|last| number(last)).filter(|_| {
@@ -93,8 +89,7 @@ impl Place {
     pub fn layer(&self) -> Option<&str> {
         let (list, rest) = self.within.split_once('.')?;
         let number = rest.split('.').next()?;
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number.then(|| &self.within[..list.len() + 1 + number.len()])
+        is_number(number).then(|| &self.within[..list.len() + 1 + number.len()])
     }
 
     /// The matrices whose rows it has one after the other; empty for one that is not fused.
@@ -105,9 +100,7 @@ impl Place {
 
     /// The fused matrix that may have its rows, with all members in their order.
     pub fn fusion(&self) -> Option<(&'static str, &'static [&'static str])> {
-        FUSED
-            .iter()
-            .copied()
-            .find(|(_, members)| members.contains(&self.leaf.as_str()))
+        let mut fused = FUSED.iter().copied();
+        fused.find(|(_, members)| members.contains(&self.leaf.as_str()))
     }
 }

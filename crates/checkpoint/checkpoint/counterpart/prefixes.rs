@@ -56,10 +56,8 @@ impl Prefixes {
             let Some((most, own, other)) = open.iter().max_by_key(|(count, ..)| *count).cloned() else {
                 break;
             };
-            let same = open
-                .iter()
-                .filter(|(count, a, b)| *count == most && (*a == own || *b == other));
-            let same: Vec<Pair> = same.cloned().collect();
+            let rivals = |(count, a, b): &&Pair| *count == most && (*a == own || *b == other);
+            let same: Vec<Pair> = open.iter().filter(rivals).cloned().collect();
             if same.len() == 1 {
                 chosen.insert(own, Choice::One(other.clone()));
                 taken.insert(other);
