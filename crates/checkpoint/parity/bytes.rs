@@ -3,13 +3,14 @@
 use super::rules::Candidate;
 use super::verify::Tally;
 use super::{Cause, Diagnosis, Example, Finding, Scope};
+use crate::packed::Grid;
 use ulplab_core::formats::{Encoded, Format, GlobalScale, unpack};
 
 /// Compares the stored bytes with those that the rule of the format makes of the values.
 pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Diagnosis {
     let made = format.encode(x, cols, GlobalScale::Own);
     let mut findings = Vec::new();
-    let mut differing = [0, 0];
+    let mut differing = 0;
     for (part, unit) in [("data", "codes"), ("scale", "scales"), ("zero", "zero points")] {
         let bits = match part {
             "data" => format.element.stored_bits(),
@@ -21,12 +22,10 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
         let len = want.len().max(found.len());
         let wrong: Vec<usize> = (0..len).filter(|at| want.get(*at) != found.get(*at)).collect();
         let Some(&first) = wrong.first() else { continue };
-        differing[usize::from(part != "data")] += wrong.len();
+        differing += wrong.len();
         let across = match part {
             "data" => cols,
-            _ => format
-                .scaling
-                .map_or(1, |scaling| scaling.group.count(stored.rows, cols).1),
+            _ => Grid::new(format, stored.rows, cols).count.1,
         };
         let show = |bits: Option<&u32>| bits.map_or("nothing".to_string(), |bits| format!("{bits:#x}"));
         let detail = "bytes differ; causes are not looked for in formats with zero points";
@@ -41,11 +40,8 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
             ..Scope::everywhere(len, unit).finding(Cause::Unknown, detail, wrong.len())
         });
     }
-    let [wrong_codes, wrong_scales] = differing;
     let tally = Tally {
-        wrong_scales,
-        wrong_codes,
-        wrong_blocks: wrong_codes + wrong_scales,
+        wrong_blocks: differing,
         far: true,
         ..Tally::default()
     };
@@ -58,19 +54,16 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
         foreign_globals: 0,
         reference,
         findings,
-        named: true,
     }
 }
 
 /// Codes, scales or zero points of so many bits.
 fn numbers(bytes: &[u8], bits: usize) -> Vec<u32> {
     match bits {
-        32 => bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|bytes| u32::from_le_bytes(*bytes))
-            .collect(),
+        32 => {
+            let words = bytes.as_chunks().0.iter();
+            words.map(|word| u32::from_le_bytes(*word)).collect()
+        }
         bits => unpack(bytes, bits).into_iter().map(u32::from).collect(),
     }
 }

@@ -9,43 +9,13 @@ const SAME: f64 = 0.004;
 /// Most explanations that are named in addition to the first.
 const OTHERS: usize = 2;
 
-/// An explanation, tested on a sample of differences and of matches.
-pub struct Hypothesis {
-    pub cause: Cause,
-    pub detail: String,
-    /// For every difference: whether the explanation predicts the stored bytes.
-    pub explains: Vec<bool>,
-    /// The share of matches that it wrongly predicts to differ.
-    pub alarms: f64,
-}
-
-impl Hypothesis {
-    /// Tests an explanation on a sample. `explains` says for each difference if the explanation predicts the stored bytes. `alarms`
-    /// says for each match if the explanation predicts a difference. Returns `None` if no difference is explained.
-    pub fn new(
-        cause: Cause,
-        detail: String,
-        explains: impl Iterator<Item = bool>,
-        alarms: impl ExactSizeIterator<Item = bool>,
-    ) -> Option<Self> {
-        let explains: Vec<bool> = explains.collect();
-        let matches = alarms.len().max(1) as f64;
-        explains.contains(&true).then(|| Self {
-            cause,
-            detail,
-            explains,
-            alarms: alarms.filter(|alarm| *alarm).count() as f64 / matches,
-        })
-    }
-}
-
-/// An explanation that was chosen.
+/// An explanation of some differences of a sample.
 pub struct Explanation {
     pub cause: Cause,
     pub detail: String,
     /// Other explanations that hold equally well.
     pub others: Vec<String>,
-    /// The indices of the differences that it explains.
+    /// The indices of the differences that it explains, in ascending order.
     pub explained: Vec<usize>,
     /// The share of matches that it wrongly predicts to differ.
     pub alarms: f64,
@@ -61,6 +31,29 @@ impl Explanation {
             explained,
             alarms: 0.0,
         }
+    }
+
+    /// Tests an explanation on a sample. `explains` says for each difference if the explanation predicts the stored bytes. `alarms`
+    /// says for each match if the explanation predicts a difference. Returns `None` if no difference is explained.
+    pub fn tested(
+        cause: Cause,
+        detail: String,
+        explains: impl Iterator<Item = bool>,
+        alarms: impl ExactSizeIterator<Item = bool>,
+    ) -> Option<Self> {
+        let explained = explains.enumerate().filter(|(_, explains)| *explains);
+        let explained: Vec<usize> = explained.map(|(index, _)| index).collect();
+        let matches = alarms.len().max(1) as f64;
+        (!explained.is_empty()).then(|| Self {
+            alarms: alarms.filter(|alarm| *alarm).count() as f64 / matches,
+            ..Self::new(cause, detail, explained)
+        })
+    }
+
+    /// Those of some differences that it explains.
+    fn of<'a>(&'a self, open: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+        let open = open.iter().copied();
+        open.filter(|index| self.explained.binary_search(index).is_ok())
     }
 }
 
@@ -82,7 +75,7 @@ pub fn findings(
 
 /// The explanations of the differences, at most two, and the indices that they leave unexplained. Explanations that hold
 /// equally well are named together, in the order of the list.
-pub fn choose(tried: &[Hypothesis], differing: usize) -> (Vec<Explanation>, Vec<usize>) {
+pub fn choose(tried: &[Explanation], differing: usize) -> (Vec<Explanation>, Vec<usize>) {
     let all: Vec<usize> = (0..differing).collect();
     let Some(first) = best(tried, &all, ENOUGH) else {
         // Two faults at once are assumed only if together they explain more than one of them.
@@ -96,13 +89,13 @@ pub fn choose(tried: &[Hypothesis], differing: usize) -> (Vec<Explanation>, Vec<
         return two.unwrap_or((Vec::new(), all));
     };
     let open = rest(&all, &first);
-    let mut chosen = vec![first];
-    let mut left = open.clone();
-    if let Some(second) = best(tried, &open, ENOUGH).filter(|_| open.len() > 2) {
-        left = rest(&open, &second);
-        chosen.push(second);
+    match best(tried, &open, ENOUGH).filter(|_| open.len() > 2) {
+        Some(second) => {
+            let left = rest(&open, &second);
+            (vec![first, second], left)
+        }
+        None => (vec![first], open),
     }
-    (chosen, left)
 }
 
 fn rest(of: &[usize], chosen: &Explanation) -> Vec<usize> {
@@ -110,12 +103,8 @@ fn rest(of: &[usize], chosen: &Explanation) -> Vec<usize> {
     open.copied().collect()
 }
 
-fn best(tried: &[Hypothesis], open: &[usize], enough: f64) -> Option<Explanation> {
-    let share = |tried: &Hypothesis| {
-        let explained = open.iter().filter(|index| tried.explains[**index]).count();
-        explained as f64 / open.len().max(1) as f64
-    };
-    let worth = |tried: &Hypothesis| match share(tried) {
+fn best(tried: &[Explanation], open: &[usize], enough: f64) -> Option<Explanation> {
+    let worth = |tried: &Explanation| match tried.of(open).count() as f64 / open.len().max(1) as f64 {
         share if share >= enough && !open.is_empty() => share - 0.5 * tried.alarms,
         _ => f64::NEG_INFINITY,
     };
@@ -123,13 +112,12 @@ fn best(tried: &[Hypothesis], open: &[usize], enough: f64) -> Option<Explanation
     let top = worth.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let equal = worth.iter().zip(tried);
     let equal = equal.filter(|(worth, _)| worth.is_finite() && **worth >= top - SAME);
-    let equal: Vec<&Hypothesis> = equal.map(|(_, tried)| tried).collect();
+    let equal: Vec<&Explanation> = equal.map(|(_, tried)| tried).collect();
     let first = *equal.first()?;
     let others = equal.iter().skip(1).filter(|other| other.cause != first.cause);
-    let explained = open.iter().copied().filter(|index| first.explains[*index]);
     Some(Explanation {
         others: others.map(|other| other.detail.clone()).take(OTHERS).collect(),
         alarms: first.alarms,
-        ..Explanation::new(first.cause, first.detail.clone(), explained.collect())
+        ..Explanation::new(first.cause, first.detail.clone(), first.of(open).collect())
     })
 }

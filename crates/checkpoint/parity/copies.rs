@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use crate::packed::rounded;
 use ulplab_core::error::{Error, Result, counted, did_you_mean};
 use ulplab_core::metrics::unravel;
 use ulplab_core::pattern::selects;
@@ -9,13 +10,36 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 
 use safetensors::Dtype;
 
+/// The tensors of two files by their names.
+#[derive(Default)]
+pub struct Pairing<'a> {
+    /// Tensors that are in both files, in the order of the first.
+    pub pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
+    /// The file ("want" or "got") and the name of each tensor that is in only one file.
+    pub unmatched: Vec<(&'static str, &'a str)>,
+}
+
+impl<'a> Pairing<'a> {
+    /// The tensors that `selected` chooses, given the file and the name of each.
+    pub fn new(want: &'a TensorFile, got: &'a TensorFile, selected: impl Fn(&str, &str) -> bool) -> Self {
+        let mut all = Self::default();
+        for tensor in want.tensors().filter(|tensor| selected("want", tensor.name)) {
+            match got.get(tensor.name) {
+                Some(other) => all.pairs.push((tensor, other)),
+                None => all.unmatched.push(("want", tensor.name)),
+            }
+        }
+        let extra = got.tensors().map(|tensor| tensor.name);
+        let extra = extra.filter(|name| want.get(name).is_none() && selected("got", name));
+        all.unmatched.extend(extra.map(|name| ("got", name)));
+        all
+    }
+}
+
 /// The tensors of a file that are not part of quantized ones.
 #[derive(Default)]
 pub struct Copies<'a> {
-    /// Tensors that are in both files.
-    pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
-    /// The file ("want" or "got") and the name of each tensor that is in only one file.
-    unmatched: Vec<(&'static str, &'a str)>,
+    all: Pairing<'a>,
     /// Scales of activations, which cannot be compared with anything in the other file.
     activations: Vec<&'a str>,
 }
@@ -31,11 +55,8 @@ pub struct Copied {
     pub unmatched: usize,
 }
 
-/// The difference between two tensors.
-struct Difference {
-    words: String,
-    count: Option<usize>,
-}
+/// The difference between two tensors in words, and the number of elements that differ if they were compared.
+type Difference = (String, Option<usize>);
 
 impl<'a> Copies<'a> {
     /// All selected tensors except the sources of quantized tensors and their parts.
@@ -46,64 +67,50 @@ impl<'a> Copies<'a> {
         is_source: impl Fn(&str) -> bool,
         is_part: impl Fn(&str) -> bool,
     ) -> Self {
-        let mut copies = Self::default();
-        let sources = want
-            .tensors()
-            .filter(|tensor| selects(only, skip, tensor.name) && !is_source(tensor.name));
-        for tensor in sources {
-            match got.get(tensor.name) {
-                Some(other) => copies.pairs.push((tensor, other)),
-                None => copies.unmatched.push(("want", tensor.name)),
-            }
-        }
-        let extra = got.tensors().map(|tensor| tensor.name);
-        let extra = extra.filter(|name| selects(only, skip, name) && !is_part(name) && want.get(name).is_none());
-        for name in extra {
-            // Scales of activations stand next to their codes: `l.input_scale` of `l.weight`.
-            match name.ends_with("input_scale") || name.ends_with("input_global_scale") {
-                true => copies.activations.push(name),
-                false => copies.unmatched.push(("got", name)),
-            }
-        }
-        copies
+        let quantized = |file: &str, name: &str| if file == "want" { is_source(name) } else { is_part(name) };
+        let mut all = Pairing::new(want, got, |file, name| {
+            selects(only, skip, name) && !quantized(file, name)
+        });
+        // Scales of activations stand next to their codes: `l.input_scale` of `l.weight`.
+        let of_activations = |name: &str| name.ends_with("input_scale") || name.ends_with("input_global_scale");
+        let is_activation = |(file, name): &(&str, &str)| *file == "got" && of_activations(name);
+        let activations: Vec<_> = all.unmatched.extract_if(.., |one| is_activation(one)).collect();
+        let activations = activations.into_iter().map(|(_, name)| name).collect();
+        Self { all, activations }
     }
 
     /// An error if tensors are in only one file, unless that is `allowed`.
     pub fn check(&self, allowed: bool, want: &TensorFile, got: &TensorFile) -> Result<()> {
-        match self.unmatched.is_empty() || allowed {
+        match self.all.unmatched.is_empty() || allowed {
             true => Ok(()),
-            false => Err(unmatched(&self.unmatched, want, got)),
+            false => Err(unmatched(&self.all.unmatched, want, got)),
         }
     }
 
     /// Compares all; `print` receives a description of each difference.
     pub fn compare(&self, json: bool, mut print: impl FnMut(&str) -> Result<(), Error>) -> Result<Copied> {
         let mut copied = Copied {
-            all: self.pairs.len(),
-            unmatched: self.unmatched.len(),
+            all: self.all.pairs.len(),
+            unmatched: self.all.unmatched.len(),
             ..Copied::default()
         };
-        for (want, got) in &self.pairs {
+        for (want, got) in &self.all.pairs {
             let difference = difference(want, got);
             copied.alike += usize::from(difference.is_none());
-            let text = match (json, &difference) {
-                (true, difference) => format!(
-                    "{}\n",
-                    json!({
-                        "type": "copy",
-                        "name": want.name,
-                        "alike": difference.is_none(),
-                        "differing": difference.as_ref().and_then(|difference| difference.count),
-                        "detail": difference.as_ref().map(|difference| &difference.words),
-                    })
-                ),
-                (false, None) => continue,
-                (false, Some(difference)) => format!(
-                    "{}  {}  {:?}\n  not quantized, and not the source's: {}\n",
-                    want.name, got.dtype, got.shape, difference.words
-                ),
-            };
-            print(&text)?;
+            let (words, count) = difference.unzip();
+            let (name, dtype, shape) = (want.name, got.dtype, got.shape);
+            match (json, words) {
+                (true, words) => {
+                    let (alike, differing) = (words.is_none(), count.flatten());
+                    let record = json!({ "type": "copy", "name": name, "alike": alike, "differing": differing, "detail": words });
+                    print(&format!("{record}\n"))?;
+                }
+                (false, None) => {}
+                (false, Some(words)) => {
+                    let not = "not quantized, and not the source's";
+                    print(&format!("{name}  {dtype}  {shape:?}\n  {not}: {words}\n"))?;
+                }
+            }
         }
         if let ([first, ..], false) = (&self.activations[..], json) {
             let count = counted(self.activations.len(), "scale");
@@ -115,9 +122,8 @@ impl<'a> Copies<'a> {
 
 /// The difference of a tensor from its source: in bytes, or, if it has another type, in the values rounded to that type.
 fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
-    let differs = |words, count| Some(Difference { words, count });
     if want.shape != got.shape {
-        return differs(format!("want shape {:?}, got {:?}", want.shape, got.shape), None);
+        return Some((format!("want shape {:?}, got {:?}", want.shape, got.shape), None));
     }
     let of = want.shape.iter().product::<usize>();
     let place = |at: usize| unravel(at, want.shape);
@@ -143,14 +149,18 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
         };
         let (count, all, want, got) = (wrong.len(), want.bytes.len() / size, show(want), show(got));
         let words = format!("{count} of {all} {unit} differ, first at {place:?}: want {want}, got {got}");
-        return differs(words, Some(count));
+        return Some((words, Some(count)));
     }
     let numbers = (want.is_floating() && got.is_floating()).then(|| want.to_f64().zip(got.to_f64()));
     let Some((a, b)) = numbers.flatten() else {
-        return differs(format!("want type {}, got {}", want.dtype, got.dtype), None);
+        return Some((format!("want type {}, got {}", want.dtype, got.dtype), None));
     };
     let alike = |want: f64, found: f64| {
-        let rounded = rounded(want, got.dtype);
+        // f64 goes to 16 bits through f32, as in PyTorch.
+        let rounded = match got.dtype {
+            Dtype::F64 => want,
+            dtype => f64::from(rounded(want as f32, dtype)),
+        };
         rounded.to_bits() == found.to_bits() || (rounded.is_nan() && found.is_nan())
     };
     let wrong: Vec<usize> = (0..of).filter(|at| !alike(a[*at], b[*at])).collect();
@@ -159,17 +169,7 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
     let words = format!(
         "{count} of {of} elements are not those of the source rounded to {to}, first at {at:?}: want {want:?}, got {got:?}"
     );
-    differs(words, Some(count))
-}
-
-/// Rounds to the nearest number of a type; f64 goes to 16 bits through f32, as in PyTorch.
-fn rounded(x: f64, dtype: Dtype) -> f64 {
-    match dtype {
-        Dtype::F32 => f64::from(x as f32),
-        Dtype::F16 => half::f16::from_f32(x as f32).to_f64(),
-        Dtype::BF16 => half::bf16::from_f32(x as f32).to_f64(),
-        _ => x,
-    }
+    Some((words, Some(count)))
 }
 
 /// An error that names the first few tensors without a partner.

@@ -3,7 +3,7 @@
 use super::maker::name;
 use super::problem::{Source, largest, spread};
 use super::{Diagnosis, StoredBytes};
-use crate::packed::Grid;
+use crate::packed::{Grid, reach};
 use ulplab_core::formats::{Encoded, Format, GlobalScale, Group};
 
 /// Elements of the rows that every rule is tried on, at most about so many.
@@ -84,10 +84,9 @@ impl Rows {
             globals.clone_from(&stored.global);
         }
         let whole = (0..rows).map(|row| largest(source.read(row * cols, cols).into_iter()));
-        let amax = if format.global == Some(Group::Tensor) {
-            largest(whole)
-        } else {
-            0.0
+        let amax = match format.global {
+            Some(Group::Tensor) => largest(whole),
+            _ => 0.0,
         };
         Some(Self { x, globals, amax })
     }
@@ -99,15 +98,6 @@ impl Rows {
         format.decode(&encoded, &mut y);
         y
     }
-}
-
-/// Half a step of the largest numbers of an element, relative to the largest.
-fn half_step(format: &Format) -> f32 {
-    let max = format.element.max();
-    let codes = 0..1u32 << format.element.bits.min(16);
-    let below = codes.map(|code| format.repr().decode(code as u16).abs());
-    let below = below.filter(|x| *x < max).fold(0.0, f32::max);
-    (max - below) / (2.0 * max)
 }
 
 /// Relative L2 over blocks that are finite, in f64.
@@ -143,7 +133,7 @@ pub fn measure(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Di
     let (best, best_error) = others.min_by(|a, b| a.1.total_cmp(&b.1))?;
     let (x, y) = (format.rotated(&rows.x), format.rotated(&y));
     let grid = Grid::new(format, x.len() / cols, cols);
-    let most = 1.0 + half_step(format);
+    let most = reach(format);
     let is_clipped = |group: &usize| {
         let at = grid.elements(*group).max_by(|a, b| x[*a].abs().total_cmp(&x[*b].abs()));
         at.is_some_and(|at| y[at] != 0.0 && y[at].is_finite() && x[at].is_finite() && (x[at] / y[at]).abs() > most)

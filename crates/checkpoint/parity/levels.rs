@@ -1,5 +1,6 @@
 //! The global scales that bytes may have been made under.
 
+use super::maker::Maker;
 use super::problem::Problem;
 use ulplab_core::formats::{Format, Global, Scale};
 
@@ -16,23 +17,23 @@ pub enum Level {
     Times(f64),
 }
 
-/// The global scales that a rule may have worked under.
-pub fn levels(problem: &Problem, format: &Format) -> Vec<(Level, Vec<f32>)> {
+/// Makers by a rule, under the global scales that it may have worked under.
+pub fn levels(problem: &Problem, format: &Format) -> Vec<Maker> {
     let Some(own) = meaning(format) else {
-        return vec![(Level::AsStored, Vec::new())];
+        return vec![Maker::new(format, Level::AsStored, Vec::new())];
     };
     let stored = &problem.stored.global;
     let store = |amax: f32| format.global_of(amax).unwrap_or(1.0);
-    let mut all = vec![(Level::AsStored, stored.clone())];
+    let mut all = vec![Maker::as_stored(problem, format)];
     if usable(stored) {
         let others = [Global::Amax, Global::Decode, Global::Encode].into_iter();
         all.extend(others.filter(|meaning| *meaning != own).map(|meaning| {
             let translate = |global: &f32| store(amax_of(meaning, *global));
-            (Level::As(meaning), stored.iter().map(translate).collect())
+            Maker::new(format, Level::As(meaning), stored.iter().map(translate).collect())
         }));
     }
     let own = (0..stored.len()).map(|index| store(problem.amax_under(index)));
-    all.push((Level::Own, own.collect()));
+    all.push(Maker::new(format, Level::Own, own.collect()));
     all
 }
 
@@ -73,9 +74,8 @@ const KNOWN: [f64; 11] = [
     240.0 / 448.0,
 ];
 
-/// Global scales of bytes that were made under another largest magnitude than any that is stored or found: the factor that
-/// makes most scales right.
-pub fn by_factor(problem: &Problem, format: &Format) -> Vec<(Level, Vec<f32>)> {
+/// Makers of bytes that were made under another largest magnitude than any that is stored or found, by a factor each.
+pub fn by_factor(problem: &Problem, format: &Format) -> Vec<Maker> {
     let Some(meaning) = meaning(format) else {
         return Vec::new();
     };
@@ -85,7 +85,8 @@ pub fn by_factor(problem: &Problem, format: &Format) -> Vec<(Level, Vec<f32>)> {
             let amax = f64::from(amax_of(meaning, *global)) * factor;
             format.global_of(amax as f32).unwrap_or(1.0)
         };
-        (Level::Times(factor), problem.stored.global.iter().map(scaled).collect())
+        let globals = problem.stored.global.iter().map(scaled).collect();
+        Maker::new(format, Level::Times(factor), globals)
     };
     factors.map(times).collect()
 }

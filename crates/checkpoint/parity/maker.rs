@@ -1,10 +1,12 @@
 //! Possible quantizers of the bytes: a rule, its global scales, and a change of its input.
 
 use super::Cause;
+use super::levels::Level;
+use super::place::{Origin, index_of};
 use super::problem::{Cell, Problem, canonical, largest};
-use super::rounded::{cut_to_bf16, to_bf16, to_e4m3, to_e5m2, to_f16, to_tf32};
+use super::rounded::{cut_to_bf16, through, to_bf16, to_f16, to_tf32};
 use super::rules::approximate;
-use ulplab_core::formats::{Format, Group, Scale, Select, Single};
+use ulplab_core::formats::{E4M3, E5M2, Format, Group, Scale, Select, Single};
 
 /// A change of the values before they are quantized.
 pub struct Input {
@@ -19,9 +21,6 @@ enum Change {
     Value(fn(f32) -> f32),
     Place(Origin),
 }
-
-/// The row and column that a value is taken from, given its own and the numbers of rows and columns.
-type Origin = fn((usize, usize), usize, usize) -> Option<(usize, usize)>;
 
 const fn value(detail: &'static str, change: fn(f32) -> f32) -> Input {
     let (cause, change) = (Cause::Input, Change::Value(change));
@@ -44,8 +43,8 @@ pub const INPUTS: &[Input] = &[
     value("truncated to bf16 first", cut_to_bf16),
     value("rounded to f16 first (double rounding)", to_f16),
     value("rounded to TF32 first (double rounding)", to_tf32),
-    value("rounded to E5M2 first (double rounding)", to_e5m2),
-    value("rounded to E4M3 first (double rounding)", to_e4m3),
+    value("rounded to E5M2 first (double rounding)", |x| through(&E5M2, x)),
+    value("rounded to E4M3 first (double rounding)", |x| through(&E4M3, x)),
     value(
         "without positive values: they became 0",
         |x| if x > 0.0 { 0.0 } else { x },
@@ -59,48 +58,39 @@ pub const INPUTS: &[Input] = &[
         |x| if x.is_finite() { x } else { 0.0 },
     ),
     value("rounded to integers", f32::round_ties_even),
-    place("transposed", |(r, c), rows, cols| (rows == cols).then_some((c, r))),
-    place("read in column order", |(r, c), rows, cols| {
+    place(
+        "transposed",
+        |[r, c], [rows, cols]| {
+            if rows == cols { [c, r] } else { [usize::MAX; 2] }
+        },
+    ),
+    place("read in column order", |[r, c], [rows, cols]| {
         let at = c * rows + r;
-        Some((at / cols, at % cols))
+        [at / cols, at % cols]
     }),
-    place("written in column order", |(r, c), rows, cols| {
+    place("written in column order", |[r, c], [rows, cols]| {
         let at = r * cols + c;
-        Some((at % rows, at / rows))
+        [at % rows, at / rows]
     }),
-    place("the row before, not its own", |(r, c), _, _| {
-        Some((r.checked_sub(1)?, c))
+    place("the row before, not its own", |[r, c], _| [r.wrapping_sub(1), c]),
+    place("the next row, not its own", |[r, c], _| [r + 1, c]),
+    place("the rows in reverse order", |[r, c], [rows, _]| [rows - 1 - r, c]),
+    place("the columns in reverse order", |[r, c], [_, cols]| [r, cols - 1 - c]),
+    place("with every two rows exchanged", |[r, c], _| [r ^ 1, c]),
+    place("with every two columns exchanged", |[r, c], _| [r, c ^ 1]),
+    place("the column before, not its own", |[r, c], _| [r, c.wrapping_sub(1)]),
+    place("the next column, not its own", |[r, c], _| [r, c + 1]),
+    place("with the halves of each row exchanged", |[r, c], [_, cols]| {
+        [r, (c + cols / 2) % cols]
     }),
-    place("the next row, not its own", |(r, c), rows, _| {
-        (r + 1 < rows).then_some((r + 1, c))
+    place("with the halves of each row interleaved", |[r, c], [_, cols]| {
+        [r, c / 2 + c % 2 * (cols / 2)]
     }),
-    place("the rows in reverse order", |(r, c), rows, _| Some((rows - 1 - r, c))),
-    place("the columns in reverse order", |(r, c), _, cols| {
-        Some((r, cols - 1 - c))
+    place("with even columns before odd ones in each row", |[r, c], [_, cols]| {
+        [r, c * 2 % cols + c * 2 / cols]
     }),
-    place("with every two rows exchanged", |(r, c), rows, _| {
-        (r ^ 1 < rows).then_some((r ^ 1, c))
-    }),
-    place("with every two columns exchanged", |(r, c), _, cols| {
-        (c ^ 1 < cols).then_some((r, c ^ 1))
-    }),
-    place("the column before, not its own", |(r, c), _, _| {
-        Some((r, c.checked_sub(1)?))
-    }),
-    place("the next column, not its own", |(r, c), _, cols| {
-        (c + 1 < cols).then_some((r, c + 1))
-    }),
-    place("with the halves of each row exchanged", |(r, c), _, cols| {
-        Some((r, (c + cols / 2) % cols))
-    }),
-    place("with the halves of each row interleaved", |(r, c), _, cols| {
-        Some((r, c / 2 + c % 2 * (cols / 2)))
-    }),
-    place("with even columns before odd ones in each row", |(r, c), _, cols| {
-        Some((r, c * 2 % cols + c * 2 / cols))
-    }),
-    place("with the halves of the rows exchanged", |(r, c), rows, _| {
-        Some(((r + rows / 2) % rows, c))
+    place("with the halves of the rows exchanged", |[r, c], [rows, _]| {
+        [(r + rows / 2) % rows, c]
     }),
 ];
 
@@ -111,11 +101,28 @@ pub struct Maker {
     pub format: Format,
     /// The global scales as the rule stores them; empty if the format has none.
     pub globals: Vec<f32>,
+    /// Their origin.
+    pub level: Level,
     /// The change of the values before that; `None` if they are the source's.
     pub input: Option<&'static Input>,
 }
 
 impl Maker {
+    /// A maker of the source's values.
+    pub fn new(format: &Format, level: Level, globals: Vec<f32>) -> Self {
+        Self {
+            format: *format,
+            globals,
+            level,
+            input: None,
+        }
+    }
+
+    /// A maker with the rule of a format and the stored global scales.
+    pub fn as_stored(problem: &Problem, format: &Format) -> Self {
+        Self::new(format, Level::AsStored, problem.stored.global.clone())
+    }
+
     /// The level above a group.
     pub fn global(&self, problem: &Problem, group: usize) -> f32 {
         match (self.format.global, &self.globals[..]) {
@@ -181,18 +188,11 @@ impl Maker {
             None => Some(problem.source.value(at)),
             Some(Change::Value(change)) => Some(change(problem.source.value(at))),
             Some(Change::Place(from)) => {
-                let (r, c) = from((at / cols, at % cols), rows, cols)?;
-                Some(problem.source.value(r * cols + c))
+                let from = index_of(from([at / cols, at % cols], [rows, cols]), [rows, cols]);
+                from.map(|from| problem.source.value(from))
             }
         };
         at.map(value).collect()
-    }
-
-    /// A row, or part of it, as the quantizer saw it; as it is if that is not known.
-    pub fn row(&self, problem: &Problem, at: usize, len: usize) -> Vec<f32> {
-        let cell = Cell { group: 0, at, len };
-        self.values(problem, &cell)
-            .unwrap_or_else(|| problem.source.read(at, len))
     }
 
     /// The values of a cell as the quantizer saw them.

@@ -30,7 +30,6 @@ use std::sync::atomic::AtomicUsize;
 
 pub use cause::Cause;
 use levels::Level;
-use maker::Maker;
 use problem::Problem;
 pub use problem::Source;
 pub use rules::Candidate;
@@ -63,16 +62,10 @@ pub struct Finding {
     pub detail: String,
     /// Other causes that explain the same mismatches as well.
     pub others: Vec<String>,
-    /// Rows and columns, as words that follow "in"; `None` if the mismatches are everywhere.
-    pub place: Option<String>,
-    /// The number of items at that place.
-    pub region: usize,
+    /// The items that are counted.
+    pub scope: Scope,
     /// Number of mismatches that the cause explains.
     pub count: usize,
-    /// Number of items compared, in `unit`.
-    pub of: usize,
-    /// The name of the items that are counted.
-    pub unit: &'static str,
     /// The first mismatch; `None` if a single element does not show the cause.
     pub example: Option<Example>,
 }
@@ -107,8 +100,6 @@ pub struct Diagnosis {
     pub foreign_globals: usize,
     /// The differences from the reference: first those of storage, then by number.
     pub findings: Vec<Finding>,
-    /// True if the reference was named by the user.
-    pub named: bool,
 }
 
 impl Diagnosis {
@@ -119,11 +110,6 @@ impl Diagnosis {
             let says = format!("{said} says that it is");
             finding.detail = finding.detail.replace("it is read as", &says);
         }
-    }
-
-    /// The result as one sentence.
-    pub fn conclusion(&self) -> String {
-        output::conclusion(self)
     }
 
     /// True if the storage is as declared, and the requested rule, or any rule, explains the bytes.
@@ -138,14 +124,16 @@ impl Diagnosis {
 }
 
 /// The items that a finding counts.
-struct Scope {
-    /// As in [`Finding`].
-    place: Option<String>,
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// Rows and columns, as words that follow "in"; `None` if the mismatches are everywhere.
+    pub place: Option<String>,
     /// The number of items at that place.
-    region: usize,
-    /// The number of all items.
-    of: usize,
-    unit: &'static str,
+    pub region: usize,
+    /// Number of items compared, in `unit`.
+    pub of: usize,
+    /// The name of the items.
+    pub unit: &'static str,
 }
 
 impl Scope {
@@ -166,11 +154,8 @@ impl Scope {
             cause,
             detail: detail.into(),
             others: Vec::new(),
-            place: self.place.clone(),
-            region: self.region,
+            scope: self.clone(),
             count,
-            of: self.of,
-            unit: self.unit,
             example: None,
         }
     }
@@ -178,7 +163,7 @@ impl Scope {
 
 impl Finding {
     fn share(&self) -> f64 {
-        self.count as f64 / self.of.max(1) as f64
+        self.count as f64 / self.scope.of.max(1) as f64
     }
 }
 
@@ -223,31 +208,37 @@ pub fn diagnose_from(
     asked: DiagnosisOptions,
     done: &AtomicUsize,
 ) -> Diagnosis {
-    let problem = Problem::new(source, cols, stored, format);
+    let problem = Problem::new(source, cols, stored, format, done);
     let storage = Storage::new(&problem);
     let formats = problem.format.by_rules();
-    let named = asked.rules == Rules::Own;
-    let view = |scales: StorageForm, under_stored| View {
+    let declared = View {
         storage: &storage,
-        scales,
+        scales: StorageForm::default(),
         codes: StorageForm::default(),
-        under_stored,
+        under_stored: false,
     };
     // Scales as the rules compute them, and rounded to the type in the file.
     let narrow = asked.narrow.and_then(|half| Some((half, storage.narrowed(half)?)));
     let held = |formats: &[Format]| {
-        let mut all = rules::candidates(&problem, &view(StorageForm::default(), false), formats, done);
+        let mut all = rules::candidates(&declared, formats);
         if let Some((half, scales)) = narrow.filter(|_| !all.iter().any(Candidate::exact)) {
-            let rounded = rules::candidates(&problem, &view(scales, true), formats, done);
+            let under_stored = true;
+            let view = View {
+                scales,
+                under_stored,
+                ..declared
+            };
+            let rounded = rules::candidates(&view, formats);
             let narrow = Some(half);
             all.extend(rounded.into_iter().map(|candidate| Candidate { narrow, ..candidate }));
         }
         all
     };
+    let named = asked.rules == Rules::Own;
     if named {
         let exact = |own: &Candidate| own.format == formats[0] && own.exact();
         if let Some(own) = held(&formats[..1]).into_iter().find(exact) {
-            return Diagnosis::exact(&problem, &storage, own, Vec::new(), Vec::new(), named);
+            return Diagnosis::exact(&storage, vec![own], Vec::new());
         }
     }
     let allowed = |format: &Format| match asked.rules {
@@ -259,12 +250,18 @@ pub fn diagnose_from(
     let own_exact: Vec<Candidate> = exact.iter().filter(|exact| allowed(&exact.format)).cloned().collect();
     let tolerated = |candidate: &&Candidate| candidate.tolerated() && allowed(&candidate.format);
     let tolerated: Vec<Candidate> = close.iter().filter(tolerated).cloned().collect();
-    if !named && let Some(first) = own_exact.first().cloned() {
-        return Diagnosis::exact(&problem, &storage, first, own_exact, tolerated, named);
+    if !named && !own_exact.is_empty() {
+        return Diagnosis::exact(&storage, own_exact, tolerated);
     }
     // Rules that explain every byte, but decode to other values.
     if asked.rules == Rules::ReadAlike && !exact.is_empty() {
-        return Diagnosis::read_otherwise(&problem, &storage, exact, tolerated);
+        let own = problem.format;
+        let finding = storage::read_otherwise(&problem, &exact[0].format, &own);
+        let mut diagnosis = Diagnosis::exact(&storage, exact, tolerated);
+        diagnosis.foreign_globals = 0;
+        diagnosis.reference.format = own;
+        diagnosis.findings.push(finding);
+        return diagnosis;
     }
     // A rule that explains the sample is nearly right, and its differences are too rare to show in it.
     let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
@@ -279,64 +276,63 @@ pub fn diagnose_from(
         }
         None => {
             let some: Vec<Format> = formats.iter().copied().filter(allowed).collect();
-            search::search(&problem, &storage, &some)
+            search::search(&storage, &some)
         }
     };
-    let explained = (exact, tolerated);
-    explain(&problem, &storage, &formats, &fit, explained, (named, narrow), done)
+    explain(declared, &formats, &fit, (exact, tolerated), narrow)
 }
 
 /// The differences from the best explanation.
 fn explain(
-    problem: &Problem,
-    storage: &Storage,
+    declared: View,
     formats: &[Format],
     fit: &MakerFit,
     (mut exact, tolerated): (Vec<Candidate>, Vec<Candidate>),
-    (named, narrow): (bool, Option<(Half, StorageForm)>),
-    done: &AtomicUsize,
+    narrow: Option<(Half, StorageForm)>,
 ) -> Diagnosis {
-    let mut view = View {
-        storage,
+    let (storage, problem) = (declared.storage, declared.storage.problem);
+    let tallied = |view: &View| view.tallies(std::slice::from_ref(&fit.maker)).swap_remove(0);
+    let in_form = View {
         scales: fit.scales,
         codes: fit.codes,
-        under_stored: false,
+        ..declared
     };
-    let mut tally = view.tally(problem, &fit.maker, done);
-    if tally.wrong_scales > 0 || fit.scales.recode.is_some() {
-        let stored = view.under_stored(true);
-        let other = stored.tally(problem, &fit.maker, done);
+    let mut view = in_form;
+    let mut tally = tallied(&view);
+    if !tally.groups.is_empty() || fit.scales.recode.is_some() {
+        let under_stored = true;
+        let stored = View { under_stored, ..view };
+        let other = tallied(&stored);
         if other.wrong_codes < tally.wrong_codes {
             (view, tally) = (stored, other);
         }
     }
     let narrow = narrow.filter(|(_, scales)| *scales == fit.scales && view.under_stored);
-    let mut findings = storage::findings(problem, &view, fit);
+    let mut findings = storage::findings(&view, fit);
     // Scales that the file stores in a narrower type are rounded to that type first.
-    if let Some(recode) = narrow.and_then(|(_, scales)| scales.recode) {
-        let rounded = storage.scale_recodes[recode].finding();
+    if let Some(recode) = narrow.and_then(|(_, scales)| storage.scales.recode(scales)) {
+        let rounded = recode.finding();
         findings.retain(|finding| !finding.detail.starts_with(&rounded));
     }
     if !findings.is_empty() && exact.is_empty() && fit.maker.input.is_none() {
-        exact = rules::candidates(problem, &view.under_stored(false), formats, done);
+        exact = rules::candidates(&in_form, formats);
         exact.retain(Candidate::exact);
     }
-    let mut rest = scales::classify(problem, &fit.maker, &view, &tally, view.under_stored);
-    rest.extend(codes::classify(problem, &fit.maker, &view, &tally));
+    let mut rest = scales::classify(&fit.maker, &view, &tally);
+    rest.extend(codes::classify(&fit.maker, &view, &tally));
     rest.sort_by(|a, b| {
         let unknown = |finding: &Finding| finding.cause == Cause::Unknown;
         unknown(a).cmp(&unknown(b)).then(b.share().total_cmp(&a.share()))
     });
     findings.extend(rest);
-    let as_stored = fit.level == Level::AsStored;
+    let as_stored = fit.maker.level == Level::AsStored;
     let reference = Candidate {
-        wrong_globals: if as_stored { 0 } else { fit.maker.globals.len() },
         narrow: narrow.map(|(half, _)| half),
         ..Candidate::new(fit.maker.format, &tally)
     };
     Diagnosis {
-        data_order: storage.code_orders.0[fit.codes.order].name.clone(),
-        scale_order: storage.scale_orders.0[fit.scales.order].name.clone(),
+        data_order: storage.codes.orders[fit.codes.order].name.clone(),
+        scale_order: storage.scales.orders[fit.scales.order].name.clone(),
         exact,
         tolerated,
         foreign_globals: if as_stored {
@@ -346,7 +342,6 @@ fn explain(
         },
         reference,
         findings,
-        named,
     }
 }
 
@@ -366,38 +361,16 @@ fn foreign(problem: &Problem, format: &Format) -> usize {
 }
 
 impl Diagnosis {
-    /// Every byte is as the rules in `exact` make it, but these read scales differently from the declared rule.
-    fn read_otherwise(problem: &Problem, storage: &Storage, exact: Vec<Candidate>, tolerated: Vec<Candidate>) -> Self {
-        let own = problem.format;
-        let finding = storage::read_otherwise(problem, &exact[0].format, &own);
-        let mut diagnosis = Self::exact(problem, storage, exact[0].clone(), exact, tolerated, false);
-        diagnosis.foreign_globals = 0;
-        diagnosis.reference.format = own;
-        diagnosis.reference.wrong_globals = problem.stored.global.len();
-        diagnosis.findings.push(finding);
-        diagnosis
-    }
-
-    fn exact(
-        problem: &Problem,
-        storage: &Storage,
-        reference: Candidate,
-        exact: Vec<Candidate>,
-        tolerated: Vec<Candidate>,
-        named: bool,
-    ) -> Self {
+    /// Every byte is as the rules in `exact` make it; the first is the reference.
+    fn exact(storage: &Storage, exact: Vec<Candidate>, tolerated: Vec<Candidate>) -> Self {
         Self {
-            data_order: storage.code_orders.0[0].name.clone(),
-            scale_order: storage.scale_orders.0[0].name.clone(),
-            exact: match exact.is_empty() {
-                true => vec![reference.clone()],
-                false => exact,
-            },
+            data_order: storage.codes.orders[0].name.clone(),
+            scale_order: storage.scales.orders[0].name.clone(),
             tolerated,
-            foreign_globals: foreign(problem, &reference.format),
-            reference,
+            foreign_globals: foreign(storage.problem, &exact[0].format),
+            reference: exact[0].clone(),
+            exact,
             findings: Vec::new(),
-            named,
         }
     }
 }
@@ -412,14 +385,5 @@ impl<'a> From<&'a Encoded> for StoredBytes<'a> {
             global: globals.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
             layout: None,
         }
-    }
-}
-
-/// A maker with the rule of a format and the stored global scales.
-fn as_stored(problem: &Problem, format: &Format) -> Maker {
-    Maker {
-        format: *format,
-        globals: problem.stored.global.clone(),
-        input: None,
     }
 }

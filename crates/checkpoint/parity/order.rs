@@ -2,6 +2,7 @@
 
 use super::Cause;
 use super::problem::Problem;
+use ulplab_core::error::counted;
 use ulplab_core::layouts::{Groups, LAYOUTS};
 
 /// Paddings of rows that are tried.
@@ -21,7 +22,7 @@ pub struct Order {
 }
 
 /// The orders of a matrix; the first is the declared one.
-pub struct Orders(pub Vec<Order>);
+struct Orders(Vec<Order>);
 
 impl Orders {
     fn new(len: usize) -> Self {
@@ -70,11 +71,6 @@ struct Shape {
     cols: usize,
 }
 
-/// `""` for one, else `"s"`.
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
-}
-
 impl Shape {
     /// Mistakes that may happen to any matrix.
     fn common(self, orders: &mut Orders, len: usize, unit: &str, width: usize) {
@@ -94,54 +90,43 @@ impl Shape {
                 orders.layout(name, move |r, c| flat(r ^ by, c));
             }
             for by in [1usize, 2, 4, 8, 16, 32].into_iter().filter(|by| *by < rows) {
-                let moved = format!("{by} row{}", plural(by));
-                orders.layout(format!("{moved} late, wrapped around"), move |r, c| {
-                    flat((r + by) % rows, c)
-                });
-                orders.layout(format!("{moved} early, wrapped around"), move |r, c| {
-                    flat((r + rows - by) % rows, c)
-                });
+                let moved = counted(by, "row");
+                let name = format!("{moved} late, wrapped around");
+                orders.layout(name, move |r, c| flat((r + by) % rows, c));
+                let name = format!("{moved} early, wrapped around");
+                orders.layout(name, move |r, c| flat((r + rows - by) % rows, c));
             }
             let divides = |parts: &usize| rows % parts == 0 && rows > *parts;
             for parts in [2, 4, 8, 16, 32].into_iter().filter(divides) {
                 let each = rows / parts;
-                orders.layout(format!("with rows dealt to {parts} parts in turn"), move |r, c| {
-                    flat(r % parts * each + r / parts, c)
-                });
+                let name = format!("with rows dealt to {parts} parts in turn");
+                orders.layout(name, move |r, c| flat(r % parts * each + r / parts, c));
                 if each != parts {
-                    orders.layout(format!("with rows taken from {parts} parts in turn"), move |r, c| {
-                        flat(r % each * parts + r / each, c)
-                    });
+                    let name = format!("with rows taken from {parts} parts in turn");
+                    orders.layout(name, move |r, c| flat(r % each * parts + r / each, c));
                 }
             }
         }
         if cols > 1 {
             orders.layout("with columns reversed", move |r, c| flat(r, cols - 1 - c));
             orders.layout("reversed as a whole", move |r, c| rows * cols - 1 - flat(r, c));
-            orders.layout("with the two halves of each row exchanged", move |r, c| {
-                flat(r, (c + cols / 2) % cols)
-            });
-            for parts in [2, 4, 8, cols / 4, cols / 2] {
-                if parts > 1 && cols % parts == 0 && cols > parts {
-                    let each = cols / parts;
-                    orders.layout(format!("with columns dealt to {parts} parts in turn"), move |r, c| {
-                        flat(r, c % parts * each + c / parts)
-                    });
-                }
+            let name = "with the two halves of each row exchanged";
+            orders.layout(name, move |r, c| flat(r, (c + cols / 2) % cols));
+            let divides = |parts: &usize| *parts > 1 && cols % parts == 0 && cols > *parts;
+            for parts in [2, 4, 8, cols / 4, cols / 2].into_iter().filter(divides) {
+                let (each, name) = (cols / parts, format!("with columns dealt to {parts} parts in turn"));
+                orders.layout(name, move |r, c| flat(r, c % parts * each + c / parts));
             }
         }
         for by in [1, 2, 3, 4, 8, width].into_iter().filter(|by| *by < len) {
-            let moved = format!("{by} place{}", plural(by));
+            let moved = counted(by, "place");
             orders.layout(format!("{moved} late"), move |r, c| flat(r, c) + by);
-            orders.layout(format!("{moved} early"), move |r, c| {
-                flat(r, c).checked_sub(by).unwrap_or(usize::MAX)
-            });
-            orders.layout(format!("{moved} late in each row, wrapped around"), move |r, c| {
-                flat(r, (c + by) % cols)
-            });
-            orders.layout(format!("{moved} early in each row, wrapped around"), move |r, c| {
-                flat(r, (c + cols - by % cols) % cols)
-            });
+            let early = move |r, c| flat(r, c).checked_sub(by).unwrap_or(usize::MAX);
+            orders.layout(format!("{moved} early"), early);
+            let name = format!("{moved} late in each row, wrapped around");
+            orders.layout(name, move |r, c| flat(r, (c + by) % cols));
+            let name = format!("{moved} early in each row, wrapped around");
+            orders.layout(name, move |r, c| flat(r, (c + cols - by % cols) % cols));
         }
     }
 }
@@ -164,16 +149,17 @@ const TILES: [(usize, usize); 13] = [
 ];
 
 /// Orders of codes.
-pub fn of_codes(problem: &Problem) -> Orders {
+pub fn of_codes(problem: &Problem) -> Vec<Order> {
     let (rows, cols) = (problem.grid.rows, problem.grid.cols);
     let shape = Shape { rows, cols };
     let bits = problem.format.element.stored_bits();
     let mut orders = Orders::new(cols);
-    for by_columns in [false, true] {
-        match (bits, by_columns) {
-            (4, false) => orders.exchanged(shape, false, "row-major, high nibble first", Cause::NibbleOrder, 1),
-            (4, true) => orders.exchanged(shape, true, "high nibble first", Cause::Layout, 1),
-            _ => {}
+    for (by_columns, name, cause) in [
+        (false, "row-major, high nibble first", Cause::NibbleOrder),
+        (true, "high nibble first", Cause::Layout),
+    ] {
+        if bits == 4 {
+            orders.exchanged(shape, by_columns, name, cause, 1);
         }
         for bytes in [2, 4, 8] {
             let name = format!("with the bytes of {}-bit words swapped", bytes * 8);
@@ -195,16 +181,14 @@ pub fn of_codes(problem: &Problem) -> Orders {
         }
         let inside = move |r: usize, c: usize| r % h * w + c % w;
         let by_rows = move |r: usize, c: usize| (r / h * (cols / w) + c / w) * h * w;
-        orders.layout(format!("tile by tile of {h} × {w}"), move |r, c| {
-            by_rows(r, c) + inside(r, c)
-        });
+        let name = format!("tile by tile of {h} × {w}");
+        orders.layout(name, move |r, c| by_rows(r, c) + inside(r, c));
         let name = format!("tile by tile of {h} × {w}, tiles in column order");
         orders.layout(name, move |r, c| (c / w * (rows / h) + r / h) * h * w + inside(r, c));
-        orders.layout(format!("transposed within tiles of {h} × {w}"), move |r, c| {
-            by_rows(r, c) + c % w * h + r % h
-        });
+        let name = format!("transposed within tiles of {h} × {w}");
+        orders.layout(name, move |r, c| by_rows(r, c) + c % w * h + r % h);
     }
-    orders
+    orders.0
 }
 
 /// Orders of codes of 4 bits; `tile` is the number of columns that share a scale.
@@ -270,15 +254,13 @@ fn in_tile(r: usize, c: usize) -> usize {
 }
 
 /// Orders of scales.
-pub fn of_scales(problem: &Problem) -> Orders {
+pub fn of_scales(problem: &Problem) -> Vec<Order> {
     let (rows, cols) = problem.grid.count;
     let shape = Shape { rows, cols };
     let (size, len) = (problem.scale_bytes(), problem.stored_scales());
     let mut orders = Orders::new(cols);
-    for layout in LAYOUTS
-        .iter()
-        .filter(|layout| layout.groups == Groups::None && layout.scale == size)
-    {
+    let plain = LAYOUTS.iter().filter(|layout| layout.groups == Groups::None);
+    for layout in plain.filter(|layout| layout.scale == size) {
         let Ok(placement) = layout.place(&[rows, cols], &[]) else {
             continue;
         };
@@ -289,11 +271,11 @@ pub fn of_scales(problem: &Problem) -> Orders {
         });
     }
     shape.common(&mut orders, len, "scales", 16);
-    if rows * cols > 1 && size == 1 {
-        tiles(&mut orders, shape);
-        unswizzled(&mut orders, shape, len);
-    }
     if rows * cols > 1 {
+        if size == 1 {
+            tiles(&mut orders, shape);
+            unswizzled(&mut orders, shape, len);
+        }
         for by_columns in [false, true] {
             for words in [2usize, 4, 8] {
                 let name = match size {
@@ -325,14 +307,14 @@ pub fn of_scales(problem: &Problem) -> Orders {
             }
         }
     }
-    orders
+    orders.0
 }
 
 /// Scales in tiles of 128 × 4, in other orders than blocked_128x4.
 fn tiles(orders: &mut Orders, Shape { rows, cols }: Shape) {
     let (down, across) = (rows.div_ceil(128), cols.div_ceil(4));
     for (inside, place) in INSIDE {
-        let mut add = |name: String, tile: Box<dyn Fn(usize, usize) -> usize + Send + Sync>| {
+        let mut add = |name: String, tile: At| {
             let at = move |r: usize, c: usize| tile(r / 128, c / 4) * 512 + place(r % 128, c % 4);
             orders.add(format!("{name}{inside}"), Cause::Swizzle, at);
         };

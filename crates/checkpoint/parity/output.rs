@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::cost::Cost;
 use super::maker::name as rule_name;
-use super::{Candidate, Cause, Diagnosis, Finding};
+use super::{Candidate, Cause, Diagnosis, Finding, Scope};
 use ulplab_core::error::{Error, Result, counted};
 use ulplab_core::formats::Format;
 use ulplab_core::record::to_json;
@@ -81,29 +81,29 @@ pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
 }
 
 fn names(candidates: &[Candidate]) -> String {
-    let all: Vec<String> = candidates
-        .iter()
-        .map(|candidate| rule_name(&candidate.format))
-        .collect();
+    let all = candidates.iter().map(|candidate| rule_name(&candidate.format));
+    let all: Vec<String> = all.collect();
     // Either all of a tensor's are rounded or none is.
     all.join(", ") + candidates.first().map_or("", Candidate::rounded)
 }
 
-/// One sentence.
-pub fn conclusion(diagnosis: &Diagnosis) -> String {
-    let rule = diagnosis.reference.name();
-    match &diagnosis.findings[..] {
-        [] => match &diagnosis.exact[..] {
-            [only] => format!("made by {}, to the last byte", only.name()),
-            all => format!("{} agree on this tensor to the last byte", names(all)),
-        },
-        [first, ..] => {
-            let also = match &diagnosis.exact[..] {
-                [] => String::new(),
-                exact if first.cause == Cause::GlobalScale => format!("; explained by {}", names(exact)),
-                exact => format!("; in this order of storage explained by {}", names(exact)),
-            };
-            format!("not {rule}: {}, {}{also}", first.cause, words(first))
+impl Diagnosis {
+    /// The result as one sentence.
+    pub fn conclusion(&self) -> String {
+        let rule = self.reference.name();
+        match &self.findings[..] {
+            [] => match &self.exact[..] {
+                [only] => format!("made by {}, to the last byte", only.name()),
+                all => format!("{} agree on this tensor to the last byte", names(all)),
+            },
+            [first, ..] => {
+                let also = match &self.exact[..] {
+                    [] => String::new(),
+                    exact if first.cause == Cause::GlobalScale => format!("; explained by {}", names(exact)),
+                    exact => format!("; in this order of storage explained by {}", names(exact)),
+                };
+                format!("not {rule}: {}, {}{also}", first.cause, words(first))
+            }
         }
     }
 }
@@ -111,10 +111,11 @@ pub fn conclusion(diagnosis: &Diagnosis) -> String {
 /// The fault in words: the detail, its place, and other causes that fit.
 fn words(finding: &Finding) -> String {
     let mut words = finding.detail.clone();
-    if let Some(place) = &finding.place {
+    let (count, region) = (finding.count, finding.scope.region);
+    if let Some(place) = &finding.scope.place {
         let _ = write!(words, ", in {place}");
-        if finding.count < finding.region && finding.cause != Cause::Isolated {
-            let _ = write!(words, " ({} of {} there)", finding.count, finding.region);
+        if count < region && finding.cause != Cause::Isolated {
+            let _ = write!(words, " ({count} of {region} there)");
         }
     }
     for other in &finding.others {
@@ -127,7 +128,7 @@ fn words(finding: &Finding) -> String {
 }
 
 fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> String {
-    let mut page = format!("{name}  {format}  {shape:?}\n  {}\n", conclusion(diagnosis));
+    let mut page = format!("{name}  {format}  {shape:?}\n  {}\n", diagnosis.conclusion());
     let mut line = |text: String| {
         let _ = writeln!(page, "  {text}");
     };
@@ -140,25 +141,22 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
     if diagnosis.foreign_globals > 0 {
         let globals = counted(diagnosis.foreign_globals, "global scale");
         let are = if diagnosis.foreign_globals == 1 { "is" } else { "are" };
-        line(format!(
-            "{globals} {are} not of the largest magnitude beneath: calibrated, or wrong"
-        ));
+        let not = "not of the largest magnitude beneath: calibrated, or wrong";
+        line(format!("{globals} {are} {not}"));
     }
     for finding in &diagnosis.findings {
-        let Finding {
-            cause, count, of, unit, ..
-        } = finding;
+        let (cause, count, Scope { of, unit, .. }) = (finding.cause, finding.count, &finding.scope);
         line(format!("{cause:24} {count} of {of} {unit}: {}", words(finding)));
         if let Some(example) = &finding.example {
             // A line of a terminal.
             let mut source: Vec<String> = example.source.iter().take(6).map(|x| format!("{x:?}")).collect();
             source.extend((example.source.len() > 6).then(|| "…".to_string()));
             let (place, stored, expected) = (&example.place, &example.stored, &example.expected);
+            let indent = " ".repeat(24);
             line(format!(
-                "{:24} first at {place:?}: stored {stored}, expected {expected}",
-                ""
+                "{indent} first at {place:?}: stored {stored}, expected {expected}"
             ));
-            line(format!("{:24} source {}", "", source.join(" ")));
+            line(format!("{indent} source {}", source.join(" ")));
         }
     }
     page
@@ -170,10 +168,10 @@ fn record(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -
             "cause": finding.cause.name(),
             "detail": finding.detail,
             "others": finding.others,
-            "place": finding.place,
+            "place": finding.scope.place,
             "count": finding.count,
-            "of": finding.of,
-            "unit": finding.unit,
+            "of": finding.scope.of,
+            "unit": finding.scope.unit,
             "example": finding.example.as_ref().map(|example| json!({
                 "place": example.place,
                 "source": example.source.iter().map(|x| to_json(f64::from(*x))).collect::<Vec<_>>(),
@@ -189,7 +187,7 @@ fn record(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -
         "format": format.to_string(),
         "shape": shape,
         "explained": diagnosis.explained(),
-        "conclusion": conclusion(diagnosis),
+        "conclusion": diagnosis.conclusion(),
         "reference": diagnosis.reference.name(),
         "exact": all(&diagnosis.exact),
         "tolerated": all(&diagnosis.tolerated),

@@ -1,5 +1,13 @@
 //! Places of faults: rows, columns, every so many of them.
 
+/// The row and column of another entry of a matrix, given those of an entry and the numbers of rows and columns. It may be outside.
+pub type Origin = fn([usize; 2], [usize; 2]) -> [usize; 2];
+
+/// The flat index of an entry of a matrix with so many rows and columns; `None` outside.
+pub fn index_of([r, c]: [usize; 2], [rows, cols]: [usize; 2]) -> Option<usize> {
+    (r < rows && c < cols).then_some(r * cols + c)
+}
+
 /// The number of hits of each row and each column.
 #[derive(Clone, Debug, Default)]
 pub struct Hits {

@@ -1,5 +1,7 @@
 //! The inputs of a diagnosis: the source and the stored bytes, and samples of both.
 
+use std::sync::atomic::AtomicUsize;
+
 use rayon::prelude::*;
 
 use super::StoredBytes;
@@ -108,6 +110,8 @@ pub struct Problem<'a> {
     pub stored: &'a StoredBytes<'a>,
     /// The largest magnitude of every group; NaN beats all.
     pub amax: Vec<f32>,
+    /// The number of elements that were compared with a rule.
+    pub done: &'a AtomicUsize,
 }
 
 /// Groups and cells, evenly spread and always the same.
@@ -117,7 +121,13 @@ pub struct Sample {
 }
 
 impl<'a> Problem<'a> {
-    pub fn new(source: Source<'a>, cols: usize, stored: &'a StoredBytes<'a>, format: &Format) -> Self {
+    pub fn new(
+        source: Source<'a>,
+        cols: usize,
+        stored: &'a StoredBytes<'a>,
+        format: &Format,
+        done: &'a AtomicUsize,
+    ) -> Self {
         let source = source.rotated(format);
         let format = Format {
             rotation: None,
@@ -130,6 +140,7 @@ impl<'a> Problem<'a> {
             grid,
             stored,
             amax: Vec::new(),
+            done,
         };
         problem.amax = problem.measure();
         problem
@@ -210,9 +221,7 @@ impl<'a> Problem<'a> {
     pub fn code_at(&self, place: usize) -> Option<u16> {
         let data = self.stored.data;
         match self.format.element.stored_bits() {
-            4 => data
-                .get(place / 2)
-                .map(|byte| u16::from(byte >> (4 * (place % 2)) & 0xf)),
+            4 => Some(u16::from(data.get(place / 2)? >> (4 * (place % 2)) & 0xf)),
             16 => Some(u16::from_le_bytes(*data.get(place.checked_mul(2)?..)?.first_chunk()?)),
             _ => data.get(place).copied().map(u16::from),
         }
@@ -307,12 +316,11 @@ pub fn spread(all: usize, number: usize) -> Vec<usize> {
     let pick = |i: usize| {
         let start = (i as f64 * step) as usize;
         let room = (((i + 1) as f64 * step) as usize - start).max(1) as u64;
-        (start + (mix(i as u64) % room) as usize).min(all - 1)
-    };
-    let pick = |i: usize| match i {
-        0 => 0,
-        i if i + 1 == number => all - 1,
-        i => pick(i),
+        match i {
+            0 => 0,
+            _ if i + 1 == number => all - 1,
+            _ => (start + (mix(i as u64) % room) as usize).min(all - 1),
+        }
     };
     (0..number).map(pick).collect()
 }

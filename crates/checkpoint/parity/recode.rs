@@ -3,7 +3,7 @@
 use super::Cause;
 use super::problem::{Problem, canonical};
 use super::rounded::{
-    cut_to_bf16, cut_to_tf32, to_bf16, to_e4m3, to_e5m2, to_f16, to_power, to_power_above, to_power_below, to_tf32,
+    cut_to_bf16, cut_to_tf32, through, to_bf16, to_f16, to_power, to_power_above, to_power_below, to_tf32,
 };
 use ulplab_core::error::counted;
 use ulplab_core::formats::{E2M1, E4M3, E5M2, Element, FloatCast, INT4, INT8, MiniFloat, Policy, Repr, Scale, Zeros};
@@ -46,9 +46,8 @@ pub fn others(element: &Element) -> impl Iterator<Item = &'static Element> {
 }
 
 fn instead(repr: Repr, bits: u32) -> impl Iterator<Item = &'static Element> {
-    OTHERS
-        .iter()
-        .filter(move |other| other.bits == bits && other.repr != repr)
+    let others = OTHERS.iter();
+    others.filter(move |other| other.bits == bits && other.repr != repr)
 }
 
 /// A change of every code, or of every scale.
@@ -137,8 +136,8 @@ const NUMBERS: &[Row<f32>] = &[
     rounding("rounded to f16", to_f16),
     rounding("rounded to TF32", to_tf32),
     rounding("truncated to TF32", cut_to_tf32),
-    rounding("rounded to E4M3", to_e4m3),
-    rounding("rounded to E5M2", to_e5m2),
+    rounding("rounded to E4M3", |s| through(&E4M3, s)),
+    rounding("rounded to E5M2", |s| through(&E5M2, s)),
     rounding("rounded down to powers of two", to_power_below),
     rounding("rounded up to powers of two", to_power_above),
     rounding("rounded to the nearest powers of two", to_power),

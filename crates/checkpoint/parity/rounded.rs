@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use ulplab_core::formats::{E2M3, E4M3, E5M2, Element};
+use ulplab_core::formats::Element;
 
 /// To the nearest bf16.
 pub fn to_bf16(x: f32) -> f32 {
@@ -33,22 +33,8 @@ pub fn cut_to_tf32(x: f32) -> f32 {
     f32::from_bits(x.to_bits() & !0x1fff)
 }
 
-/// To the nearest number of E5M2.
-pub fn to_e5m2(x: f32) -> f32 {
-    through(&E5M2, x)
-}
-
-/// To the nearest number of E4M3.
-pub fn to_e4m3(x: f32) -> f32 {
-    through(&E4M3, x)
-}
-
-/// To the nearest number of E2M3.
-pub fn to_e2m3(x: f32) -> f32 {
-    through(&E2M3, x)
-}
-
-fn through(element: &Element, x: f32) -> f32 {
+/// To the nearest number of an element.
+pub fn through(element: &Element, x: f32) -> f32 {
     element.decode(element.encode(x))
 }
 

@@ -1,9 +1,7 @@
 //! Finds which rules of the tables made the bytes.
 
-use std::sync::atomic::AtomicUsize;
-
 use super::maker::{Maker, name};
-use super::problem::{Problem, Sample};
+use super::problem::Sample;
 use super::verify::{Tally, View};
 use ulplab_core::formats::{Format, Half, Scale};
 
@@ -15,14 +13,8 @@ const SAMPLE: usize = 1 << 14;
 pub struct Candidate {
     /// The format with the rule.
     pub format: Format,
-    /// Blocks whose scale differs from the rule's.
-    pub wrong_scales: usize,
-    /// Elements whose code differs from the rule's.
-    pub wrong_codes: usize,
     /// Blocks with a wrong scale or code.
     pub wrong_blocks: usize,
-    /// Number of global scales whose meaning differs from what the rule stores.
-    pub wrong_globals: usize,
     /// True if every difference is one that approximate reciprocals explain.
     pub close: bool,
     /// The type to which the scales are rounded, if not f32; codes are made with the rounded scales.
@@ -32,12 +24,12 @@ pub struct Candidate {
 impl Candidate {
     /// True if the rule explains every byte.
     pub fn exact(&self) -> bool {
-        self.wrong_blocks + self.wrong_globals == 0
+        self.wrong_blocks == 0
     }
 
     /// True if the library's kernel is approximate and the differences are within its tolerance.
     pub fn tolerated(&self) -> bool {
-        approximate(&self.format) && self.close && self.wrong_globals == 0
+        approximate(&self.format) && self.close
     }
 
     /// The rule, and the cast if it is not the element's own.
@@ -58,10 +50,7 @@ impl Candidate {
     pub(super) fn new(format: Format, tally: &Tally) -> Self {
         Self {
             format,
-            wrong_scales: tally.wrong_scales,
-            wrong_codes: tally.wrong_codes,
             wrong_blocks: tally.wrong_blocks,
-            wrong_globals: 0,
             close: !tally.far,
             narrow: None,
         }
@@ -74,47 +63,39 @@ pub(super) fn approximate(format: &Format) -> bool {
 }
 
 /// The numbers of scales and of codes of a sample that differ.
-fn glance(problem: &Problem, view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
-    let wrong = |group: &&usize| {
-        let (made, stored) = (maker.scale(problem, **group), view.scale(problem, **group));
-        matches!((made, stored), (Some(made), Some(stored)) if !view.is_scale(made, stored))
-    };
-    let codes = |cell: &super::problem::Cell| {
-        let stored = view.scale(problem, cell.group);
+fn glance(view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
+    let (storage, problem) = (view.storage, view.storage.problem);
+    let scales = storage.scales_by(maker, &sample.groups);
+    let codes = storage.codes_of(&sample.cells, |cell| {
+        let stored = view.scale(cell.group);
         if stored.is_some_and(|stored| problem.value(stored).is_nan()) {
-            return 0;
+            return None;
         }
         let scale = match maker.format.scaling {
-            None => Some(0),
-            Some(_) if view.under_stored => stored,
-            Some(_) => maker.scale(problem, cell.group),
+            None => 0,
+            Some(_) if view.under_stored => stored?,
+            Some(_) => maker.scale(problem, cell.group)?,
         };
-        let made = scale
-            .and_then(|scale| maker.codes(problem, cell, scale))
-            .unwrap_or_default();
-        let wrong = |(i, made): &(usize, u16)| {
-            let stored = view.code(problem, cell.at + i);
-            stored.is_some_and(|stored| stored != view.code_as_stored(*made))
-        };
-        made.into_iter().enumerate().filter(wrong).count()
-    };
-    let scales = sample.groups.iter().filter(wrong).count();
-    (scales, sample.cells.iter().map(codes).sum())
+        maker.codes(problem, cell, scale)
+    });
+    let wrong_scales = storage.scales.wrong(problem, &scales, view.scales);
+    (wrong_scales, storage.codes.wrong(problem, &codes, view.codes))
 }
 
 /// The rules of `formats` that explain a sample, with the element's own cast or, where only codes differ, any other, held
 /// against all bytes. Approximate ones may differ by a little.
-pub fn candidates(problem: &Problem, view: &View, formats: &[Format], done: &AtomicUsize) -> Vec<Candidate> {
+pub fn candidates(view: &View, formats: &[Format]) -> Vec<Candidate> {
+    let problem = view.storage.problem;
     let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));
     let mut makers = Vec::new();
     for format in formats {
-        let maker = super::as_stored(problem, format);
+        let maker = Maker::as_stored(problem, format);
         // Most rules are out after a few blocks.
-        let (scales, _) = glance(problem, view, &maker, &few);
+        let (scales, _) = glance(view, &maker, &few);
         if scales * 10 > few.groups.len() || (scales > 0 && !approximate(format)) {
             continue;
         }
-        let (scales, codes) = glance(problem, view, &maker, &sample);
+        let (scales, codes) = glance(view, &maker, &sample);
         let explained = scales + codes == 0;
         if explained || (approximate(format) && scales * 10 < sample.groups.len()) {
             makers.push(maker.clone());
@@ -125,10 +106,10 @@ pub fn candidates(problem: &Problem, view: &View, formats: &[Format], done: &Ato
                 format,
                 ..maker.clone()
             });
-            makers.extend(others.filter(|maker| glance(problem, view, maker, &sample).1 == 0));
+            makers.extend(others.filter(|maker| glance(view, maker, &sample).1 == 0));
         }
     }
-    let tallies = view.tallies(problem, &makers, done);
+    let tallies = view.tallies(&makers);
     let candidate = |(maker, tally): (&Maker, &Tally)| Candidate::new(maker.format, tally);
     makers.iter().zip(&tallies).map(candidate).collect()
 }

@@ -3,11 +3,9 @@
 
 use super::levels::{Level, by_factor, levels, usable};
 use super::maker::{INPUTS, Maker};
-use super::order;
-use super::order::Orders;
+use super::order::{self, Order};
 use super::problem::{Cell, Problem, Sample};
-use super::recode;
-use super::recode::Recode;
+use super::recode::{self, Recode};
 use ulplab_core::formats::{Format, Half};
 
 /// Elements of the small sample and of the large one. Every candidate is compared with the small sample, and the best candidates
@@ -47,12 +45,22 @@ const SCALES: Least = Least {
     settled: 0.9,
 };
 
-/// Orders and encodings of codes and scales that the search tries.
-pub struct Storage {
-    pub scale_orders: Orders,
-    pub code_orders: Orders,
-    pub scale_recodes: Vec<Recode>,
-    pub code_recodes: Vec<Recode>,
+/// A problem, and the ways to store its scales and its codes that the search tries.
+pub struct Storage<'a> {
+    pub problem: &'a Problem<'a>,
+    pub scales: Ways,
+    pub codes: Ways,
+}
+
+/// Orders and encodings of scales, or of codes.
+pub struct Ways {
+    pub orders: Vec<Order>,
+    pub recodes: Vec<Recode>,
+    least: Least,
+    /// Columns of the matrix that they are.
+    cols: usize,
+    /// The bits at a place of the buffer.
+    bits: fn(&Problem, usize) -> Option<u32>,
 }
 
 /// One way to store codes or scales; of recodes none is the declared encoding.
@@ -66,31 +74,41 @@ pub struct StorageForm {
 #[derive(Clone)]
 pub struct MakerFit {
     pub maker: Maker,
-    pub level: Level,
     pub scales: StorageForm,
     pub codes: StorageForm,
     /// True if the codes are those of the stored scales, where these are not the maker's.
-    pub follows: bool,
+    follows: bool,
     /// The shares of scales and of codes that are explained.
-    pub scale_share: f64,
-    pub code_share: f64,
+    scale_share: f64,
+    code_share: f64,
     score: f64,
 }
 
-/// The scales and codes that a maker makes of a sample.
-struct Made {
-    scales: Vec<Option<u32>>,
-    codes: Vec<Option<Vec<u16>>>,
+/// The bits that a maker makes of the scales, or of the codes, of a sample: each with its index, none if they are not known.
+#[derive(Default)]
+pub struct Made {
+    bits: Vec<(usize, Option<u32>)>,
+    /// The number of those that are in the first of [`PART`] parts of the sample.
+    part: usize,
 }
 
-impl Storage {
-    pub fn new(problem: &Problem) -> Self {
-        Self {
-            scale_orders: order::of_scales(problem),
-            code_orders: order::of_codes(problem),
-            scale_recodes: recode::of_scales(problem),
-            code_recodes: recode::of_codes(problem.format.repr(), problem.format.element.bits),
-        }
+impl<'a> Storage<'a> {
+    pub fn new(problem: &'a Problem<'a>) -> Self {
+        let scales = Ways {
+            orders: order::of_scales(problem),
+            recodes: recode::of_scales(problem),
+            least: SCALES,
+            cols: problem.grid.count.1,
+            bits: |problem, place| problem.scale_at(place),
+        };
+        let codes = Ways {
+            orders: order::of_codes(problem),
+            recodes: recode::of_codes(problem.format.repr(), problem.format.element.bits),
+            least: CODES,
+            cols: problem.grid.cols,
+            bits: |problem, place| problem.code_at(place).map(u32::from),
+        };
+        Self { problem, scales, codes }
     }
 
     /// Scales in the declared order, rounded to that type; `None` if they are not computed as f32.
@@ -99,114 +117,126 @@ impl Storage {
             Half::Bf16 => "rounded to bf16",
             Half::F16 => "rounded to f16",
         };
-        let recode = self.scale_recodes.iter().position(|recode| recode.name == name)?;
-        Some(StorageForm {
+        let recode = self.scales.recodes.iter().position(|recode| recode.name == name);
+        recode.map(|recode| StorageForm {
             order: 0,
             recode: Some(recode),
         })
     }
 
-    /// The change of scales in a form.
-    pub fn scale_recode(&self, form: StorageForm) -> Option<&Recode> {
-        form.recode.map(|recode| &self.scale_recodes[recode])
+    /// The scales of a sample by a maker. Those of large groups are not computed from changed input.
+    pub fn scales_by(&self, maker: &Maker, groups: &[usize]) -> Made {
+        Made::new(groups.iter().map(|group| {
+            let made = maker.scale(self.problem, *group);
+            Some((*group, made)).filter(|_| made.is_some() || !self.problem.large())
+        }))
     }
 
-    /// The change of codes in a form.
-    pub fn code_recode(&self, form: StorageForm) -> Option<&Recode> {
-        form.recode.map(|recode| &self.code_recodes[recode])
+    /// The codes of cells, as `codes` gives them.
+    pub fn codes_of(&self, cells: &[Cell], codes: impl Fn(&Cell) -> Option<Vec<u16>>) -> Made {
+        Made::new(cells.iter().map(|cell| {
+            let codes = codes(cell);
+            let code = move |i: usize| codes.as_ref().map(|codes| codes[i].into());
+            (0..cell.len).map(move |i| (cell.at + i, code(i)))
+        }))
     }
 
-    fn steps(&self, orders: &Orders, way: StorageForm) -> f64 {
-        f64::from(orders.0[way.order].steps) + if way.recode.is_some() { 1.5 } else { 0.0 }
+    /// The codes of cells by a maker, under its own scales.
+    fn codes_by(&self, maker: &Maker, cells: &[Cell]) -> Made {
+        self.codes_of(cells, |cell| {
+            let scale = match maker.format.scaling {
+                None => 0,
+                // The scale of a large group is taken as it is stored.
+                Some(_) => maker
+                    .scale(self.problem, cell.group)
+                    .or(self.problem.scale_at(cell.group))?,
+            };
+            maker.codes(self.problem, cell, scale)
+        })
     }
 
-    /// The stored scale of a group, where that way to store puts it.
-    pub fn scale(&self, problem: &Problem, order: usize, group: usize) -> Option<u32> {
-        let [r, c] = problem.grid.place(group);
-        problem.scale_at((self.scale_orders.0[order].at)(r, c))
+    /// The codes of cells by a maker, under stored scales.
+    fn codes_under(&self, maker: &Maker, cells: &[Cell], order: usize) -> Made {
+        self.codes_of(cells, |cell| {
+            let scale = self.scales.stored(self.problem, order, cell.group)?;
+            maker.codes(self.problem, cell, scale)
+        })
+    }
+}
+
+impl Ways {
+    /// The change of bits in a form.
+    pub fn recode(&self, form: StorageForm) -> Option<&Recode> {
+        form.recode.map(|recode| &self.recodes[recode])
     }
 
-    /// The stored code of an element.
-    pub fn code(&self, problem: &Problem, order: usize, at: usize) -> Option<u16> {
-        let cols = problem.grid.cols;
-        problem.code_at((self.code_orders.0[order].at)(at / cols, at % cols))
+    /// The bits as they would be stored in a form.
+    pub fn apply(&self, form: StorageForm, bits: u32) -> u32 {
+        self.recode(form).map_or(bits, |recode| (recode.apply)(bits))
     }
 
-    fn scale_share(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>], way: StorageForm) -> f64 {
-        let recode = self.scale_recode(way);
-        let (mut right, mut all) = (0, 0);
-        for (group, made) in groups.iter().zip(made) {
-            // The scales of large groups are not computed from changed input.
-            all += usize::from(made.is_some() || !problem.large());
-            let made = made.map(|made| recode.map_or(made, |recode| (recode.apply)(made)));
-            right += usize::from(made.is_some() && self.scale(problem, way.order, *group) == made);
-        }
-        if all == 0 { 1.0 } else { right as f64 / all as f64 }
+    /// The stored bits of a group or an element, where that order puts it.
+    pub fn stored(&self, problem: &Problem, order: usize, at: usize) -> Option<u32> {
+        (self.bits)(problem, (self.orders[order].at)(at / self.cols, at % self.cols))
     }
 
-    fn code_share(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>], way: StorageForm) -> f64 {
-        let recode = self.code_recode(way);
-        let (mut right, mut all) = (0, 0);
-        for (cell, made) in cells.iter().zip(made) {
-            all += cell.len;
-            for (i, made) in made.iter().flatten().enumerate() {
-                let made = recode.map_or(*made, |recode| (recode.apply)((*made).into()) as u16);
-                right += usize::from(self.code(problem, way.order, cell.at + i) == Some(made));
-            }
-        }
-        if all == 0 { 1.0 } else { right as f64 / all as f64 }
+    fn steps(&self, form: StorageForm) -> f64 {
+        f64::from(self.orders[form.order].steps) + if form.recode.is_some() { 1.5 } else { 0.0 }
     }
 
-    /// The best way to store codes that were made.
-    fn best_codes(&self, problem: &Problem, cells: &[Cell], made: &[Option<Vec<u16>>]) -> StorageForm {
-        let share = |way: StorageForm, part: usize| {
-            let few = cells.len() / part;
-            self.code_share(problem, &cells[..few], &made[..few], way)
+    /// The number of bits that are stored, but not in a form.
+    pub fn wrong(&self, problem: &Problem, made: &Made, form: StorageForm) -> usize {
+        let wrong = |(at, made): &&(usize, Option<u32>)| {
+            let both = made.zip(self.stored(problem, form.order, *at));
+            both.is_some_and(|(made, stored)| self.apply(form, made) != stored)
         };
-        self.best(&self.code_orders, self.code_recodes.len(), &CODES, share)
+        made.bits.iter().filter(wrong).count()
     }
 
-    fn best_scales(&self, problem: &Problem, groups: &[usize], made: &[Option<u32>]) -> StorageForm {
-        let share = |way: StorageForm, part: usize| {
-            let few = groups.len() / part;
-            self.scale_share(problem, &groups[..few], &made[..few], way)
-        };
-        self.best(&self.scale_orders, self.scale_recodes.len(), &SCALES, share)
+    /// The share of bits that are stored in a form.
+    fn share(&self, problem: &Problem, made: &[(usize, Option<u32>)], form: StorageForm) -> f64 {
+        let right = made.iter().filter(|(at, made)| {
+            made.is_some_and(|made| self.stored(problem, form.order, *at) == Some(self.apply(form, made)))
+        });
+        match made.len() {
+            0 => 1.0,
+            all => right.count() as f64 / all as f64,
+        }
     }
 
-    /// Tries orders, then recodes, and both together if neither is enough. `share` takes a part of the sample where that tells enough.
-    fn best(
-        &self,
-        orders: &Orders,
-        recodes: usize,
-        least: &Least,
-        share: impl Fn(StorageForm, usize) -> f64,
-    ) -> StorageForm {
+    /// The best way to store what was made: orders are tried, then recodes, and both together if neither is enough.
+    fn best(&self, problem: &Problem, made: &Made) -> StorageForm {
         let declared = StorageForm::default();
-        let worth = |way: StorageForm, share: f64| share - STEP * self.steps(orders, way);
-        let mut best = (declared, share(declared, 1));
+        let worth = |form: StorageForm, share: f64| share - STEP * self.steps(form);
+        let mut best = (declared, self.share(problem, &made.bits, declared));
         if best.1 >= SETTLED {
             return declared;
         }
-        let mut consider = |way: StorageForm| {
-            let found = share(way, 1);
-            let enough = if way.recode.is_some() {
-                least.recode
-            } else {
-                least.order
+        let mut consider = |form: StorageForm| {
+            let found = self.share(problem, &made.bits, form);
+            let enough = match form.recode {
+                Some(_) => self.least.recode,
+                None => self.least.order,
             };
-            if found >= enough && worth(way, found) > worth(best.0, best.1) {
-                best = (way, found);
+            if found >= enough && worth(form, found) > worth(best.0, best.1) {
+                best = (form, found);
             }
             best.1
         };
-        let ordered = (1..orders.0.len()).map(|order| StorageForm { order, recode: None });
-        let recoded = |order| (0..recodes).map(Some).map(move |recode| StorageForm { order, recode });
+        let ordered = (1..self.orders.len()).map(|order| StorageForm { order, recode: None });
+        let recodes = 0..self.recodes.len();
+        let recoded = |order| {
+            recodes
+                .clone()
+                .map(Some)
+                .map(move |recode| StorageForm { order, recode })
+        };
         let reached = ordered.chain(recoded(0)).map(&mut consider).last();
-        if reached.is_none_or(|reached| reached < least.settled) {
-            for way in (1..orders.0.len()).flat_map(recoded) {
-                if share(way, PART) >= least.recode {
-                    consider(way);
+        if reached.is_none_or(|reached| reached < self.least.settled) {
+            for form in (1..self.orders.len()).flat_map(recoded) {
+                // A part of the sample tells which pairs are looked at.
+                if self.share(problem, &made.bits[..made.part], form) >= self.least.recode {
+                    consider(form);
                 }
             }
         }
@@ -215,20 +245,25 @@ impl Storage {
 }
 
 impl Made {
-    fn new(problem: &Problem, maker: &Maker, sample: &Sample) -> Self {
-        let scales = sample.groups.iter().map(|group| maker.scale(problem, *group)).collect();
-        let codes = |cell: &Cell| {
-            let scale = match maker.format.scaling {
-                None => 0,
-                // The scale of a large group is taken as it is stored.
-                Some(_) => maker
-                    .scale(problem, cell.group)
-                    .or_else(|| problem.scale_at(cell.group))?,
-            };
-            maker.codes(problem, cell, scale)
-        };
-        let codes = sample.cells.iter().map(codes).collect();
-        Self { scales, codes }
+    fn new<P: IntoIterator<Item = (usize, Option<u32>)>>(pieces: impl ExactSizeIterator<Item = P>) -> Self {
+        let (mut made, few) = (Self::default(), pieces.len() / PART);
+        for (index, piece) in pieces.enumerate() {
+            made.bits.extend(piece);
+            if index < few {
+                made.part = made.bits.len();
+            }
+        }
+        made
+    }
+
+    /// True if nearly all codes are the same except for their signs.
+    fn is_flat(&self, problem: &Problem) -> bool {
+        let sign = 1u32 << (problem.format.element.bits - 1);
+        let codes = self.bits.iter().filter_map(|(_, made)| *made);
+        let mut codes: Vec<u32> = codes.map(|code| code & !sign).collect();
+        codes.sort_unstable();
+        let most = codes.chunk_by(|a, b| a == b).map(<[u32]>::len).max().unwrap_or(0);
+        most * 10 >= codes.len() * 9
     }
 }
 
@@ -236,8 +271,7 @@ impl MakerFit {
     /// Everything as declared.
     pub fn declared(problem: &Problem, format: &Format) -> Self {
         Self {
-            maker: super::as_stored(problem, format),
-            level: Level::AsStored,
+            maker: Maker::as_stored(problem, format),
             scales: StorageForm::default(),
             codes: StorageForm::default(),
             follows: false,
@@ -249,35 +283,33 @@ impl MakerFit {
 
     /// A maker whose bytes are stored in a given way.
     fn stored_as(
-        problem: &Problem,
         storage: &Storage,
-        (maker, level): &(Maker, Level),
+        maker: &Maker,
         sample: &Sample,
-        ways: (StorageForm, StorageForm),
+        (scales, codes): (StorageForm, StorageForm),
     ) -> Self {
-        let made = Made::new(problem, maker, sample);
+        let problem = storage.problem;
+        let made = storage.codes_by(maker, &sample.cells);
+        let of_scales = storage.scales_by(maker, &sample.groups);
         let mut fit = Self {
             maker: maker.clone(),
-            level: *level,
-            scales: ways.0,
-            codes: ways.1,
+            scales,
+            codes,
             follows: false,
-            scale_share: storage.scale_share(problem, &sample.groups, &made.scales, ways.0),
-            code_share: storage.code_share(problem, &sample.cells, &made.codes, ways.1),
+            scale_share: storage.scales.share(problem, &of_scales.bits, scales),
+            code_share: storage.codes.share(problem, &made.bits, codes),
             score: 0.0,
         };
-        let mut flat = is_flat(problem, &made.codes);
-        if !fit.settled() && maker.format.scaling.is_some() && ways.0.recode.is_none() {
-            let under = under(problem, storage, maker, &sample.cells, ways.0.order);
-            let code_share = storage.code_share(problem, &sample.cells, &under, ways.1);
+        let mut flat = made.is_flat(problem);
+        if !fit.settled() && maker.format.scaling.is_some() && scales.recode.is_none() {
+            let under = storage.codes_under(maker, &sample.cells, scales.order);
             let follows = Self {
                 follows: true,
-                code_share,
+                code_share: storage.codes.share(problem, &under.bits, codes),
                 ..fit.clone()
             };
             if follows.worth(storage) > fit.worth(storage) {
-                fit = follows;
-                flat = is_flat(problem, &under);
+                (fit, flat) = (follows, under.is_flat(problem));
             }
         }
         // Agreement says nothing if a maker makes the same of everything.
@@ -286,27 +318,26 @@ impl MakerFit {
     }
 
     /// A maker whose bytes are looked for in every order and encoding.
-    fn anywhere(problem: &Problem, storage: &Storage, maker: &(Maker, Level), sample: &Sample) -> Self {
-        let made = Made::new(problem, &maker.0, sample);
-        let scales = storage.best_scales(problem, &sample.groups, &made.scales);
-        let codes = storage.best_codes(problem, &sample.cells, &made.codes);
-        let mut best = Self::stored_as(problem, storage, maker, sample, (scales, codes));
-        if best.code_share >= 0.9 || maker.0.format.scaling.is_none() {
+    fn anywhere(storage: &Storage, maker: &Maker, sample: &Sample) -> Self {
+        let (problem, cells) = (storage.problem, &sample.cells);
+        let scales = storage.scales.best(problem, &storage.scales_by(maker, &sample.groups));
+        let codes = storage.codes.best(problem, &storage.codes_by(maker, cells));
+        let mut best = Self::stored_as(storage, maker, sample, (scales, codes));
+        if best.code_share >= 0.9 || maker.format.scaling.is_none() {
             return best;
         }
         // The codes may be those of scales that are not the maker's, wherever these are stored.
-        let few: Vec<Cell> = sample.cells.iter().step_by(PART).copied().collect();
-        let fits = |order: &usize| {
-            let made = under(problem, storage, &maker.0, &few, *order);
-            storage.code_share(problem, &few, &made, codes) > 0.95
+        let few: Vec<Cell> = cells.iter().step_by(PART).copied().collect();
+        let share = |order| {
+            storage
+                .codes
+                .share(problem, &storage.codes_under(maker, &few, order).bits, codes)
         };
-        let mut orders = vec![0];
-        orders.extend((1..storage.scale_orders.0.len()).filter(fits));
-        for order in orders {
-            let made = under(problem, storage, &maker.0, &sample.cells, order);
-            let codes = storage.best_codes(problem, &sample.cells, &made);
-            let ways = (StorageForm { order, recode: None }, codes);
-            let fit = Self::stored_as(problem, storage, maker, sample, ways);
+        let fits = |order: &usize| *order == 0 || share(*order) > 0.95;
+        for order in (0..storage.scales.orders.len()).filter(fits) {
+            let codes = storage.codes.best(problem, &storage.codes_under(maker, cells, order));
+            let forms = (StorageForm { order, recode: None }, codes);
+            let fit = Self::stored_as(storage, maker, sample, forms);
             if fit.score > best.score {
                 best = fit;
             }
@@ -316,10 +347,9 @@ impl MakerFit {
 
     /// The shares that are explained, less the price of assumptions. Scales that are not the maker's count if the codes are theirs.
     fn worth(&self, storage: &Storage) -> f64 {
-        let orders = [(&storage.scale_orders, self.scales), (&storage.code_orders, self.codes)];
-        let steps: f64 = orders.map(|(orders, way)| storage.steps(orders, way)).iter().sum();
+        let steps = storage.scales.steps(self.scales) + storage.codes.steps(self.codes);
         let more = [
-            (self.level != Level::AsStored, 0.5),
+            (self.maker.level != Level::AsStored, 0.5),
             (self.maker.input.is_some(), 1.5),
             (self.follows, 1.5),
         ];
@@ -338,58 +368,47 @@ impl MakerFit {
 }
 
 /// The best fit of all rules, and of what may have been done to their input.
-pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> MakerFit {
+pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
+    let problem = storage.problem;
     let (few, many) = (problem.sample(FEW), problem.sample(MANY));
-    let by_rule = |format: &Format| -> Vec<(Maker, Level)> {
-        let maker = |globals| Maker {
-            format: *format,
-            globals,
-            input: None,
-        };
-        let usable =
-            |(level, globals): &(Level, Vec<f32>)| *level != Level::AsStored || globals.is_empty() || usable(globals);
-        let levels = levels(problem, format).into_iter().filter(usable);
-        levels.map(|(level, globals)| (maker(globals), level)).collect()
+    let usable = |maker: &Maker| {
+        let stored = maker.level == Level::AsStored;
+        !stored || maker.globals.is_empty() || usable(&maker.globals)
     };
-    let mut makers: Vec<(Maker, Level)> = formats.iter().flat_map(by_rule).collect();
+    let by_rule = |format: &Format| levels(problem, format).into_iter().filter(usable);
+    let mut makers: Vec<Maker> = formats.iter().flat_map(by_rule).collect();
     let declared = (StorageForm::default(), StorageForm::default());
     // Equal codes fit any maker that makes such codes: only the scales say which rule it was.
-    let stored = |cell: &Cell| {
+    let codes = storage.codes_of(&many.cells, |cell| {
         let places = cell.at..cell.at + cell.len;
-        places.map(|at| storage.code(problem, 0, at)).collect()
-    };
-    let codes: Vec<Option<Vec<u16>>> = many.cells.iter().map(stored).collect();
-    if is_flat(problem, &codes) {
+        places
+            .map(|at| Some(storage.codes.stored(problem, 0, at)? as u16))
+            .collect()
+    });
+    if codes.is_flat(problem) {
         let fits = makers
             .iter()
-            .map(|maker| MakerFit::stored_as(problem, storage, maker, &many, declared));
+            .map(|maker| MakerFit::stored_as(storage, maker, &many, declared));
         let better = |best: MakerFit, fit: MakerFit| if fit.scale_share > best.scale_share { fit } else { best };
         return fits.reduce(better).expect("there is a rule");
     }
-    let mut best = closest(problem, storage, &makers, declared, (&few, &many));
+    let closest = |makers: &[Maker], forms| closest(storage, makers, forms, (&few, &many));
+    let mut best = closest(&makers, declared);
     if best.settled() {
         return best;
     }
     // The order of bytes shows best under the closest rule; fall back to the first.
-    let mut some: Vec<(Maker, Level)> = vec![(best.maker.clone(), best.level)];
-    some.extend(by_rule(&formats[0]));
-    let anywhere = some
-        .iter()
-        .map(|maker| MakerFit::anywhere(problem, storage, maker, &few));
+    let some = std::iter::once(best.maker.clone()).chain(by_rule(&formats[0]));
+    let anywhere = some.map(|maker| MakerFit::anywhere(storage, &maker, &few));
     let anywhere = anywhere.reduce(better).expect("there is a rule");
-    let ways = (anywhere.scales, anywhere.codes);
-    if ways != declared {
-        let fit = closest(problem, storage, &makers, ways, (&few, &many));
-        best = better(best, fit);
+    let forms = (anywhere.scales, anywhere.codes);
+    if forms != declared {
+        best = better(best, closest(&makers, forms));
     }
     if best.settled() {
         return best;
     }
-    let scaled = |(level, globals)| {
-        let maker = best.maker.clone();
-        (Maker { globals, ..maker }, level)
-    };
-    makers = by_factor(problem, &best.maker.format).into_iter().map(scaled).collect();
+    makers = by_factor(problem, &best.maker.format);
     let first = Maker {
         format: formats[0],
         ..best.maker.clone()
@@ -410,11 +429,9 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Maker
             ..maker.clone()
         };
         let others = recode::others(problem.format.element).map(element);
-        makers.extend(INPUTS.iter().map(input).chain(others).map(|maker| (maker, best.level)));
+        makers.extend(INPUTS.iter().map(input).chain(others));
     }
-    let other = closest(problem, storage, &makers, (best.scales, best.codes), (&few, &many));
-    let plain = closest(problem, storage, &makers, declared, (&few, &many));
-    let other = better(other, plain);
+    let other = better(closest(&makers, (best.scales, best.codes)), closest(&makers, declared));
     // Another input is believed if it explains nearly everything.
     let explains = other.code_share >= MOST && (other.follows || other.scale_share >= MOST);
     if explains && other.score > best.score + 2.0 * STEP {
@@ -424,44 +441,24 @@ pub fn search(problem: &Problem, storage: &Storage, formats: &[Format]) -> Maker
     }
 }
 
-/// The codes of cells under stored scales.
-fn under(problem: &Problem, storage: &Storage, maker: &Maker, cells: &[Cell], order: usize) -> Vec<Option<Vec<u16>>> {
-    let codes = |cell: &Cell| {
-        let scale = storage.scale(problem, order, cell.group)?;
-        maker.codes(problem, cell, scale)
-    };
-    cells.iter().map(codes).collect()
-}
-
-/// True if nearly all codes are the same except for their signs.
-fn is_flat(problem: &Problem, codes: &[Option<Vec<u16>>]) -> bool {
-    let sign = 1 << (problem.format.element.bits - 1);
-    let mut codes: Vec<u16> = codes.iter().flatten().flatten().map(|code| code & !sign).collect();
-    codes.sort_unstable();
-    let most = codes.chunk_by(|a, b| a == b).map(<[u16]>::len).max().unwrap_or(0);
-    most * 10 >= codes.len() * 9
-}
-
 fn better(best: MakerFit, fit: MakerFit) -> MakerFit {
     if fit.score > best.score + 1e-9 { fit } else { best }
 }
 
 /// The maker that comes closest, its bytes stored in a given way; of equals the first.
 fn closest(
-    problem: &Problem,
     storage: &Storage,
-    makers: &[(Maker, Level)],
-    ways: (StorageForm, StorageForm),
+    makers: &[Maker],
+    forms: (StorageForm, StorageForm),
     (few, many): (&Sample, &Sample),
 ) -> MakerFit {
-    let mut tried: Vec<(f64, &(Maker, Level))> = makers
-        .iter()
-        .map(|maker| (MakerFit::stored_as(problem, storage, maker, few, ways).score, maker))
-        .collect();
+    let score = |maker| MakerFit::stored_as(storage, maker, few, forms).score;
+    let mut tried: Vec<(f64, &Maker)> = makers.iter().map(|maker| (score(maker), maker)).collect();
     tried.sort_by(|a, b| b.0.total_cmp(&a.0));
     let floor = tried[0].0 - 0.1;
     let near = tried.into_iter().take_while(|(score, _)| *score >= floor);
-    let near = near.take(BEST * 3);
-    let again = near.map(|(_, maker)| MakerFit::stored_as(problem, storage, maker, many, ways));
+    let again = near
+        .take(BEST * 3)
+        .map(|(_, maker)| MakerFit::stored_as(storage, maker, many, forms));
     again.reduce(better).expect("some rule was tried")
 }

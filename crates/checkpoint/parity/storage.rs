@@ -9,12 +9,12 @@ use super::{Cause, Finding, Scope};
 use ulplab_core::formats::{Format, Global, Scale};
 
 /// The findings that the fit itself is.
-pub fn findings(problem: &Problem, view: &View, fit: &MakerFit) -> Vec<Finding> {
+pub fn findings(view: &View, fit: &MakerFit) -> Vec<Finding> {
     let storage = view.storage;
+    let problem = storage.problem;
     let elements = problem.grid.rows * problem.grid.cols;
     let codes = Scope::everywhere(elements, "codes");
-    let groups = problem.grid.len();
-    let scales = Scope::everywhere(groups, "scales");
+    let scales = Scope::everywhere(problem.grid.len(), "scales");
     let mut findings = Vec::new();
     if let Some(input) = fit.maker.input {
         findings.push(codes.finding(input.cause, format!("the input is {}", input.detail), elements));
@@ -23,30 +23,27 @@ pub fn findings(problem: &Problem, view: &View, fit: &MakerFit) -> Vec<Finding> 
         let detail = format!("codes are {}, with scales for it", fit.maker.format.element.name);
         findings.push(codes.finding(Cause::Encoding, detail, elements));
     }
-    if fit.codes.order != 0 {
-        let order = &storage.code_orders.0[fit.codes.order];
-        let code = |order, at| storage.code(problem, order, at);
-        let moved = (0..elements).filter(|at| code(fit.codes.order, *at) != code(0, *at));
-        findings.push(codes.finding(order.cause, format!("codes are {}", order.name), moved.count()));
+    let with = if view.under_stored {
+        ", and codes are made with these"
+    } else {
+        ""
+    };
+    for (scope, ways, form, with) in [
+        (&codes, &storage.codes, fit.codes, ""),
+        (&scales, &storage.scales, fit.scales, with),
+    ] {
+        let Scope { of, unit, .. } = *scope;
+        if form.order != 0 {
+            let order = &ways.orders[form.order];
+            let stored = |order, at| ways.stored(problem, order, at);
+            let moved = (0..of).filter(|at| stored(form.order, *at) != stored(0, *at));
+            findings.push(scope.finding(order.cause, format!("{unit} are {}", order.name), moved.count()));
+        }
+        if let Some(recode) = ways.recode(form) {
+            findings.push(scope.finding(recode.cause, format!("{unit} are {}{with}", recode.name), of));
+        }
     }
-    if let Some(recode) = storage.code_recode(fit.codes) {
-        findings.push(codes.finding(recode.cause, format!("codes are {}", recode.name), elements));
-    }
-    if fit.scales.order != 0 {
-        let order = &storage.scale_orders.0[fit.scales.order];
-        let scale = |order, group| storage.scale(problem, order, group);
-        let moved = (0..groups).filter(|group| scale(fit.scales.order, *group) != scale(0, *group));
-        findings.push(scales.finding(order.cause, format!("scales are {}", order.name), moved.count()));
-    }
-    if let Some(recode) = storage.scale_recode(fit.scales) {
-        let with = if view.under_stored {
-            ", and codes are made with these"
-        } else {
-            ""
-        };
-        findings.push(scales.finding(recode.cause, recode.finding() + with, groups));
-    }
-    if fit.level != Level::AsStored {
+    if fit.maker.level != Level::AsStored {
         let globals = fit.maker.globals.len();
         let scope = Scope::everywhere(globals, "global scales");
         findings.push(scope.finding(Cause::GlobalScale, level(problem, fit), globals));
@@ -104,7 +101,7 @@ fn level(problem: &Problem, fit: &MakerFit) -> String {
         Some(Scale::E4m3(rule)) => format!(", but it is read as {}", meaning(rule.stored)),
         _ => String::new(),
     };
-    let stored_as = match fit.level {
+    let stored_as = match fit.maker.level {
         Level::As(global) => Some(global),
         Level::Own => own.iter().find(|(_, value)| near(*value)).map(|(global, _)| *global),
         _ => None,

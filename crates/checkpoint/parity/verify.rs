@@ -1,12 +1,12 @@
 //! Makers held against every byte, all strips of the tensor at once.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 
 use super::maker::{Input, Maker};
 use super::place::Hits;
-use super::problem::Problem;
+use super::problem::Cell;
 use super::search::{Storage, StorageForm};
 use crate::packed::codes;
 use ulplab_core::formats::{Format, GlobalScale, Repr, Single};
@@ -19,7 +19,6 @@ const APPROXIMATE: f32 = 4.0 / (1 << 23) as f32;
 /// The differences from the bytes that a maker makes.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    pub wrong_scales: usize,
     pub wrong_codes: usize,
     /// Blocks with a wrong scale or code.
     pub wrong_blocks: usize,
@@ -36,7 +35,7 @@ pub struct Tally {
 /// The way in which bytes are read.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    pub storage: &'a Storage,
+    pub storage: &'a Storage<'a>,
     pub scales: StorageForm,
     pub codes: StorageForm,
     /// Codes are held against those of the stored scales, not of the maker's.
@@ -45,7 +44,6 @@ pub struct View<'a> {
 
 impl Tally {
     fn merge(mut self, other: Self) -> Self {
-        self.wrong_scales += other.wrong_scales;
         self.wrong_codes += other.wrong_codes;
         self.wrong_blocks += other.wrong_blocks;
         self.far |= other.far;
@@ -61,50 +59,35 @@ impl Tally {
 }
 
 impl View<'_> {
-    /// The same with codes held against those of the stored scales, or of the maker's.
-    pub fn under_stored(self, under_stored: bool) -> Self {
-        Self { under_stored, ..self }
-    }
-
     /// The stored scale of a group.
-    pub fn scale(&self, problem: &Problem, group: usize) -> Option<u32> {
-        self.storage.scale(problem, self.scales.order, group)
+    pub fn scale(&self, group: usize) -> Option<u32> {
+        let Storage { problem, scales, .. } = self.storage;
+        scales.stored(problem, self.scales.order, group)
     }
 
     /// The stored code of an element.
-    pub fn code(&self, problem: &Problem, at: usize) -> Option<u16> {
-        self.storage.code(problem, self.codes.order, at)
+    pub fn code(&self, at: usize) -> Option<u16> {
+        let Storage { problem, codes, .. } = self.storage;
+        codes.stored(problem, self.codes.order, at).map(|code| code as u16)
     }
 
     /// The bits that a scale would be stored as.
     pub fn as_stored(&self, scale: u32) -> u32 {
-        let recode = self.storage.scale_recode(self.scales);
-        recode.map_or(scale, |recode| (recode.apply)(scale))
-    }
-
-    /// True if a stored scale is what a maker's becomes.
-    pub fn is_scale(&self, made: u32, stored: u32) -> bool {
-        self.as_stored(made) == stored
+        self.storage.scales.apply(self.scales, scale)
     }
 
     /// The bits that a code would be stored as.
     pub fn code_as_stored(&self, code: u16) -> u16 {
-        let recode = self.storage.code_recode(self.codes);
-        recode.map_or(code, |recode| (recode.apply)(code.into()) as u16)
-    }
-
-    /// Holds a maker against all bytes.
-    pub fn tally(&self, problem: &Problem, maker: &Maker, done: &AtomicUsize) -> Tally {
-        let tallies = self.tallies(problem, std::slice::from_ref(maker), done);
-        tallies.into_iter().next().unwrap_or_default()
+        self.storage.codes.apply(self.codes, code.into()) as u16
     }
 
     /// Holds makers against all bytes. Codes that are the same for several makers are made once.
-    pub fn tallies(&self, problem: &Problem, makers: &[Maker], done: &AtomicUsize) -> Vec<Tally> {
+    pub fn tallies(&self, makers: &[Maker]) -> Vec<Tally> {
+        let problem = self.storage.problem;
         let strips = (0..problem.strips().1).into_par_iter();
         let strip = |index: usize| {
-            let tallies = self.strip(problem, makers, index);
-            done.fetch_add(problem.strip(index).1, Ordering::Relaxed);
+            let tallies = self.strip(makers, index);
+            problem.done.fetch_add(problem.strip(index).1, Ordering::Relaxed);
             tallies
         };
         let none = || vec![Tally::default(); makers.len()];
@@ -119,15 +102,16 @@ impl View<'_> {
         tallies.into_iter().map(blocks).collect()
     }
 
-    fn strip(&self, problem: &Problem, makers: &[Maker], index: usize) -> Vec<Tally> {
+    fn strip(&self, makers: &[Maker], index: usize) -> Vec<Tally> {
+        let problem = self.storage.problem;
         let (at, len) = problem.strip(index);
         let source = problem.source.read(at, len);
         let mut done: Vec<(Scaled, Strip)> = Vec::new();
         let tally = |maker: &Maker| {
-            let (scaled, tally) = self.scales(problem, maker, index);
+            let (scaled, tally) = self.scales(maker, index);
             let same = done.iter().find(|(other, _)| other.same(&scaled));
             let strip = same.map(|(_, strip)| strip.clone());
-            let strip = strip.unwrap_or_else(|| self.codes(problem, maker, &scaled, &source, at));
+            let strip = strip.unwrap_or_else(|| self.codes(maker, &scaled, &source, at));
             let tally = scaled.with(&strip, tally);
             done.push((scaled, strip));
             tally
@@ -136,7 +120,8 @@ impl View<'_> {
     }
 
     /// The factors of a strip, and what of its scales differs.
-    fn scales(&self, problem: &Problem, maker: &Maker, index: usize) -> (Scaled, Tally) {
+    fn scales(&self, maker: &Maker, index: usize) -> (Scaled, Tally) {
+        let problem = self.storage.problem;
         let grid = problem.grid;
         let across = grid.count.1;
         let first_group = problem.row_of_groups(index) * across;
@@ -157,11 +142,10 @@ impl View<'_> {
             let Some(made) = maker.scale(problem, group) else {
                 continue;
             };
-            let stored = self.scale(problem, group);
-            let differs = stored.is_some_and(|stored| !self.is_scale(made, stored));
+            let stored = self.scale(group);
+            let differs = stored.is_some_and(|stored| self.as_stored(made) != stored);
             let near = differs && stored.is_some_and(|stored| maker.nearly(problem, group, stored, APPROXIMATE));
             if differs && first_strip {
-                tally.wrong_scales += 1;
                 tally.far |= !near;
                 tally.groups.push(group);
                 scaled.wrong[i] = true;
@@ -177,14 +161,21 @@ impl View<'_> {
     }
 
     /// The codes of a strip that differ.
-    fn codes(&self, problem: &Problem, maker: &Maker, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
+    fn codes(&self, maker: &Maker, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
+        let problem = self.storage.problem;
         let grid = problem.grid;
         let (cols, width) = (grid.cols, grid.tile.1);
         let mut x = match maker.input {
             None => source.to_vec(),
             Some(_) => {
-                let row = |r: usize| maker.row(problem, at + r * cols, cols);
-                (0..source.len() / cols).flat_map(row).collect()
+                let cell = |r: usize| Cell {
+                    group: 0,
+                    at: at + r * cols,
+                    len: cols,
+                };
+                // A row that is not known is taken as it is.
+                let row = |(r, row): (usize, &[f32])| maker.values(problem, &cell(r)).unwrap_or_else(|| row.to_vec());
+                source.chunks_exact(cols).enumerate().flat_map(row).collect()
             }
         };
         if let Some(single) = &scaled.single {
@@ -214,7 +205,7 @@ impl View<'_> {
         for (i, code) in codes(&maker.format, bytes).into_iter().enumerate() {
             let (row, c) = (i / cols, i % cols);
             let group = c / width;
-            let Some(stored) = self.code(problem, at + i) else {
+            let Some(stored) = self.code(at + i) else {
                 continue;
             };
             let made = self.code_as_stored(code);

@@ -43,10 +43,8 @@ impl FromStr for Gate {
 
     fn from_str(text: &str) -> Result<Self> {
         let error = |message: String| Error::Usage(format!("gate '{text}': {message}"));
-        let at = text
-            .find(['<', '>', '='])
-            .ok_or_else(|| error("expected [PATTERN:]METRIC>=BOUND or <=BOUND".into()))?;
-        let (left, bound) = text.split_at(at);
+        let none = || error("expected [PATTERN:]METRIC>=BOUND or <=BOUND".into());
+        let (left, bound) = text.split_at(text.find(['<', '>', '=']).ok_or_else(none)?);
         let bound: Bound = bound.parse().map_err(error)?;
         let (pattern, name) = left.rsplit_once(':').unwrap_or(("**", left));
         let metric = pair_metric(name).map_err(|cause| error(cause.to_string()))?;
@@ -88,14 +86,10 @@ fn judges(tensor: &Tensor) -> bool {
 
 /// Why a gate applies to nothing.
 fn reason(gate: &Gate, pairs: &[(Tensor, Tensor)]) -> String {
-    let matched = || {
-        pairs
-            .iter()
-            .map(|(want, _)| want)
-            .filter(|want| gate.matches(want.name))
-    };
+    let all = || pairs.iter().map(|(want, _)| want);
+    let matched = || all().filter(|want| gate.matches(want.name));
     if matched().next().is_none() {
-        matches_nothing("tensor", &gate.pattern, pairs.iter().map(|(want, _)| want.name))
+        matches_nothing("tensor", &gate.pattern, all().map(|want| want.name))
     } else if matched().any(judges) {
         let metric = gate.metric.name;
         format!("never applies: earlier gates on {metric} match all of its tensors")

@@ -20,10 +20,10 @@ use ulplab_core::metrics::{Eval, Logits, METRICS, Metric, ULP_MAX};
 pub use gates::Gate;
 use judge::Comparison;
 use parity::ParityArgs;
-use ulplab_checkpoint::parity::copies::unmatched;
+use ulplab_checkpoint::parity::copies::{Pairing, unmatched};
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
-use ulplab_core::tensorfile::{Tensor, TensorFile};
+use ulplab_core::tensorfile::TensorFile;
 
 /// Compare the tensors of two files; the first is the reference.
 ///
@@ -124,11 +124,9 @@ fn pair_metric(name: &str) -> Result<&'static Metric> {
     if two_tensors_do(metric) {
         return Ok(metric);
     }
-    let known = METRICS
-        .iter()
-        .filter(|metric| two_tensors_do(metric))
-        .map(|metric| metric.name);
-    let (name, known) = (metric.name, known.collect::<Vec<_>>().join(", "));
+    let known = METRICS.iter().filter(|metric| two_tensors_do(metric));
+    let known: Vec<&str> = known.map(|metric| metric.name).collect();
+    let (name, known) = (metric.name, known.join(", "));
     Err(Error::Usage(format!(
         "metric '{name}' needs more than two tensors; compare has {known}"
     )))
@@ -140,36 +138,20 @@ fn two_tensors_do(metric: &Metric) -> bool {
     matches!(metric.eval, Eval::Pair(_)) || metric.measure(&two).is_some()
 }
 
-struct Pairing<'a> {
-    /// Reference and candidate, in the order of the reference's file.
-    pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
-    /// Tensors that only one file has, and the name of that file: "want" or "got".
-    unmatched: Vec<(&'static str, &'a str)>,
-}
-
 fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Result<Pairing<'a>> {
     let names: Vec<&str> = want.tensors().chain(got.tensors()).map(|tensor| tensor.name).collect();
     pattern::check("tensor", &[&args.only, &args.skip], &names)?;
     let select = |name: &str| selects(&args.only, &args.skip, name);
     let is_npy = |file: &TensorFile| file.path().extension().is_some_and(|extension| extension == "npy");
-    let mut pairing = Pairing {
-        pairs: Vec::new(),
-        unmatched: Vec::new(),
-    };
-    if (is_npy(want) || is_npy(got)) && want.tensors().len() == 1 && got.tensors().len() == 1 {
+    let pairing = if (is_npy(want) || is_npy(got)) && want.tensors().len() == 1 && got.tensors().len() == 1 {
         let both = want.tensors().zip(got.tensors());
-        pairing.pairs = both.filter(|(want, _)| select(want.name)).collect();
-    } else {
-        for tensor in want.tensors().filter(|tensor| select(tensor.name)) {
-            match got.get(tensor.name) {
-                Some(other) => pairing.pairs.push((tensor, other)),
-                None => pairing.unmatched.push(("want", tensor.name)),
-            }
+        Pairing {
+            pairs: both.filter(|(want, _)| select(want.name)).collect(),
+            unmatched: Vec::new(),
         }
-        let extra = got.tensors().map(|tensor| tensor.name);
-        let extra = extra.filter(|name| select(name) && want.get(name).is_none());
-        pairing.unmatched.extend(extra.map(|name| ("got", name)));
-    }
+    } else {
+        Pairing::new(want, got, |_, name| select(name))
+    };
     if !pairing.unmatched.is_empty() && !args.allow_unmatched {
         let which = unmatched(&pairing.unmatched, want, got);
         return Err(Error::Usage(format!("{which}{}", unlike(want, got))));

@@ -13,8 +13,8 @@ use ulplab_checkpoint::parity::copies::Copies;
 use ulplab_checkpoint::parity::cost::{self, Cost};
 use ulplab_checkpoint::parity::{DiagnosisOptions, Rules, Source, StoredBytes, bytes, diagnose_from, output};
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::formats::{Encoded, Half, Scale};
-use ulplab_core::tensorfile::{Tensor, TensorFile};
+use ulplab_core::formats::{Half, Scale};
+use ulplab_core::tensorfile::TensorFile;
 
 /// Diagnosis of quantized tensors.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -85,12 +85,14 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
         let opened = open(packed).map_err(|why| Error::data(got, why))?;
         let stack = opened.stack;
         for expert in stack.matrices() {
-            let bytes = stack.share(tensor.bytes, expert);
-            let matrix = Tensor { bytes, ..tensor };
+            let matrix = stack.of_tensor(&tensor, expert);
             let encoded = opened.matrix(expert);
             let name = matrix_name(&packed.name, &packed.shape, expert);
             let rules = options(args, packed);
-            let of_bytes = stored(&encoded, packed);
+            let of_bytes = StoredBytes {
+                layout: packed.layout,
+                ..StoredBytes::from(&encoded)
+            };
             let mut diagnosis = progress.watch(&name, stack.matrix(), |done| match packed.format.zero_point() {
                 Some(_) => {
                     let x = matrix.to_f32().expect("floating-point tensors are numbers");
@@ -148,15 +150,4 @@ fn options(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
         _ => None,
     };
     DiagnosisOptions { rules, narrow }
-}
-
-/// The bytes of a matrix, the scales in any order.
-fn stored<'a>(encoded: &'a Encoded, packed: &Packed) -> StoredBytes<'a> {
-    let globals = encoded.part("global").as_chunks().0.iter();
-    StoredBytes {
-        data: encoded.part("data"),
-        scale: encoded.part("scale"),
-        global: globals.map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-        layout: packed.layout,
-    }
 }

@@ -2,8 +2,9 @@
 
 use super::{Codes, bracket};
 use crate::parity::maker::Maker;
-use crate::parity::rounded::{cut_to_bf16, to_bf16, to_e2m3, to_e4m3, to_e5m2, to_f16, to_tf32};
+use crate::parity::rounded::{cut_to_bf16, through, to_bf16, to_f16, to_tf32};
 use crate::parity::{Cause, levels};
+use ulplab_core::formats::{E2M3, E4M3, E5M2};
 
 /// Rounds a number up or down in magnitude, given its distance from the middle of the codes around it, whether it is negative, and the code
 /// below; `None` leaves the code as it is.
@@ -32,9 +33,9 @@ const TWICE: [(&str, fn(f32) -> f32); 8] = [
     ("rounded to f16 and then again", to_f16),
     ("rounded to TF32 and then again", to_tf32),
     ("truncated to bf16 and then rounded", cut_to_bf16),
-    ("rounded to E5M2 and then again", to_e5m2),
-    ("rounded to E4M3 and then again", to_e4m3),
-    ("rounded to E2M3 and then again", to_e2m3),
+    ("rounded to E5M2 and then again", |y| through(&E5M2, y)),
+    ("rounded to E4M3 and then again", |y| through(&E4M3, y)),
+    ("rounded to E2M3 and then again", |y| through(&E2M3, y)),
     ("rounded to an integer and then again", f32::round_ties_even),
 ];
 
@@ -86,20 +87,18 @@ impl Codes<'_> {
         let sign = 1u16 << (self.problem.format.element.bits - 1);
         for code in seen.into_iter().take(4) {
             let shown = repr.decode(code);
+            let detail = format!("{shown} for values beyond {max}");
             self.cast(
                 Cause::Saturation,
-                format!("{shown} for values beyond {max}"),
+                detail,
                 |y, want| {
                     if y.abs() > max { code } else { want }
                 },
             );
-            self.cast(
-                Cause::Saturation,
-                format!("{shown} for values that become {max}"),
-                |_, want| {
-                    if repr.decode(want).abs() == max { code } else { want }
-                },
-            );
+            let detail = format!("{shown} for values that become {max}");
+            self.cast(Cause::Saturation, detail, |_, want| {
+                if repr.decode(want).abs() == max { code } else { want }
+            });
         }
         let detail = "values beyond the largest wrap around to the other sign";
         self.cast(Cause::Saturation, detail, |y, want| {
@@ -137,14 +136,11 @@ impl Codes<'_> {
         }
         for other in self.problem.format.by_rules().into_iter().skip(1) {
             let name = other.scaling.map_or("", |scaling| scaling.scale.rule().0);
-            let Some((_, globals)) = levels::levels(self.problem, &other).pop() else {
+            let Some(own) = levels::levels(self.problem, &other).pop() else {
                 continue;
             };
-            let maker = Maker {
-                format: other,
-                globals,
-                input: self.maker.input,
-            };
+            let input = self.maker.input;
+            let maker = Maker { input, ..own };
             self.hold(Cause::Division, format!("as rule {name} divides"), |codes, seen| {
                 maker.codes(codes.problem, &seen.cell, seen.scale)
             });

@@ -7,7 +7,7 @@ mod scattered;
 
 use std::collections::BTreeMap;
 
-use super::choose::{Explanation, Hypothesis, choose, findings};
+use super::choose::{Explanation, choose, findings};
 use super::maker::Maker;
 use super::place::Place;
 use super::problem::{Cell, Problem, spread};
@@ -46,11 +46,12 @@ struct Codes<'a> {
     /// Elements that differ and that do not, as cell and index in it.
     wrong: Vec<(usize, usize)>,
     right: Vec<(usize, usize)>,
-    tried: Vec<Hypothesis>,
+    tried: Vec<Explanation>,
 }
 
 /// The findings on codes.
-pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
+pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
+    let problem = view.storage.problem;
     if tally.elements.is_empty() {
         return Vec::new();
     }
@@ -61,7 +62,7 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally) ->
         of: problem.grid.rows * problem.grid.cols,
         unit: "codes",
     };
-    let mut codes = Codes::new(problem, maker, view, tally, &place);
+    let mut codes = Codes::new(maker, view, tally, &place);
     let of_all = |codes: &Codes, (cause, detail): (Cause, String)| Finding {
         example: codes.wrong.first().map(|wrong| codes.example(*wrong)),
         ..scope.finding(cause, detail, tally.wrong_codes)
@@ -97,7 +98,8 @@ fn bracket(repr: Repr, top: u16, y: f32) -> (u16, u16) {
 }
 
 impl<'a> Codes<'a> {
-    fn new(problem: &'a Problem<'a>, maker: &'a Maker, view: &'a View<'a>, tally: &Tally, place: &Place) -> Self {
+    fn new(maker: &'a Maker, view: &'a View<'a>, tally: &Tally, place: &Place) -> Self {
+        let problem = view.storage.problem;
         let mut codes = Self {
             problem,
             maker,
@@ -139,7 +141,7 @@ impl<'a> Codes<'a> {
         let (own, stored) = match maker.format.scaling {
             None => (0, 0),
             Some(_) => {
-                let stored = view.scale(problem, cell.group);
+                let stored = view.scale(cell.group);
                 let own = maker.scale(problem, cell.group).or(stored)?;
                 (own, stored.unwrap_or(own))
             }
@@ -151,7 +153,7 @@ impl<'a> Codes<'a> {
         let x = maker.values(problem, &cell)?;
         let y = maker.quotients(problem, &cell, &x, scale);
         let want = y.iter().map(|y| self.repr.encode(*y)).collect();
-        let stored = (cell.at..cell.at + cell.len).map(|at| view.code(problem, at)).collect();
+        let stored = (cell.at..cell.at + cell.len).map(|at| view.code(at)).collect();
         Some(SampledCell {
             cell,
             x,
@@ -177,7 +179,7 @@ impl<'a> Codes<'a> {
         let explains = self.wrong.iter().map(|at| is(at).1);
         let alarms = self.right.iter().map(|at| matches!(is(at), (Some(_), false)));
         self.tried
-            .extend(Hypothesis::new(cause, detail.into(), explains, alarms));
+            .extend(Explanation::tested(cause, detail.into(), explains, alarms));
     }
 
     /// Each code from its quotient and the code that is expected.

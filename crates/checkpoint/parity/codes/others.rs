@@ -1,6 +1,7 @@
 //! Causes that lie outside the cast: other scales, encodings, places and inputs.
 
 use super::{Codes, SampledCell, bracket};
+use crate::packed::Grid;
 use crate::parity::maker::{INPUTS, Maker};
 use crate::parity::problem::Cell;
 use crate::parity::{Cause, recode};
@@ -13,39 +14,13 @@ impl Codes<'_> {
         }
         let detail = "made with the scale the rule gives, not the one that is stored";
         self.hold(Cause::Stale, detail, |codes, seen| codes.under(seen, Some(seen.own)));
-        let (down, across) = self.problem.grid.count;
-        for (whose, dr, dc) in [
-            ("the block before", 0isize, -1isize),
-            ("the next block", 0, 1),
-            ("the row before", -1, 0),
-            ("the next row", 1, 0),
-        ] {
-            self.hold(
-                Cause::Stale,
-                format!("made with the scale of {whose}"),
-                |codes, seen| {
-                    let [r, c] = codes.problem.grid.place(seen.cell.group);
-                    let (r, c) = (r.checked_add_signed(dr)?, c.checked_add_signed(dc)?);
-                    let group = Some(r * across + c).filter(|_| r < down && c < across)?;
-                    codes.under(seen, codes.view.scale(codes.problem, group))
-                },
-            );
-        }
-        type Group = fn(usize, usize) -> usize;
-        for (whose, group) in [
-            ("the first block", (|_, _| 0) as Group),
-            ("the first block of the row", |group, across| group / across * across),
-            ("the first row", |group, across| group % across),
-        ] {
-            self.hold(
-                Cause::Stale,
-                format!("made with the scale of {whose}"),
-                |codes, seen| {
-                    // Its own scale is not another block's.
-                    let other = Some(group(seen.cell.group, across)).filter(|other| *other != seen.cell.group)?;
-                    codes.under(seen, codes.view.scale(codes.problem, other))
-                },
-            );
+        for (whose, group) in BLOCKS {
+            let detail = format!("made with the scale of {whose}");
+            self.hold(Cause::Stale, detail, |codes, seen| {
+                // Its own scale is not another block's.
+                let other = group(&codes.problem.grid, seen.cell.group).filter(|other| *other != seen.cell.group)?;
+                codes.under(seen, codes.view.scale(other))
+            });
         }
         let repr = self.repr;
         self.hold(Cause::Scaling, "made without any scale", |_, seen| {
@@ -87,7 +62,7 @@ impl Codes<'_> {
     pub(super) fn recodes(&mut self) {
         let bits = self.problem.format.element.bits;
         // The change of all codes is found already.
-        let known = self.view.storage.code_recode(self.view.codes);
+        let known = self.view.storage.codes.recode(self.view.codes);
         let known = known.map(|recode| recode.name.as_str());
         for recode in recode::of_codes(self.repr, bits) {
             if known == Some(recode.name.as_str()) {
@@ -212,6 +187,19 @@ impl Codes<'_> {
         });
     }
 }
+
+/// Blocks whose scales others may have.
+const BLOCKS: [(&str, fn(&Grid, usize) -> Option<usize>); 7] = [
+    ("the block before", |grid, group| grid.neighbour(group, 0, -1)),
+    ("the next block", |grid, group| grid.neighbour(group, 0, 1)),
+    ("the row before", |grid, group| grid.neighbour(group, -1, 0)),
+    ("the next row", |grid, group| grid.neighbour(group, 1, 0)),
+    ("the first block", |_, _| Some(0)),
+    ("the first block of the row", |grid, group| {
+        Some(group / grid.count.1 * grid.count.1)
+    }),
+    ("the first row", |grid, group| Some(group % grid.count.1)),
+];
 
 /// Factors that quotients may be off by.
 const FACTORS: [f32; 14] = [

@@ -55,9 +55,8 @@ impl Codes<'_> {
 
     /// The cause that whole rows of codes are at each other's places.
     pub(super) fn exchanged(&self, tally: &Tally) -> Option<(Cause, String)> {
-        let rows: Vec<usize> = (0..tally.hits.rows.len())
-            .filter(|row| tally.hits.rows[*row] > 0)
-            .collect();
+        let hits = &tally.hits.rows;
+        let rows: Vec<usize> = (0..hits.len()).filter(|row| hits[*row] > 0).collect();
         if !(2..=ROWS).contains(&rows.len()) {
             return None;
         }
@@ -65,7 +64,7 @@ impl Codes<'_> {
         let cols = self.problem.grid.cols;
         let from = |row: &usize| {
             let places = row * cols..(row + 1) * cols;
-            let stored = places.map(|at| self.view.code(self.problem, at));
+            let stored = places.map(|at| self.view.code(at));
             let stored: Vec<u16> = stored.collect::<Option<_>>()?;
             made.iter().position(|made| *made == stored)
         };

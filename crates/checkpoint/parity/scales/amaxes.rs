@@ -2,6 +2,7 @@
 
 use super::{Block, Scales};
 use crate::parity::Cause;
+use crate::parity::place::{Origin, index_of};
 use crate::parity::problem::largest;
 use crate::parity::rounded::{cut_to_bf16, to_bf16, to_f16};
 
@@ -77,24 +78,16 @@ impl Scales<'_> {
     }
 
     pub(super) fn neighbours(&mut self) {
-        let (down, across) = self.problem.grid.count;
+        let grid = self.problem.grid;
+        let (down, across) = grid.count;
         for (detail, stale, dr, dc) in NEIGHBOURS {
-            let neighbour = move |scales: &Self, block: &Block| {
-                let [r, c] = scales.problem.grid.place(block.group);
-                let (r, c) = (r.checked_add_signed(*dr)?, c.checked_add_signed(*dc)?);
-                (r < down && c < across).then_some(r * across + c)
-            };
-            self.of_group(detail, stale, neighbour);
+            self.of_group(detail, stale, |group| grid.neighbour(group, *dr, *dc));
         }
-        for (whose, place) in AT {
-            self.of_group(
-                &format!("of {whose}"),
-                &format!("the scale of {whose}"),
-                |scales, block| {
-                    let (r, c) = place(scales.problem.grid.place(block.group), [down, across]);
-                    (r < down && c < across).then_some(r * across + c)
-                },
-            );
+        for (whose, origin) in AT {
+            let (detail, stale) = (format!("of {whose}"), format!("the scale of {whose}"));
+            self.of_group(&detail, &stale, |group| {
+                index_of(origin(grid.place(group), [down, across]), [down, across])
+            });
         }
         for (name, height, width) in TOGETHER {
             self.amax(*name, move |scales, block| {
@@ -124,12 +117,12 @@ impl Scales<'_> {
     }
 
     /// Scales of another group: made of its largest magnitude, or its very bytes.
-    fn of_group(&mut self, detail: &str, stale: &str, group: impl Fn(&Self, &Block) -> Option<usize>) {
-        if self.follow {
-            self.amax(detail, |scales, block| Some(scales.problem.amax[group(scales, block)?]));
+    fn of_group(&mut self, detail: &str, stale: &str, group: impl Fn(usize) -> Option<usize>) {
+        if self.view.under_stored {
+            self.amax(detail, |scales, block| Some(scales.problem.amax[group(block.group)?]));
         } else {
             self.hold(Cause::Stale, stale, |scales, block| {
-                let scale = scales.maker.scale(scales.problem, group(scales, block)?)?;
+                let scale = scales.maker.scale(scales.problem, group(block.group)?)?;
                 Some(scales.view.as_stored(scale))
             });
         }
@@ -144,27 +137,24 @@ const ROUNDED: [(&str, fn(f32) -> f32); 4] = [
     ("truncated to an integer", f32::trunc),
 ];
 
-/// The row and column of another block, given those of a block and the numbers of rows and columns.
-type At = fn([usize; 2], [usize; 2]) -> (usize, usize);
-
 /// Blocks that others may be taken for.
-const AT: &[(&str, At)] = &[
-    ("the other block of two", |[r, c], _| (r, c ^ 1)),
-    ("the other row of two", |[r, c], _| (r ^ 1, c)),
-    ("the first row of two", |[r, c], _| (r / 2 * 2, c)),
-    ("the first row of four", |[r, c], _| (r / 4 * 4, c)),
-    ("the first block of two", |[r, c], _| (r, c / 2 * 2)),
-    ("the first block of four", |[r, c], _| (r, c / 4 * 4)),
-    ("the first row", |[_, c], _| (0, c)),
-    ("the first block of the row", |[r, _], _| (r, 0)),
+const AT: &[(&str, Origin)] = &[
+    ("the other block of two", |[r, c], _| [r, c ^ 1]),
+    ("the other row of two", |[r, c], _| [r ^ 1, c]),
+    ("the first row of two", |[r, c], _| [r / 2 * 2, c]),
+    ("the first row of four", |[r, c], _| [r / 4 * 4, c]),
+    ("the first block of two", |[r, c], _| [r, c / 2 * 2]),
+    ("the first block of four", |[r, c], _| [r, c / 4 * 4]),
+    ("the first row", |[_, c], _| [0, c]),
+    ("the first block of the row", |[r, _], _| [r, 0]),
     (
         "the tile that has this number in column order",
         |[r, c], [down, across]| {
             let group = r * across + c;
-            (group % down, group / down)
+            [group % down, group / down]
         },
     ),
-    ("the block mirrored at the diagonal", |[r, c], _| (c, r)),
+    ("the block mirrored at the diagonal", |[r, c], _| [c, r]),
 ];
 
 /// Blocks whose largest magnitude is taken together: rows down and blocks across, from a multiple of these on.

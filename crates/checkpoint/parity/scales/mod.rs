@@ -5,7 +5,7 @@ mod amaxes;
 
 use std::cmp::Ordering;
 
-use super::choose::{Explanation, Hypothesis, choose, findings};
+use super::choose::{Explanation, choose, findings};
 use super::levels::amax_of;
 use super::maker::Maker;
 use super::place::{Hits, Place};
@@ -54,16 +54,15 @@ struct Scales<'a> {
     view: &'a View<'a>,
     wrong: Vec<Block>,
     right: Vec<Block>,
-    /// True if the codes of wrong blocks were made with the stored scales.
-    follow: bool,
-    tried: Vec<Hypothesis>,
+    tried: Vec<Explanation>,
 }
 
-/// The findings on scales. `follow`: codes are those of the stored scales, wrong as these are.
-pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, follow: bool) -> Vec<Finding> {
+/// The findings on scales. Under the stored scales, codes are those of scales that are wrong.
+pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
     if tally.groups.is_empty() {
         return Vec::new();
     }
+    let problem = view.storage.problem;
     let grid = problem.grid;
     let mut hits = Hits::new(grid.count.0, grid.count.1);
     for group in &tally.groups {
@@ -72,7 +71,7 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, fo
     }
     let place = hits.place();
     let few = problem.scale_bytes() == 1 && tally.groups.len() < FEW && grid.len() >= MANY;
-    let mut scales = Scales::new(problem, maker, view, tally, &place, follow);
+    let mut scales = Scales::new(maker, view, tally, &place);
     let scope = Scope {
         place: place.text("row", "block"),
         region: place.len(),
@@ -97,14 +96,8 @@ pub fn classify(problem: &Problem, maker: &Maker, view: &View, tally: &Tally, fo
 }
 
 impl<'a> Scales<'a> {
-    fn new(
-        problem: &'a Problem<'a>,
-        maker: &'a Maker,
-        view: &'a View<'a>,
-        tally: &Tally,
-        place: &Place,
-        follow: bool,
-    ) -> Self {
+    fn new(maker: &'a Maker, view: &'a View<'a>, tally: &Tally, place: &Place) -> Self {
+        let problem = view.storage.problem;
         let grid = problem.grid;
         let size = grid.tile.0 * grid.tile.1;
         let number = |most: usize| (ELEMENTS / size).clamp(8, most);
@@ -114,7 +107,7 @@ impl<'a> Scales<'a> {
             Some(Block {
                 group,
                 values: if small { problem.block(group) } else { Vec::new() },
-                stored: view.scale(problem, group)?,
+                stored: view.scale(group)?,
                 want: view.as_stored(want),
             })
         };
@@ -129,7 +122,6 @@ impl<'a> Scales<'a> {
             view,
             wrong: wrong.into_iter().filter_map(|at| block(tally.groups[at])).collect(),
             right: right.filter_map(block).collect(),
-            follow,
             tried: Vec::new(),
         }
     }
@@ -139,12 +131,10 @@ impl<'a> Scales<'a> {
     }
 
     fn hold(&mut self, cause: Cause, detail: impl Into<String>, predict: impl Fn(&Self, &Block) -> Option<u32>) {
-        let explains = self
-            .wrong
-            .iter()
-            .map(|block| predict(self, block) == Some(block.stored));
+        let explains = |block: &Block| predict(self, block) == Some(block.stored);
         let alarm = |block: &Block| predict(self, block).is_some_and(|scale| scale != block.want);
-        let tried = Hypothesis::new(cause, detail.into(), explains, self.right.iter().map(alarm));
+        let (wrong, right) = (self.wrong.iter().map(explains), self.right.iter().map(alarm));
+        let tried = Explanation::tested(cause, detail.into(), wrong, right);
         self.tried.extend(tried);
     }
 
@@ -215,7 +205,7 @@ impl<'a> Scales<'a> {
             let maker = Maker {
                 format: other,
                 globals,
-                input: self.maker.input,
+                ..self.maker.clone()
             };
             let detail = format!("as rule {} has it", scaling.scale.rule().0);
             self.hold(Cause::ScaleRounding, detail, |scales, block| {
@@ -256,11 +246,9 @@ impl<'a> Scales<'a> {
         };
         if let Some(middle) = upper_median(self.wrong.iter().filter_map(ratio).collect()) {
             let steps = if self.problem.scale_bytes() == 4 { 0..1 } else { -24..25 };
-            let mut factors: Vec<f64> = steps
-                .map(|step| middle * f64::from(step).mul_add(1.0 / 48.0, 0.0).exp2())
-                .collect();
-            factors.extend([0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.05, 1.1, 1.2, 1.25, 1.5, 2.0]);
-            for factor in factors.into_iter().filter(|factor| (factor - 1.0).abs() > 1e-3) {
+            let near = steps.map(|step| middle * f64::from(step).mul_add(1.0 / 48.0, 0.0).exp2());
+            let factors = near.chain([0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.05, 1.1, 1.2, 1.25, 1.5, 2.0]);
+            for factor in factors.filter(|factor| (factor - 1.0).abs() > 1e-3) {
                 let detail = format!("times a factor of about {factor:.3} (clipped or with headroom)");
                 self.amax(detail, |scales, block| {
                     Some((f64::from(scales.problem.amax[block.group]) * factor) as f32)
@@ -288,7 +276,7 @@ impl<'a> Scales<'a> {
 
     fn recodes(&mut self) {
         let (view, problem) = (self.view, self.problem);
-        for recode in &view.storage.scale_recodes {
+        for recode in &view.storage.scales.recodes {
             self.hold(recode.cause, recode.finding(), |_, block| {
                 Some((recode.apply)(block.want))
             });
@@ -363,7 +351,7 @@ impl<'a> Scales<'a> {
             (Some(a), Some(b)) => format!("they are {a:.3} to {b:.3} times the expected ones"),
             _ => "they are no numbers".into(),
         };
-        let with = match self.follow {
+        let with = match self.view.under_stored {
             true => "the codes were made with the stored scales",
             false => "the codes were not made with the stored scales",
         };
@@ -377,7 +365,7 @@ impl<'a> Scales<'a> {
         }
         let pairs = tally.groups.iter().filter_map(|group| {
             let want = self.view.as_stored(self.maker.scale(self.problem, *group)?);
-            Some((want, self.view.scale(self.problem, *group)?))
+            Some((want, self.view.scale(*group)?))
         });
         let (mut want, mut stored): (Vec<u32>, Vec<u32>) = pairs.unzip();
         want.sort_unstable();
