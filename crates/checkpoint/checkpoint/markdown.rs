@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::checks::CHECKS;
 use super::conventions::{CHECKPOINTS, Part};
+use super::parts::unique;
 use crate::checkpoint::Convention;
 
 const INTRODUCTION: &str = "# Quantized checkpoints
@@ -67,20 +68,13 @@ pub fn markdown() -> String {
 
 /// The names of a part of the matrix `w.weight`.
 fn named(convention: &Convention, part: Part) -> String {
-    let mut names: Vec<String> = Vec::new();
-    for (ending, own) in convention.endings_of(part) {
-        let name = match own {
-            "" => format!("`w.weight{ending}`"),
-            _ => format!("`w{ending}`"),
-        };
-        // Two conventions of files may have the same name.
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    if names.is_empty() {
-        "none".into()
-    } else {
-        names.join(", ")
+    let name = |(ending, own)| match own {
+        "" => format!("`w.weight{ending}`"),
+        _ => format!("`w{ending}`"),
+    };
+    // Two conventions of files may have the same name.
+    match &unique(convention.endings_of(part).map(name))[..] {
+        [] => "none".into(),
+        names => names.join(", "),
     }
 }

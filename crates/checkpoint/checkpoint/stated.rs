@@ -10,6 +10,7 @@ use super::matrix::{Reading, choose};
 use super::parts::{Parts, module};
 use super::subject::Subject;
 use super::words::is_words;
+use ulplab_core::formats::Format;
 use ulplab_core::tensorfile::Tensor;
 
 /// Tensors of integers that belong to models, not to quantization.
@@ -167,10 +168,8 @@ impl<'a> Stated<'a> {
             let finding = Finding::new(check, (codes.name, name), found, expected);
             report.findings.push(finding);
         }
-        let powers = match &reading {
-            Reading::Bytes { format, .. } => format.scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0"),
-            Reading::Words { .. } => false,
-        };
+        let is_powers = |format: &Format| format.scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0");
+        let powers = matches!(&reading, Reading::Bytes { format, .. } if is_powers(format));
         let found = scales::values(name, parts, powers);
         let sound = found.is_empty();
         report.findings.extend(found);

@@ -78,8 +78,8 @@ fn glance(view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
         };
         maker.codes(problem, cell, scale)
     });
-    let wrong_scales = storage.scales.wrong(problem, &scales, view.scales);
-    (wrong_scales, storage.codes.wrong(problem, &codes, view.codes))
+    let wrong_scales = storage.scales.wrong(&scales, view.scales);
+    (wrong_scales, storage.codes.wrong(&codes, view.codes))
 }
 
 /// The rules of `formats` that explain a sample, with the element's own cast or, where only codes differ, any other, held

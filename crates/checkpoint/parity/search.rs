@@ -48,12 +48,13 @@ const SCALES: Least = Least {
 /// A problem, and the ways to store its scales and its codes that the search tries.
 pub struct Storage<'a> {
     pub problem: &'a Problem<'a>,
-    pub scales: Ways,
-    pub codes: Ways,
+    pub scales: Ways<'a>,
+    pub codes: Ways<'a>,
 }
 
 /// Orders and encodings of scales, or of codes.
-pub struct Ways {
+pub struct Ways<'a> {
+    problem: &'a Problem<'a>,
     pub orders: Vec<Order>,
     pub recodes: Vec<Recode>,
     least: Least,
@@ -95,6 +96,7 @@ pub struct Made {
 impl<'a> Storage<'a> {
     pub fn new(problem: &'a Problem<'a>) -> Self {
         let scales = Ways {
+            problem,
             orders: order::of_scales(problem),
             recodes: recode::of_scales(problem),
             least: SCALES,
@@ -102,6 +104,7 @@ impl<'a> Storage<'a> {
             bits: |problem, place| problem.scale_at(place),
         };
         let codes = Ways {
+            problem,
             orders: order::of_codes(problem),
             recodes: recode::of_codes(problem.format.repr(), problem.format.element.bits),
             least: CODES,
@@ -158,13 +161,13 @@ impl<'a> Storage<'a> {
     /// The codes of cells by a maker, under stored scales.
     fn codes_under(&self, maker: &Maker, cells: &[Cell], order: usize) -> Made {
         self.codes_of(cells, |cell| {
-            let scale = self.scales.stored(self.problem, order, cell.group)?;
+            let scale = self.scales.stored(order, cell.group)?;
             maker.codes(self.problem, cell, scale)
         })
     }
 }
 
-impl Ways {
+impl Ways<'_> {
     /// The change of bits in a form.
     pub fn recode(&self, form: StorageForm) -> Option<&Recode> {
         form.recode.map(|recode| &self.recodes[recode])
@@ -176,8 +179,8 @@ impl Ways {
     }
 
     /// The stored bits of a group or an element, where that order puts it.
-    pub fn stored(&self, problem: &Problem, order: usize, at: usize) -> Option<u32> {
-        (self.bits)(problem, (self.orders[order].at)(at / self.cols, at % self.cols))
+    pub fn stored(&self, order: usize, at: usize) -> Option<u32> {
+        (self.bits)(self.problem, (self.orders[order].at)(at / self.cols, at % self.cols))
     }
 
     fn steps(&self, form: StorageForm) -> f64 {
@@ -185,19 +188,19 @@ impl Ways {
     }
 
     /// The number of bits that are stored, but not in a form.
-    pub fn wrong(&self, problem: &Problem, made: &Made, form: StorageForm) -> usize {
+    pub fn wrong(&self, made: &Made, form: StorageForm) -> usize {
         let wrong = |(at, made): &&(usize, Option<u32>)| {
-            let both = made.zip(self.stored(problem, form.order, *at));
+            let both = made.zip(self.stored(form.order, *at));
             both.is_some_and(|(made, stored)| self.apply(form, made) != stored)
         };
         made.bits.iter().filter(wrong).count()
     }
 
     /// The share of bits that are stored in a form.
-    fn share(&self, problem: &Problem, made: &[(usize, Option<u32>)], form: StorageForm) -> f64 {
-        let right = made.iter().filter(|(at, made)| {
-            made.is_some_and(|made| self.stored(problem, form.order, *at) == Some(self.apply(form, made)))
-        });
+    fn share(&self, made: &[(usize, Option<u32>)], form: StorageForm) -> f64 {
+        let right = made
+            .iter()
+            .filter(|(at, made)| made.is_some_and(|made| self.stored(form.order, *at) == Some(self.apply(form, made))));
         match made.len() {
             0 => 1.0,
             all => right.count() as f64 / all as f64,
@@ -205,15 +208,15 @@ impl Ways {
     }
 
     /// The best way to store what was made: orders are tried, then recodes, and both together if neither is enough.
-    fn best(&self, problem: &Problem, made: &Made) -> StorageForm {
+    fn best(&self, made: &Made) -> StorageForm {
         let declared = StorageForm::default();
         let worth = |form: StorageForm, share: f64| share - STEP * self.steps(form);
-        let mut best = (declared, self.share(problem, &made.bits, declared));
+        let mut best = (declared, self.share(&made.bits, declared));
         if best.1 >= SETTLED {
             return declared;
         }
         let mut consider = |form: StorageForm| {
-            let found = self.share(problem, &made.bits, form);
+            let found = self.share(&made.bits, form);
             let enough = match form.recode {
                 Some(_) => self.least.recode,
                 None => self.least.order,
@@ -235,7 +238,7 @@ impl Ways {
         if reached.is_none_or(|reached| reached < self.least.settled) {
             for form in (1..self.orders.len()).flat_map(recoded) {
                 // A part of the sample tells which pairs are looked at.
-                if self.share(problem, &made.bits[..made.part], form) >= self.least.recode {
+                if self.share(&made.bits[..made.part], form) >= self.least.recode {
                     consider(form);
                 }
             }
@@ -296,8 +299,8 @@ impl MakerFit {
             scales,
             codes,
             follows: false,
-            scale_share: storage.scales.share(problem, &of_scales.bits, scales),
-            code_share: storage.codes.share(problem, &made.bits, codes),
+            scale_share: storage.scales.share(&of_scales.bits, scales),
+            code_share: storage.codes.share(&made.bits, codes),
             score: 0.0,
         };
         let mut flat = made.is_flat(problem);
@@ -305,7 +308,7 @@ impl MakerFit {
             let under = storage.codes_under(maker, &sample.cells, scales.order);
             let follows = Self {
                 follows: true,
-                code_share: storage.codes.share(problem, &under.bits, codes),
+                code_share: storage.codes.share(&under.bits, codes),
                 ..fit.clone()
             };
             if follows.worth(storage) > fit.worth(storage) {
@@ -319,9 +322,9 @@ impl MakerFit {
 
     /// A maker whose bytes are looked for in every order and encoding.
     fn anywhere(storage: &Storage, maker: &Maker, sample: &Sample) -> Self {
-        let (problem, cells) = (storage.problem, &sample.cells);
-        let scales = storage.scales.best(problem, &storage.scales_by(maker, &sample.groups));
-        let codes = storage.codes.best(problem, &storage.codes_by(maker, cells));
+        let cells = &sample.cells;
+        let scales = storage.scales.best(&storage.scales_by(maker, &sample.groups));
+        let codes = storage.codes.best(&storage.codes_by(maker, cells));
         let mut best = Self::stored_as(storage, maker, sample, (scales, codes));
         if best.code_share >= 0.9 || maker.format.scaling.is_none() {
             return best;
@@ -331,11 +334,11 @@ impl MakerFit {
         let share = |order| {
             storage
                 .codes
-                .share(problem, &storage.codes_under(maker, &few, order).bits, codes)
+                .share(&storage.codes_under(maker, &few, order).bits, codes)
         };
         let fits = |order: &usize| *order == 0 || share(*order) > 0.95;
         for order in (0..storage.scales.orders.len()).filter(fits) {
-            let codes = storage.codes.best(problem, &storage.codes_under(maker, cells, order));
+            let codes = storage.codes.best(&storage.codes_under(maker, cells, order));
             let forms = (StorageForm { order, recode: None }, codes);
             let fit = Self::stored_as(storage, maker, sample, forms);
             if fit.score > best.score {
@@ -381,9 +384,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
     // Equal codes fit any maker that makes such codes: only the scales say which rule it was.
     let codes = storage.codes_of(&many.cells, |cell| {
         let places = cell.at..cell.at + cell.len;
-        places
-            .map(|at| Some(storage.codes.stored(problem, 0, at)? as u16))
-            .collect()
+        places.map(|at| Some(storage.codes.stored(0, at)? as u16)).collect()
     });
     if codes.is_flat(problem) {
         let fits = makers

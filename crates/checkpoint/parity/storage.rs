@@ -35,7 +35,7 @@ pub fn findings(view: &View, fit: &MakerFit) -> Vec<Finding> {
         let Scope { of, unit, .. } = *scope;
         if form.order != 0 {
             let order = &ways.orders[form.order];
-            let stored = |order, at| ways.stored(problem, order, at);
+            let stored = |order, at| ways.stored(order, at);
             let moved = (0..of).filter(|at| stored(form.order, *at) != stored(0, *at));
             findings.push(scope.finding(order.cause, format!("{unit} are {}", order.name), moved.count()));
         }

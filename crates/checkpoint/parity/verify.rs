@@ -61,14 +61,13 @@ impl Tally {
 impl View<'_> {
     /// The stored scale of a group.
     pub fn scale(&self, group: usize) -> Option<u32> {
-        let Storage { problem, scales, .. } = self.storage;
-        scales.stored(problem, self.scales.order, group)
+        self.storage.scales.stored(self.scales.order, group)
     }
 
     /// The stored code of an element.
     pub fn code(&self, at: usize) -> Option<u16> {
-        let Storage { problem, codes, .. } = self.storage;
-        codes.stored(problem, self.codes.order, at).map(|code| code as u16)
+        let code = self.storage.codes.stored(self.codes.order, at);
+        code.map(|code| code as u16)
     }
 
     /// The bits that a scale would be stored as.

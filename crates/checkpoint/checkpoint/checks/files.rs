@@ -3,6 +3,7 @@
 use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::config::Section;
 use crate::checkpoint::conventions::{CHECKPOINTS, Convention, gptq};
+use crate::checkpoint::parts::unique;
 use ulplab_core::tensorfile::Flaw;
 
 pub const FILES: Check = error(
@@ -46,12 +47,8 @@ pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> 
                     "" => "key 'quantization_config.quant_method' is missing".into(),
                     _ => found,
                 };
-                let mut methods: Vec<&str> = Vec::new();
-                for method in CHECKPOINTS.iter().flat_map(|known| known.methods) {
-                    if !methods.contains(method) {
-                        methods.push(method);
-                    }
-                }
+                let methods = CHECKPOINTS.iter().flat_map(|known| known.methods);
+                let methods: Vec<&str> = unique(methods.copied());
                 add(&CONFIGURATION, found, format!("one of {}", methods.join(", ")));
             }
             // AutoRound stores files in the form of other programs, too.

@@ -24,16 +24,7 @@ where
     let mut findings = Vec::new();
     for names in fused(matrices.keys().map(String::as_str)) {
         let is_input = |tensor: &Tensor| ["input", "activation"].iter().any(|word| tensor.name.contains(word));
-        let of = |name: &&str| {
-            let parts = &matrices[*name];
-            let one = reading(name).is_some_and(Reading::has_one_scale);
-            (
-                parts.global,
-                parts.scale.filter(|_| one),
-                parts.activations.iter().find(|tensor| is_input(tensor)),
-            )
-        };
-        let mut compare = |check, of: &dyn Fn(&&str) -> Option<Tensor<'a>>, what: &str| {
+        let mut compare = |check, of: &dyn Fn(&str) -> Option<Tensor<'a>>, what: &str| {
             let all: Vec<(&&str, Tensor)> = names.iter().filter_map(|name| Some((name, of(name)?))).collect();
             let Some(((_, first), others)) = all.split_first() else {
                 return;
@@ -44,9 +35,11 @@ where
                 findings.push(Finding::new(check, (tensor.name, name), found, expected));
             }
         };
-        compare(&FUSED_GLOBAL, &|name| of(name).0, "a global scale of");
-        compare(&FUSED_TENSOR_SCALE, &|name| of(name).1, "a scale of");
-        let input = |name: &&str| of(name).2.copied();
+        let has_one = |name: &str| reading(name).is_some_and(Reading::has_one_scale);
+        let only = |name: &str| matrices[name].scale.filter(|_| has_one(name));
+        let input = |name: &str| matrices[name].activations.iter().copied().find(is_input);
+        compare(&FUSED_GLOBAL, &|name| matrices[name].global, "a global scale of");
+        compare(&FUSED_TENSOR_SCALE, &only, "a scale of");
         compare(&FUSED_TENSOR_SCALE, &input, "a scale of activations of");
     }
     findings

@@ -71,12 +71,8 @@ pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Opti
         missing("zero points");
     }
     for tensor in &parts.doubled {
-        add(
-            &LEFT_OVER,
-            tensor,
-            "a part that another tensor is already",
-            "one of them",
-        );
+        let found = "a part that another tensor is already";
+        add(&LEFT_OVER, tensor, found, "one of them");
     }
     findings
 }

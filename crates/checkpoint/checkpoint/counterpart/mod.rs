@@ -9,7 +9,7 @@ use std::collections::HashMap;
 pub use place::{Place, place};
 use prefixes::{Choice, Prefixes};
 
-use super::parts::Matrices;
+use super::parts::{Matrices, unique};
 use super::subject::Subject;
 use crate::packed::Stack;
 use ulplab_core::tensorfile::Tensor;
@@ -322,13 +322,7 @@ impl Held<'_> {
 impl Counterpart<'_> {
     /// The names of its tensors, in the order of its rows.
     pub fn names(&self) -> Vec<&str> {
-        let mut names = Vec::new();
-        for rows in self.matrices.iter().flatten() {
-            if !names.contains(&rows.held.name) {
-                names.push(rows.held.name);
-            }
-        }
-        names
+        unique(self.matrices.iter().flatten().map(|rows| rows.held.name))
     }
 
     /// True if it was quantized itself.
