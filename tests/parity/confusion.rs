@@ -91,7 +91,7 @@ fn confusion(named: bool, seeds: u64) -> Matrix {
                     let share = diagnosis
                         .findings
                         .iter()
-                        .map(|f| format!("{} {} of {} {}", f.cause, f.detail, f.count, f.of));
+                        .map(|f| format!("{} {} of {} {}", f.cause, f.detail, f.count, f.scope.of));
                     let what = format!(
                         "{text} {kind} {seed}: {cause}: {}",
                         share.collect::<Vec<_>>().join("; ")
