@@ -250,7 +250,7 @@ impl Naming {
 /// The tensor of that name.
 ///
 /// # Errors
-/// There is none; the message has similar names.
+/// The file has no such tensor; the message has similar names.
 pub fn tensor_named<'a>(file: &'a TensorFile, name: &str) -> Result<Tensor<'a>> {
     file.get(name).ok_or_else(|| {
         let near = did_you_mean(name, file.tensors().map(|tensor| tensor.name));

@@ -50,7 +50,7 @@ impl Explanation {
         })
     }
 
-    /// Those of some differences that it explains.
+    /// Differences among `open` that it explains.
     fn of<'a>(&'a self, open: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         let open = open.iter().copied();
         open.filter(|index| self.explained.binary_search(index).is_ok())

@@ -101,7 +101,7 @@ pub struct Maker {
     pub format: Format,
     /// The global scales as the rule stores them; empty if the format has none.
     pub globals: Vec<f32>,
-    /// Their origin.
+    /// The meaning of the stored global scales that they follow from.
     pub level: Level,
     /// The change of the values before that; `None` if they are the source's.
     pub input: Option<&'static Input>,

@@ -58,7 +58,7 @@ pub struct Ways<'a> {
     pub orders: Vec<Order>,
     pub recodes: Vec<Recode>,
     least: Least,
-    /// Columns of the matrix that they are.
+    /// Columns of the matrix of scales, or of codes.
     cols: usize,
     /// The bits at a place of the buffer.
     bits: fn(&Problem, usize) -> Option<u32>,
