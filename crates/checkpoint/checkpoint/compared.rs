@@ -2,8 +2,6 @@
 
 use std::sync::atomic::AtomicUsize;
 
-use safetensors::Dtype;
-
 use super::checks::{Finding, source};
 use super::config::Section;
 use super::conventions::Convention;
@@ -13,7 +11,6 @@ use super::measure::Against;
 use super::shortfall::Shortfall;
 use super::subject::Subject;
 use crate::parity::{DiagnosisOptions, Rules, Source, StoredBytes, diagnose_from};
-use ulplab_core::formats::Half;
 use ulplab_core::metrics::upper_median;
 
 /// The factors of channels that lie between a matrix and its source.
@@ -261,12 +258,7 @@ impl<'a> Pair<'a> {
         else {
             return None;
         };
-        let narrow = buffers.scale.and_then(|scale| match scale.dtype {
-            Dtype::BF16 => Some(Half::Bf16),
-            Dtype::F16 => Some(Half::F16),
-            _ => None,
-        });
-        let rules = Rules::ReadAlike;
+        let (rules, narrow) = (Rules::ReadAlike, buffers.narrow());
         let asked = DiagnosisOptions { rules, narrow };
         let encoded = opened.matrix(0);
         let (source, stored) = (Source::slice(&self.source), StoredBytes::from(&encoded));

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 use super::Stack;
 use super::scales::Scales;
 use ulplab_core::error::counted;
-use ulplab_core::formats::{Element, Encoded, Format, Part};
+use ulplab_core::formats::{Element, Encoded, Format, Half, Part};
 use ulplab_core::layouts::Layout;
 use ulplab_core::metrics::unravel;
 use ulplab_core::tensorfile::{Tensor, type_names};
@@ -83,6 +83,15 @@ impl<'a> Buffers<'a> {
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let tensors = [Some(self.data), self.scale, self.zero, self.global];
         tensors.into_iter().flatten().map(|tensor| tensor.name)
+    }
+
+    /// The type of the scales in the file, if it is a narrower one than f32.
+    pub fn narrow(&self) -> Option<Half> {
+        match self.scale?.dtype {
+            Dtype::BF16 => Some(Half::Bf16),
+            Dtype::F16 => Some(Half::F16),
+            _ => None,
+        }
     }
 
     /// The types and shapes of the tensors, as text.

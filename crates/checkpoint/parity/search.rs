@@ -121,10 +121,7 @@ impl<'a> Storage<'a> {
             Half::F16 => "rounded to f16",
         };
         let recode = self.scales.recodes.iter().position(|recode| recode.name == name);
-        recode.map(|recode| StorageForm {
-            order: 0,
-            recode: Some(recode),
-        })
+        recode.map(Some).map(|recode| StorageForm { order: 0, recode })
     }
 
     /// The scales of a sample by a maker. Those of large groups are not computed from changed input.

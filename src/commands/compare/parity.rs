@@ -2,8 +2,6 @@
 
 use std::io::Write;
 
-use safetensors::Dtype;
-
 use super::CompareArgs;
 use crate::commands::inspect::source_of;
 use crate::commands::naming::NamingArgs;
@@ -13,7 +11,6 @@ use ulplab_checkpoint::parity::copies::Copies;
 use ulplab_checkpoint::parity::cost::{self, Cost};
 use ulplab_checkpoint::parity::{DiagnosisOptions, Rules, Source, StoredBytes, bytes, diagnose_from, output};
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::formats::{Half, Scale};
 use ulplab_core::tensorfile::TensorFile;
 
 /// Diagnosis of quantized tensors.
@@ -143,11 +140,6 @@ fn options(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
         (false, None) if packed.format.global.is_some() => Rules::Any,
         (false, None) => Rules::ReadAlike,
     };
-    let f32s = matches!(packed.format.scaling.map(|scaling| scaling.scale), Some(Scale::F32(_)));
-    let narrow = match packed.buffers.scale.map(|tensor| tensor.dtype).filter(|_| f32s) {
-        Some(Dtype::BF16) => Some(Half::Bf16),
-        Some(Dtype::F16) => Some(Half::F16),
-        _ => None,
-    };
+    let narrow = packed.buffers.narrow();
     DiagnosisOptions { rules, narrow }
 }

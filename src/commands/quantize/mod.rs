@@ -99,7 +99,12 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
             copied.push(tensor);
             continue;
         }
-        let job = Job::new(tensor);
+        let job = Job {
+            tensor,
+            stack: Stack::new(tensor.shape).expect("a tensor with elements is in memory"),
+            nonfinite: None,
+            lost: 0,
+        };
         let bytes = |slot: &Slot| slot.shape.iter().product::<usize>() * slot.dtype.bitsize() / 8;
         match plan.slots(&job) {
             Ok(parts) => {
@@ -166,16 +171,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-impl<'a> Job<'a> {
-    fn new(tensor: Tensor<'a>) -> Self {
-        Self {
-            tensor,
-            stack: Stack::new(tensor.shape).expect("a tensor with elements is in memory"),
-            nonfinite: None,
-            lost: 0,
-        }
-    }
-
+impl Job<'_> {
     fn values(&self, expert: usize) -> Vec<f32> {
         let matrix = self.stack.of_tensor(&self.tensor, expert);
         matrix.to_f32().expect("floating-point tensors are numbers")
