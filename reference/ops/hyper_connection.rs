@@ -104,12 +104,14 @@ impl<T: Real> HyperConnection<T> {
             *mu = *mu * scale * self.scale[which] + self.base[i];
         }
     }
+}
 
+impl<T: Real> Mixing<T> {
     /// X'_k = post_k·y + Σ_j C_jk X_j, in place of X.
-    pub fn post(&self, x: &mut Tensor<T>, y: &Tensor<T>, mixing: &Mixing<T>) {
-        let (n, dim) = (self.streams, x.cols());
-        let post = mixing.post.data.par_chunks(BLOCK * n);
-        let comb = mixing.comb.data.par_chunks(BLOCK * n * n);
+    pub fn mix(&self, x: &mut Tensor<T>, y: &Tensor<T>) {
+        let (n, dim) = (self.post.cols(), x.cols());
+        let post = self.post.data.par_chunks(BLOCK * n);
+        let comb = self.comb.data.par_chunks(BLOCK * n * n);
         let y = y.data.par_chunks(BLOCK * dim);
         x.data
             .par_chunks_mut(BLOCK * n * dim)

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{Buffer, Case, Problem};
 
 /// Independent rows: each must have the same bits in any batch and at any place in it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// The size that counts the rows.
     pub dim: &'static str,
@@ -47,15 +47,7 @@ const GRID: usize = 1 << 16;
 impl Batch {
     /// Rows that `dim` counts: the first dimension of these buffers.
     pub fn new(dim: &'static str, buffers: &[&'static str]) -> Self {
-        let none = Self {
-            dim,
-            buffers: Vec::new(),
-            together: None,
-            sizes: Vec::new(),
-            pools: Vec::new(),
-            naming: Vec::new(),
-            used: Vec::new(),
-        };
+        let none = Self { dim, ..Self::default() };
         none.along(0, buffers)
     }
 

@@ -79,6 +79,12 @@ impl Blocks {
         dtype == "bf16" && self.timed.contains(&operation)
     }
 
+    /// Cases of matrices in this format and type of elements; `edges` names the edge values.
+    pub(super) fn matrices(&self, dtype: &str, edges: &str) -> Grid<'static, [i64; 2]> {
+        let keys = [("format", self.key), ("dtype", dtype), ("edges", edges)];
+        grid::matrices(format!("{}.{dtype}", self.key), &keys).also("W", self.width as i64)
+    }
+
     /// The format itself.
     ///
     /// # Errors
@@ -115,23 +121,10 @@ impl Blocks {
     }
 }
 
-/// Cases of matrices in this format and type of elements; `edges` names the edge values.
-pub(super) fn matrices(
-    blocks: &Blocks,
-    dtype: &str,
-    edges: &str,
-    sizes: &[(&'static str, i64)],
-) -> Grid<'static, (i64, i64)> {
-    let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
-    grid::matrices(format!("{}.{dtype}", blocks.key), &keys, sizes)
-}
-
 /// Cases for every combination of block format and type of elements.
 pub(super) fn blocks_and_types(cases: impl Fn(&Blocks, &str) -> Vec<Case>) -> Vec<Case> {
-    let pairs = BLOCKS
-        .iter()
-        .flat_map(|blocks| ["bf16", "f32"].map(|dtype| (blocks, dtype)));
-    pairs.flat_map(|(blocks, dtype)| cases(blocks, dtype)).collect()
+    let blocks: Vec<&Blocks> = BLOCKS.iter().collect();
+    grid::pairs(&blocks, &["bf16", "f32"], cases)
 }
 
 /// The parameters that a user's case may set for an operation on rows of a block format.
@@ -221,14 +214,13 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
         other => return Err(format!("no edges '{other}'")),
     };
     let normal = data.normal(name, rows * cols);
-    let bits = data.bytes(name, 4 * rows * cols);
+    let bits = data.words(name, rows * cols);
     let sign = |i: usize| if i.is_multiple_of(3) { -1.0 } else { 1.0 };
     let mut x = vec![0.0; rows * cols];
     for (row, x) in x.chunks_mut(cols.max(1)).enumerate() {
         let special = row / kinds % cols;
         for (i, x) in x.iter_mut().enumerate() {
             let at = row * cols + i;
-            let draw = f32::from_le_bytes([bits[4 * at], bits[4 * at + 1], bits[4 * at + 2], bits[4 * at + 3]]);
             *x = match row % kinds {
                 0 => sign(i) * 0.0,
                 1 => normal[at],
@@ -248,7 +240,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
                 4 => 0.0,
                 // Magnitudes whose scales are near the smallest powers of two.
                 5 => normal[at] * 2f32.powi(-119 - (i / 128 % 8) as i32),
-                6 => f32::from_bits(draw.to_bits() & 0x807f_ffff),
+                6 => f32::from_bits(bits[at] & 0x807f_ffff),
                 // Blocks of very small numbers next to blocks of large ones.
                 7 => normal[at] * 2f32.powi(-(i as i32 / 16 % 60)),
                 8 => f32::from_bits(0x3f7f_ffff + (i % 3) as u32) * 448.0 * 2f32.powi(i as i32 / 128 % 20 - 10),
@@ -256,7 +248,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
                 10 if i == special => f32::INFINITY.copysign(sign(row)),
                 9 | 10 => normal[at],
                 11 => sign(i) * f32::MAX * 0.99,
-                _ => draw,
+                _ => f32::from_bits(bits[at]),
             };
         }
     }

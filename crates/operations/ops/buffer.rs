@@ -63,6 +63,14 @@ impl Buffer {
         Self::input(name, Dtype::I32, shape, data::i32_bytes(values))
     }
 
+    /// An input of one dimension: whole numbers of so many bytes, 4 or 8.
+    pub fn integers(name: &'static str, size: usize, values: impl IntoIterator<Item = i64>) -> Self {
+        let dtype = if size == 4 { Dtype::I32 } else { Dtype::I64 };
+        let bytes = values.into_iter().flat_map(|x| x.to_le_bytes().into_iter().take(size));
+        let bytes: Vec<u8> = bytes.collect();
+        Self::input(name, dtype, &[bytes.len() / size], bytes)
+    }
+
     /// An input of values in bfloat16, rounded to nearest even, or in f32.
     pub fn floats(name: &'static str, dtype: Dtype, shape: &[usize], values: &[f32]) -> Self {
         Self::input(name, dtype, shape, data::float_bytes(dtype, values))

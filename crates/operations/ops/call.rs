@@ -70,29 +70,18 @@ impl Type {
         *self == Self::F32
     }
 
-    fn name(self) -> &'static str {
+    /// Its name in keys, and the type of elements.
+    fn stored(self) -> (&'static str, Dtype) {
         match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
+            Self::F32 => ("f32", Dtype::F32),
+            Self::Bf16 => ("bf16", Dtype::BF16),
         }
-    }
-
-    fn dtype(self) -> Dtype {
-        match self {
-            Self::F32 => Dtype::F32,
-            Self::Bf16 => Dtype::BF16,
-        }
-    }
-
-    /// Bytes of an element.
-    fn size(self) -> usize {
-        self.dtype().bitsize() / 8
     }
 }
 
-/// The values of an output, whose elements have `size` bytes.
-fn values(outputs: &Outputs, name: &str, size: usize) -> Vec<f32> {
-    f32_values(outputs.get(name), size)
+/// The values of an output of bfloat16 or f32.
+fn values(outputs: &Outputs, name: &str, dtype: Dtype) -> Vec<f32> {
+    f32_values(outputs.get(name), dtype.bitsize() / 8)
 }
 
 impl Call {
@@ -174,17 +163,14 @@ impl StandIn {
         }
         let rows = x.len() / record.dim;
         let page_shape = [rows.div_ceil(PAGE), record.page_stride(PAGE)];
-        let slots = || {
-            let slots = (0..rows as i64).flat_map(i64::to_le_bytes).collect();
-            Buffer::input("slots", Dtype::I64, &[rows], slots)
-        };
+        let slots = || Buffer::integers("slots", 8, 0..rows as i64);
         let dims = [("T", rows), ("C", record.dim), ("slot_bytes", 8)];
         let write = || {
             let buffers = vec![
                 Buffer::bf16("x", &[rows, record.dim], x),
                 // Only the normed form reads these.
                 Buffer::f32("weight", &[record.dim], &vec![1.0; record.dim]),
-                Buffer::input("positions", Dtype::I64, &[rows], vec![0; 8 * rows]),
+                Buffer::integers("positions", 8, vec![0; rows]),
                 Buffer::f32("cos_sin", &[1, ROPE / 2, 2], &[1.0, 0.0].repeat(ROPE / 2)),
                 slots(),
                 Buffer::in_place("pages", Dtype::U8, &page_shape, vec![0; page_shape.iter().product()]),
@@ -206,7 +192,7 @@ impl StandIn {
             })
         });
         if let Some(read) = &read {
-            x.copy_from_slice(&values(read, "out", 4));
+            x.copy_from_slice(&values(read, "out", Dtype::F32));
         }
         read.is_some()
     }
@@ -214,20 +200,20 @@ impl StandIn {
 
 impl Operations<f32> for StandIn {
     fn rmsnorm(&self, x: &mut Tensor<f32>, weight: Option<&[f32]>, eps: f32) {
-        let (cols, dtype) = (x.cols(), self.dtype);
+        let (cols, (name, dtype)) = (x.cols(), self.dtype.stored());
         let rows = x.data.len() / cols;
         let call = || {
             let weight = weight.map_or_else(|| vec![1.0; cols], <[f32]>::to_vec);
             let buffers = vec![
-                Buffer::floats("x", dtype.dtype(), &[rows, cols], &x.data),
+                Buffer::floats("x", dtype, &[rows, cols], &x.data),
                 Buffer::f32("weight", &[cols], &weight),
-                Buffer::output("y", dtype.dtype(), &[rows, cols]),
+                Buffer::output("y", dtype, &[rows, cols]),
             ];
-            let dims = [("T", rows), ("C", cols), ("S", dtype.size())];
-            Call::new("rmsnorm", &[("dtype", dtype.name())], &dims, buffers, &[("eps", eps)])
+            let dims = [("T", rows), ("C", cols), ("S", dtype.bitsize() / 8)];
+            Call::new("rmsnorm", &[("dtype", name)], &dims, buffers, &[("eps", eps)])
         };
         match self.run("rmsnorm", call) {
-            Some(outputs) => x.data = values(&outputs, "y", dtype.size()),
+            Some(outputs) => x.data = values(&outputs, "y", dtype),
             None => Plain.rmsnorm(x, weight, eps),
         }
     }
@@ -240,7 +226,7 @@ impl Operations<f32> for StandIn {
         position: &(dyn Fn(usize) -> usize + Sync),
         inverse: bool,
     ) {
-        let (channels, dtype) = (x.cols(), self.dtype);
+        let (channels, (name, dtype)) = (x.cols(), self.dtype.stored());
         let tokens = x.data.len() / (heads * channels);
         let call = || {
             let turns = (0..tokens).flat_map(|token| rope.turns(position(token)).iter().copied());
@@ -248,15 +234,15 @@ impl Operations<f32> for StandIn {
             let pairs = cos.len() / tokens;
             let shape = [tokens, heads, channels];
             let buffers = vec![
-                Buffer::in_place("x", dtype.dtype(), &shape, float_bytes(dtype.dtype(), &x.data)),
+                Buffer::in_place("x", dtype, &shape, float_bytes(dtype, &x.data)),
                 Buffer::f32("cos", &[tokens, pairs], &cos),
                 Buffer::f32("sin", &[tokens, pairs], &sin),
             ];
             let keys = [
-                ("dtype", dtype.name()),
+                ("dtype", name),
                 ("direction", if inverse { "inverse" } else { "forward" }),
             ];
-            let [turned, size] = [2 * pairs, dtype.size()];
+            let [turned, size] = [2 * pairs, dtype.bitsize() / 8];
             let dims = [
                 ("T", tokens),
                 ("H", heads),
@@ -267,7 +253,7 @@ impl Operations<f32> for StandIn {
             Call::new("rope", &keys, &dims, buffers, &[])
         };
         match self.run("rope", call) {
-            Some(outputs) => x.data = values(&outputs, "x", dtype.size()),
+            Some(outputs) => x.data = values(&outputs, "x", dtype),
             None => Plain.rope(rope, x, heads, position, inverse),
         }
     }
@@ -300,25 +286,28 @@ impl Operations<f32> for StandIn {
             return Plain.mhc_pre(mixer, x, weight, eps);
         };
         let mixing = Mixing {
-            post: Tensor::new([tokens, streams], values(&outputs, "post", 4)),
-            comb: Tensor::new([tokens, streams, streams], values(&outputs, "comb", 4)),
+            post: Tensor::new([tokens, streams], values(&outputs, "post", Dtype::F32)),
+            comb: Tensor::new([tokens, streams, streams], values(&outputs, "comb", Dtype::F32)),
         };
-        (Tensor::new([tokens, channels], values(&outputs, "y", 2)), mixing)
+        (
+            Tensor::new([tokens, channels], values(&outputs, "y", Dtype::BF16)),
+            mixing,
+        )
     }
 
     fn swiglu(&self, gate_up: &[f32], inner: usize, limit: f32) -> Vec<f32> {
-        let (rows, dtype) = (gate_up.len() / (2 * inner), self.dtype);
+        let (rows, (name, dtype)) = (gate_up.len() / (2 * inner), self.dtype.stored());
         let call = || {
             let buffers = vec![
-                Buffer::floats("gate_up", dtype.dtype(), &[rows, 2 * inner], gate_up),
-                Buffer::output("y", dtype.dtype(), &[rows, inner]),
+                Buffer::floats("gate_up", dtype, &[rows, 2 * inner], gate_up),
+                Buffer::output("y", dtype, &[rows, inner]),
             ];
             let dims = [("T", rows), ("C", inner)];
-            let keys = [("dtype", dtype.name())];
+            let keys = [("dtype", name)];
             Call::new("swiglu", &keys, &dims, buffers, &[("limit", limit)])
         };
         match self.run("swiglu", call) {
-            Some(outputs) => values(&outputs, "y", dtype.size()),
+            Some(outputs) => values(&outputs, "y", dtype),
             None => Plain.swiglu(gate_up, inner, limit),
         }
     }

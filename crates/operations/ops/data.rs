@@ -84,6 +84,18 @@ impl<'a> Data<'a> {
         values
     }
 
+    /// Draws of this shape from N(0, 1).
+    pub fn tensor(&self, purpose: &str, shape: &[usize]) -> Tensor<f32> {
+        Tensor::new(shape, self.normal(purpose, shape.iter().product()))
+    }
+
+    /// `len` draws from a normal distribution with this mean and deviation.
+    pub fn around(&self, purpose: &str, len: usize, mean: f32, deviation: f32) -> Vec<f32> {
+        let mut values = self.normal(purpose, len);
+        values.iter_mut().for_each(|x| *x = mean + deviation * *x);
+        values
+    }
+
     /// `len` random bytes.
     pub fn bytes(&self, purpose: &str, len: usize) -> Vec<u8> {
         use rand_chacha::rand_core::Rng;
@@ -92,6 +104,13 @@ impl<'a> Data<'a> {
             stream(self.seed, &format!("{purpose}/{chunk}")).fill_bytes(bytes);
         });
         bytes
+    }
+
+    /// `len` random words.
+    pub fn words(&self, purpose: &str, len: usize) -> Vec<u32> {
+        let bytes = self.bytes(purpose, 4 * len);
+        let words = bytes.as_chunks().0.iter();
+        words.map(|bytes| u32::from_le_bytes(*bytes)).collect()
     }
 
     /// The bytes of a buffer in the user's file; `None` if the case reads no file or the file has no such tensor.
@@ -108,6 +127,18 @@ impl<'a> Data<'a> {
         }
         let (is, has) = (found.dtype, found.shape);
         Err(format!("{path}: '{name}' is {is} {has:?}, expected {dtype} {shape:?}"))
+    }
+
+    /// The numbers of an f32 buffer in the user's file, or else these.
+    pub fn given_or(
+        &self,
+        case: &Case,
+        name: &str,
+        shape: &[usize],
+        drawn: impl FnOnce() -> Vec<f32>,
+    ) -> Result<Vec<f32>, String> {
+        let given = self.given(case, name, Dtype::F32, shape)?;
+        Ok(given.map_or_else(drawn, |bytes| f32_values(&bytes, 4)))
     }
 
     /// The activations at a site of the model, one entry per layer that has the site, in order of layers.
@@ -161,17 +192,18 @@ pub(super) fn round_to(dtype: Dtype, values: &mut [f32]) {
 
 /// Values as little-endian bfloat16 bytes, rounded to nearest even.
 pub fn bf16_bytes(values: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; 2 * values.len()];
-    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(2));
-    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&half::bf16::from_f32(*x).to_le_bytes()));
-    bytes
+    each_bytes(values, |x| half::bf16::from_f32(x).to_le_bytes())
 }
 
 /// Values as little-endian f32 bytes.
 pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; 4 * values.len()];
-    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(4));
-    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&x.to_le_bytes()));
+    each_bytes(values, f32::to_le_bytes)
+}
+
+fn each_bytes<const N: usize>(values: &[f32], of: impl Fn(f32) -> [u8; N] + Sync) -> Vec<u8> {
+    let mut bytes = vec![0; N * values.len()];
+    let pairs = values.par_iter().zip(bytes.par_chunks_exact_mut(N));
+    pairs.for_each(|(x, bytes)| bytes.copy_from_slice(&of(*x)));
     bytes
 }
 

@@ -1,16 +1,14 @@
 //! Dequantization: codes and scales of a block format → `[T, C]`.
 
-use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, matrices, numbers, rows_of_blocks};
+use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
 use super::data::float_bytes;
-use super::grid::Grid;
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Parameters, Problem};
+use super::{Batch, Case, Data, Grid, Inputs, Judge, KernelOp, Problem};
 
 pub(super) const DEQUANTIZE: KernelOp = KernelOp {
     name: "dequantize",
     doc: "dequantizes codes and block scales to rows",
     cases,
-    parameters: Some(parameters),
+    parameters: Some(|| rows_of_blocks(&cases())),
     check,
     problem,
     ..KernelOp::NONE
@@ -18,20 +16,16 @@ pub(super) const DEQUANTIZE: KernelOp = KernelOp {
 
 fn cases() -> Vec<Case> {
     blocks_and_types(|blocks, dtype| {
-        matrices(blocks, dtype, "all", &[("W", blocks.width as i64)])
-            .each("random", &[(37, 7168)], Grid::large)
-            .each("random", &[(5, 328)], Grid::random)
-            .each("all", &[(208, 1024)], Grid::edges)
-            .site("site.3904x512", "layers.*.attention.kv.window", (61 * 64, 512))
+        let grid = blocks.matrices(dtype, "all");
+        grid.each("random", &[[37, 7168]], Grid::large)
+            .each("random", &[[5, 328]], Grid::random)
+            .each("all", &[[208, 1024]], Grid::edges)
+            .site("site.3904x512", "layers.*.attention.kv.window", [61 * 64, 512])
             .when(blocks.timed(Timed::Dequantize, dtype), |grid| {
-                grid.each("random", &[(1, 7168), (8192, 7168)], Grid::timed)
+                grid.each("random", &[[1, 7168], [8192, 7168]], Grid::timed)
             })
             .done()
     })
-}
-
-fn parameters() -> Parameters {
-    rows_of_blocks(&cases())
 }
 
 /// In edge cases, half of the codes and scales are random bytes; the others come from quantized numbers.
@@ -53,7 +47,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     format.decode(&encoded, &mut y);
     let mut buffers = blocks.inputs(encoded);
     buffers.push(amax_input());
-    buffers.push(Buffer::output("y", dtype, &[rows, cols]));
     let judge = Judge::equal("y", dtype, &[rows, cols], float_bytes(dtype, &y), WHY).any_nan(0..cols);
     Ok(Problem {
         batch: Some(Batch::new("T", &["data", "scale", "y"])),

@@ -8,9 +8,8 @@ use reference::ops::store::Unrounded;
 use safetensors::Dtype;
 
 use super::data::widened;
-use super::grid::Grid;
 use super::judge::{Judge, UNIT};
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Problem};
 
 pub(super) const DIAGONAL_SSM: KernelOp = KernelOp {
     name: "diagonal_ssm",
@@ -21,8 +20,7 @@ pub(super) const DIAGONAL_SSM: KernelOp = KernelOp {
 };
 
 fn cases() -> Vec<Case> {
-    let dims = |[heads, steps, states]: [i64; 3]| vec![("H", heads), ("S", steps), ("N", states)];
-    Grid::new("", &[], dims)
+    Grid::of("", &[], ["H", "S", "N"])
         .timed("h16", [16, 8192, 32])
         .timed("h1024", [1024, 8192, 32])
         .timed("h32768", [32768, 8192, 32])
@@ -48,7 +46,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("a", &[heads, states], &a),
         Buffer::f32("b", &[heads, states], &b),
         Buffer::f32("c", &[heads, states], &c),
-        Buffer::output("y", Dtype::F32, &[heads, steps]),
     ];
     let [a, b, c] = [&a, &b, &c].map(|x| Tensor::new([heads, states], widened(x)));
     let ssm = DiagonalSsm { a: &a, b: &b, c: &c };

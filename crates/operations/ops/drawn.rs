@@ -67,49 +67,42 @@ impl Op for &'static Operation {
     fn cases(&self) -> Vec<Case> {
         let cases = self.drawn();
         let keys = self.keys();
-        let case = |name: String, sizes: usize, set: &[(&str, &str)]| Case {
-            name,
-            keys: keys
-                .iter()
-                .map(|(key, values)| {
-                    let value = set.iter().find(|(name, _)| name == key);
-                    (*key, value.map_or(values[0], |(_, value)| *value).to_string())
-                })
-                .collect(),
-            dims: cases.named(sizes),
-            inputs: Inputs::Random,
-            timed: false,
-            large: false,
+        let case = |name: String, sizes: usize, set: &[(&str, &str)], numbers: &[(&'static str, f64)]| {
+            let words = keys.iter().map(|(key, values)| {
+                let value = set.iter().find(|(name, _)| name == key);
+                (*key, value.map_or(values[0], |(_, value)| *value).to_string())
+            });
+            let numbers = numbers.iter().map(|(name, value)| (*name, value.to_string()));
+            Case {
+                name,
+                keys: words.chain(numbers).collect(),
+                dims: cases.named(sizes),
+                inputs: Inputs::Random,
+                timed: false,
+                large: false,
+            }
         };
         let mut all = Vec::new();
         for dtype in ["f32", "bf16"] {
-            for at in 0..cases.sizes.len() {
-                all.push(case(
+            let of_sizes = |at| {
+                case(
                     format!("{dtype}.{}", at + 1),
                     at,
                     &[("dtype", dtype), ("out", dtype)],
-                ));
-            }
+                    &[],
+                )
+            };
+            all.extend((0..cases.sizes.len()).map(of_sizes));
         }
-        for (key, values) in keys.iter().skip(2) {
-            for value in &values[1..] {
-                all.push(case(format!("{key}.{value}"), 0, &[(*key, *value)]));
-            }
+        let others = &keys[2..];
+        for (key, values) in others {
+            let of_value = |value| case(format!("{key}.{value}"), 0, &[(*key, value)], &[]);
+            all.extend(values[1..].iter().copied().map(of_value));
         }
-        for (name, value) in cases.varied {
-            let mut case = case(format!("{name}.{value}"), 0, &[]);
-            case.keys.push((name, value.to_string()));
-            all.push(case);
-        }
-        let last: Vec<_> = keys
-            .iter()
-            .skip(2)
-            .map(|(key, values)| (*key, values[values.len() - 1]))
-            .collect();
-        let mut case = case("all".into(), 0, &last);
-        case.keys
-            .extend(cases.varied.iter().map(|(name, value)| (*name, value.to_string())));
-        all.push(case);
+        let of_number = |set: &(&'static str, f64)| case(format!("{}.{}", set.0, set.1), 0, &[], &[*set]);
+        all.extend(cases.varied.iter().map(of_number));
+        let last = others.iter().map(|(key, values)| (*key, values[values.len() - 1]));
+        all.push(case("all".into(), 0, &last.collect::<Vec<_>>(), cases.varied));
         all
     }
 
@@ -125,19 +118,14 @@ impl Op for &'static Operation {
         let all = self.cases();
         let some = [all.first(), all.last()].into_iter().flatten();
         let drawn: Vec<Drawn> = some.flat_map(|case| self.inputs(case, 0)).flatten().collect();
-        let tensors = self
-            .takes
-            .iter()
-            .filter(|takes| drawn.iter().any(|drawn| drawn.name == takes.name));
+        let tensors = self.takes.iter().map(|takes| takes.name);
+        let tensors = tensors.filter(|name| drawn.iter().any(|drawn| drawn.name == *name));
+        let keys = self.keys().into_iter();
         Some(Parameters {
             sizes: owned(cases.letters),
-            keys: self
-                .keys()
-                .iter()
-                .map(|(key, values)| (key.to_string(), owned(values)))
-                .collect(),
+            keys: keys.map(|(key, values)| (key.to_string(), owned(&values))).collect(),
             scalars: self.numbers().map(range).collect(),
-            tensors: tensors.map(|takes| (takes.name.to_string(), Vec::new())).collect(),
+            tensors: tensors.map(|name| (name.to_string(), Vec::new())).collect(),
             free: true,
         })
     }
@@ -181,16 +169,15 @@ impl Op for &'static Operation {
             }
         }
         for takes in self.takes.iter().filter(|takes| matches!(takes.kind, Kind::Word(_))) {
-            if let Some((key, word)) = case.keys.iter().find(|(key, _)| *key == takes.name) {
-                given.insert(key.to_string(), Given::Word(word.clone()));
+            if let Some(word) = case.word(takes.name) {
+                given.insert(takes.name.to_string(), Given::Word(word.into()));
             }
         }
         let stored = type_of(case, "out")?;
         let call = Call::new(self, given, stored)?;
         let outputs = (self.compute)(&call)?.into_iter();
-        let judges: Vec<Judge> = outputs
-            .map(|output| judge(self, output, stored))
-            .collect::<Result<_, _>>()?;
+        let judges = outputs.map(|output| judge(self, output, stored));
+        let judges = judges.collect::<Result<Vec<_>, _>>()?;
         let outputs = judges.iter();
         buffers.extend(outputs.map(|judge| Buffer::output(judge.output, judge.dtype, &judge.shape)));
         Ok(Problem {
@@ -202,14 +189,8 @@ impl Op for &'static Operation {
 
 impl Operation {
     fn inputs(&self, case: &Case, seed: u64) -> Result<Vec<Drawn>, String> {
-        let size = |name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
-        let word = |name: &str| {
-            case.keys
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| value.clone())
-        };
-        Draw::inputs((self.name, self.drawn()), seed, &size, &word)
+        let word = |name: &str| case.word(name).map(String::from);
+        Draw::inputs((self.name, self.drawn()), seed, &|name| case.size(name), &word)
     }
 }
 

@@ -16,7 +16,7 @@ use safetensors::Dtype;
 use super::data::round_to_bf16;
 use super::edges::Edge::{Last, One, Random, Zeros};
 use super::edges::{self, Edge};
-use super::grid::Grid;
+use super::grid::{Grid, pairs};
 use super::sums::factor;
 use super::sums::{Summed, Sums, bf16_factors};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
@@ -29,16 +29,11 @@ const PART: usize = 1024;
 pub(super) const FP4_GEMM: KernelOp = KernelOp {
     name: "fp4_gemm",
     doc: "multiplies bfloat16 rows by MXFP4 or NVFP4 weights",
-    cases,
+    cases: || pairs(&["mxfp4", "nvfp4"], &["bf16", "f32"], of_type),
     defines_sums: true,
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
-    types.into_iter().flat_map(of_type).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, n, k] = case.sizes(["B", "N", "K"]);
@@ -93,7 +88,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::input("w", Dtype::U8, &[n, k / 2], w),
         Buffer::input("w_scale", Dtype::U8, &[n, blocks], w_scale),
         Buffer::f32("w_tensor", &[1], &w_tensor),
-        Buffer::output("y", dtype, &[b, n]),
     ];
     Ok(Problem {
         flops: (2 * b * n * k) as u64,
@@ -102,8 +96,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-fn of_type((format, out): (&'static str, &'static str)) -> Vec<Case> {
-    let dims = |[b, n, k]: [i64; 3]| vec![("B", b), ("N", n), ("K", k)];
+fn of_type(format: &'static str, out: &'static str) -> Vec<Case> {
     let random = [
         [8, 128, 1024],
         [9, 1, 16],
@@ -120,7 +113,8 @@ fn of_type((format, out): (&'static str, &'static str)) -> Vec<Case> {
         _ => &[],
     };
     let timed = shapes.iter().flat_map(|[n, k]| [1, 8, 16, 32, 64].map(|b| [b, *n, *k]));
-    Grid::new(format!("{format}.{out}"), &[("format", format), ("out", out)], dims)
+    let keys = [("format", format), ("out", out)];
+    Grid::of(format!("{format}.{out}"), &keys, ["B", "N", "K"])
         .named(|[b, n, k]| format!("b{b}.{n}x{k}"))
         .each("", &[[1, 256, 512], [2, 200, 48]], Grid::random)
         .each("", &[[7, 136, 1040]], Grid::large)

@@ -10,9 +10,8 @@ pub mod codes;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-use super::grid::Grid;
 use super::sums::{Summed, Sums, e4m3_factors};
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Problem};
 use ulplab_core::accumulator::WGMMA_E4M3;
 use ulplab_core::formats::E4M3;
 
@@ -22,15 +21,11 @@ const BLOCK: usize = 128;
 pub(super) const FP8_GEMM: KernelOp = KernelOp {
     name: "fp8_gemm",
     doc: "multiplies E4M3 rows with scales of 1 × 128 by E4M3 weights with scales of 128 × 128",
-    cases,
+    cases: || ["bf16", "f32"].into_iter().flat_map(of_type).collect(),
     defines_sums: true,
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, n, k] = case.sizes(["B", "N", "K"]);
@@ -52,7 +47,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("x_scale", &[b, blocks], &x_scale),
         Buffer::input("w", Dtype::U8, &[n, k], w),
         Buffer::f32("w_scale", &[n.div_ceil(BLOCK), blocks], &w_scale),
-        Buffer::output("y", dtype, &[b, n]),
     ];
     Ok(Problem {
         flops: (2 * b * n * k) as u64,
@@ -62,7 +56,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 }
 
 fn of_type(out: &'static str) -> Vec<Case> {
-    let dims = |[b, n, k]: [i64; 3]| vec![("B", b), ("N", n), ("K", k)];
     let random = [
         [8, 320, 384],
         [9, 64, 128],
@@ -81,7 +74,7 @@ fn of_type(out: &'static str) -> Vec<Case> {
         [5, 100, 8208],
     ];
     let timed = [1, 8, 64].into_iter().flat_map(|b| [[b, 32768, 1024], [b, 4096, 8192]]);
-    Grid::new(out, &[("out", out)], dims)
+    Grid::of(out, &[("out", out)], ["B", "N", "K"])
         .named(|[b, n, k]| format!("b{b}.{n}x{k}"))
         .each("", &[[1, 256, 512], [2, 256, 512]], Grid::random)
         .each("", &[[7, 192, 640]], Grid::large)

@@ -13,7 +13,14 @@ pub struct Grid<'a, Shape> {
     cases: Vec<Case>,
 }
 
-impl<'a, Shape: Copy> Grid<'a, Shape> {
+impl<const N: usize> Grid<'static, [i64; N]> {
+    /// Cases whose shapes are these sizes, in this order.
+    pub fn of(prefix: impl Into<String>, keys: &[(&'static str, &str)], sizes: [&'static str; N]) -> Self {
+        Self::new(prefix, keys, move |shape| named(sizes, shape))
+    }
+}
+
+impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
     /// Cases named `prefix.name`, or `name` if the prefix is empty; `dims` turns a shape into named sizes.
     pub fn new(prefix: impl Into<String>, keys: &[(&'static str, &str)], dims: impl Fn(Shape) -> Dims + 'a) -> Self {
         Self {
@@ -22,6 +29,15 @@ impl<'a, Shape: Copy> Grid<'a, Shape> {
             dims: Box::new(dims),
             names: Box::new(|_| String::new()),
             cases: Vec::new(),
+        }
+    }
+
+    /// Adds a size that all cases have.
+    pub fn also(self, name: &'static str, size: i64) -> Self {
+        let dims = self.dims;
+        Self {
+            dims: Box::new(move |shape| [dims(shape), vec![(name, size)]].concat()),
+            ..self
         }
     }
 
@@ -104,15 +120,20 @@ impl<'a, Shape: Copy> Grid<'a, Shape> {
     }
 }
 
-/// A grid of matrices `[T, C]`, whose shapes are called `TxC`; `others` are further sizes.
-pub(super) fn matrices(
-    prefix: impl Into<String>,
-    keys: &[(&'static str, &str)],
-    others: &[(&'static str, i64)],
-) -> Grid<'static, (i64, i64)> {
-    let others = others.to_vec();
-    let dims = move |(rows, cols)| [&[("T", rows), ("C", cols)], &others[..]].concat();
-    Grid::new(prefix, keys, dims).named(|(rows, cols)| format!("{rows}x{cols}"))
+/// The cases of all pairs, of the second kind one after the other.
+pub(super) fn pairs<A: Copy, B: Copy>(first: &[A], second: &[B], of: impl Fn(A, B) -> Vec<Case>) -> Vec<Case> {
+    let all = first.iter().flat_map(|a| second.iter().map(|b| (*a, *b)));
+    all.flat_map(|(a, b)| of(a, b)).collect()
+}
+
+/// A grid of matrices `[T, C]`, whose shapes are called `TxC`.
+pub(super) fn matrices(prefix: impl Into<String>, keys: &[(&'static str, &str)]) -> Grid<'static, [i64; 2]> {
+    Grid::of(prefix, keys, ["T", "C"]).named(|[rows, cols]| format!("{rows}x{cols}"))
+}
+
+/// Sizes with their names.
+pub(super) fn named<const N: usize>(names: [&'static str; N], sizes: [i64; N]) -> Dims {
+    names.into_iter().zip(sizes).collect()
 }
 
 fn joined(first: &str, second: &str) -> String {

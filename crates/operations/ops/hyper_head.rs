@@ -10,11 +10,9 @@ use reference::{Bounded, Tensor};
 use super::data::{exact, round_to};
 use super::edges::Edge::{One, Random, Zeros};
 use super::edges::{self, Edge};
-use super::grid::Grid;
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
+use super::mhc_post::{STREAMS, rows_of_streams};
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
-const STREAMS: usize = 4;
 /// Added to mean squares, and to the weights of streams; they differ, so that a kernel cannot exchange them.
 const NORM_EPS: f32 = 1e-5;
 const EPS: f32 = 1e-6;
@@ -22,30 +20,10 @@ const EPS: f32 = 1e-6;
 pub(super) const HYPER_HEAD: KernelOp = KernelOp {
     name: "hyper_head",
     doc: "the last mixing of 4 streams, then RMSNorm of the mixture",
-    cases,
+    cases: || rows_of_streams([7, 72], [10, 40], [66_000, 8]),
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    let of_type = |dtype| {
-        Grid::new(dtype, &[("dtype", dtype)], |(rows, channels)| {
-            vec![("B", rows), ("C", channels)]
-        })
-        .random("b1.64", (1, 64))
-        .large("b7.72", (7, 72))
-        .random("b2.333", (2, 333))
-        .edges("edges.b10.40", (10, 40))
-        .random("b66000.8", (66_000, 8))
-        .when(dtype == "bf16", |grid| {
-            grid.timed("b1.4096", (1, 4096))
-                .timed("b8.4096", (8, 4096))
-                .timed("b64.4096", (64, 4096))
-        })
-        .done()
-    };
-    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, dim] = case.sizes(["B", "C"]);
@@ -53,26 +31,16 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let wide = STREAMS * dim;
     let mut x = data.normal("hyper_head/x", rows * wide);
     if case.inputs == Inputs::Edges {
-        let kinds = [
-            Random,
-            Zeros,
-            Edge::scaled(30),
-            Edge::scaled(-20),
-            One(f32::INFINITY),
-            One(f32::NAN),
-        ];
+        let [large, small] = [30, -20].map(Edge::scaled);
+        let kinds = [Random, Zeros, large, small, One(f32::INFINITY), One(f32::NAN)];
         edges::set(&mut x, wide, 0, &kinds);
     }
     round_to(dtype, &mut x);
-    let drawn = |name: &str, len: usize, mean: f32, deviation: f32| -> Vec<f32> {
-        let values = data.normal(&format!("hyper_head/{name}"), len).into_iter();
-        values.map(|x| mean + deviation * x).collect()
-    };
-    let projection = drawn("fn", STREAMS * wide, 0.0, (wide as f32).sqrt().recip());
+    let projection = data.around("hyper_head/fn", STREAMS * wide, 0.0, (wide as f32).sqrt().recip());
     // With a base of -14, the sigmoid of a logit is about as small as the ε that is added to it.
     let mean = if case.inputs == Inputs::Edges { -14.0 } else { 0.0 };
-    let (base, scale) = (drawn("base", STREAMS, mean, 0.5), [1.2]);
-    let weight = drawn("weight", dim, 1.0, 0.1);
+    let (base, scale) = (data.around("hyper_head/base", STREAMS, mean, 0.5), [1.2]);
+    let weight = data.around("hyper_head/weight", dim, 1.0, 0.1);
     let head = HyperHead {
         projection: Linear {
             weight: exact([STREAMS, wide], &projection),
@@ -90,7 +58,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("base", &[STREAMS], &base),
         Buffer::f32("scale", &[1], &scale),
         Buffer::f32("weight", &[dim], &weight),
-        Buffer::output("y", dtype, &[rows, dim]),
     ];
     let judge = Judge::bounded("y", dtype, &[rows, dim], &want.data, WHY)?;
     Ok(Problem {

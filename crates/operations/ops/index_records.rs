@@ -16,11 +16,10 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::data::{bf16_bytes, f32_values};
-use super::grid::Grid;
 use super::slots::{encoded, layout, rows};
 use super::sums::{Summed, Sums, bf16_factors, e4m3_factors};
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
-use ulplab_core::accumulator::{Factor, WGMMA_BF16, WGMMA_E4M3};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Problem, Scalar};
+use ulplab_core::accumulator::{Accumulator, Factor, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::{E4M3, KvRecord, PAGE, codec};
 
 /// Channels of a key.
@@ -31,15 +30,11 @@ const TIMED_PAGES: usize = 64;
 pub(super) const INDEX_RECORDS: KernelOp = KernelOp {
     name: "index_records",
     doc: "an indexer's score of every compressed entry that a query may see, from the records of a paged index cache",
-    cases,
+    cases: || ["index_fp8", "index_mxfp4"].into_iter().flat_map(of_type).collect(),
     defines_sums: true,
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    ["index_fp8", "index_mxfp4"].into_iter().flat_map(of_type).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, h, n] = case.sizes(["B", "H", "N"]);
@@ -65,8 +60,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         }
     }
     let mut places: Vec<usize> = (0..b * width).collect();
-    let keys = data.bytes("index_records/places", 8 * places.len());
-    places.sort_unstable_by_key(|at| keys[8 * at..][..8].to_vec());
+    let order = data.bytes("index_records/places", 8 * places.len());
+    places.sort_unstable_by_key(|at| order[8 * at..][..8].to_vec());
     let mut pages = vec![0xff; b * width * stride];
     let mut table = vec![-1i32; b * width];
     for (at, place) in places.into_iter().enumerate() {
@@ -89,12 +84,11 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
             });
     }
     let scale = ((h * CHANNELS) as f32).sqrt().recip();
-    let decoded = Keys::new(record, contents)?;
     let scoring = Scoring {
         sizes: [b, h, n],
         counts: (0..b).map(count).collect(),
         distinct: (distinct, case.timed),
-        keys: &decoded,
+        keys: keys(record, contents)?,
         query: &factors,
         weights: &weights,
         scale,
@@ -102,14 +96,12 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     };
     let output = ("scores", Dtype::F32, [b, n]);
     let judges = scoring.sums.judges(output, &scoring.want(), || scoring.want(), WHY)?;
-    let counts: Vec<i32> = (0..b).map(|row| count(row) as i32).collect();
     let buffers = vec![
         Buffer::input("q", q_dtype, &[b, h, CHANNELS], q),
         Buffer::f32("head_weights", &[b, h], &weights),
         Buffer::input("pages", Dtype::U8, &[b * width, stride], pages),
         Buffer::i32("table", &[b, width], &table),
-        Buffer::i32("count", &[b], &counts),
-        Buffer::output("scores", Dtype::F32, &[b, n]),
+        Buffer::integers("count", 4, (0..b).map(|row| count(row) as i64)),
     ];
     let batch = Batch::new("B", &["q", "head_weights", "table", "count", "scores"]);
     Ok(Problem {
@@ -121,7 +113,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 }
 
 fn of_type(record: &'static str) -> Vec<Case> {
-    let dims = |[b, h, n]: [i64; 3]| vec![("B", b), ("H", h), ("N", n)];
     let random = [
         [8, 4, 63],
         [9, 5, 1],
@@ -134,7 +125,7 @@ fn of_type(record: &'static str) -> Vec<Case> {
         // Several rows, and more pages than stages, for each warpgroup of a card.
         [4400, 64, 2],
     ];
-    Grid::new(record, &[("record", record)], dims)
+    Grid::of(record, &[("record", record)], ["B", "H", "N"])
         .named(|[b, h, n]| format!("b{b}.h{h}.{n}"))
         .each("", &[[1, 64, 64], [2, 64, 130]], Grid::random)
         .each("", &[[7, 64, 99]], Grid::large)
@@ -239,32 +230,18 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
     Ok(contents)
 }
 
-/// Keys as tensor cores take them, and the scales of their sums.
-struct Keys {
-    factors: Vec<Factor>,
-    scales: Vec<f32>,
-    fp8: bool,
-}
-
-impl Keys {
-    fn new(record: &KvRecord, pages: Vec<u8>) -> Result<Self, String> {
-        let slots = pages.len() / record.page_stride(PAGE) * PAGE;
-        let fp8 = record.name == "index_fp8";
+/// Keys as tensor cores take them, the scales of their sums, and the rule of these.
+fn keys(record: &KvRecord, pages: Vec<u8>) -> Result<(Vec<Factor>, Vec<f32>, &'static Accumulator), String> {
+    let slots = pages.len() / record.page_stride(PAGE) * PAGE;
+    if record.name == "index_fp8" {
         let bytes = |slot: usize, region: usize| &pages[rows(record, slot).nth(region).expect("codes and scales")];
-        if fp8 {
-            let codes: Vec<u8> = (0..slots).flat_map(|slot| bytes(slot, 0).to_vec()).collect();
-            let factors = e4m3_factors(&codes);
-            let scales = (0..slots).flat_map(|slot| f32_values(bytes(slot, 1), 4)).collect();
-            return Ok(Self { factors, scales, fp8 });
-        }
-        let mut values = vec![0.0; slots * CHANNELS];
-        codec(record.name)?.decode(&encoded(record, pages), &mut values);
-        Ok(Self {
-            factors: bf16_factors(&values),
-            scales: vec![1.0; slots],
-            fp8,
-        })
+        let codes: Vec<u8> = (0..slots).flat_map(|slot| bytes(slot, 0).to_vec()).collect();
+        let scales = (0..slots).flat_map(|slot| f32_values(bytes(slot, 1), 4));
+        return Ok((e4m3_factors(&codes), scales.collect(), &WGMMA_E4M3));
     }
+    let mut values = vec![0.0; slots * CHANNELS];
+    codec(record.name)?.decode(&encoded(record, pages), &mut values);
+    Ok((bf16_factors(&values), vec![1.0; slots], &WGMMA_BF16))
 }
 
 /// The scores of a case.
@@ -275,7 +252,8 @@ struct Scoring<'a> {
     counts: Vec<usize>,
     /// Pages with contents of their own, and whether the others repeat them.
     distinct: (usize, bool),
-    keys: &'a Keys,
+    /// Keys, and the scales and the rule of their sums.
+    keys: (Vec<Factor>, Vec<f32>, &'static Accumulator),
     query: &'a [Factor],
     weights: &'a [f32],
     scale: f32,
@@ -316,17 +294,17 @@ impl Scoring<'_> {
         };
         let query = &self.query[row * heads * CHANNELS..][..heads * CHANNELS];
         let weights = &self.weights[row * heads..][..heads];
-        let rule = if self.keys.fp8 { WGMMA_E4M3 } else { WGMMA_BF16 };
+        let (keys, scales, rule) = &self.keys;
         let first = (row * n.div_ceil(PAGE) + page) % distinct * PAGE;
         let score = |slot: usize| {
-            let key = &self.keys.factors[slot * CHANNELS..][..CHANNELS];
+            let key = &keys[slot * CHANNELS..][..CHANNELS];
             let mut parts = [N::default(); 4];
             for (head, (query, weight)) in query.chunks_exact(CHANNELS).zip(weights).enumerate() {
-                let positive = N::dot(&rule, self.sums, key, query).positive();
+                let positive = N::dot(rule, self.sums, key, query).positive();
                 let part = &mut parts[head % 8 / 2];
                 *part = (N::exact(*weight) * N::exact(self.scale)).mul_add(positive, *part);
             }
-            ((parts[0] + parts[1]) + (parts[2] + parts[3])) * N::exact(self.keys.scales[slot])
+            ((parts[0] + parts[1]) + (parts[2] + parts[3])) * N::exact(scales[slot])
         };
         (first..first + seen).map(score).collect()
     }

@@ -10,8 +10,7 @@ use safetensors::Dtype;
 
 use super::data::{exact, round_to};
 use super::grid::{Grid, element_bytes};
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
 pub(super) const INDEX_SCORES: KernelOp = KernelOp {
     name: "index_scores",
@@ -23,10 +22,9 @@ pub(super) const INDEX_SCORES: KernelOp = KernelOp {
 
 fn cases() -> Vec<Case> {
     let of_type = |dtype| {
-        let size = element_bytes(dtype);
-        let dims = move |[b, h, d, n]: [i64; 4]| vec![("B", b), ("H", h), ("D", d), ("N", n), ("size", size)];
         let random = [[9, 5, 24, 64], [3, 3, 37, 66], [1, 4, 128, 5000], [66_000, 1, 8, 2]];
-        Grid::new(dtype, &[("dtype", dtype)], dims)
+        Grid::of(dtype, &[("dtype", dtype)], ["B", "H", "D", "N"])
+            .also("size", element_bytes(dtype))
             .named(|[b, h, d, n]| format!("b{b}.{h}x{d}.{n}"))
             .each("", &[[1, 4, 128, 65], [2, 64, 128, 130]], Grid::random)
             .each("", &[[7, 3, 40, 99]], Grid::large)
@@ -60,13 +58,11 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     }
     let scale = ((h * d) as f32).sqrt().recip();
     let want = want([&q, &keys, &weights], &counts, [h, d, n], scale);
-    let count: Vec<i32> = counts.iter().map(|count| *count as i32).collect();
     let buffers = vec![
         Buffer::floats("q", dtype, &[b, h, d], &q),
         Buffer::floats("keys", dtype, &[b, n, d], &keys),
         Buffer::f32("head_weights", &[b, h], &weights),
-        Buffer::i32("count", &[b], &count),
-        Buffer::output("scores", Dtype::F32, &[b, n]),
+        Buffer::integers("count", 4, counts.iter().map(|count| *count as i64)),
     ];
     let judge = Judge::bounded("scores", Dtype::F32, &[b, n], &want, WHY)?;
     Ok(Problem {

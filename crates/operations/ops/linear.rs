@@ -7,10 +7,9 @@ use reference::ops::linear::Product;
 use reference::{Bounded, Real};
 
 use super::data::{exact, round_to};
-use super::grid::Grid;
-use super::judge::Judge;
+use super::grid::element_bytes;
 use super::stored::{FP8, Matrices, Storage};
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, Judge, KernelOp, Problem};
 
 pub(super) const LINEAR: KernelOp = KernelOp {
     name: "linear",
@@ -24,17 +23,10 @@ fn cases() -> Vec<Case> {
     let of_types = |(dtype, weights, out): (&'static str, &'static str, &'static str)| {
         let keys = [("dtype", dtype), ("stored", weights), ("out", out)];
         // Bytes of an element of either operand; 0 if they are stored in two ways.
-        let size = match (dtype, weights) {
-            ("bf16", "bf16") => 2,
-            ("f32", "f32") => 4,
-            _ => 0,
+        let (size, prefix) = match dtype == weights {
+            true => (element_bytes(dtype), format!("{dtype}.{out}")),
+            false => (0, format!("{dtype}.{weights}.{out}")),
         };
-        let prefix = if size > 0 {
-            format!("{dtype}.{out}")
-        } else {
-            format!("{dtype}.{weights}.{out}")
-        };
-        let dims = move |[b, g, n, k]: [i64; 4]| vec![("B", b), ("G", g), ("N", n), ("K", k), ("size", size)];
         let large = [
             // K is small and N is large: repeated rows make outputs large, and columns fill a grid.
             [3, 1, 5000, 24],
@@ -55,7 +47,8 @@ fn cases() -> Vec<Case> {
         ];
         let timed = [[1, 32_768, 1024], [1, 4096, 8192], [8, 1024, 4096]];
         let timed = timed.map(|[g, n, k]| [1, 8, 64].map(|b| [b, g, n, k]));
-        Grid::new(prefix, &keys, dims)
+        Grid::of(prefix, &keys, ["B", "G", "N", "K"])
+            .also("size", size)
             .named(|[b, g, n, k]| format!("b{b}.{g}x{n}x{k}"))
             .each("", &[[1, 1, 48, 64], [2, 1, 200, 48]], Grid::random)
             .each("", &large, Grid::large)
@@ -80,9 +73,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, g, n, k] = case.sizes(["B", "G", "N", "K"]);
     let [dtype, out] = ["dtype", "out"].map(|key| case.float_type(key));
     let mut x = data.normal("linear/x", b * g * k);
-    let mut w = data.normal("linear/w", g * n * k);
-    let spread = (k as f32).sqrt().recip();
-    w.iter_mut().for_each(|w| *w *= spread);
+    let mut w = data.around("linear/w", g * n * k, 0.0, (k as f32).sqrt().recip());
     if case.inputs == Inputs::Edges {
         edges(&mut x, k);
         edges(&mut w, k);
@@ -94,12 +85,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     }
     let want = product([b, g, n, k], &x, &matrices.values);
     let [w, w_scale] = matrices.buffers(["w", "w_scale"], &[g, n])?;
-    let buffers = vec![
-        Buffer::floats("x", dtype, &[b, g, k], &x),
-        w,
-        w_scale,
-        Buffer::output("y", out, &[b, g, n]),
-    ];
+    let buffers = vec![Buffer::floats("x", dtype, &[b, g, k], &x), w, w_scale];
     let judge = Judge::bounded("y", out, &[b, g, n], &want, WHY)?;
     Ok(Problem {
         flops: (2 * b * g * n * k) as u64,

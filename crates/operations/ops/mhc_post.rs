@@ -1,44 +1,39 @@
 //! The mHC post-block: the output of a block of the model, mixed into the n residual streams.
 //!
-//! X'_k = post_k · y + Σ_j C_jk X_j, the definition of [`HyperConnection::post`]: the first index of C is contracted.
+//! X'_k = post_k · y + Σ_j C_jk X_j, the definition of [`Mixing::mix`]: the first index of C is contracted.
 
-use reference::ops::hyper_connection::{HyperConnection, Mixing};
-use reference::ops::linear::Linear;
-use reference::{Bounded, Tensor};
+use reference::ops::hyper_connection::Mixing;
 
 use super::data::{exact, float_bytes, round_to};
 use super::edges;
 use super::edges::Edge::{One, Random, Zeros};
-use super::grid::Grid;
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, Judge, KernelOp, Problem};
 
-const STREAMS: usize = 4;
+/// Residual streams of all operations on them.
+pub(super) const STREAMS: usize = 4;
 
 pub(super) const MHC_POST: KernelOp = KernelOp {
     name: "mhc_post",
     doc: "mHC post-block of 4 streams: a block's output and the old streams, mixed into the new ones",
-    cases,
+    cases: || rows_of_streams([7, 64], [9, 72], [70_000, 4]),
     problem,
     ..KernelOp::NONE
 };
 
-fn cases() -> Vec<Case> {
+/// Cases `[B, C]` of streams, of them shapes that are `large` when rows are repeated, of edge values, and of `many` rows.
+pub(super) fn rows_of_streams(large: [i64; 2], edges: [i64; 2], many: [i64; 2]) -> Vec<Case> {
     let of_type = |dtype| {
-        Grid::new(dtype, &[("dtype", dtype)], |(rows, channels)| {
-            vec![("B", rows), ("C", channels)]
-        })
-        .random("b1.64", (1, 64))
-        .large("b7.64", (7, 64))
-        .random("b2.333", (2, 333))
-        .edges("edges.b9.72", (9, 72))
-        .random("b70000.4", (70_000, 4))
-        .when(dtype == "bf16", |grid| {
-            grid.timed("b1.4096", (1, 4096))
-                .timed("b8.4096", (8, 4096))
-                .timed("b64.4096", (64, 4096))
-        })
-        .done()
+        Grid::of(dtype, &[("dtype", dtype)], ["B", "C"])
+            .named(|[rows, channels]| format!("b{rows}.{channels}"))
+            .each("", &[[1, 64]], Grid::random)
+            .each("", &[large], Grid::large)
+            .each("", &[[2, 333]], Grid::random)
+            .each("edges", &[edges], Grid::edges)
+            .each("", &[many], Grid::random)
+            .when(dtype == "bf16", |grid| {
+                grid.each("", &[[1, 4096], [8, 4096], [64, 4096]], Grid::timed)
+            })
+            .done()
     };
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
@@ -76,7 +71,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         post: exact([rows, STREAMS], &post),
         comb: exact([rows, STREAMS, STREAMS], &comb),
     };
-    mixer().post(&mut want, &exact([rows, dim], &y), &mixing);
+    mixing.mix(&mut want, &exact([rows, dim], &y));
 
     let shape = [rows, STREAMS, dim];
     let buffers = vec![
@@ -94,19 +89,3 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 
 const WHY: &str = "f32 arithmetic: five products and the sum of them in any order, each rounded by at most 2^-24 of its \
                    magnitude; then half a step of the type that is stored";
-
-/// A hyper-connection with the number of streams; the post-block reads nothing else of it.
-fn mixer() -> HyperConnection<Bounded> {
-    let none = Bounded::exact(0.0);
-    HyperConnection {
-        projection: Linear {
-            weight: Tensor::full([0, 0], none),
-        },
-        base: Vec::new(),
-        scale: [none; 3],
-        streams: STREAMS,
-        iterations: 0,
-        norm_eps: none,
-        eps: none,
-    }
-}

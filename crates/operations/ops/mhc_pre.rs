@@ -14,10 +14,10 @@ use safetensors::Dtype;
 use super::data::{round_to, widened};
 use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT, bf16_error};
+use super::mhc_post::STREAMS;
 use super::rmsnorm::rounded;
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
-const STREAMS: usize = 4;
 /// Outputs of the projection: the logits of pre, post and comb.
 const WIDTH: usize = 2 * STREAMS + STREAMS * STREAMS;
 const ITERATIONS: usize = 20;
@@ -42,32 +42,31 @@ pub(super) const MHC_PRE: KernelOp = KernelOp {
 fn cases() -> Vec<Case> {
     let of_type = |dtype| {
         let prefix = if dtype == "bf16" { "" } else { dtype };
-        let size = element_bytes(dtype);
-        let dims = move |(tokens, channels)| vec![("T", tokens), ("C", channels), ("size", size)];
-        Grid::new(prefix, &[("dtype", dtype)], dims)
+        Grid::of(prefix, &[("dtype", dtype)], ["T", "C"])
+            .also("size", element_bytes(dtype))
             .when(dtype == "bf16", |grid| {
-                grid.timed("t1", (1, 7168))
-                    .timed("t4096", (4096, 7168))
-                    .large("t3", (3, 7168))
-                    .random("t201", (201, 7168))
-                    .timed("t128", (128, 7168))
-                    .edges("edges64", (64, 7168))
-                    .site("model", "layers.*.input", (61 * 16, 64))
-                    .timed("t1.4096", (1, 4096))
-                    .timed("t8.4096", (8, 4096))
+                grid.timed("t1", [1, 7168])
+                    .timed("t4096", [4096, 7168])
+                    .large("t3", [3, 7168])
+                    .random("t201", [201, 7168])
+                    .timed("t128", [128, 7168])
+                    .edges("edges64", [64, 7168])
+                    .site("model", "layers.*.input", [61 * 16, 64])
+                    .timed("t1.4096", [1, 4096])
+                    .timed("t8.4096", [8, 4096])
             })
             .when(dtype == "f32", |grid| {
-                grid.timed("t1.4096", (1, 4096))
-                    .large("t7.4096", (7, 4096))
-                    .timed("t8.4096", (8, 4096))
-                    .timed("t64.4096", (64, 4096))
+                grid.timed("t1.4096", [1, 4096])
+                    .large("t7.4096", [7, 4096])
+                    .timed("t8.4096", [8, 4096])
+                    .timed("t64.4096", [64, 4096])
             })
-            .edges("edges16", (16, 7168))
-            .random("narrow", (37, 72))
-            .random("t1.64", (1, 64))
-            .random("t8.64", (8, 64))
+            .edges("edges16", [16, 7168])
+            .random("narrow", [37, 72])
+            .random("t1.64", [1, 64])
+            .random("t8.64", [8, 64])
             // More tokens than there are thread blocks on the card.
-            .random("t2000.21", (2000, 21))
+            .random("t2000.21", [2000, 21])
             .done()
     };
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
@@ -90,10 +89,10 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     // With logits this large, the last iteration still moves mixing matrices by more than their bounds.
     let mixing = if tokens % 2 == 1 { 6.0 } else { 1.3 };
     let mut site = Site {
-        projection: data.normal("fn", WIDTH * row).iter().map(|x| x * spread).collect(),
-        base: data.normal("base", WIDTH).iter().map(|x| 0.5 * x).collect(),
+        projection: data.around("fn", WIDTH * row, 0.0, spread),
+        base: data.around("base", WIDTH, 0.0, 0.5),
         scale: [0.9, 1.1, mixing],
-        weight: data.normal("weight", dim).iter().map(|x| 1.0 + 0.1 * x).collect(),
+        weight: data.around("weight", dim, 1.0, 0.1),
         eps,
     };
     if case.inputs == Inputs::Edges {
@@ -186,30 +185,21 @@ impl Site {
         let rows = connection.projection.weight.data.chunks_exact(STREAMS * dim);
         let lengths: Vec<f64> = rows.map(length_of).collect();
         let (mut values, mut bounds): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
+        let extend = |all: &mut [Vec<f64>; 3], some: [Vec<f64>; 3]| {
+            all.iter_mut().zip(some).for_each(|(all, some)| all.extend(some));
+        };
         for x in x.chunks(CHUNK * STREAMS * dim) {
             let x = Tensor::new([x.len() / (STREAMS * dim), STREAMS, dim], widened(x));
             let (mut y, mixing) = connection.pre(&x);
             let mixed = y.clone();
             rmsnorm(&mut y, Some(&widened(&self.weight)), f64::from(NORM_EPS));
-            let of = Bounds {
-                connection: &connection,
-                lengths: &lengths,
-                weight: &self.weight,
-                dtype,
+            let of_token = |at: usize| {
+                let rows = [&x.data[at * STREAMS * dim..][..STREAMS * dim], mixed.row(at), y.row(at)];
+                self.bounds(&connection, &lengths, dtype, rows)
             };
-            let rows = x.data.par_chunks_exact(STREAMS * dim);
-            let rows = rows
-                .zip(mixed.data.par_chunks_exact(dim))
-                .zip(y.data.par_chunks_exact(dim));
-            let tokens: Vec<[Vec<f64>; 3]> = rows.map(|((x, mixed), y)| of.token(x, mixed, y)).collect();
-            let all = values.iter_mut().zip([y.data, mixing.post.data, mixing.comb.data]);
-            all.for_each(|(all, values)| all.extend(values));
-            for token in tokens {
-                bounds
-                    .iter_mut()
-                    .zip(token)
-                    .for_each(|(all, bounds)| all.extend(bounds));
-            }
+            let tokens: Vec<[Vec<f64>; 3]> = (0..mixed.rows()).into_par_iter().map(of_token).collect();
+            extend(&mut values, [y.data, mixing.post.data, mixing.comb.data]);
+            tokens.into_iter().for_each(|token| extend(&mut bounds, token));
         }
         let tokens = x.len() / (STREAMS * dim);
         let outputs = [
@@ -240,28 +230,25 @@ const SUM: f64 = 256.0 * 2.0 * UNIT;
 /// The likely error of such a sum, relative to the root mean square of its partial sums, over all orders ([`reference::bounded`]).
 const LIKELY: f64 = LAMBDA * 16.0 * 2.0 * UNIT;
 
-struct Bounds<'a> {
-    connection: &'a HyperConnection<f64>,
-    /// Lengths of the projection's rows.
-    lengths: &'a [f64],
-    weight: &'a [f32],
-    /// Type of y.
-    dtype: Dtype,
-}
-
-impl Bounds<'_> {
-    /// The bounds of y, post and comb of one token. `x` are its streams, `mixed` is their mixture, and `y` is the normed
-    /// mixture. The bounds are correct to first order, plus a hundredth.
-    fn token(&self, x: &[f64], mixed: &[f64], y: &[f64]) -> [Vec<f64>; 3] {
-        let HyperConnection { base, scale, .. } = self.connection;
+impl Site {
+    /// The bounds of y, in this type, of post and of comb of one token, given the lengths of the projection's rows. `x` are its
+    /// streams, `mixed` is their mixture, and `y` is the normed mixture. The bounds are correct to first order, plus a hundredth.
+    fn bounds(
+        &self,
+        connection: &HyperConnection<f64>,
+        lengths: &[f64],
+        dtype: Dtype,
+        [x, mixed, y]: [&[f64]; 3],
+    ) -> [Vec<f64>; 3] {
+        let HyperConnection { base, scale, .. } = connection;
         let (dim, eps) = (mixed.len(), f64::from(NORM_EPS));
         let length = length_of(x);
         let inverse = 1.0 / (length * length / x.len() as f64 + eps).sqrt();
         // By Cauchy-Schwarz, the sum of the magnitudes of products is at most the product of the lengths. The inverse RMS
         // and the arithmetic of a logit add a few units of their operands.
-        let rows = (0..WIDTH).map(|i| self.connection.projection.weight.row(i));
+        let rows = (0..WIDTH).map(|i| connection.projection.weight.row(i));
         let (logits, errors): (Vec<f64>, Vec<f64>) = rows
-            .zip(self.lengths)
+            .zip(lengths)
             .enumerate()
             .map(|(i, (row, row_length))| {
                 let terms = row.iter().zip(x).map(|(w, x)| w * x);
@@ -282,7 +269,7 @@ impl Bounds<'_> {
             .iter()
             .map(|error| 2.0 * sigmoid(error))
             .collect();
-        let comb = normalized(&logits[2 * STREAMS..], &errors[2 * STREAMS..], self.connection.eps).1;
+        let comb = normalized(&logits[2 * STREAMS..], &errors[2 * STREAMS..], connection.eps).1;
 
         // The weights are at most 1 + ε; the mix takes four products and sums.
         let streams = |channel: usize| x.iter().skip(channel).step_by(dim);
@@ -297,9 +284,9 @@ impl Bounds<'_> {
         let lengths: f64 = x.chunks_exact(dim).map(length_of).sum();
         let relative = (drift + f64::min(SUM, LIKELY) * lengths * lengths / 2.0) / squares + 8.0 * UNIT;
         let rms = (squares / dim as f64).sqrt();
-        let y = errors.iter().zip(y).zip(self.weight).map(|((error, y), w)| {
+        let y = errors.iter().zip(y).zip(&self.weight).map(|((error, y), w)| {
             let real = 1.01 * (error / rms * f64::from(w.abs()) + y.abs() * relative);
-            match self.dtype {
+            match dtype {
                 Dtype::BF16 => bf16_error(*y, real),
                 _ => real + 2f64.powi(-149),
             }

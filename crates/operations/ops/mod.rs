@@ -59,7 +59,8 @@ use crate::expected::OPERATIONS;
 pub use batch::{Batch, MOST_REPEATED, MOST_WITH_SCRATCH};
 pub use buffer::{Buffer, Outputs, Role};
 pub use data::{Data, Rows, Sites};
-use judge::{Judge, Measured};
+use grid::Grid;
+use judge::{Judge, Measured, Rule};
 pub use parameters::{MOST_ELEMENTS, Parameters, Range, lasting};
 
 /// All operations of this package.
@@ -181,12 +182,10 @@ impl Op for KernelOp {
         // All cases of an operation have the same sizes and keys.
         let cases = (self.cases)();
         let known = cases.first().ok_or("the operation has no cases")?;
-        let sizes = known.dims.iter().map(|(name, _)| *name);
-        let mut sizes = sizes.filter(|name| case.dims.iter().all(|(own, _)| own != name));
-        let keys = known.keys.iter().map(|(name, _)| *name);
-        let mut keys = keys.filter(|name| case.keys.iter().all(|(own, _)| own != name));
-        let missing = sizes.next().map(|name| ("size", name));
-        match missing.or_else(|| keys.next().map(|name| ("key", name))) {
+        let mut sizes = known.dims.iter().filter(|(name, _)| case.size(name).is_none());
+        let mut keys = known.keys.iter().filter(|(name, _)| case.word(name).is_none());
+        let missing = sizes.next().map(|(name, _)| ("size", name));
+        match missing.or_else(|| keys.next().map(|(name, _)| ("key", name))) {
             Some((kind, name)) => Err(format!(
                 "case '{}' of {}: {kind} '{name}' is missing",
                 case.name, self.name
@@ -238,15 +237,25 @@ impl Inputs {
 }
 
 impl Case {
+    /// The size with this name; `None` if the case has no such size.
+    pub fn size(&self, name: &str) -> Option<i64> {
+        let found = self.dims.iter().find(|(dim, _)| *dim == name);
+        found.map(|(_, size)| *size)
+    }
+
+    /// The value of a key; `None` if the case has no such key.
+    pub fn word(&self, name: &str) -> Option<&str> {
+        let found = self.keys.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
     /// The size with this name.
     ///
     /// # Panics
     /// If the case has no such size: its operation is expected to define it.
     pub fn dim(&self, name: &str) -> usize {
-        let found = self.dims.iter().find(|(dim, _)| *dim == name);
-        found
-            .map(|(_, size)| *size as usize)
-            .unwrap_or_else(|| panic!("case {} has no size {name}", self.name))
+        let size = self.size(name);
+        size.unwrap_or_else(|| panic!("case {} has no size {name}", self.name)) as usize
     }
 
     /// The sizes with these names.
@@ -267,8 +276,8 @@ impl Case {
 
     /// The value of an optional number, or `otherwise` if the case does not set it.
     pub fn number(&self, name: &str, otherwise: f32) -> f32 {
-        let set = self.keys.iter().find(|(key, _)| *key == name);
-        set.and_then(|(_, value)| value.parse().ok()).unwrap_or(otherwise)
+        let set = self.word(name).and_then(|value| value.parse().ok());
+        set.unwrap_or(otherwise)
     }
 
     /// The value of a key.
@@ -276,10 +285,8 @@ impl Case {
     /// # Panics
     /// If the case has no such key.
     pub fn key(&self, name: &str) -> &str {
-        let found = self.keys.iter().find(|(key, _)| *key == name);
-        found
-            .map(|(_, value)| value.as_str())
-            .unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
+        let value = self.word(name);
+        value.unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
     }
 }
 
@@ -305,9 +312,14 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem without scalars and matrix products. Every buffer moves once, except `amax`: four bytes that some formats do
-    /// not read.
-    pub fn new(buffers: Vec<Buffer>, judges: Vec<Judge>) -> Self {
+    /// A problem without scalars and matrix products. Judged outputs that are not among the buffers follow them. Every buffer moves
+    /// once, except `amax`: four bytes that some formats do not read.
+    pub fn new(mut buffers: Vec<Buffer>, judges: Vec<Judge>) -> Self {
+        for judge in judges.iter().filter(|judge| !matches!(judge.rule, Rule::Parts(_))) {
+            if buffers.iter().all(|buffer| buffer.name != judge.output) {
+                buffers.push(Buffer::output(judge.output, judge.dtype, &judge.shape));
+            }
+        }
         let moved = buffers.iter().filter(|buffer| buffer.name != "amax");
         Self {
             bytes: moved.map(|buffer| buffer.size() as u64).sum(),

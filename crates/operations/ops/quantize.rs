@@ -4,14 +4,13 @@ use safetensors::Dtype;
 
 use super::blocks::{AMAX, Blocks, NVFP4, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
 use super::grid::{Grid, element_bytes, matrices};
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, KernelOp, Parameters, Problem};
+use super::{Batch, Buffer, Case, Data, Judge, KernelOp, Problem};
 
 pub(super) const QUANTIZE: KernelOp = KernelOp {
     name: "quantize",
     doc: "quantizes rows to codes and block scales; NVFP4 uses a given largest magnitude or the tensor's own",
     cases,
-    parameters: Some(parameters),
+    parameters: Some(|| rows_of_blocks(&cases()).tensor("x", &["T", "C"])),
     check,
     problem,
     ..KernelOp::NONE
@@ -22,10 +21,6 @@ fn cases() -> Vec<Case> {
         let levels = 0..=i64::from(blocks.key == NVFP4);
         levels.flat_map(|find| of_type(blocks, dtype, find)).collect()
     })
-}
-
-fn parameters() -> Parameters {
-    rows_of_blocks(&cases()).tensor("x", &["T", "C"])
 }
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
@@ -62,25 +57,27 @@ const WHY: &str = "the format defines every code and scale to the bit (docs/form
 fn of_type(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
     let (edges, level) = if find == 1 { ("finite", ".find") } else { ("all", "") };
     let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
-    let sizes = [("W", blocks.width as i64), ("S", element_bytes(dtype)), ("FIND", find)];
-    matrices(format!("{}{level}.{dtype}", blocks.key), &keys, &sizes)
-        .each("random", &[(37, 7168)], Grid::large)
-        .each("random", &[(3, 640)], Grid::random)
+    matrices(format!("{}{level}.{dtype}", blocks.key), &keys)
+        .also("W", blocks.width as i64)
+        .also("S", element_bytes(dtype))
+        .also("FIND", find)
+        .each("random", &[[37, 7168]], Grid::large)
+        .each("random", &[[3, 640]], Grid::random)
         // A row shorter than a block is left out, because the kernel finds the magnitude in whole blocks.
-        .when(find == 0, |grid| grid.each("random", &[(5, 328)], Grid::random))
-        .each(edges, &[(208, 1024)], Grid::edges)
+        .when(find == 0, |grid| grid.each("random", &[[5, 328]], Grid::random))
+        .each(edges, &[[208, 1024]], Grid::edges)
         .when(find == 1, |grid| {
             // The first case ends before the rows with infinities: it contains NaN but no infinity.
             let grid = grid
                 .key("edges", "all")
-                .each("all", &[(10, 512), (26, 512)], Grid::edges);
+                .each("all", &[[10, 512], [26, 512]], Grid::edges);
             // The infinity lies in the last vectors, which are fewer than a warp takes.
-            let grid = grid.key("edges", "infinite").each("infinite", &[(11, 80)], Grid::edges);
+            let grid = grid.key("edges", "infinite").each("infinite", &[[11, 80]], Grid::edges);
             grid.key("edges", edges)
         })
-        .site("site.3904x512", "layers.*.attention.kv.window", (61 * 64, 512))
+        .site("site.3904x512", "layers.*.attention.kv.window", [61 * 64, 512])
         .when(blocks.timed(Timed::Quantize, dtype), |grid| {
-            grid.each("random", &[(1, 7168), (128, 7168), (8192, 7168)], Grid::timed)
+            grid.each("random", &[[1, 7168], [128, 7168], [8192, 7168]], Grid::timed)
         })
         .done()
 }

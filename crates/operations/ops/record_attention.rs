@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::data::{round_to, round_to_bf16};
-use super::grid::{Grid, element_bytes};
+use super::grid::{Grid, element_bytes, named};
 use super::judge::{Judge, UNIT, bf16_error};
 use super::slots::{byte_range, encoded, layout, rows};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
@@ -94,8 +94,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
             (false, false) => batch,
         };
     }
-    let want: Vec<f64> = heads.iter().flat_map(|head| head.want.iter().copied()).collect();
-    let bounds: Vec<f64> = heads.iter().flat_map(|head| head.bounds.iter().copied()).collect();
+    let all = |of: fn(&Head) -> &Vec<f64>| heads.iter().flat_map(of).copied().collect::<Vec<f64>>();
+    let (want, bounds) = (all(|head| &head.want), all(|head| &head.bounds));
     let mut judges = Vec::new();
     if dtype == Dtype::BF16 && !edges {
         let groups = (0..(b * h) as u32).collect();
@@ -135,24 +135,22 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
     };
     let grid = |dtype: &'static str| {
         let dims = move |([b, h, window, k], own, listed): Shape| {
-            let pages = |places: i64| {
-                if own {
-                    (places as usize).div_ceil(PAGE) as i64
-                } else {
-                    0
-                }
-            };
-            vec![
-                ("B", b),
-                ("H", h),
-                ("Wn", window),
-                ("K", k),
-                ("window_own", pages(window)),
-                ("own", pages(k)),
-                ("window_listed", listed[0].into()),
-                ("listed", listed[1].into()),
-                ("size", element_bytes(dtype)),
-            ]
+            let page = PAGE as i64;
+            let pages = |places: i64| if own { (places + page - 1) / page } else { 0 };
+            let names = [
+                "B",
+                "H",
+                "Wn",
+                "K",
+                "window_own",
+                "own",
+                "window_listed",
+                "listed",
+                "size",
+            ];
+            let [window_listed, listed] = listed.map(i64::from);
+            let (window_own, own, size) = (pages(window), pages(k), element_bytes(dtype));
+            named(names, [b, h, window, k, window_own, own, window_listed, listed, size])
         };
         let keys = [("record", record.name), ("dtype", dtype)];
         Grid::new(format!("{}.{dtype}", record.name), &keys, dims)
@@ -234,31 +232,26 @@ impl Part {
             false => [places, 0, 1, 0, places / 2, places.saturating_sub(1)],
         };
         let count = |row: usize| if case.timed { places } else { counts[row % counts.len()] };
-        let random = data.bytes(
+        let drawn = data.words(
             &format!("record_attention/{name}/slots"),
-            4 * rows_of_batch.min(64) * places,
+            rows_of_batch.min(64) * places,
         );
-        let draw = |at: usize| u32::from_le_bytes(random[4 * at..][..4].try_into().expect("four bytes")) as usize;
+        let slot = &|row: usize, place: usize| match row % 5 {
+            0 if window && !case.timed && place % 4 == 1 => -1,
+            // Windows are in place, in a ring; entries are drawn, some of them twice.
+            _ if window => ((row * places + (place + 3) % places) % pool) as i32,
+            2 if !case.timed && place % 3 == 0 => -1,
+            4 if !case.timed && place < places / 2 => -1,
+            _ => (drawn[row * places + place] as usize % pool) as i32,
+        };
+        let of_row = |row: usize| (0..places).map(move |place| slot(row % 64, place));
         let mut part = Self {
             places,
             own,
             listed,
             bytes: Vec::new(),
             pool,
-            slots: (0..rows_of_batch)
-                .flat_map(|row| {
-                    let of_row = row % 64;
-                    (0..places).map(move |place| (of_row * places + place, place))
-                })
-                .map(|(at, place)| match at / places.max(1) % 5 {
-                    0 if window && !case.timed && place % 4 == 1 => -1,
-                    // Windows are in place, in a ring; entries are drawn, some of them twice.
-                    _ if window => ((at - place + (place + 3) % places) % pool) as i32,
-                    2 if !case.timed && place % 3 == 0 => -1,
-                    4 if !case.timed && place < places / 2 => -1,
-                    _ => (draw(at) % pool) as i32,
-                })
-                .collect(),
+            slots: (0..rows_of_batch).flat_map(of_row).collect(),
             count: (0..rows_of_batch).map(|row| count(row) as i32).collect(),
             decoded: Vec::new(),
         };

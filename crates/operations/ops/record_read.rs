@@ -7,23 +7,18 @@ use safetensors::Dtype;
 
 use super::data::float_bytes;
 use super::dequantize::WHY;
-use super::grid::{Grid, element_bytes};
-use super::judge::Judge;
+use super::grid::{Grid, element_bytes, named};
 use super::slots::{Slots, encoded, layout, site_of, vectors};
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem};
 use ulplab_core::formats::{KvRecord, PAGE, RECORDS, codec};
 
 pub(super) const RECORD_READ: KernelOp = KernelOp {
     name: "record_read",
     doc: "gathers KV-cache records by slot and dequantizes them to bf16 or f32",
-    cases,
+    cases: || RECORDS.iter().flat_map(|record| of_type(record)).collect(),
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    RECORDS.iter().flat_map(|record| of_type(record)).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let record = codec(case.key("record"))?;
@@ -47,7 +42,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let buffers = vec![
         Buffer::input("pages", Dtype::U8, &[slots.pages, layout.page_stride(PAGE)], pages),
         slots.buffer(case),
-        Buffer::output("out", dtype, &shape),
     ];
     let judge = Judge::equal("out", dtype, &shape, want, WHY).any_nan(0..dim);
     Ok(Problem {
@@ -60,12 +54,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 fn of_type(record: &'static KvRecord) -> Vec<Case> {
     let grid = |out| {
         let dims = move |(tokens, slot_bytes)| {
-            vec![
-                ("T", tokens),
-                ("C", record.dim as i64),
-                ("out_bytes", element_bytes(out)),
-                ("slot_bytes", slot_bytes),
-            ]
+            let sizes = [tokens, record.dim as i64, element_bytes(out), slot_bytes];
+            named(["T", "C", "out_bytes", "slot_bytes"], sizes)
         };
         let keys = [("record", record.name), ("out", out)];
         Grid::new(format!("{}.{out}", record.name), &keys, dims)

@@ -11,10 +11,9 @@ use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
 use super::data::round_to_bf16;
-use super::grid::Grid;
 use super::judge::{Judge, Part, UNIT};
 use super::slots::{Slots, byte_range, layout, rows, site_of, vectors};
-use super::{Batch, Buffer, Case, Data, KernelOp, Outputs, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Grid, KernelOp, Outputs, Problem, Scalar};
 use ulplab_core::formats::{Format, Group, KvRecord, PAGE, Place, RECORDS, Scaling, codec};
 
 /// Number of rotated channels, which are the last ones.
@@ -28,14 +27,10 @@ const EPS: f32 = 1e-6;
 pub(super) const RECORD_WRITE: KernelOp = KernelOp {
     name: "record_write",
     doc: "RMSNorm, RoPE, quantization and scatter of KV vectors into pages of records, in one launch",
-    cases,
+    cases: || RECORDS.iter().flat_map(|record| of_type(record)).collect(),
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    RECORDS.iter().flat_map(|record| of_type(record)).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let record = layout(case)?;
@@ -49,8 +44,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         let clamped = x.par_iter_mut().filter(|x| x.is_finite());
         clamped.for_each(|x| *x = x.clamp(-limit, limit));
     }
-    let weight = data.normal("weight", record.dim).into_iter();
-    let weight: Vec<f32> = weight.map(|w| 1.0 + 0.1 * w).collect();
+    let weight = data.around("weight", record.dim, 1.0, 0.1);
     let positions: Vec<usize> = (0..slots.of.len()).map(|token| POSITIONS - 1 - token % USED).collect();
     let cos_sin = cos_sin(positions.len());
     let stride = record.page_stride(PAGE);
@@ -60,14 +54,11 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let page_shape = [slots.pages, stride];
     let per_token = 2 * record.dim + record.bytes + case.dim("slot_bytes") + if normed { 8 + 4 * ROPE } else { 0 };
     let bytes = slots.of.len() * per_token + if normed { 4 * record.dim } else { 0 };
-    let indices = positions
-        .iter()
-        .flat_map(|position| (*position as i64).to_le_bytes())
-        .collect();
+    let indices = positions.iter().map(|position| *position as i64);
     let buffers = vec![
         Buffer::bf16("x", &shape, &x),
         Buffer::f32("weight", &[record.dim], &weight),
-        Buffer::input("positions", Dtype::I64, &shape[..1], indices),
+        Buffer::integers("positions", 8, indices),
         Buffer::f32("cos_sin", &[POSITIONS, ROPE / 2, 2], &cos_sin),
         slots.buffer(case),
         Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
@@ -76,12 +67,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let batch = Batch::new("T", &["x", "positions", "slots"]).together(slots.of.len(), &[]);
     let batch = batch.pool("slots", "pages", slots.pages * PAGE);
     let judge = if normed {
-        let inputs = Normed {
-            weight: &weight,
-            positions: &positions,
-            cos_sin: &cos_sin,
-        };
-        let ranges = inputs.ranges(&x, record.dim);
+        let ranges = ranges(&x, &weight, &positions, &cos_sin);
         let parts = move |outputs: &Outputs| normed_parts(record, &before, outputs.get("pages"), &slots, &ranges);
         Judge::parts("pages", parts, WHY_NORMED)
     } else {
@@ -148,75 +134,52 @@ fn cos_sin(tokens: usize) -> Vec<f32> {
     table
 }
 
-/// The interval from `middle − half` to `middle + half`.
-#[derive(Clone, Copy, Default)]
-struct Range {
-    middle: f64,
-    half: f64,
-}
+/// The middle of an interval, and half of its width.
+type Range = [f64; 2];
 
-/// The inputs of the normed form other than the vectors.
-struct Normed<'a> {
-    weight: &'a [f32],
-    positions: &'a [usize],
-    cos_sin: &'a [f32],
-}
-
-impl Normed<'_> {
-    /// The range of bf16 values that each channel may have: norm and rotation in f64, plus and minus the error of f32
-    /// arithmetic.
-    fn ranges(&self, x: &[f32], dim: usize) -> Vec<Range> {
-        let mut ranges = vec![Range::default(); x.len()];
-        let rows = ranges
-            .par_chunks_exact_mut(dim)
-            .zip(x.par_chunks_exact(dim))
-            .zip(self.positions);
-        rows.for_each(|((ranges, x), &position)| self.range(x, position, ranges));
-        ranges
-    }
-
-    fn range(&self, x: &[f32], position: usize, ranges: &mut [Range]) {
-        let dim = x.len();
+/// The range of bf16 values that each channel may have in the normed form: norm and rotation in f64, plus and minus the error of f32
+/// arithmetic. Tokens have these positions.
+fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Vec<Range> {
+    let dim = weight.len();
+    let mut ranges = vec![Range::default(); x.len()];
+    let rows = ranges.par_chunks_exact_mut(dim).zip(x.par_chunks_exact(dim));
+    rows.zip(positions).for_each(|((ranges, x), position)| {
         // A sum of `dim` squares in any order errs by at most dim + 1 units, and its root by half of that. The sum with ε,
         // an approximate reciprocal root of 2 ulp, two products and the f32 result below add 9 units.
         let relative = (dim as f64 / 2.0 + 9.0) * UNIT;
-        let half = |x: f64| bf16::from_f32(x as f32).to_f64();
         let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
         let scale = 1.0 / (sum / dim as f64 + f64::from(EPS)).sqrt();
-        let normed: Vec<f64> = x
-            .iter()
-            .zip(self.weight)
-            .map(|(x, w)| f64::from(*x) * scale * f64::from(*w))
-            .collect();
-        let set = |range: &mut Range, y: f64, bound: f64| {
-            // Below the normal numbers of f32, errors are not relative any more.
-            let bound = bound + 2f64.powi(-146);
-            let (low, high) = (half(y - bound), half(y + bound));
-            // A zero may have either sign.
-            let zero = if low == 0.0 && high == 0.0 {
-                2f64.powi(-150)
-            } else {
-                0.0
-            };
-            *range = Range {
-                middle: (low + high) / 2.0,
-                half: (high - low) / 2.0 + zero,
-            };
-        };
+        let normed = x.iter().zip(weight).map(|(x, w)| f64::from(*x) * scale * f64::from(*w));
+        let normed: Vec<f64> = normed.collect();
         let first = dim - ROPE;
         for (range, y) in ranges[..first].iter_mut().zip(&normed) {
-            set(range, *y, y.abs() * relative);
+            *range = around(*y, y.abs() * relative);
         }
-        let turns = self.cos_sin[position * ROPE..][..ROPE].as_chunks::<2>().0;
+        let turns = cos_sin[position * ROPE..][..ROPE].as_chunks::<2>().0;
         let pairs = ranges[first..].as_chunks_mut::<2>().0.iter_mut();
         for (([even, odd], x), turn) in pairs.zip(normed[first..].as_chunks::<2>().0).zip(turns) {
             let [cos, sin] = turn.map(f64::from);
             // Two products and a sum, each rounded.
             let bound = |a: f64, b: f64| (a.abs() + b.abs()) * (relative + 3.0 * UNIT);
-            set(even, x[0] * cos - x[1] * sin, bound(x[0] * cos, x[1] * sin));
-            set(odd, x[1] * cos + x[0] * sin, bound(x[1] * cos, x[0] * sin));
+            *even = around(x[0] * cos - x[1] * sin, bound(x[0] * cos, x[1] * sin));
+            *odd = around(x[1] * cos + x[0] * sin, bound(x[1] * cos, x[0] * sin));
         }
-    }
+    });
+    ranges
+}
+
+/// The range of bf16 values of a number that is y within a bound.
+fn around(y: f64, bound: f64) -> Range {
+    // Below the normal numbers of f32, errors are not relative any more.
+    let bound = bound + 2f64.powi(-146);
+    let [low, high] = [y - bound, y + bound].map(|x| bf16::from_f32(x as f32).to_f64());
+    // A zero may have either sign.
+    let zero = if low == 0.0 && high == 0.0 {
+        2f64.powi(-150)
+    } else {
+        0.0
+    };
+    [(low + high) / 2.0, (high - low) / 2.0 + zero]
 }
 
 /// Channels that are stored as they are must be within their range; codes and scales must be admissible; all other bytes of
@@ -234,7 +197,7 @@ fn normed_parts(record: &KvRecord, before: &[u8], got: &[u8], slots: &Slots, ran
         let (middle, half): (Vec<f64>, Vec<f64>) = tokens
             .iter()
             .flat_map(of)
-            .map(|range| (range.middle, range.half))
+            .map(|[middle, half]| (*middle, *half))
             .unzip();
         let wide = move |at: usize, _| half[at];
         let (cols, codes) = (end - first, gather(segment.codes));

@@ -4,7 +4,6 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::blocks::numbers;
-use super::data::f32_values;
 use super::grid::{Grid, element_bytes, matrices};
 use super::judge::{Judge, UNIT, stored_error};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Parameters, Problem, Scalar};
@@ -13,30 +12,31 @@ pub(super) const RMSNORM: KernelOp = KernelOp {
     name: "rmsnorm",
     doc: "RMSNorm of rows, times weights",
     cases,
-    parameters: Some(parameters),
+    parameters: Some(|| with_inputs(Parameters::new(&cases(), &["T", "C"], &["dtype"]))),
     problem,
     ..KernelOp::NONE
 };
 
 fn cases() -> Vec<Case> {
     let of_type = |dtype| {
-        let keys = [("dtype", dtype), ("edges", "special")];
-        matrices(dtype, &keys, &[("S", element_bytes(dtype))])
-            .each("random", &[(1037, 1024)], Grid::large)
-            .each("random", &[(5, 7168), (7, 333)], Grid::random)
-            .each("edges", &[(176, 1024)], Grid::edges)
-            .site("kv.3904x512", "layers.*.attention.kv.window", (61 * 64, 512))
-            .site("stream.3904x256", "layers.*.input", (61 * 64, 256))
-            .when(dtype == "bf16", |grid| {
-                grid.each("timed", &[(1, 7168), (128, 7168), (8192, 7168)], Grid::timed)
-            })
-            .done()
+        let grid = matrices(dtype, &[("dtype", dtype), ("edges", "special")]);
+        rows(grid, dtype, [7, 333], dtype == "bf16")
     };
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-fn parameters() -> Parameters {
-    with_inputs(Parameters::new(&cases(), &["T", "C"], &["dtype"]))
+/// Adds cases of rows of this type, one of them with an `odd` shape, and timed ones if they are.
+pub(super) fn rows(grid: Grid<[i64; 2]>, dtype: &str, odd: [i64; 2], timed: bool) -> Vec<Case> {
+    grid.also("S", element_bytes(dtype))
+        .each("random", &[[1037, 1024]], Grid::large)
+        .each("random", &[[5, 7168], odd], Grid::random)
+        .each("edges", &[[176, 1024]], Grid::edges)
+        .site("kv.3904x512", "layers.*.attention.kv.window", [61 * 64, 512])
+        .site("stream.3904x256", "layers.*.input", [61 * 64, 256])
+        .when(timed, |grid| {
+            grid.each("timed", &[[1, 7168], [128, 7168], [8192, 7168]], Grid::timed)
+        })
+        .done()
 }
 
 /// Adds the inputs of a norm and its ε.
@@ -51,13 +51,12 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let (input, x) = numbers("x", case, cols, data)?;
     let dtype = input.dtype;
     let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
-    let buffers = vec![input, weight, Buffer::output("y", dtype, &[rows, cols])];
     let bound = move |_, y: f64| stored_error(dtype, y, error(cols, eps, y));
     let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
     Ok(Problem {
         scalars: vec![("eps", Scalar::F32(eps))],
         batch: Some(Batch::new("T", &["x", "y"])),
-        ..Problem::new(buffers, vec![judge])
+        ..Problem::new(vec![input, weight], vec![judge])
     })
 }
 
@@ -95,10 +94,7 @@ impl Normed {
     /// If the squares of a user's row overflow f32, because the f32 result is then undefined.
     pub fn new(x: &[f32], case: &Case, data: &Data) -> Result<Self, String> {
         let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
-        let weight: Vec<f32> = match data.given(case, "weight", Dtype::F32, &[cols])? {
-            Some(bytes) => f32_values(&bytes, 4),
-            None => data.normal("weight", cols).iter().map(|w| 1.0 + 0.25 * w).collect(),
-        };
+        let weight = data.given_or(case, "weight", &[cols], || data.around("weight", cols, 1.0, 0.25))?;
         let squares = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
         let over = |x: &[f32]| x.iter().all(|x| x.is_finite()) && squares(x) > f64::from(f32::MAX);
         if let Inputs::File(path) = case.inputs

@@ -1,15 +1,14 @@
 //! RMSNorm fused with block quantization; the normed rows are not rounded in between.
 
-use super::blocks::{Timed, blocks_and_types, check, matrices, numbers, quantized, rows_of_blocks};
-use super::grid::{Grid, element_bytes};
-use super::rmsnorm::{Normed, error, why, with_inputs};
-use super::{Case, Data, KernelOp, Parameters, Problem, Scalar};
+use super::blocks::{Timed, blocks_and_types, check, numbers, quantized, rows_of_blocks};
+use super::rmsnorm::{Normed, error, rows, why, with_inputs};
+use super::{Case, Data, KernelOp, Problem, Scalar};
 
 pub(super) const RMSNORM_QUANTIZE: KernelOp = KernelOp {
     name: "rmsnorm_quantize",
     doc: "RMSNorm with weights, then block quantization to codes and scales",
     cases,
-    parameters: Some(parameters),
+    parameters: Some(|| with_inputs(rows_of_blocks(&cases()))),
     check,
     problem,
     ..KernelOp::NONE
@@ -17,22 +16,9 @@ pub(super) const RMSNORM_QUANTIZE: KernelOp = KernelOp {
 
 fn cases() -> Vec<Case> {
     blocks_and_types(|blocks, dtype| {
-        let sizes = [("W", blocks.width as i64), ("S", element_bytes(dtype))];
-        matrices(blocks, dtype, "special", &sizes)
-            .each("random", &[(1037, 1024)], Grid::large)
-            .each("random", &[(5, 7168), (7, 328)], Grid::random)
-            .each("edges", &[(176, 1024)], Grid::edges)
-            .site("kv.3904x512", "layers.*.attention.kv.window", (61 * 64, 512))
-            .site("stream.3904x256", "layers.*.input", (61 * 64, 256))
-            .when(blocks.timed(Timed::Fused, dtype), |grid| {
-                grid.each("timed", &[(1, 7168), (128, 7168), (8192, 7168)], Grid::timed)
-            })
-            .done()
+        let grid = blocks.matrices(dtype, "special");
+        rows(grid, dtype, [7, 328], blocks.timed(Timed::Fused, dtype))
     })
-}
-
-fn parameters() -> Parameters {
-    with_inputs(rows_of_blocks(&cases()))
 }
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {

@@ -8,12 +8,10 @@
 use half::bf16;
 use rayon::prelude::*;
 use reference::ops::rope::frequencies;
-use safetensors::Dtype;
 
-use super::data::{element, f32_values, float_bytes};
-use super::grid::{Grid, element_bytes};
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Parameters, Problem};
+use super::data::{element, float_bytes};
+use super::grid::{Grid, element_bytes, pairs};
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Parameters, Problem};
 
 pub(super) const ROPE: KernelOp = KernelOp {
     name: "rope",
@@ -26,12 +24,7 @@ pub(super) const ROPE: KernelOp = KernelOp {
 };
 
 fn cases() -> Vec<Case> {
-    let of_both = |dtype| {
-        ["forward", "inverse"]
-            .map(|direction| of_type(dtype, direction))
-            .concat()
-    };
-    ["bf16", "f32"].into_iter().flat_map(of_both).collect()
+    pairs(&["bf16", "f32"], &["forward", "inverse"], of_type)
 }
 
 fn parameters() -> Parameters {
@@ -52,15 +45,14 @@ fn check(case: &Case) -> Result<(), String> {
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [t, h, d, r, size] = case.sizes(["T", "H", "D", "R", "size"]);
     let dtype = case.float_type("dtype");
-    let normal = || data.normal("rope/x", t * h * d);
     let x = match (data.given(case, "x", dtype, &[t, h, d])?, case.inputs) {
         (Some(x), _) => x,
+        (None, Inputs::Site(site)) => float_bytes(dtype, &data.site_rows(site, t, h * d)?),
         (None, inputs) => {
-            let values = match inputs {
-                Inputs::Random | Inputs::Weights | Inputs::File(_) => normal(),
-                Inputs::Edges => edges(&normal()),
-                Inputs::Site(site) => data.site_rows(site, t, h * d)?,
-            };
+            let mut values = data.normal("rope/x", t * h * d);
+            if inputs == Inputs::Edges {
+                edges(&mut values);
+            }
             float_bytes(dtype, &values)
         }
     };
@@ -68,31 +60,28 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Inputs::Edges => edge_tables(t * r / 2),
         _ => tables(t, r),
     };
-    let given = |name, drawn: Vec<f32>| {
-        let bytes = data.given(case, name, Dtype::F32, &[t, r / 2])?;
-        let values = bytes.map(|bytes| f32_values(&bytes, 4));
-        Ok::<_, String>(values.unwrap_or(drawn))
-    };
-    let (cos, sin) = (given("cos", cos)?, given("sin", sin)?);
+    let table = [t, r / 2];
+    let (cos, sin) = (
+        data.given_or(case, "cos", &table, || cos)?,
+        data.given_or(case, "sin", &table, || sin)?,
+    );
     let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
-    let heads = x.par_chunks(d * size);
     let pairs = Pairs {
         size,
         h,
         d,
         r,
-        values: heads.flat_map_iter(|x| x[(d - r) * size..].iter().copied()).collect(),
+        x: x.clone(),
         cos: cos.clone(),
         sin: sin.iter().map(|sin| sign * sin).collect(),
     };
     let mut want = x.clone();
     pairs.rotate(&mut want);
     let shape = [t, h, d];
-    let table = |name, values: &[f32]| Buffer::f32(name, &[t, r / 2], values);
     let buffers = vec![
         Buffer::in_place("x", dtype, &shape, x),
-        table("cos", &cos),
-        table("sin", &sin),
+        Buffer::f32("cos", &table, &cos),
+        Buffer::f32("sin", &table, &sin),
     ];
     // Arithmetic does not define the bits of a NaN.
     let judge = Judge::equal("x", dtype, &shape, want, WHY).any_nan(d - r..d);
@@ -108,9 +97,8 @@ const WHY: &str = "each product and their sum are rounded to f32, or one product
 
 fn of_type(dtype: &'static str, direction: &'static str) -> Vec<Case> {
     let keys = [("dtype", dtype), ("direction", direction)];
-    let size = element_bytes(dtype);
-    let dims = |[t, h, d, r]: [i64; 4]| vec![("T", t), ("H", h), ("D", d), ("R", r), ("size", size)];
-    Grid::new(format!("{dtype}.{direction}"), &keys, dims)
+    Grid::of(format!("{dtype}.{direction}"), &keys, ["T", "H", "D", "R"])
+        .also("size", element_bytes(dtype))
         .timed("t1", [1, 128, 512, 64])
         .timed("t1024", [1024, 128, 512, 64])
         .large("all_channels", [37, 3, 128, 128])
@@ -151,7 +139,7 @@ fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
 }
 
 /// Replaces half of the numbers by edge values, which kernels easily get wrong.
-fn edges(normal: &[f32]) -> Vec<f32> {
+fn edges(values: &mut [f32]) {
     let subnormal = f32::from_bits(1 << 16);
     let some = [
         0.0,
@@ -168,8 +156,8 @@ fn edges(normal: &[f32]) -> Vec<f32> {
         f32::NAN,
         -f32::NAN,
     ];
-    let edge = |i: usize| (i / 3).is_multiple_of(2).then(|| some[i % some.len()]);
-    normal.iter().enumerate().map(|(i, x)| edge(i).unwrap_or(*x)).collect()
+    let half = values.iter_mut().enumerate().filter(|(i, _)| (i / 3).is_multiple_of(2));
+    half.for_each(|(i, x)| *x = some[i % some.len()]);
 }
 
 /// Pairs of channels before they are rotated.
@@ -179,8 +167,8 @@ struct Pairs {
     h: usize,
     d: usize,
     r: usize,
-    /// The last `r` channels of each head.
-    values: Vec<u8>,
+    /// The heads before.
+    x: Vec<u8>,
     cos: Vec<f32>,
     /// Sines with the sign of the direction.
     sin: Vec<f32>,
@@ -190,8 +178,8 @@ impl Pairs {
     /// The pair `i` of a row of a head, with its cosine and sine.
     fn at(&self, row: usize, i: usize) -> ([f32; 2], [f32; 2]) {
         let angle = row / self.h * (self.r / 2) + i;
-        let first = row * self.r + 2 * i;
-        let pair = [first, first + 1].map(|at| element(&self.values, self.size, at) as f32);
+        let first = (row + 1) * self.d - self.r + 2 * i;
+        let pair = [first, first + 1].map(|at| element(&self.x, self.size, at) as f32);
         (pair, [self.cos[angle], self.sin[angle]])
     }
 

@@ -17,10 +17,9 @@ use reference::{Bounded, Choice, Tensor};
 use safetensors::Dtype;
 
 use super::data::{exact, i32_bytes};
-use super::grid::Grid;
 use super::judge::{Judge, Part};
 use super::routed::distinct;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Outputs, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Outputs, Problem, Scalar};
 
 /// DeepSeek-V4's `routed_scaling_factor`.
 const SCALE: f32 = 1.5;
@@ -30,14 +29,10 @@ const PADDED: usize = 7;
 pub(super) const ROUTER: KernelOp = KernelOp {
     name: "router",
     doc: "the experts of each row by sqrt-softplus scores with a bias, or by a table, and their weights",
-    cases,
+    cases: || ["bias", "table"].into_iter().flat_map(of_type).collect(),
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    ["bias", "table"].into_iter().flat_map(of_type).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, experts, k, tokens] = case.sizes(["B", "E", "K", "V"]);
@@ -131,20 +126,17 @@ impl Routed {
         let edges = case.inputs == Inputs::Edges;
         let by_table = case.key("select") == "table";
         let mut logits = data.normal("router/logits", rows * experts);
-        let mut bias: Vec<f32> = data.normal("router/bias", experts).iter().map(|x| 0.2 * x).collect();
+        let mut bias = data.around("router/bias", experts, 0.0, 0.2);
         if edges {
             // Many biases are equal.
             bias.iter_mut().for_each(|x| *x = (5.0 * *x).round() / 5.0);
             logits.chunks_exact_mut(experts).enumerate().for_each(edge);
         }
-        let drawn = data.bytes("router/token", 4 * rows);
-        let token = drawn
-            .chunks_exact(4)
-            .enumerate()
-            .map(|(row, bytes)| match row % PADDED {
-                3 => -1,
-                _ => (u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]) as usize % tokens) as i32,
-            });
+        let drawn = data.words("router/token", rows).into_iter().enumerate();
+        let token = drawn.map(|(row, word)| match row % PADDED {
+            3 => -1,
+            _ => ((word & 0xff_ffff) as usize % tokens) as i32,
+        });
         let token: Vec<i32> = token.collect();
         let selection = match by_table {
             true => Selection::Table(table([tokens, experts, k], edges, data)),
@@ -198,18 +190,19 @@ impl Routed {
             .enumerate()
             .filter(|(row, _)| self.token[*row] >= 0)
             .for_each(|(row, (admitted, chosen))| self.admit(row, chosen, admitted));
-        let mut own = Choice {
-            indices: admitted.clone(),
+        let there = |expert: &i32| (0..self.experts as i32).contains(expert);
+        let rows_of = admitted.chunks_exact(k).zip(chosen.chunks_exact(k)).zip(&self.token);
+        let own = rows_of.flat_map(
+            |((admitted, chosen), token)| match *token >= 0 && chosen.iter().all(there) {
+                true => chosen,
+                false => admitted,
+            },
+        );
+        let own = Choice {
+            indices: own.copied().collect(),
             k,
             scores: exact([0, 0], &[]),
         };
-        let pairs = own.indices.chunks_exact_mut(k).zip(chosen.chunks_exact(k));
-        for ((own, chosen), token) in pairs.zip(&self.token) {
-            let there = |expert: &i32| (0..self.experts as i32).contains(expert);
-            if *token >= 0 && chosen.iter().all(there) {
-                own.copy_from_slice(chosen);
-            }
-        }
         let weights = self.weights(&own);
         let weights = weights.unwrap_or_else(|why| unreachable!("the sum of σ is at least 1e-20: {why}"));
         let want = i32_bytes(&admitted);

@@ -10,9 +10,8 @@ use reference::ops::top_k::top_k;
 use safetensors::Dtype;
 
 use super::data::i32_bytes;
-use super::grid::Grid;
 use super::judge::{Judge, Part, UNIT};
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Outputs, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Outputs, Problem, Scalar};
 use ulplab_core::random::philox;
 
 const SEED: i64 = 0x0123_4567_89ab_cdef;
@@ -26,8 +25,7 @@ pub(super) const SAMPLE: KernelOp = KernelOp {
 };
 
 fn cases() -> Vec<Case> {
-    let dims = |[rows, vocabulary]: [i64; 2]| vec![("B", rows), ("V", vocabulary)];
-    Grid::new("", &[], dims)
+    Grid::of("", &[], ["B", "V"])
         .named(|[rows, vocabulary]| format!("b{rows}.{vocabulary}"))
         .each("", &[[1, 256], [2, 1]], Grid::random)
         .each("", &[[7, 63]], Grid::large)
@@ -40,8 +38,6 @@ fn cases() -> Vec<Case> {
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, vocabulary] = case.sizes(["B", "V"]);
-    let mut logits = data.normal("sample/logits", rows * vocabulary);
-    logits.iter_mut().for_each(|x| *x *= 4.0);
     // Neighbouring rows differ in what they draw with; every fifth row is padding, and nearly a third of the rows is greedy. At a
     // temperature that is nearly 0, noise decides only among equal logits.
     let temperature = |row: usize| if row % 8 == 5 { 1e-6 } else { [0.0, 0.7, 1.3][row % 3] };
@@ -51,7 +47,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         .map(|row| if row % 5 == 4 { -1 } else { (row * 37 % 4000) as i32 })
         .collect();
     let mut rows_of = Rows {
-        logits,
+        logits: data.around("sample/logits", rows * vocabulary, 0.0, 4.0),
         temperature: (0..rows).map(temperature).collect(),
         sequence,
         position,

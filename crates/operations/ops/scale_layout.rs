@@ -3,8 +3,8 @@
 
 use safetensors::Dtype;
 
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use super::grid::named;
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem};
 use ulplab_core::layouts::{Layout, Placement};
 
 pub(super) const SCALE_LAYOUT: KernelOp = KernelOp {
@@ -59,12 +59,10 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let x = data.bytes("scale_layout/x", h * w);
     let want = placement(case.key("groups"), [h, w], &ends)?.forward(&x)?;
     let shape = [want.len()];
-    let ends_read: Vec<i32> = ends.iter().map(|end| *end as i32).collect();
     let bytes = (x.len() + want.len()) as u64;
     let buffers = vec![
         Buffer::input("x", Dtype::U8, &[h, w], x),
-        Buffer::i32("ends", &[ends.len()], &ends_read),
-        Buffer::output("y", Dtype::U8, &shape),
+        Buffer::integers("ends", 4, ends.iter().map(|end| *end as i64)),
     ];
     Ok(Problem {
         bytes,
@@ -95,18 +93,14 @@ const WHY: &str = "bytes are moved and nothing is computed; padding is 0 (docs/l
 fn case(groups: &'static str, [h, w]: [usize; 2], spread: &'static str, timed: bool) -> Case {
     let ends = ends(groups, [h, w], spread);
     let bytes = placement(groups, [h, w], &ends).map_or(0, |placement| placement.len());
-    let count = |of: &str| if groups == of { ends.len() as i64 } else { 0 };
+    let count = |of: &str| if groups == of { ends.len() } else { 0 };
     Case {
         name: format!("{groups}.{h}x{w}.{spread}"),
         keys: vec![("groups", groups.into()), ("ends", spread.into())],
-        dims: vec![
-            ("H", h as i64),
-            ("W", w as i64),
-            ("G", ends.len() as i64),
-            ("row_groups", count("m")),
-            ("col_groups", count("k")),
-            ("bytes", bytes as i64),
-        ],
+        dims: named(
+            ["H", "W", "G", "row_groups", "col_groups", "bytes"],
+            [h, w, ends.len(), count("m"), count("k"), bytes].map(|size| size as i64),
+        ),
         inputs: Inputs::Random,
         timed,
         large: false,

@@ -49,17 +49,7 @@ impl Slots {
     }
 
     pub fn buffer(&self, case: &Case) -> Buffer {
-        let shape = [self.of.len()];
-        let slots = self.of.iter();
-        match case.dim("slot_bytes") {
-            4 => Buffer::i32("slots", &shape, &slots.map(|slot| *slot as i32).collect::<Vec<_>>()),
-            _ => Buffer::input(
-                "slots",
-                Dtype::I64,
-                &shape,
-                slots.flat_map(|slot| slot.to_le_bytes()).collect(),
-            ),
-        }
+        Buffer::integers("slots", case.dim("slot_bytes"), self.of.iter().copied())
     }
 
     /// Copies tokens, which are stored in consecutive slots in `dense`, to their slots.

@@ -9,25 +9,16 @@ use reference::ops::attention::{KeyRows, Sizes, attend};
 use safetensors::Dtype;
 
 use super::data::{exact, round_to};
-use super::grid::{Grid, element_bytes};
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
+use super::grid::{Grid, element_bytes, named, pairs};
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
 pub(super) const SPARSE_ATTENTION: KernelOp = KernelOp {
     name: "sparse_attention",
     doc: "a token's attention to its window and to compressed entries, with a sink",
-    cases,
+    cases: || pairs(&["indices", "all"], &["bf16", "f32"], of_type),
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    ["indices", "all"]
-        .into_iter()
-        .flat_map(|reads| ["bf16", "f32"].map(|dtype| of_type(reads, dtype)))
-        .flatten()
-        .collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let rows = Rows::new(case, data);
@@ -36,13 +27,12 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let want: Vec<Bounded> = (0..b).into_par_iter().flat_map_iter(|row| rows.want(row)).collect();
     let buffers = vec![
         Buffer::floats("q", dtype, &[b, h, d], &rows.q),
-        Buffer::floats("window", dtype, &[b, window, d], &rows.window),
+        Buffer::floats("window", dtype, &[b, window, d], &rows.vectors[0]),
         Buffer::i32("position", &[b], &rows.position),
-        Buffer::floats("entries", dtype, &[b, n, d], &rows.entries),
+        Buffer::floats("entries", dtype, &[b, n, d], &rows.vectors[1]),
         Buffer::i32("indices", &[b, k], &rows.indices),
         Buffer::i32("count", &[b], &rows.count),
         Buffer::f32("sinks", &[h], &rows.sinks),
-        Buffer::output("out", dtype, &[b, h, d]),
     ];
     let judge = Judge::bounded("out", dtype, &[b, h, d], &want, WHY)?;
     // Only vectors that are read must move.
@@ -68,15 +58,7 @@ fn of_type(reads: &'static str, dtype: &'static str) -> Vec<Case> {
     let size = element_bytes(dtype);
     let dims = move |[b, h, d, window, n, k]: [i64; 6]| {
         let k = if reads == "all" { 1 } else { k };
-        vec![
-            ("B", b),
-            ("H", h),
-            ("D", d),
-            ("Wn", window),
-            ("N", n),
-            ("K", k),
-            ("size", size),
-        ]
+        named(["B", "H", "D", "Wn", "N", "K", "size"], [b, h, d, window, n, k, size])
     };
     let random = [
         [9, 2, 40, 128, 300, 70],
@@ -110,9 +92,9 @@ struct Rows {
     dtype: Dtype,
     all: bool,
     q: Vec<f32>,
-    window: Vec<f32>,
+    /// The vectors of the window, and the entries.
+    vectors: [Vec<f32>; 2],
     position: Vec<i32>,
-    entries: Vec<f32>,
     indices: Vec<i32>,
     count: Vec<i32>,
     sinks: Vec<f32>,
@@ -125,31 +107,23 @@ impl Rows {
         let dtype = case.float_type("dtype");
         let drawn = |name: &str, len: usize| data.normal(&format!("sparse_attention/{name}"), len);
         // Row by row: a full window, one key only, one that has turned several times, padding, one that is not yet full.
-        let positions = [window - 1, 0, 5 * window + 1, usize::MAX, window / 2, window];
+        let full = window as i32;
+        let positions = [full - 1, 0, 5 * full + 1, -1, full / 2, full];
         let position: Vec<i32> = match b {
-            1 => vec![3 * window as i32 + 1],
-            _ => (0..b)
-                .map(|row| i32::try_from(positions[row % positions.len()]).unwrap_or(-1))
-                .collect(),
+            1 => vec![3 * full + 1],
+            _ => (0..b).map(|row| positions[row % positions.len()]).collect(),
         };
-        let counts = [n, 0, 1, n / 2, n - 1];
-        let count = (0..b)
-            .map(|row| {
-                if position[row] < 0 {
-                    0
-                } else {
-                    counts[row % counts.len()] as i32
-                }
-            })
-            .collect();
+        let counts = [n, 0, 1, n / 2, n - 1].map(|count| count as i32);
+        let count = position.iter().zip(counts.iter().cycle());
+        let count = count.map(|(position, count)| if *position < 0 { 0 } else { *count });
+        let count: Vec<i32> = count.collect();
         let mut rows = Self {
             sizes,
             dtype,
             all: case.key("reads") == "all",
             q: drawn("q", b * h * d),
-            window: drawn("window", b * window * d),
+            vectors: [drawn("window", b * window * d), drawn("entries", b * n * d)],
             position,
-            entries: drawn("entries", b * n * d),
             indices: (0..b).flat_map(|row| indices(row, n, k, data)).collect(),
             count,
             sinks: drawn("sinks", h),
@@ -158,9 +132,10 @@ impl Rows {
         if case.inputs == Inputs::Edges {
             rows.edges();
         }
-        for values in [&mut rows.q, &mut rows.window, &mut rows.entries] {
-            round_to(dtype, values);
-        }
+        rows.vectors
+            .iter_mut()
+            .chain([&mut rows.q])
+            .for_each(|values| round_to(dtype, values));
         rows.poison();
         rows
     }
@@ -176,10 +151,8 @@ impl Rows {
                 1 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
                 2 => q.fill(0.0),
                 4 => {
-                    let key = self.keys(row).first().copied();
-                    if let Some((window, at)) = key {
-                        let values = if window { &mut self.window } else { &mut self.entries };
-                        values[at * d + 3] = f32::NAN;
+                    if let Some((of, at)) = self.keys(row).first() {
+                        self.vectors[*of][at * d + 3] = f32::NAN;
                     }
                 }
                 _ => {}
@@ -187,14 +160,15 @@ impl Rows {
         }
     }
 
-    /// The vectors that a row reads, in order: true for those of the window, and the number of the vector among those of all rows.
-    fn keys(&self, row: usize) -> Vec<(bool, usize)> {
+    /// The vectors that a row reads, in order: 0 for those of the window, 1 for entries, and the number of the vector among those of
+    /// all rows.
+    fn keys(&self, row: usize) -> Vec<(usize, usize)> {
         let [_, _, _, window, n, k] = self.sizes;
         let Ok(position) = usize::try_from(self.position[row]) else {
             return Vec::new();
         };
         let oldest = (position + 1).saturating_sub(window);
-        let recent = (oldest..=position).map(|position| (true, row * window + position % window));
+        let recent = (oldest..=position).map(|position| (0, row * window + position % window));
         let entries: Vec<usize> = match self.all {
             true => (0..self.count[row] as usize).collect(),
             false => {
@@ -203,7 +177,7 @@ impl Rows {
             }
         };
         recent
-            .chain(entries.into_iter().map(|entry| (false, row * n + entry)))
+            .chain(entries.into_iter().map(|entry| (1, row * n + entry)))
             .collect()
     }
 
@@ -212,11 +186,9 @@ impl Rows {
         let [b, _, d, window, n, _] = self.sizes;
         let mut read = [vec![false; b * window], vec![false; b * n]];
         for row in 0..b {
-            for (recent, at) in self.keys(row) {
-                read[usize::from(!recent)][at] = true;
-            }
+            self.keys(row).into_iter().for_each(|(of, at)| read[of][at] = true);
         }
-        for (values, read) in [(&mut self.window, &read[0]), (&mut self.entries, &read[1])] {
+        for (values, read) in self.vectors.iter_mut().zip(&read) {
             let vectors = values.chunks_exact_mut(d).zip(read);
             vectors
                 .filter(|(_, read)| !**read)
@@ -229,10 +201,7 @@ impl Rows {
         if self.position[row] < 0 {
             return vec![Bounded::exact(0.0); h * d];
         }
-        let vector = |(recent, at): (bool, usize)| {
-            let values = if recent { &self.window } else { &self.entries };
-            values[at * d..][..d].iter().copied()
-        };
+        let vector = |(of, at): (usize, usize)| self.vectors[of][at * d..][..d].iter().copied();
         let keys: Vec<f32> = self.keys(row).into_iter().flat_map(vector).collect();
         let keys = exact([keys.len() / d, d], &keys).data;
         let part = |keys| KeyRows { keys, values: keys };
@@ -244,11 +213,8 @@ impl Rows {
 
 /// Indices of a row, ascending: some twice, −1 in runs at either end and in the middle, or nowhere.
 fn indices(row: usize, n: usize, k: usize, data: &Data) -> Vec<i32> {
-    let draws = data.bytes(&format!("sparse_attention/indices/{row}"), 4 * k);
-    let mut all: Vec<i32> = draws
-        .chunks_exact(4)
-        .map(|bytes| (u32::from_le_bytes(bytes.try_into().expect("four bytes")) % n as u32) as i32)
-        .collect();
+    let draws = data.words(&format!("sparse_attention/indices/{row}"), k).into_iter();
+    let mut all: Vec<i32> = draws.map(|draw| (draw % n as u32) as i32).collect();
     all.sort_unstable();
     let third = k / 3;
     match row % 5 {

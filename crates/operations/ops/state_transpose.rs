@@ -3,25 +3,22 @@
 use rayon::prelude::*;
 
 use super::grid::{Grid, element_bytes};
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, KernelOp, Parameters, Problem};
+use super::{Batch, Buffer, Case, Data, Judge, KernelOp, Parameters, Problem};
 
 pub(super) const STATE_TRANSPOSE: KernelOp = KernelOp {
     name: "state_transpose",
     doc: "states [B, H, K, V] as [B, H, V, K]",
     cases,
-    parameters: Some(parameters),
+    parameters: Some(|| {
+        let dims = ["B", "H", "K", "V"];
+        Parameters::new(&cases(), &dims, &["dtype"]).tensor("x", &dims)
+    }),
     problem,
     ..KernelOp::NONE
 };
 
 fn cases() -> Vec<Case> {
     ["f32", "bf16"].into_iter().flat_map(of_type).collect()
-}
-
-fn parameters() -> Parameters {
-    let parameters = Parameters::new(&cases(), &["B", "H", "K", "V"], &["dtype"]);
-    parameters.tensor("x", &["B", "H", "K", "V"])
 }
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
@@ -32,23 +29,17 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Some(x) => x,
         None => data.bytes("state_transpose/x", b * h * k * v * size),
     };
-    let want = transposed(&x, k, v, size);
-    let shape = [b, h, v, k];
-    let buffers = vec![
-        Buffer::input("x", dtype, &[b, h, k, v], x),
-        Buffer::output("y", dtype, &shape),
-    ];
-    let judge = Judge::equal("y", dtype, &shape, want, "numbers are moved and nothing is computed");
+    let (want, why) = (transposed(&x, k, v, size), "numbers are moved and nothing is computed");
+    let judge = Judge::equal("y", dtype, &[b, h, v, k], want, why);
     Ok(Problem {
         batch: Some(Batch::new("B", &["x", "y"])),
-        ..Problem::new(buffers, vec![judge])
+        ..Problem::new(vec![Buffer::input("x", dtype, &[b, h, k, v], x)], vec![judge])
     })
 }
 
 fn of_type(dtype: &'static str) -> Vec<Case> {
-    let size = element_bytes(dtype);
-    let dims = |[b, h, k, v]: [i64; 4]| vec![("B", b), ("H", h), ("K", k), ("V", v), ("size", size)];
-    Grid::new(dtype, &[("dtype", dtype)], dims)
+    Grid::of(dtype, &[("dtype", dtype)], ["B", "H", "K", "V"])
+        .also("size", element_bytes(dtype))
         .timed("b1", [1, 64, 128, 128])
         .timed("b8", [8, 64, 128, 128])
         .timed("b256", [256, 64, 128, 128])

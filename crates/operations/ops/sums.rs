@@ -49,9 +49,10 @@ pub const ACCUMULATORS: [(&str, Sums, &str); 3] = [
 impl Sums {
     /// The accumulator that a case states; the operation's definition if it states none.
     pub(super) fn of(case: &Case) -> Self {
-        let stated = case.keys.iter().find(|(key, _)| *key == ACCUMULATOR);
-        let named = |(_, value): &(&str, String)| ACCUMULATORS.iter().find(|(name, ..)| name == value);
-        stated.and_then(named).map_or(Self::Defined, |(_, sums, _)| *sums)
+        let stated = ACCUMULATORS
+            .iter()
+            .find(|(name, ..)| case.word(ACCUMULATOR) == Some(name));
+        stated.map_or(Self::Defined, |(_, sums, _)| *sums)
     }
 
     /// The judgements of an output `[rows, cols]`: equal bits, or bounds for another accumulator and equality as a fact. `want` has

@@ -7,37 +7,36 @@ use super::blocks::numbers;
 use super::grid::{Grid, matrices};
 use super::judge::{Judge, UNIT, stored_error};
 use super::rmsnorm::rounded;
-use super::{Batch, Buffer, Case, Data, KernelOp, Parameters, Problem, Scalar};
+use super::{Batch, Case, Data, KernelOp, Parameters, Problem, Scalar};
 
 pub(super) const SWIGLU: KernelOp = KernelOp {
     name: "swiglu",
     doc: "the gated activation of an expert's two projections, both clamped",
     cases,
-    parameters: Some(parameters),
+    parameters: Some(|| with_inputs(Parameters::new(&cases(), &["T", "C"], &["dtype"]))),
     problem,
     ..KernelOp::NONE
 };
 
-/// The shape that also runs past 2³² elements: the vectors of a row divide no stride of a grid of 132 multiprocessors.
-pub(super) const LARGE: (i64, i64) = (37, 2688);
-
 fn cases() -> Vec<Case> {
     let of_type = |dtype| {
-        matrices(dtype, &[("dtype", dtype), ("edges", "all")], &[])
-            .each("random", &[LARGE], Grid::large)
-            .each("random", &[(7, 333)], Grid::random)
-            .each("edges", &[(208, 512)], Grid::edges)
-            .site("model.3904x48", "layers.*.moe.gate_up", (61 * 64, 48))
-            .when(dtype == "bf16", |grid| {
-                grid.each("timed", &[(1, 3072), (128, 3072), (8192, 3072)], Grid::timed)
-            })
-            .done()
+        let grid = matrices(dtype, &[("dtype", dtype), ("edges", "all")]);
+        rows(grid, [7, 333], dtype == "bf16")
     };
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-fn parameters() -> Parameters {
-    with_inputs(Parameters::new(&cases(), &["T", "C"], &["dtype"]))
+/// Adds cases of rows, one of them with an `odd` shape, and timed ones if they are.
+pub(super) fn rows(grid: Grid<[i64; 2]>, odd: [i64; 2], timed: bool) -> Vec<Case> {
+    // The vectors of a row divide no stride of a grid of 132 multiprocessors.
+    grid.each("random", &[[37, 2688]], Grid::large)
+        .each("random", &[odd], Grid::random)
+        .each("edges", &[[208, 512]], Grid::edges)
+        .site("model.3904x48", "layers.*.moe.gate_up", [61 * 64, 48])
+        .when(timed, |grid| {
+            grid.each("timed", &[[1, 3072], [128, 3072], [8192, 3072]], Grid::timed)
+        })
+        .done()
 }
 
 /// Adds the input of the activation and its limit.
@@ -51,13 +50,12 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
     let dtype = input.dtype;
     let Activated { want, error, limit } = Activated::new(&x, case);
-    let buffers = vec![input, Buffer::output("y", dtype, &[rows, cols])];
     let bound = move |at: usize, y: f64| stored_error(dtype, y, error[at]);
     let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, WHY.into()));
     Ok(Problem {
         scalars: vec![("limit", Scalar::F32(limit))],
         batch: Some(Batch::new("T", &["gate_up", "y"])),
-        ..Problem::new(buffers, vec![judge])
+        ..Problem::new(vec![input], vec![judge])
     })
 }
 

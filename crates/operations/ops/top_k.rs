@@ -9,9 +9,7 @@ use reference::ops::top_k::top_k;
 use safetensors::Dtype;
 
 use super::data::{i32_bytes, round_to_bf16};
-use super::grid::Grid;
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, Judge, KernelOp, Problem};
 
 pub(super) const TOP_K: KernelOp = KernelOp {
     name: "top_k",
@@ -22,8 +20,7 @@ pub(super) const TOP_K: KernelOp = KernelOp {
 };
 
 fn cases() -> Vec<Case> {
-    let dims = |[rows, entries, best]: [i64; 3]| vec![("B", rows), ("N", entries), ("K", best)];
-    Grid::new("", &[], dims)
+    Grid::of("", &[], ["B", "N", "K"])
         .random("b1.1000.k32", [1, 1000, 32])
         .random("b2.20.k32", [2, 20, 32])
         .large("b7.4097.k512", [7, 4097, 512])
@@ -79,22 +76,17 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         top_k(scores, count, best, want);
         want[..count.min(best)].sort_unstable();
     });
-    let count: Vec<i32> = counts.iter().map(|count| *count as i32).collect();
-    let shape = [rows, best];
+    let judge = Judge::equal("indices", Dtype::I32, &[rows, best], i32_bytes(&want), WHY);
     let buffers = vec![
         Buffer::f32("scores", &[rows, entries], &scores),
-        Buffer::i32("count", &[rows], &count),
-        Buffer::output("indices", Dtype::I32, &shape),
+        Buffer::integers("count", 4, counts.iter().map(|count| *count as i64)),
     ];
     // Scores of a row that has no choice need not be read.
     let read: usize = counts.iter().filter(|count| **count > best).sum();
     Ok(Problem {
         bytes: 4 * (read + rows + rows * best) as u64,
         batch: Some(Batch::new("B", &["scores", "count", "indices"])),
-        ..Problem::new(
-            buffers,
-            vec![Judge::equal("indices", Dtype::I32, &shape, i32_bytes(&want), WHY)],
-        )
+        ..Problem::new(buffers, vec![judge])
     })
 }
 

@@ -7,9 +7,8 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 
 use super::data::f32_bytes;
-use super::grid::Grid;
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
+use super::grid::{Grid, pairs};
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem};
 use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::E4M3;
 
@@ -25,15 +24,10 @@ const VECTORS: i64 = 1 << 20;
 pub(super) const WGMMA: KernelOp = KernelOp {
     name: "wgmma",
     doc: "steps of the matrix instruction of Hopper, D = A·Bᵀ + C, in E4M3 and bfloat16",
-    cases,
+    cases: || pairs(&["e4m3", "bf16"], &WIDTHS, of_type),
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    let of_operand = |operand| WIDTHS.map(|width| of_type(operand, width)).concat();
-    ["e4m3", "bf16"].into_iter().flat_map(of_operand).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [tiles, width, terms] = case.sizes(["M", "N", "K"]);
@@ -41,7 +35,10 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let rows = Rows {
         operand: accumulator.operand,
         terms,
-        palette: case.inputs == Inputs::Edges,
+        kinds: match case.inputs {
+            Inputs::Edges => &KINDS,
+            _ => &[Kind::Normal],
+        },
     };
     let a = rows.codes("a", tiles * ROWS, ROWS, data);
     let b = rows.codes("b", tiles * width, width, data);
@@ -152,16 +149,12 @@ const KINDS: [Kind; 11] = [
 struct Rows {
     operand: Operand,
     terms: usize,
-    palette: bool,
+    kinds: &'static [Kind],
 }
 
 impl Rows {
     fn kind(&self, tile: usize) -> Kind {
-        if self.palette {
-            KINDS[tile % KINDS.len()]
-        } else {
-            Kind::Normal
-        }
+        self.kinds[tile % self.kinds.len()]
     }
 
     fn is_e4m3(&self) -> bool {
@@ -171,7 +164,7 @@ impl Rows {
     /// Codes of `rows` of A or B; each tile has `in_tile` rows.
     fn codes(&self, name: &str, rows: usize, in_tile: usize, data: &Data) -> Vec<u16> {
         let normal = data.normal(&format!("wgmma/{name}"), rows * self.terms);
-        let bits = draws(data, &format!("wgmma/{name}/bits"), rows * self.terms);
+        let bits = data.words(&format!("wgmma/{name}/bits"), rows * self.terms);
         let mut codes = vec![0; rows * self.terms];
         codes.par_chunks_mut(self.terms).enumerate().for_each(|(row, codes)| {
             let kind = self.kind(row / in_tile);
@@ -251,7 +244,7 @@ impl Rows {
     /// C; each tile has `in_tile` elements.
     fn sums(&self, len: usize, in_tile: usize, data: &Data) -> Vec<f32> {
         let mut sums = data.normal("wgmma/c", len);
-        let bits = draws(data, "wgmma/c/bits", len);
+        let bits = data.words("wgmma/c/bits", len);
         sums.par_iter_mut().zip(bits).enumerate().for_each(|(at, (c, bits))| {
             *c = self.sum(self.kind(at / in_tile), *c, bits);
         });
@@ -287,11 +280,4 @@ impl Rows {
             Kind::Huge => f32::MAX.copysign(x) * [1.0, 0.5, 0.75][(bits >> 1) as usize % 3],
         }
     }
-}
-
-/// Random bits.
-fn draws(data: &Data, purpose: &str, len: usize) -> Vec<u32> {
-    let bytes = data.bytes(purpose, 4 * len);
-    let words = bytes.as_chunks().0.iter();
-    words.map(|bytes| u32::from_le_bytes(*bytes)).collect()
 }

@@ -103,14 +103,14 @@ impl<T: Real> Layer<T> {
         cx.pass(ATTENTION_INPUT, &mut input);
         let mut output = self.attention(&input, state, cx);
         cx.pass(ATTENTION_OUTPUT, &mut output);
-        self.attention_mixer.post(x, &output, &mixing);
+        mixing.mix(x, &output);
 
         let operations = cx.numerics.operations();
         let (mut input, mixing) = operations.mhc_pre(&self.moe_mixer, x, &self.moe_norm, self.eps);
         cx.pass(MOE_INPUT, &mut input);
         let mut output = self.moe(&input, cx);
         cx.pass(MOE_OUTPUT, &mut output);
-        self.moe_mixer.post(x, &output, &mixing);
+        mixing.mix(x, &output);
 
         cx.pass(OUTPUT, x);
     }

@@ -199,7 +199,7 @@ fn hyper_connections() {
             let collapsed = activation(layer, &format!("{name}.out.2"));
             agrees(&format!("layer {layer} {name} pre"), &input.data, &collapsed.data);
             let mut x = x;
-            mixer.post(&mut x, activation(layer, output), &want);
+            want.mix(&mut x, activation(layer, output));
             agrees(
                 &format!("layer {layer} {name} mixed"),
                 &x.data,

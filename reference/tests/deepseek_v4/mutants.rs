@@ -28,7 +28,7 @@ fn comb_transposed() {
                 let old = c.to_vec();
                 c.iter_mut().enumerate().for_each(|(i, c)| *c = old[i % 4 * 4 + i / 4]);
             }
-            mixer(layer, name).post(&mut x, activation(layer, output), &mixing);
+            mixing.mix(&mut x, activation(layer, output));
             caught("C transposed", &x.data, &activation(layer, after).data);
         }
     }
