@@ -8,17 +8,20 @@
 //! The three stages of an entry are outputs, too. Each is judged given the kernel's own stage before it, so that a fault shows
 //! where it is, and bounds do not pile up.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use rayon::prelude::*;
 use reference::ops::compressor::Pool;
 use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::{Rope, frequencies};
-use reference::{Bounded, Tensor};
+use reference::{Bounded, Real, Tensor};
 use safetensors::Dtype;
 
 use super::data::{exact, f32_bytes, f32_values, float_bytes};
-use super::grid::Grid;
+use super::grid::named;
 use super::judge::{Judge, Part};
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Outputs, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Outputs, Problem, Scalar};
 
 const EPS: f32 = 1e-6;
 const THETA: f64 = 1e4;
@@ -26,74 +29,73 @@ const THETA: f64 = 1e4;
 pub(super) const COMPRESSOR: KernelOp = KernelOp {
     name: "compressor",
     doc: "a token's row goes to a compressor's state; a window that it completes is pooled, normed, turned and inserted",
-    cases,
+    cases: || ["bf16", "f32"].into_iter().flat_map(of_type).collect(),
     problem,
     ..KernelOp::NONE
 };
 
-fn cases() -> Vec<Case> {
-    ["bf16", "f32"].into_iter().flat_map(of_type).collect()
-}
-
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let step = Step::new(case, data);
-    let Sizes { rows, rate, dim, .. } = step.sizes;
-    let (width, slots) = (step.sizes.width(), step.sizes.slots());
-    let [capacity, pairs, positions] = case.sizes(["N", "R", "P"]);
-    let pairs = pairs / 2;
-    let ring = [rows, slots, width];
-    let position: Vec<i32> = step.tokens.iter().map(|token| *token as i32).collect();
+    let (dtype, sizes) = (step.dtype, step.sizes);
+    let Sizes { rows, rate, dim, .. } = sizes;
+    let [pairs, positions] = [case.dim("R") / 2, case.dim("P")];
     let (cos, sin) = step.tables(positions);
+    let of_tokens = [rows, sizes.width];
+    let of_state = [rows, sizes.slots, sizes.width];
+    let state = |name, values: &[f32]| Buffer::in_place(name, Dtype::F32, &of_state, f32_bytes(values));
+    let entries = [rows, sizes.capacity, dim];
     let buffers = vec![
-        Buffer::f32("kv", &[rows, width], &step.kv),
-        Buffer::f32("gate", &[rows, width], &step.gate),
-        Buffer::f32("ape", &[rate, width], &step.ape),
+        Buffer::f32("kv", &of_tokens, &step.kv),
+        Buffer::f32("gate", &of_tokens, &step.gate),
+        Buffer::f32("ape", &[rate, sizes.width], &step.ape),
         Buffer::f32("weight", &[dim], &step.weight),
         Buffer::f32("cos", &[positions, pairs], &cos),
         Buffer::f32("sin", &[positions, pairs], &sin),
-        Buffer::i32("position", &[rows], &position),
-        Buffer::in_place("ring_kv", Dtype::F32, &ring, f32_bytes(&step.ring_kv)),
-        Buffer::in_place("ring_gate", Dtype::F32, &ring, f32_bytes(&step.ring_gate)),
-        Buffer::in_place(
-            "entries",
-            step.dtype,
-            &[rows, capacity, dim],
-            float_bytes(step.dtype, &step.entries),
-        ),
-        Buffer::output("stages", Dtype::F32, &[rows, STAGES, dim]),
+        Buffer::i32("position", &[rows], &step.tokens),
+        state("ring_kv", &step.ring_kv),
+        state("ring_gate", &step.ring_gate),
+        Buffer::in_place("entries", dtype, &entries, float_bytes(dtype, &step.entries)),
+        Buffer::output("stages", Dtype::F32, &[rows, STAGES.len(), dim]),
     ];
-    let bytes = step.bytes();
     let [ring_kv, ring_gate] = step.pushed();
     let entry = step.completed(&ring_kv, &ring_gate)?;
-    let ring = |name, values: &[f32]| Judge::equal(name, Dtype::F32, &ring, f32_bytes(values), WHY_RING);
+    let ring = |name, values: &[f32]| Judge::equal(name, Dtype::F32, &of_state, f32_bytes(values), WHY_RING);
     let judges = vec![
         ring("ring_kv", &ring_kv),
         ring("ring_gate", &ring_gate),
         Judge::parts("stages", move |outputs| entry.parts(outputs), WHY_STAGES),
     ];
+    let of_rows = ["kv", "gate", "position", "ring_kv", "ring_gate", "entries", "stages"];
     Ok(Problem {
-        bytes,
+        bytes: step.bytes(),
         scalars: vec![("eps", Scalar::F32(EPS))],
-        batch: Some(Batch::new(
-            "B",
-            &["kv", "gate", "position", "ring_kv", "ring_gate", "entries", "stages"],
-        )),
+        batch: Some(Batch::new("B", &of_rows)),
         ..Problem::new(buffers, judges)
     })
 }
 
-/// Stages of an entry: pooled, normed and rotated.
-const STAGES: usize = 3;
+/// Stages of an entry, each with the reason for its bounds.
+const STAGES: [(&str, &str); 3] = [
+    (
+        "pooled",
+        "f32 arithmetic of a softmax and a weighted sum over the slots, in any order; an exponential errs by two units in the last \
+         place and by the rounding of its argument",
+    ),
+    (
+        "normed",
+        "given the kernel's pooled values: f32 arithmetic of a mean of D squares, in any order, of its inverse root and of two \
+         products",
+    ),
+    (
+        "rotated",
+        "given the kernel's normed values: two products and their sum in f32, with cosines and sines that are rounded to f32; \
+         other channels must be equal",
+    ),
+];
 
 const WHY_RING: &str = "the token's values are copied, and its gate and ape are added once, in f32, so every bit is defined; \
                         other slots must be as they were";
 const WHY_STAGES: &str = "each stage is judged given the kernel's own stage before it";
-const WHY_POOLED: &str = "f32 arithmetic of a softmax and a weighted sum over the slots, in any order; an exponential errs by \
-                          two units in the last place and by the rounding of its argument";
-const WHY_NORMED: &str = "given the kernel's pooled values: f32 arithmetic of a mean of D squares, in any order, of its \
-                          inverse root and of two products";
-const WHY_ROTATED: &str = "given the kernel's normed values: two products and their sum in f32, with cosines and sines that are \
-                           rounded to f32; other channels must be equal";
 const WHY_FINITE: &str = "the next stage can be judged only where this one is finite";
 const WHY_OPEN: &str = "the window of this row is not complete: its stages are zeros";
 const WHY_ENTRIES: &str = "the entry is the kernel's own rotated value, rounded once to the type of entries; all others must \
@@ -102,17 +104,9 @@ const WHY_ENTRIES: &str = "the entry is the kernel's own rotated value, rounded 
 fn of_type(dtype: &'static str) -> Vec<Case> {
     // B, m, overlap, D, R, N, P.
     let dims = |[rows, rate, overlap, dim, turned, capacity, positions]: [i64; 7]| {
-        vec![
-            ("B", rows),
-            ("m", rate),
-            ("D", dim),
-            ("R", turned),
-            ("N", capacity),
-            ("S", rate * (1 + overlap)),
-            ("W", dim * (1 + overlap)),
-            ("P", positions),
-            ("overlap", overlap),
-        ]
+        let [slots, width] = [rate, dim].map(|size| size * (1 + overlap));
+        let sizes = [rows, rate, dim, turned, capacity, slots, width, positions, overlap];
+        named(["B", "m", "D", "R", "N", "S", "W", "P", "overlap"], sizes)
     };
     Grid::new(dtype, &[("dtype", dtype)], dims)
         .large("m4.b15.512", [15, 4, 1, 512, 64, 258, 1031])
@@ -143,31 +137,24 @@ struct Sizes {
     rows: usize,
     /// m, tokens of a window.
     rate: usize,
-    overlap: bool,
     dim: usize,
     turned: usize,
     capacity: usize,
+    /// Slots of a ring, and channels of a slot: twice as many with overlap.
+    slots: usize,
+    width: usize,
 }
 
 impl Sizes {
-    fn width(&self) -> usize {
-        self.dim * (1 + usize::from(self.overlap))
-    }
-
-    fn slots(&self) -> usize {
-        self.rate * (1 + usize::from(self.overlap))
+    fn overlap(&self) -> bool {
+        self.width > self.dim
     }
 
     /// The first token that is pooled with token `t`, and the number of tokens in a complete window.
     fn pooled(&self, t: usize) -> (usize, usize) {
         let own = t / self.rate * self.rate;
-        let first = own.saturating_sub(if self.overlap { self.rate } else { 0 });
+        let first = own.saturating_sub(if self.overlap() { self.rate } else { 0 });
         (first, own + self.rate - first)
-    }
-
-    /// True if token `t` completes a window.
-    fn completes(&self, t: i64) -> bool {
-        t >= 0 && (t as usize + 1).is_multiple_of(self.rate)
     }
 }
 
@@ -176,7 +163,7 @@ struct Step {
     sizes: Sizes,
     dtype: Dtype,
     /// Position of each row, −1 for padding.
-    tokens: Vec<i64>,
+    tokens: Vec<i32>,
     kv: Vec<f32>,
     gate: Vec<f32>,
     ape: Vec<f32>,
@@ -188,16 +175,16 @@ struct Step {
 
 impl Step {
     fn new(case: &Case, data: &Data) -> Self {
-        let [rows, rate, dim, turned, capacity] = case.sizes(["B", "m", "D", "R", "N"]);
+        let [rows, rate, dim, turned, capacity, slots, width] = case.sizes(["B", "m", "D", "R", "N", "S", "W"]);
         let sizes = Sizes {
             rows,
             rate,
-            overlap: case.dim("overlap") == 1,
             dim,
             turned,
             capacity,
+            slots,
+            width,
         };
-        let (width, slots) = (sizes.width(), sizes.slots());
         let normal = |name: &str, len: usize| data.normal(&format!("compressor/{name}"), len);
         let mut step = Self {
             sizes,
@@ -205,52 +192,55 @@ impl Step {
             tokens: tokens(case, sizes),
             kv: normal("kv", rows * width),
             gate: normal("gate", rows * width),
-            ape: normal("ape", rate * width).iter().map(|x| 0.5 * x).collect(),
-            weight: normal("weight", dim).iter().map(|x| 1.0 + 0.2 * x).collect(),
+            ape: data.around("compressor/ape", rate * width, 0.0, 0.5),
+            weight: data.around("compressor/weight", dim, 1.0, 0.2),
             ring_kv: normal("ring_kv", rows * slots * width),
             ring_gate: normal("ring_gate", rows * slots * width),
             entries: normal("entries", rows * capacity * dim),
         };
-        for row in 0..rows {
+        for (row, token) in step.rows() {
             if case.inputs == Inputs::Edges {
                 // Every kind meets every position.
-                step.edge(row, (row + row / POSITIONS) % KINDS);
+                step.edge(row, token, (row + row / POSITIONS) % KINDS);
             }
-            step.poison(row);
+            // Kernels must not read slots that have not been written yet, nor that of the token.
+            for slot in (0..slots).filter(|slot| *slot >= token || *slot == token % slots) {
+                for ring in [&mut step.ring_kv, &mut step.ring_gate] {
+                    ring[(row * slots + slot) * width..][..width].fill(f32::NAN);
+                }
+            }
         }
         step
     }
 
-    /// Fills slots that have not been written yet, and that of the token, with NaN: kernels must not read them.
-    fn poison(&mut self, row: usize) {
-        let (width, slots) = (self.sizes.width(), self.sizes.slots());
-        let Ok(token) = usize::try_from(self.tokens[row]) else {
-            return;
-        };
-        let absent = |slot: &usize| *slot >= token || *slot == token % slots;
-        for slot in (0..slots).filter(absent) {
-            for ring in [&mut self.ring_kv, &mut self.ring_gate] {
-                ring[(row * slots + slot) * width..][..width].fill(f32::NAN);
-            }
-        }
+    /// The rows that are not padding, with their tokens.
+    fn rows(&self) -> Vec<(usize, usize)> {
+        let rows = self.tokens.iter().enumerate();
+        rows.filter_map(|(row, token)| Some((row, usize::try_from(*token).ok()?)))
+            .collect()
+    }
+
+    /// The rows whose token completes a window, with their tokens.
+    fn complete(&self) -> impl Iterator<Item = (usize, usize)> {
+        let rate = self.sizes.rate;
+        let rows = self.rows().into_iter();
+        rows.filter(move |(_, token)| (token + 1).is_multiple_of(rate))
     }
 
     /// Makes gates equal, far apart or −∞ except one, or values so small that ε matters.
-    fn edge(&mut self, row: usize, kind: usize) {
-        let Ok(token) = usize::try_from(self.tokens[row]) else {
-            return;
-        };
-        let Sizes { rate, overlap, dim, .. } = self.sizes;
-        let (width, slots) = (self.sizes.width(), self.sizes.slots());
+    fn edge(&mut self, row: usize, token: usize, kind: usize) {
+        let Sizes {
+            rate,
+            dim,
+            slots,
+            width,
+            ..
+        } = self.sizes;
         let (first, count) = self.sizes.pooled(token);
         // Visits each pooled token. With overlap, a row has two halves, and a token of the current window pools the second half.
         for number in 0..count.min(token + 1 - first) {
             let other = first + number;
-            let half = if overlap && other / rate == token / rate {
-                dim
-            } else {
-                0
-            };
+            let half = if other / rate == token / rate { width - dim } else { 0 };
             for channel in 0..dim {
                 let at = half + channel;
                 let (gate, kv) = if other == token {
@@ -272,22 +262,22 @@ impl Step {
 
     /// Cosines and sines of all positions.
     fn tables(&self, positions: usize) -> (Vec<f32>, Vec<f32>) {
-        let mut rope = Rope::<f32>::new(frequencies(self.sizes.turned, THETA, None));
+        let rope: Rope<f32> = self.rope(positions);
+        let turns = (0..positions).flat_map(|position| rope.turns(position));
+        turns.copied().unzip()
+    }
+
+    fn rope<T: Real>(&self, positions: usize) -> Rope<T> {
+        let mut rope = Rope::new(frequencies(self.sizes.turned, THETA, None));
         rope.extend(positions);
-        (0..positions)
-            .flat_map(|position| rope.turns(position))
-            .copied()
-            .unzip()
+        rope
     }
 
     /// The rings with the token's row.
     fn pushed(&self) -> [Vec<f32>; 2] {
-        let (width, slots, rate) = (self.sizes.width(), self.sizes.slots(), self.sizes.rate);
+        let Sizes { rate, slots, width, .. } = self.sizes;
         let (mut kv, mut gate) = (self.ring_kv.clone(), self.ring_gate.clone());
-        for (row, token) in self.tokens.iter().enumerate() {
-            let Ok(token) = usize::try_from(*token) else {
-                continue;
-            };
+        for (row, token) in self.rows() {
             let slot = (row * slots + token % slots) * width;
             kv[slot..][..width].copy_from_slice(&self.kv[row * width..][..width]);
             let logits = self.gate[row * width..][..width]
@@ -301,57 +291,54 @@ impl Step {
 
     /// The entries that the tokens complete, pooled from these rings.
     fn completed(&self, ring_kv: &[f32], ring_gate: &[f32]) -> Result<Completed, String> {
-        let (sizes, width, slots) = (self.sizes, self.sizes.width(), self.sizes.slots());
-        let complete = |row: &usize| sizes.completes(self.tokens[*row]);
-        let rows: Vec<usize> = (0..sizes.rows).filter(complete).collect();
-        let numbers: Vec<usize> = rows.iter().map(|row| self.tokens[*row] as usize / sizes.rate).collect();
-        let pooled = rows.par_iter().flat_map_iter(|row| {
-            let (first, count) = sizes.pooled(self.tokens[*row] as usize);
+        let sizes @ Sizes { rate, slots, width, .. } = self.sizes;
+        let (rows, tokens): (Vec<usize>, Vec<usize>) = self.complete().unzip();
+        let pooled = rows.par_iter().zip(&tokens).flat_map_iter(|(row, token)| {
+            let (first, count) = sizes.pooled(*token);
             let state = |ring: &[f32]| {
                 let token = |token: usize| &ring[(row * slots + token % slots) * width..][..width];
                 let tokens: Vec<f32> = (first..first + count).flat_map(token).copied().collect();
                 exact([count, width], &tokens)
             };
-            let mut pool = Pool::new(sizes.rate, sizes.overlap, sizes.dim);
+            let mut pool = Pool::new(rate, sizes.overlap(), sizes.dim);
             let entries = pool.push(&state(ring_kv), &state(ring_gate));
             entries.row(entries.rows() - 1).to_vec()
         });
-        let mut rope = Rope::new(frequencies(sizes.turned, THETA, None));
-        let last = numbers.iter().max().map_or(0, |last| last * sizes.rate);
-        rope.extend(last + 1);
-        let completed = Completed {
+        let pooled: Vec<Bounded> = pooled.collect();
+        let (name, why) = STAGES[0];
+        Judge::bounded(name, Dtype::F32, &[rows.len(), sizes.dim], &pooled, why)?;
+        let numbers: Vec<usize> = tokens.iter().map(|token| token / rate).collect();
+        let last = numbers.iter().max().map_or(0, |last| last * rate);
+        Ok(Completed {
             sizes,
             dtype: self.dtype,
-            pooled: pooled.collect(),
+            pooled,
             weight: self.weight.iter().map(|x| Bounded::exact(*x)).collect(),
-            rope,
+            rope: self.rope(last + 1),
             before: float_bytes(self.dtype, &self.entries),
             rows,
             numbers,
-        };
-        completed.judge("pooled", &completed.pooled, WHY_POOLED)?;
-        Ok(completed)
+        })
     }
 
     /// Bytes that must move. Inputs are read once, of the state only pooled slots; of the state and the entries one row is written.
     fn bytes(&self) -> u64 {
-        let Sizes { rate, dim, turned, .. } = self.sizes;
-        let width = self.sizes.width();
-        let size = self.dtype.bitsize() / 8;
-        let mut phases = vec![false; rate];
-        let mut numbers = dim;
-        let mut bytes = self.tokens.len() * (4 + 4 * STAGES * dim);
-        for &token in self.tokens.iter().filter(|token| **token >= 0) {
-            phases[token as usize % rate] = true;
-            numbers += 4 * width;
-            if self.sizes.completes(token) {
-                let (_, count) = self.sizes.pooled(token as usize);
-                numbers += 2 * (count - 1) * dim + turned;
-                bytes += size * dim;
-            }
-        }
-        numbers += width * phases.iter().filter(|phase| **phase).count();
-        (bytes + 4 * numbers) as u64
+        let Sizes {
+            rate,
+            dim,
+            turned,
+            width,
+            ..
+        } = self.sizes;
+        let (rows, complete) = (self.rows(), self.complete());
+        let phases: BTreeSet<usize> = rows.iter().map(|(_, token)| token % rate).collect();
+        let pooled = complete.map(|(_, token)| self.sizes.pooled(token).1);
+        let (completed, of_entries) = pooled.fold((0, 0), |(completed, numbers), count| {
+            (completed + 1, numbers + 2 * (count - 1) * dim + turned)
+        });
+        let numbers = dim + width * (phases.len() + 4 * rows.len()) + of_entries;
+        let stages = self.tokens.len() * (1 + STAGES.len() * dim);
+        (4 * (stages + numbers) + completed * self.dtype.bitsize() / 8 * dim) as u64
     }
 }
 
@@ -361,19 +348,16 @@ const KINDS: usize = 5;
 
 /// Positions of the rows: all phases of windows, first windows, and padding, within the range of caches and tables. Timed cases
 /// complete a window in each row.
-fn tokens(case: &Case, sizes: Sizes) -> Vec<i64> {
-    let rate = sizes.rate as i64;
-    let reach = (case.dim("P") as i64).min(rate * (sizes.capacity as i64 - 1));
+fn tokens(case: &Case, sizes: Sizes) -> Vec<i32> {
+    let [rate, windows, positions] = [sizes.rate, sizes.capacity, case.dim("P")].map(|size| size as i32);
     if case.timed {
-        let windows = sizes.capacity as i64;
-        return (0..sizes.rows as i64)
-            .map(|row| rate * (1 + (row + 1) % windows) - 1)
-            .collect();
+        let last = |row: i32| rate * (1 + (row + 1) % windows) - 1;
+        return (0..sizes.rows as i32).map(last).collect();
     }
     let first = [2 * rate - 1, rate - 1, 0, -1];
     let others = [3, 4, 7, 8, 126, 127, 128, 255, 2 * rate, 3 * rate - 2, 1023];
-    let all = [&first[..], &others].concat();
-    let within: Vec<i64> = all.into_iter().filter(|token| *token < reach).collect();
+    let mut within = [&first[..], &others].concat();
+    within.retain(|token| *token < positions.min(rate * (windows - 1)));
     (0..sizes.rows).map(|row| within[row % within.len()]).collect()
 }
 
@@ -381,6 +365,7 @@ fn tokens(case: &Case, sizes: Sizes) -> Vec<i64> {
 struct Completed {
     sizes: Sizes,
     dtype: Dtype,
+    /// Ascending.
     rows: Vec<usize>,
     /// Number of the entry in its row.
     numbers: Vec<usize>,
@@ -395,85 +380,53 @@ struct Completed {
 impl Completed {
     /// The requirements on stages and entries, given the kernel's stages.
     fn parts(&self, outputs: &Outputs) -> Vec<Part> {
-        let dim = self.sizes.dim;
+        let Sizes { rows, rate, dim, .. } = self.sizes;
         let stages = outputs.get("stages");
-        let row_bytes = 4 * STAGES * dim;
-        let stage = |stage: usize| -> Vec<u8> {
-            let rows = self.rows.iter();
-            rows.flat_map(|row| &stages[row * row_bytes + 4 * stage * dim..][..4 * dim])
-                .copied()
-                .collect()
+        let of = |rows: &[usize], of_row: Range<usize>| -> Vec<u8> {
+            let bytes =
+                |row: &usize| &stages[row * 4 * STAGES.len() * dim..][4 * dim * of_row.start..4 * dim * of_row.end];
+            rows.iter().flat_map(bytes).copied().collect()
         };
-        let found = [0, 1, 2].map(stage);
+        let found = [0, 1, 2].map(|stage| of(&self.rows, stage..stage + 1));
         let [pooled, normed, rotated] = [0, 1, 2].map(|stage| f32_values(&found[stage], 4));
-        let [after_pooled, after_normed] = self.followed(&pooled, &normed);
-        let mut parts = vec![
-            self.stage("pooled", &self.pooled, WHY_POOLED, &found[0], ("pooled", &found[0])),
-            self.stage("normed", &after_pooled, WHY_NORMED, &found[1], ("pooled", &found[0])),
-            self.stage("rotated", &after_normed, WHY_ROTATED, &found[2], ("normed", &found[1])),
-        ];
-        let mut complete = vec![false; self.sizes.rows];
-        self.rows.iter().for_each(|row| complete[*row] = true);
-        let open: Vec<usize> = (0..self.sizes.rows).filter(|row| !complete[*row]).collect();
-        let zeros: Vec<u8> = open
-            .iter()
-            .flat_map(|row| &stages[row * row_bytes..][..row_bytes])
-            .copied()
-            .collect();
-        let shape = [open.len(), STAGES, dim];
+        let shape = [self.rows.len(), dim];
+        let mut after_pooled = exact(shape, &pooled);
+        rmsnorm(&mut after_pooled, Some(&self.weight), Bounded::exact(EPS));
+        let mut after_normed: Tensor<Bounded> = exact(shape, &normed);
+        let position = |entry: usize| self.numbers[entry] * rate;
+        self.rope.apply(&mut after_normed, 1, position, false);
+        let mut parts = Vec::new();
+        for (at, numbers) in [&self.pooled, &after_pooled.data, &after_normed.data]
+            .into_iter()
+            .enumerate()
+        {
+            let (name, why) = STAGES[at];
+            let judged = Judge::bounded(name, Dtype::F32, &shape, numbers, why).map(|judge| (judge, at));
+            // Without bounds, the stage before is not finite, and therefore wrong.
+            let (judge, at) = judged.unwrap_or_else(|_| {
+                let before = at.saturating_sub(1);
+                (Judge::finite(STAGES[before].0, Dtype::F32, &shape, WHY_FINITE), before)
+            });
+            parts.push(judge.of_rows(self.rows.clone()).on(found[at].clone()));
+        }
+        let open: Vec<usize> = (0..rows).filter(|row| self.rows.binary_search(row).is_err()).collect();
+        let zeros = of(&open, 0..STAGES.len());
+        let shape = [open.len(), STAGES.len(), dim];
         let judge = Judge::equal("stages", Dtype::F32, &shape, vec![0; zeros.len()], WHY_OPEN);
         parts.push(judge.of_rows(open).on(zeros));
         parts.push(self.entries(&rotated).on(outputs.get("entries").to_vec()));
         parts
     }
 
-    /// The normed values that follow from pooled ones, and the rotated values that follow from normed ones.
-    fn followed(&self, pooled: &[f32], normed: &[f32]) -> [Vec<Bounded>; 2] {
-        let shape = [self.rows.len(), self.sizes.dim];
-        let mut after_pooled = exact(shape, pooled);
-        rmsnorm(&mut after_pooled, Some(&self.weight), Bounded::exact(EPS));
-        let mut after_normed: Tensor<Bounded> = exact(shape, normed);
-        let position = |entry: usize| self.numbers[entry] * self.sizes.rate;
-        self.rope.apply(&mut after_normed, 1, position, false);
-        [after_pooled.data, after_normed.data]
-    }
-
-    /// The judgement that a stage `found` is near `numbers`. If these have no bounds, the stage `before` is not finite, and therefore
-    /// wrong.
-    fn stage(
-        &self,
-        name: &'static str,
-        numbers: &[Bounded],
-        why: &'static str,
-        found: &[u8],
-        (before, found_before): (&'static str, &[u8]),
-    ) -> Part {
-        match self.judge(name, numbers, why) {
-            Ok(judge) => judge.on(found.to_vec()),
-            Err(_) => {
-                let judge = Judge::finite(before, Dtype::F32, &[self.rows.len(), self.sizes.dim], WHY_FINITE);
-                judge.of_rows(self.rows.clone()).on(found_before.to_vec())
-            }
-        }
-    }
-
-    fn judge(&self, name: &'static str, numbers: &[Bounded], why: &'static str) -> Result<Judge, String> {
-        let shape = [self.rows.len(), self.sizes.dim];
-        let judge = Judge::bounded(name, Dtype::F32, &shape, numbers, why)?;
-        Ok(judge.of_rows(self.rows.clone()))
-    }
-
     /// All entries, given the rotated values.
     fn entries(&self, rotated: &[f32]) -> Judge {
-        let Sizes {
-            rows, capacity, dim, ..
-        } = self.sizes;
-        let row_bytes = dim * self.dtype.bitsize() / 8;
+        let shape = [self.sizes.rows, self.sizes.capacity, self.sizes.dim];
+        let row_bytes = shape[2] * self.dtype.bitsize() / 8;
         let mut want = self.before.clone();
         let new = float_bytes(self.dtype, rotated);
         for ((row, number), new) in self.rows.iter().zip(&self.numbers).zip(new.chunks_exact(row_bytes)) {
-            want[(row * capacity + number) * row_bytes..][..row_bytes].copy_from_slice(new);
+            want[(row * shape[1] + number) * row_bytes..][..row_bytes].copy_from_slice(new);
         }
-        Judge::equal("entries", self.dtype, &[rows, capacity, dim], want, WHY_ENTRIES)
+        Judge::equal("entries", self.dtype, &shape, want, WHY_ENTRIES)
     }
 }
