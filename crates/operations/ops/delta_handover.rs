@@ -10,22 +10,16 @@ use safetensors::Dtype;
 
 use super::data::f32_bytes;
 use super::delta_decode::Step;
-use super::delta_prefill::{BAR, Prefill, Want, groups, is_carried, judge_carried, judge_o, judge_states};
-use super::grid::Grid;
-use super::judge::Judge;
-use super::{Buffer, Case, Data, KernelOp, Problem, Scalar};
+use super::delta_prefill::{BAR, Prefill, Want, groups, is_carried, judge_carried, judge_o, judge_states, state_shape};
+use super::{Buffer, Case, Data, Grid, Judge, KernelOp, Problem, Scalar};
 
 pub(super) const DELTA_HANDOVER: KernelOp = KernelOp {
     name: "delta_handover",
     doc: "prefill of GDN or KDA from states in [K, V], then one decode token on its states in [V, K]",
-    cases,
+    cases: || ["gdn", "kda"].into_iter().flat_map(of_type).collect(),
     problem,
     ..KernelOp::NONE
 };
-
-fn cases() -> Vec<Case> {
-    ["gdn", "kda"].into_iter().flat_map(of_type).collect()
-}
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let prefill = Prefill::new(case, data);
@@ -38,20 +32,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     step.state = f32_bytes(&state.par_iter().map(|x| *x as f32).collect::<Vec<_>>());
     let (next_o, next_states) = step.want::<Vk>()?;
     let next_reads = next_reads(&step, &next_states, case);
-    let buffers = buffers(&prefill, &step, case);
-    let [t, n, heads, dim] = case.sizes(["T", "N", "HV", "V"]);
-    let bound = step.bound as f32;
-    let matrix = case.dim("K") * dim;
-    let states = prefill.state_shape(case, "out_vk");
-    let size = |name: &str| {
-        buffers
-            .iter()
-            .filter(|buffer| buffer.name == name)
-            .map(Buffer::size)
-            .sum::<usize>()
-    };
-    // States are written, read and written again.
-    let bytes = buffers.iter().map(Buffer::size).sum::<usize>() + 2 * size("state");
+    let [t, n, heads, key, dim] = case.sizes(["T", "N", "HV", "K", "V"]);
+    let (bound, shape) = (step.bound as f32, state_shape(case, "out_vk"));
     // One query of each sequence and head: each row is a group.
     let by = (groups(n * heads, |row| row), vec![0.0; n * heads]);
     let next_o = Judge::rms("next_o", Dtype::BF16, &[n, heads, dim], next_o, by, BAR, WHY_READ);
@@ -60,15 +42,17 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         next_o.by_rows(next_reads),
         match is_carried(case) {
             // The gate of the decode token errs by more than a decay of prefill, but by less than GATE of them.
-            true => judge_carried("state", &states, next_states, t + GATE),
-            false => judge_states("state", &states, next_states),
+            true => judge_carried("state", &shape, next_states, t + GATE),
+            false => judge_states("state", &shape, next_states),
         },
     ];
+    let problem = Problem::new(buffers(&prefill, &step, case), judges);
     Ok(Problem {
-        bytes: bytes as u64,
-        flops: (6 * (t + n) * heads * matrix) as u64,
+        // States are written, read and written again.
+        bytes: problem.bytes + 8 * shape.iter().product::<usize>() as u64,
+        flops: (6 * (t + n) * heads * key * dim) as u64,
         scalars: vec![("scale", Scalar::F32(prefill.scale())), ("bound", Scalar::F32(bound))],
-        ..Problem::new(buffers, judges)
+        ..problem
     })
 }
 
@@ -156,23 +140,20 @@ fn decode(case: &Case) -> Case {
 
 /// The buffers of both operations; those of the states occur only once.
 fn buffers(prefill: &Prefill, step: &Step, case: &Case) -> Vec<Buffer> {
-    let before = prefill.buffers(case).into_iter().map(|buffer| match buffer.name {
-        "final" => Buffer {
-            name: "state",
-            ..buffer
-        },
-        _ => buffer,
-    });
-    let after = step.buffers().into_iter().map(|buffer| Buffer {
-        name: match buffer.name {
-            "q" => "next_q",
-            "k" => "next_k",
-            "v" => "next_v",
-            "beta" => "next_beta",
-            "o" => "next_o",
-            other => other,
-        },
-        ..buffer
-    });
-    before.chain(after).collect()
+    let mut before = prefill.buffers(case);
+    let mut after = step.buffers();
+    let renamed = [
+        ("q", "next_q"),
+        ("k", "next_k"),
+        ("v", "next_v"),
+        ("beta", "next_beta"),
+        ("o", "next_o"),
+    ];
+    for (buffers, names) in [(&mut before, &[("final", "state")][..]), (&mut after, &renamed[..])] {
+        for buffer in buffers {
+            let name = names.iter().find(|(name, _)| *name == buffer.name);
+            buffer.name = name.map_or(buffer.name, |(_, name)| *name);
+        }
+    }
+    [before, after].concat()
 }

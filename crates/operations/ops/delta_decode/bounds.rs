@@ -29,37 +29,52 @@ impl Bounds {
     pub fn new(owned: Step) -> Result<Self, String> {
         let step = &owned;
         let [q, k, g, beta] = step.prepared()?;
-        let sizes = step.sizes;
-        let (heads, values) = (sizes.heads, sizes.value_heads());
+        let (values, channels, gates) = (step.values(), step.v.cols(), step.gates());
+        let (keys, matrix) = (k.cols(), k.cols() * channels * step.size);
         let decays = (0..g.data.len()).into_par_iter();
         let decays: Vec<[f64; 2]> = decays.map(|at| step.decay(at, g.data[at])).collect();
-        let tokens = step.indices.par_iter().enumerate();
-        let errors = tokens.flat_map_iter(|(token, &slot)| {
-            let (q, k, decays, beta) = (&q, &k, &decays, &beta);
-            (0..values).map(move |head| {
-                let at = token * values + head;
-                let key = token * heads + head / sizes.group;
-                let one = Head {
-                    q: q.row(key),
-                    k: k.row(key),
-                    decays: &decays[at * sizes.gates..][..sizes.gates],
-                    beta: beta.data[at],
-                    scale: (sizes.key as f64).powf(-0.5),
-                    v: &step.v[at * sizes.value..][..sizes.value],
-                    vk: step.vk,
-                };
-                match usize::try_from(slot) {
-                    Ok(slot) => {
-                        let bytes = sizes.matrix() * step.size;
-                        let state = &step.state[(slot * values + head) * bytes..][..bytes];
-                        one.errors(state, step.size)
-                    }
-                    Err(_) => vec![[0.0, -1.0]; sizes.value],
+        // A sum of K products in any order errs by at most K units of the sum of their magnitudes. A norm is a sum of
+        // squares, the root halves its error, and a few operations follow that round once each.
+        let norm = (keys as f64 / 2.0 + 8.0) * UNIT;
+        let sum = (keys as f64 + 2.0) * UNIT;
+        // For every value channel of a head, the error of k dᵀ per unit of k, and the error of o.
+        let of_head = |head: usize| -> Vec<[f64; 2]> {
+            let Ok(slot) = usize::try_from(step.indices[head / values]) else {
+                return vec![[0.0, -1.0]; channels];
+            };
+            let (q, k) = (q.row(step.key_head(head)), k.row(step.key_head(head)));
+            let (decays, beta) = (&decays[head * gates..][..gates], beta.data[head]);
+            let state = &step.state[(slot * values + head % values) * matrix..][..matrix];
+            let overlap: f64 = step.scale() * k.iter().zip(q).map(|(k, q)| (k * q).abs()).sum::<f64>();
+            let errors = (0..channels).map(|value| {
+                let (mut read, mut k_error, mut q_error) = (0.0, 0.0, 0.0);
+                for (key, (k, q)) in k.iter().zip(q).enumerate() {
+                    let at = if step.vk {
+                        value * keys + key
+                    } else {
+                        key * channels + value
+                    };
+                    let s = element(state, step.size, at);
+                    let [decay, relative] = decays[key % gates];
+                    read += decay * s * k;
+                    let error = s.abs() * (decay * (relative + norm + sum + 2.0 * UNIT) + LEAST) + LEAST;
+                    k_error += error * k.abs();
+                    q_error += error * q.abs();
                 }
-            })
-        });
-        let errors: Vec<Vec<[f64; 2]>> = errors.collect();
-        let (written, o) = errors.into_iter().flatten().map(|[written, o]| (written, o)).unzip();
+                let v = f64::from(step.v.row(head)[value]);
+                let d = beta * (v - read);
+                let off = k_error + UNIT * (v.abs() + read.abs());
+                let d_error = beta * off + 10.0 * UNIT * d.abs() + LOST * (v - read).abs();
+                let written = d_error + (norm + 2.0 * UNIT) * d.abs();
+                // This bound holds both for (α S)ᵀq + (k·q) d and for the sum over the updated state.
+                let o = step.scale() * (q_error * (1.0 + UNIT))
+                    + overlap * (d_error + (2.0 * norm + sum + 8.0 * UNIT) * d.abs());
+                [written, 1.01 * o]
+            });
+            errors.collect()
+        };
+        let errors = (0..step.v.rows()).into_par_iter().flat_map_iter(of_head);
+        let (written, o) = errors.map(|[written, o]| (written, o)).unzip();
         Ok(Self {
             decays,
             k: k.data,
@@ -76,14 +91,13 @@ impl Bounds {
         let Some((head, [key, value])) = step.place(at) else {
             return -1.0;
         };
-        let sizes = step.sizes;
-        let values = sizes.value_heads();
-        let [decay, relative] = self.decays[head * sizes.gates + key % sizes.gates];
-        let key_head = head / values * sizes.heads + head % values / sizes.group;
+        let gates = step.gates();
+        let [decay, relative] = self.decays[head * gates + key % gates];
         let before = element(&step.state, step.size, at).abs();
         // α S, k dᵀ and their sum are rounded.
         let decayed = before * (decay * (relative + UNIT) + LEAST);
-        let written = self.k[key_head * sizes.key + key].abs() * self.written[head * sizes.value + value];
+        let k = self.k[step.key_head(head) * step.q.cols() + key];
+        let written = k.abs() * self.written[head * step.v.cols() + value];
         let error = 1.01 * (decayed + written + UNIT * want.abs() + LEAST);
         if step.size == 4 { error } else { bf16_error(want, error) }
     }
@@ -98,62 +112,13 @@ impl Bounds {
     }
 }
 
-/// One value head of a token.
-struct Head<'a> {
-    q: &'a [f64],
-    k: &'a [f64],
-    decays: &'a [[f64; 2]],
-    beta: f64,
-    scale: f64,
-    v: &'a [f32],
-    vk: bool,
-}
-
-impl Head<'_> {
-    /// For every value channel, the error of k dᵀ per unit of k, and the error of o.
-    fn errors(&self, state: &[u8], size: usize) -> Vec<[f64; 2]> {
-        let (keys, values) = (self.k.len(), self.v.len());
-        // A sum of K products in any order errs by at most K units of the sum of their magnitudes. A norm is a sum of
-        // squares, the root halves its error, and a few operations follow that round once each.
-        let norm = (keys as f64 / 2.0 + 8.0) * UNIT;
-        let sum = (keys as f64 + 2.0) * UNIT;
-        let overlap: f64 = self.scale * self.k.iter().zip(self.q).map(|(k, q)| (k * q).abs()).sum::<f64>();
-        let errors = (0..values).map(|value| {
-            let (mut read, mut k_error, mut q_error) = (0.0, 0.0, 0.0);
-            for (key, (k, q)) in self.k.iter().zip(self.q).enumerate() {
-                let at = if self.vk {
-                    value * keys + key
-                } else {
-                    key * values + value
-                };
-                let s = element(state, size, at);
-                let [decay, relative] = self.decays[key % self.decays.len()];
-                read += decay * s * k;
-                let error = s.abs() * (decay * (relative + norm + sum + 2.0 * UNIT) + LEAST) + LEAST;
-                k_error += error * k.abs();
-                q_error += error * q.abs();
-            }
-            let v = f64::from(self.v[value]);
-            let d = self.beta * (v - read);
-            let off = k_error + UNIT * (v.abs() + read.abs());
-            let d_error = self.beta * off + 10.0 * UNIT * d.abs() + LOST * (v - read).abs();
-            let written = d_error + (norm + 2.0 * UNIT) * d.abs();
-            // This bound holds both for (α S)ᵀq + (k·q) d and for the sum over the updated state.
-            let o =
-                self.scale * (q_error * (1.0 + UNIT)) + overlap * (d_error + (2.0 * norm + sum + 8.0 * UNIT) * d.abs());
-            [written, 1.01 * o]
-        });
-        errors.collect()
-    }
-}
-
 impl Step {
     /// exp(g) of gate `at`, whose log decay is g, and its relative error bound. An exponential, logarithm or quotient errs
     /// by at most 4 units of its value.
     fn decay(&self, at: usize, g: f64) -> [f64; 2] {
         let of_token = at % self.dt_bias.len();
-        let x = f64::from(self.gate[at]) + f64::from(self.dt_bias[of_token]);
-        let factor = f64::from(self.a_log[of_token / self.sizes.gates]).exp();
+        let x = f64::from(self.gate.data[at]) + f64::from(self.dt_bias[of_token]);
+        let factor = f64::from(self.a_log[of_token / self.gates()]).exp();
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let error = if !x.is_finite() {
             // The gate is at its limit, which is exact, or the decay is 0.

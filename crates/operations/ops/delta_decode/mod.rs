@@ -8,7 +8,6 @@ mod bounds;
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::linear_attention as linear;
 use safetensors::Dtype;
@@ -16,9 +15,9 @@ use safetensors::Dtype;
 use bounds::Bounds;
 
 use super::data::{float_bytes, floats, round_to_bf16, widened};
-use super::grid::{Grid, element_bytes};
-use super::judge::Judge;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
+use super::edges::{self, Edge::Times};
+use super::grid::{Grid, element_bytes, named, pairs};
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
 pub(super) const DELTA_DECODE: KernelOp = KernelOp {
     name: "delta_decode",
@@ -29,42 +28,38 @@ pub(super) const DELTA_DECODE: KernelOp = KernelOp {
 };
 
 fn cases() -> Vec<Case> {
-    let of_layout = |kind, layout| ["f32", "bf16"].map(|state| of_type(kind, layout, state)).concat();
-    let of_kind = |kind| ["kv", "vk"].map(|layout| of_layout(kind, layout)).concat();
+    let of_kind = |kind| {
+        pairs(&["kv", "vk"], &["f32", "bf16"], |layout, state| {
+            of_type(kind, layout, state)
+        })
+    };
     ["gdn", "kda"].into_iter().flat_map(of_kind).collect()
 }
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let step = Step::new(case, data);
-    let mut buffers = step.buffers();
     let (o, state) = match case.key("layout") {
         "vk" => step.want::<linear::Vk>(),
         _ => step.want::<linear::Kv>(),
     }?;
-    let states = 2 * step.taken().count() * step.sizes.matrix() * step.sizes.value_heads() * step.size;
-    let bytes = states + buffers.iter().map(Buffer::size).sum::<usize>();
-    let o_shape = [step.indices.len(), step.sizes.value_heads(), step.sizes.value];
-    let (pool, bound) = (step.pool(), step.bound as f32);
+    let (buffers, pool) = (step.buffers(), step.pool());
+    // States of tokens are read and written.
+    let used = step.users.iter().flatten().count() * pool.size() / step.users.len();
+    let bytes = 2 * used + buffers.iter().map(Buffer::size).sum::<usize>();
+    let (o_shape, bound) = (step.v.shape.clone(), step.bound as f32);
     let [tokens, slots] = case.sizes(["B", "slots"]);
     let batch = Batch::new("B", &["q", "k", "v", "gate", "beta", "indices", "o"]);
     let batch = batch.together(tokens, &["slots"]).pool("indices", "state", slots);
     let of_state = Arc::new(Bounds::new(step)?);
     let of_o = of_state.clone();
-    let state = Judge::within(
-        "state",
-        pool.dtype,
-        &pool.shape,
-        state,
-        move |at, want| of_state.state(at, want),
-        WHY_STATE,
-    );
+    let of_state = move |at: usize, want: f64| of_state.state(at, want);
+    let state = Judge::within("state", pool.dtype, &pool.shape, state, of_state, WHY_STATE);
     let o = Judge::within("o", Dtype::BF16, &o_shape, o, move |at, want| of_o.o(at, want), WHY_O);
-    buffers.push(pool);
     Ok(Problem {
         bytes: bytes as u64,
         scalars: vec![("bound", Scalar::F32(bound))],
         batch: Some(batch),
-        ..Problem::new(buffers, vec![state.without_metrics(), o])
+        ..Problem::new([buffers, vec![pool]].concat(), vec![state.without_metrics(), o])
     })
 }
 
@@ -78,16 +73,17 @@ fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec
     // `spare` is the number of slots of the pool that no token uses.
     let grid = |form, spare| {
         let dims = move |[b, h, g, k, v]: [i64; 5]| {
-            vec![
-                ("B", b),
-                ("H", h),
-                ("G", g),
-                ("K", k),
-                ("V", v),
-                ("slots", b + spare),
-                ("vk", i64::from(layout == "vk")),
-                ("size", element_bytes(state)),
-            ]
+            let sizes = [
+                b,
+                h,
+                g,
+                k,
+                v,
+                b + spare,
+                i64::from(layout == "vk"),
+                element_bytes(state),
+            ];
+            named(["B", "H", "G", "K", "V", "slots", "vk", "size"], sizes)
         };
         let keys = [("kind", kind), ("layout", layout), ("state", state), ("form", form)];
         Grid::new(format!("{kind}.{layout}.{state}"), &keys, dims)
@@ -111,41 +107,22 @@ fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec
     cases.into_iter().flat_map(Grid::done).collect()
 }
 
-#[derive(Clone, Copy)]
-struct Sizes {
-    heads: usize,
-    /// Value heads per key head.
-    group: usize,
-    key: usize,
-    value: usize,
-    /// Gates per value head: 1 or K.
-    gates: usize,
-}
-
-impl Sizes {
-    fn value_heads(&self) -> usize {
-        self.heads * self.group
-    }
-
-    fn matrix(&self) -> usize {
-        self.key * self.value
-    }
-}
-
 /// The inputs, rounded to the types that the kernels read.
 pub(super) struct Step {
-    sizes: Sizes,
     /// True if the key dimension is contiguous in the states.
     vk: bool,
     /// Bytes per element of the states.
     size: usize,
     /// Lower bound of log decays; 0 if they are computed by softplus.
     pub bound: f64,
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
-    gate: Vec<f32>,
-    beta: Vec<f32>,
+    /// `[B, H, K]`.
+    q: Tensor<f32>,
+    k: Tensor<f32>,
+    /// `[B, HV, V]`.
+    v: Tensor<f32>,
+    /// `[B, HV]`, or `[B, HV, K]`.
+    gate: Tensor<f32>,
+    beta: Tensor<f32>,
     a_log: Vec<f32>,
     dt_bias: Vec<f32>,
     pub indices: Vec<i64>,
@@ -157,64 +134,48 @@ pub(super) struct Step {
 
 impl Step {
     pub fn new(case: &Case, data: &Data) -> Self {
-        let [tokens, heads, group, key, value] = case.sizes(["B", "H", "G", "K", "V"]);
-        let kda = case.key("kind") == "kda";
-        let gates = if kda { key } else { 1 };
-        let sizes = Sizes {
-            heads,
-            group,
-            key,
-            value,
-            gates,
-        };
-        let (slots, values) = (case.dim("slots"), sizes.value_heads());
+        let [tokens, heads, group, key, value, slots] = case.sizes(["B", "H", "G", "K", "V", "slots"]);
+        let (kda, values) = (case.key("kind") == "kda", heads * group);
+        let of_gate = [tokens, values, key];
+        let of_gate = &of_gate[..if kda { 3 } else { 2 }];
         let bounded = case.key("form") == "bounded";
-        let mut state = data.normal("state", slots * values * sizes.matrix());
-        let [mut q, mut k, mut v, mut gate, mut beta] = [
-            ("q", tokens * heads * key),
-            ("k", tokens * heads * key),
-            ("v", tokens * values * value),
-            ("gate", tokens * values * gates),
-            ("beta", tokens * values),
-        ]
-        .map(|(name, len)| data.normal(name, len));
+        let mut state = data.normal("state", slots * values * key * value);
+        let [mut q, mut k] = ["q", "k"].map(|name| data.tensor(name, &[tokens, heads, key]));
+        let mut v = data.tensor("v", &[tokens, values, value]);
+        let (mut gate, mut beta) = (data.tensor("gate", of_gate), data.tensor("beta", &[tokens, values]));
         let mut indices = shuffled(data, slots, tokens);
         // exp(a_log) ranges from 1 to 16. With softplus, most decays are then near 1; bounded gates are steep and need no
         // bias.
         let rate = |head: usize| (1.0 + 15.0 * (head as f32 + 0.5) / values as f32).ln();
-        let bias = data.normal("dt_bias", values * gates).into_iter();
+        let bias = data.normal("dt_bias", of_gate[1..].iter().product()).into_iter();
         let dt_bias: Vec<f32> = bias.map(|x| if bounded { 0.25 * x } else { x - 4.0 }).collect();
         if case.inputs == Inputs::Edges {
-            edges(&mut q, key, &[0.0, 1e-4, 1e3]);
-            edges(&mut k, key, &[1e-4, 0.0, 1.0, 1e3]);
-            state
-                .par_chunks_mut(sizes.matrix())
-                .enumerate()
-                .for_each(|(at, s)| s.iter_mut().for_each(|s| *s *= [1.0, 0.0, 1e6, 1e-6][at % 4]));
+            edges::set(&mut q.data, key, 0, &[0.0, 1e-4, 1e3].map(Times));
+            edges::set(&mut k.data, key, 0, &[1e-4, 0.0, 1.0, 1e3].map(Times));
+            edges::set(&mut state, key * value, 0, &[1.0, 0.0, 1e6, 1e-6].map(Times));
             let some = [-100.0, 100.0, f32::NEG_INFINITY, f32::INFINITY, 17.0, -17.0, 0.0];
-            for x in [&mut gate, &mut beta] {
+            for x in [&mut gate.data, &mut beta.data] {
                 let third = x.iter_mut().step_by(3);
                 third.zip(some.iter().cycle()).for_each(|(x, some)| *x = *some);
             }
             if !bounded {
                 // The last token only decays, by softplus of numbers from which it differs by more than the bound of a decay.
-                let last = (tokens - 1) * values;
-                beta[last..].fill(-100.0);
-                let gates = gate[last * gates..].iter_mut().zip(&dt_bias);
+                let last = tokens - 1;
+                beta.data[last * values..].fill(-100.0);
+                let gates = gate.data[last * dt_bias.len()..].iter_mut().zip(&dt_bias);
                 gates.for_each(|(gate, bias)| *gate = 10.3 - bias);
             }
-            v[value * values / 2 + value / 3] = f32::NAN;
+            v.data[value * values / 2 + value / 3] = f32::NAN;
             indices.iter_mut().skip(2).step_by(5).for_each(|index| *index = -1);
         }
         for x in [&mut q, &mut k, &mut v, &mut gate, &mut beta] {
-            round_to_bf16(x);
+            round_to_bf16(&mut x.data);
         }
         let mut users = vec![None; slots];
         for (token, &slot) in indices.iter().enumerate().filter(|(_, slot)| **slot >= 0) {
             users[slot as usize] = Some(token);
         }
         Self {
-            sizes,
             vk: case.key("layout") == "vk",
             size: case.dim("size"),
             bound: if bounded { -5.0 } else { 0.0 },
@@ -233,62 +194,61 @@ impl Step {
 
     /// Has every token only decay its state: β is 0 in f32.
     pub fn decay_only(&mut self) {
-        self.beta.fill(-120.0);
+        self.beta.data.fill(-120.0);
     }
 
     /// All buffers except the pool.
     pub fn buffers(&self) -> Vec<Buffer> {
-        let Sizes { heads, key, value, .. } = self.sizes;
-        let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
-        let gates = [tokens, values, key];
-        let indices: Vec<i32> = self.indices.iter().map(|index| *index as i32).collect();
+        let bf16 = |name, x: &Tensor<f32>| Buffer::bf16(name, &x.shape, &x.data);
         vec![
-            Buffer::bf16("q", &[tokens, heads, key], &self.q),
-            Buffer::bf16("k", &[tokens, heads, key], &self.k),
-            Buffer::bf16("v", &[tokens, values, value], &self.v),
-            Buffer::bf16("gate", &gates[..if self.sizes.gates == 1 { 2 } else { 3 }], &self.gate),
-            Buffer::bf16("beta", &[tokens, values], &self.beta),
+            bf16("q", &self.q),
+            bf16("k", &self.k),
+            bf16("v", &self.v),
+            bf16("gate", &self.gate),
+            bf16("beta", &self.beta),
             Buffer::f32("a_log", &[self.a_log.len()], &self.a_log),
             Buffer::f32("dt_bias", &[self.dt_bias.len()], &self.dt_bias),
-            Buffer::i32("indices", &[tokens], &indices),
-            Buffer::output("o", Dtype::BF16, &[tokens, values, value]),
+            Buffer::integers("indices", 4, self.indices.iter().copied()),
+            Buffer::output("o", Dtype::BF16, &self.v.shape),
         ]
     }
 
     fn pool(&self) -> Buffer {
         let [rows, cols] = self.stored();
-        let shape = [self.users.len(), self.sizes.value_heads(), rows, cols];
+        let shape = [self.users.len(), self.values(), rows, cols];
         let dtype = if self.size == 4 { Dtype::F32 } else { Dtype::BF16 };
         Buffer::in_place("state", dtype, &shape, self.state.clone())
     }
 
-    /// Dimensions of a state in memory order.
-    fn stored(&self) -> [usize; 2] {
-        let Sizes { key, value, .. } = self.sizes;
-        if self.vk { [value, key] } else { [key, value] }
+    /// Value heads.
+    fn values(&self) -> usize {
+        self.v.shape[1]
     }
 
-    /// The tokens that have a slot, each with its slot.
-    fn taken(&self) -> impl Iterator<Item = (usize, usize)> {
-        let users = self.users.iter().enumerate();
-        users.filter_map(|(slot, token)| Some(((*token)?, slot)))
+    /// Gates of a value head: 1 or K.
+    fn gates(&self) -> usize {
+        self.dt_bias.len() / self.values()
+    }
+
+    /// The row of q and k that a value head has, both counted over all tokens.
+    fn key_head(&self, head: usize) -> usize {
+        head * self.q.shape[1] / self.values()
+    }
+
+    /// Dimensions of a state in memory order.
+    fn stored(&self) -> [usize; 2] {
+        let (key, value) = (self.q.cols(), self.v.cols());
+        if self.vk { [value, key] } else { [key, value] }
     }
 
     /// q and k normalised, log decays, and β.
     fn prepared(&self) -> Result<[Tensor<f64>; 4], String> {
-        let Sizes { heads, key, gates, .. } = self.sizes;
-        let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
         let [q, k] = [&self.q, &self.k].map(|x| {
-            let mut x = Tensor::new([tokens, heads, key], widened(x));
+            let mut x = x.cast();
             linear::l2_normalize(&mut x, linear::L2_EPS);
             x
         });
-        let shape = if gates == 1 {
-            vec![tokens, values]
-        } else {
-            vec![tokens, values, key]
-        };
-        let x = &Tensor::new(shape, widened(&self.gate));
+        let x = &self.gate.cast();
         let (a_log, dt_bias) = (&widened(&self.a_log)[..], Some(&widened(&self.dt_bias)[..]));
         let gate = match self.bound {
             0.0 => linear::Gate::Softplus { x, a_log, dt_bias },
@@ -299,45 +259,46 @@ impl Step {
                 bound,
             },
         };
-        let beta = linear::beta(&Tensor::new([tokens, values], widened(&self.beta)), false);
-        Ok([q, k, gate.log_decay()?, beta])
+        Ok([q, k, gate.log_decay()?, linear::beta(&self.beta.cast(), false)])
     }
 
     /// The expected o and the expected pool, neither of them rounded.
     pub fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [q, k, g, beta] = self.prepared()?;
-        let (tokens, values) = (self.indices.len(), self.sizes.value_heads());
-        let v = widened(&self.v);
         let inputs = linear::Inputs {
-            cu_seqlens: &(0..=tokens).collect::<Vec<usize>>(),
+            cu_seqlens: &(0..=self.indices.len()).collect::<Vec<usize>>(),
             q: &q,
             k: &k,
-            v: &Tensor::new([tokens, values, self.sizes.value], v),
-            decay: match self.sizes.gates {
-                1 => linear::Decay::Head(&g),
-                _ => linear::Decay::Channel(&g),
-            },
+            v: &self.v.cast(),
+            decay: decay(&g),
             beta: Some(&beta),
             scale: self.scale(),
         };
-        let [rows, cols] = self.stored();
-        let pool = Tensor::new([self.users.len(), values, rows, cols], floats(&self.state, self.size));
+        let pool = Tensor::new(self.pool().shape, floats(&self.state, self.size));
         let mut pool = linear::State::<f64, L>::new(pool)?;
         let o = linear::forward(&inputs, &linear::Recurrent::DEFINITION, &mut pool, Some(&self.indices))?;
         Ok((o.data, pool.into_tensor().data))
     }
 
     fn scale(&self) -> f64 {
-        (self.sizes.key as f64).powf(-0.5)
+        (self.q.cols() as f64).powf(-0.5)
     }
 
     /// The value head that an element of the pool belongs to, counted over all tokens, and its key and value channels;
     /// `None` if no token uses the slot.
     fn place(&self, at: usize) -> Option<(usize, [usize; 2])> {
-        let (values, matrix) = (self.sizes.value_heads(), self.sizes.matrix());
-        let (row, col) = (at % matrix / self.stored()[1], at % self.stored()[1]);
-        let head = self.users[at / matrix / values]? * values + at / matrix % values;
+        let ([rows, cols], values) = (self.stored(), self.values());
+        let (state, row, col) = (at / (rows * cols), at / cols % rows, at % cols);
+        let head = self.users[state / values]? * values + state % values;
         Some((head, if self.vk { [col, row] } else { [row, col] }))
+    }
+}
+
+/// Log decays of heads, or of their channels.
+pub(super) fn decay(g: &Tensor<f64>) -> linear::Decay<'_, f64> {
+    match g.shape.len() {
+        2 => linear::Decay::Head(g),
+        _ => linear::Decay::Channel(g),
     }
 }
 
@@ -348,10 +309,4 @@ fn shuffled(data: &Data, slots: usize, count: usize) -> Vec<i64> {
     order.sort_by_key(|slot| &keys[8 * *slot as usize..][..8]);
     order.truncate(count);
     order
-}
-
-/// Multiplies the rows by the factors in turn.
-fn edges(x: &mut [f32], cols: usize, factors: &[f32]) {
-    let rows = x.chunks_mut(cols).zip(factors.iter().cycle());
-    rows.for_each(|(row, factor)| row.iter_mut().for_each(|x| *x *= factor));
 }

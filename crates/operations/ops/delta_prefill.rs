@@ -5,18 +5,16 @@
 //! for f32 arithmetic. Cases in bf16 may multiply in bf16, so they are held to root-mean-square errors. Where β is 0, states are only
 //! decayed, and no product is in between: cases of `carried` states tell whether they are rounded from chunk to chunk.
 
-mod bounds;
-
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use bounds::Bounds;
 use rayon::prelude::*;
 use reference::Tensor;
 use reference::ops::linear_attention as linear;
 use reference::ops::store::Token;
 use safetensors::Dtype;
 
-use super::data::{round_to_bf16, widened};
+use super::data::round_to_bf16;
+use super::delta_decode::decay;
 use super::grid::{Grid, element_bytes};
 use super::judge::{Judge, UNIT};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
@@ -31,49 +29,38 @@ const LENGTHS: [usize; 7] = [0, 1, 63, 64, 65, 0, 130];
 pub(super) const DELTA_PREFILL: KernelOp = KernelOp {
     name: "delta_prefill",
     doc: "runs packed sequences through GDN or KDA; initial and final states are in [K, V] or [V, K]",
-    cases,
+    cases: || ["gdn", "kda"].into_iter().flat_map(of_type).collect(),
     problem,
     ..KernelOp::NONE
 };
 
-fn cases() -> Vec<Case> {
-    ["gdn", "kda"].into_iter().flat_map(of_type).collect()
-}
-
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let prefill = Prefill::new(case, data);
-    let [t, heads, dim] = case.sizes(["T", "HV", "V"]);
-    let buffers = prefill.buffers(case);
+    let [t, heads, key, dim] = case.sizes(["T", "HV", "K", "V"]);
+    let (buffers, shape) = (prefill.buffers(case), state_shape(case, "out_vk"));
     let Want { o, reads, state } = prefill.want(case)?;
-    let matrix = case.dim("K") * dim;
-    let [state_shape, o_shape] = [prefill.state_shape(case, "out_vk"), vec![t, heads, dim]];
-    let o_dtype = case.float_type("dtype");
     let judges = match case.key("dtype") {
         "f32" => {
-            let Bounds {
-                o: of_o,
-                state: of_state,
-            } = Bounds::new(&prefill, case);
+            let [of_o, of_state] = bounds(&prefill, case);
             let vk = case.dim("out_vk") == 1;
-            let column = move |at: usize| if vk { at / (matrix / dim) % dim } else { at % dim };
-            let of_state = move |at: usize, _| of_state[at / matrix * dim + column(at)];
+            let column = move |at: usize| if vk { at / key % dim } else { at % dim };
+            let of_state = move |at: usize, _| of_state[at / (key * dim) * dim + column(at)];
             vec![
-                Judge::within("o", o_dtype, &o_shape, o, move |at, _| of_o[at], WHY),
-                Judge::within("final", Dtype::F32, &state_shape, state, of_state, WHY),
+                Judge::each("o", Dtype::F32, &prefill.v.shape, o, of_o, WHY),
+                Judge::within("final", Dtype::F32, &shape, state, of_state, WHY),
             ]
         }
         _ => {
-            let judge_o = judge_o("o", &prefill, o, reads);
             let of_state = match is_carried(case) {
-                true => judge_carried("final", &state_shape, state, t),
-                false => judge_states("final", &state_shape, state),
+                true => judge_carried("final", &shape, state, t),
+                false => judge_states("final", &shape, state),
             };
-            vec![judge_o, of_state]
+            vec![judge_o("o", &prefill, o, reads), of_state]
         }
     };
     Ok(Problem {
         // The state is read for k and for q, and updated.
-        flops: (6 * t * heads * matrix) as u64,
+        flops: (6 * t * heads * key * dim) as u64,
         scalars: vec![("scale", Scalar::F32(prefill.scale()))],
         batch: Some(batch(case)),
         ..Problem::new(buffers, judges)
@@ -86,6 +73,39 @@ fn batch(case: &Case) -> Batch {
     batch
         .together(case.dim("N"), &["T", "chunks"])
         .starts("starts", case.dim("T"))
+}
+
+/// Bounds for f32 arithmetic, of every element of o, and of the columns `[N, HV, V]` of the final states.
+///
+/// A step multiplies a column s of the state by exp(g) ≤ 1 and by 1 − β k kᵀ, and adds β v k. Neither factor makes a vector
+/// longer, so existing errors do not grow. Let m ≥ |s| be tracked from step to step: the sums of K products, in the step
+/// and in the two norms, and a few single operations err by at most (3 K + 40) units of m + |v|.
+fn bounds(prefill: &Prefill, case: &Case) -> [Vec<f64>; 2] {
+    let [n, heads, k, v, decays] = case.sizes(["N", "HV", "K", "V", "G"]);
+    let vk = case.dim("in_vk") == 1;
+    let unit = (3 * k + 40) as f64 * UNIT;
+    let scale = f64::from(prefill.scale());
+    let (mut of_o, mut of_state) = (vec![0.0; prefill.v.data.len()], vec![0.0; n * heads * v]);
+    for (column, of_state) in of_state.iter_mut().enumerate() {
+        let (sequence, head, channel) = (column / heads / v, column / v % heads, column % v);
+        let matrix = &prefill.initial.data[(sequence * heads + head) * k * v..][..k * v];
+        let element = |key: usize| matrix[if vk { channel * k + key } else { key * v + channel }];
+        let mut most = (0..k).map(|key| f64::from(element(key)).powi(2)).sum::<f64>().sqrt();
+        let mut error = 0.0;
+        for token in prefill.starts[sequence]..prefill.starts[sequence + 1] {
+            let row = token * heads + head;
+            let gates = &prefill.g.data[row * decays..][..decays];
+            let slowest = gates.iter().fold(f32::MIN, |a, b| a.max(*b));
+            let value = f64::from(prefill.v.data[row * v + channel]).abs();
+            let decay = f64::from(slowest).exp();
+            // Subnormal numbers have no relative error bound, so an absolute one is added.
+            error = decay * error + unit * (decay * most + value) + 1e-37 * (1.0 + most);
+            most = decay * most + f64::from(prefill.beta.data[row]) * value;
+            of_o[row * v + channel] = 1.01 * scale * (error + unit * most) + 1e-37;
+        }
+        *of_state = 1.01 * error;
+    }
+    [of_o, of_state]
 }
 
 const WHY: &str = "f32 arithmetic: a step does not increase existing errors and adds at most (3 K + 40) units of 2^-24 of \
@@ -181,7 +201,7 @@ pub(super) fn groups(rows: usize, group: impl Fn(usize) -> usize) -> Vec<u32> {
 
 /// True if states are only decayed.
 pub(super) fn is_carried(case: &Case) -> bool {
-    case.keys.iter().any(|(_, value)| value == "carried")
+    case.word("sequences") == Some("carried")
 }
 
 /// The judgement of states that are only decayed, in each of `tokens` steps or once in a chunk of them.
@@ -218,12 +238,9 @@ impl Prefill {
             *end += length;
             Some(*end)
         });
-        let normal = |name: &str, shape: &[usize]| {
-            let values = data.normal(&format!("delta_prefill/{name}"), shape.iter().product());
-            Tensor::new(shape, values)
-        };
-        let channels = [t, hv, decays];
-        let mut g = normal("g", &channels[..if case.key("gate") == "kda" { 3 } else { 2 }]);
+        let normal = |name: &str, shape: &[usize]| data.tensor(&format!("delta_prefill/{name}"), shape);
+        let kda = case.key("gate") == "kda";
+        let mut g = normal("g", &[t, hv, decays][..if kda { 3 } else { 2 }]);
         // Heads range from ones that keep nearly everything to ones that forget within a few tokens.
         let rates = g.data.par_iter_mut().enumerate();
         rates.for_each(|(at, g)| *g = -g.exp().ln_1p() * 2f32.powi(-((at / decays % hv % 8) as i32)));
@@ -236,10 +253,8 @@ impl Prefill {
             v: normal("v", &[t, hv, v]),
             g,
             beta,
-            initial: Tensor::new([0], vec![]),
+            initial: normal("initial", &state_shape(case, "in_vk")),
         };
-        let shape = prefill.state_shape(case, "in_vk");
-        prefill.initial = normal("initial", &shape);
         if is_carried(case) {
             prefill.carried();
         } else if case.inputs == Inputs::Edges {
@@ -295,25 +310,10 @@ impl Prefill {
         (self.q.cols() as f32).sqrt().recip()
     }
 
-    pub fn state_shape(&self, case: &Case, layout: &str) -> Vec<usize> {
-        let [n, hv, k, v] = case.sizes(["N", "HV", "K", "V"]);
-        match case.dim(layout) {
-            1 => vec![n, hv, v, k],
-            _ => vec![n, hv, k, v],
-        }
-    }
-
     pub fn buffers(&self, case: &Case) -> Vec<Buffer> {
         let dtype = case.float_type("dtype");
         let values = |name, x: &Tensor<f32>| Buffer::floats(name, dtype, &x.shape, &x.data);
-        let (shape, starts) = ([self.starts.len()], self.starts.iter());
-        let starts = match case.dim("index") {
-            4 => Buffer::i32("starts", &shape, &starts.map(|start| *start as i32).collect::<Vec<_>>()),
-            _ => {
-                let bytes = starts.flat_map(|start| (*start as i64).to_le_bytes());
-                Buffer::input("starts", Dtype::I64, &shape, bytes.collect())
-            }
-        };
+        let starts = self.starts.iter().map(|start| *start as i64);
         vec![
             values("q", &self.q),
             values("k", &self.k),
@@ -321,15 +321,15 @@ impl Prefill {
             Buffer::f32("g", &self.g.shape, &self.g.data),
             Buffer::f32("beta", &self.beta.shape, &self.beta.data),
             Buffer::f32("initial", &self.initial.shape, &self.initial.data),
-            starts,
+            Buffer::integers("starts", case.dim("index"), starts),
             Buffer::output("o", dtype, &self.v.shape),
-            Buffer::output("final", Dtype::F32, &self.state_shape(case, "out_vk")),
+            Buffer::output("final", Dtype::F32, &state_shape(case, "out_vk")),
         ]
     }
 
     /// The expected results, the final states in their layout.
     pub fn want(&self, case: &Case) -> Result<Want, String> {
-        let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(wide);
+        let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(Tensor::cast);
         linear::l2_normalize(&mut q, linear::L2_EPS);
         linear::l2_normalize(&mut k, linear::L2_EPS);
         let inputs = linear::Inputs {
@@ -337,14 +337,11 @@ impl Prefill {
             q: &q,
             k: &k,
             v: &v,
-            decay: match g.shape.len() {
-                2 => linear::Decay::Head(&g),
-                _ => linear::Decay::Channel(&g),
-            },
+            decay: decay(&g),
             beta: Some(&beta),
             scale: f64::from(self.scale()),
         };
-        let initial = wide(&self.initial);
+        let initial = self.initial.cast();
         let mut state = match case.dim("in_vk") {
             1 => linear::State::<f64, linear::Vk>::new(initial)?.turned(),
             _ => linear::State::<f64, linear::Kv>::new(initial)?,
@@ -378,6 +375,15 @@ impl Prefill {
     }
 }
 
+/// The shape of initial or final states, in their layout.
+pub(super) fn state_shape(case: &Case, layout: &str) -> [usize; 4] {
+    let [n, hv, k, v] = case.sizes(["N", "HV", "K", "V"]);
+    match case.dim(layout) {
+        1 => [n, hv, v, k],
+        _ => [n, hv, k, v],
+    }
+}
+
 /// The expected results of a prefill.
 pub(super) struct Want {
     /// `[T, HV, V]`.
@@ -386,8 +392,4 @@ pub(super) struct Want {
     pub reads: Vec<f64>,
     /// The final states.
     pub state: Vec<f64>,
-}
-
-fn wide(x: &Tensor<f32>) -> Tensor<f64> {
-    Tensor::new(x.shape.clone(), widened(&x.data))
 }
