@@ -8,8 +8,6 @@
 //! another way than x: as bfloat16, FP8 codes with a scale for 64 columns, or, those of routed experts, MXFP4 or NVFP4. They are
 //! decoded, and x is not rounded.
 
-use std::collections::BTreeSet;
-
 use reference::ops::experts::{Expert, Experts};
 use reference::ops::linear::Linear;
 use reference::{Bounded, Choice, Plain, Tensor};
@@ -17,12 +15,11 @@ use reference::{Bounded, Choice, Plain, Tensor};
 use super::data::{exact, round_to};
 use super::edges;
 use super::edges::Edge::{One, Random, Times, Zeros};
-use super::grid::Grid;
-use super::judge::Judge;
+use super::grid::{Grid, pairs};
 use super::routed::Routed;
 use super::stored::{FP8, Matrices, Storage};
 use super::swiglu::LIMIT;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
+use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
 /// Standard deviation of gates and of what they are multiplied with: about one in ten is beyond the limit.
 const GATES: f32 = 6.0;
@@ -44,37 +41,27 @@ fn cases() -> Vec<Case> {
         ["f32", FP8, "mxfp4"],
         ["f32", FP8, "nvfp4"],
     ];
-    let of_way = |way| ["spread", "one"].map(|to| of_type(way, to)).concat();
-    ways.into_iter().flat_map(of_way).collect()
+    pairs(&ways, &["spread", "one"], of_type)
 }
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, count, k, dim, inner] = case.sizes(["B", "E", "K", "D", "I"]);
     let dtype = case.float_type("dtype");
     let routed = Routed::new("experts", case, data);
-    let used = used(&routed);
+    // Experts that no row goes to need not be read.
+    let used: Vec<bool> = routed.places[..count].iter().map(|places| !places.is_empty()).collect();
     let mut x = data.normal("experts/x", rows * dim);
     if case.inputs == Inputs::Edges {
-        let others = [
-            Times(20.0),
-            Random,
-            Times(20.0),
-            Random,
-            One(f32::INFINITY),
-            Random,
-            One(f32::NAN),
+        let (large, [infinity, nan]) = (Times(20.0), [f32::INFINITY, f32::NAN].map(One));
+        let kinds = [
+            Random, Random, Zeros, Random, large, Random, large, Random, infinity, Random, nan,
         ];
-        edges::set(
-            &mut x,
-            dim,
-            0,
-            &[&[Random, Random, Zeros, Random], &others[..]].concat(),
-        );
+        edges::set(&mut x, dim, 0, &kinds);
     }
     let [own, shared] = ["routed", "stored"].map(|key| Storage::named(case.key(key)));
     let [own, shared] = [own?, shared?];
-    let gate_up = matrices("gate_up", own, case, (&used, 2 * inner, dim), data)?;
-    let down = matrices("down", own, case, (&used, dim, inner), data)?;
+    let gate_up = matrices("gate_up", own, &used, [2 * inner, dim], data)?;
+    let down = matrices("down", own, &used, [dim, inner], data)?;
     let [mut shared_gate_up, mut shared_down] = [Matrices::new(shared, dim), Matrices::new(shared, inner)];
     shared_gate_up.push(&drawn("shared_gate_up", [2 * inner, dim], data))?;
     shared_down.push(&drawn("shared_down", [dim, inner], data))?;
@@ -102,8 +89,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     buffers.extend(down.buffers(["down", "down_scale"], &[count, dim])?);
     buffers.extend(shared_gate_up.buffers(["shared_gate_up", "shared_gate_up_scale"], &[2 * inner])?);
     buffers.extend(shared_down.buffers(["shared_down", "shared_down_scale"], &[dim])?);
-    // Experts that no row goes to need not be read.
-    let bits = 3 * dim * inner * (shared.bits()? + used.len() * own.bits()?);
+    let used = used.iter().filter(|used| **used).count();
+    let bits = 3 * dim * inner * (shared.bits()? + used * own.bits()?);
     let sent = routed.experts.iter().filter(|expert| **expert >= 0).count();
     Ok(Problem {
         scalars: vec![("limit", Scalar::F32(LIMIT))],
@@ -116,9 +103,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 
 /// Rows go to `one` expert, or are `spread` over all. A way has the type of x, the storage of the shared expert, and that of the others.
 fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec<Case> {
-    let dims = |[rows, experts, k, dim, inner]: [i64; 5]| {
-        vec![("B", rows), ("E", experts), ("K", k), ("D", dim), ("I", inner)]
-    };
     let keys = [
         ("dtype", dtype),
         ("stored", weights),
@@ -131,7 +115,7 @@ fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec
         (false, true) => format!("{dtype}.{weights}.{to}"),
         (false, false) => format!("{dtype}.{weights}.{routed}.{to}"),
     };
-    let grid = Grid::new(prefix, &keys, dims);
+    let grid = Grid::of(prefix, &keys, ["B", "E", "K", "D", "I"]);
     // Long rows pass 2³² elements before they are too many for a warp to sort.
     if to == "one" {
         return grid
@@ -164,14 +148,6 @@ const WHY: &str = "f32 arithmetic: sums of D products, whose errors the activati
                    products for each expert, all in any order, each rounding by at most 2^-24; then half a step of the type \
                    that is stored";
 
-/// The routed experts that rows go to.
-fn used(routed: &Routed) -> BTreeSet<usize> {
-    let own = routed.places.iter().take(routed.places.len() - 1).enumerate();
-    own.filter(|(_, places)| !places.is_empty())
-        .map(|(number, _)| number)
-        .collect()
-}
-
 /// The choice and the weights as the reference takes them: rows begin with the slots that have an expert.
 fn in_front(routed: &Routed) -> (Choice<Bounded>, Tensor<Bounded>) {
     let Routed {
@@ -199,13 +175,13 @@ fn in_front(routed: &Routed) -> (Choice<Bounded>, Tensor<Bounded>) {
 fn matrices(
     name: &str,
     storage: Storage,
-    case: &Case,
-    (used, rows, cols): (&BTreeSet<usize>, usize, usize),
+    used: &[bool],
+    [rows, cols]: [usize; 2],
     data: &Data,
 ) -> Result<Matrices, String> {
     let mut all = Matrices::new(storage, cols);
-    for number in 0..case.dim("E") {
-        match used.contains(&number) {
+    for (number, used) in used.iter().enumerate() {
+        match used {
             true => all.push(&drawn(&format!("{name}/{number}"), [rows, cols], data))?,
             false => all.push_poison(rows * cols)?,
         }
@@ -214,16 +190,14 @@ fn matrices(
 }
 
 /// The experts by number; those that no row goes to are empty.
-fn experts(gate_up: &[f32], down: &[f32], used: &BTreeSet<usize>, [dim, inner]: [usize; 2]) -> Vec<Expert<Bounded>> {
+fn experts(gate_up: &[f32], down: &[f32], used: &[bool], [dim, inner]: [usize; 2]) -> Vec<Expert<Bounded>> {
     let pairs = gate_up
         .chunks_exact(2 * inner * dim)
         .zip(down.chunks_exact(dim * inner));
-    let each = pairs
-        .enumerate()
-        .map(|(number, (gate_up, down))| match used.contains(&number) {
-            true => expert(gate_up, down, [dim, inner]),
-            false => expert(&[], &[], [0, 0]),
-        });
+    let each = pairs.zip(used).map(|((gate_up, down), used)| match used {
+        true => expert(gate_up, down, [dim, inner]),
+        false => expert(&[], &[], [0, 0]),
+    });
     each.collect()
 }
 

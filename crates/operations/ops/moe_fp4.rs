@@ -12,8 +12,6 @@
 //! then of their slots, the shared expert last. A slot of −1 has no expert, its weight is not read, and its h is 0. Thus bits
 //! do not depend on B.
 
-mod expected;
-
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -21,18 +19,16 @@ use reference::Bounded;
 use reference::ops::experts::swiglu;
 use safetensors::Dtype;
 
-use super::data::round_to_bf16;
+use super::data::{f32_values, round_to_bf16};
 use super::edges::Edge::{One, Random, Times, Zeros};
 use super::edges::{self, Edge};
 use super::fp4_gemm::{product, weights};
-use super::grid::Grid;
-use super::judge::{Judge, bf16_error};
+use super::grid::{Grid, pairs};
+use super::judge::{Judge, Part, bf16_error};
 use super::routed::Routed;
-use super::sums::{Summed, Sums};
-use super::swiglu::LIMIT;
-use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
-pub use expected::between;
-use expected::{hidden, parts};
+use super::sums::{Summed, Sums, bf16_factors};
+use super::swiglu::{LIMIT, activated, error};
+use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Outputs, Problem, Scalar};
 use ulplab_core::accumulator::Factor;
 
 pub(super) const MOE_FP4: KernelOp = KernelOp {
@@ -45,13 +41,12 @@ pub(super) const MOE_FP4: KernelOp = KernelOp {
 };
 
 fn cases() -> Vec<Case> {
-    let types = [("mxfp4", "bf16"), ("mxfp4", "f32"), ("nvfp4", "bf16"), ("nvfp4", "f32")];
-    let of_types = |(format, out)| ["spread", "one", "counts"].map(|to| of_type(format, out, to)).concat();
-    types.into_iter().flat_map(of_types).collect()
+    let of_types = |format, out| ["spread", "one", "counts"].map(|to| of_type(format, out, to)).concat();
+    pairs(&["mxfp4", "nvfp4"], &["bf16", "f32"], of_types)
 }
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
-    let [rows, count, k, dim, inner] = case.sizes(["B", "E", "K", "D", "I"]);
+    let [rows, k, dim, inner] = case.sizes(["B", "K", "D", "I"]);
     let routed = Arc::new(Routed::new("moe_fp4", case, data));
     let mut x = data.normal("moe_fp4/x", rows * dim);
     if case.inputs == Inputs::Edges {
@@ -87,26 +82,11 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let y = Judge::parts("y", parts(sums, &routed, &down, [rows, dim], out), WHY);
 
     let [experts, weights] = routed.buffers();
-    let codes = |name, matrices: &Matrices, rows, cols: usize| {
-        Buffer::input(name, Dtype::U8, &[count + 1, rows, cols / 2], matrices.codes.clone())
-    };
-    let scales = |name, matrices: &Matrices, rows| {
-        let shape = [count + 1, rows, matrices.blocks()];
-        Buffer::input(name, Dtype::U8, &shape, matrices.scales.clone())
-    };
-    let buffers = vec![
-        Buffer::bf16("x", &[rows, dim], &x),
-        experts,
-        weights,
-        codes("gate_up", &gate_up, 2 * inner, dim),
-        scales("gate_up_scale", &gate_up, 2 * inner),
-        Buffer::f32("gate_up_tensor", &[count + 1, 2], &gate_up.tensor),
-        codes("down", &down, dim, inner),
-        scales("down_scale", &down, dim),
-        Buffer::f32("down_tensor", &[count + 1, 1], &down.tensor),
-        Buffer::output("hidden", Dtype::BF16, &shape),
-        Buffer::output("y", out, &[rows, dim]),
-    ];
+    let mut buffers = vec![Buffer::bf16("x", &[rows, dim], &x), experts, weights];
+    buffers.extend(gate_up.buffers(["gate_up", "gate_up_scale", "gate_up_tensor"]));
+    buffers.extend(down.buffers(["down", "down_scale", "down_tensor"]));
+    buffers.push(Buffer::output("hidden", Dtype::BF16, &shape));
+    buffers.push(Buffer::output("y", out, &[rows, dim]));
     // Experts that no row goes to need not be read; hidden need not leave the kernels.
     let used = routed.places.iter().filter(|places| !places.is_empty()).count();
     let sent: usize = routed.places.iter().map(Vec::len).sum();
@@ -122,11 +102,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 
 /// Rows go to `one` expert, are `spread` over all, or experts have `counts` of rows on either side of those of a tile.
 fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case> {
-    let dims = |[rows, experts, k, dim, inner]: [i64; 5]| {
-        vec![("B", rows), ("E", experts), ("K", k), ("D", dim), ("I", inner)]
-    };
     let keys = [("format", format), ("out", out), ("routing", to)];
-    let grid = Grid::new(format!("{format}.{out}.{to}"), &keys, dims);
+    let grid = Grid::of(format!("{format}.{out}.{to}"), &keys, ["B", "E", "K", "D", "I"]);
     let bf16 = out == "bf16";
     match to {
         "one" => return grid.large("b65.5x96x64", [65, 5, 1, 96, 64]).done(),
@@ -174,7 +151,9 @@ struct Matrices {
     block: usize,
     codes: Vec<u8>,
     scales: Vec<u8>,
-    /// Scales of the tensors: one for each expert, or two, for each half of its rows.
+    /// Tensors of an expert: one, or two, for each half of its rows.
+    halves: usize,
+    /// Scales of the tensors.
     tensor: Vec<f32>,
 }
 
@@ -187,6 +166,7 @@ impl Matrices {
         let mut all = Self {
             shape: [rows, cols],
             block,
+            halves,
             codes: vec![0xff; count * each],
             scales: vec![0xff; count * rows * blocks],
             tensor: vec![f32::NAN; count * halves],
@@ -229,8 +209,18 @@ impl Matrices {
     /// Bytes of the codes, scales and tensor scales of an expert.
     fn bytes_of_one(&self) -> usize {
         let [rows, cols] = self.shape;
-        let halves = self.tensor.len() * cols * rows / 2 / self.codes.len();
-        rows * (cols / 2 + self.blocks()) + 4 * halves
+        rows * (cols / 2 + self.blocks()) + 4 * self.halves
+    }
+
+    /// The buffers of codes, scales and tensor scales.
+    fn buffers(&self, [codes, scales, tensor]: [&'static str; 3]) -> [Buffer; 3] {
+        let ([rows, cols], count) = (self.shape, self.tensor.len() / self.halves);
+        let bytes = |name, cols, bytes: &[u8]| Buffer::input(name, Dtype::U8, &[count, rows, cols], bytes.to_vec());
+        [
+            bytes(codes, cols / 2, &self.codes),
+            bytes(scales, self.blocks(), &self.scales),
+            Buffer::f32(tensor, &[count, self.halves], &self.tensor),
+        ]
     }
 
     /// A row of the matrix of an expert, without the tensor's scale.
@@ -247,17 +237,104 @@ impl Matrices {
 
     /// The products of an expert's rows and of all tokens at these places: `[rows, places]`.
     fn products<N: Summed>(&self, sums: Sums, expert: usize, tokens: &[&[Factor]]) -> Vec<N> {
-        let [rows, _] = self.shape;
-        let halves = self.tensor.len() * rows * self.shape[1] / 2 / self.codes.len();
+        let ([rows, _], halves) = (self.shape, self.halves);
         let of_row = |row: usize| {
-            let (weights, tensor) = (
-                self.row(expert, row),
-                self.tensor[expert * halves + row * halves / rows],
-            );
+            let weights = self.row(expert, row);
+            let tensor = self.tensor[expert * halves + row * halves / rows];
             tokens
                 .iter()
                 .map(move |x| product::<N>(sums, x, &weights) * N::exact(tensor))
         };
         (0..rows).into_par_iter().flat_map_iter(of_row).collect()
     }
+}
+
+/// Numbers between the products, `[B, K + 1, I]`: what `each` makes of the products of a gate and an up and of the router's weight. They
+/// are 0 where no expert is.
+fn hidden<N: Summed, T: Clone + Default>(
+    sums: Sums,
+    routed: &Routed,
+    gate_up: &Matrices,
+    x: &[f32],
+    each: impl Fn([N; 2], f32) -> T,
+) -> Vec<T> {
+    let ([halves, dim], slots) = (gate_up.shape, routed.k + 1);
+    let (x, inner) = (bf16_factors(x), halves / 2);
+    let mut all = vec![T::default(); x.len() / dim * slots * inner];
+    for (expert, places) in routed.places.iter().enumerate() {
+        let tokens = places.iter().map(|place| &x[place / slots * dim..][..dim]);
+        let products: Vec<N> = gate_up.products(sums, expert, &tokens.collect::<Vec<_>>());
+        for (token, place) in places.iter().enumerate() {
+            let weight = routed.weight(*place);
+            let product = |row: usize| products[row * places.len() + token];
+            for unit in 0..inner {
+                all[place * inner + unit] = each([product(unit), product(inner + unit)], weight);
+            }
+        }
+    }
+    all
+}
+
+/// The number between the products of a gate and an up, and the error of f32 arithmetic before rounding to bfloat16. The error is that of
+/// [`swiglu`](super::swiglu) and of the product with the weight.
+pub fn between(products: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
+    let (y, lost) = activated(products, limit);
+    let y = y * weight;
+    let least = (2f64.powi(-146) + lost) * (weight.abs() + 1.0);
+    (y, error(13.0, products[0], y) + least)
+}
+
+/// Judges y given the kernel's own numbers between the products.
+fn parts(
+    sums: Sums,
+    routed: &Arc<Routed>,
+    down: &Arc<Matrices>,
+    [rows, dim]: [usize; 2],
+    out: Dtype,
+) -> impl Fn(&Outputs) -> Vec<Part> + Send + Sync + 'static {
+    let (routed, down) = (Arc::clone(routed), Arc::clone(down));
+    move |outputs| {
+        let hidden = bf16_factors(&f32_values(outputs.get("hidden"), 2));
+        let defined = combined(Sums::Defined, &routed, &down, &hidden, [rows, dim]);
+        let numbers = || combined(sums, &routed, &down, &hidden, [rows, dim]);
+        let judges = sums.judges(("y", out, [rows, dim]), &defined, numbers, WHY);
+        let judges = judges.unwrap_or_else(|why| {
+            // A right kernel cannot have these numbers between the products, so no y is right.
+            let nan = vec![f64::NAN; rows * dim];
+            vec![Judge::within("y", out, &[rows, dim], nan, |_, _| 0.0, why)]
+        });
+        judges
+            .into_iter()
+            .map(|judge| judge.on(outputs.get("y").to_vec()))
+            .collect()
+    }
+}
+
+/// The sum of the experts of each row, of numbers between the products.
+fn combined<N: Summed>(
+    sums: Sums,
+    routed: &Routed,
+    down: &Matrices,
+    hidden: &[Factor],
+    [rows, dim]: [usize; 2],
+) -> Vec<N> {
+    let inner = down.shape[1];
+    let mut products = vec![N::default(); rows * (routed.k + 1) * dim];
+    for (expert, places) in routed.places.iter().enumerate() {
+        let tokens: Vec<&[Factor]> = places.iter().map(|place| &hidden[place * inner..][..inner]).collect();
+        let of_expert: Vec<N> = down.products(sums, expert, &tokens);
+        for (token, place) in places.iter().enumerate() {
+            for channel in 0..dim {
+                products[place * dim + channel] = of_expert[channel * places.len() + token];
+            }
+        }
+    }
+    let mut y = vec![N::default(); rows * dim];
+    y.par_chunks_exact_mut(dim).enumerate().for_each(|(row, y)| {
+        for place in routed.added(row) {
+            let product = &products[place * dim..][..dim];
+            y.iter_mut().zip(product).for_each(|(y, product)| *y += *product);
+        }
+    });
+    y
 }
