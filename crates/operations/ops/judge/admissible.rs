@@ -28,24 +28,8 @@ struct StoredBlocks<'a> {
     scale: &'a [u8],
 }
 
-/// Classifies a wrong code or scale: the neighbour of an admissible one, or further away.
-#[derive(Clone, Copy, PartialEq)]
-enum Deviation {
-    Not,
-    Next,
-    More,
-}
-
-/// Codes or scales, with the wrong ones marked.
-struct Codes<'a> {
-    output: &'static str,
-    shape: [usize; 2],
-    wrong: Vec<Deviation>,
-    /// The code, and whether it still holds the poison byte.
-    found: &'a (dyn Fn(usize) -> (u32, bool) + Sync),
-    /// The first and the last admissible one, and a description of their origin.
-    wanted: &'a dyn Fn(usize) -> ([u32; 2], String),
-}
+/// The distance of a code or scale from the admissible ones, at most 2: 0 is right, 1 is a neighbour of them.
+type Distance = u8;
 
 impl Judge {
     /// Counts the scales and codes that no numbers within the bound could have: `violations` of each output. An expected
@@ -76,10 +60,7 @@ impl Judge {
         assert_eq!(data.len() * 8, want.len() * bits, "bytes of codes");
         assert_eq!(scale.len(), shape[0] * across * size, "bytes of scales");
 
-        let (mut codes, mut scales) = (
-            vec![Deviation::Not; want.len()],
-            vec![Deviation::Not; shape[0] * across],
-        );
+        let (mut codes, mut scales): (Vec<Distance>, Vec<Distance>) = (vec![0; want.len()], vec![0; shape[0] * across]);
         let rows = codes.par_chunks_mut(stored.cols).zip(scales.par_chunks_mut(across));
         rows.enumerate().for_each(|(row, (codes, scales))| {
             let blocks = codes.chunks_mut(*width).zip(scales);
@@ -87,60 +68,60 @@ impl Judge {
                 stored.judge(row * across + block, codes, scale);
             }
         });
-        let codes = Codes {
-            output: "data",
-            shape: [shape[0], stored.cols],
-            wrong: codes,
-            found: &|at| {
-                let poison = data[at * bits / 8] == POISON_BYTE;
-                (stored.single.code_at(data, at), poison)
-            },
-            wanted: &|at| {
-                let block = at / stored.cols * across + at % stored.cols / width;
-                let of = format!(
-                    "of {} ± {} under the scale {:#x} that is stored",
-                    values::plain(want[at]),
-                    values::short(bound(at, want[at])),
-                    stored.scale_at(block)
-                );
-                (stored.codes(at, stored.factor(block)), of)
-            },
+        let found_code = |at: usize| {
+            let poison = data[at * bits / 8] == POISON_BYTE;
+            (stored.single.code_at(data, at), poison)
         };
-        let scales = Codes {
-            output: "scale",
-            shape,
-            wrong: scales,
-            found: &|at| {
-                let bytes = &scale[at * size..][..size];
-                (stored.scale_at(at), bytes.iter().all(|byte| *byte == POISON_BYTE))
-            },
-            wanted: &|at| {
-                let [least, most] = stored.magnitudes(at);
-                let scales = [least, most].map(|amax| stored.single.scale(amax));
-                let of = format!(
-                    "of a largest magnitude of {} to {}",
-                    values::plain(least.into()),
-                    values::plain(most.into())
-                );
-                (scales, of)
-            },
+        let wanted_codes = |at: usize| {
+            let block = at / stored.cols * across + at % stored.cols / width;
+            let of = format!(
+                "of {} ± {} under the scale {:#x} that is stored",
+                values::plain(want[at]),
+                values::short(bound(at, want[at])),
+                stored.scale_at(block)
+            );
+            (stored.codes(at, stored.factor(block)), of)
         };
-        vec![self.said_of(codes), self.said_of(scales)]
+        let found_scale = |at: usize| {
+            let bytes = &scale[at * size..][..size];
+            (stored.scale_at(at), bytes.iter().all(|byte| *byte == POISON_BYTE))
+        };
+        let wanted_scales = |at: usize| {
+            let [least, most] = stored.magnitudes(at);
+            let scales = [least, most].map(|amax| stored.single.scale(amax));
+            let of = format!(
+                "of a largest magnitude of {} to {}",
+                values::plain(least.into()),
+                values::plain(most.into())
+            );
+            (scales, of)
+        };
+        let of_codes = ("data", [shape[0], stored.cols]);
+        vec![
+            self.said_of(of_codes, &codes, &found_code, &wanted_codes),
+            self.said_of(("scale", shape), &scales, &found_scale, &wanted_scales),
+        ]
     }
 
-    fn said_of(&self, codes: Codes) -> Measured {
-        let Codes { wrong, found, .. } = &codes;
+    /// Counts wrong codes or scales of an output. `found` gives a code, and whether it still holds the poison byte; `wanted` the first
+    /// and the last admissible one, and a description of their origin.
+    fn said_of(
+        &self,
+        (output, shape): (&'static str, [usize; 2]),
+        wrong: &[Distance],
+        found: &(dyn Fn(usize) -> (u32, bool) + Sync),
+        wanted: &dyn Fn(usize) -> ([u32; 2], String),
+    ) -> Measured {
         let judge = Self {
             rows: self.rows.clone(),
-            ..Self::finite(codes.output, self.dtype, &codes.shape, self.why.clone())
+            ..Self::finite(output, self.dtype, &shape, self.why.clone())
         };
         let kinds = |at: usize| {
             let (code, poison) = found(at);
-            values::code_kinds(poison, code == 0, wrong[at] == Deviation::Next)
+            values::code_kinds(poison, code == 0, wrong[at] == 1)
         };
-        let bad = |at: usize| wrong[at] != Deviation::Not;
-        judge.first_wrong(judge.measured(&VIOLATIONS, 0.0), &bad, &kinds, |first| {
-            let (([low, high], of), got) = ((codes.wanted)(first), found(first).0);
+        judge.first_wrong(judge.measured(&VIOLATIONS, 0.0), &|at| wrong[at] > 0, &kinds, |first| {
+            let (([low, high], of), got) = (wanted(first), found(first).0);
             let wanted = match low == high {
                 true => format!("{low:#x}"),
                 false => format!("{low:#x} to {high:#x}"),
@@ -205,25 +186,21 @@ impl StoredBlocks<'_> {
         self.interval(at).map(|x| self.single.code(x, factor))
     }
 
-    fn judge(&self, block: usize, codes: &mut [Deviation], scale: &mut Deviation) {
+    fn judge(&self, block: usize, codes: &mut [Distance], scale: &mut Distance) {
         let [least, most] = self.magnitudes(block);
         let stored = self.scale_at(block);
-        *scale = wrong(stored.into(), [least, most].map(|amax| self.single.scale(amax).into()));
+        *scale = distance(stored.into(), [least, most].map(|amax| self.single.scale(amax).into()));
         let factor = self.single.factor(stored, most);
         for (at, wrong_code) in self.elements(block).zip(codes) {
             let rank = |code: u32| i64::from(self.single.rank(code));
             let ends = self.codes(at, factor).map(rank);
-            *wrong_code = wrong(rank(self.single.code_at(self.data, at)), ends);
+            *wrong_code = distance(rank(self.single.code_at(self.data, at)), ends);
         }
     }
 }
 
-fn wrong(found: i64, [low, high]: [i64; 2]) -> Deviation {
-    match (low - found).max(found - high) {
-        ..=0 => Deviation::Not,
-        1 => Deviation::Next,
-        _ => Deviation::More,
-    }
+fn distance(found: i64, [low, high]: [i64; 2]) -> Distance {
+    (low - found).max(found - high).clamp(0, 2) as Distance
 }
 
 /// The larger of two magnitudes; NaN is larger than any number.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::failure::{Elements, WorstElement};
+use super::failure::WorstElement;
 use super::values;
 use super::values::number;
 use super::{Also, Bound, Judge, Measured, Together};
@@ -125,12 +125,6 @@ impl Judge {
         all[0].value = beyond as f64;
         if beyond > 0 {
             let (bound, text) = said(at, worst);
-            let elements = Elements {
-                judge: self,
-                count: beyond,
-                bad: &|at| ratio(at) > 1.0,
-                kinds: &|at| self.kinds(want[at], got, at),
-            };
             let said = WorstElement {
                 at,
                 want: want[at],
@@ -138,7 +132,8 @@ impl Judge {
                 bound: Some(bound),
                 text,
             };
-            all[0] = elements.failed(all[0].clone(), said);
+            let kinds = |at| self.kinds(want[at], got, at);
+            all[0] = self.failed(all[0].clone(), beyond, &|at| ratio(at) > 1.0, &kinds, said);
         }
         let mut all = Vec::from(all);
         if metrics {

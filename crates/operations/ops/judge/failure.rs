@@ -7,15 +7,6 @@ use super::values::KINDS;
 use super::{Judge, Measured, pattern};
 use ulplab_core::record::{Failure, Worst};
 
-/// Elements, with a test for wrong ones.
-pub(super) struct Elements<'a> {
-    pub judge: &'a Judge,
-    pub count: usize,
-    pub bad: &'a (dyn Fn(usize) -> bool + Sync),
-    /// The [`KINDS`] of a wrong element, as a bit set.
-    pub kinds: &'a (dyn Fn(usize) -> u16 + Sync),
-}
-
 /// The worst element, and the text that follows its name.
 pub(super) struct WorstElement {
     pub at: usize,
@@ -39,28 +30,26 @@ impl Judge {
         let Some(first) = { all }.find(|at| bad(*at)) else {
             return right;
         };
-        let elements = Elements {
-            judge: self,
-            count,
-            bad,
-            kinds,
-        };
-        elements.failed(right, said(first))
+        self.failed(right, count, bad, kinds, said(first))
     }
-}
 
-impl Elements<'_> {
-    /// Adds a failure to the measurement.
-    pub fn failed(&self, measured: Measured, said: WorstElement) -> Measured {
-        let judge = self.judge;
+    /// Adds a failure to the measurement: so many elements are `bad`, each of these [`KINDS`], as a bit set.
+    pub(super) fn failed(
+        &self,
+        measured: Measured,
+        count: usize,
+        bad: &(dyn Fn(usize) -> bool + Sync),
+        kinds: &(dyn Fn(usize) -> u16 + Sync),
+        said: WorstElement,
+    ) -> Measured {
         let worst = Worst {
-            index: judge.index(said.at),
+            index: self.index(said.at),
             want: said.want,
             got: said.got,
         };
-        let found = pattern::find(&judge.shape, judge.rows.is_some(), self.bad, self.kinds);
+        let found = pattern::find(&self.shape, self.rows.is_some(), bad, kinds);
         let kind = KINDS.iter().find(|(kind, _)| found.kinds & kind != 0);
-        let all = judge.shape.iter().product();
+        let all = self.shape.iter().product();
         let pattern = match kind {
             Some((_, kind)) => format!("{}, {kind}", found.place),
             None => found.place,
@@ -68,19 +57,19 @@ impl Elements<'_> {
         let numbers: Vec<String> = worst.index.iter().map(u64::to_string).collect();
         let message = format!(
             "{}[{}]: {}; {} of {} wrong, {pattern}",
-            judge.output,
+            self.output,
             numbers.join(","),
             said.text,
-            values::count(self.count),
+            values::count(count),
             values::count(all),
         );
         Measured {
-            value: self.count as f64,
+            value: count as f64,
             failure: Some(Box::new(Failure {
                 message,
                 worst: Some(worst.clone()),
                 bound: said.bound,
-                why: judge.why.to_string(),
+                why: self.why.to_string(),
                 pattern,
             })),
             worst: Some(worst),

@@ -102,6 +102,16 @@ pub enum Rule {
     Parts(Box<dyn Fn(&Outputs) -> Vec<Part> + Send + Sync>),
 }
 
+impl Rule {
+    /// The expected numbers; `None` if bits are compared, or if nothing in particular is expected.
+    pub fn numbers(&self) -> Option<&[f64]> {
+        match self {
+            Self::Within { want, .. } | Self::Rms(Rms { want, .. }) | Self::Admissible { want, .. } => Some(want),
+            Self::Equal { .. } | Self::Finite | Self::Parts(_) => None,
+        }
+    }
+}
+
 /// A part of outputs, with its judgement.
 pub struct Part {
     /// The judgement of the part.
@@ -334,12 +344,12 @@ impl Judge {
     /// If an output is missing or has another size.
     pub fn measure(&self, outputs: &Outputs) -> Vec<Measured> {
         match &self.rule {
-            Rule::Equal { want, any_nan, also } if self.fact => {
-                let found = self.equal_of(want, any_nan, also.as_ref(), outputs.get(self.output));
-                vec![self.measured(&UNEQUAL, found.value)]
-            }
             Rule::Equal { want, any_nan, also } => {
-                vec![self.equal_of(want, any_nan, also.as_ref(), outputs.get(self.output))]
+                let found = self.equal_of(want, any_nan, also.as_ref(), outputs.get(self.output));
+                vec![match self.fact {
+                    true => self.measured(&UNEQUAL, found.value),
+                    false => found,
+                }]
             }
             Rule::Within {
                 want,
@@ -369,8 +379,7 @@ impl Judge {
     pub fn want(&self, at: usize) -> Option<f64> {
         match &self.rule {
             Rule::Equal { want, .. } => Some(number(self.dtype, want, at)),
-            Rule::Within { want, .. } | Rule::Rms(Rms { want, .. }) | Rule::Admissible { want, .. } => Some(want[at]),
-            Rule::Finite | Rule::Parts(_) => None,
+            rule => Some(rule.numbers()?[at]),
         }
     }
 

@@ -104,7 +104,7 @@ fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
     }
     let last = shape.len().saturating_sub(1);
     let named = (0..shape.len()).filter(|at| !(chosen && *at == 0 && last > 0));
-    let narrowed = named.map(|at| narrow(&spread.hit[at], Dimension::new(at, shape.len())));
+    let narrowed = named.map(|at| narrow(&spread.hit[at], at, shape.len()));
     let narrowed: Vec<Option<String>> = narrowed.collect();
     // If a dimension could not be described, some elements in the described ranges may be right.
     let whole = |(hit, words): (&Vec<bool>, &Option<String>)| words.is_some() || count(hit) == hit.len();
@@ -128,10 +128,7 @@ fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
             format!("one in each of {share}")
         }
         true => {
-            let of_dimension = |at: usize| {
-                let dimension = Dimension::new(at, shape.len());
-                share(count(&spread.hit[at]), shape[at], dimension.one())
-            };
+            let of_dimension = |at: usize| share(count(&spread.hit[at]), shape[at], &one(at, shape.len()));
             let over: Vec<String> = (0..shape.len()).map(of_dimension).collect();
             format!("scattered over {}", over.join(", "))
         }
@@ -158,50 +155,29 @@ fn share(some: usize, all: usize, one: &str) -> String {
     }
 }
 
-/// The name of a dimension: rows and columns if there are two, elements if there is one.
-#[derive(Clone, Copy)]
-enum Dimension {
-    Element,
-    Row,
-    Column,
-    Other(usize),
+/// The name of one index of dimension `at` of so many: rows and columns if there are two, elements if there is one.
+fn one(at: usize, of: usize) -> String {
+    match (at, of) {
+        (_, 1) => "element".into(),
+        (0, 2) => "row".into(),
+        _ if at + 1 == of => "column".into(),
+        (0..=2, _) => format!("index of dimension {at}"),
+        _ => "index of a middle dimension".into(),
+    }
 }
 
-impl Dimension {
-    fn new(at: usize, of: usize) -> Self {
-        match (at, of) {
-            (_, 1) => Self::Element,
-            (0, 2) => Self::Row,
-            _ if at + 1 == of => Self::Column,
-            _ => Self::Other(at),
-        }
-    }
-
-    fn one(self) -> &'static str {
-        match self {
-            Self::Element => "element",
-            Self::Row => "row",
-            Self::Column => "column",
-            Self::Other(0) => "index of dimension 0",
-            Self::Other(1) => "index of dimension 1",
-            Self::Other(2) => "index of dimension 2",
-            Self::Other(_) => "index of a middle dimension",
-        }
-    }
-
-    /// The words before the number of one index or of several.
-    fn name(self, several: bool) -> String {
-        match (self, several) {
-            (Self::Other(at), false) => format!("dimension {at} at"),
-            (Self::Other(at), true) => format!("dimension {at} from"),
-            (_, false) => self.one().into(),
-            (_, true) => format!("{}s", self.one()),
-        }
+/// The words before the number of one index or of several.
+fn before(at: usize, of: usize, several: bool) -> String {
+    match (of > 2 && at + 1 < of, several) {
+        (true, false) => format!("dimension {at} at"),
+        (true, true) => format!("dimension {at} from"),
+        (false, false) => one(at, of),
+        (false, true) => one(at, of) + "s",
     }
 }
 
 /// Describes the hit indices of a dimension; `None` if all are hit, or if only their number can be given.
-fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
+fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     let (size, some) = (hit.len(), count(hit));
     let first = hit.iter().position(|hit| *hit)?;
     let last = hit.iter().rposition(|hit| *hit)?;
@@ -210,14 +186,14 @@ fn narrow(hit: &[bool], dimension: Dimension) -> Option<String> {
     }
     if some == 1 {
         let end = if last + 1 == size && size > 2 { ", the last" } else { "" };
-        return Some(format!("{} {first}{end}", dimension.name(false)));
+        return Some(format!("{} {first}{end}", before(at, of, false)));
     }
     if last - first + 1 == some {
-        let name = dimension.name(true);
+        let name = before(at, of, true);
         let tail = tail(first, size).filter(|_| last + 1 == size).unwrap_or_default();
         return Some(format!("{name} {first} to {last}{tail}"));
     }
-    let one = dimension.one();
+    let one = one(at, of);
     let period = [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
     // Other periods, such as a number of heads, need three occurrences, because two may be coincidental.
     let begins: Vec<usize> = (0..size)

@@ -19,17 +19,6 @@ const GAIN: f64 = 4.0;
 /// Rows of smaller numbers are judged as if they had numbers of this size, because terms of them are below the smallest normal number.
 const SMALL: f64 = 1e-33;
 
-/// Sums that measure errors.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    /// Squares of expected values.
-    want: f64,
-    /// Squares of errors.
-    error: f64,
-    /// Errors times expected values.
-    gain: f64,
-}
-
 /// The requirement of a judgement by root mean square ([`Rule::Rms`](super::Rule::Rms)).
 pub struct Rms {
     /// The expected values.
@@ -70,46 +59,32 @@ enum Of {
     Element,
 }
 
-impl Sums {
-    fn add(self, other: Self) -> Self {
-        Self {
-            want: self.want + other.want,
-            error: self.error + other.error,
-            gain: self.gain + other.gain,
-        }
-    }
-}
-
-/// Sums over a group.
-struct Group {
-    sums: Sums,
-    /// The sum of squares of its rows, to which errors are relative.
+/// Sums over a row, or over the rows of a group.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    /// Squares of expected values; of a group, those to which errors are relative.
     squares: f64,
-    /// The squares of the rows' sums.
+    /// Squares of errors.
+    error: f64,
+    /// Errors times expected values.
+    gain: f64,
+    /// The squares of the rows' sums of squares.
     fourths: f64,
     rows: usize,
 }
 
-impl Group {
-    fn new(added: f64) -> Self {
-        Self {
-            sums: Sums::default(),
-            squares: added,
-            fourths: 0.0,
-            rows: 0,
-        }
-    }
-
-    fn add(&mut self, row: Sums, squares: f64) {
-        self.sums = self.sums.add(row);
+impl Sums {
+    fn add(&mut self, row: Self, squares: f64) {
         self.squares += squares;
+        self.error += row.error;
+        self.gain += row.gain;
         self.fourths += squares * squares;
         self.rows += 1;
     }
 
     /// The relative amount by which the numbers are too large or too small together.
-    fn gain(&self) -> f64 {
-        (self.sums.gain / self.squares).abs()
+    fn relative_gain(&self) -> f64 {
+        (self.gain / self.squares).abs()
     }
 
     /// Its limit. As many rows count as there would be of equal ones.
@@ -137,32 +112,35 @@ impl Judge {
         let (dtype, cols) = (self.dtype, self.cols());
         let (want, bar) = (&by.want[..], by.bar);
         let of_row = |(row, want): (usize, &[f64])| {
-            let pairs = want.iter().zip(row * cols..);
-            pairs.fold(Sums::default(), |sums, (want, at)| {
+            let mut sums = Sums::default();
+            for (want, at) in want.iter().zip(row * cols..) {
                 let off = number(dtype, got, at) - want;
-                sums.add(Sums {
-                    want: want * want,
-                    error: off * off,
-                    gain: off * want,
-                })
-            })
+                sums.squares += want * want;
+                sums.error += off * off;
+                sums.gain += off * want;
+            }
+            sums
         };
         let rows: Vec<Sums> = want.par_chunks(cols).enumerate().map(of_row).collect();
         // The squares of a row, or of an average row in its place.
         let squares = |row: usize| {
-            by.usual.as_ref().map_or(rows[row].want, |usual| {
+            by.usual.as_ref().map_or(rows[row].squares, |usual| {
                 let usual = usual[row].max(SMALL * SMALL) * cols as f64;
-                rows[row].want.max(usual)
+                rows[row].squares.max(usual)
             })
         };
-        let mut groups: Vec<Group> = by.added.iter().map(|added| Group::new(*added)).collect();
+        let group = |added: &f64| Sums {
+            squares: *added,
+            ..Sums::default()
+        };
+        let mut groups: Vec<Sums> = by.added.iter().map(group).collect();
         for (row, group) in by.groups.iter().enumerate() {
             groups[*group as usize].add(rows[row], squares(row));
         }
-        let of_group = |group: &Group| {
-            let whole = (over(group.sums.error, group.squares, bar), Of::Group);
+        let of_group = |group: &Sums| {
+            let whole = (over(group.error, group.squares, bar), Of::Group);
             match by.usual {
-                Some(_) => larger(whole, (group.gain() / group.gain_limit(bar), Of::Gain)),
+                Some(_) => larger(whole, (group.relative_gain() / group.gain_limit(bar), Of::Gain)),
                 None => whole,
             }
         };
@@ -187,43 +165,38 @@ impl Judge {
         let bound = |at: usize, got: f64| (got - want[at]).abs() / ratio_at(at).0;
         let said = |at: usize, _| {
             let group = &groups[by.groups[at / cols] as usize];
-            let count = group.rows * cols;
+            let (count, (ratio, of)) = (group.rows * cols, ratio_at(at));
             let [of_group, of_row] =
                 [(group.squares, count), (squares(at / cols), cols)].map(|(sum, n)| (sum / n as f64).sqrt());
-            let short = values::short;
-            let (ratio, of) = ratio_at(at);
-            let of_rms = |what: &str, limit: f64| {
-                let found = short(ratio * limit);
-                format!(
-                    "{what} errs by {found} of what is wanted in root mean square, {} is allowed",
-                    short(limit)
-                )
+            let limit = match of {
+                Of::Group => bar,
+                Of::Row => ROW * bar,
+                Of::Gain => group.gain_limit(bar),
+                Of::Element => ELEMENT * bar,
             };
-            let (allowed, what) = match of {
-                Of::Group => (bar * of_group, of_rms(&format!("its group of {count}"), bar)),
-                Of::Row => (ROW * bar * of_row, of_rms("its row", ROW * bar)),
+            let found = values::short(ratio * limit);
+            let (size, what) = match of {
+                Of::Group => (
+                    of_group,
+                    format!("its group of {count} errs by {found} of what is wanted in root mean square"),
+                ),
+                Of::Row => (
+                    of_row,
+                    format!("its row errs by {found} of what is wanted in root mean square"),
+                ),
                 Of::Gain => {
-                    let limit = group.gain_limit(bar);
-                    let text = format!(
-                        "its group of {count} has a gain that is off by {}, {} is allowed",
-                        short(group.gain()),
-                        short(limit)
-                    );
-                    (limit * of_group, text)
+                    let gain = values::short(group.relative_gain());
+                    (
+                        of_group,
+                        format!("its group of {count} has a gain that is off by {gain}"),
+                    )
                 }
-                Of::Element => {
-                    let limit = ELEMENT * bar;
-                    let text = format!(
-                        "it errs by {} of the root mean square of its row, {} is allowed",
-                        short(ratio * limit),
-                        short(limit)
-                    );
-                    (limit * of_row, text)
-                }
+                Of::Element => (of_row, format!("it errs by {found} of the root mean square of its row")),
             };
+            let (pair, limit_text) = (self.pair_text(want[at], got, at), values::short(limit));
             (
-                allowed,
-                format!("{}; {what}{}", self.pair_text(want[at], got, at), values::times(ratio)),
+                limit * size,
+                format!("{pair}; {what}, {limit_text} is allowed{}", values::times(ratio)),
             )
         };
         let mut all = self.near(want, got, true, &bound, &said);

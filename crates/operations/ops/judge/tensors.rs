@@ -38,40 +38,37 @@ impl Tensor<'_> {
     }
 }
 
-fn f64_bytes(values: &[f64]) -> Vec<u8> {
-    values.par_iter().flat_map_iter(|x| x.to_le_bytes()).collect()
+fn f64_bytes(values: &[f64]) -> Cow<'static, [u8]> {
+    values
+        .par_iter()
+        .flat_map_iter(|x| x.to_le_bytes())
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 impl Judge {
     /// The expected values: in the output's type if bits are compared, else as f64; `None` if they depend on the outputs.
     /// For codes, they are the numbers that the codes represent.
     pub fn wanted(&self) -> Option<Tensor<'_>> {
-        let (dtype, bytes) = match &self.rule {
-            Rule::Equal { want, .. } => (self.dtype, Cow::Borrowed(&want[..])),
-            Rule::Within { want, .. } | Rule::Rms(Rms { want, .. }) | Rule::Admissible { want, .. } => {
-                (Dtype::F64, Cow::Owned(f64_bytes(want)))
-            }
-            Rule::Finite | Rule::Parts(_) => return None,
-        };
-        Some(Tensor {
+        match &self.rule {
+            Rule::Equal { want, .. } => Some(self.tensor(self.dtype, Cow::Borrowed(want))),
+            rule => Some(self.tensor(Dtype::F64, f64_bytes(rule.numbers()?))),
+        }
+    }
+
+    fn tensor<'a>(&self, dtype: Dtype, bytes: Cow<'a, [u8]>) -> Tensor<'a> {
+        Tensor {
             name: self.output.into(),
             dtype,
             shape: self.shape.clone(),
             bytes,
-        })
+        }
     }
 
     /// The error bound of each element, as f64; `None` if bits are compared or if the bound depends on the outputs.
     pub fn bound(&self) -> Option<Tensor<'_>> {
-        if matches!(self.rule, Rule::Equal { .. }) {
-            return None;
-        }
-        Some(Tensor {
-            name: self.output.into(),
-            dtype: Dtype::F64,
-            shape: self.shape.clone(),
-            bytes: Cow::Owned(f64_bytes(&self.bounds()?)),
-        })
+        self.rule.numbers()?;
+        Some(self.tensor(Dtype::F64, f64_bytes(&self.bounds()?)))
     }
 
     /// The name of the kind of judgement.
@@ -86,42 +83,26 @@ impl Judge {
         }
     }
 
-    /// The judgement in one line: the output, the requirement, and the reason for the bound.
-    pub fn describe(&self) -> String {
-        let output = match &self.rule {
-            Rule::Admissible { .. } => "data and scale",
-            _ => self.output,
-        };
-        format!("{output}: {}; {}", self.how(), self.why)
-    }
-
     /// The requirement on the output, in words.
     pub fn how(&self) -> String {
+        let more = |is: bool, text: &'static str| if is { text } else { "" };
         match &self.rule {
             Rule::Equal { any_nan, also, .. } => format!(
                 "bits must be equal{}{}",
-                also.as_ref()
-                    .map_or("", |_| ", or those of another admissible rounding"),
-                if any_nan.is_empty() {
-                    ""
-                } else {
-                    "; any NaN matches any other"
-                }
+                more(also.is_some(), ", or those of another admissible rounding"),
+                more(!any_nan.is_empty(), "; any NaN matches any other")
             ),
             Rule::Within { together, .. } => format!(
                 "each element must be within its bound{}",
-                together
-                    .as_ref()
-                    .map_or("", |_| ", and all errors are judged together, too")
+                more(together.is_some(), ", and all errors are judged together, too")
             ),
             Rule::Rms(Rms { bar, usual, .. }) => format!(
                 "the root-mean-square error of each group of rows must be at most {bar} times the root mean square of the \
                  expected values{}",
-                if usual.is_some() {
+                more(
+                    usual.is_some(),
                     "; rows, elements and the gain of each group are judged, too"
-                } else {
-                    ""
-                }
+                )
             ),
             Rule::Admissible { format, .. } => {
                 format!("codes and scales of {format} must be admissible for numbers within their bounds")
