@@ -62,8 +62,8 @@
 //! | Path | Model | Input and output | State |
 //! |---|---|---|---|
 //! | [`paths::deepseek_v4`] | DeepSeek-V4, as `transformers` defines it | token ids → logits | [`State`](paths::deepseek_v4::State): KV caches, compressors; stored and restored as [`StateParts`](paths::deepseek_v4::StateParts) |
-//! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss and their like, as `transformers` defines them | token ids → logits | [`State`](paths::gqa::State): keys and values apart |
-//! | [`paths::hybrid`] | Qwen3-Next and Qwen3.5, as `transformers` defines them: a gated delta rule in most layers, gated attention in the others | token ids → logits | [`State`](paths::hybrid::State): matrices and convolution inputs of delta rules, keys and values of attention |
+//! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss and their like, as `transformers` defines them | token ids → logits | keys and values apart |
+//! | [`paths::hybrid`] | Qwen3-Next and Qwen3.5, as `transformers` defines them: a gated delta rule in most layers, gated attention in the others | token ids → logits | matrices and convolution inputs of delta rules, keys and values of attention |
 //! | [`paths::swap_ffn`] | Swap-FFN: vectors exchanged with banks of memory | a vector of each sequence → its delta | [`State`](paths::swap_ffn::State): banks and maps, all public |
 //!
 //! This runs a folder's model without knowing which it is:

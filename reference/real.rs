@@ -68,6 +68,7 @@ pub trait Real:
 /// Evaluates an expression in code compiled for the widest vectors of the machine. The bits it computes are the same on
 /// every machine that rounds by IEEE 754: operations are neither fused nor reordered. Functions it calls take part only if
 /// they are inlined into it.
+#[macro_export]
 macro_rules! vectorized {
     ($work:expr) => {
         // Without the attribute there is one function of the expression, for the narrowest vectors, that all versions call.
@@ -77,11 +78,12 @@ macro_rules! vectorized {
         )
     };
 }
-pub(crate) use vectorized;
+pub use vectorized;
 
 /// See [`vectorized`]. `FnMut` and not `FnOnce`, which would be called through a shim that is not inlined.
+#[doc(hidden)]
 #[inline(always)]
-pub(crate) fn dispatch<R>(work: impl FnMut() -> R) -> R {
+pub fn dispatch<R>(work: impl FnMut() -> R) -> R {
     pulp::Arch::new().dispatch(Inlined(work))
 }
 
@@ -96,87 +98,52 @@ impl<R, F: FnMut() -> R> pulp::NullaryFnOnce for Inlined<F> {
     }
 }
 
-impl Real for f32 {
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
-    const NEG_INFINITY: Self = f32::NEG_INFINITY;
+/// Implements [`Real`] for a float, with its exponential and its kernel of the `gemm` crates.
+macro_rules! real {
+    ($($float:ident, $exp:path, $gemm:ident;)*) => {$(
+        impl Real for $float {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const NEG_INFINITY: Self = $float::NEG_INFINITY;
 
-    #[inline(always)]
-    fn from_f64(x: f64) -> Self {
-        x as Self
-    }
-    #[inline(always)]
-    fn sqrt(self) -> Self {
-        f32::sqrt(self)
-    }
-    #[inline(always)]
-    fn ln_1p(self) -> Self {
-        f32::ln_1p(self)
-    }
-    #[inline(always)]
-    fn exp(self) -> Self {
-        exp(self)
-    }
-    #[inline(always)]
-    fn max(self, other: Self) -> Self {
-        f32::max(self, other)
-    }
-    #[inline(always)]
-    fn min(self, other: Self) -> Self {
-        f32::min(self, other)
-    }
-    #[inline(always)]
-    fn exp_all(x: &mut [Self]) {
-        for x in x {
-            *x = exp(*x);
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as Self
+            }
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                $float::sqrt(self)
+            }
+            #[inline(always)]
+            fn ln_1p(self) -> Self {
+                $float::ln_1p(self)
+            }
+            #[inline(always)]
+            fn exp(self) -> Self {
+                $exp(self)
+            }
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                $float::max(self, other)
+            }
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                $float::min(self, other)
+            }
+            #[inline(always)]
+            fn exp_all(x: &mut [Self]) {
+                for x in x {
+                    *x = $exp(*x);
+                }
+            }
+
+            fn product(product: &Product<'_, Self>, y: &mut [Self]) {
+                product.by_dots_or_gemm($gemm::gemm::$float::get_gemm_fn(), y);
+            }
         }
-    }
-
-    fn product(product: &Product<'_, Self>, y: &mut [Self]) {
-        product.by_dots_or_gemm(gemm_f32::gemm::f32::get_gemm_fn(), y);
-    }
+    )*};
 }
-
-impl Real for f64 {
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
-    const NEG_INFINITY: Self = f64::NEG_INFINITY;
-
-    #[inline(always)]
-    fn from_f64(x: f64) -> Self {
-        x
-    }
-    #[inline(always)]
-    fn sqrt(self) -> Self {
-        f64::sqrt(self)
-    }
-    #[inline(always)]
-    fn ln_1p(self) -> Self {
-        f64::ln_1p(self)
-    }
-    #[inline(always)]
-    fn exp(self) -> Self {
-        f64::exp(self)
-    }
-    #[inline(always)]
-    fn max(self, other: Self) -> Self {
-        f64::max(self, other)
-    }
-    #[inline(always)]
-    fn min(self, other: Self) -> Self {
-        f64::min(self, other)
-    }
-    #[inline(always)]
-    fn exp_all(x: &mut [Self]) {
-        for x in x {
-            *x = x.exp();
-        }
-    }
-
-    fn product(product: &Product<'_, Self>, y: &mut [Self]) {
-        product.by_dots_or_gemm(gemm_f64::gemm::f64::get_gemm_fn(), y);
-    }
-}
+real! { f32, exp, gemm_f32; f64, f64::exp, gemm_f64; }
 
 /// eˣ in f32 without branches, within 2 ulp (tested over the whole range): x = n·ln 2 + r with |r| ≤ ln 2 / 2, Cephes'
 /// polynomial for eʳ, and 2ⁿ applied in two halves so that subnormal results and overflow come out right.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use reference::Site;
-use reference::paths::{Model, resume};
+use reference::paths::Model;
 use ulplab::backend::rounding::Rounding;
 use ulplab::dataset::Checkpoint;
 use ulplab::record::{Phase, Record};
@@ -118,7 +118,8 @@ fn a_stream_of_another_shape_is_refused() {
         .unwrap();
     for (layer, shape) in [(62, [1, 4, 64]), (3, [2, 4, 64])] {
         let stream = reference::Tensor::full(shape, 1.0f32);
-        let refused = resume(&*model, layer, stream, &[65], &mut reference::Plain)
+        let refused = model
+            .resume(layer, stream, &[65], &mut reference::Plain)
             .unwrap()
             .unwrap_err();
         assert!(refused.contains("expected [1, 4, 64]"), "{refused}");

@@ -60,15 +60,8 @@ pub fn attend<T: Real>(
     let mut offset = 0;
     for (part, n) in parts.iter().zip(counts) {
         let product = Product {
-            m,
-            n,
-            k: dim,
-            x: queries,
-            x_stride: dim,
-            w: part.keys,
-            w_strides: (dim, 1),
             y_stride: width,
-            add: false,
+            ..Product::new([m, n, dim], queries, part.keys)
         };
         product.run(&mut p[offset..]);
         offset += n;
@@ -90,15 +83,10 @@ pub fn attend<T: Real>(
     for (part, n) in parts.iter().zip(counts) {
         if n > 0 {
             let product = Product {
-                m,
-                n: value_dim,
-                k: n,
-                x: &p[offset..],
                 x_stride: width,
-                w: part.values,
                 w_strides: (1, value_dim),
-                y_stride: value_dim,
                 add: offset > 0,
+                ..Product::new([m, value_dim, n], &p[offset..], part.values)
             };
             product.run(&mut out);
         }

@@ -65,14 +65,10 @@ impl<T: Real> Pool<T> {
         self.tokens += values.rows();
         let after = self.entries();
         let mut entries = Tensor::full([after - before, self.dim], T::ZERO);
-        let pool = &*self;
-        entries
-            .data
-            .par_chunks_mut(self.dim)
-            .enumerate()
-            .for_each(|(i, entry)| pool.entry(before + i, &values.data, &logits.data, entry));
+        let (pool, made) = (&*self, entries.data.par_chunks_mut(self.dim).enumerate());
+        made.for_each(|(i, entry)| pool.entry(before + i, &values.data, &logits.data, entry));
 
-        let needed = if self.overlap { after.saturating_sub(1) } else { after } * self.rate;
+        let needed = self.needed();
         let done = (needed - self.first) * self.width();
         keep(&mut self.values, &values.data, done);
         keep(&mut self.logits, &logits.data, done);
@@ -84,25 +80,19 @@ impl<T: Real> Pool<T> {
     fn entry(&self, entry: usize, new_values: &[T], new_logits: &[T], out: &mut [T]) {
         // (token, first channel) of every slot.
         let own = entry * self.rate..(entry + 1) * self.rate;
-        let slots: Vec<(usize, usize)> = if self.overlap {
-            let before = own.start.saturating_sub(self.rate)..own.start;
-            before
-                .map(|token| (token, 0))
-                .chain(own.map(|token| (token, self.dim)))
-                .collect()
-        } else {
-            own.map(|token| (token, 0)).collect()
+        let (before, channel) = match self.overlap {
+            true => (own.start.saturating_sub(self.rate)..own.start, self.dim),
+            false => (0..0, 0),
         };
-        let slots: Vec<(&[T], &[T])> = slots
-            .into_iter()
-            .map(|(token, channel)| {
-                let start = (token - self.first) * self.width() + channel;
-                match start.checked_sub(self.values.len()) {
-                    Some(start) => (&new_values[start..][..self.dim], &new_logits[start..][..self.dim]),
-                    None => (&self.values[start..][..self.dim], &self.logits[start..][..self.dim]),
-                }
-            })
-            .collect();
+        let slots = before.map(|token| (token, 0)).chain(own.map(|token| (token, channel)));
+        let slots = slots.map(|(token, channel)| {
+            let start = (token - self.first) * self.width() + channel;
+            match start.checked_sub(self.values.len()) {
+                Some(start) => (&new_values[start..][..self.dim], &new_logits[start..][..self.dim]),
+                None => (&self.values[start..][..self.dim], &self.logits[start..][..self.dim]),
+            }
+        });
+        let slots: Vec<(&[T], &[T])> = slots.collect();
         vectorized!({
             let mut top = vec![T::NEG_INFINITY; self.dim];
             for (_, logits) in &slots {
@@ -111,11 +101,8 @@ impl<T: Real> Pool<T> {
             let mut sum = vec![T::ZERO; self.dim];
             let mut weight = vec![T::ZERO; self.dim];
             for (values, logits) in &slots {
-                weight
-                    .iter_mut()
-                    .zip(*logits)
-                    .zip(&top)
-                    .for_each(|((weight, &g), &top)| *weight = g - top);
+                let shifted = weight.iter_mut().zip(*logits).zip(&top);
+                shifted.for_each(|((weight, &g), &top)| *weight = g - top);
                 T::exp_all(&mut weight);
                 for (((out, sum), &weight), &value) in out.iter_mut().zip(&mut sum).zip(&weight).zip(*values) {
                     *sum += weight;
@@ -133,14 +120,13 @@ impl<T: Real> Pool<T> {
     pub(crate) fn restored(other: &Self, tokens: usize) -> Self {
         let mut pool = Self::new(other.rate, other.overlap, other.dim);
         pool.tokens = tokens;
-        let entries = pool.entries();
-        // `push` left the pool so: with overlap, the last window pooled is pooled again.
-        pool.first = if pool.overlap {
-            entries.saturating_sub(1)
-        } else {
-            entries
-        } * pool.rate;
+        pool.first = pool.needed();
         pool
+    }
+
+    /// Token number of the first row that later entries pool: with overlap, the last window pooled is pooled again.
+    fn needed(&self) -> usize {
+        self.entries().saturating_sub(self.overlap.into()) * self.rate
     }
 
     /// The rows that wait: all tokens from [`Pool::first`] on.

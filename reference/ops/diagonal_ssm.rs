@@ -126,12 +126,8 @@ impl<T: Real> DiagonalSsm<'_, T> {
             run(head, parameters, u.row(head), &mut x, &mut y)?;
             Ok((x, y))
         };
-        let (x, y): (Vec<_>, Vec<_>) = (0..heads)
-            .into_par_iter()
-            .map(run)
-            .collect::<Result<Vec<_>, String>>()?
-            .into_iter()
-            .unzip();
+        let found = (0..heads).into_par_iter().map(run);
+        let (x, y): (Vec<_>, Vec<_>) = found.collect::<Result<Vec<_>, String>>()?.into_iter().unzip();
         state.data = x.concat();
         Ok(Tensor::new([heads, steps], y.concat()))
     }

@@ -79,36 +79,32 @@ impl<T: Real> Experts<T> {
     ) -> Tensor<T> {
         let dim = x.cols();
         let mut out = Tensor::full([x.rows(), dim], T::ZERO);
-        out.data
-            .par_chunks_mut(BLOCK * dim)
-            .enumerate()
-            .for_each(|(block, out)| {
-                let first = block * BLOCK;
-                let rows = out.len() / dim;
-                for (number, expert) in self.routed.iter().enumerate() {
-                    // The block's rows that selected this expert, each with its weight.
-                    let sent = (first..first + rows).flat_map(|row| {
-                        let slots = choice
-                            .selected(row)
-                            .enumerate()
-                            .filter(move |&(_, index)| index == number);
-                        slots.map(move |(slot, _)| (row, weights.row(row)[slot]))
-                    });
-                    let (sent, factors): (Vec<usize>, Vec<T>) = sent.unzip();
-                    if sent.is_empty() {
-                        continue;
-                    }
-                    let gathered = sent.iter().map(|&row| x.row(row)).collect::<Vec<_>>().concat();
-                    let y = expert.apply(&gathered, Some(&factors), self.limit, operations);
-                    for (&row, y) in sent.iter().zip(y.chunks_exact(dim)) {
-                        let out = &mut out[(row - first) * dim..][..dim];
-                        out.iter_mut().zip(y).for_each(|(out, &y)| *out += y);
-                    }
+        let blocks = out.data.par_chunks_mut(BLOCK * dim).enumerate();
+        blocks.for_each(|(block, out)| {
+            let first = block * BLOCK;
+            let rows = out.len() / dim;
+            for (number, expert) in self.routed.iter().enumerate() {
+                // The block's rows that selected this expert, each with its weight.
+                let sent = (first..first + rows).flat_map(|row| {
+                    let slots = choice.selected(row).enumerate();
+                    let slots = slots.filter(move |&(_, index)| index == number);
+                    slots.map(move |(slot, _)| (row, weights.row(row)[slot]))
+                });
+                let (sent, factors): (Vec<usize>, Vec<T>) = sent.unzip();
+                if sent.is_empty() {
+                    continue;
                 }
-                let x = &x.data[first * dim..(first + rows) * dim];
-                let shared = self.shared.apply(x, None, self.limit, operations);
-                out.iter_mut().zip(&shared).for_each(|(out, &y)| *out += y);
-            });
+                let gathered = sent.iter().map(|&row| x.row(row)).collect::<Vec<_>>().concat();
+                let y = expert.apply(&gathered, Some(&factors), self.limit, operations);
+                for (&row, y) in sent.iter().zip(y.chunks_exact(dim)) {
+                    let out = &mut out[(row - first) * dim..][..dim];
+                    out.iter_mut().zip(y).for_each(|(out, &y)| *out += y);
+                }
+            }
+            let x = &x.data[first * dim..(first + rows) * dim];
+            let shared = self.shared.apply(x, None, self.limit, operations);
+            out.iter_mut().zip(&shared).for_each(|(out, &y)| *out += y);
+        });
         out
     }
 }

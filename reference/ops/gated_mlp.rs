@@ -115,10 +115,8 @@ pub fn experts_output<T: Real>(
     for ((_, slots), found) in sent.iter().zip(found) {
         for (&slot, found) in slots.iter().zip(found.chunks_exact(dim)) {
             let weight = weights.data[slot];
-            out.row_mut(slot / k)
-                .iter_mut()
-                .zip(found)
-                .for_each(|(out, &y)| *out += y * weight);
+            let sums = out.row_mut(slot / k).iter_mut().zip(found);
+            sums.for_each(|(out, &y)| *out += y * weight);
         }
     }
     out

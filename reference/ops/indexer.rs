@@ -24,46 +24,30 @@ pub fn select<T: Real>(
     let mut scores = Tensor::full([rows, entries.max(1)], T::NEG_INFINITY);
     let mut indices = vec![-1; rows * k];
     let width = scores.cols();
-    scores
-        .data
-        .par_chunks_mut(BLOCK * width)
-        .zip(indices.par_chunks_mut(BLOCK * k))
-        .enumerate()
-        .for_each(|(block, (scores, indices))| {
-            let first = block * BLOCK;
-            let rows = scores.len() / width;
-            let seen = visible(first + rows - 1);
-            let mut products = vec![T::ZERO; rows * heads * seen];
-            Product {
-                m: rows * heads,
-                n: seen,
-                k: dim,
-                x: &query.data[first * heads * dim..(first + rows) * heads * dim],
-                x_stride: dim,
-                w: keys,
-                w_strides: (dim, 1),
-                y_stride: seen,
-                add: false,
-            }
-            .run(&mut products);
-            for (row, (scores, indices)) in scores
-                .chunks_exact_mut(width)
-                .zip(indices.chunks_exact_mut(k))
-                .enumerate()
-            {
-                let visible = visible(first + row);
-                let scores = &mut scores[..visible];
-                scores.fill(T::ZERO);
-                vectorized!({
-                    for (head, &weight) in head_weights.row(first + row).iter().enumerate() {
-                        let products = &products[(row * heads + head) * seen..][..visible];
-                        for (score, &product) in scores.iter_mut().zip(products) {
-                            *score += weight * product.larger(T::ZERO);
-                        }
+    let blocks = scores.data.par_chunks_mut(BLOCK * width);
+    let blocks = blocks.zip(indices.par_chunks_mut(BLOCK * k)).enumerate();
+    blocks.for_each(|(block, (scores, indices))| {
+        let first = block * BLOCK;
+        let rows = scores.len() / width;
+        let seen = visible(first + rows - 1);
+        let mut products = vec![T::ZERO; rows * heads * seen];
+        let queries = &query.data[first * heads * dim..(first + rows) * heads * dim];
+        Product::new([rows * heads, seen, dim], queries, keys).run(&mut products);
+        let rows = scores.chunks_exact_mut(width).zip(indices.chunks_exact_mut(k));
+        for (row, (scores, indices)) in rows.enumerate() {
+            let visible = visible(first + row);
+            let scores = &mut scores[..visible];
+            scores.fill(T::ZERO);
+            vectorized!({
+                for (head, &weight) in head_weights.row(first + row).iter().enumerate() {
+                    let products = &products[(row * heads + head) * seen..][..visible];
+                    for (score, &product) in scores.iter_mut().zip(products) {
+                        *score += weight * product.larger(T::ZERO);
                     }
-                });
-                top_k(scores, visible, k, indices);
-            }
-        });
+                }
+            });
+            top_k(scores, visible, k, indices);
+        }
+    });
     Choice { indices, k, scores }
 }

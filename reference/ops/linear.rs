@@ -52,19 +52,7 @@ impl<T: Real> Linear<T> {
 
 /// y `[m, n]` = x `[m, k]` · wᵀ, w `[n, k]`, on this thread.
 pub fn multiply<T: Real>(x: &[T], w: &[T], k: usize, y: &mut [T]) {
-    let (m, n) = (x.len() / k, w.len() / k);
-    Product {
-        m,
-        n,
-        k,
-        x,
-        x_stride: k,
-        w,
-        w_strides: (k, 1),
-        y_stride: n,
-        add: false,
-    }
-    .run(y);
+    Product::new([x.len() / k, w.len() / k, k], x, w).run(y);
 }
 
 /// Partial results that a sum is made of: one vector register's worth, or two.
@@ -159,7 +147,22 @@ pub struct Product<'a, T> {
     pub add: bool,
 }
 
-impl<T: Real> Product<'_, T> {
+impl<'a, T: Real> Product<'a, T> {
+    /// x `[m, k]` · wᵀ, w `[n, k]`: rows without gaps.
+    pub fn new([m, n, k]: [usize; 3], x: &'a [T], w: &'a [T]) -> Self {
+        Self {
+            m,
+            n,
+            k,
+            x,
+            x_stride: k,
+            w,
+            w_strides: (k, 1),
+            y_stride: n,
+            add: false,
+        }
+    }
+
     /// Computes y.
     ///
     /// # Panics

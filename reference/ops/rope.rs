@@ -92,18 +92,16 @@ impl<T: Real> Rope<T> {
         let cols = x.cols();
         let pairs = self.frequencies.len();
         let sign = if inverse { -T::ONE } else { T::ONE };
-        x.data
-            .par_chunks_mut(BLOCK * heads * cols)
-            .enumerate()
-            .for_each(|(block, rows)| {
-                for (row, x) in rows.chunks_exact_mut(cols).enumerate() {
-                    let position = position(block * BLOCK + row / heads);
-                    for (pair, &(cos, sin)) in x[cols - 2 * pairs..].chunks_exact_mut(2).zip(self.turns(position)) {
-                        let (even, odd, sin) = (pair[0], pair[1], sign * sin);
-                        pair[0] = even * cos - odd * sin;
-                        pair[1] = odd * cos + even * sin;
-                    }
+        let blocks = x.data.par_chunks_mut(BLOCK * heads * cols).enumerate();
+        blocks.for_each(|(block, rows)| {
+            for (row, x) in rows.chunks_exact_mut(cols).enumerate() {
+                let position = position(block * BLOCK + row / heads);
+                for (pair, &(cos, sin)) in x[cols - 2 * pairs..].chunks_exact_mut(2).zip(self.turns(position)) {
+                    let (even, odd, sin) = (pair[0], pair[1], sign * sin);
+                    pair[0] = even * cos - odd * sin;
+                    pair[1] = odd * cos + even * sin;
                 }
-            });
+            }
+        });
     }
 }

@@ -3,6 +3,7 @@
 //! σ_e = √softplus(logit_e). Learned layers take the k largest of σ_e + bias_e (the bias only selects); hash layers look
 //! the experts up by token id. Weights are γ·σ_e / Σ σ over the selected.
 
+use super::linear_attention::softplus;
 use super::top_k::top_k;
 use crate::{Choice, Real, Tensor};
 
@@ -15,11 +16,10 @@ pub enum Selection<T> {
     Table(Vec<u32>),
 }
 
-/// √softplus(x), elementwise; softplus(x) = x above 20, as in PyTorch.
+/// √softplus(x), elementwise.
 pub fn sqrt_softplus<T: Real>(logits: &mut Tensor<T>) {
     for x in &mut logits.data {
-        let softplus = if *x > T::from_f64(20.0) { *x } else { x.exp().ln_1p() };
-        *x = softplus.sqrt();
+        *x = softplus(*x).sqrt();
     }
 }
 
@@ -27,12 +27,8 @@ pub fn sqrt_softplus<T: Real>(logits: &mut Tensor<T>) {
 pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32], k: usize) -> Choice<T> {
     let mut scores = sigma.clone();
     let mut indices = vec![-1; sigma.rows() * k];
-    for (row, (scores, indices)) in scores
-        .data
-        .chunks_exact_mut(sigma.cols())
-        .zip(indices.chunks_exact_mut(k))
-        .enumerate()
-    {
+    let rows = scores.data.chunks_exact_mut(sigma.cols());
+    for (row, (scores, indices)) in rows.zip(indices.chunks_exact_mut(k)).enumerate() {
         match selection {
             Selection::Bias(bias) => {
                 scores.iter_mut().zip(bias).for_each(|(score, &bias)| *score += bias);
@@ -40,10 +36,8 @@ pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32],
             }
             Selection::Table(table) => {
                 let experts = &table[ids[row] as usize * k..][..k];
-                indices
-                    .iter_mut()
-                    .zip(experts)
-                    .for_each(|(index, &expert)| *index = expert as i32);
+                let slots = indices.iter_mut().zip(experts);
+                slots.for_each(|(index, &expert)| *index = expert as i32);
             }
         }
     }

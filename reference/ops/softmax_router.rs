@@ -34,10 +34,8 @@ pub fn select<T: Real>(logits: &Tensor<T>, k: usize, over: Softmax) -> Choice<T>
 pub fn weights<T: Real>(choice: &Choice<T>, over: Softmax) -> Tensor<T> {
     let mut weights = Tensor::full([choice.rows(), choice.k], T::ZERO);
     for row in 0..choice.rows() {
-        let mut selected: Vec<T> = choice
-            .selected(row)
-            .map(|expert| choice.scores.row(row)[expert])
-            .collect();
+        let selected = choice.selected(row).map(|expert| choice.scores.row(row)[expert]);
+        let mut selected: Vec<T> = selected.collect();
         match over {
             Softmax::OfAll { normalised: false } => {}
             Softmax::OfAll { normalised: true } => {
@@ -52,7 +50,8 @@ pub fn weights<T: Real>(choice: &Choice<T>, over: Softmax) -> Tensor<T> {
     weights
 }
 
-fn softmax<T: Real>(x: &mut [T]) {
+/// Turns logits into probabilities.
+pub(crate) fn softmax<T: Real>(x: &mut [T]) {
     let top = x.iter().copied().fold(T::NEG_INFINITY, T::max);
     let mut sum = T::ZERO;
     for x in x.iter_mut() {

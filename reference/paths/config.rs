@@ -55,7 +55,10 @@ pub trait Config: Any + Debug + Send + Sync {
     fn sizes(&self) -> Vec<(&'static str, usize)>;
 
     /// Gives the size of that name.
-    fn size(&self, name: &str) -> Option<usize>;
+    fn size(&self, name: &str) -> Option<usize> {
+        let found = self.sizes().into_iter().find(|(own, _)| *own == name);
+        found.map(|(_, size)| size)
+    }
 
     /// Gives the types of a layer, by the names that the path's sites have in [`Layers::OfType`].
     fn layer_types(&self, _layer: usize) -> Vec<&'static str> {
@@ -187,19 +190,19 @@ impl Clone for Box<dyn Config> {
     }
 }
 
-/// [`Config::sizes`] and [`Config::size`] of fields with these names: `sizes!(head_dim, vocab_size);`.
+/// Fields with their names.
+macro_rules! fields {
+    ($of:ident: $($field:ident)+) => {
+        [$((stringify!($field), $of.$field)),+]
+    };
+}
+
+/// [`Config::sizes`] of fields with these names: `sizes!(head_dim, vocab_size);`.
 #[macro_export]
 macro_rules! sizes {
     ($($field:ident),+ $(,)?) => {
         fn sizes(&self) -> Vec<(&'static str, usize)> {
             vec![$((stringify!($field), self.$field)),+]
-        }
-
-        fn size(&self, name: &str) -> Option<usize> {
-            $(if name == stringify!($field) {
-                return Some(self.$field);
-            })+
-            None
         }
     };
 }

@@ -8,102 +8,23 @@ use serde_json::{Map, Value};
 
 /// Keys that change nothing that is computed: names, training, generation, and how weights are stored, which the files of the weights
 /// say themselves.
-pub(super) const INERT: &[&str] = &[
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "_attn_implementation_internal",
-    "_commit_hash",
-    "_experts_implementation",
-    "_name_or_path",
-    "architectures",
-    "attention_dropout",
-    "attention_probs_dropout_prob",
-    "attn_implementation",
-    "auto_map",
-    "aux_loss_alpha",
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "bos_token_id",
-    "chunk_size_feed_forward",
-    "classifier_dropout",
-    "cross_attention_hidden_size",
-    "decoder_start_token_id",
-    "diversity_penalty",
-    "do_sample",
-    "dtype",
-    "early_stopping",
-    "embd_pdrop",
-    "embedding_dropout",
-    "encoder_no_repeat_ngram_size",
-    "eos_token_id",
-    "exponential_decay_length_penalty",
-    "ffn_dropout",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "gradient_checkpointing",
-    "hidden_dropout",
-    "hidden_dropout_prob",
-    "id2label",
-    "initial_context_length",
-    "initializer_range",
-    "is_llama_config",
-    "keys_to_ignore_at_inference",
-    "label2id",
-    "length_penalty",
-    "max_length",
-    "max_sequence_length",
-    "min_length",
-    "min_p",
-    "model_type",
-    "name_or_path",
-    "neftune_noise_alpha",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_labels",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_router_logits",
-    "output_scores",
-    "pad_token_id",
-    "prefix",
-    "pretraining_tp",
-    "problem_type",
-    "quantization_config",
-    "remove_invalid_values",
-    "repetition_penalty",
-    "resid_pdrop",
-    "return_dict",
-    "return_dict_in_generate",
-    "router_aux_loss_coef",
-    "router_jitter_noise",
-    "save_attention_mask",
-    "sep_token_id",
-    "seq_aux",
-    "suppress_tokens",
-    "task_specific_params",
-    "temperature",
-    "tf_legacy_loss",
-    "tokenizer_class",
-    "tokenizer_name",
-    "top_k",
-    "top_p",
-    "torch_dtype",
-    "torchscript",
-    "train_seq_len",
-    "transformers.js_config",
-    "transformers_version",
-    "typical_p",
-    "unsloth_fixed",
-    "unsloth_optimized",
-    "unsloth_version",
-    "use_bfloat16",
-    "use_cache",
-    "use_flash_attention_2",
-    "use_flash_attn",
-];
+pub(super) const INERT: &str = "\
+    _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash \
+    _experts_implementation _name_or_path architectures attention_dropout attention_probs_dropout_prob \
+    attn_implementation auto_map aux_loss_alpha bad_words_ids begin_suppress_tokens bos_token_id \
+    chunk_size_feed_forward classifier_dropout cross_attention_hidden_size decoder_start_token_id \
+    diversity_penalty do_sample dtype early_stopping embd_pdrop embedding_dropout encoder_no_repeat_ngram_size \
+    eos_token_id exponential_decay_length_penalty ffn_dropout finetuning_task forced_bos_token_id \
+    forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initial_context_length \
+    initializer_range is_llama_config keys_to_ignore_at_inference label2id length_penalty max_length \
+    max_sequence_length min_length min_p model_type name_or_path neftune_noise_alpha no_repeat_ngram_size \
+    num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states \
+    output_router_logits output_scores pad_token_id prefix pretraining_tp problem_type quantization_config \
+    remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate router_aux_loss_coef \
+    router_jitter_noise save_attention_mask sep_token_id seq_aux suppress_tokens task_specific_params temperature \
+    tf_legacy_loss tokenizer_class tokenizer_name top_k top_p torch_dtype torchscript train_seq_len \
+    transformers.js_config transformers_version typical_p unsloth_fixed unsloth_optimized unsloth_version \
+    use_bfloat16 use_cache use_flash_attention_2 use_flash_attn";
 
 /// Keys of other families that say, with this value, what is so anyway.
 const NEUTRAL: &[(&str, &str)] = &[
@@ -176,6 +97,63 @@ impl<'a> Keys<'a> {
             prefix: format!("{}{key}.", self.prefix),
             ..Keys::new(map, self.inert)
         }
+    }
+
+    /// Refuses a list without an entry for each layer.
+    pub fn for_each_layer(&self, key: &str, found: usize, layers: usize) -> Result<(), String> {
+        match found == layers {
+            true => Ok(()),
+            false => Err(self.wrong(key, format!("has {found} entries, num_hidden_layers is {layers}"))),
+        }
+    }
+
+    /// Returns, for each of `layers` layers, whether it has the first of two types, by their names in a list.
+    pub fn which(&self, key: &str, [yes, no]: [&str; 2], types: &[String], layers: usize) -> Result<Vec<bool>, String> {
+        self.for_each_layer(key, types.len(), layers)?;
+        let each = types.iter().map(|name| match name {
+            name if name == yes => Ok(true),
+            name if name == no => Ok(false),
+            other => Err(self.wrong(key, format!("has '{other}', expected '{yes}' or '{no}'"))),
+        });
+        each.collect()
+    }
+
+    /// Refuses more experts of a token than there are.
+    pub fn at_most(&self, key: &str, per_token: usize, experts: usize) -> Result<(), String> {
+        match per_token <= experts {
+            true => Ok(()),
+            false => Err(self.wrong(key, format!("is {per_token}, of {experts} experts"))),
+        }
+    }
+
+    /// The type of a RoPE.
+    pub fn rope_type(&self) -> Result<String, String> {
+        let (old, new) = (self.optional("type")?, self.optional("rope_type")?);
+        Ok(new.or(old).unwrap_or_else(|| "default".into()))
+    }
+
+    /// The base of a RoPE, if there is one.
+    pub fn base(&self, key: &str) -> Result<Option<f64>, String> {
+        match self.optional(key)? {
+            Some(theta) if !(f64::is_finite(theta) && theta > 1.0) => {
+                Err(self.wrong(key, format!("is {theta}, expected a number above 1")))
+            }
+            theta => Ok(theta),
+        }
+    }
+
+    /// The factor of cosines and sines with YaRN for contexts so many times as long: `missing` without the key, or else what
+    /// follows from the other keys.
+    pub fn attention_factor(&self, times: f64, missing: Option<f64>) -> Result<f64, String> {
+        let of = |scale: f64| match times <= 1.0 {
+            true => 1.0,
+            false => 0.1 * scale * times.ln() + 1.0,
+        };
+        let computed = match (self.positive("mscale")?, self.positive("mscale_all_dim")?) {
+            (Some(one), Some(all)) => of(one) / of(all),
+            _ => of(1.0),
+        };
+        Ok(self.positive("attention_factor")?.or(missing).unwrap_or(computed))
     }
 
     /// The object of RoPE, and its key: `rope_parameters`, or `rope_scaling` of older files. There is none if neither key is there.
@@ -332,7 +310,7 @@ impl<'a> Keys<'a> {
         self.inert.contains(&whole.as_str())
     }
 
-    /// Keys that nobody has read and that may change something, with their values.
+    /// Keys that nobody has read and that may change something, with their values; `inert` are lists of keys that change nothing.
     pub fn unread(&self, inert: &[&str]) -> Vec<String> {
         let (read, ignored) = (self.read.borrow(), self.ignored.borrow());
         let neutral = |key: &str, value: &Value| {
@@ -342,7 +320,8 @@ impl<'a> Keys<'a> {
         };
         let unread = |(key, value): &(&String, &Value)| {
             let seen = read.contains(key.as_str()) || ignored.contains(key.as_str());
-            let known = inert.contains(&key.as_str()) || neutral(key, value);
+            let mut words = inert.iter().flat_map(|words| words.split(' '));
+            let known = words.any(|word| word == key.as_str()) || neutral(key, value);
             !(seen || known || value.is_null() || self.declared(key))
         };
         let unread = self.map.iter().filter(unread);
@@ -351,7 +330,7 @@ impl<'a> Keys<'a> {
             .collect()
     }
 
-    /// Refuses keys that nobody has read, unless they are null or one of these.
+    /// Refuses keys that nobody has read, unless they are null or in one of these lists.
     pub fn finish(&self, what: &str, inert: &[&str]) -> Result<(), String> {
         let (unread, read) = (self.unread(inert), self.read.borrow());
         if let Some(key) = read.iter().find(|key| self.declared(key)) {

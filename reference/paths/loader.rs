@@ -2,17 +2,17 @@
 
 use std::marker::PhantomData;
 
-use super::{Invalid, LoadError, Source, TensorSpec, Weights};
+use super::{Invalid, LoadError, Source, TensorSpec};
 use crate::ops::linear::Linear;
 use crate::{Real, Tensor};
 
-/// Takes tensors from [`Weights`] in the scalar of the model. A path whose weights are sites passes each tensor on to
+/// Takes tensors from [`Weights`](super::Weights) in the scalar of the model. A path whose weights are sites passes each tensor on to
 /// [`Numerics::site`](crate::Numerics::site).
-pub struct Loader<'a, T, W: ?Sized> {
+pub struct Loader<'a, T> {
     /// Prefix of every tensor's name, with its dot.
     pub prefix: String,
     /// None in a dry read, which only collects the tensors that a model needs.
-    weights: Option<&'a mut W>,
+    weights: Option<&'a mut Source<'a>>,
     asked: Vec<TensorSpec>,
     scalar: PhantomData<T>,
 }
@@ -22,9 +22,7 @@ const MOST_TENSORS: usize = 1 << 20;
 
 /// Lists what `build` asks its loader for, in that order: the tensors of a model, or the first million of them. The tensors that
 /// `build` is given have their shapes and no elements, so that a list takes no memory; [`Loader::scalars`] are zeros.
-pub fn asked<T: Real, R>(
-    build: impl FnOnce(&mut Loader<'_, T, Source<'_>>) -> Result<R, LoadError>,
-) -> Vec<TensorSpec> {
+pub fn asked<T: Real, R>(build: impl FnOnce(&mut Loader<'_, T>) -> Result<R, LoadError>) -> Vec<TensorSpec> {
     let mut loader = Loader {
         prefix: String::new(),
         weights: None,
@@ -36,12 +34,9 @@ pub fn asked<T: Real, R>(
     loader.asked
 }
 
-impl<'a, T: Real, W: Weights + ?Sized> Loader<'a, T, W>
-where
-    Invalid: Into<W::Error>,
-{
+impl<'a, T: Real> Loader<'a, T> {
     /// Loads from these weights, with nothing before the names.
-    pub fn new(weights: &'a mut W) -> Self {
+    pub fn new(weights: &'a mut Source<'a>) -> Self {
         Self {
             prefix: String::new(),
             weights: Some(weights),
@@ -57,8 +52,8 @@ where
         name: &str,
         shape: &[usize],
         integer: bool,
-        get: impl FnOnce(&mut W, &str) -> Result<Vec<E>, W::Error>,
-    ) -> Result<(String, Vec<E>), W::Error> {
+        get: impl FnOnce(&mut Source<'a>, &str) -> Result<Vec<E>, LoadError>,
+    ) -> Result<(String, Vec<E>), LoadError> {
         let name = format!("{}{name}", self.prefix);
         let Some(weights) = &mut self.weights else {
             if self.asked.len() == MOST_TENSORS {
@@ -68,7 +63,7 @@ where
             self.asked.push(TensorSpec { name, shape, integer });
             return Ok((String::new(), Vec::new()));
         };
-        let values = get(weights, &name)?;
+        let values = get(&mut **weights, &name)?;
         let found = values.len();
         let expected = shape.iter().try_fold(1usize, |all, size| all.checked_mul(*size));
         if Some(found) != expected {
@@ -83,7 +78,7 @@ where
     ///
     /// # Errors
     /// Those of the weights, and another number of elements.
-    pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<T>, W::Error> {
+    pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<T>, LoadError> {
         let (_, values) = self.take(name, shape, false, |weights, name| weights.floats(name, shape))?;
         Ok(Tensor {
             shape: shape.to_vec(),
@@ -95,7 +90,7 @@ where
     ///
     /// # Errors
     /// Those of the weights, another number of elements, and numbers from the limit on.
-    pub fn table(&mut self, name: &str, shape: [usize; 2], what: &str, limit: usize) -> Result<Vec<u32>, W::Error> {
+    pub fn table(&mut self, name: &str, shape: [usize; 2], what: &str, limit: usize) -> Result<Vec<u32>, LoadError> {
         let (name, table) = self.take(name, &shape, true, |weights, name| weights.integers(name, &shape))?;
         match table.iter().position(|&number| number as usize >= limit) {
             None => Ok(table),
@@ -111,7 +106,7 @@ where
     ///
     /// # Errors
     /// They are those of [`Loader::tensor`].
-    pub fn scalars<const N: usize>(&mut self, name: &str) -> Result<[T; N], W::Error> {
+    pub fn scalars<const N: usize>(&mut self, name: &str) -> Result<[T; N], LoadError> {
         let values = self.vector(name, N)?;
         Ok(std::array::from_fn(|at| values.get(at).copied().unwrap_or(T::ZERO)))
     }
@@ -120,7 +115,7 @@ where
     ///
     /// # Errors
     /// They are those of [`Loader::tensor`].
-    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<T>, W::Error> {
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<T>, LoadError> {
         Ok(self.tensor(name, &[len])?.data)
     }
 
@@ -128,7 +123,7 @@ where
     ///
     /// # Errors
     /// They are those of [`Loader::tensor`].
-    pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
+    pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear<T>, LoadError> {
         let weight = self.tensor(name, &[outputs, inputs])?;
         Ok(Linear { weight })
     }
@@ -137,7 +132,7 @@ where
     ///
     /// # Errors
     /// They are those of [`Loader::tensor`].
-    pub fn below(&mut self, names: &[&str], outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
+    pub fn below(&mut self, names: &[String], outputs: usize, inputs: usize) -> Result<Linear<T>, LoadError> {
         let mut data = Vec::new();
         for name in names {
             data.extend(self.tensor(name, &[outputs, inputs])?.data);
@@ -152,7 +147,7 @@ where
     ///
     /// # Errors
     /// They are those of [`Loader::tensor`].
-    pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Linear<T>>, W::Error> {
+    pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Linear<T>>, LoadError> {
         let all = self.tensor(name, &[count, outputs, inputs])?;
         if all.data.is_empty() {
             return Ok(Vec::new());

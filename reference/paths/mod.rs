@@ -19,13 +19,13 @@
 
 #[macro_use]
 mod config;
+mod context;
 pub mod deepseek_v4;
 pub mod gqa;
 pub mod hybrid;
 mod keys;
 mod loader;
 mod model;
-mod resume;
 mod rope;
 pub mod swap_ffn;
 mod weights;
@@ -33,7 +33,6 @@ mod weights;
 pub use config::{Config, Takes};
 pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};
-pub use resume::resume;
 pub use rope::RopeConfig;
 pub use weights::{Invalid, LoadError, Source, TensorSpec, Weights};
 

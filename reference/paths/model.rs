@@ -63,6 +63,32 @@ pub trait Model<T: Real>: Any + Send + Sync {
         input: Input<'_, T>,
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String>;
+
+    /// Takes the tokens of a sequence, from the first on, through the layers from `layer` on, of which the first is fed `stream`:
+    /// what left the layer before at the path's [stream](super::Path::stream). `numerics` is called at the sites from there on, and
+    /// what passes at the path's [output](super::Path::output) is the result. It has the bits of a run of the whole model in which
+    /// that stream left the layer before, so what runs have in common in the first layers need be computed only once. `None` if
+    /// models of the path cannot begin in the middle.
+    ///
+    /// # Errors
+    /// No such layer, and a stream of another shape.
+    fn resume(
+        &self,
+        _layer: usize,
+        _stream: Tensor<T>,
+        _ids: &[u32],
+        _numerics: &mut dyn Numerics<T>,
+    ) -> Option<Result<Tensor<T>, String>> {
+        None
+    }
+}
+
+/// Refuses tensors to begin with, for states that begin empty.
+pub(super) fn begins_empty<T>(start: &[Tensor<T>]) -> Result<(), String> {
+    match start.len() {
+        0 => Ok(()),
+        found => Err(format!("{found} tensors to begin with, expected none")),
+    }
 }
 
 /// State of a sequence between calls. The methods `of` and `of_mut` of `dyn State` give it as the type that its path has for it.
@@ -120,14 +146,6 @@ mod sealed {
             ids: &[u32],
             numerics: &mut dyn Numerics<Self>,
         ) -> Result<Tensor<Self>, String>;
-
-        fn deepseek_v4_from(
-            model: &deepseek_v4::Model<Self>,
-            layer: usize,
-            stream: Tensor<Self>,
-            ids: &[u32],
-            numerics: &mut dyn Numerics<Self>,
-        ) -> Result<Tensor<Self>, String>;
     }
 
     macro_rules! compiled {
@@ -148,16 +166,6 @@ mod sealed {
                     numerics: &mut dyn Numerics<Self>,
                 ) -> Result<Tensor<Self>, String> {
                     model.forward(state, ids, numerics)
-                }
-
-                fn deepseek_v4_from(
-                    model: &deepseek_v4::Model<Self>,
-                    layer: usize,
-                    stream: Tensor<Self>,
-                    ids: &[u32],
-                    numerics: &mut dyn Numerics<Self>,
-                ) -> Result<Tensor<Self>, String> {
-                    deepseek_v4::forward_from(model, layer, stream, ids, numerics)
                 }
             }
         )*};
@@ -183,8 +191,19 @@ pub fn load<T: Scalar, W: Weights + ?Sized>(
 where
     Invalid: Into<W::Error>,
 {
+    of_weights(weights, |weights| T::load(config, weights, numerics))
+}
+
+/// What `make` makes of weights as an object, or their own error.
+pub(super) fn of_weights<R, W: Weights + ?Sized>(
+    weights: &mut W,
+    make: impl FnOnce(&mut Source<'_>) -> Result<R, LoadError>,
+) -> Result<R, W::Error>
+where
+    Invalid: Into<W::Error>,
+{
     let mut kept = Kept { weights, error: None };
-    T::load(config, &mut kept, numerics).map_err(|error| match (error, kept.error) {
+    make(&mut kept).map_err(|error| match (error, kept.error) {
         (LoadError::Weights, Some(error)) => error,
         (LoadError::Weights, None) => Invalid::Tensor("an error that the weights did not give".into()).into(),
         (LoadError::Model(invalid), _) => invalid.into(),

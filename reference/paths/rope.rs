@@ -64,16 +64,13 @@ impl Around {
     }
 
     fn of_keys(&self, keys: &Keys<'_>) -> Result<RopeConfig, String> {
-        let (old, new) = (keys.optional::<String>("type")?, keys.optional::<String>("rope_type")?);
-        let kind = new.or(old).unwrap_or_else(|| "default".into());
+        let kind = keys.rope_type()?;
         if !self.scalings.contains(&kind.as_str()) {
             let known = self.scalings.join("', '");
             return Err(keys.wrong("rope_type", format!("is '{kind}', expected '{known}'")));
         }
-        let theta = keys
-            .optional("rope_theta")?
-            .or(self.theta)
-            .unwrap_or(self.missing_theta);
+        let theta = keys.optional("rope_theta")?.or(self.theta);
+        let theta = theta.unwrap_or(self.missing_theta);
         if !(theta.is_finite() && theta > 1.0) {
             return Err(keys.wrong("rope_theta", format!("is {theta}, expected a number above 1")));
         }
@@ -106,7 +103,10 @@ impl Around {
         };
         let positive = |key: &str| keys.positive(key);
         let needed = |key: &str| positive(key)?.ok_or_else(|| keys.missing(key));
-        let ratio = |original: usize| self.most_tokens.map(|most| most as f64 / original as f64);
+        let times = |original: usize| {
+            let ratio = self.most_tokens.map(|most| most as f64 / original as f64);
+            positive("factor")?.or(ratio).ok_or_else(|| keys.missing("factor"))
+        };
         let (mut factor, mut most_tokens) = (1.0, None);
         let scaling = match kind.as_str() {
             "default" => Scaling::None,
@@ -141,21 +141,8 @@ impl Around {
                 if !keys.has("factor") {
                     return Err(keys.missing("factor"));
                 }
-                let times = positive("factor")?
-                    .or_else(|| ratio(original))
-                    .ok_or_else(|| keys.missing("factor"))?;
-                let scales = [positive("mscale")?, positive("mscale_all_dim")?];
-                let of = |scale: f64| {
-                    if times <= 1.0 {
-                        1.0
-                    } else {
-                        0.1 * scale * times.ln() + 1.0
-                    }
-                };
-                factor = positive("attention_factor")?.unwrap_or(match scales {
-                    [Some(one), Some(all)] => of(one) / of(all),
-                    _ => of(1.0),
-                });
+                let times = times(original)?;
+                factor = keys.attention_factor(times, None)?;
                 let yarn = Yarn {
                     factor: times,
                     original_positions: original as f64,
@@ -182,9 +169,7 @@ impl Around {
                 let short = factors("short_factor")?;
                 // Longer sequences turn by these; their keys would turn otherwise than those that are cached.
                 factors("long_factor")?;
-                let times = positive("factor")?
-                    .or_else(|| ratio(original))
-                    .ok_or_else(|| keys.missing("factor"))?;
+                let times = times(original)?;
                 let grows = if times <= 1.0 {
                     1.0
                 } else {

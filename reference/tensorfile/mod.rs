@@ -27,7 +27,7 @@ pub use values::type_names;
 pub const KEY: &str = "ulplab";
 
 /// A file of tensors, or a folder of such files.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TensorFile {
     path: PathBuf,
     /// The files: the shards of a folder.
@@ -130,11 +130,7 @@ impl TensorFile {
     fn nothing(path: &Path) -> Self {
         Self {
             path: path.into(),
-            files: Vec::new(),
-            bytes: Vec::new(),
-            entries: Vec::new(),
-            index: HashMap::new(),
-            metadata: Metadata::new(),
+            ..Self::default()
         }
     }
 

@@ -176,18 +176,12 @@ impl<'a, T: Real, P: Policy<T>> Chunk<'a, T, P> {
 
 /// y = x · w, or y + x · w: w `[k, n]`.
 fn product<T: Real>(x: &[T], w: &[T], [k, n]: [usize; 2], add: bool, y: &mut [T]) {
-    Product {
-        m: x.len() / k,
-        n,
-        k,
-        x,
-        x_stride: k,
-        w,
+    let product = Product {
         w_strides: (1, n),
-        y_stride: n,
         add,
-    }
-    .run(y);
+        ..Product::new([x.len() / k, n, k], x, w)
+    };
+    product.run(y);
 }
 
 /// y + m · x of a lower triangular m; x and y have `cols` columns.

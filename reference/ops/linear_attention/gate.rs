@@ -92,8 +92,8 @@ fn map<T: Real>(
     Ok(g)
 }
 
-/// Softplus, ln(1 + eˣ). Above 20 the result is x, as in other implementations, which is at most 2.1·10⁻⁹ too small.
-fn softplus<T: Real>(x: T) -> T {
+/// Softplus, ln(1 + eˣ). Above 20 the result is x, as in PyTorch and other implementations, which is at most 2.1·10⁻⁹ too small.
+pub(crate) fn softplus<T: Real>(x: T) -> T {
     if x > T::from_f64(20.0) { x } else { x.exp().ln_1p() }
 }
 

@@ -25,6 +25,7 @@ mod state;
 use rayon::prelude::*;
 
 pub use chunked::Chunked;
+pub(crate) use gate::softplus;
 pub use gate::{Gate, L2_EPS, beta, l2_normalize};
 pub use inputs::{Decay, Head, Inputs, Sizes};
 pub use inverse::{BLOCK, Inversion, inverse};

@@ -66,6 +66,20 @@ pub struct RopeParameters {
     pub beta_slow: Option<f64>,
 }
 
+impl RopeParameters {
+    /// The RoPE of this base, for contexts of training.
+    pub fn plain(rope_theta: f64) -> Self {
+        Self {
+            rope_type: "default".into(),
+            rope_theta,
+            factor: None,
+            original_max_position_embeddings: None,
+            beta_fast: None,
+            beta_slow: None,
+        }
+    }
+}
+
 /// RoPE of sliding layers, and of layers with a compressor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeByLayer {
@@ -81,14 +95,7 @@ pub struct RopeByLayer {
 /// ```
 /// use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 ///
-/// let rope = RopeParameters {
-///     rope_type: "default".into(),
-///     rope_theta: 10_000.0,
-///     factor: None,
-///     original_max_position_embeddings: None,
-///     beta_fast: None,
-///     beta_slow: None,
-/// };
+/// let rope = RopeParameters::plain(10_000.0);
 /// let config = Config {
 ///     vocab_size: 256,
 ///     hidden_size: 64,
@@ -189,26 +196,11 @@ impl Config {
     /// # Errors
     /// The first inconsistency, naming the keys.
     pub fn check(&self) -> Result<(), String> {
-        let positive = [
-            ("vocab_size", self.vocab_size),
-            ("hidden_size", self.hidden_size),
-            ("moe_intermediate_size", self.moe_intermediate_size),
-            ("num_hidden_layers", self.num_hidden_layers),
-            ("num_attention_heads", self.num_attention_heads),
-            ("head_dim", self.head_dim),
-            ("qk_rope_head_dim", self.qk_rope_head_dim),
-            ("q_lora_rank", self.q_lora_rank),
-            ("num_experts_per_tok", self.num_experts_per_tok),
-            ("n_routed_experts", self.n_routed_experts),
-            ("sliding_window", self.sliding_window),
-            ("o_groups", self.o_groups),
-            ("o_lora_rank", self.o_lora_rank),
-            ("index_n_heads", self.index_n_heads),
-            ("index_head_dim", self.index_head_dim),
-            ("index_topk", self.index_topk),
-            ("hc_mult", self.hc_mult),
-            ("hc_sinkhorn_iters", self.hc_sinkhorn_iters),
-        ];
+        let positive = fields! {
+            self: vocab_size hidden_size moe_intermediate_size num_hidden_layers num_attention_heads head_dim
+                qk_rope_head_dim q_lora_rank num_experts_per_tok n_routed_experts sliding_window o_groups o_lora_rank
+                index_n_heads index_head_dim index_topk hc_mult hc_sinkhorn_iters
+        };
         for (name, value) in positive {
             let most = match name {
                 "num_hidden_layers" => MOST_LAYERS,

@@ -12,7 +12,7 @@ use crate::ops::hyper_connection::HyperConnection;
 use crate::ops::linear::{Linear, Product};
 use crate::ops::rope::Rope;
 use crate::ops::router::{Selection, select, sqrt_softplus, weights};
-use crate::{Choice, Numerics, Real, Site, Tensor};
+use crate::{Choice, Real, Tensor};
 
 /// Queries that attend together.
 const QUERIES: usize = 32;
@@ -58,44 +58,19 @@ pub(super) struct Indexer<T> {
     pub top_k: usize,
 }
 
-/// Position of a call in model and sequence, and the hooks at its sites.
-pub(super) struct Context<'a, T: Real> {
-    pub numerics: &'a mut dyn Numerics<T>,
-    pub layer: usize,
-    /// Position of the call's first token.
-    pub start: usize,
-    pub ids: &'a [u32],
-    pub rope: &'a Rope<T>,
-}
+/// Context of a call, with the RoPE of the layer.
+pub(super) type Context<'a, T> = crate::paths::context::Context<'a, T, &'a Rope<T>>;
 
 impl<T: Real> Context<'_, T> {
-    fn at(&self, name: &'static str, first_row: usize) -> Site {
-        Site::new(Some(self.layer), name).from_row(first_row)
-    }
-
-    fn rmsnorm(&self, x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
-        self.numerics.operations().rmsnorm(x, weight, eps);
-    }
-
     /// Token i of the rows is at `position(i)`.
     fn rope(&self, x: &mut Tensor<T>, heads: usize, position: &(dyn Fn(usize) -> usize + Sync), inverse: bool) {
         self.numerics.operations().rope(self.rope, x, heads, position, inverse);
-    }
-
-    fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
-        self.numerics.site(&self.at(name, self.start), tensor);
-    }
-
-    /// Passes KV vectors, once or once per role; the second tensor is the value's copy.
-    fn pass_kv(&mut self, name: &'static str, first_row: usize, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
-        let site = self.at(name, first_row);
-        self.numerics.keys_and_values(&site, keys)
     }
 }
 
 impl<T: Real> Layer<T> {
     /// Streams `[T, n, D]` through the layer, in place.
-    pub fn forward(&self, x: &mut Tensor<T>, state: &mut LayerState<T>, cx: &mut Context<'_, T>) {
+    pub fn forward(&self, x: &mut Tensor<T>, state: &mut LayerState<T>, ids: &[u32], cx: &mut Context<'_, T>) {
         cx.pass(INPUT, x);
 
         let operations = cx.numerics.operations();
@@ -108,7 +83,7 @@ impl<T: Real> Layer<T> {
         let operations = cx.numerics.operations();
         let (mut input, mixing) = operations.mhc_pre(&self.moe_mixer, x, &self.moe_norm, self.eps);
         cx.pass(MOE_INPUT, &mut input);
-        let mut output = self.moe(&input, cx);
+        let mut output = self.moe(&input, ids, cx);
         cx.pass(MOE_OUTPUT, &mut output);
         mixing.mix(x, &output);
 
@@ -129,13 +104,14 @@ impl<T: Real> Layer<T> {
         let mut kv = self.kv.apply(x);
         cx.rmsnorm(&mut kv, Some(&self.kv_norm), self.eps);
         cx.rope(&mut kv, 1, &|token| start + token, false);
-        let values = cx.pass_kv(WINDOW, start, &mut kv);
+        let values = cx.pass_both(WINDOW, &mut kv);
         state.window.push(kv, values);
 
         if let (Some(compressor), Some(compressed)) = (&self.compressor, &mut state.compressed)
             && let Some((first, mut entries)) = compressor.compress(x, compressed, cx, self.eps)
         {
-            let values = cx.pass_kv(COMPRESSED, first, &mut entries);
+            let site = cx.at(COMPRESSED).from_row(first);
+            let values = cx.numerics.keys_and_values(&site, &mut entries);
             compressed.entries.push(entries, values);
         }
         let choice = self.index(x, &low, state, cx);
@@ -165,7 +141,7 @@ impl<T: Real> Layer<T> {
         cx.rope(&mut query, heads, &|token| start + token, false);
         cx.pass(INDEX_QUERY, &mut query);
         if let Some((first, mut keys)) = indexer.compressor.compress(x, index, cx, self.eps) {
-            cx.numerics.site(&cx.at(INDEX_KEY, first), &mut keys);
+            cx.numerics.site(&cx.at(INDEX_KEY).from_row(first), &mut keys);
             index.entries.push(keys, None);
         }
         let mut head_weights = indexer.head_weights.apply(x);
@@ -174,8 +150,8 @@ impl<T: Real> Layer<T> {
         let rate = indexer.compressor.rate();
         let visible = |row: usize| (start + row + 1) / rate;
         let operations = cx.numerics.operations();
-        let mut choice = operations.index(&query, &head_weights, index.entries.keys(), indexer.top_k, &visible);
-        cx.numerics.choice(&cx.at(TOPK, start), &mut choice);
+        let mut choice = operations.index(&query, &head_weights, &index.entries.keys.data, indexer.top_k, &visible);
+        cx.numerics.choice(&cx.at(TOPK), &mut choice);
         Some(choice)
     }
 
@@ -188,7 +164,7 @@ impl<T: Real> Layer<T> {
         cx: &mut Context<'_, T>,
     ) -> Tensor<T> {
         let (heads, dim, start) = (self.sinks.len(), query.cols(), cx.start);
-        let site = cx.at(MASS, start);
+        let site = cx.at(MASS);
         let wanted = choice.filter(|_| cx.numerics.wants(&site));
         let mut mass = wanted.map(|choice| Tensor::full([query.shape[0], choice.k], T::ZERO));
         let mut out = Tensor::full(query.shape.clone(), T::ZERO);
@@ -199,33 +175,25 @@ impl<T: Real> Layer<T> {
             let entries = Entries::new(state, choice, start, first..first + rows);
             let positions = start + first..start + first + rows;
             let oldest = (positions.start + 1).saturating_sub(self.window);
-            let recent = state
-                .window
-                .read(oldest - state.window_first..positions.end - state.window_first);
-            let (result, p) = attend(
-                query,
-                &self.sinks,
-                Sizes::of(dim),
-                [recent, entries.rows()],
-                |part, row, key| match part {
-                    0 => {
-                        let (now, then) = (positions.start + row, oldest + key);
-                        then <= now && now < then + self.window
-                    }
-                    _ => entries.visible[row * entries.numbers.len() + key],
-                },
-            );
+            let kept = oldest - state.window_first..positions.end - state.window_first;
+            let recent = state.window.read(kept);
+            let visible = |part: usize, row: usize, key: usize| match part {
+                0 => {
+                    let (now, then) = (positions.start + row, oldest + key);
+                    then <= now && now < then + self.window
+                }
+                _ => entries.visible[row * entries.numbers.len() + key],
+            };
+            let parts = [recent, entries.rows()];
+            let (result, p) = attend(query, &self.sinks, Sizes::of(dim), parts, visible);
             out.copy_from_slice(&result);
             let offset = recent.keys.len() / dim;
             wanted.map_or(Vec::new(), |choice| {
                 entries.mass(choice, first..first + rows, heads, &p, offset)
             })
         };
-        let blocks = query
-            .data
-            .par_chunks(QUERIES * width)
-            .zip(out.data.par_chunks_mut(QUERIES * width))
-            .enumerate();
+        let blocks = query.data.par_chunks(QUERIES * width);
+        let blocks = blocks.zip(out.data.par_chunks_mut(QUERIES * width)).enumerate();
         let masses: Vec<Vec<T>> = blocks.map(block).collect();
         if let Some(mass) = &mut mass {
             mass.data = masses.concat();
@@ -240,39 +208,31 @@ impl<T: Real> Layer<T> {
         let (width, inner) = (heads.shape[1] * heads.cols(), self.output_down.weight.rows());
         let (part, rank) = (width / groups, inner / groups);
         let mut low = Tensor::full([heads.shape[0], inner], T::ZERO);
-        heads
-            .data
-            .par_chunks(BLOCK * width)
-            .zip(low.data.par_chunks_mut(BLOCK * inner))
-            .for_each(|(x, low)| {
-                for group in 0..groups {
-                    let w = &self.output_down.weight.data[group * rank * part..(group + 1) * rank * part];
-                    let product = Product {
-                        m: x.len() / width,
-                        n: rank,
-                        k: part,
-                        x: &x[group * part..],
-                        x_stride: width,
-                        w,
-                        w_strides: (part, 1),
-                        y_stride: inner,
-                        add: false,
-                    };
-                    product.run(&mut low[group * rank..]);
-                }
-            });
+        let blocks = heads.data.par_chunks(BLOCK * width);
+        let blocks = blocks.zip(low.data.par_chunks_mut(BLOCK * inner));
+        blocks.for_each(|(x, low)| {
+            for group in 0..groups {
+                let w = &self.output_down.weight.data[group * rank * part..(group + 1) * rank * part];
+                let product = Product {
+                    x_stride: width,
+                    y_stride: inner,
+                    ..Product::new([x.len() / width, rank, part], &x[group * part..], w)
+                };
+                product.run(&mut low[group * rank..]);
+            }
+        });
         self.output_up.apply(&low)
     }
 
-    fn moe(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+    fn moe(&self, x: &Tensor<T>, ids: &[u32], cx: &mut Context<'_, T>) -> Tensor<T> {
         let mut sigma = self.router.apply(x);
         sqrt_softplus(&mut sigma);
-        let mut choice = select(&sigma, &self.selection, cx.ids, self.experts_per_token);
+        let mut choice = select(&sigma, &self.selection, ids, self.experts_per_token);
         if matches!(self.selection, Selection::Bias(_)) {
-            cx.numerics.choice(&cx.at(ROUTER, cx.start), &mut choice);
+            cx.numerics.choice(&cx.at(ROUTER), &mut choice);
         }
         let weights = weights(&sigma, &choice, self.router_scale);
-        if cx.numerics.wants(&cx.at(GATE_UP, cx.start)) {
+        if cx.numerics.wants(&cx.at(GATE_UP)) {
             cx.pass(GATE_UP, &mut self.experts.shared.gate_up.apply(x));
         }
         self.experts.apply(x, &choice, &weights, cx.numerics.operations())
@@ -298,11 +258,8 @@ impl<T: Real> Compressor<T> {
         let mut logits = self.gate.apply(x);
         for row in 0..logits.rows() {
             let bias = self.position_bias.row((cx.start + row) % rate);
-            logits
-                .row_mut(row)
-                .iter_mut()
-                .zip(bias)
-                .for_each(|(logit, &bias)| *logit += bias);
+            let biased = logits.row_mut(row).iter_mut().zip(bias);
+            biased.for_each(|(logit, &bias)| *logit += bias);
         }
         let first = state.pool.entries();
         let mut entries = state.pool.push(&values, &logits);
@@ -318,7 +275,7 @@ impl<T: Real> Compressor<T> {
 impl<T: Real> LayerState<T> {
     /// Drops from the window cache, now and then, what no later token can see.
     fn forget(&mut self, window: usize) {
-        let excess = self.window.rows().saturating_sub(window - 1);
+        let excess = self.window.keys.rows().saturating_sub(window - 1);
         if excess > window {
             self.window.drop_first(excess);
             self.window_first += excess;
@@ -352,7 +309,7 @@ impl<T: Real> Entries<T> {
         let read: Vec<Vec<usize>> = rows
             .map(|row| choice.map_or_else(|| (0..complete(row)).collect(), |choice| choice.selected(row).collect()))
             .collect();
-        let mut wanted = vec![false; compressed.entries.rows()];
+        let mut wanted = vec![false; compressed.entries.keys.rows()];
         read.iter().flatten().for_each(|&number| wanted[number] = true);
         let numbers: Vec<usize> = (0..wanted.len()).filter(|&number| wanted[number]).collect();
         let mut column = vec![0; wanted.len()];
@@ -381,10 +338,8 @@ impl<T: Real> Entries<T> {
     fn mass(&self, choice: &Choice<T>, rows: std::ops::Range<usize>, heads: usize, p: &[T], offset: usize) -> Vec<T> {
         let width = offset + self.numbers.len();
         let mut mass = vec![T::ZERO; rows.len() * choice.k];
-        for (p, (row, mass)) in p
-            .chunks_exact(heads * width)
-            .zip(rows.zip(mass.chunks_exact_mut(choice.k)))
-        {
+        let rows = rows.zip(mass.chunks_exact_mut(choice.k));
+        for (p, (row, mass)) in p.chunks_exact(heads * width).zip(rows) {
             for (slot, number) in choice.selected(row).enumerate() {
                 let column = offset + self.numbers.partition_point(|n| *n < number);
                 let mut sum = T::ZERO;

@@ -1,9 +1,5 @@
 //! The whole model: embedding, layers, head.
 
-mod resume;
-
-pub(in crate::paths) use resume::forward_from;
-
 use super::config::{Config, LayerType, RouterType};
 use super::layer::{Compressor, Context, Indexer, Layer};
 use super::sites::LOGITS;
@@ -12,7 +8,7 @@ use crate::ops::experts::{Expert, Experts};
 use crate::ops::hyper_connection::{HyperConnection, HyperHead};
 use crate::ops::linear::Linear;
 use crate::ops::router::Selection;
-use crate::paths::{Invalid, Loader, Scalar, Weights};
+use crate::paths::{self, Invalid, LoadError, Loader, Scalar, Weights};
 use crate::{Numerics, Real, Site, Tensor};
 
 /// A model with its weights.
@@ -36,14 +32,11 @@ impl<T: Real> Model<T> {
         Invalid: Into<W::Error>,
     {
         config.check().map_err(|message| Invalid::Config(message).into())?;
-        Self::of_parts(config, &mut Loader::new(weights))
+        paths::model::of_weights(weights, |weights| Self::of_parts(config, &mut Loader::new(weights)))
     }
 
     /// The same of a configuration that was checked.
-    pub(super) fn of_parts<W: Weights + ?Sized>(config: Config, load: &mut Loader<'_, T, W>) -> Result<Self, W::Error>
-    where
-        Invalid: Into<W::Error>,
-    {
+    pub(super) fn of_parts(config: Config, load: &mut Loader<'_, T>) -> Result<Self, LoadError> {
         let (vocabulary, hidden, streams) = (config.vocab_size, config.hidden_size, config.hc_mult);
         let embedding = load.tensor("model.embed_tokens.weight", &[vocabulary, hidden])?;
         let layers = (0..config.num_hidden_layers).map(|layer| {
@@ -106,31 +99,36 @@ impl<T: Real> Model<T> {
             return Err(format!("token {id} is beyond the vocabulary of {vocabulary}"));
         }
         state.check(&self.config)?;
+        let streams = self.config.hc_mult;
+        let rows = ids.iter().map(|&id| self.embedding.row(id as usize));
+        let embedded = rows.flat_map(|row| std::iter::repeat_n(row, streams)).flatten();
+        let shape = [ids.len(), streams, self.config.hidden_size];
+        let x = Tensor::new(shape, embedded.copied().collect());
+        Ok(self.through(0, x, state, ids, numerics))
+    }
+
+    /// Takes the streams that enter a layer through it and all layers behind it, and gives the logits.
+    pub(super) fn through(
+        &self,
+        first: usize,
+        mut x: Tensor<T>,
+        state: &mut State<T>,
+        ids: &[u32],
+        numerics: &mut dyn Numerics<T>,
+    ) -> Tensor<T> {
         let start = state.tokens;
         state.tokens += ids.len();
         for rope in &mut state.ropes {
             rope.extend(state.tokens);
         }
-        let streams = self.config.hc_mult;
-        let embedded = ids
-            .iter()
-            .flat_map(|&id| std::iter::repeat_n(self.embedding.row(id as usize), streams));
-        let mut x = Tensor::new(
-            [ids.len(), streams, self.config.hidden_size],
-            embedded.flatten().copied().collect(),
-        );
-        for (number, (layer, cache)) in self.layers.iter().zip(&mut state.layers).enumerate() {
+        let layers = self.layers.iter().zip(&mut state.layers).enumerate().skip(first);
+        for (number, (layer, cache)) in layers {
             let rope = &state.ropes[usize::from(layer.kind != LayerType::Sliding)];
             layer.forward(
                 &mut x,
                 cache,
-                &mut Context {
-                    numerics,
-                    layer: number,
-                    start,
-                    ids,
-                    rope,
-                },
+                ids,
+                &mut Context::new(numerics, Some(number), start, rope),
             );
         }
         let mut hidden = self.head_mixer.apply(&x);
@@ -138,24 +136,22 @@ impl<T: Real> Model<T> {
         numerics.operations().rmsnorm(&mut hidden, Some(&self.norm), eps);
         let mut logits = self.head.apply(&hidden);
         numerics.site(&Site::new(None, LOGITS).from_row(start), &mut logits);
-        Ok(logits)
+        logits
     }
 }
 
 /// Makes the parts of a layer.
-struct Parts<'a, 'w, T, W: ?Sized> {
+struct Parts<'a, 'w, T> {
     config: &'a Config,
-    load: &'a mut Loader<'w, T, W>,
+    load: &'a mut Loader<'w, T>,
 }
 
-impl<T: Real, W: Weights + ?Sized> Parts<'_, '_, T, W>
-where
-    Invalid: Into<W::Error>,
-{
-    fn layer(&mut self, layer: usize) -> Result<Layer<T>, W::Error> {
+impl<T: Real> Parts<'_, '_, T> {
+    fn layer(&mut self, layer: usize) -> Result<Layer<T>, LoadError> {
         let config = self.config;
         let (hidden, dim, heads) = (config.hidden_size, config.head_dim, config.num_attention_heads);
         let (low, rank) = (config.q_lora_rank, config.o_groups * config.o_lora_rank);
+        let of_group = heads * dim / config.o_groups;
         let (experts, chosen) = (config.n_routed_experts, config.num_experts_per_tok);
         let sparse = config.layer_types[layer] == LayerType::Sparse;
         let rate = config.compress_rate(layer);
@@ -176,9 +172,7 @@ where
             query_up: self.load.linear("self_attn.q_b_proj.weight", heads * dim, low)?,
             kv: self.load.linear("self_attn.kv_proj.weight", dim, hidden)?,
             kv_norm: self.load.vector("self_attn.kv_norm.weight", dim)?,
-            output_down: self
-                .load
-                .linear("self_attn.o_a_proj.weight", rank, heads * dim / config.o_groups)?,
+            output_down: self.load.linear("self_attn.o_a_proj.weight", rank, of_group)?,
             output_up: self.load.linear("self_attn.o_b_proj.weight", hidden, rank)?,
             sinks: self.load.vector("self_attn.sinks", heads)?,
             compressor: rate.map(|rate| compressor(self, rate)).transpose()?,
@@ -195,7 +189,7 @@ where
         })
     }
 
-    fn mixer(&mut self, name: &str) -> Result<HyperConnection<T>, W::Error> {
+    fn mixer(&mut self, name: &str) -> Result<HyperConnection<T>, LoadError> {
         let (streams, hidden) = (self.config.hc_mult, self.config.hidden_size);
         let mixes = 2 * streams + streams * streams;
         Ok(HyperConnection {
@@ -209,7 +203,7 @@ where
         })
     }
 
-    fn compressor(&mut self, name: &str, rate: usize, dim: usize, sparse: bool) -> Result<Compressor<T>, W::Error> {
+    fn compressor(&mut self, name: &str, rate: usize, dim: usize, sparse: bool) -> Result<Compressor<T>, LoadError> {
         let width = if sparse { 2 * dim } else { dim };
         let hidden = self.config.hidden_size;
         Ok(Compressor {
@@ -220,7 +214,7 @@ where
         })
     }
 
-    fn indexer(&mut self, rate: usize) -> Result<Indexer<T>, W::Error> {
+    fn indexer(&mut self, rate: usize) -> Result<Indexer<T>, LoadError> {
         let name = |tensor: &str| format!("self_attn.compressor.indexer{tensor}");
         let (heads, dim) = (self.config.index_n_heads, self.config.index_head_dim);
         let (low, hidden) = (self.config.q_lora_rank, self.config.hidden_size);
@@ -232,20 +226,16 @@ where
         })
     }
 
-    fn experts(&mut self) -> Result<Experts<T>, W::Error> {
+    fn experts(&mut self) -> Result<Experts<T>, LoadError> {
         let (count, inner) = (self.config.n_routed_experts, self.config.moe_intermediate_size);
         let hidden = self.config.hidden_size;
-        let gate_up = self
-            .load
-            .linears("mlp.experts.gate_up_proj", [count, 2 * inner, hidden])?;
-        let down = self.load.linears("mlp.experts.down_proj", [count, hidden, inner])?;
-        let shared = [
-            "mlp.shared_experts.gate_proj.weight",
-            "mlp.shared_experts.up_proj.weight",
-        ];
+        let load = &mut self.load;
+        let gate_up = load.linears("mlp.experts.gate_up_proj", [count, 2 * inner, hidden])?;
+        let down = load.linears("mlp.experts.down_proj", [count, hidden, inner])?;
+        let shared = ["gate", "up"].map(|name| format!("mlp.shared_experts.{name}_proj.weight"));
         let shared = Expert {
-            gate_up: self.load.below(&shared, inner, hidden)?,
-            down: self.load.linear("mlp.shared_experts.down_proj.weight", hidden, inner)?,
+            gate_up: load.below(&shared, inner, hidden)?,
+            down: load.linear("mlp.shared_experts.down_proj.weight", hidden, inner)?,
         };
         let routed = gate_up.into_iter().zip(down);
         Ok(Experts {

@@ -1,7 +1,7 @@
 //! A sequence's state as plain tensors, to be stored and restored.
 
 use super::config::{Config, LayerType};
-use super::state::{Cache, Compressed, LayerState, State};
+use super::state::{CacheParts, Compressed, LayerState, State};
 use crate::ops::compressor::Pool;
 use crate::ops::rope::Rope;
 use crate::{Real, Tensor};
@@ -40,15 +40,6 @@ pub struct CompressedParts<T> {
     pub pending_logits: Tensor<T>,
 }
 
-/// Cached rows `[n, dim]`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CacheParts<T> {
-    /// The rows as keys.
-    pub keys: Tensor<T>,
-    /// The rows as values, where [`Numerics::splits`](crate::Numerics::splits) has kept them apart; else they are the keys.
-    pub values: Option<Tensor<T>>,
-}
-
 impl<T: Real> State<T> {
     /// An empty sequence.
     ///
@@ -65,7 +56,7 @@ impl<T: Real> State<T> {
             let sparse = *kind == LayerType::Sparse;
             let compressed = |dim| config.rate(*kind).map(|rate| Compressed::new(rate, sparse, dim));
             LayerState {
-                window: Cache::new(config.head_dim),
+                window: CacheParts::new(config.head_dim),
                 window_first: 0,
                 compressed: compressed(config.head_dim),
                 index: compressed(config.index_head_dim).filter(|_| sparse),
@@ -81,10 +72,10 @@ impl<T: Real> State<T> {
 
     /// Returns whether a model of this configuration can go on from here.
     pub(super) fn check(&self, config: &Config) -> Result<(), String> {
-        let compressed = |compressed: &Compressed<T>| (compressed.pool.rate(), compressed.entries.dim());
+        let compressed = |compressed: &Compressed<T>| (compressed.pool.rate(), compressed.entries.keys.cols());
         let shape = |layer: &LayerState<T>| {
             let [main, index] = [&layer.compressed, &layer.index].map(|cache| cache.as_ref().map(compressed));
-            (layer.window.dim(), main, index)
+            (layer.window.keys.cols(), main, index)
         };
         let expected = |kind: &LayerType| {
             let rate = config.rate(*kind);
@@ -92,12 +83,8 @@ impl<T: Real> State<T> {
             let index = rate.map(|rate| (rate, config.index_head_dim));
             (config.head_dim, main, index.filter(|_| *kind == LayerType::Sparse))
         };
-        match self
-            .layers
-            .iter()
-            .map(shape)
-            .eq(config.layer_types.iter().map(expected))
-        {
+        let shapes = self.layers.iter().map(shape);
+        match shapes.eq(config.layer_types.iter().map(expected)) {
             true => Ok(()),
             false => Err("the state is that of a model with another configuration".into()),
         }
@@ -106,7 +93,7 @@ impl<T: Real> State<T> {
     /// A copy of the state as tensors.
     pub fn to_parts(&self) -> StateParts<T> {
         let layers = self.layers.iter().map(|layer| LayerParts {
-            window: layer.window.to_parts(),
+            window: layer.window.clone(),
             compressed: layer.compressed.as_ref().map(Compressed::to_parts),
             index: layer.index.as_ref().map(Compressed::to_parts),
         });
@@ -138,7 +125,7 @@ impl<T: Real> State<T> {
                     "window has {rows} rows, expected {enough} to {tokens} after {tokens} tokens"
                 )));
             }
-            layer.window = Cache::from_parts("window", parts.window, rows, config.head_dim).map_err(wrong)?;
+            layer.window = parts.window.checked("window", [rows, config.head_dim]).map_err(wrong)?;
             layer.window_first = state.tokens - rows;
             for (what, into, parts) in [
                 ("compressed", &mut layer.compressed, parts.compressed),
@@ -151,11 +138,8 @@ impl<T: Real> State<T> {
                     (None, Some(_)) => return Err(wrong(format!("{what} is given, but the layer has none"))),
                 }
             }
-            if layer
-                .index
-                .as_ref()
-                .is_some_and(|index| index.entries.values().is_some())
-            {
+            let index = layer.index.as_ref();
+            if index.is_some_and(|index| index.entries.values.is_some()) {
                 return Err(wrong("index has values, but is read as keys only".into()));
             }
         }
@@ -163,26 +147,16 @@ impl<T: Real> State<T> {
     }
 }
 
-impl<T: Real> Cache<T> {
-    fn to_parts(&self) -> CacheParts<T> {
-        let rows = |data: &[T]| Tensor::new([self.rows(), self.dim()], data.to_vec());
-        CacheParts {
-            keys: rows(self.keys()),
-            values: self.values().map(rows),
+impl<T: Real> CacheParts<T> {
+    /// Refuses rows of another shape.
+    fn checked(self, what: &str, shape: [usize; 2]) -> Result<Self, String> {
+        has_shape(&format!("{what} keys"), &self.keys, shape)?;
+        if let Some(values) = &self.values {
+            has_shape(&format!("{what} values"), values, shape)?;
         }
-    }
-
-    fn from_parts(what: &str, parts: CacheParts<T>, rows: usize, dim: usize) -> Result<Self, String> {
-        has_shape(&format!("{what} keys"), &parts.keys, [rows, dim])?;
-        if let Some(values) = &parts.values {
-            has_shape(&format!("{what} values"), values, [rows, dim])?;
-        }
-        let mut cache = Self::new(dim);
         // A cache of no rows is as it was before the first: it is not settled whether its rows will be split.
-        if rows > 0 {
-            cache.push(parts.keys, parts.values);
-        }
-        Ok(cache)
+        let values = self.values.filter(|_| shape[0] > 0);
+        Ok(Self { values, ..self })
     }
 }
 
@@ -192,7 +166,7 @@ impl<T: Real> Compressed<T> {
         let width = self.pool.width_of_rows();
         let rows = |data: &[T]| Tensor::new([data.len() / width, width], data.to_vec());
         CompressedParts {
-            entries: self.entries.to_parts(),
+            entries: self.entries.clone(),
             pending_values: rows(values),
             pending_logits: rows(logits),
         }
@@ -204,8 +178,8 @@ impl<T: Real> Compressed<T> {
         let shape = [tokens - pool.first(), pool.width_of_rows()];
         has_shape(&format!("{what} pending_values"), &parts.pending_values, shape)?;
         has_shape(&format!("{what} pending_logits"), &parts.pending_logits, shape)?;
-        let dim = self.entries.dim();
-        self.entries = Cache::from_parts(&format!("{what} entries'"), parts.entries, pool.entries(), dim)?;
+        let shape = [pool.entries(), self.entries.keys.cols()];
+        self.entries = parts.entries.checked(&format!("{what} entries'"), shape)?;
         self.pool = pool.with_pending(parts.pending_values.data, parts.pending_logits.data);
         Ok(())
     }

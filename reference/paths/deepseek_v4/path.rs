@@ -43,20 +43,10 @@ impl paths::Config for Config {
         self.max_position_embeddings
     }
 
-    sizes!(
-        hc_mult,
-        head_dim,
-        hidden_size,
-        index_head_dim,
-        index_n_heads,
-        index_topk,
-        moe_intermediate_size,
-        n_routed_experts,
-        num_attention_heads,
-        num_experts_per_tok,
-        qk_rope_head_dim,
-        vocab_size,
-    );
+    sizes! {
+        hc_mult, head_dim, hidden_size, index_head_dim, index_n_heads, index_topk, moe_intermediate_size,
+        n_routed_experts, num_attention_heads, num_experts_per_tok, qk_rope_head_dim, vocab_size
+    }
 
     fn layer_types(&self, layer: usize) -> Vec<&'static str> {
         let router = match self.mlp_layer_types[layer] {
@@ -83,10 +73,8 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
     }
 
     fn state(&self, start: Vec<Tensor<T>>) -> Result<Box<dyn paths::State<T>>, String> {
-        match start.len() {
-            0 => Ok(Box::new(Model::state(self))),
-            found => Err(format!("{found} tensors to begin with, expected none")),
-        }
+        paths::model::begins_empty(&start)?;
+        Ok(Box::new(Model::state(self)))
     }
 
     fn run(
@@ -96,6 +84,29 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
         Model::run(self, state.of_mut()?, input.ids()?, numerics)
+    }
+
+    fn resume(
+        &self,
+        layer: usize,
+        stream: Tensor<T>,
+        ids: &[u32],
+        numerics: &mut dyn Numerics<T>,
+    ) -> Option<Result<Tensor<T>, String>> {
+        let Config {
+            hc_mult,
+            hidden_size,
+            num_hidden_layers: layers,
+            ..
+        } = *Model::config(self);
+        let shape = [ids.len(), hc_mult, hidden_size];
+        if layer > layers || stream.shape != shape {
+            let found = &stream.shape;
+            return Some(Err(format!(
+                "layer {layer} of {layers} is fed {found:?}, expected {shape:?}"
+            )));
+        }
+        Some(Ok(self.through(layer, stream, &mut Model::state(self), ids, numerics)))
     }
 }
 

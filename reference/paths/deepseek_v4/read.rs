@@ -8,7 +8,7 @@ use super::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 use crate::paths::keys::{INERT, Keys};
 
 /// Keys that change nothing that is computed here: layers that predict further tokens, and how experts are stored.
-const OWN_INERT: &[&str] = &["ep_size", "expert_dtype", "num_nextn_predict_layers"];
+const OWN_INERT: &str = "ep_size expert_dtype num_nextn_predict_layers";
 
 /// Meaning of entries of `compress_ratios`.
 const RATIOS: [(usize, LayerType); 3] = [(0, LayerType::Sliding), (4, LayerType::Sparse), (128, LayerType::Heavy)];
@@ -37,7 +37,7 @@ impl TryFrom<Map<String, Value>> for Config {
 fn of_map(map: &Map<String, Value>, inert: &[&str]) -> Result<Config, String> {
     let keys = Keys::new(map, inert);
     let config = Read { keys: &keys }.config()?;
-    keys.finish("a deepseek_v4", &[INERT, OWN_INERT].concat())?;
+    keys.finish("a deepseek_v4", &[INERT, OWN_INERT])?;
     config.check()?;
     Ok(config)
 }
@@ -153,17 +153,15 @@ impl Read<'_> {
     fn layer_types(&self, count: usize) -> Result<Vec<LayerType>, String> {
         let keys = self.keys;
         let named: Option<Vec<LayerType>> = keys.optional("layer_types")?;
-        if let Some(named) = named.as_ref().filter(|named| named.len() != count) {
-            let message = format!("has {} entries, num_hidden_layers is {count}", named.len());
-            return Err(keys.wrong("layer_types", message));
+        if let Some(named) = &named {
+            keys.for_each_layer("layer_types", named.len(), count)?;
         }
         let Some(ratios) = keys.optional::<Vec<usize>>("compress_ratios")? else {
             return named.ok_or_else(|| keys.missing("layer_types"));
         };
         // Those behind the last layer are of layers that predict further tokens.
         if ratios.len() < count {
-            let message = format!("has {} entries, num_hidden_layers is {count}", ratios.len());
-            return Err(keys.wrong("compress_ratios", message));
+            keys.for_each_layer("compress_ratios", ratios.len(), count)?;
         }
         let rates = self.rates()?;
         let kind = |&ratio: &usize| {
@@ -188,19 +186,15 @@ impl Read<'_> {
     fn mlp_layer_types(&self, count: usize) -> Result<Vec<RouterType>, String> {
         let keys = self.keys;
         let named: Option<Vec<RouterType>> = keys.optional("mlp_layer_types")?;
-        if let Some(named) = named.as_ref().filter(|named| named.len() != count) {
-            let message = format!("has {} entries, num_hidden_layers is {count}", named.len());
-            return Err(keys.wrong("mlp_layer_types", message));
+        if let Some(named) = &named {
+            keys.for_each_layer("mlp_layer_types", named.len(), count)?;
         }
         let Some(first) = keys.optional::<usize>("num_hash_layers")? else {
             return named.ok_or_else(|| keys.missing("mlp_layer_types"));
         };
-        let kind = |layer| {
-            if layer < first {
-                RouterType::Hash
-            } else {
-                RouterType::Learned
-            }
+        let kind = |layer| match layer < first {
+            true => RouterType::Hash,
+            false => RouterType::Learned,
         };
         let kinds: Vec<RouterType> = (0..count).map(kind).collect();
         match named {
@@ -216,7 +210,7 @@ impl Read<'_> {
         let (name, map) = keys.rope()?;
         let map = map.unwrap_or_default();
         let object = keys.within(name, &map);
-        let bases = [base(keys, "rope_theta")?, base(keys, "compress_rope_theta")?];
+        let bases = [keys.base("rope_theta")?, keys.base("compress_rope_theta")?];
         let partial: Option<f64> = keys.optional("partial_rotary_factor")?;
         let channels = |factor: f64| (head_dim as f64 * factor) as usize;
         let mut turned = Turned::default();
@@ -229,7 +223,7 @@ impl Read<'_> {
                 // Without the key `transformers` turns all channels.
                 let own = inner.optional("partial_rotary_factor")?.or(partial).unwrap_or(1.0);
                 turned.add(&inner, "partial_rotary_factor", Some(channels(own)))?;
-                let theta = base(&inner, "rope_theta")?.ok_or_else(|| inner.missing("rope_theta"))?;
+                let theta = inner.base("rope_theta")?.ok_or_else(|| inner.missing("rope_theta"))?;
                 if let Some(top) = top.filter(|top| *top != theta) {
                     return Err(inner.wrong("rope_theta", format!("is {theta}, but the base next to it is {top}")));
                 }
@@ -245,39 +239,24 @@ impl Read<'_> {
         let [main, compress] =
             [0, 1].map(|at| bases[at].ok_or_else(|| keys.missing(["rope_theta", "compress_rope_theta"][at])));
         let (main, compress) = (main?, compress?);
-        if let Some(theta) = base(&object, "rope_theta")?.filter(|theta| *theta != main && *theta != compress) {
+        if let Some(theta) = object
+            .base("rope_theta")?
+            .filter(|theta| *theta != main && *theta != compress)
+        {
             let message = format!("is {theta}, but the bases next to it are {main} and {compress}");
             return Err(object.wrong("rope_theta", message));
         }
         let own: Option<f64> = object.optional("partial_rotary_factor")?;
         turned.add(&object, "partial_rotary_factor", own.map(channels))?;
-        let plain = RopeParameters {
-            rope_type: "default".into(),
-            rope_theta: main,
-            factor: None,
-            original_max_position_embeddings: None,
-            beta_fast: None,
-            beta_slow: None,
-        };
+        let main = RopeParameters::plain(main);
         let compress = rope(&object, compress, Some(ATTENTION_FACTOR))?;
-        Ok((RopeByLayer { main: plain, compress }, turned.count(keys)?))
-    }
-}
-
-/// The base of a RoPE, if there is one.
-fn base(keys: &Keys<'_>, key: &str) -> Result<Option<f64>, String> {
-    match keys.optional(key)? {
-        Some(theta) if !(f64::is_finite(theta) && theta > 1.0) => {
-            Err(keys.wrong(key, format!("is {theta}, expected a number above 1")))
-        }
-        theta => Ok(theta),
+        Ok((RopeByLayer { main, compress }, turned.count(keys)?))
     }
 }
 
 /// Reads one RoPE of a base; `missing` is its `attention_factor` without the key, which else follows from the other keys.
 fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopeParameters, String> {
-    let (old, new) = (keys.optional::<String>("type")?, keys.optional::<String>("rope_type")?);
-    let rope_type = new.or(old).unwrap_or_else(|| "default".into());
+    let rope_type = keys.rope_type()?;
     let yarn = rope_type == "yarn";
     let if_yarn = |key: &str| if yarn { keys.positive(key) } else { Ok(None) };
     let needed = |key: &str| match if_yarn(key)? {
@@ -294,19 +273,7 @@ fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopePa
     };
     if let Some(times) = rope.factor {
         keys.only("truncate", true)?;
-        let scales = [keys.positive("mscale")?, keys.positive("mscale_all_dim")?];
-        let of = |scale: f64| {
-            if times <= 1.0 {
-                1.0
-            } else {
-                0.1 * scale * times.ln() + 1.0
-            }
-        };
-        let computed = || match scales {
-            [Some(one), Some(all)] => of(one) / of(all),
-            _ => of(1.0),
-        };
-        let factor = keys.positive("attention_factor")?.or(missing).unwrap_or_else(computed);
+        let factor = keys.attention_factor(times, missing)?;
         if factor != ATTENTION_FACTOR {
             let message = format!("is {factor} (by other keys if it is not given), expected {ATTENTION_FACTOR}");
             return Err(keys.wrong("attention_factor", message));

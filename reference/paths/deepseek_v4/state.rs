@@ -34,7 +34,7 @@ impl<T: Real> State<T> {
 #[derive(Clone, Debug)]
 pub struct LayerState<T> {
     /// The last KV vectors, at least as many as the window reaches.
-    pub window: Cache<T>,
+    pub window: CacheParts<T>,
     /// Token number of the window cache's first row.
     pub window_first: usize,
     /// Compressed KV vectors, in layers that have them.
@@ -49,7 +49,7 @@ pub struct Compressed<T> {
     /// Tokens that are not yet, or not yet for the last time, pooled.
     pub pool: Pool<T>,
     /// Entries made so far, `[n, dim]`.
-    pub entries: Cache<T>,
+    pub entries: CacheParts<T>,
 }
 
 impl<T: Real> Compressed<T> {
@@ -57,90 +57,69 @@ impl<T: Real> Compressed<T> {
     pub fn new(rate: usize, overlap: bool, dim: usize) -> Self {
         Self {
             pool: Pool::new(rate, overlap, dim),
-            entries: Cache::new(dim),
+            entries: CacheParts::new(dim),
         }
     }
 }
 
-/// Rows read as keys and as values; values are kept apart only where the two roles were split.
-#[derive(Clone, Debug)]
-pub struct Cache<T> {
-    dim: usize,
-    keys: Vec<T>,
-    values: Option<Vec<T>>,
+/// Cached rows `[n, dim]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CacheParts<T> {
+    /// The rows as keys.
+    pub keys: Tensor<T>,
+    /// The rows as values, where [`Numerics::splits`](crate::Numerics::splits) has kept them apart; else they are the keys.
+    pub values: Option<Tensor<T>>,
 }
 
-impl<T: Real> Cache<T> {
+impl<T: Real> CacheParts<T> {
     /// No rows, of `dim` channels.
-    pub fn new(dim: usize) -> Self {
+    pub(super) fn new(dim: usize) -> Self {
         Self {
-            dim,
-            keys: Vec::new(),
+            keys: Tensor::full([0, dim], T::ZERO),
             values: None,
         }
     }
 
-    /// Rows kept.
-    pub fn rows(&self) -> usize {
-        self.keys.len() / self.dim
-    }
-
-    /// Channels of a row.
-    pub fn dim(&self) -> usize {
-        self.dim
-    }
-
-    /// All rows as values, `[rows, dim]`, where they are kept apart from the keys.
-    pub fn values(&self) -> Option<&[T]> {
-        self.values.as_deref()
-    }
-
-    /// All rows as keys, `[rows, dim]`.
-    pub fn keys(&self) -> &[T] {
-        &self.keys
-    }
-
     /// Adds rows `[n, dim]`; `values` are given where the roles are split, and then in every call.
-    pub fn push(&mut self, keys: Tensor<T>, values: Option<Tensor<T>>) {
+    pub(super) fn push(&mut self, keys: Tensor<T>, values: Option<Tensor<T>>) {
         if let Some(values) = values {
             // Split from the first row on: `Numerics::splits` gives the same answer for all rows.
-            append(self.values.get_or_insert_default(), values.data);
+            let none = || Tensor::full([0, keys.cols()], T::ZERO);
+            append(self.values.get_or_insert_with(none), values);
         }
-        append(&mut self.keys, keys.data);
+        append(&mut self.keys, keys);
     }
 
     /// Forgets the first rows.
-    pub fn drop_first(&mut self, rows: usize) {
-        // A new vector, because the old one's memory may be many times what remains.
-        self.keys = self.keys[rows * self.dim..].to_vec();
-        if let Some(values) = &mut self.values {
-            *values = values[rows * self.dim..].to_vec();
+    pub(super) fn drop_first(&mut self, rows: usize) {
+        for kept in [Some(&mut self.keys), self.values.as_mut()].into_iter().flatten() {
+            // A new vector, because the old one's memory may be many times what remains.
+            kept.data = kept.data[rows * kept.cols()..].to_vec();
+            kept.shape[0] -= rows;
         }
     }
 
     /// A range of rows in both roles.
-    pub fn read(&self, rows: std::ops::Range<usize>) -> KeyRows<'_, T> {
-        let range = rows.start * self.dim..rows.end * self.dim;
+    pub(super) fn read(&self, rows: std::ops::Range<usize>) -> KeyRows<'_, T> {
+        let range = rows.start * self.keys.cols()..rows.end * self.keys.cols();
         KeyRows {
-            keys: &self.keys[range.clone()],
-            values: &self.values.as_ref().unwrap_or(&self.keys)[range],
+            keys: &self.keys.data[range.clone()],
+            values: &self.values.as_ref().unwrap_or(&self.keys).data[range],
         }
     }
 
     /// Copies of chosen rows in both roles; the values are `None` where they equal the keys.
-    pub fn gather(&self, rows: &[usize]) -> (Vec<T>, Option<Vec<T>>) {
-        let pick = |from: &[T]| {
-            let rows = rows.iter().map(|row| &from[row * self.dim..(row + 1) * self.dim]);
-            rows.collect::<Vec<_>>().concat()
-        };
-        (pick(&self.keys), self.values.as_deref().map(pick))
+    pub(super) fn gather(&self, rows: &[usize]) -> (Vec<T>, Option<Vec<T>>) {
+        let pick = |from: &Tensor<T>| from.pick(rows.iter().copied()).data;
+        (pick(&self.keys), self.values.as_ref().map(pick))
     }
 }
 
-fn append<T: Real>(to: &mut Vec<T>, more: Vec<T>) {
-    if to.is_empty() {
-        *to = more;
+fn append<T: Real>(to: &mut Tensor<T>, more: Tensor<T>) {
+    to.shape[0] += more.rows();
+    if to.data.is_empty() {
+        to.data = more.data;
     } else {
-        to.extend_from_slice(&more);
+        to.data.extend_from_slice(&more.data);
     }
 }

@@ -1,6 +1,7 @@
 //! Grouped-query attention, from its input to its output projection.
 
-use super::context::Context;
+use super::Context;
+use super::layer::Mixer;
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
 use crate::ops::projection::Projection;
@@ -29,9 +30,18 @@ pub(in crate::paths) struct OutputGate<T> {
     pub site: &'static str,
 }
 
-impl<T: Real> Attention<T> {
-    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the cache takes in keys and values.
-    pub fn forward(&self, x: &Tensor<T>, cache: &mut KvCache<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+impl<T: Real> Mixer<T> for Attention<T> {
+    type Memory = KvCache<T>;
+
+    fn memory(&self) -> KvCache<T> {
+        KvCache::new(self.key.outputs() / self.head_dim, [self.head_dim; 2])
+    }
+
+    fn fits(&self, memory: &KvCache<T>) -> bool {
+        memory.fits(&self.memory())
+    }
+
+    fn forward(&self, x: &Tensor<T>, cache: &mut KvCache<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
         let norms = self.query_key_norms.as_ref();
         let mut query = self.of_heads(&self.query, x, norms.map(|norms| &norms[0]), cx);
         let mut key = self.of_heads(&self.key, x, norms.map(|norms| &norms[1]), cx);
@@ -60,9 +70,11 @@ impl<T: Real> Attention<T> {
             gated.for_each(|(mixed, logit)| *mixed *= logit.sigmoid());
         }
         cx.pass(HEADS, &mut mixed);
-        self.heads.apply(&mixed)
+        Ok(self.heads.apply(&mixed))
     }
+}
 
+impl<T: Real> Attention<T> {
     /// `[T, heads, head_dim]` of a projection, normed by a weight as long as a head or as all of them.
     fn of_heads(
         &self,

@@ -1,7 +1,7 @@
 //! A configuration of any family.
 
 use super::sites::HEAD_WEIGHT;
-use super::{Family, Gqa, Model};
+use super::{Family, Gqa};
 use crate::SiteInfo;
 use crate::ops::softmax_router::Softmax;
 use crate::paths::{self, Input, Path, RopeConfig, Takes, TensorSpec, asked};
@@ -91,17 +91,10 @@ impl paths::Config for Config {
         self.ropes.iter().filter_map(|rope| rope.most_tokens).min()
     }
 
-    sizes!(
-        head_dim,
-        hidden_size,
-        intermediate_size,
-        moe_intermediate_size,
-        num_attention_heads,
-        num_experts,
-        num_experts_per_tok,
-        num_key_value_heads,
-        vocab_size,
-    );
+    sizes! {
+        head_dim, hidden_size, intermediate_size, moe_intermediate_size, num_attention_heads, num_experts,
+        num_experts_per_tok, num_key_value_heads, vocab_size
+    }
 
     fn layer_types(&self, layer: usize) -> Vec<&'static str> {
         let layer = self.layers[layer];
@@ -130,10 +123,10 @@ impl paths::Config for Config {
     }
 
     fn tensors(&self) -> Vec<TensorSpec> {
-        asked::<f32, _>(|load| Model::of_parts(self.clone(), load, &mut crate::Plain))
+        asked::<f32, _>(|load| self.model(load, &mut crate::Plain))
     }
 
-    loads!(|config, weights, numerics| { Model::of_parts(config.clone(), &mut paths::Loader::new(weights), numerics) });
+    loads!(|config, weights, numerics| config.model(&mut paths::Loader::new(weights), numerics));
 }
 
 /// Says whether a site is the weights of a head that has none of its own.

@@ -1,5 +1,7 @@
 //! Differences between the families of models, one family in a row.
 
+use std::sync::LazyLock;
+
 /// A family of models: what its `config.json` does not say, or says with a default of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
@@ -227,12 +229,5 @@ pub const FAMILIES: &[Family] = &[
 ];
 
 /// The names of [`FAMILIES`].
-pub(super) const MODEL_TYPES: [&str; FAMILIES.len()] = {
-    let mut names = [""; FAMILIES.len()];
-    let mut at = 0;
-    while at < names.len() {
-        names[at] = FAMILIES[at].model_type;
-        at += 1;
-    }
-    names
-};
+pub(super) static MODEL_TYPES: LazyLock<Vec<&str>> =
+    LazyLock::new(|| FAMILIES.iter().map(|family| family.model_type).collect());

@@ -1,23 +1,44 @@
-//! One decoder layer: attention and feed-forward layer, each with its norm.
+//! One decoder layer: a mixer of tokens and a feed-forward layer, each with its norm.
 
-use super::attention::Attention;
-use super::context::Context;
+use std::fmt::Debug;
+
+use super::Context;
 use super::mlp::Mlp;
 use super::sites::*;
-use crate::ops::grouped_attention::KvCache;
 use crate::{Real, Tensor};
 
-pub(super) struct Layer<T> {
-    pub attention_norm: Norm<T>,
-    pub attention: Attention<T>,
+/// A part of a layer that mixes tokens: attention, or what stands in its place.
+pub(in crate::paths) trait Mixer<T: Real>: Send + Sync + 'static {
+    /// What it keeps of a sequence between calls.
+    type Memory: Clone + Debug + Send + Sync + 'static;
+
+    /// Returns the memory before the first token.
+    fn memory(&self) -> Self::Memory;
+
+    /// Returns whether a memory has its type and sizes.
+    fn fits(&self, memory: &Self::Memory) -> bool;
+
+    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the memory takes in the tokens.
+    ///
+    /// # Errors
+    /// The memory of another type, and shapes that somebody at a site has changed.
+    fn forward(&self, x: &Tensor<T>, memory: &mut Self::Memory, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String>;
+}
+
+pub(in crate::paths) struct Layer<T, M> {
+    pub mixer_norm: Norm<T>,
+    pub mixer: M,
     pub mlp_norm: Norm<T>,
     pub mlp: Mlp<T>,
-    pub residual_multiplier: T,
+    /// Factor of what is added to the stream, if there is one.
+    pub residual_multiplier: Option<T>,
+    /// Number of its RoPE among those of the model, if it has one.
+    pub rope: Option<usize>,
     pub eps: T,
 }
 
 /// A norm of the stream, or of what is added to it.
-pub(super) struct Norm<T> {
+pub(in crate::paths) struct Norm<T> {
     pub weight: Vec<T>,
     /// True if the norm follows the part that it is the norm of.
     pub after: bool,
@@ -39,38 +60,47 @@ impl<T: Real> Norm<T> {
     }
 }
 
-impl<T: Real> Layer<T> {
+impl<T: Real, M: Mixer<T>> Layer<T, M> {
     /// The stream `[T, hidden]` through the layer, in place.
-    pub fn forward(&self, x: &mut Tensor<T>, cache: &mut KvCache<T>, cx: &mut Context<'_, T>) {
+    ///
+    /// # Errors
+    /// They are those of [`Mixer::forward`].
+    pub fn forward(&self, x: &mut Tensor<T>, memory: &mut M::Memory, cx: &mut Context<'_, T>) -> Result<(), String> {
         cx.pass(INPUT, x);
-        let mut input = x.clone();
-        if !self.attention_norm.after {
-            self.attention_norm.apply(&mut input, ATTENTION_NORMED, self.eps, cx);
-        }
-        cx.pass(ATTENTION_INPUT, &mut input);
-        let mut output = self.attention.forward(&input, cache, cx);
-        cx.pass(ATTENTION_OUTPUT, &mut output);
-        if self.attention_norm.after {
-            self.attention_norm.apply(&mut output, ATTENTION_NORMED, self.eps, cx);
-        }
-        self.add(x, &output);
-
-        let mut input = x.clone();
-        if !self.mlp_norm.after {
-            self.mlp_norm.apply(&mut input, MLP_NORMED, self.eps, cx);
-        }
-        cx.pass(MLP_INPUT, &mut input);
-        let mut output = self.mlp.forward(&input, cx);
-        cx.pass(MLP_OUTPUT, &mut output);
-        if self.mlp_norm.after {
-            self.mlp_norm.apply(&mut output, MLP_NORMED, self.eps, cx);
-        }
-        self.add(x, &output);
+        let sites = [ATTENTION_NORMED, ATTENTION_INPUT, ATTENTION_OUTPUT];
+        self.add(x, &self.mixer_norm, sites, cx, |x, cx| {
+            self.mixer.forward(x, memory, cx)
+        })?;
+        let sites = [MLP_NORMED, MLP_INPUT, MLP_OUTPUT];
+        self.add(x, &self.mlp_norm, sites, cx, |x, cx| Ok(self.mlp.forward(x, cx)))?;
         cx.pass(OUTPUT, x);
+        Ok(())
     }
 
-    fn add(&self, x: &mut Tensor<T>, more: &Tensor<T>) {
-        let scale = self.residual_multiplier;
-        x.data.iter_mut().zip(&more.data).for_each(|(x, &y)| *x += y * scale);
+    /// Adds to the stream what a part of the layer gives for it. The sites are those of its norm, its input and its output.
+    fn add<'a>(
+        &self,
+        x: &mut Tensor<T>,
+        norm: &Norm<T>,
+        [normed, input_site, output_site]: [&'static str; 3],
+        cx: &mut Context<'a, T>,
+        part: impl FnOnce(&Tensor<T>, &mut Context<'a, T>) -> Result<Tensor<T>, String>,
+    ) -> Result<(), String> {
+        let mut input = x.clone();
+        if !norm.after {
+            norm.apply(&mut input, normed, self.eps, cx);
+        }
+        cx.pass(input_site, &mut input);
+        let mut output = part(&input, cx)?;
+        cx.pass(output_site, &mut output);
+        if norm.after {
+            norm.apply(&mut output, normed, self.eps, cx);
+        }
+        let pairs = x.data.iter_mut().zip(&output.data);
+        match self.residual_multiplier {
+            Some(scale) => pairs.for_each(|(x, &y)| *x += y * scale),
+            None => pairs.for_each(|(x, &y)| *x += y),
+        }
+        Ok(())
     }
 }

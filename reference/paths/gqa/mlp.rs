@@ -1,6 +1,6 @@
 //! The feed-forward layer: one, or experts.
 
-use super::context::Context;
+use super::Context;
 use super::sites::*;
 use crate::ops::gated_mlp::{GatedMlp, experts_hidden, experts_output};
 use crate::ops::projection::Projection;

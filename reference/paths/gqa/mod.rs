@@ -7,23 +7,23 @@
 
 pub(crate) mod attention;
 mod config;
-pub(crate) mod context;
 mod families;
-mod layer;
+pub(crate) mod layer;
 pub(crate) mod mlp;
-mod model;
+pub(crate) mod model;
 mod parts;
 mod path;
 pub(crate) mod projections;
 mod read;
 pub mod sites;
-mod state;
 
 pub use config::{Config, LayerConfig};
 pub(in crate::paths) use config::{is_tied_head, token_ids};
 pub(in crate::paths) use families::SCALINGS;
 pub use families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows};
-pub use model::Model;
 pub use path::Gqa;
 pub use sites::SITES;
-pub use state::State;
+
+/// Context of a call, with the RoPE of the layer if it has one.
+pub(in crate::paths) type Context<'a, T> =
+    super::context::Context<'a, T, Option<&'a crate::ops::rope_half::HalfRope<T>>>;

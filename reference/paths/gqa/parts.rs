@@ -4,89 +4,68 @@ use super::attention::Attention;
 use super::families::{Experts, QueryKeyNorm};
 use super::layer::{Layer, Norm};
 use super::mlp::{Mlp, Routing};
+use super::model::{Model, Whole};
 use super::projections::Projections;
 use super::sites::*;
-use super::{Config, LayerConfig, Model};
+use super::{Config, LayerConfig};
 use crate::ops::gated_mlp::{Activation, GatedMlp};
-use crate::paths::{Invalid, Loader, Weights};
+use crate::paths::{LoadError, Loader};
 use crate::{Numerics, Real, Tensor};
 
-impl<T: Real> Model<T> {
-    /// Takes every tensor from `load`, and passes those that are sites to `numerics`.
+impl Config {
+    /// The model of the tensors that `load` has; those that are sites pass to `numerics`.
     ///
     /// # Errors
     /// Those of the weights, and tensors of another length.
-    pub(super) fn of_parts<W: Weights + ?Sized>(
-        config: Config,
-        load: &mut Loader<'_, T, W>,
+    pub(super) fn model<T: Real>(
+        &self,
+        load: &mut Loader<'_, T>,
         numerics: &mut dyn Numerics<T>,
-    ) -> Result<Self, W::Error>
-    where
-        Invalid: Into<W::Error>,
-    {
-        let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
-        let make = Projections {
-            load,
-            numerics,
-            layer: None,
+    ) -> Result<Model<T, Attention<T>>, LoadError> {
+        let whole = Whole {
+            config: Box::new(self.clone()),
+            prefix: "model.",
+            shape: [self.vocab_size, self.hidden_size],
+            tied: self.tie_word_embeddings,
+            centred: false,
+            eps: self.rms_norm_eps,
+            embedding_multiplier: self.embedding_multiplier,
+            logits_scaling: self.logits_scaling,
+            ropes: self.ropes.clone(),
         };
-        let mut parts = Parts { config: &config, make };
-        let embedding = parts
-            .make
-            .linear(EMBEDDING_WEIGHT, "model.embed_tokens", [vocabulary, hidden], false)?;
-        let mut layers = Vec::new();
-        for (number, layer) in config.layers.iter().enumerate() {
-            parts.make.layer = Some(number);
-            parts.make.load.prefix = format!("model.layers.{number}.");
-            layers.push(parts.layer(layer)?);
-        }
-        parts.make.layer = None;
-        parts.make.load.prefix = String::new();
-        let norm = parts.make.load.vector("model.norm.weight", hidden)?;
-        let head = match config.tie_word_embeddings {
-            true => None,
-            false => Some(parts.make.linear(HEAD_WEIGHT, "lm_head", [vocabulary, hidden], false)?),
-        };
-        Ok(Self {
-            embedding,
-            layers,
-            norm,
-            head,
-            config,
+        Model::of_parts(whole, load, numerics, |make, number| {
+            Parts { config: self, make }.layer(&self.layers[number])
         })
     }
 }
 
 /// Makes the parts of a layer.
-struct Parts<'a, 'w, T: Real, W: ?Sized> {
-    config: &'a Config,
-    make: Projections<'a, 'w, T, W>,
+struct Parts<'c, 'a, 'w, T: Real> {
+    config: &'c Config,
+    make: Projections<'a, 'w, T>,
 }
 
-impl<T: Real, W: Weights + ?Sized> Parts<'_, '_, T, W>
-where
-    Invalid: Into<W::Error>,
-{
-    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T>, W::Error> {
+impl<T: Real> Parts<'_, '_, '_, T> {
+    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T, Attention<T>>, LoadError> {
         let config = self.config;
         let (family, hidden, dim) = (config.family, config.hidden_size, config.head_dim);
         let (heads, cached) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
         // Where norms follow, what is named after attention is attention's own.
-        let [attention_norm, mlp_norm] = match family.norm_after {
+        let [mixer_norm, mlp_norm] = match family.norm_after {
             true => ["post_attention_layernorm.weight", "post_feedforward_layernorm.weight"],
             false => ["input_layernorm.weight", "post_attention_layernorm.weight"],
         };
-        let mut norm = |name| {
+        let mut norm = |name| -> Result<_, LoadError> {
             Ok(Norm {
                 weight: self.make.load.vector(name, hidden)?,
                 after: family.norm_after,
                 before_weight: family.norm_before_weight,
             })
         };
-        let (attention_norm, mlp_norm) = (norm(attention_norm)?, norm(mlp_norm)?);
+        let (mixer_norm, mlp_norm) = (norm(mixer_norm)?, norm(mlp_norm)?);
         let sites = [QUERY_WEIGHT, KEY_WEIGHT, VALUE_WEIGHT];
         let outputs = [heads, cached, cached];
-        let bias = config.query_key_value_bias;
+        let (bias, bias_of_heads) = (config.query_key_value_bias, config.output_bias);
         let [query, key, value] = match family.fused {
             true => self.make.fused("self_attn.qkv_proj", sites, outputs, hidden)?,
             false => {
@@ -112,8 +91,8 @@ where
             false => None,
         };
         Ok(Layer {
-            attention_norm,
-            attention: Attention {
+            mixer_norm,
+            mixer: Attention {
                 query,
                 key,
                 value,
@@ -121,7 +100,7 @@ where
                 gate: None,
                 heads: self
                     .make
-                    .linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], config.output_bias)?,
+                    .linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias_of_heads)?,
                 sinks,
                 head_dim: dim,
                 scale: T::from_f64(config.attention_multiplier),
@@ -129,17 +108,17 @@ where
                 eps: T::from_f64(config.rms_norm_eps),
             },
             mlp_norm,
-            mlp: if layer.experts {
-                self.experts()?
-            } else {
-                Mlp::Dense(self.dense()?)
+            mlp: match layer.experts {
+                true => self.experts()?,
+                false => Mlp::Dense(self.dense()?),
             },
-            residual_multiplier: T::from_f64(config.residual_multiplier),
+            residual_multiplier: Some(T::from_f64(config.residual_multiplier)),
+            rope: layer.rope,
             eps: T::from_f64(config.rms_norm_eps),
         })
     }
 
-    fn dense(&mut self) -> Result<GatedMlp<T>, W::Error> {
+    fn dense(&mut self) -> Result<GatedMlp<T>, LoadError> {
         let (config, hidden, inner) = (self.config, self.config.hidden_size, self.config.intermediate_size);
         let bias = config.mlp_bias;
         if !config.family.fused {
@@ -156,28 +135,20 @@ where
         })
     }
 
-    fn experts(&mut self) -> Result<Mlp<T>, W::Error> {
+    fn experts(&mut self) -> Result<Mlp<T>, LoadError> {
         let (config, hidden) = (self.config, self.config.hidden_size);
         let (count, inner) = (config.num_experts, config.moe_intermediate_size);
         let kind = config.family.experts;
-        let router = match kind {
-            Experts::GptOss => "mlp.router",
-            Experts::Mixtral => "block_sparse_moe.gate",
-            Experts::Qwen | Experts::None => "mlp.gate",
+        let (router, stem, names) = match kind {
+            Experts::GptOss => ("mlp.router", "mlp.experts", [""; 3]),
+            Experts::Mixtral => ("block_sparse_moe.gate", "block_sparse_moe.experts", ["w1", "w3", "w2"]),
+            Experts::Qwen | Experts::None => ("mlp.gate", "mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
         };
-        let router = self
-            .make
-            .linear(ROUTER_WEIGHT, router, [count, hidden], kind == Experts::GptOss)?;
-        let experts = match kind {
-            Experts::GptOss => self.stacked_experts()?,
-            Experts::Mixtral => {
-                self.make
-                    .each_expert("block_sparse_moe.experts", ["w1", "w3", "w2"], count, [hidden, inner])?
-            }
-            Experts::Qwen | Experts::None => {
-                let names = ["gate_proj", "up_proj", "down_proj"];
-                self.make.each_expert("mlp.experts", names, count, [hidden, inner])?
-            }
+        let stacked = kind == Experts::GptOss;
+        let router = self.make.linear(ROUTER_WEIGHT, router, [count, hidden], stacked)?;
+        let experts = match stacked {
+            true => self.stacked_experts(stem)?,
+            false => self.make.each_expert(stem, names, count, [hidden, inner])?,
         };
         debug_assert!(experts.iter().all(|expert| expert.gate.outputs() == inner));
         Ok(Mlp::Experts {
@@ -190,25 +161,14 @@ where
     }
 
     /// gpt-oss: stacks `[experts, inputs, outputs]` with biases, in which columns of gate and up take turns.
-    fn stacked_experts(&mut self) -> Result<Vec<GatedMlp<T>>, W::Error> {
-        let (count, hidden, inner) = (
-            self.config.num_experts,
-            self.config.hidden_size,
-            self.config.moe_intermediate_size,
-        );
-        let gate_up = self
-            .make
-            .load
-            .tensor("mlp.experts.gate_up_proj", &[count, hidden, 2 * inner])?;
-        let gate_up_bias = self
-            .make
-            .load
-            .tensor("mlp.experts.gate_up_proj_bias", &[count, 2 * inner])?;
-        let down = self
-            .make
-            .load
-            .tensor("mlp.experts.down_proj", &[count, inner, hidden])?;
-        let down_bias = self.make.load.tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
+    fn stacked_experts(&mut self, stem: &str) -> Result<Vec<GatedMlp<T>>, LoadError> {
+        let (count, hidden) = (self.config.num_experts, self.config.hidden_size);
+        let inner = self.config.moe_intermediate_size;
+        let mut tensor = |name: &str, shape: &[usize]| self.make.load.tensor(&format!("{stem}.{name}"), shape);
+        let gate_up = tensor("gate_up_proj", &[count, hidden, 2 * inner])?;
+        let gate_up_bias = tensor("gate_up_proj_bias", &[count, 2 * inner])?;
+        let down = tensor("down_proj", &[count, inner, hidden])?;
+        let down_bias = tensor("down_proj_bias", &[count, hidden])?;
         let [alpha, limit] = self.config.clamp.unwrap_or([0.0; 2]).map(T::from_f64);
         // None where a dry read only lists the tensors that the model needs.
         let count = if gate_up.data.is_empty() { 0 } else { count };
@@ -230,27 +190,17 @@ where
                 let all = all.data.get(number * cols..(number + 1) * cols).unwrap_or(&[]);
                 Some(all.iter().skip(first).step_by(step).copied().collect())
             };
-            let both = [hidden, 2 * inner];
-            let rows = number * inner;
+            let mut half = |site, first: usize| {
+                let weight = turned(&gate_up, [hidden, 2 * inner], first, 2);
+                let bias = bias(&gate_up_bias, first, 2);
+                self.make.projection(site, number * inner, weight, bias)
+            };
+            let (gate, up) = (half(EXPERT_GATE_WEIGHT, 0), half(EXPERT_UP_WEIGHT, 1));
+            let (weight, bias) = (turned(&down, [inner, hidden], 0, 1), bias(&down_bias, 0, 1));
             experts.push(GatedMlp {
-                gate: self.make.projection(
-                    EXPERT_GATE_WEIGHT,
-                    rows,
-                    turned(&gate_up, both, 0, 2),
-                    bias(&gate_up_bias, 0, 2),
-                ),
-                up: self.make.projection(
-                    EXPERT_UP_WEIGHT,
-                    rows,
-                    turned(&gate_up, both, 1, 2),
-                    bias(&gate_up_bias, 1, 2),
-                ),
-                down: self.make.projection(
-                    EXPERT_DOWN_WEIGHT,
-                    number * hidden,
-                    turned(&down, [inner, hidden], 0, 1),
-                    bias(&down_bias, 0, 1),
-                ),
+                gate,
+                up,
+                down: self.make.projection(EXPERT_DOWN_WEIGHT, number * hidden, weight, bias),
                 activation: Activation::Clamped { alpha, limit },
             });
         }

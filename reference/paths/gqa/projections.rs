@@ -3,20 +3,38 @@
 use super::sites::*;
 use crate::ops::gated_mlp::{Activation, GatedMlp};
 use crate::ops::projection::Projection;
-use crate::paths::{Invalid, Loader, Weights};
+use crate::paths::{LoadError, Loader};
 use crate::{Numerics, Real, Site, Tensor};
 
 /// Makes the projections of a layer, or those outside of layers.
-pub(in crate::paths) struct Projections<'a, 'w, T: Real, W: ?Sized> {
-    pub load: &'a mut Loader<'w, T, W>,
+pub(in crate::paths) struct Projections<'a, 'w, T: Real> {
+    pub load: &'a mut Loader<'w, T>,
     pub numerics: &'a mut dyn Numerics<T>,
     pub layer: Option<usize>,
+    /// True if norms are zero-centred.
+    pub centred: bool,
 }
 
-impl<T: Real, W: Weights + ?Sized> Projections<'_, '_, T, W>
-where
-    Invalid: Into<W::Error>,
-{
+impl<'w, T: Real> Projections<'_, 'w, T> {
+    /// The same for the parts of a layer.
+    pub fn of_layer(&mut self, layer: usize) -> Projections<'_, 'w, T> {
+        Projections {
+            load: &mut *self.load,
+            numerics: &mut *self.numerics,
+            layer: Some(layer),
+            centred: self.centred,
+        }
+    }
+
+    /// The weight of a norm, with 1 added if it is zero-centred.
+    pub fn norm(&mut self, name: &str, len: usize) -> Result<Vec<T>, LoadError> {
+        let weight = self.load.vector(name, len)?;
+        Ok(match self.centred {
+            true => weight.into_iter().map(|w| T::ONE + w).collect(),
+            false => weight,
+        })
+    }
+
     /// A SwiGLU layer with a tensor for each of gate, up and down projection, whose sites these are.
     pub fn gated_mlp(
         &mut self,
@@ -24,7 +42,7 @@ where
         names: [&str; 3],
         [hidden, inner]: [usize; 2],
         bias: bool,
-    ) -> Result<GatedMlp<T>, W::Error> {
+    ) -> Result<GatedMlp<T>, LoadError> {
         Ok(GatedMlp {
             gate: self.linear(sites[0], names[0], [inner, hidden], bias)?,
             up: self.linear(sites[1], names[1], [inner, hidden], bias)?,
@@ -40,11 +58,11 @@ where
         names: [&str; 3],
         count: usize,
         [hidden, inner]: [usize; 2],
-    ) -> Result<Vec<GatedMlp<T>>, W::Error> {
+    ) -> Result<Vec<GatedMlp<T>>, LoadError> {
         let shapes = [[inner, hidden], [inner, hidden], [hidden, inner]];
         let mut experts = Vec::new();
         for number in 0..count {
-            let mut one = |at: usize| {
+            let mut one = |at: usize| -> Result<_, LoadError> {
                 let weight = self
                     .load
                     .tensor(&format!("{stem}.{number}.{}.weight", names[at]), &shapes[at])?;
@@ -67,7 +85,7 @@ where
         name: &str,
         shape: [usize; 2],
         bias: bool,
-    ) -> Result<Projection<T>, W::Error> {
+    ) -> Result<Projection<T>, LoadError> {
         let weight = self.load.tensor(&format!("{name}.weight"), &shape)?;
         let bias = match bias {
             true => Some(self.load.vector(&format!("{name}.bias"), shape[0])?),
@@ -83,7 +101,7 @@ where
         sites: [&'static str; N],
         outputs: [usize; N],
         inputs: usize,
-    ) -> Result<[Projection<T>; N], W::Error> {
+    ) -> Result<[Projection<T>; N], LoadError> {
         let all = self
             .load
             .tensor(&format!("{name}.weight"), &[outputs.iter().sum(), inputs])?;

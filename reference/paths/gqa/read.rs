@@ -20,7 +20,7 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let family = FAMILIES.iter().find(|family| family.model_type == name);
     let family = family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", MODEL_TYPES.join(", ")))?;
     let config = Read { keys: &keys, family }.config()?;
-    keys.finish(&format!("a {name}"), INERT)?;
+    keys.finish(&format!("a {name}"), &[INERT])?;
     Ok(config)
 }
 
@@ -30,7 +30,7 @@ pub(super) fn nearest(json: &str) -> Option<String> {
     let differs = |family: &'static Family| {
         let keys = Keys::new(&map, &[]);
         let read = Read { keys: &keys, family }.config();
-        let unread = keys.unread(INERT);
+        let unread = keys.unread(&[INERT]);
         read.ok().map(|_| (unread.len(), family.model_type, unread.join(", ")))
     };
     let (_, name, unread) = FAMILIES.iter().filter_map(differs).min_by_key(|(count, ..)| *count)?;
@@ -178,9 +178,7 @@ impl Read<'_> {
         if !own {
             keys.only("experts_per_token", per_token)?;
         }
-        if per_token > count {
-            return Err(keys.wrong("num_experts_per_tok", format!("is {per_token}, of {count} experts")));
-        }
+        keys.at_most("num_experts_per_tok", per_token, count)?;
         Ok((count, per_token))
     }
 
@@ -204,8 +202,10 @@ impl Read<'_> {
         let interval = self.keys.up_to("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
         match self.keys.optional::<Vec<u8>>("no_rope_layers")? {
             // In spite of the name, 1 stands for a layer with RoPE.
-            Some(said) if said.len() == count => Ok(said.iter().map(|&with| with != 0).collect()),
-            Some(said) => Err(self.wrong_length("no_rope_layers", said.len(), count)),
+            Some(said) => {
+                self.keys.for_each_layer("no_rope_layers", said.len(), count)?;
+                Ok(said.iter().map(|&with| with != 0).collect())
+            }
             None => Ok((0..count).map(|at| !(at + 1).is_multiple_of(interval)).collect()),
         }
     }
@@ -287,18 +287,10 @@ impl Read<'_> {
         let Some(types) = self.keys.optional::<Vec<String>>("layer_types")? else {
             return Ok(None);
         };
-        if types.len() != count {
-            return Err(self.wrong_length("layer_types", types.len(), count));
-        }
-        let slides = types.iter().map(|name| match name.as_str() {
-            "full_attention" => Ok(false),
-            "sliding_attention" => Ok(true),
-            other => {
-                let expected = "expected 'full_attention' or 'sliding_attention'";
-                Err(self.keys.wrong("layer_types", format!("has '{other}', {expected}")))
-            }
-        });
-        slides.collect::<Result<_, _>>().map(Some)
+        let full = self
+            .keys
+            .which("layer_types", ["full_attention", "sliding_attention"], &types, count)?;
+        Ok(Some(full.into_iter().map(|full| !full).collect()))
     }
 
     fn ropes(&self, around: Around, layers: &mut [LayerConfig]) -> Result<Vec<RopeConfig>, String> {
@@ -356,10 +348,5 @@ impl Read<'_> {
             layer.rope = layer.rope.map(|_| usize::from(layer.window.is_some()));
         }
         Ok(ropes)
-    }
-
-    fn wrong_length(&self, key: &str, found: usize, expected: usize) -> String {
-        let message = format!("has {found} entries, num_hidden_layers is {expected}");
-        self.keys.wrong(key, message)
     }
 }

@@ -1,6 +1,6 @@
 //! A configuration of any family.
 
-use super::{Family, Form, Hybrid, Model};
+use super::{Family, Form, Hybrid};
 use crate::SiteInfo;
 use crate::ops::linear_attention::Sizes;
 use crate::ops::sigmoid_router::Groups;
@@ -131,29 +131,13 @@ impl paths::Config for Config {
         self.rope.as_ref().and_then(|rope| rope.most_tokens)
     }
 
-    sizes!(
-        head_dim,
-        hidden_size,
-        intermediate_size,
-        kv_lora_rank,
-        linear_conv_channels,
-        linear_conv_kernel_dim,
-        linear_key_head_dim,
-        linear_low_rank,
-        linear_num_key_heads,
-        linear_num_value_heads,
-        linear_value_head_dim,
-        moe_intermediate_size,
-        num_attention_heads,
-        num_experts,
-        num_experts_per_tok,
-        num_key_value_heads,
-        qk_nope_head_dim,
-        qk_rope_head_dim,
-        shared_expert_intermediate_size,
-        v_head_dim,
-        vocab_size,
-    );
+    sizes! {
+        head_dim, hidden_size, intermediate_size, kv_lora_rank, linear_conv_channels, linear_conv_kernel_dim,
+        linear_key_head_dim, linear_low_rank, linear_num_key_heads, linear_num_value_heads,
+        linear_value_head_dim, moe_intermediate_size, num_attention_heads, num_experts, num_experts_per_tok,
+        num_key_value_heads, qk_nope_head_dim, qk_rope_head_dim, shared_expert_intermediate_size, v_head_dim,
+        vocab_size
+    }
 
     fn layer_types(&self, layer: usize) -> Vec<&'static str> {
         let LayerConfig { full, experts } = self.layers[layer];
@@ -177,8 +161,8 @@ impl paths::Config for Config {
     }
 
     fn tensors(&self) -> Vec<TensorSpec> {
-        asked::<f32, _>(|load| Model::of_parts(self.clone(), load, &mut crate::Plain))
+        asked::<f32, _>(|load| self.model(load, &mut crate::Plain))
     }
 
-    loads!(|config, weights, numerics| { Model::of_parts(config.clone(), &mut paths::Loader::new(weights), numerics) });
+    loads!(|config, weights, numerics| config.model(&mut paths::Loader::new(weights), numerics));
 }

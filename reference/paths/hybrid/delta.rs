@@ -1,13 +1,13 @@
 //! The gated delta rule as a layer has it: projections, convolution, gates, rule, gated norm.
 
 use super::sites::*;
-use super::state::DeltaState;
 use crate::ops::linear_attention::{
     self, Chunked, Decay, Gate, Inputs, Kv, L2_EPS, Recurrent, Sizes, State, beta, l2_normalize,
 };
 use crate::ops::projection::Projection;
 use crate::ops::short_conv::ShortConv;
-use crate::paths::gqa::context::Context;
+use crate::paths::gqa::Context;
+use crate::paths::gqa::layer::Mixer;
 use crate::{Real, Tensor};
 
 /// Tokens of a chunk in calls of more than one.
@@ -36,6 +36,15 @@ pub(super) struct DeltaRule<T> {
     pub eps: T,
 }
 
+/// Memory of a delta rule.
+#[derive(Clone, Debug)]
+pub(super) struct DeltaState<T> {
+    /// `[kernel − 1, channels]`, what the convolution was fed of the last tokens.
+    conv: Tensor<T>,
+    /// `[HV, K, V]`.
+    matrices: Tensor<T>,
+}
+
 /// Function of the gate that multiplies the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activation {
@@ -62,34 +71,21 @@ impl<T: Real> Low<T> {
     }
 }
 
-impl<T: Real> DeltaRule<T> {
-    /// The state before the first token.
-    pub fn state(&self) -> DeltaState<T> {
+impl<T: Real> Mixer<T> for DeltaRule<T> {
+    type Memory = DeltaState<T>;
+
+    fn memory(&self) -> DeltaState<T> {
         DeltaState {
             conv: Tensor::full(self.conv.state(), T::ZERO),
             matrices: Tensor::full(self.matrices(), T::ZERO),
         }
     }
 
-    /// Returns whether a state has its sizes.
-    pub fn fits(&self, state: &DeltaState<T>) -> bool {
+    fn fits(&self, state: &DeltaState<T>) -> bool {
         state.conv.shape == self.conv.state() && state.matrices.shape == self.matrices()
     }
 
-    fn matrices(&self) -> [usize; 3] {
-        [self.sizes.value_heads, self.sizes.key_dim, self.sizes.value_dim]
-    }
-
-    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the state goes on.
-    ///
-    /// # Errors
-    /// Shapes that somebody at a site has changed.
-    pub fn forward(
-        &self,
-        x: &Tensor<T>,
-        state: &mut DeltaState<T>,
-        cx: &mut Context<'_, T>,
-    ) -> Result<Tensor<T>, String> {
+    fn forward(&self, x: &Tensor<T>, state: &mut DeltaState<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
         let tokens = x.rows();
         let [q, k, v] = self.queries_keys_values(x, &mut state.conv, cx);
         let (decay, beta) = self.gates(x, cx)?;
@@ -120,11 +116,8 @@ impl<T: Real> DeltaRule<T> {
         cx.pass(LINEAR_NORMED, &mut output);
         let mut gate = self.gate.apply(x, cx);
         cx.pass(LINEAR_GATE, &mut gate);
-        for (head, gate) in output
-            .data
-            .chunks_exact_mut(self.norm.len())
-            .zip(gate.data.chunks_exact(self.norm.len()))
-        {
+        let gates = gate.data.chunks_exact(self.norm.len());
+        for (head, gate) in output.data.chunks_exact_mut(self.norm.len()).zip(gates) {
             for ((y, &w), &z) in head.iter_mut().zip(&self.norm).zip(gate) {
                 let gate = match self.activation {
                     Activation::Silu => z * z.sigmoid(),
@@ -136,6 +129,12 @@ impl<T: Real> DeltaRule<T> {
         output.shape = vec![tokens, self.heads.inputs()];
         cx.pass(LINEAR_HEADS, &mut output);
         Ok(self.heads.apply(&output))
+    }
+}
+
+impl<T: Real> DeltaRule<T> {
+    fn matrices(&self) -> [usize; 3] {
+        [self.sizes.value_heads, self.sizes.key_dim, self.sizes.value_dim]
     }
 
     /// Queries and keys `[T, H, K]`, normalised, and values `[T, HV, V]`.

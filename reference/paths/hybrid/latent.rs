@@ -7,7 +7,8 @@
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
 use crate::ops::projection::Projection;
-use crate::paths::gqa::context::Context;
+use crate::paths::gqa::Context;
+use crate::paths::gqa::layer::Mixer;
 use crate::{Real, Tensor};
 
 /// The attention of a layer.
@@ -28,15 +29,19 @@ pub(super) struct LatentAttention<T> {
     pub scale: T,
 }
 
-impl<T: Real> LatentAttention<T> {
-    /// The cache before the first token.
-    pub fn cache(&self) -> KvCache<T> {
+impl<T: Real> Mixer<T> for LatentAttention<T> {
+    type Memory = KvCache<T>;
+
+    fn memory(&self) -> KvCache<T> {
         let [own, shared, value] = self.dims;
         KvCache::new(self.count, [own + shared, value])
     }
 
-    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the cache takes in keys and values.
-    pub fn forward(&self, x: &Tensor<T>, cache: &mut KvCache<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+    fn fits(&self, memory: &KvCache<T>) -> bool {
+        memory.fits(&self.memory())
+    }
+
+    fn forward(&self, x: &Tensor<T>, cache: &mut KvCache<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
         let (tokens, [own, shared, value]) = (x.rows(), self.dims);
         let mut query = self.query.apply(x);
         query.shape = vec![tokens, self.count, own + shared];
@@ -70,7 +75,7 @@ impl<T: Real> LatentAttention<T> {
         let mut mixed = cache.attend(&query, self.scale, None, None);
         mixed.shape = vec![tokens, self.heads.inputs()];
         cx.pass(HEADS, &mut mixed);
-        self.heads.apply(&mixed)
+        Ok(self.heads.apply(&mixed))
     }
 }
 

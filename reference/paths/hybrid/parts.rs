@@ -2,73 +2,55 @@
 
 use super::delta::{Activation, DeltaRule, Low};
 use super::families::{Experts, Form};
-use super::layer::{Layer, Mixer};
+use super::mixer::AnyMixer;
 use super::sites::*;
-use super::{Config, LayerConfig, Model, RoutingConfig};
+use super::{Config, LayerConfig, RoutingConfig};
 use crate::ops::projection::Projection;
 use crate::ops::short_conv::ShortConv;
 use crate::ops::softmax_router::Softmax;
 use crate::paths::gqa::attention::{Attention, OutputGate};
+use crate::paths::gqa::layer::{Layer, Norm};
 use crate::paths::gqa::mlp::{Mlp, Routing, SharedExpert};
+use crate::paths::gqa::model::{Model, Whole};
 use crate::paths::gqa::projections::Projections;
 use crate::paths::gqa::sites::MLP_WEIGHTS;
-use crate::paths::{Invalid, Loader, Weights};
+use crate::paths::{LoadError, Loader};
 use crate::{Numerics, Real, Tensor};
 
-impl<T: Real> Model<T> {
-    /// Takes every tensor from `load`, and passes those that are sites to `numerics`.
+impl Config {
+    /// The model of the tensors that `load` has; those that are sites pass to `numerics`.
     ///
     /// # Errors
     /// Those of the weights, and tensors of another length.
-    pub(super) fn of_parts<W: Weights + ?Sized>(
-        config: Config,
-        load: &mut Loader<'_, T, W>,
+    pub(super) fn model<T: Real>(
+        &self,
+        load: &mut Loader<'_, T>,
         numerics: &mut dyn Numerics<T>,
-    ) -> Result<Self, W::Error>
-    where
-        Invalid: Into<W::Error>,
-    {
-        let shape = [config.vocab_size, config.hidden_size];
-        let make = Projections {
-            load,
-            numerics,
-            layer: None,
+    ) -> Result<Model<T, AnyMixer<T>>, LoadError> {
+        let whole = Whole {
+            config: Box::new(self.clone()),
+            prefix: match self.family.nested {
+                Some(_) => "model.language_model.",
+                None => "model.",
+            },
+            shape: [self.vocab_size, self.hidden_size],
+            tied: self.tie_word_embeddings,
+            centred: self.family.form != Form::Kimi,
+            eps: self.rms_norm_eps,
+            embedding_multiplier: 1.0,
+            logits_scaling: 1.0,
+            ropes: self.rope.iter().cloned().collect(),
         };
-        let mut parts = Parts { config: &config, make };
-        let model = match config.family.nested {
-            Some(_) => "model.language_model.",
-            None => "model.",
-        };
-        parts.make.load.prefix = model.into();
-        let embedding = parts.make.linear(EMBEDDING_WEIGHT, "embed_tokens", shape, false)?;
-        let mut layers = Vec::new();
-        for (number, layer) in config.layers.iter().enumerate() {
-            parts.make.layer = Some(number);
-            parts.make.load.prefix = format!("{model}layers.{number}.");
-            layers.push(parts.layer(layer)?);
-        }
-        parts.make.layer = None;
-        parts.make.load.prefix = model.into();
-        let norm = parts.norm("norm.weight", config.hidden_size)?;
-        parts.make.load.prefix = String::new();
-        let head = match config.tie_word_embeddings {
-            true => None,
-            false => Some(parts.make.linear(HEAD_WEIGHT, "lm_head", shape, false)?),
-        };
-        Ok(Self {
-            embedding,
-            layers,
-            norm,
-            head,
-            config,
+        Model::of_parts(whole, load, numerics, |make, number| {
+            Parts { config: self, make }.layer(&self.layers[number])
         })
     }
 }
 
 /// Makes the parts of a layer.
-pub(super) struct Parts<'a, 'w, T: Real, W: ?Sized> {
-    pub config: &'a Config,
-    pub make: Projections<'a, 'w, T, W>,
+pub(super) struct Parts<'c, 'a, 'w, T: Real> {
+    pub config: &'c Config,
+    pub make: Projections<'a, 'w, T>,
 }
 
 /// Some rows of a tensor; none where it has no elements, as in a dry read, which only lists the tensors that the model needs.
@@ -87,59 +69,52 @@ fn of_heads(heads: usize, each: usize, first: usize, len: usize) -> impl Iterato
     (0..heads).flat_map(move |head| (0..len).map(move |row| head * each + first + row))
 }
 
-impl<T: Real, W: Weights + ?Sized> Parts<'_, '_, T, W>
-where
-    Invalid: Into<W::Error>,
-{
-    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T>, W::Error> {
-        let hidden = self.config.hidden_size;
+impl<T: Real> Parts<'_, '_, '_, T> {
+    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T, AnyMixer<T>>, LoadError> {
         Ok(Layer {
-            mixer_norm: self.norm("input_layernorm.weight", hidden)?,
+            mixer_norm: self.norm("input_layernorm.weight")?,
             mixer: match (self.config.family.form, layer.full) {
-                (Form::Kimi, true) => Mixer::Latent(self.latent_attention()?),
-                (Form::Kimi, false) => Mixer::Delta(Box::new(self.channel_rule()?)),
-                (_, true) => Mixer::Full(self.attention()?, self.config.num_key_value_heads),
-                (_, false) => Mixer::Delta(Box::new(self.delta_rule()?)),
+                (Form::Kimi, true) => AnyMixer::Latent(self.latent_attention()?),
+                (Form::Kimi, false) => AnyMixer::Delta(Box::new(self.channel_rule()?)),
+                (_, true) => AnyMixer::Full(self.attention()?),
+                (_, false) => AnyMixer::Delta(Box::new(self.delta_rule()?)),
             },
-            mlp_norm: self.norm("post_attention_layernorm.weight", hidden)?,
+            mlp_norm: self.norm("post_attention_layernorm.weight")?,
             mlp: self.mlp(layer)?,
+            residual_multiplier: None,
+            rope: self.config.rope.as_ref().map(|_| 0),
             eps: T::from_f64(self.config.rms_norm_eps),
         })
     }
 
-    /// The weight of a norm, with 1 added if it is zero-centred.
-    fn norm(&mut self, name: &str, len: usize) -> Result<Vec<T>, W::Error> {
-        let weight = self.make.load.vector(name, len)?;
-        Ok(match self.config.family.form {
-            Form::Kimi => weight,
-            Form::Grouped | Form::Apart => weight.into_iter().map(|w| T::ONE + w).collect(),
+    /// A norm of the stream, before a part of the layer.
+    fn norm(&mut self, name: &str) -> Result<Norm<T>, LoadError> {
+        Ok(Norm {
+            weight: self.make.norm(name, self.config.hidden_size)?,
+            after: false,
+            before_weight: false,
         })
     }
 
-    fn attention(&mut self) -> Result<Attention<T>, W::Error> {
+    fn attention(&mut self) -> Result<Attention<T>, LoadError> {
         let config = self.config;
         let (hidden, dim, bias) = (config.hidden_size, config.head_dim, config.attention_bias);
         let (heads, cached) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
         let [query, gate] = self.queries_and_gates()?;
+        let make = &mut self.make;
         Ok(Attention {
             query,
-            key: self
-                .make
-                .linear(KEY_WEIGHT, "self_attn.k_proj", [cached, hidden], bias)?,
-            value: self
-                .make
-                .linear(VALUE_WEIGHT, "self_attn.v_proj", [cached, hidden], bias)?,
+            key: make.linear(KEY_WEIGHT, "self_attn.k_proj", [cached, hidden], bias)?,
+            value: make.linear(VALUE_WEIGHT, "self_attn.v_proj", [cached, hidden], bias)?,
             query_key_norms: Some([
-                self.norm("self_attn.q_norm.weight", dim)?,
-                self.norm("self_attn.k_norm.weight", dim)?,
+                make.norm("self_attn.q_norm.weight", dim)?,
+                make.norm("self_attn.k_norm.weight", dim)?,
             ]),
             gate: Some(OutputGate {
                 projection: gate,
                 site: OUTPUT_GATE,
             }),
-            heads: self
-                .make
-                .linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
+            heads: make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
             sinks: None,
             head_dim: dim,
             scale: T::from_f64((dim as f64).powf(-0.5)),
@@ -149,7 +124,7 @@ where
     }
 
     /// One tensor that has, for each head, the rows of the query and then those of the gate.
-    fn queries_and_gates(&mut self) -> Result<[Projection<T>; 2], W::Error> {
+    fn queries_and_gates(&mut self) -> Result<[Projection<T>; 2], LoadError> {
         let config = self.config;
         let (heads, dim) = (config.num_attention_heads, config.head_dim);
         let shape = [2 * heads * dim, config.hidden_size];
@@ -170,41 +145,29 @@ where
         Ok([part(QUERY_WEIGHT, 0), part(OUTPUT_GATE_WEIGHT, dim)])
     }
 
-    fn delta_rule(&mut self) -> Result<DeltaRule<T>, W::Error> {
+    fn delta_rule(&mut self) -> Result<DeltaRule<T>, LoadError> {
         let (config, sizes) = (self.config, self.config.delta_sizes());
-        let (hidden, channels, kernel) = (
-            config.hidden_size,
-            config.linear_conv_channels,
-            config.linear_conv_kernel_dim,
-        );
+        let (channels, kernel) = (config.linear_conv_channels, config.linear_conv_kernel_dim);
+        let hidden = config.hidden_size;
         let values = sizes.value_heads * sizes.value_dim;
         let [qkv, gate, beta, decay] = match config.family.form {
             Form::Grouped => self.grouped()?,
-            _ => [
-                self.make
-                    .linear(LINEAR_QKV_WEIGHT, "linear_attn.in_proj_qkv", [channels, hidden], false)?,
-                self.make
-                    .linear(LINEAR_GATE_WEIGHT, "linear_attn.in_proj_z", [values, hidden], false)?,
-                self.make.linear(
-                    LINEAR_BETA_WEIGHT,
-                    "linear_attn.in_proj_b",
-                    [sizes.value_heads, hidden],
-                    false,
-                )?,
-                self.make.linear(
-                    LINEAR_DECAY_WEIGHT,
-                    "linear_attn.in_proj_a",
-                    [sizes.value_heads, hidden],
-                    false,
-                )?,
-            ],
+            _ => {
+                let heads = sizes.value_heads;
+                let mut of = |site, name: &str, rows| self.make.linear(site, name, [rows, hidden], false);
+                [
+                    of(LINEAR_QKV_WEIGHT, "linear_attn.in_proj_qkv", channels)?,
+                    of(LINEAR_GATE_WEIGHT, "linear_attn.in_proj_z", values)?,
+                    of(LINEAR_BETA_WEIGHT, "linear_attn.in_proj_b", heads)?,
+                    of(LINEAR_DECAY_WEIGHT, "linear_attn.in_proj_a", heads)?,
+                ]
+            }
         };
-        let mut taps = self
-            .make
-            .load
-            .tensor("linear_attn.conv1d.weight", &[channels, 1, kernel])?;
+        let shape = [channels, 1, kernel];
+        let mut taps = self.make.load.tensor("linear_attn.conv1d.weight", &shape)?;
         let conv = self.convolution(&mut taps);
         let whole = |up| Low { down: None, up };
+        let make = &mut self.make;
         Ok(DeltaRule {
             qkv,
             gate: whole(gate),
@@ -213,12 +176,10 @@ where
             decay: whole(decay),
             by_channel: false,
             conv,
-            a_log: self.make.load.vector("linear_attn.A_log", sizes.value_heads)?,
-            dt_bias: self.make.load.vector("linear_attn.dt_bias", sizes.value_heads)?,
-            norm: self.make.load.vector("linear_attn.norm.weight", sizes.value_dim)?,
-            heads: self
-                .make
-                .linear(LINEAR_HEADS_WEIGHT, "linear_attn.out_proj", [hidden, values], false)?,
+            a_log: make.load.vector("linear_attn.A_log", sizes.value_heads)?,
+            dt_bias: make.load.vector("linear_attn.dt_bias", sizes.value_heads)?,
+            norm: make.load.vector("linear_attn.norm.weight", sizes.value_dim)?,
+            heads: make.linear(LINEAR_HEADS_WEIGHT, "linear_attn.out_proj", [hidden, values], false)?,
             sizes,
             eps: T::from_f64(config.rms_norm_eps),
         })
@@ -238,7 +199,7 @@ where
 
     /// Two tensors that have, for each key head, the rows of its query, its key, and the values and gates of the value heads that read
     /// it; and the β and decays of these. Gives the projections to queries, keys and values, to gates, to β and to decays.
-    fn grouped(&mut self) -> Result<[Projection<T>; 4], W::Error> {
+    fn grouped(&mut self) -> Result<[Projection<T>; 4], LoadError> {
         let (hidden, sizes) = (self.config.hidden_size, self.config.delta_sizes());
         let (heads, keys, group) = (sizes.heads, sizes.key_dim, sizes.value_heads / sizes.heads);
         let (values, each) = (group * sizes.value_dim, 2 * (sizes.key_dim + group * sizes.value_dim));
@@ -256,12 +217,12 @@ where
         Ok(parts.map(|(site, weight)| self.make.projection(site, 0, weight, None)))
     }
 
-    fn mlp(&mut self, layer: &LayerConfig) -> Result<Mlp<T>, W::Error> {
-        let (config, hidden) = (self.config, self.config.hidden_size);
+    fn mlp(&mut self, layer: &LayerConfig) -> Result<Mlp<T>, LoadError> {
+        let (config, hidden, make) = (self.config, self.config.hidden_size, &mut self.make);
         if !layer.experts {
             let names = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
             let sizes = [hidden, config.intermediate_size];
-            return Ok(Mlp::Dense(self.make.gated_mlp(MLP_WEIGHTS, names, sizes, false)?));
+            return Ok(Mlp::Dense(make.gated_mlp(MLP_WEIGHTS, names, sizes, false)?));
         }
         debug_assert!(config.family.experts != Experts::None);
         let kimi = config.family.form == Form::Kimi;
@@ -270,9 +231,7 @@ where
             true => ("block_sparse_moe", ["w1", "w3", "w2"], "shared_experts"),
         };
         let (count, inner) = (config.num_experts, config.moe_intermediate_size);
-        let router = self
-            .make
-            .linear(ROUTER_WEIGHT, &format!("{block}.gate"), [count, hidden], false)?;
+        let router = make.linear(ROUTER_WEIGHT, &format!("{block}.gate"), [count, hidden], false)?;
         let routing = match config.routing {
             RoutingConfig::Softmax { normalised } => Routing::Softmax(Softmax::OfAll { normalised }),
             RoutingConfig::Sigmoid {
@@ -280,8 +239,7 @@ where
                 groups,
                 scale,
             } => Routing::Sigmoid {
-                bias: self
-                    .make
+                bias: make
                     .load
                     .vector(&format!("{block}.gate.e_score_correction_bias"), count)?,
                 groups,
@@ -290,19 +248,15 @@ where
             },
         };
         let experts = format!("{block}.experts");
-        let experts = self.make.each_expert(&experts, matrices, count, [hidden, inner])?;
+        let experts = make.each_expert(&experts, matrices, count, [hidden, inner])?;
         let sites = [SHARED_GATE_WEIGHT, SHARED_UP_WEIGHT, SHARED_DOWN_WEIGHT];
         let names = ["gate_proj", "up_proj", "down_proj"].map(|name| format!("{block}.{shared}.{name}"));
         let sizes = [hidden, config.shared_expert_intermediate_size];
-        let mlp = self
-            .make
-            .gated_mlp(sites, names.each_ref().map(String::as_str), sizes, false)?;
+        let mlp = make.gated_mlp(sites, names.each_ref().map(String::as_str), sizes, false)?;
         let gate = match kimi {
             true => None,
             false => {
-                let gate = self
-                    .make
-                    .linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?;
+                let gate = make.linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?;
                 Some((gate, SHARED_SCALE))
             }
         };

@@ -11,21 +11,11 @@ use crate::paths::rope::Around;
 
 /// Keys of these families that change nothing that is computed here: in what type an engine stores states, which a recipe says, and
 /// the layers that predict further tokens, which logits do not depend on.
-const OWN_INERT: &[&str] = &[
-    "mamba_ssm_dtype",
-    "mtp_num_hidden_layers",
-    "mtp_use_dedicated_embeddings",
-];
+const OWN_INERT: &str = "mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings";
 
 /// Keys next to `text_config` that concern images only, or that `text_config` has, too.
-const BESIDE_TEXT: &[&str] = &[
-    "image_token_id",
-    "language_model_only",
-    "video_token_id",
-    "vision_config",
-    "vision_end_token_id",
-    "vision_start_token_id",
-];
+const BESIDE_TEXT: &str =
+    "image_token_id language_model_only video_token_id vision_config vision_end_token_id vision_start_token_id";
 
 /// Reads a `config.json`.
 ///
@@ -48,7 +38,7 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let mut config = of_text(&text, family)?;
     // `transformers` reads the outer one of both keys.
     config.tie_word_embeddings = keys.flag("tie_word_embeddings", false)?;
-    keys.finish(&format!("a {name}"), &[INERT, BESIDE_TEXT].concat())?;
+    keys.finish(&format!("a {name}"), &[INERT, BESIDE_TEXT])?;
     Ok(config)
 }
 
@@ -57,7 +47,7 @@ fn of_text(keys: &Keys<'_>, family: &'static Family) -> Result<Config, String> {
         Form::Kimi => kimi::config(keys, family)?,
         Form::Grouped | Form::Apart => Read { keys, family }.config()?,
     };
-    keys.finish(&format!("a {}", family.model_type), &[INERT, OWN_INERT].concat())?;
+    keys.finish(&format!("a {}", family.model_type), &[INERT, OWN_INERT])?;
     Ok(config)
 }
 
@@ -73,26 +63,6 @@ pub(super) fn has_state(keys: &Keys<'_>, key: &str, kernel: usize) -> Result<(),
             Err(keys.wrong(key, message))
         }
     }
-}
-
-/// Returns, for each of `count` layers, whether it has the first of two types, by their names in a list.
-pub(super) fn which(
-    keys: &Keys<'_>,
-    key: &str,
-    [yes, no]: [&str; 2],
-    types: &[String],
-    count: usize,
-) -> Result<Vec<bool>, String> {
-    if types.len() != count {
-        let message = format!("has {} entries, num_hidden_layers is {count}", types.len());
-        return Err(keys.wrong(key, message));
-    }
-    let each = types.iter().map(|name| match name {
-        name if name == yes => Ok(true),
-        name if name == no => Ok(false),
-        other => Err(keys.wrong(key, format!("has '{other}', expected '{yes}' or '{no}'"))),
-    });
-    each.collect()
 }
 
 struct Read<'a> {
@@ -127,9 +97,7 @@ impl Read<'_> {
         let experts = self.family.experts != Experts::None;
         let if_experts = |key: &str| if experts { keys.size(key) } else { Ok(0) };
         let (count, per_token) = (if_experts("num_experts")?, if_experts("num_experts_per_tok")?);
-        if per_token > count {
-            return Err(keys.wrong("num_experts_per_tok", format!("is {per_token}, of {count} experts")));
-        }
+        keys.at_most("num_experts_per_tok", per_token, count)?;
         let inner = match layers.iter().all(|layer| layer.experts) {
             false => keys.size("intermediate_size")?,
             true => {
@@ -180,13 +148,10 @@ impl Read<'_> {
         let interval = keys.up_to("full_attention_interval", MOST_LAYERS)?.unwrap_or(4);
         let full: Vec<bool> = match keys.optional::<Vec<String>>("layer_types")? {
             None => (0..count).map(|at| (at + 1).is_multiple_of(interval)).collect(),
-            Some(types) => which(
-                keys,
-                "layer_types",
-                ["full_attention", "linear_attention"],
-                &types,
-                count,
-            )?,
+            Some(types) => {
+                let names = ["full_attention", "linear_attention"];
+                keys.which("layer_types", names, &types, count)?
+            }
         };
         let (step, dense) = match self.family.experts {
             Experts::Said => (

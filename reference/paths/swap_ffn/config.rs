@@ -94,16 +94,8 @@ impl Config {
     /// # Errors
     /// The first such size, by name.
     pub fn check(&self) -> Result<(), String> {
-        let positive = [
-            ("d_model", self.d_model),
-            ("d_ff", self.d_ff),
-            ("core_count", self.core_count),
-            ("d_router", self.d_router),
-            ("collapse_k", self.collapse_k),
-            ("collapse_r", self.collapse_r),
-            ("d_embed", self.d_embed),
-        ];
-        let repeated = [("n_events", self.n_events), ("k_ffn", self.k_ffn)];
+        let positive = fields! { self: d_model d_ff core_count d_router collapse_k collapse_r d_embed };
+        let repeated = fields! { self: n_events k_ffn };
         if let Some((name, value)) = repeated.into_iter().find(|(_, value)| *value > MOST_LAYERS) {
             return Err(format!("{name} is {value}, expected at most {MOST_LAYERS}"));
         }

@@ -1,31 +1,11 @@
 //! Hooks of the path's parts at their sites.
 
-use crate::{Choice, Numerics, Real, Site, Tensor};
+use crate::{Choice, Real, Tensor};
 
-/// Position of a call, and the hooks at its sites.
-pub(super) struct Context<'a, T: Real> {
-    numerics: &'a mut dyn Numerics<T>,
-    event: Option<usize>,
-    token: usize,
-}
+/// Context of an event of a token, or of a token.
+pub(super) type Context<'a, T> = crate::paths::context::Context<'a, T, ()>;
 
-impl<'a, T: Real> Context<'a, T> {
-    pub fn new(numerics: &'a mut dyn Numerics<T>, event: Option<usize>, token: usize) -> Self {
-        Self { numerics, event, token }
-    }
-
-    fn at(&self, name: &'static str) -> Site {
-        Site::new(self.event, name).from_row(self.token)
-    }
-
-    pub fn rmsnorm(&self, x: &mut Tensor<T>, weight: &[T], eps: T) {
-        self.numerics.operations().rmsnorm(x, Some(weight), eps);
-    }
-
-    pub fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
-        self.numerics.site(&self.at(name), tensor);
-    }
-
+impl<T: Real> Context<'_, T> {
     /// Offers a decision of one candidate a row to be overruled, and gives what was decided in the end.
     pub fn choose(&mut self, name: &'static str, scores: Tensor<T>, chosen: Vec<i32>) -> Result<Vec<u8>, String> {
         let site = self.at(name);

@@ -43,5 +43,5 @@ where
     config
         .check()
         .map_err(|message| crate::paths::Invalid::Config(message).into())?;
-    Model::of_weights(config, weights, numerics)
+    crate::paths::model::of_weights(weights, |weights| Model::of_weights(config, weights, numerics))
 }

@@ -10,7 +10,7 @@ use super::sites::*;
 use super::state::State;
 use crate::ops::linear::Linear;
 use crate::paths::weights::Kept;
-use crate::paths::{Invalid, Loader, Weights};
+use crate::paths::{LoadError, Loader, Source, Weights};
 use crate::{Numerics, Real, Site, Tensor};
 
 /// A model with its weights.
@@ -111,14 +111,11 @@ impl<T: Real> Model<T> {
         })
     }
 
-    pub(super) fn of_weights<W: Weights + ?Sized>(
+    pub(super) fn of_weights(
         config: Config,
-        weights: &mut W,
+        weights: &mut Source<'_>,
         numerics: &mut dyn Numerics<T>,
-    ) -> Result<Self, W::Error>
-    where
-        Invalid: Into<W::Error>,
-    {
+    ) -> Result<Self, LoadError> {
         let (cores, width, inner) = (config.core_count, config.d_model, config.d_ff);
         let (routed, embed) = (config.d_router, config.d_embed);
         let (ways, rank) = (config.collapse_k, config.collapse_r);
@@ -219,7 +216,7 @@ impl<T: Real> Model<T> {
         let width = self.config.d_model;
         let [batch, _] = self.shape("x_in", x_in, ["B", &width.to_string()])?;
         state.check(&self.config, batch)?;
-        let mut cx = Context::new(numerics, None, state.tokens);
+        let mut cx = Context::new(numerics, None, state.tokens, ());
         let mut x_in = x_in.clone();
         cx.pass(INPUT, &mut x_in);
         let mut x = self.film.spread(&x_in);
@@ -257,7 +254,7 @@ impl<T: Real> Model<T> {
         numerics: &mut dyn Numerics<T>,
     ) -> Result<(), String> {
         self.batch(x)?;
-        let mut cx = Context::new(numerics, Some(event), state.tokens);
+        let mut cx = Context::new(numerics, Some(event), state.tokens, ());
         self.ffn.step(x, &self.config, &mut cx);
         Ok(())
     }
@@ -275,7 +272,7 @@ impl<T: Real> Model<T> {
     ) -> Result<Decisions<T>, String> {
         let batch = self.batch(x)?;
         state.check(&self.config, batch)?;
-        let mut cx = Context::new(numerics, Some(event), state.tokens);
+        let mut cx = Context::new(numerics, Some(event), state.tokens, ());
         let decisions = self.router.decide(x, &self.config, &mut cx)?;
         let exchanged: Vec<usize> = (0..x.rows()).filter(|&row| decisions.gate[row]).collect();
         if exchanged.is_empty() {
@@ -305,7 +302,7 @@ impl<T: Real> Model<T> {
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
         self.batch(x)?;
-        let mut cx = Context::new(numerics, None, state.tokens);
+        let mut cx = Context::new(numerics, None, state.tokens, ());
         Ok(self.collapse.apply(x, &self.film.alpha, &self.config, &mut cx))
     }
 
@@ -331,26 +328,23 @@ impl<T: Real> Model<T> {
 }
 
 /// Takes the tensors of sites, and passes them there.
-struct Parameters<'a, T: Real, W: ?Sized> {
-    load: Loader<'a, T, W>,
+struct Parameters<'a, T: Real> {
+    load: Loader<'a, T>,
     numerics: &'a mut dyn Numerics<T>,
 }
 
-impl<T: Real, W: Weights + ?Sized> Parameters<'_, T, W>
-where
-    Invalid: Into<W::Error>,
-{
+impl<T: Real> Parameters<'_, T> {
     fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
         self.numerics.site(&Site::new(None, name), tensor);
     }
 
-    fn tensor(&mut self, site: &'static str, shape: &[usize]) -> Result<Tensor<T>, W::Error> {
+    fn tensor(&mut self, site: &'static str, shape: &[usize]) -> Result<Tensor<T>, LoadError> {
         let mut tensor = self.load.tensor(tensor_name(site), shape)?;
         self.pass(site, &mut tensor);
         Ok(tensor)
     }
 
-    fn linear(&mut self, site: &'static str, outputs: usize, inputs: usize) -> Result<Linear<T>, W::Error> {
+    fn linear(&mut self, site: &'static str, outputs: usize, inputs: usize) -> Result<Linear<T>, LoadError> {
         let weight = self.tensor(site, &[outputs, inputs])?;
         Ok(Linear { weight })
     }
@@ -361,7 +355,7 @@ where
         [weight, bias]: [&'static str; 2],
         x: &Tensor<T>,
         outputs: usize,
-    ) -> Result<Tensor<T>, W::Error> {
+    ) -> Result<Tensor<T>, LoadError> {
         let mut y = self.linear(weight, outputs, x.cols())?.apply(x);
         let bias = self.tensor(bias, &[outputs])?.data;
         for y in y.data.chunks_exact_mut(outputs) {

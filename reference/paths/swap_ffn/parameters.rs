@@ -19,16 +19,8 @@ enum Start {
 
 /// Shape and start of every parameter, by its site.
 fn parameters(config: &Config) -> Vec<(&'static str, Vec<usize>, Start)> {
-    let Config {
-        d_model,
-        d_ff,
-        core_count,
-        d_router,
-        collapse_k,
-        collapse_r,
-        d_embed,
-        ..
-    } = *config;
+    let (d_model, d_ff, d_router, d_embed) = (config.d_model, config.d_ff, config.d_router, config.d_embed);
+    let (core_count, collapse_k, collapse_r) = (config.core_count, config.collapse_k, config.collapse_r);
     let linear = |name, shape: &[usize], inputs| (name, shape.to_vec(), Start::Linear(inputs));
     vec![
         (EMBED, vec![core_count, d_embed], Start::Normal),

@@ -66,7 +66,7 @@ pub struct Ffn<T> {
 impl<T: Real> Ffn<T> {
     pub(super) fn step(&self, x: &mut Tensor<T>, config: &Config, cx: &mut Context<'_, T>) {
         let mut n = x.clone();
-        cx.rmsnorm(&mut n, &self.norm, T::from_f64(config.eps));
+        cx.rmsnorm(&mut n, Some(&self.norm), T::from_f64(config.eps));
         cx.pass(FFN_INPUT, &mut n);
         let mut h = self.w1.apply(&n);
         cx.pass(FFN_GATE, &mut h);
@@ -111,21 +111,11 @@ impl<T: Real> Collapse<T> {
             .flat_map(|k| (0..cores).map(move |c| alpha.data[c * ways + k]))
             .collect();
         let mut pooled = Tensor::full([batch, ways * width], T::ZERO);
-        for (x, pooled) in x
-            .data
-            .chunks_exact(cores * width)
-            .zip(pooled.data.chunks_exact_mut(ways * width))
-        {
+        let rows = pooled.data.chunks_exact_mut(ways * width);
+        for (x, pooled) in x.data.chunks_exact(cores * width).zip(rows) {
             let product = Product {
-                m: ways,
-                n: width,
-                k: cores,
-                x: &turned,
-                x_stride: cores,
-                w: x,
                 w_strides: (1, width),
-                y_stride: width,
-                add: false,
+                ..Product::new([ways, width, cores], &turned, x)
             };
             product.run(pooled);
         }
@@ -133,15 +123,9 @@ impl<T: Real> Collapse<T> {
         let mut z = Tensor::full([batch, rank], T::ZERO);
         for (k, basis) in self.basis.data.chunks_exact(rank * width).enumerate() {
             let product = Product {
-                m: batch,
-                n: rank,
-                k: width,
-                x: &pooled.data[k * width..],
                 x_stride: ways * width,
-                w: basis,
-                w_strides: (width, 1),
-                y_stride: rank,
                 add: true,
+                ..Product::new([batch, rank, width], &pooled.data[k * width..], basis)
             };
             product.run(&mut z.data);
         }

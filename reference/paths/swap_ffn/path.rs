@@ -27,7 +27,7 @@ impl Path for SwapFfn {
     /// No key is left out: the model takes vectors, so that nobody measures it by a `config.json`.
     fn config_without(&self, json: &str, _inert: &[&str]) -> Result<Box<dyn paths::Config>, String> {
         let mut keys: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        keys.retain(|key, _| !INERT.contains(&key.as_str()));
+        keys.retain(|key, _| INERT.split(' ').all(|inert| inert != key));
         let config: Config = serde_json::from_value(keys.into()).map_err(|error| error.to_string())?;
         config.check()?;
         Ok(Box::new(config))
@@ -47,7 +47,9 @@ impl paths::Config for Config {
         Takes::Vectors { cols: self.d_model }
     }
 
-    sizes!(collapse_k, collapse_r, core_count, d_embed, d_ff, d_model, d_router);
+    sizes! {
+        collapse_k, collapse_r, core_count, d_embed, d_ff, d_model, d_router
+    }
 
     /// One kind for all events: the rule that they decide by.
     fn layer_types(&self, _: usize) -> Vec<&'static str> {

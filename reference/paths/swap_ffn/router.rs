@@ -6,6 +6,7 @@ use super::lanes::BANKS;
 use super::sites::*;
 use crate::ops::linear::Linear;
 use crate::ops::rmsnorm::inverse_rms;
+use crate::ops::softmax_router::softmax;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
@@ -46,10 +47,8 @@ impl<T: Real> Router<T> {
         };
         let width = norm.len();
         let mut folded = vec![0.0f64; weight.weight.rows() * width];
-        for (to, factors) in folded
-            .chunks_exact_mut(width)
-            .zip(weight.weight.data.chunks_exact(weight.weight.cols()))
-        {
+        let rows = weight.weight.data.chunks_exact(weight.weight.cols());
+        for (to, factors) in folded.chunks_exact_mut(width).zip(rows) {
             for (factor, row) in factors.iter().zip(projection.weight.data.chunks_exact(width)) {
                 let factor: f64 = (*factor).into();
                 to.iter_mut().zip(row).for_each(|(to, &w)| *to += factor * w.into());
@@ -80,11 +79,8 @@ impl<T: Real> Router<T> {
         let (mut logits, bias) = match self {
             Self::Folded { weight, bias } => {
                 let mut logits = weight.apply(&n);
-                for (logits, x) in logits
-                    .data
-                    .chunks_exact_mut(1 + BANKS)
-                    .zip(n.data.chunks_exact(n.cols()))
-                {
+                let rows = logits.data.chunks_exact_mut(1 + BANKS);
+                for (logits, x) in rows.zip(n.data.chunks_exact(n.cols())) {
                     let scale = vectorized!(inverse_rms(x, eps));
                     logits.iter_mut().for_each(|logit| *logit *= scale);
                 }
@@ -96,7 +92,7 @@ impl<T: Real> Router<T> {
                 weight,
                 bias,
             } => {
-                cx.rmsnorm(&mut n, norm, eps);
+                cx.rmsnorm(&mut n, Some(norm), eps);
                 cx.pass(ROUTER_NORMED, &mut n);
                 let mut z = projection.apply(&n);
                 cx.pass(ROUTER_Z, &mut z);
@@ -148,26 +144,15 @@ fn first_largest<T: Real>(x: &[T]) -> usize {
     (1..x.len()).fold(0, larger)
 }
 
-fn softmax<T: Real>(x: &mut [T]) {
-    let largest = x.iter().copied().fold(T::NEG_INFINITY, T::max);
-    let mut sum = T::ZERO;
-    for x in &mut *x {
-        *x = (*x - largest).exp();
-        sum += *x;
-    }
-    x.iter_mut().for_each(|x| *x = *x / sum);
-}
-
 /// The softmax of every column.
 pub(super) fn softmax_of_columns<T: Real>(x: &mut Tensor<T>) {
     let (rows, cols) = (x.rows(), x.cols());
     for col in 0..cols {
         let mut column: Vec<T> = (0..rows).map(|row| x.data[row * cols + col]).collect();
         softmax(&mut column);
-        column
-            .into_iter()
-            .enumerate()
-            .for_each(|(row, value)| x.data[row * cols + col] = value);
+        for (row, value) in column.into_iter().enumerate() {
+            x.data[row * cols + col] = value;
+        }
     }
 }
 

@@ -101,8 +101,8 @@ fn compare(state: &State<f32>, file: &File, sequence: usize) {
     for layer in 0..6 {
         let cache = state.layer(layer);
         // The oracle keeps the 7 rows that the next token's window of 8 still reaches.
-        let window = cache.window.keys();
-        assert_eq!(cache.window_first + cache.window.rows(), state.tokens());
+        let window = &cache.window.keys.data;
+        assert_eq!(cache.window_first + cache.window.keys.rows(), state.tokens());
         let want = of(layer, "keys").data;
         let error = relative(&window[window.len() - want.len()..], &want);
         within(&format!("layer {layer} window"), error, CACHE);
@@ -113,7 +113,7 @@ fn compare(state: &State<f32>, file: &File, sequence: usize) {
                 continue;
             };
             let entries = of(layer, &format!("compressed_kv.{name}"));
-            let error = relative(compressed.entries.keys(), &entries.data);
+            let error = relative(&compressed.entries.keys.data, &entries.data);
             within(&format!("layer {layer} {name} entries"), error, CACHE);
             assert_eq!(compressed.pool.entries(), entries.rows());
             assert_eq!(

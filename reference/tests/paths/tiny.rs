@@ -1,7 +1,7 @@
 //! A path that is not the crate's: layers either attend to keys and values that are cached apart, or have a state of fixed size.
 
 use reference::ops::linear::{Linear, dot};
-use reference::paths::{Config, Input, LoadError, Loader, Model, Path, Source, State, Takes, TensorSpec, asked};
+use reference::paths::{Config, Input, LoadError, Loader, Model, Path, State, Takes, TensorSpec, asked};
 use reference::sites::{Growth, Held};
 use reference::{Numerics, Real, Site, SiteInfo, Tensor};
 use serde::Deserialize;
@@ -65,7 +65,7 @@ impl Config for Sizes {
 struct Tensors<T>(Sizes, Linear<T>, Vec<[Linear<T>; 2]>);
 
 impl<T: Real> Tensors<T> {
-    fn load(sizes: &Sizes, load: &mut Loader<'_, T, Source<'_>>) -> Result<Self, LoadError> {
+    fn load(sizes: &Sizes, load: &mut Loader<'_, T>) -> Result<Self, LoadError> {
         let (width, embedding) = (sizes.width, load.linear("embed", sizes.vocab_size, sizes.width)?);
         let mut layers = Vec::new();
         for layer in 0..sizes.layers() {

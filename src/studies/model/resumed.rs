@@ -1,6 +1,6 @@
 //! Runs that begin behind layers in which another run did the same.
 
-use reference::paths::{Path, resume};
+use reference::paths::Path;
 use reference::{Choice, Numerics, Operations, Site, Tensor};
 
 use super::probe::{Probe, Trace};
@@ -81,7 +81,7 @@ pub fn run_from(
         });
         let probe = Probe::new(rounding, want, blank.phase, blank.clone()).behind(left.map(|record| record.value));
         let mut watched = Watched { probe, watch };
-        if let Some(logits) = resume(text.model, layer, stream.clone(), text.ids, &mut watched) {
+        if let Some(logits) = text.model.resume(layer, stream.clone(), text.ids, &mut watched) {
             let logits = logits.map_err(Error::Reference)?;
             let earlier = kept.records.iter().filter(|record| before(layer, record));
             // A record names the cell that it is used in.

@@ -2,18 +2,15 @@
 
 use super::LATENT_EPS;
 use crate::ops::projection::Projection;
+use crate::paths::LoadError;
 use crate::paths::hybrid::delta::{Activation, DeltaRule, Low};
 use crate::paths::hybrid::latent::LatentAttention;
 use crate::paths::hybrid::parts::Parts;
 use crate::paths::hybrid::sites::*;
-use crate::paths::{Invalid, Weights};
 use crate::{Real, Tensor};
 
-impl<T: Real, W: Weights + ?Sized> Parts<'_, '_, T, W>
-where
-    Invalid: Into<W::Error>,
-{
-    pub(in crate::paths::hybrid) fn latent_attention(&mut self) -> Result<LatentAttention<T>, W::Error> {
+impl<T: Real> Parts<'_, '_, '_, T> {
+    pub(in crate::paths::hybrid) fn latent_attention(&mut self) -> Result<LatentAttention<T>, LoadError> {
         let (config, make) = (self.config, &mut self.make);
         let (hidden, rank, count) = (config.hidden_size, config.kv_lora_rank, config.num_attention_heads);
         let dims = [config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim];
@@ -37,7 +34,7 @@ where
         })
     }
 
-    pub(in crate::paths::hybrid) fn channel_rule(&mut self) -> Result<DeltaRule<T>, W::Error> {
+    pub(in crate::paths::hybrid) fn channel_rule(&mut self) -> Result<DeltaRule<T>, LoadError> {
         let (config, sizes) = (self.config, self.config.delta_sizes());
         let (hidden, kernel) = (config.hidden_size, config.linear_conv_kernel_dim);
         let (heads, channels) = (sizes.value_heads, sizes.value_heads * sizes.value_dim);
@@ -58,16 +55,10 @@ where
             data,
         };
         let conv = self.convolution(&mut below(taps, kernel));
-        let gate = self.low(
-            "g",
-            [LINEAR_GATE_DOWN_WEIGHT, LINEAR_GATE_UP_WEIGHT, LINEAR_GATE_LOW],
-            channels,
-        )?;
-        let decay = self.low(
-            "f",
-            [LINEAR_DECAY_DOWN_WEIGHT, LINEAR_DECAY_UP_WEIGHT, LINEAR_DECAY_LOW],
-            channels,
-        )?;
+        let sites = [LINEAR_GATE_DOWN_WEIGHT, LINEAR_GATE_UP_WEIGHT, LINEAR_GATE_LOW];
+        let gate = self.low("g", sites, channels)?;
+        let sites = [LINEAR_DECAY_DOWN_WEIGHT, LINEAR_DECAY_UP_WEIGHT, LINEAR_DECAY_LOW];
+        let decay = self.low("f", sites, channels)?;
         let make = &mut self.make;
         Ok(DeltaRule {
             qkv: Projection::new(below(qkv, hidden), None),
@@ -92,7 +83,7 @@ where
         name: &str,
         [down_site, up_site, site]: [&'static str; 3],
         outputs: usize,
-    ) -> Result<Low<T>, W::Error> {
+    ) -> Result<Low<T>, LoadError> {
         let (hidden, rank) = (self.config.hidden_size, self.config.linear_low_rank);
         let (down, up) = (format!("self_attn.{name}_a_proj"), format!("self_attn.{name}_b_proj"));
         Ok(Low {

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::ops::sigmoid_router::Groups;
-use crate::paths::hybrid::read::{has_state, which};
+use crate::paths::hybrid::read::has_state;
 use crate::paths::hybrid::{Config, Family, LayerConfig, RoutingConfig};
 use crate::paths::keys::{Keys, MOST_SIZE};
 
@@ -205,7 +205,7 @@ impl Read<'_> {
             None => None,
             Some(types) => {
                 let names = ["full_attention", "linear_attention"];
-                Some(which(keys, "layer_types", names, &types, count)?)
+                Some(keys.which("layer_types", names, &types, count)?)
             }
         };
         let full = match (listed, named) {
@@ -219,7 +219,7 @@ impl Read<'_> {
         let sparse = match keys.optional::<Vec<String>>("mlp_layer_types")? {
             None => (0..count).map(|at| at >= first.unwrap_or(1)).collect(),
             Some(types) => {
-                let sparse = which(keys, "mlp_layer_types", ["sparse", "dense"], &types, count)?;
+                let sparse = keys.which("mlp_layer_types", ["sparse", "dense"], &types, count)?;
                 let differs = |first: usize| sparse.iter().enumerate().any(|(at, sparse)| *sparse != (at >= first));
                 if let Some(first) = first.filter(|first| differs(*first)) {
                     let message = format!("is {first}, which differs from mlp_layer_types");

@@ -1,20 +1,28 @@
 //! Position of a call, and its hooks.
 
-use crate::ops::rope_half::HalfRope;
 use crate::{Numerics, Real, Site, Tensor};
 
-/// Position of a call in model and sequence, and the hooks at its sites.
-pub(in crate::paths) struct Context<'a, T: Real> {
+/// Position of a call in model and sequence, the hooks at its sites, and the RoPE of the layer.
+pub(super) struct Context<'a, T: Real, R> {
     pub numerics: &'a mut dyn Numerics<T>,
-    pub layer: usize,
+    pub layer: Option<usize>,
     /// Position of the call's first token.
     pub start: usize,
-    pub rope: Option<&'a HalfRope<T>>,
+    pub rope: R,
 }
 
-impl<T: Real> Context<'_, T> {
+impl<'a, T: Real, R> Context<'a, T, R> {
+    pub fn new(numerics: &'a mut dyn Numerics<T>, layer: Option<usize>, start: usize, rope: R) -> Self {
+        Self {
+            numerics,
+            layer,
+            start,
+            rope,
+        }
+    }
+
     pub fn at(&self, name: &'static str) -> Site {
-        Site::new(Some(self.layer), name).from_row(self.start)
+        Site::new(self.layer, name).from_row(self.start)
     }
 
     pub fn pass(&mut self, name: &'static str, tensor: &mut Tensor<T>) {
