@@ -9,6 +9,8 @@
 //! Nobody documents this. It was measured: every `wgmma` shape of `kernels/wgmma.cu` gives these bits on 10⁶ vectors and
 //! more (`docs/findings/tensor-core-sums.md`). Models of this kind are in arXiv 2511.10909 and 2512.07004.
 
+use reference::vectorized;
+
 /// A number format of operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
@@ -136,7 +138,12 @@ impl Accumulator {
     pub fn dot(&self, a: &[Factor], b: &[Factor], c: f32) -> f32 {
         assert_eq!(a.len(), b.len(), "rows of one length");
         assert!(self.terms <= MOST_TERMS, "at most {MOST_TERMS} terms");
-        pulp::Arch::new().dispatch(Steps { rule: *self, a, b, c })
+        // A number of terms that the compiler knows; zeros add nothing.
+        vectorized!(match self.terms {
+            16 if self.narrow() => sum_of_steps::<16, false>(*self, a, b, c),
+            MOST_TERMS if self.narrow() => sum_of_steps::<MOST_TERMS, false>(*self, a, b, c),
+            _ => sum_of_steps::<MOST_TERMS, true>(*self, a, b, c),
+        })
     }
 
     /// True if the products of a step and their sum are numbers of 32 bits, in units of 2^(top − aligned bits).
@@ -146,7 +153,7 @@ impl Accumulator {
         (2 * fraction..32).contains(&self.aligned_bits) && largest << (self.aligned_bits - 2 * fraction) < 1 << 31
     }
 
-    /// One step. Loops without closures, so that they are compiled for the processor that [`pulp`] finds. `WIDE` is of 64 bits,
+    /// One step. Loops without closures, so that they are compiled for the processor that [`vectorized`] finds. `WIDE` is of 64 bits,
     /// for rules that are not [`narrow`](Self::narrow).
     #[inline(always)]
     fn step<const TERMS: usize, const WIDE: bool>(&self, a: &[Factor; TERMS], b: &[Factor; TERMS], c: f32) -> f32 {
@@ -200,29 +207,6 @@ impl Accumulator {
         // Both factors and the product are numbers of f64, and the product is one of f32.
         let value = kept as f64 * f64::from_bits(((1023 + last) as u64) << 52);
         if kept == 0 { 0.0 } else { value as f32 }
-    }
-}
-
-/// All steps of a sum.
-struct Steps<'a> {
-    rule: Accumulator,
-    a: &'a [Factor],
-    b: &'a [Factor],
-    c: f32,
-}
-
-impl pulp::WithSimd for Steps<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> f32 {
-        let Self { rule, a, b, c } = self;
-        // A number of terms that the compiler knows; zeros add nothing.
-        match rule.terms {
-            16 if rule.narrow() => sum_of_steps::<16, false>(rule, a, b, c),
-            MOST_TERMS if rule.narrow() => sum_of_steps::<MOST_TERMS, false>(rule, a, b, c),
-            _ => sum_of_steps::<MOST_TERMS, true>(rule, a, b, c),
-        }
     }
 }
 

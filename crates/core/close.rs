@@ -4,6 +4,7 @@
 //! operation's error analysis. One pass over memory decides; a second look describes the elements that fail.
 
 use rayon::prelude::*;
+use reference::vectorized;
 
 /// An element type that is widened exactly, in code that vectorises.
 pub trait Widen: Copy + Sync {
@@ -247,13 +248,15 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
     }
     let pieces = got.par_chunks(PIECE).zip(want.par_chunks(PIECE)).enumerate();
     let pieces = pieces.map(|(piece, (got, want))| {
-        pulp::Arch::new().dispatch(Piece {
+        let from = piece * PIECE;
+        let piece = Piece {
             got,
             want,
             allowed,
             equal_nan,
-            from: piece * PIECE,
-        })
+            from,
+        };
+        vectorized!(piece.compare())
     });
     let all = pieces.reduce(Comparison::default, |mut all, next| {
         all.count(&next);
@@ -282,11 +285,9 @@ struct Piece<'a, G, W> {
     from: usize,
 }
 
-impl<G: Widen, W: Widen<Quick = G::Quick>> pulp::NullaryFnOnce for Piece<'_, G, W> {
-    type Output = Comparison;
-
+impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
     #[inline(always)]
-    fn call(self) -> Comparison {
+    fn compare(&self) -> Comparison {
         let mut counts = Comparison::default();
         let runs = self.got.chunks(RUN).zip(self.want.chunks(RUN)).enumerate();
         for (run, (got, want)) in runs {
@@ -312,9 +313,7 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> pulp::NullaryFnOnce for Piece<'_, G, 
         }
         counts
     }
-}
 
-impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
     /// Looks at each element of a run in which some were not surely inside.
     #[inline(never)]
     fn describe(&self, got: &[G], want: &[W], from: usize, counts: &mut Comparison) {

@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 
 use crate::metrics::range::{COUNT, DIFFERENCE, RATIO, SMALLEST};
-use crate::metrics::{Better, Bound, METRICS};
+use crate::metrics::{Better, Bound, Metric};
 use crate::text::number;
 
 /// The least and the largest value that a metric of this name can take, NaN and infinities aside. The tolerances `atol`, `rtol` and
@@ -13,10 +13,7 @@ pub fn range(name: &str) -> Option<[f64; 2]> {
         "atol" => Some([0.0, DIFFERENCE]),
         "rtol" => Some([0.0, RATIO]),
         "ulp" => Some([0.0, COUNT]),
-        _ => METRICS
-            .iter()
-            .find(|metric| metric.name == name)
-            .map(|metric| metric.range),
+        _ => Metric::find(name).ok().map(|metric| metric.range),
     }
 }
 

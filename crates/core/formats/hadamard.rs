@@ -2,6 +2,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use reference::vectorized;
 
 /// Replaces each row `x` of `cols` channels by `x · H · cols^-1/2`, `H` in Sylvester's natural order
 /// (`H_2n = [[H_n, H_n], [H_n, −H_n]]`): symmetric, and its own inverse.
@@ -17,33 +18,24 @@ pub fn hadamard(x: &mut [f32], cols: usize) -> Result<(), String> {
     if !x.len().is_multiple_of(cols) {
         return Err(format!("{} elements are not whole rows of {cols}", x.len()));
     }
-    pulp::Arch::new().dispatch(Butterflies { x, cols });
+    vectorized!(butterflies(x, cols));
     Ok(())
 }
 
-struct Butterflies<'a> {
-    x: &'a mut [f32],
-    cols: usize,
-}
-
-impl pulp::WithSimd for Butterflies<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        let mut half = 1;
-        while half < self.cols {
-            for pair in self.x.chunks_exact_mut(2 * half) {
-                let (upper, lower) = pair.split_at_mut(half);
-                for (a, b) in upper.iter_mut().zip(lower) {
-                    (*a, *b) = (*a + *b, *a - *b);
-                }
+#[inline(always)]
+fn butterflies(x: &mut [f32], cols: usize) {
+    let mut half = 1;
+    while half < cols {
+        for pair in x.chunks_exact_mut(2 * half) {
+            let (upper, lower) = pair.split_at_mut(half);
+            for (a, b) in upper.iter_mut().zip(lower) {
+                (*a, *b) = (*a + *b, *a - *b);
             }
-            half *= 2;
         }
-        let factor = 1.0 / (self.cols as f32).sqrt();
-        self.x.iter_mut().for_each(|x| *x *= factor);
+        half *= 2;
     }
+    let factor = 1.0 / (cols as f32).sqrt();
+    x.iter_mut().for_each(|x| *x *= factor);
 }
 
 /// The random signs of a rotation: TransformerEngine's for 16 channels, otherwise bits of a ChaCha8 stream seeded with the

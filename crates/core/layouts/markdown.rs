@@ -27,16 +27,8 @@ pub fn markdown() -> String {
 
 /// Definition and an example, worked out by the code.
 fn describe(out: &mut String, layout: &Layout) {
-    let Layout {
-        name,
-        doc,
-        source,
-        scale,
-        offset,
-        bytes,
-        ..
-    } = layout;
-    let plural = if *scale == 1 { "" } else { "s" };
+    let (name, doc, source, offset, bytes) = (layout.name, layout.doc, layout.source, layout.offset, layout.bytes);
+    let (scale, plural) = (layout.scale, if layout.scale == 1 { "" } else { "s" });
     let _ = write!(
         out,
         "\n## `{name}`\n\n{doc}.\nSource: {source}. {scale} byte{plural} per scale.\n\n* Byte of scale (r, c): `{offset}`\n\

@@ -1,4 +1,4 @@
-use super::Pair;
+use super::{Evidence, Pair};
 
 metrics! {
     /// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is.

@@ -1,6 +1,6 @@
 metrics! {
     GATE_AGREEMENT "gate_agreement" "" Higher Share [0.0, 1.0]
-        Decisions(|decisions| decisions.judge(|decisions| Some(decisions.same_gate as f64 / decisions.rows as f64)));
+        Decisions(|decisions| decisions.judge(|decisions| decisions.same_gate as f64 / decisions.rows as f64));
         "share of rows whose gates are both open or both closed"
 
     /// Undefined if no gate is open on both sides.
@@ -12,15 +12,15 @@ metrics! {
 
     /// Compared with the error of the logits, it distinguishes near-ties from other causes. 0 if nothing flipped.
     FLIP_MARGIN "flip_margin" "" Lower Significant [0.0, DIFFERENCE]
-        Decisions(|decisions| decisions.judge(|decisions| Some(decisions.median())));
+        Decisions(|decisions| decisions.judge(|decisions| decisions.median()));
         "median margin, in the reference's logits, of flipped decisions"
 
     FLIP_MARGIN_MAX "flip_margin_max" "" Lower Significant [0.0, DIFFERENCE]
-        Decisions(|decisions| decisions.judge(|decisions| Some(decisions.largest())));
+        Decisions(|decisions| decisions.judge(|decisions| decisions.largest()));
         "largest margin, in the reference's logits, of a flipped decision"
 
     /// Flips that a bound on the error of the logits does not explain.
     FLIPS_OUTSIDE "flips_outside" "" Lower Count [0.0, COUNT]
-        Decisions(|decisions| decisions.judge(|decisions| Some(decisions.outside as f64)));
+        Decisions(|decisions| decisions.judge(|decisions| decisions.outside as f64));
         "number of flipped decisions whose margin in the reference is above the stated margin"
 }

@@ -1,6 +1,7 @@
 //! Predictions of the next token that change, with their direction.
 
 use super::Metric;
+use super::evidence::largest;
 
 metrics! {
     LOST "lost" "" Lower Count [0.0, COUNT] Kernel;
@@ -33,7 +34,7 @@ where
     let rows = want.chunks_exact(vocabulary).zip(got.chunks_exact(vocabulary));
     let (mut lost, mut gained) = (0.0, 0.0);
     for (&target, (want, got)) in targets.iter().zip(rows) {
-        let (before, now) = (preferred(want) == target as usize, preferred(got) == target as usize);
+        let (before, now) = (largest(want).1 == target as usize, largest(got).1 == target as usize);
         lost += f64::from(u8::from(before && !now));
         gained += f64::from(u8::from(now && !before));
     }
@@ -41,15 +42,4 @@ where
     let metrics = [&LOST, &GAINED, &NET_LOST];
     let values = values.map(|value| if finite { value } else { f64::NAN });
     metrics.into_iter().zip(values).collect()
-}
-
-/// The first index of the largest logit.
-fn preferred<X: Copy + Into<f64>>(logits: &[X]) -> usize {
-    let mut best = (f64::NEG_INFINITY, 0);
-    for (index, &x) in logits.iter().enumerate() {
-        if x.into() > best.0 {
-            best = (x.into(), index);
-        }
-    }
-    best.1
 }

@@ -26,7 +26,11 @@ macro_rules! metrics {
                 use $crate::metrics::range::*;
                 $range
             },
-            eval: $crate::metrics::Eval::$evidence $(($formula))?,
+            eval: {
+                #[allow(unused_imports, reason = "some formulas have a value in any case")]
+                use $crate::metrics::Evidence as _;
+                $crate::metrics::Eval::$evidence $(($formula))?
+            },
         };
     )*};
 }
@@ -59,34 +63,16 @@ mod ulp;
 mod weights;
 
 pub use bound::Bound;
-pub use cosine::{COSINE, cosine_distance};
-pub use decisions::{BANK_AGREEMENT, FLIP_MARGIN, FLIPS_OUTSIDE, GATE_AGREEMENT};
-pub use delta_nats::{DELTA_NATS, DELTA_NATS_PER_BYTE};
-pub use diff::DIFF;
+pub use cosine::cosine_distance;
 pub use evidence::{
     Bits, Choice, Decided, Decisions, Eval, Evidence, Logits, Pair, RoundTrip, Threshold, Ulps, Worst, ordered, unravel,
 };
-pub use flips::{GAINED, LOST, NET_LOST};
-pub use gain::{GAIN, Gain};
-pub use growth::{GROWTH, Growth};
-pub use history::{History, LANE_DISTANCE, SAME_HISTORY};
-pub use kernel::{
-    BOUND_RATIO, MEGABYTES, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER, UNEQUAL, US_CACHED, US_CLAIMED,
-    US_COLD, US_COLD_P10, US_COLD_P90, US_GRAPH, US_HOT, US_LIMIT, US_PEER, US_ROTATED, VIOLATIONS,
-};
-pub use kl::{KL, divergence};
-pub use max_abs::MAX_ABS;
-pub use nats::{NATS, NATS_PER_BYTE, PERPLEXITY};
-pub use nonfinite::NONFINITE;
-pub use nsr::NSR;
-pub use recall::{RECALL, RECALL_MASS, RECALL_MIN};
-pub use relative_l2::RELATIVE_L2;
-pub use round_trip::{SQNR_GAIN, STORED_BITS};
-pub use sqnr::SQNR;
-pub use theory::{COSINE_EXCESS, RECALL_THEORY, SCORE_ERROR, SQNR_THEORY, float_nsr};
-pub use top1::TOP1;
-pub use ulp::{ULP_MAX, most_apart};
-pub use weights::{WEIGHT_BITS, WEIGHT_MEGABYTES};
+pub use gain::Gain;
+pub use growth::Growth;
+pub use history::History;
+pub use kl::divergence;
+pub use theory::float_nsr;
+pub use ulp::most_apart;
 
 use crate::error::{Error, Result, did_you_mean};
 
@@ -158,91 +144,50 @@ impl Show {
     }
 }
 
-/// All metrics.
-pub const METRICS: &[&Metric] = &[
-    &cosine::COSINE,
-    &diff::DIFF,
-    &relative_l2::RELATIVE_L2,
-    &nsr::NSR,
-    &sqnr::SQNR,
-    &max_abs::MAX_ABS,
-    &ulp::ULP_P50,
-    &ulp::ULP_P99,
-    &ulp::ULP_MAX,
-    &nonfinite::NONFINITE,
-    &gain::GAIN,
-    &growth::GROWTH,
-    &kl::KL,
-    &kl::KL_MAX,
-    &top1::TOP1,
-    &flip_gap::FLIP_GAP,
-    &flips::LOST,
-    &flips::GAINED,
-    &flips::NET_LOST,
-    &nats::NATS,
-    &nats::NATS_PER_BYTE,
-    &nats::PERPLEXITY,
-    &delta_nats::DELTA_NATS,
-    &delta_nats::DELTA_NATS_PER_BYTE,
-    &recall::RECALL,
-    &recall::RECALL_MIN,
-    &recall::RECALL_MASS,
-    &recall::AGREEMENT,
-    &decisions::GATE_AGREEMENT,
-    &decisions::BANK_AGREEMENT,
-    &decisions::FLIP_MARGIN,
-    &decisions::FLIP_MARGIN_MAX,
-    &decisions::FLIPS_OUTSIDE,
-    &history::SAME_HISTORY,
-    &history::LANE_DISTANCE,
-    &round_trip::RHO,
-    &round_trip::ROW_SQNR_P05,
-    &round_trip::ROW_SQNR_P50,
-    &round_trip::SQNR_GAIN,
-    &round_trip::ZEROED,
-    &round_trip::STORED_BITS,
-    &round_trip::SQNR_BITS,
-    &theory::SQNR_THEORY,
-    &theory::SQNR_EXCESS,
-    &theory::COSINE_THEORY,
-    &theory::COSINE_EXCESS,
-    &theory::SCORE_ERROR,
-    &theory::RECALL_THEORY,
-    &theory::RECALL_EXCESS,
-    &weights::WEIGHT_BITS,
-    &weights::WEIGHT_MEGABYTES,
-    &kernel::VIOLATIONS,
-    &kernel::UNEQUAL,
-    &kernel::BOUND_RATIO,
-    &kernel::US_COLD,
-    &kernel::US_COLD_P10,
-    &kernel::US_COLD_P90,
-    &kernel::US_HOT,
-    &kernel::US_GRAPH,
-    &kernel::US_ROTATED,
-    &kernel::US_CACHED,
-    &kernel::MEGABYTES,
-    &kernel::OF_COPY,
-    &kernel::OF_COPY_ROTATED,
-    &kernel::OF_MATMUL,
-    &kernel::US_CLAIMED,
-    &kernel::US_LIMIT,
-    &kernel::OF_LIMIT,
-    &kernel::US_PEER,
-    &kernel::TIMES_PEER,
-];
+/// Exports the metrics of each module, and lists all.
+macro_rules! modules {
+    ($($module:ident: $($metric:ident)+;)+) => {
+        $(pub use $module::{$($metric),+};)+
+
+        /// All metrics.
+        pub const METRICS: &[&Metric] = &[$($(&$metric),+),+];
+    };
+}
+modules! {
+    cosine: COSINE;
+    diff: DIFF;
+    relative_l2: RELATIVE_L2;
+    nsr: NSR;
+    sqnr: SQNR;
+    max_abs: MAX_ABS;
+    ulp: ULP_P50 ULP_P99 ULP_MAX;
+    nonfinite: NONFINITE;
+    gain: GAIN;
+    growth: GROWTH;
+    kl: KL KL_MAX;
+    top1: TOP1;
+    flip_gap: FLIP_GAP;
+    flips: LOST GAINED NET_LOST;
+    nats: NATS NATS_PER_BYTE PERPLEXITY;
+    delta_nats: DELTA_NATS DELTA_NATS_PER_BYTE;
+    recall: RECALL RECALL_MIN RECALL_MASS AGREEMENT;
+    decisions: GATE_AGREEMENT BANK_AGREEMENT FLIP_MARGIN FLIP_MARGIN_MAX FLIPS_OUTSIDE;
+    history: SAME_HISTORY LANE_DISTANCE;
+    round_trip: RHO ROW_SQNR_P05 ROW_SQNR_P50 SQNR_GAIN ZEROED STORED_BITS SQNR_BITS;
+    theory: SQNR_THEORY SQNR_EXCESS COSINE_THEORY COSINE_EXCESS SCORE_ERROR RECALL_THEORY RECALL_EXCESS;
+    weights: WEIGHT_BITS WEIGHT_MEGABYTES;
+    kernel: VIOLATIONS UNEQUAL BOUND_RATIO US_COLD US_COLD_P10 US_COLD_P90 US_HOT US_GRAPH US_ROTATED US_CACHED
+        MEGABYTES OF_COPY OF_COPY_ROTATED OF_MATMUL US_CLAIMED US_LIMIT OF_LIMIT US_PEER TIMES_PEER;
+}
 
 impl Metric {
     /// The metric called `name`; the error is a usage error and names the nearest.
     pub fn find(name: &str) -> Result<&'static Self> {
-        METRICS
-            .iter()
-            .copied()
-            .find(|metric| metric.name == name)
-            .ok_or_else(|| {
-                let hint = did_you_mean(name, METRICS.iter().map(|metric| metric.name));
-                Error::Usage(format!("no metric '{name}'{hint}"))
-            })
+        let found = METRICS.iter().copied().find(|metric| metric.name == name);
+        found.ok_or_else(|| {
+            let hint = did_you_mean(name, METRICS.iter().map(|metric| metric.name));
+            Error::Usage(format!("no metric '{name}'{hint}"))
+        })
     }
 
     /// The metric's value; `None` if it needs another kind of evidence or is undefined for this.

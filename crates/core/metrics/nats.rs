@@ -1,5 +1,7 @@
 //! The loss of a model on a text, which needs no reference.
 
+use super::evidence::Row;
+
 metrics! {
     /// The mean is over the targets: it is the loss of language models. A model that guesses uniformly has the logarithm of its
     /// vocabulary.
@@ -35,13 +37,10 @@ pub fn of_logits<X: Copy + Into<f64>>(logits: &[X], vocabulary: usize, targets: 
     if logits.iter().any(|&logit| !logit.into().is_finite()) {
         return Some(f64::NAN);
     }
-    let loss = |(row, &target): (&[X], &u32)| {
-        let most = row
-            .iter()
-            .fold(f64::NEG_INFINITY, |most, &logit| most.max(logit.into()));
-        let sum: f64 = row.iter().map(|&logit| (logit.into() - most).exp()).sum();
-        sum.ln() - (row[target as usize].into() - most)
-    };
-    let losses = rows.zip(targets).map(loss);
+    let mut row = Row::default();
+    let losses = rows.zip(targets).map(|(logits, &target)| {
+        row.read(logits);
+        row.loss(target as usize)
+    });
     Some(losses.sum::<f64>() / targets.len() as f64)
 }

@@ -1,4 +1,4 @@
-use super::{Pair, Ulps, ordered};
+use super::{Evidence, Pair, Ulps, ordered};
 
 // The number of representable numbers between two elements: defined only if both tensors have the same floating-point type.
 // The two zeros count as one number.
@@ -14,10 +14,7 @@ metrics! {
 }
 
 fn quantile(pair: &Pair, select: fn(&Ulps) -> u64) -> Option<f64> {
-    match (pair.finite(), &pair.ulps) {
-        (false, _) => Some(f64::NAN),
-        (true, ulps) => ulps.as_ref().map(|ulps| select(ulps) as f64),
-    }
+    pair.judge(|pair| pair.ulps.as_ref().map(|ulps| select(ulps) as f64))
 }
 
 /// The most numbers of a floating-point type of `width` bits that two elements are apart. Elements are codes with their numbers; the distance

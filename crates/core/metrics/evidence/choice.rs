@@ -50,10 +50,8 @@ impl Choice {
             mass.is_none_or(|mass| mass.len() == want.len()),
             "one mass for each selected entry"
         );
-        let nonfinite_scores = scores
-            .iter()
-            .filter(|&&s| s.into().is_nan() || s.into() == f64::INFINITY)
-            .count();
+        let nonfinite = |score: &&S| (**score).into().is_nan() || (**score).into() == f64::INFINITY;
+        let nonfinite_scores = scores.iter().filter(nonfinite).count();
         let masses = mass.unwrap_or_default().iter().zip(want);
         let nonfinite_mass = masses.filter(|(mass, index)| **index >= 0 && !mass.is_finite()).count();
         let mut choice = Self {
@@ -90,9 +88,8 @@ impl Choice {
         for index in selected(want) {
             marks[index] = Mark::Missing;
         }
-        let threshold = selected(want)
-            .map(|index| scores[index].into())
-            .fold(f64::INFINITY, f64::min);
+        let of_want = selected(want).map(|index| scores[index].into());
+        let threshold = of_want.fold(f64::INFINITY, f64::min);
         let (mut size, mut hits, mut wrong, mut tied_in) = (0, 0, 0, 0);
         for index in got.iter().filter(|&&index| index >= 0).map(|&index| index as usize) {
             match marks.get(index) {
@@ -114,10 +111,9 @@ impl Choice {
             tied_out += usize::from(*mark == Mark::Missing && scores[index].into() == threshold);
         }
         let credit = tied_in.min(tied_out);
-        let recall = if size == 0 {
-            1.0
-        } else {
-            (hits + credit) as f64 / size as f64
+        let recall = match size {
+            0 => 1.0,
+            size => (hits + credit) as f64 / size as f64,
         };
         self.rows += 1;
         self.recall += recall;
@@ -139,15 +135,6 @@ impl Choice {
                     };
             }
             *sum += if total > 0.0 { kept / total } else { 1.0 };
-        }
-    }
-
-    /// The value of a metric: `None` without contested rows, NaN if the reference is not finite.
-    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
-        match self.rows {
-            0 if self.nonfinite == 0 => None,
-            _ if self.nonfinite == 0 => Some(metric(self)),
-            _ => Some(f64::NAN),
         }
     }
 }

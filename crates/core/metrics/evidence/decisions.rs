@@ -22,7 +22,7 @@ impl Decided {
 ///
 /// A decision flips if the gates differ, or if both gates are open and the banks differ. The reference's margin shows
 /// whether it was a near-tie. If a margin of the reference is not finite, every metric is NaN.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decisions {
     /// Decisions with a larger margin are expected not to flip.
     margin: f64,
@@ -45,13 +45,7 @@ impl Decisions {
     pub fn new(margin: f64) -> Self {
         Self {
             margin,
-            rows: 0,
-            nonfinite: 0,
-            same_gate: 0,
-            both_open: 0,
-            same_bank: 0,
-            outside: 0,
-            overturned: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -78,14 +72,5 @@ impl Decisions {
 
     pub(in crate::metrics) fn largest(&self) -> f64 {
         self.overturned.iter().copied().fold(0.0, f64::max)
-    }
-
-    /// The value of a metric: `None` without rows, NaN if the reference is not finite.
-    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> Option<f64>) -> Option<f64> {
-        match self.rows {
-            0 => None,
-            _ if self.nonfinite > 0 => Some(f64::NAN),
-            _ => metric(self),
-        }
     }
 }

@@ -3,7 +3,7 @@
 /// Evidence from the logits of a reference and a candidate. All softmaxes are in f64.
 ///
 /// If any logit is NaN or infinite, every metric is NaN.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Logits {
     /// Number of positions.
     pub rows: u64,
@@ -50,21 +50,13 @@ impl Logits {
             rows: rows as u64,
             nonfinite_want: count_nonfinite(want),
             nonfinite_got: count_nonfinite(got),
-            kl: 0.0,
-            kl_max: 0.0,
-            kl_worst: 0,
-            agree: 0,
-            flip_gap: 0.0,
             targets: targets.len() as u64,
-            delta_nats: 0.0,
+            ..Self::default()
         };
         if logits.finite() {
             let (mut x, mut y) = (Row::default(), Row::default());
-            for (row, (want, got)) in want
-                .chunks_exact(vocabulary)
-                .zip(got.chunks_exact(vocabulary))
-                .enumerate()
-            {
+            let rows = want.chunks_exact(vocabulary).zip(got.chunks_exact(vocabulary));
+            for (row, (want, got)) in rows.enumerate() {
                 x.read(want);
                 y.read(got);
                 logits.add(row, &x, &y, targets.get(row).map(|&target| target as usize));
@@ -86,21 +78,12 @@ impl Logits {
         self.agree += u64::from(gap == 0.0);
         self.flip_gap = self.flip_gap.max(gap);
         if let Some(target) = target {
-            self.delta_nats += want.log_probability(target) - got.log_probability(target);
+            self.delta_nats += got.loss(target) - want.loss(target);
         }
     }
 
     fn finite(&self) -> bool {
         self.nonfinite_want + self.nonfinite_got == 0
-    }
-
-    /// The value of a metric: `None` without positions, NaN if a logit is not finite.
-    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
-        match self.rows {
-            0 => None,
-            _ if self.finite() => Some(metric(self)),
-            _ => Some(f64::NAN),
-        }
     }
 }
 
@@ -110,7 +93,7 @@ fn count_nonfinite<X: Copy + Into<f64>>(logits: &[X]) -> u64 {
 
 /// One position of one model.
 #[derive(Default)]
-struct Row {
+pub(in crate::metrics) struct Row {
     /// Logits minus the largest.
     shifted: Vec<f64>,
     exp: Vec<f64>,
@@ -121,14 +104,9 @@ struct Row {
 }
 
 impl Row {
-    fn read<X: Copy + Into<f64>>(&mut self, logits: &[X]) {
-        let (mut max, mut argmax) = (f64::NEG_INFINITY, 0);
-        for (index, &x) in logits.iter().enumerate() {
-            if x.into() > max {
-                (max, argmax) = (x.into(), index);
-            }
-        }
-        self.argmax = argmax;
+    pub fn read<X: Copy + Into<f64>>(&mut self, logits: &[X]) {
+        let max;
+        (max, self.argmax) = largest(logits);
         self.shifted.clear();
         self.shifted.extend(logits.iter().map(|&x| x.into() - max));
         self.exp.clear();
@@ -136,7 +114,19 @@ impl Row {
         self.sum = self.exp.iter().sum();
     }
 
-    fn log_probability(&self, token: usize) -> f64 {
-        self.shifted[token] - self.sum.ln()
+    /// The negative log-likelihood of a token.
+    pub fn loss(&self, token: usize) -> f64 {
+        self.sum.ln() - self.shifted[token]
     }
+}
+
+/// The largest logit, and its first index.
+pub(in crate::metrics) fn largest<X: Copy + Into<f64>>(logits: &[X]) -> (f64, usize) {
+    let mut best = (f64::NEG_INFINITY, 0);
+    for (index, &x) in logits.iter().enumerate() {
+        if x.into() > best.0 {
+            best = (x.into(), index);
+        }
+    }
+    best
 }

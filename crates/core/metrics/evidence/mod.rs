@@ -13,6 +13,7 @@ mod ulps;
 pub use choice::Choice;
 pub use decisions::{Decided, Decisions};
 pub use logits::Logits;
+pub(super) use logits::{Row, largest};
 pub use pair::{Pair, Worst, unravel};
 pub use round_trip::RoundTrip;
 pub use threshold::Threshold;
@@ -33,6 +34,15 @@ pub trait Evidence {
 
     /// The element with the largest error, if the kind knows it.
     fn worst(&self) -> Option<Worst>;
+
+    /// The value of a metric: NaN if an element is not finite, and `None` without elements.
+    fn judge<V: Into<Option<f64>>>(&self, metric: impl FnOnce(&Self) -> V) -> Option<f64> {
+        match (self.nonfinite(), self.n()) {
+            ((0, 0), 0) => None,
+            ((0, 0), _) => metric(self).into(),
+            _ => Some(f64::NAN),
+        }
+    }
 }
 
 /// Declares a kind of evidence: its type, the number of its elements, those that are not finite, and its worst element.

@@ -1,6 +1,6 @@
 //! Second moments of a pair of vectors, in f64.
 
-use pulp::{Arch, Simd, WithSimd};
+use reference::vectorized;
 
 /// Elements summed in one go. Longer vectors are split in halves, so the relative error of a sum of squares is below
 /// `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, 2⁻⁴⁵ for any length that fits in memory.
@@ -33,7 +33,7 @@ where
     X: Copy + Into<f64> + Sync,
     Y: Copy + Into<f64> + Sync,
 {
-    split(Arch::new(), x, y, scale, 0)
+    split(x, y, scale, 0)
 }
 
 /// Index of the first element with the largest |x − y|.
@@ -47,7 +47,7 @@ where
     found.unwrap_or(moments.leaf)
 }
 
-fn split<X, Y>(arch: Arch, x: &[X], y: &[Y], scale: f64, first: usize) -> Moments
+fn split<X, Y>(x: &[X], y: &[Y], scale: f64, first: usize) -> Moments
 where
     X: Copy + Into<f64> + Sync,
     Y: Copy + Into<f64> + Sync,
@@ -55,12 +55,12 @@ where
     if x.len() <= LEAF {
         return Moments {
             leaf: first,
-            ..arch.dispatch(Leaf { x, y, scale })
+            ..vectorized!(of_leaf(x, y, scale))
         };
     }
     let middle = x.len().div_ceil(LEAF).div_ceil(2) * LEAF;
-    let a = || split(arch, &x[..middle], &y[..middle], scale, first);
-    let b = || split(arch, &x[middle..], &y[middle..], scale, first + middle);
+    let a = || split(&x[..middle], &y[..middle], scale, first);
+    let b = || split(&x[middle..], &y[middle..], scale, first + middle);
     // The halves are the same for any number of threads.
     let (a, b) = match x.len() > ALONE {
         true => rayon::join(a, b),
@@ -81,44 +81,34 @@ where
     }
 }
 
-/// The hot loop. All of it is inlined into pulp's entry point of each instruction set, and vectorised there.
-struct Leaf<'a, X, Y> {
-    x: &'a [X],
-    y: &'a [Y],
-    scale: f64,
-}
-
-impl<X: Copy + Into<f64>, Y: Copy + Into<f64>> WithSimd for Leaf<'_, X, Y> {
-    type Output = Moments;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> Moments {
-        let mut sums = [[0.0; LANES]; 4];
-        let mut max = [0.0; LANES];
-        let (xs, x_rest) = self.x.as_chunks::<LANES>();
-        let (ys, y_rest) = self.y.as_chunks::<LANES>();
-        let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
-        for (x_chunk, y_chunk) in xs.iter().zip(ys) {
-            for lane in 0..LANES {
-                x[lane] = x_chunk[lane].into() * self.scale;
-                y[lane] = y_chunk[lane].into() * self.scale;
-            }
-            step(&mut sums, &mut max, &x, &y);
-        }
-        (x, y) = ([0.0; LANES], [0.0; LANES]);
-        for (lane, (&x_rest, &y_rest)) in x_rest.iter().zip(y_rest).enumerate() {
-            (x[lane], y[lane]) = (x_rest.into() * self.scale, y_rest.into() * self.scale);
+/// The hot loop. All of it is inlined into the code for each instruction set, and vectorised there.
+#[inline(always)]
+fn of_leaf<X: Copy + Into<f64>, Y: Copy + Into<f64>>(x_all: &[X], y_all: &[Y], scale: f64) -> Moments {
+    let mut sums = [[0.0; LANES]; 4];
+    let mut max = [0.0; LANES];
+    let (xs, x_rest) = x_all.as_chunks::<LANES>();
+    let (ys, y_rest) = y_all.as_chunks::<LANES>();
+    let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
+    for (x_chunk, y_chunk) in xs.iter().zip(ys) {
+        for lane in 0..LANES {
+            x[lane] = x_chunk[lane].into() * scale;
+            y[lane] = y_chunk[lane].into() * scale;
         }
         step(&mut sums, &mut max, &x, &y);
-        let [xx, yy, xy, ee] = sums.map(|sum| fold(sum, |a, b| a + b));
-        Moments {
-            xx,
-            yy,
-            xy,
-            ee,
-            max: fold(max, f64::max),
-            leaf: 0,
-        }
+    }
+    (x, y) = ([0.0; LANES], [0.0; LANES]);
+    for (lane, (&x_rest, &y_rest)) in x_rest.iter().zip(y_rest).enumerate() {
+        (x[lane], y[lane]) = (x_rest.into() * scale, y_rest.into() * scale);
+    }
+    step(&mut sums, &mut max, &x, &y);
+    let [xx, yy, xy, ee] = sums.map(|sum| fold(sum, |a, b| a + b));
+    Moments {
+        xx,
+        yy,
+        xy,
+        ee,
+        max: fold(max, f64::max),
+        leaf: 0,
     }
 }
 

@@ -44,6 +44,12 @@ pub struct Worst {
 }
 
 impl Worst {
+    /// The element at an index of two tensors.
+    fn at<X: Copy + Into<f64>, Y: Copy + Into<f64>>(index: usize, want: &[X], got: &[Y]) -> Self {
+        let (want, got) = (want[index].into(), got[index].into());
+        Self { index, want, got }
+    }
+
     /// The element as it is stored in records, with the index in a tensor of this shape.
     pub fn in_shape(self, shape: &[usize]) -> record::Worst {
         record::Worst {
@@ -106,11 +112,7 @@ impl Pair {
             xy,
             ee,
             max_abs: max * scale,
-            worst: worst.map(|index| Worst {
-                index,
-                want: want[index].into(),
-                got: got[index].into(),
-            }),
+            worst: worst.map(|index| Worst::at(index, want, got)),
             scale,
             ulps: None,
         }
@@ -180,18 +182,10 @@ impl Pair {
     pub fn finite(&self) -> bool {
         self.nonfinite_want + self.nonfinite_got == 0
     }
-
-    /// The value of a metric: `None` for empty tensors, NaN if an element is not finite.
-    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> f64) -> Option<f64> {
-        match self.n {
-            0 => None,
-            _ if self.finite() => Some(metric(self)),
-            _ => Some(f64::NAN),
-        }
-    }
 }
 
 /// The slow path for tensors whose sums are not finite.
+#[derive(Default)]
 struct Scan {
     nonfinite_want: u64,
     nonfinite_got: u64,
@@ -208,13 +202,7 @@ impl Scan {
         X: Copy + Into<f64>,
         Y: Copy + Into<f64>,
     {
-        let mut scan = Self {
-            nonfinite_want: 0,
-            nonfinite_got: 0,
-            differ: None,
-            first: None,
-            max: 0.0,
-        };
+        let mut scan = Self::default();
         for (index, (&x, &y)) in want.iter().zip(got).enumerate() {
             let (x, y): (f64, f64) = (x.into(), y.into());
             scan.max = scan.max.max(x.abs()).max(y.abs());
@@ -247,11 +235,7 @@ impl Scan {
             xy: f64::NAN,
             ee: f64::NAN,
             max_abs: f64::NAN,
-            worst: worst.map(|index| Worst {
-                index,
-                want: want[index].into(),
-                got: got[index].into(),
-            }),
+            worst: worst.map(|index| Worst::at(index, want, got)),
             scale: 1.0,
             ulps: None,
         }

@@ -2,7 +2,7 @@
 
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
 
-use super::Choice;
+use super::{Choice, Evidence};
 
 /// The error of scores relative to their spread, row by row, and the recall that follows from it.
 ///
@@ -55,15 +55,6 @@ impl Threshold {
             }
         }
         threshold
-    }
-
-    /// The value of a metric: `None` without contested rows, NaN if the reference's scores are not finite.
-    pub(in crate::metrics) fn judge(&self, metric: impl FnOnce(&Self) -> Option<f64>) -> Option<f64> {
-        match self.rows {
-            _ if self.nonfinite > 0 => Some(f64::NAN),
-            0 => None,
-            _ => metric(self),
-        }
     }
 }
 
