@@ -6,31 +6,26 @@ use super::cast::{Cast, Operation};
 use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, F16_CAST, Repr, stored_bits};
 use super::minifloat::{Added, Cut, FloatCast};
 
-/// Multiplies or divides blocks of `width` elements, the last of which may be short, by their factors.
+/// Elements, and how many of them are a block. The last block may be short.
+pub(super) type Blocks<'a> = (&'a [f32], usize);
+
+/// Multiplies or divides blocks by their factors.
 #[inline(always)]
-pub(super) fn scale<S: pulp::Simd>(
-    simd: S,
-    x: &[f32],
-    width: usize,
-    operation: Operation,
-    factors: &[f32],
-    out: &mut [f32],
-) {
+pub(super) fn scale<S: pulp::Simd>(simd: S, x: Blocks, operation: Operation, factors: &[f32], out: &mut [f32]) {
     let zero = simd.splat_f32s(operation.zero);
     if operation.divide {
         let divide = |x, factors| simd.add_f32s(simd.div_f32s(x, factors), zero);
-        scale_with(simd, x, width, operation, divide, factors, out);
+        scale_with(simd, x, operation, divide, factors, out);
     } else {
         let multiply = |x, factors| simd.add_f32s(simd.mul_f32s(x, factors), zero);
-        scale_with(simd, x, width, operation, multiply, factors, out);
+        scale_with(simd, x, operation, multiply, factors, out);
     }
 }
 
 #[inline(always)]
 fn scale_with<S: pulp::Simd>(
     simd: S,
-    x: &[f32],
-    width: usize,
+    (x, width): Blocks,
     operation: Operation,
     vector: impl Fn(S::f32s, S::f32s) -> S::f32s,
     factors: &[f32],
@@ -38,17 +33,14 @@ fn scale_with<S: pulp::Simd>(
 ) {
     // Blocks of few vectors without a loop for each.
     let whole = match width / S::F32_LANES {
-        1 => scale_by::<S, 1>(simd, x, width, &vector, factors, out),
-        2 => scale_by::<S, 2>(simd, x, width, &vector, factors, out),
-        4 => scale_by::<S, 4>(simd, x, width, &vector, factors, out),
+        1 => scale_by::<S, 1>(simd, (x, width), &vector, factors, out),
+        2 => scale_by::<S, 2>(simd, (x, width), &vector, factors, out),
+        4 => scale_by::<S, 4>(simd, (x, width), &vector, factors, out),
         _ => 0,
     };
     let (x, out) = (&x[whole * width..], &mut out[whole * width..]);
-    for ((x, out), factor) in x
-        .chunks(width)
-        .zip(out.chunks_mut(width))
-        .zip(&factors[whole.min(factors.len())..])
-    {
+    let blocks = x.chunks(width).zip(out.chunks_mut(width));
+    for ((x, out), factor) in blocks.zip(&factors[whole.min(factors.len())..]) {
         let ((x, x_rest), (out, out_rest)) = (S::as_simd_f32s(x), S::as_mut_simd_f32s(out));
         let factors = simd.splat_f32s(*factor);
         x.iter().zip(out).for_each(|(x, out)| *out = vector(*x, factors));
@@ -62,8 +54,7 @@ fn scale_with<S: pulp::Simd>(
 #[inline(always)]
 fn scale_by<S: pulp::Simd, const N: usize>(
     simd: S,
-    x: &[f32],
-    width: usize,
+    (x, width): Blocks,
     vector: &impl Fn(S::f32s, S::f32s) -> S::f32s,
     factors: &[f32],
     out: &mut [f32],
@@ -148,22 +139,21 @@ pub(super) fn encode<S: pulp::Simd>(simd: S, repr: &Repr, bits: u32, x: &[f32], 
 pub(super) fn encode_scaled<S: pulp::Simd>(
     simd: S,
     (repr, bits): (&Repr, u32),
-    (x, width): (&[f32], usize),
+    (x, width): Blocks,
     operation: Operation,
     factors: &[f32],
     room: &mut [f32],
     out: &mut [u8],
 ) {
-    let whole = if operation.adds_nothing() {
-        encode_whole(simd, repr, (x, width), operation.divide, factors, out)
-    } else {
-        0
+    let whole = match operation.adds_nothing() {
+        true => encode_whole(simd, repr, (x, width), operation.divide, factors, out),
+        false => 0,
     };
     if whole == x.len() {
         return;
     }
     let scaled = &mut room[..x.len() - whole];
-    scale(simd, &x[whole..], width, operation, &factors[whole / width..], scaled);
+    scale(simd, (&x[whole..], width), operation, &factors[whole / width..], scaled);
     let first = whole * stored_bits(bits) as usize / 8;
     encode(simd, repr, bits, scaled, &mut out[first..]);
 }
@@ -173,7 +163,7 @@ pub(super) fn encode_scaled<S: pulp::Simd>(
 fn encode_whole<S: pulp::Simd>(
     simd: S,
     repr: &Repr,
-    (x, width): (&[f32], usize),
+    (x, width): Blocks,
     divide: bool,
     factors: &[f32],
     out: &mut [u8],
@@ -182,11 +172,11 @@ fn encode_whole<S: pulp::Simd>(
         return 0;
     };
     let whole = x.len() / width * width;
-    let (x, out) = (&x[..whole], out);
+    let x = (&x[..whole], width);
     match (width, COMMON.iter().position(|common| *common == cast)) {
-        (16 | 32 | 64 | 128, Some(0)) => encode_blocks(Common::<0>, simd, x, width, divide, factors, out),
-        (16 | 32 | 64 | 128, Some(1)) => encode_blocks(Common::<1>, simd, x, width, divide, factors, out),
-        (16 | 32 | 64 | 128, Some(2)) => encode_blocks(Common::<2>, simd, x, width, divide, factors, out),
+        (16 | 32 | 64 | 128, Some(0)) => encode_blocks(Common::<0>, simd, x, divide, factors, out),
+        (16 | 32 | 64 | 128, Some(1)) => encode_blocks(Common::<1>, simd, x, divide, factors, out),
+        (16 | 32 | 64 | 128, Some(2)) => encode_blocks(Common::<2>, simd, x, divide, factors, out),
         _ => return 0,
     }
     whole
@@ -195,8 +185,7 @@ fn encode_whole<S: pulp::Simd>(
 fn encode_blocks<S: pulp::Simd>(
     cast: impl Cast,
     simd: S,
-    x: &[f32],
-    width: usize,
+    (x, width): Blocks,
     divide: bool,
     factors: &[f32],
     out: &mut [u8],
@@ -220,13 +209,8 @@ fn encode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, x: &[f32], out:
     simd.vectorize(EncodeLoop { cast, bits, x, out });
 }
 
-fn decode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, packed: &[u8], out: &mut [f32]) {
-    simd.vectorize(DecodeLoop {
-        cast,
-        bits,
-        packed,
-        out,
-    });
+fn decode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, codes: &[u8], out: &mut [f32]) {
+    simd.vectorize(DecodeLoop { cast, bits, codes, out });
 }
 
 /// [`encode_with`] as a function of its own, so that the optimiser sees one loop at a time.
@@ -309,7 +293,7 @@ fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W
 struct DecodeLoop<'a, C> {
     cast: C,
     bits: u32,
-    packed: &'a [u8],
+    codes: &'a [u8],
     out: &'a mut [f32],
 }
 
@@ -318,7 +302,7 @@ impl<C: Cast> pulp::WithSimd for DecodeLoop<'_, C> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        decode_with(self.cast, self.bits, self.packed, self.out);
+        decode_with(self.cast, self.bits, self.codes, self.out);
     }
 }
 

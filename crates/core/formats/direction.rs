@@ -3,12 +3,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::block::{Format, Group, Scaling};
+use super::block::{Format, Group};
+use super::cast::Cast;
 use super::element::Repr;
-use super::encoded::Encoded;
+use super::minifloat::FloatCast;
 use super::quantize::GlobalScale;
-use super::single::Single;
-use super::stochastic::{Between, carries};
 
 /// The choice between the two codes next to a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -60,43 +59,35 @@ impl Format {
         let Repr::Float(cast) = self.element.repr else {
             panic!("format '{self}' rounds to nearest only");
         };
-        let between = Between::new(cast);
-        let mut encoded = self.scale_in_place(x, cols);
+        let sign = cast.encode(-0.0);
+        let mut encoded = self.encode(x, cols, GlobalScale::Own);
+        x.copy_from_slice(&self.quotients(x, &encoded));
         let mut chance = vec![0; x.len()];
         if direction == Direction::Stochastic {
             random(&mut chance);
         }
-        // With nothing added, there is no carry.
-        let codes = x
-            .iter()
-            .zip(&chance)
-            .map(|(&x, &chance)| between.code(x, |fraction| carries(fraction, chance)));
+        let codes = x.iter().zip(&chance);
+        let codes = codes.map(|(&x, &chance)| next_to(cast, sign, x, chance));
         if let Some(data) = encoded.parts.iter_mut().find(|part| part.name == "data") {
-            data.bytes.resize(encoded.rows * self.data_bytes(cols), 0);
             pack(codes, self.element.stored_bits(), &mut data.bytes);
         }
         self.decode(&encoded, x);
     }
+}
 
-    /// Scales `x` in place for the cast, and returns the stored parts other than codes.
-    fn scale_in_place(&self, x: &mut [f32], cols: usize) -> Encoded {
-        let Some((Scaling { group, .. }, single)) = self.scaling.zip(Single::new(self, 1.0)) else {
-            let rows = x.len() / cols;
-            let parts = self.parts(rows, cols);
-            return Encoded { rows, cols, parts };
-        };
-        let encoded = self.encode(x, cols, GlobalScale::Own);
-        let (_, width) = group.tile(1, cols);
-        let blocks = x.chunks_mut(cols).flat_map(|row| row.chunks_mut(width));
-        let scales = encoded.part("scale").chunks_exact(single.scale_bytes());
-        for (block, stored) in blocks.zip(scales) {
-            let amax = block.iter().fold(0.0, |amax: f32, x| amax.max(x.abs()));
-            let scale = stored.iter().rev().fold(0, |scale, byte| scale << 8 | u32::from(*byte));
-            let factor = single.factor(scale, amax);
-            block.iter_mut().for_each(|x| *x = single.scaled(*x, factor));
-        }
-        encoded
+/// The code of the magnitude below `x`, or the next one, in a cast whose code of −0 is `sign`. A random number is added to the part of
+/// the significand that the cast drops, and the carry decides: it goes up with a probability equal to the distance from the code below,
+/// to 2^-32 of a step, and with nothing added never.
+#[inline(always)]
+fn next_to(cast: FloatCast, sign: u32, x: f32, random: u32) -> u16 {
+    let (below, fraction) = cast.float.truncate(x);
+    // NaN and infinities are beyond it too.
+    if below >= cast.float.max {
+        let largest = cast.decode(cast.float.max).copysign(x);
+        return cast.encode(if x.is_nan() { x } else { largest }) as u16;
     }
+    let code = below + u32::from(fraction.checked_add(random).is_none());
+    (code | (sign * u32::from(x.is_sign_negative()))) as u16
 }
 
 /// Codes in memory order: of the two 4-bit codes in a byte, the first is in the lower half.

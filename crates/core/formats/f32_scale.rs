@@ -35,32 +35,29 @@ pub struct F32Rule {
 }
 
 impl F32Rule {
-    /// Stores the scales for blocks with these largest magnitudes (as bits), and returns the factors of their elements.
+    /// Stores the scales for blocks with these largest magnitudes (as bits), and returns the factors of their elements. `round` gives
+    /// the scale that is stored, by which elements are divided, with its bytes.
     #[inline(always)]
-    pub(super) fn encode(&self, amax: &[u32], limits: &Limits, stored: &mut [u8], factors: &mut [f32]) {
-        for ((amax, bytes), factor) in amax.iter().zip(stored.as_chunks_mut().0).zip(factors) {
-            let scale = self.scale(*amax, limits);
-            *bytes = scale.to_le_bytes();
-            *factor = self.factor(scale);
-        }
-    }
-
-    /// [`F32Rule::encode`] for scales that are rounded to 16 bits; elements are divided by the rounded scale.
-    #[inline(always)]
-    pub(super) fn encode_half(
+    pub(super) fn encode<const N: usize>(
         &self,
-        half: Half,
         amax: &[u32],
         limits: &Limits,
+        round: impl Fn(f32) -> (f32, [u8; N]),
         stored: &mut [u8],
         factors: &mut [f32],
     ) {
         for ((amax, bytes), factor) in amax.iter().zip(stored.as_chunks_mut().0).zip(factors) {
-            let scale = self.scale(*amax, limits);
-            let scale = if self.up { half.up(scale) } else { half.nearest(scale) };
-            *bytes = half.bytes(scale);
+            let scale;
+            (scale, *bytes) = round(self.scale(*amax, limits));
             *factor = self.factor(scale);
         }
+    }
+
+    /// A scale rounded to 16 bits, and its bytes.
+    #[inline(always)]
+    pub(super) fn in_half(&self, half: Half, scale: f32) -> (f32, [u8; 2]) {
+        let scale = if self.up { half.up(scale) } else { half.nearest(scale) };
+        (scale, half.bytes(scale))
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use super::element::{E2M1, ELEMENTS, Element, Repr, UINT4, Whole};
 use super::minifloat::{NanCode, Overflow, Policy, Ties, Zeros};
 use super::named::FORMATS;
 use super::power::PowerCast;
-use super::records::{KvRecord, PAGE, RECORDS};
+use super::records::{KvRecord, PAGE, Place, RECORDS};
 use super::scale::Scale;
 
 /// Channels of the row that bits of an element are given for: those of a KV vector.
@@ -55,31 +55,15 @@ Against scales the table counts by its largest magnitude.
 /// The whole file.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
-    section(
-        &mut out,
-        "Elements",
-        &["name", "bits", "largest", "smallest", "NaN codes", ""],
-    );
+    let columns = ["name", "bits", "largest", "smallest", "NaN codes", ""];
+    section(&mut out, "Elements", &columns);
     for element in ELEMENTS {
-        let Element { name, bits, doc, .. } = element;
+        let (name, bits, largest) = (code(element.name), element.bits.to_string(), number(element.max()));
         let (smallest, nans) = (smallest(element), nan_codes(element));
-        row(
-            &mut out,
-            &[
-                &code(name),
-                &bits.to_string(),
-                &number(element.max()),
-                &smallest,
-                &nans,
-                doc,
-            ],
-        );
+        row(&mut out, &[&name, &bits, &largest, &smallest, &nans, element.doc]);
     }
-    section(
-        &mut out,
-        "Casts",
-        &["cast", "element", "ties", "overflow", "infinity", "NaN", "zero", ""],
-    );
+    let columns = ["cast", "element", "ties", "overflow", "infinity", "NaN", "zero", ""];
+    section(&mut out, "Casts", &columns);
     CASTS.iter().for_each(|convention| casts(&mut out, convention));
     for (of, kind, element, two_levels) in [
         ("e8m0 scales", "e8m0", &E2M1, false),
@@ -114,47 +98,28 @@ pub fn markdown() -> String {
 }
 
 fn describe(out: &mut String, record: &KvRecord) {
-    let KvRecord {
-        name,
-        doc,
-        source,
-        dim,
-        bytes,
-        regions,
-        align,
-        ..
-    } = record;
+    let (name, doc, source, dim, bytes) = (record.name, record.doc, record.source, record.dim, record.bytes);
     let stride = record.page_stride(PAGE);
     let _ = write!(
         out,
         "\n### `{name}`\n\n{doc}.\nSource: {source}. {dim} channels, {bytes} bytes; "
     );
-    let aligned = if *align == 1 {
-        String::new()
-    } else {
-        format!(", a multiple of {align}")
+    let aligned = match record.align {
+        1 => String::new(),
+        align => format!(", a multiple of {align}"),
     };
     let _ = writeln!(out, "a page of {PAGE} takes {stride} bytes{aligned}.\n");
     row(out, &["region", "bytes of the row", "offset in the page", "holds"]);
     row(out, &["---"; 4]);
-    let mut start = 0;
-    let mut region = 0;
-    for (holds, place) in record.places() {
-        while region < place.region {
-            start += regions[region];
-            region += 1;
-        }
-        let end = place.offset + place.bytes - 1;
-        let base = if start == 0 {
-            String::new()
-        } else {
-            format!("{start}·P + ")
+    for (holds, Place { region, offset, bytes }) in record.places() {
+        let (before, row_bytes) = (&record.regions[..region], record.regions[region]);
+        let base = match before.iter().sum::<usize>() {
+            0 => String::new(),
+            start => format!("{start}·P + "),
         };
-        let offset = format!("{base}{}·slot + {}", regions[region], place.offset);
-        row(
-            out,
-            &[&region.to_string(), &format!("{}–{end}", place.offset), &offset, &holds],
-        );
+        let (first, last) = (offset, offset + bytes - 1);
+        let offset = format!("{base}{row_bytes}·slot + {first}");
+        row(out, &[&region.to_string(), &format!("{first}–{last}"), &offset, &holds]);
     }
 }
 
@@ -167,19 +132,8 @@ fn casts(out: &mut String, convention: &Convention) {
             Rounding::Power(cast) => power_words(cast),
         };
         let doc = if index == 0 { convention.doc } else { "" };
-        row(
-            out,
-            &[
-                &code(convention.name),
-                &code(element),
-                &ties,
-                &overflow,
-                &infinity,
-                &nan,
-                &zeros,
-                doc,
-            ],
-        );
+        let (name, element) = (code(convention.name), code(element));
+        row(out, &[&name, &element, &ties, &overflow, &infinity, &nan, &zeros, doc]);
     }
 }
 
@@ -225,10 +179,9 @@ fn power_words(cast: &PowerCast) -> [String; 5] {
         _ => "nearest, up",
     };
     let large = if cast.special { "NaN" } else { "largest" };
-    let zero = if cast.positive_only {
-        "≤ 0 → NaN"
-    } else {
-        "→ 2^-127"
+    let zero = match cast.positive_only {
+        true => "≤ 0 → NaN",
+        false => "→ 2^-127",
     };
     [ties, large, large, "0xff", zero].map(String::from)
 }
@@ -285,15 +238,8 @@ fn nan_codes(element: &Element) -> String {
         [] => "none".into(),
         [code] => format!("{code:#x}"),
         [first, .., last] if *last - *first == nans.len() as u32 - 1 => format!("{first:#x}–{last:#x}"),
-        [first, .., _] => {
-            // A signed format has the same codes again with the sign bit.
-            let half = nans.len() / 2;
-            let last = nans[half - 1];
-            if half == 1 {
-                format!("±{first:#x}")
-            } else {
-                format!("±{first:#x}–{last:#x}")
-            }
-        }
+        // A signed format has the same codes again with the sign bit.
+        [first, _] => format!("±{first:#x}"),
+        [first, .., _] => format!("±{first:#x}–{:#x}", nans[nans.len() / 2 - 1]),
     }
 }

@@ -6,7 +6,6 @@
 //! A new element, way to cast, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`],
 //! [`CASTS`], [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`] or [`AFFINE_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
 
-mod affine;
 mod amax;
 mod block;
 mod cast;
@@ -32,7 +31,6 @@ mod records;
 mod scale;
 mod single;
 mod steps;
-mod stochastic;
 mod verify;
 mod zero_point;
 

@@ -3,15 +3,17 @@
 //! Rows are processed in pieces that fit the L1 cache, in passes that vectorise: largest magnitudes, scales of all blocks,
 //! multiplication by their factors and cast. The last two are one pass for common elements and widths.
 
+use std::ops::Range;
+
 use super::amax;
 use super::block::{Format, Group, Scaling};
-use super::cast::Operation;
+use super::cast::INFINITY_BITS;
 use super::codes;
 use super::encoded::Encoded;
 use super::hadamard::rotate_back;
 use super::nvfp4::{Level, Nvfp4Rule};
 use super::scale::{Scale, Target};
-use super::zero_point::Affine;
+use super::zero_point::{Affine, Fitted};
 
 /// Elements per piece.
 const PIECE: usize = 2048;
@@ -149,23 +151,17 @@ impl Format {
                         .zip(data.chunks_mut(height * self.data_bytes(across)))
                         .zip(stored.chunks_mut(across.div_ceil(width) * scale.bytes()));
                     for ((x, data), stored) in pieces {
-                        let blocks = Blocks {
-                            cols: across.min(x.len()),
-                            width,
-                            operation: scale.division(),
-                            affine,
-                        };
+                        let strip = (x, across.min(x.len()), width);
                         match affine {
                             Some(affine) => {
-                                let strip = (x, blocks.cols, width);
                                 room.fit(simd, affine, strip, target.limits.max, [stored, &mut *zeros]);
                             }
                             None => {
-                                let amax = measure(simd, x, blocks, &mut room.amax);
+                                let amax = measure(simd, strip, &mut room.amax);
                                 scale.encode(amax, (x, width), &target, stored, &mut room.factors);
                             }
                         }
-                        self.encode_strip(simd, blocks, x, &mut room, data);
+                        self.encode_strip(simd, scale, strip, &mut room, data);
                     }
                 }
             }
@@ -223,32 +219,29 @@ impl Format {
         }
     }
 
-    /// Scales and casts the rows of a strip of tiles.
+    /// Scales and casts the rows of a strip of tiles: elements, channels, and channels of a tile.
     #[inline(always)]
-    fn encode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, x: &[f32], room: &mut Room, data: &mut [u8]) {
-        let Blocks { cols, width, .. } = blocks;
-        let (repr, bits) = (&self.repr(), self.element.bits);
-        let span = span(width);
-        let Room {
-            factors, shifts, piece, ..
-        } = room;
+    fn encode_strip<S: pulp::Simd>(
+        &self,
+        simd: S,
+        scale: Scale,
+        (x, cols, width): (&[f32], usize, usize),
+        room: &mut Room,
+        data: &mut [u8],
+    ) {
+        let element @ (repr, bits) = (&self.repr(), self.element.bits);
         let rows = x.chunks_exact(cols).zip(data.chunks_exact_mut(self.data_bytes(cols)));
         for (row, data) in rows {
-            let spans = row.chunks(span).zip(data.chunks_mut(self.data_bytes(span)));
-            let numbers = factors.chunks(span / width).zip(shifts.chunks(span / width));
-            for ((x, data), (factors, shifts)) in spans.zip(numbers) {
-                for (x, data) in x.chunks(PIECE).zip(data.chunks_mut(self.data_bytes(PIECE))) {
-                    match blocks.affine {
-                        Some(affine) => {
-                            let piece = &mut piece[..x.len()];
-                            affine.forward(x, width, factors, shifts, piece);
-                            codes::encode(simd, repr, bits, piece, data);
-                        }
-                        None => {
-                            let element = (repr, bits);
-                            codes::encode_scaled(simd, element, (x, width), blocks.operation, factors, piece, data);
-                        }
+            for (tile, part) in pieces(cols, width) {
+                let data = &mut data[self.data_bytes(part.start)..self.data_bytes(part.end)];
+                let (x, factors) = (&row[part], &room.factors[tile..]);
+                let piece = &mut room.piece[..x.len()];
+                match scale {
+                    Scale::Affine(affine) => {
+                        affine.forward((x, width), [factors, &room.shifts[tile..]], piece);
+                        codes::encode(simd, repr, bits, piece, data);
                     }
+                    _ => codes::encode_scaled(simd, element, (x, width), scale.division(), factors, piece, data),
                 }
             }
         }
@@ -284,12 +277,6 @@ impl Format {
             .chunks_mut(height * cols)
             .zip(data.chunks(height * self.data_bytes(cols)))
             .zip(stored.chunks(tiles * scale.bytes()));
-        let blocks = Blocks {
-            cols,
-            width,
-            operation: scale.multiplication(),
-            affine,
-        };
         let mut room = Room::new(tiles);
         for (strip, ((out, data), stored)) in strips.enumerate() {
             scale.decode(stored, &level(&levels, strip), &mut room.factors);
@@ -297,57 +284,46 @@ impl Format {
                 let zeros = &zeros[strip * tiles * zero_bytes..][..tiles * zero_bytes];
                 affine.read_zeros(zeros, &mut room.shifts);
             }
-            self.decode_strip(simd, blocks, data, &mut room, out);
+            self.decode_strip(simd, scale, (data, cols, width), &mut room, out);
         }
     }
 
     #[inline(always)]
-    fn decode_strip<S: pulp::Simd>(&self, simd: S, blocks: Blocks, data: &[u8], room: &mut Room, out: &mut [f32]) {
-        let Blocks { cols, width, .. } = blocks;
+    fn decode_strip<S: pulp::Simd>(
+        &self,
+        simd: S,
+        scale: Scale,
+        (data, cols, width): (&[u8], usize, usize),
+        room: &mut Room,
+        out: &mut [f32],
+    ) {
         let repr = self.repr();
-        let span = span(width);
-        let Room {
-            factors, shifts, piece, ..
-        } = room;
         let rows = out.chunks_exact_mut(cols).zip(data.chunks_exact(self.data_bytes(cols)));
         for (row, data) in rows {
-            let spans = row.chunks_mut(span).zip(data.chunks(self.data_bytes(span)));
-            let numbers = factors.chunks(span / width).zip(shifts.chunks(span / width));
-            for ((out, data), (factors, shifts)) in spans.zip(numbers) {
-                for (out, data) in out.chunks_mut(PIECE).zip(data.chunks(self.data_bytes(PIECE))) {
-                    let values = &mut piece[..out.len()];
-                    codes::decode(simd, &repr, self.element.bits, data, values);
-                    match blocks.affine {
-                        Some(affine) => affine.back(values, width, factors, shifts, out),
-                        None => codes::scale(simd, values, width, blocks.operation, factors, out),
-                    }
+            for (tile, part) in pieces(cols, width) {
+                let data = &data[self.data_bytes(part.start)..self.data_bytes(part.end)];
+                let (out, factors) = (&mut row[part], &room.factors[tile..]);
+                let values = &mut room.piece[..out.len()];
+                codes::decode(simd, &repr, self.element.bits, data, values);
+                match scale {
+                    Scale::Affine(affine) => affine.back((values, width), [factors, &room.shifts[tile..]], out),
+                    _ => codes::scale(simd, (values, width), scale.multiplication(), factors, out),
                 }
             }
         }
     }
 }
 
-/// The geometry of a strip, and the operation on its elements.
-#[derive(Clone, Copy)]
-struct Blocks {
-    cols: usize,
-    /// Columns per tile.
-    width: usize,
-    operation: Operation,
-    /// The rule of zero points, in the place of the operation.
-    affine: Option<Affine>,
-}
-
 /// The working memory of a strip of tiles.
-pub(super) struct Room {
+struct Room {
     /// Bits of the largest magnitude of each tile. They reveal NaN and infinities.
-    pub amax: Vec<u32>,
+    amax: Vec<u32>,
     /// The smallest and the largest value of each tile, for zero points.
-    pub lo: Vec<f32>,
-    pub hi: Vec<f32>,
+    lo: Vec<f32>,
+    hi: Vec<f32>,
     /// Factor of each tile, or its scale, and its zero point.
-    pub factors: Vec<f32>,
-    pub shifts: Vec<f32>,
+    factors: Vec<f32>,
+    shifts: Vec<f32>,
     piece: Vec<f32>,
 }
 
@@ -363,15 +339,61 @@ impl Room {
             piece: vec![0.0; PIECE],
         }
     }
+
+    /// Finds the smallest and largest values of the tiles of a strip of rows of `cols` channels, in tiles of `width`.
+    #[inline(always)]
+    fn measure_ranges<S: pulp::Simd>(&mut self, simd: S, x: &[f32], cols: usize, width: usize) {
+        self.lo.fill(f32::INFINITY);
+        self.hi.fill(f32::NEG_INFINITY);
+        self.amax.fill(0);
+        for row in x.chunks_exact(cols) {
+            amax::of_blocks(simd, row, width, &mut self.amax);
+            let ranges = self.lo.iter_mut().zip(&mut self.hi);
+            if width == 1 {
+                for (x, (lo, hi)) in row.iter().zip(ranges) {
+                    (*lo, *hi) = (lo.min(*x), hi.max(*x));
+                }
+            } else {
+                for (block, (lo, hi)) in row.chunks(width).zip(ranges) {
+                    let range = (*lo, *hi);
+                    (*lo, *hi) = block.iter().fold(range, |(lo, hi), x| (lo.min(*x), hi.max(*x)));
+                }
+            }
+        }
+    }
+
+    /// Stores the scales and zero points of the tiles of a strip for codes up to `top`, and keeps the numbers of the encoding. A tile
+    /// at the edge has the range of the elements it holds.
+    #[inline(always)]
+    fn fit<S: pulp::Simd>(
+        &mut self,
+        simd: S,
+        affine: Affine,
+        (x, cols, width): (&[f32], usize, usize),
+        top: f32,
+        [scales, zeros]: [&mut [u8]; 2],
+    ) {
+        self.measure_ranges(simd, x, cols, width);
+        let fitted: Vec<Fitted> = (0..self.amax.len())
+            .map(|tile| match self.amax[tile] >= INFINITY_BITS {
+                true => Affine::NAN,
+                false => affine.fit(self.lo[tile], self.hi[tile], top),
+            })
+            .collect();
+        for (tile, fitted) in fitted.iter().enumerate() {
+            (self.factors[tile], self.shifts[tile]) = (fitted.factor, fitted.shift);
+        }
+        affine.write(&fitted, scales, zeros);
+    }
 }
 
 /// The largest magnitudes of the tiles of a strip.
 #[inline(always)]
-fn measure<'a, S: pulp::Simd>(simd: S, x: &[f32], blocks: Blocks, amax: &'a mut [u32]) -> &'a [u32] {
-    let amax = &mut amax[..blocks.cols.div_ceil(blocks.width)];
+fn measure<'a, S: pulp::Simd>(simd: S, (x, cols, width): (&[f32], usize, usize), amax: &'a mut [u32]) -> &'a [u32] {
+    let amax = &mut amax[..cols.div_ceil(width)];
     amax.fill(0);
-    for row in x.chunks_exact(blocks.cols) {
-        amax::of_blocks(simd, row, blocks.width, amax);
+    for row in x.chunks_exact(cols) {
+        amax::of_blocks(simd, row, width, amax);
     }
     amax
 }
@@ -385,6 +407,17 @@ fn across(height: usize, width: usize, cols: usize) -> usize {
 /// Number of channels that are processed with one slice of scales: as many whole tiles as fit a piece, or one large tile.
 const fn span(width: usize) -> usize {
     if width < PIECE { PIECE / width * width } else { width }
+}
+
+/// Parts of a row that are processed at once, each under whole tiles of `width` channels or within one, with the first of its tiles.
+#[inline(always)]
+fn pieces(cols: usize, width: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let span = span(width);
+    (0..cols).step_by(span).flat_map(move |start| {
+        let end = cols.min(start + span);
+        let parts = (start..end).step_by(PIECE);
+        parts.map(move |first| (start / width, first..end.min(first + PIECE)))
+    })
 }
 
 /// The factors of the global scale for the strip of that index. If rows have global scales, strips are rows.

@@ -115,8 +115,8 @@ impl Scale {
     ) {
         match self {
             Self::E8m0(rule) => rule.encode(amax, &target.limits, stored, factors),
-            Self::F32(rule) => rule.encode(amax, &target.limits, stored, factors),
-            Self::Half(half, rule) => rule.encode_half(*half, amax, &target.limits, stored, factors),
+            Self::F32(rule) => rule.encode(amax, &target.limits, |x| (x, x.to_le_bytes()), stored, factors),
+            Self::Half(half, rule) => rule.encode(amax, &target.limits, |x| rule.in_half(*half, x), stored, factors),
             Self::Affine(_) => unreachable!("zero points need more than the largest magnitude"),
             Self::E4m3(rule) => rule.encode(amax, (x, width), &target.level, stored, factors),
         }

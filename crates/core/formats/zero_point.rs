@@ -7,6 +7,7 @@
 
 use safetensors::Dtype;
 
+use super::codes::Blocks;
 use super::half::Half;
 
 /// The zero point that is stored next to the scale `s`.
@@ -196,65 +197,40 @@ impl Affine {
         shift: 0.0,
     };
 
-    /// The numbers that are rounded to codes, in blocks of `width` elements, the last of which may be short.
+    /// The numbers that are rounded to codes, given the factor and the shift of each block.
     #[inline(always)]
-    pub(super) fn forward(&self, x: &[f32], width: usize, factors: &[f32], shifts: &[f32], out: &mut [f32]) {
+    pub(super) fn forward(&self, blocks: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
         match self.half.filter(|_| self.rule.narrow_encoding) {
-            None => self.forward_by(|x| x, x, width, factors, shifts, out),
-            Some(Half::F16) => self.forward_by(|x| Half::F16.nearest(x), x, width, factors, shifts, out),
-            Some(Half::Bf16) => self.forward_by(|x| Half::Bf16.nearest(x), x, width, factors, shifts, out),
+            None => self.forward_by(|x| x, blocks, numbers, out),
+            Some(Half::F16) => self.forward_by(|x| Half::F16.nearest(x), blocks, numbers, out),
+            Some(Half::Bf16) => self.forward_by(|x| Half::Bf16.nearest(x), blocks, numbers, out),
         }
     }
 
     #[inline(always)]
-    fn forward_by(
-        &self,
-        r: impl Fn(f32) -> f32 + Copy,
-        x: &[f32],
-        width: usize,
-        factors: &[f32],
-        shifts: &[f32],
-        out: &mut [f32],
-    ) {
+    fn forward_by(&self, r: impl Fn(f32) -> f32 + Copy, blocks: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
         match self.rule.zero {
-            ZeroPoint::Minimum => each(|x, s, m| r(r(r(x) - m) / s), x, width, factors, shifts, out),
-            ZeroPoint::Code => each(
-                |x, s, z| r(r(x) / s).round_ties_even() + z,
-                x,
-                width,
-                factors,
-                shifts,
-                out,
-            ),
-            ZeroPoint::FractionalCode => each(|x, e, z| x * e + z, x, width, factors, shifts, out),
+            ZeroPoint::Minimum => each(|x, s, m| r(r(r(x) - m) / s), blocks, numbers, out),
+            ZeroPoint::Code => each(|x, s, z| r(r(x) / s).round_ties_even() + z, blocks, numbers, out),
+            ZeroPoint::FractionalCode => each(|x, e, z| x * e + z, blocks, numbers, out),
         }
     }
 
-    /// Decodes codes, given as numbers.
+    /// Decodes codes, given as numbers, by the scale and the zero point of each block.
     #[inline(always)]
-    pub(super) fn back(&self, codes: &[f32], width: usize, scales: &[f32], zeros: &[f32], out: &mut [f32]) {
+    pub(super) fn back(&self, codes: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
         match self.half.filter(|_| self.rule.narrow_decoding) {
-            None => self.back_by(|x| x, codes, width, scales, zeros, out),
-            Some(Half::F16) => self.back_by(|x| Half::F16.nearest(x), codes, width, scales, zeros, out),
-            Some(Half::Bf16) => self.back_by(|x| Half::Bf16.nearest(x), codes, width, scales, zeros, out),
+            None => self.back_by(|x| x, codes, numbers, out),
+            Some(Half::F16) => self.back_by(|x| Half::F16.nearest(x), codes, numbers, out),
+            Some(Half::Bf16) => self.back_by(|x| Half::Bf16.nearest(x), codes, numbers, out),
         }
     }
 
     #[inline(always)]
-    fn back_by(
-        &self,
-        r: impl Fn(f32) -> f32 + Copy,
-        codes: &[f32],
-        width: usize,
-        scales: &[f32],
-        zeros: &[f32],
-        out: &mut [f32],
-    ) {
+    fn back_by(&self, r: impl Fn(f32) -> f32 + Copy, codes: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
         match self.rule.zero {
-            ZeroPoint::Minimum => each(|c, s, m| r(r(c * s) + m), codes, width, scales, zeros, out),
-            ZeroPoint::Code | ZeroPoint::FractionalCode => {
-                each(|c, s, z| r(r(c - z) * s), codes, width, scales, zeros, out);
-            }
+            ZeroPoint::Minimum => each(|c, s, m| r(r(c * s) + m), codes, numbers, out),
+            ZeroPoint::Code | ZeroPoint::FractionalCode => each(|c, s, z| r(r(c - z) * s), codes, numbers, out),
         }
     }
 
@@ -305,10 +281,8 @@ pub(super) fn read<const N: usize>(stored: &[u8], value: impl Fn([u8; N]) -> f32
 #[inline(always)]
 fn each(
     operation: impl Fn(f32, f32, f32) -> f32 + Copy,
-    x: &[f32],
-    width: usize,
-    factors: &[f32],
-    shifts: &[f32],
+    (x, width): Blocks,
+    [factors, shifts]: [&[f32]; 2],
     out: &mut [f32],
 ) {
     let blocks = factors.iter().zip(shifts);

@@ -129,34 +129,26 @@ impl KvRecord {
                 codes::decode(simd, &BF16.repr, 16, &halves, &mut row);
                 for segment in self.segments {
                     let (first, end) = segment.channels;
-                    self.encode_segment(simd, segment, &row[first..end], slot, page, bytes);
+                    self.encode_segment(simd, segment, &row[first..end], [slot, page], bytes);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn encode_segment<S: pulp::Simd>(
-        &self,
-        simd: S,
-        segment: &Segment,
-        x: &[f32],
-        slot: usize,
-        page: usize,
-        bytes: &mut [u8],
-    ) {
+    fn encode_segment<S: pulp::Simd>(&self, simd: S, segment: &Segment, x: &[f32], at: [usize; 2], bytes: &mut [u8]) {
         let (repr, bits) = (&segment.element.repr, segment.element.bits);
         let Some((block, scale, place)) = segment.scales else {
-            codes::encode(simd, repr, bits, x, &mut bytes[self.range(segment.codes, slot, page)]);
+            codes::encode(simd, repr, bits, x, &mut bytes[self.range(segment.codes, at)]);
             return;
         };
         let blocks = x.len().div_ceil(block);
         let (mut amax, mut factors, mut scaled) = ([0; MAX_DIM], [0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (amax, factors, scaled) = (&mut amax[..blocks], &mut factors[..blocks], &mut scaled[..x.len()]);
         amax::of_blocks(simd, x, block, amax);
-        let stored = &mut bytes[self.range(place, slot, page)];
+        let stored = &mut bytes[self.range(place, at)];
         scale.encode(amax, (x, block), &Target::alone(segment.element), stored, factors);
-        let codes = &mut bytes[self.range(segment.codes, slot, page)];
+        let codes = &mut bytes[self.range(segment.codes, at)];
         codes::encode_scaled(simd, (repr, bits), (x, block), scale.division(), factors, scaled, codes);
     }
 
@@ -169,24 +161,16 @@ impl KvRecord {
             for (slot, token) in tokens.chunks_exact_mut(self.dim).enumerate() {
                 for segment in self.segments {
                     let (first, end) = segment.channels;
-                    self.decode_segment(simd, segment, bytes, slot, page, &mut token[first..end]);
+                    self.decode_segment(simd, segment, bytes, [slot, page], &mut token[first..end]);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn decode_segment<S: pulp::Simd>(
-        &self,
-        simd: S,
-        segment: &Segment,
-        bytes: &[u8],
-        slot: usize,
-        page: usize,
-        out: &mut [f32],
-    ) {
+    fn decode_segment<S: pulp::Simd>(&self, simd: S, segment: &Segment, bytes: &[u8], at: [usize; 2], out: &mut [f32]) {
         let (repr, bits) = (&segment.element.repr, segment.element.bits);
-        let codes = &bytes[self.range(segment.codes, slot, page)];
+        let codes = &bytes[self.range(segment.codes, at)];
         let Some((block, scale, place)) = segment.scales else {
             codes::decode(simd, repr, bits, codes, out);
             return;
@@ -194,11 +178,12 @@ impl KvRecord {
         let (mut values, mut factors) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (values, factors) = (&mut values[..out.len()], &mut factors[..out.len().div_ceil(block)]);
         codes::decode(simd, repr, bits, codes, values);
-        scale.decode(&bytes[self.range(place, slot, page)], &Level::ONE, factors);
-        codes::scale(simd, values, block, scale.multiplication(), factors, out);
+        scale.decode(&bytes[self.range(place, at)], &Level::ONE, factors);
+        codes::scale(simd, (values, block), scale.multiplication(), factors, out);
     }
 
-    fn range(&self, place: Place, slot: usize, page: usize) -> Range<usize> {
+    /// The bytes of a place of the token in a slot, of a page of so many.
+    fn range(&self, place: Place, [slot, page]: [usize; 2]) -> Range<usize> {
         let start = self.offset(place, slot, page);
         start..start + place.bytes
     }
