@@ -23,7 +23,7 @@ use super::follow::KernelValues;
 use super::parts::{Expected, Kept, Place, as_is, expect, part};
 use super::records::Records;
 use super::weights::Source;
-use super::{EPS, STREAMS, WHY, rope};
+use super::{EPS, STREAMS, Tap, WHY, rope};
 use ulplab_core::accumulator::Factor;
 use ulplab_operations::ops::data::{exact, round_to_bf16};
 use ulplab_operations::ops::fp4_gemm::{product, weights};
@@ -40,16 +40,20 @@ const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, give
 /// A format of experts' weights has a scale for so many columns.
 const BLOCK: usize = 32;
 
-/// Buffers that are kept in addition to sites: name, type, and columns of a row; all except the last `[S, layers, B, ..]`, and that
-/// `[S, B, ..]`.
-type KeptBuffer = (&'static str, Dtype, fn(&Config) -> usize);
-const KEPT: [KeptBuffer; 4] = [
-    ("at_experts", Dtype::I32, |c| c.num_experts_per_tok),
-    ("at_expert_weights", Dtype::F32, |c| c.num_experts_per_tok),
-    ("at_hidden", Dtype::BF16, |c| {
-        (c.num_experts_per_tok + 1) * c.moe_intermediate_size
-    }),
-    (HEAD_INPUT, Dtype::F32, |c| c.hidden_size),
+/// Buffers that are kept in addition to those of sites: all except the last `[S, layers, B, ..]`, and that `[S, B, ..]`.
+const KEPT: [Tap; 4] = [
+    Tap::of("", "at_experts", |c| c.num_experts_per_tok).choice(),
+    Tap::of("", "at_expert_weights", |c| c.num_experts_per_tok),
+    Tap {
+        dtype: Dtype::BF16,
+        ..Tap::of("", "at_hidden", |c| {
+            (c.num_experts_per_tok + 1) * c.moe_intermediate_size
+        })
+    },
+    Tap {
+        has: |_, layer| layer == 0,
+        ..Tap::of("", HEAD_INPUT, |c| c.hidden_size)
+    },
 ];
 const HEAD_INPUT: &str = "at_head_input";
 
@@ -58,10 +62,13 @@ pub(super) fn kept(
     config: &Config,
     [runs, rows]: [usize; 2],
 ) -> impl Iterator<Item = (&'static str, Dtype, Vec<usize>)> {
-    KEPT.into_iter().map(move |(name, dtype, cols)| {
-        let layers = (name != HEAD_INPUT).then_some(config.num_hidden_layers);
-        let shape = [runs].into_iter().chain(layers).chain([rows, cols(config)]);
-        (name, dtype, shape.collect())
+    KEPT.iter().map(move |tap| {
+        let [_, layers, _, cols] = tap.shape(config, [runs, rows]);
+        let shape = match tap.buffer {
+            HEAD_INPUT => vec![runs, rows, cols],
+            _ => vec![runs, layers, rows, cols],
+        };
+        (tap.buffer, tap.dtype, shape)
     })
 }
 
@@ -225,15 +232,7 @@ impl<'a> Bf16<'a> {
                 selection,
             })
         };
-        let kept = KEPT.into_iter().map(|(name, dtype, cols)| {
-            let layers = if name == HEAD_INPUT {
-                1
-            } else {
-                config.num_hidden_layers
-            };
-            let kept = Kept::new(outputs.get(name), dtype, (0..layers).collect(), [rows, cols(config)]);
-            (name, kept)
-        });
+        let kept = KEPT.iter().map(|tap| (tap.buffer, tap.kept(config, rows, outputs)));
         Ok(Self {
             config,
             layers: (0..config.num_hidden_layers)
@@ -278,10 +277,8 @@ impl<'a> Bf16<'a> {
             let parts = &start.layers[layer];
             let rows = |keys: &Tensor<f32>| (0..keys.rows()).map(|at| keys.row(at).to_vec()).collect::<Vec<_>>();
             let mut window = rows(&parts.window.keys);
-            let mut entries = parts
-                .compressed
-                .as_ref()
-                .map_or(Vec::new(), |of| rows(&of.entries.keys));
+            let compressed = parts.compressed.as_ref();
+            let mut entries = compressed.map_or(Vec::new(), |of| rows(&of.entries.keys));
             let of_run = |run: usize| {
                 let place = [run, layer, row];
                 window.push(records.read(self.found.tap(sites::WINDOW).row(place)));
@@ -298,19 +295,14 @@ impl<'a> Bf16<'a> {
                     }
                     _ => (0..entries.len()).collect(),
                 };
-                let keys: Vec<&[f32]> = recent
-                    .iter()
-                    .chain(chosen.iter().map(|at| &entries[*at]))
-                    .map(Vec::as_slice)
-                    .collect();
+                let keys = recent.iter().chain(chosen.iter().map(|at| &entries[*at]));
+                let keys: Vec<&[f32]> = keys.map(Vec::as_slice).collect();
                 let query = self.rounded_row(sites::QUERY, place);
                 let heads = query.chunks_exact(config.head_dim).zip(&self.layers[layer].sinks);
                 let heads = heads.flat_map(|(q, sink)| {
                     let head = attend(q, &keys, (*sink, scale), Dtype::BF16);
-                    head.want
-                        .into_iter()
-                        .zip(head.bounds)
-                        .map(|(want, bound)| Bounded::new(want, bound))
+                    let numbers = head.want.into_iter().zip(head.bounds);
+                    numbers.map(|(want, bound)| Bounded::new(want, bound))
                 });
                 (place, heads.collect())
             };
@@ -351,10 +343,8 @@ impl<'a> Bf16<'a> {
     fn added(&self, place: Place) -> Vec<(usize, usize)> {
         let count = self.config.n_routed_experts;
         let experts = self.kept("at_experts", place);
-        let there = experts
-            .iter()
-            .enumerate()
-            .filter(|(_, expert)| **expert >= 0.0 && (**expert as usize) < count);
+        let there = experts.iter().enumerate();
+        let there = there.filter(|(_, expert)| (0.0..count as f32).contains(*expert));
         let mut all: Vec<(usize, usize)> = there.map(|(slot, expert)| (*expert as usize, slot)).collect();
         all.sort_unstable();
         all.push((count, experts.len()));
@@ -376,14 +366,13 @@ impl<'a> Bf16<'a> {
 
     /// Judges the buffers of [`KEPT`]; `token` is the token that a row reads in a run. Rows of padding may have anything.
     pub fn parts(&self, places: &[Place], token: impl Fn(usize, usize) -> u32 + Sync) -> Vec<Part> {
-        let mut expected = KEPT.map(|(name, ..)| as_is(&self.kept[name].values));
-        let routed: Vec<_> = places
-            .par_iter()
-            .map(|place| self.routed(*place, token(place[0], place[2])))
-            .collect();
+        let mut expected = KEPT.each_ref().map(|tap| as_is(&self.kept[tap.buffer].values));
+        let routed = places.par_iter();
+        let routed = routed.map(|place| self.routed(*place, token(place[0], place[2])));
+        let routed: Vec<_> = routed.collect();
         for (place, of_place) in places.iter().zip(routed) {
-            for (((name, ..), expected), of_place) in KEPT.iter().zip(&mut expected).zip(of_place) {
-                let at = self.kept[name].at(*place).expect("all layers have experts");
+            for ((tap, expected), of_place) in KEPT.iter().zip(&mut expected).zip(of_place) {
+                let at = self.kept[tap.buffer].at(*place).expect("all layers have experts");
                 expected[at..][..of_place.len()].copy_from_slice(&of_place);
             }
         }
@@ -391,9 +380,9 @@ impl<'a> Bf16<'a> {
             let at = self.kept[HEAD_INPUT].at([*run, 0, *row]).expect("it has one layer");
             expect(&mut expected[3][at..], &self.head_input([*run, *row]));
         }
-        let parts = KEPT.iter().zip(expected).map(|((name, dtype, _), expected)| {
-            let why = if *dtype == Dtype::BF16 { WHY_HIDDEN } else { WHY };
-            part(name, *dtype, &[expected.len()], expected, why, self.outputs)
+        let parts = KEPT.iter().zip(expected).map(|(tap, expected)| {
+            let why = if tap.dtype == Dtype::BF16 { WHY_HIDDEN } else { WHY };
+            part(tap.buffer, tap.dtype, &[expected.len()], expected, why, self.outputs)
         });
         parts.collect()
     }

@@ -1,6 +1,6 @@
 //! The buffers of a model's weights: tensors of all layers of a kind in one.
 
-use reference::paths::deepseek_v4::{Config, LayerType, RouterType};
+use reference::paths::deepseek_v4::{LayerType, RouterType};
 use safetensors::Dtype;
 
 use super::bf16;
@@ -24,24 +24,15 @@ const INDEXER: &str = "self_attn.compressor.indexer";
 impl Source {
     /// Every weight.
     pub fn buffers(&self) -> Result<Vec<Buffer>, String> {
-        let Config {
-            vocab_size: vocabulary,
-            hidden_size: hidden,
-            moe_intermediate_size: inner,
-            num_attention_heads: heads,
-            head_dim: dim,
-            q_lora_rank: low,
-            n_routed_experts: experts,
-            num_experts_per_tok: chosen,
-            o_groups: groups,
-            o_lora_rank: rank,
-            index_n_heads: index_heads,
-            index_head_dim: index_dim,
-            hc_mult: streams,
-            ..
-        } = self.config;
+        let config = &self.config;
+        let (vocabulary, hidden, inner) = (config.vocab_size, config.hidden_size, config.moe_intermediate_size);
+        let (heads, dim, low) = (config.num_attention_heads, config.head_dim, config.q_lora_rank);
+        let (experts, chosen) = (config.n_routed_experts, config.num_experts_per_tok);
+        let (groups, rank, streams) = (config.o_groups, config.o_lora_rank, config.hc_mult);
+        let (index_heads, index_dim) = (config.index_n_heads, config.index_head_dim);
         let (mus, wide) = (2 * streams + streams * streams, streams * hidden);
-        let all: Vec<usize> = (0..self.config.num_hidden_layers).collect();
+        let of_group = heads * dim / groups;
+        let all: Vec<usize> = (0..config.num_hidden_layers).collect();
         let (sparse, heavy) = (self.layers(LayerType::Sparse), self.layers(LayerType::Heavy));
         let rate = |layers: &[usize]| layers.first().map_or(Ok(0), |layer| self.rate(*layer));
         let (sparse_rate, heavy_rate) = (rate(&sparse)?, rate(&heavy)?);
@@ -65,11 +56,7 @@ impl Source {
             ("kv", "self_attn.kv_proj.weight", &[dim, hidden]),
             ("kv_norm", "self_attn.kv_norm.weight", &[dim]),
             ("sinks", "self_attn.sinks", &[heads]),
-            (
-                "o_a",
-                "self_attn.o_a_proj.weight",
-                &[groups * rank, heads * dim / groups],
-            ),
+            ("o_a", "self_attn.o_a_proj.weight", &[groups * rank, of_group]),
             ("o_b", "self_attn.o_b_proj.weight", &[hidden, groups * rank]),
             ("moe_fn", "ffn_hc.fn", &[mus, wide]),
             ("moe_base", "ffn_hc.base", &[mus]),
@@ -183,10 +170,8 @@ impl Source {
         tensor: &str,
         shape: &[usize],
     ) -> Result<Vec<Buffer>, String> {
-        let tensors: Vec<String> = layers
-            .iter()
-            .map(|layer| format!("model.layers.{layer}.{tensor}"))
-            .collect();
+        let names = layers.iter().map(|layer| format!("model.layers.{layer}.{tensor}"));
+        let tensors: Vec<String> = names.collect();
         let shapes = [&[layers.len()], shape].concat();
         if self.storages.of(tensor).is_some() {
             return self.matrices(name, &tensors, shape, &shapes[..shapes.len() - 1]);
@@ -222,11 +207,8 @@ impl Source {
             let all = tensors.iter().map(|tensor| self.tiles(tensor, of));
             let buffers = Tiles::buffers(&all.collect::<Result<Vec<_>, _>>()?, names);
             let shapes = of.shapes(&self.config, all_tensors.len());
-            return Ok(buffers
-                .iter()
-                .zip(shapes)
-                .map(|(buffer, shape)| of_shape(buffer, &shape[..2]))
-                .collect());
+            let buffers = buffers.iter().zip(shapes);
+            return Ok(buffers.map(|(buffer, shape)| of_shape(buffer, &shape[..2])).collect());
         }
         let storage = tensors.first().and_then(|tensor| self.storages.of(tensor));
         let mut all = Matrices::new(storage.unwrap_or(self.storages.dense), shape[shape.len() - 1]);

@@ -15,7 +15,7 @@ use super::index::{IndexPages, IndexQuery};
 use super::parts::{Expected, Kept, Place, as_is, best, equal, expect, integers, of_bytes, part, same};
 use super::records::Records;
 use super::state::{self, Caches};
-use super::{Step, TAPS, Tap, WHY};
+use super::{Step, TAPS, WHY};
 
 const ALIKE: &str = "rows that begin alike and read the same tokens have the same bits, wherever they are in the batch";
 
@@ -68,12 +68,8 @@ impl Step {
     pub fn followed(&self, outputs: &Outputs) -> Vec<Part> {
         let config = &self.source.config;
         let (runs, batch, vocabulary) = (self.runs, self.starts.len(), config.vocab_size);
-        let kept = |tap: &Tap| {
-            let shape = [batch, (tap.cols)(config)];
-            Kept::new(outputs.get(tap.buffer), tap.dtype, tap.layers(config), shape)
-        };
         let found = KernelValues {
-            taps: TAPS.iter().map(kept).collect(),
+            taps: TAPS.iter().map(|tap| tap.kept(config, batch, outputs)).collect(),
             logits: f32_values(outputs.get("logits"), 4),
             tokens: integers(outputs.get("tokens")),
         };
@@ -86,7 +82,7 @@ impl Step {
         let mut parts = Vec::new();
         for (number, (tap, kept)) in TAPS.iter().zip(&found.taps).enumerate() {
             let expected = joined(&rows, kept.cols, &kept.values, |row| &row.taps[number]);
-            let shape = [runs, kept.layers.len(), batch, kept.cols];
+            let shape = tap.shape(config, [runs, batch]);
             parts.push(part(tap.buffer, tap.dtype, &shape, expected, WHY, outputs));
         }
         let expected = joined(&rows, vocabulary, &found.logits, |row| &row.logits);
@@ -115,29 +111,21 @@ impl Step {
 
     /// The logits of rows that begin with the same tokens and read the same tokens: they must have the bits of the first of them.
     fn repeated(&self, outputs: &Outputs) -> Part {
-        let Step {
-            source,
-            runs,
-            starts,
-            tokens,
-            forced,
-            ..
-        } = self;
-        let (rows, vocabulary) = (starts.len(), source.config.vocab_size);
-        let read = |row: usize| -> Vec<i32> { (0..*runs).map(|run| forced[run * rows + row]).collect() };
+        let (runs, rows, vocabulary) = (self.runs, self.starts.len(), self.source.config.vocab_size);
+        let read = |row: usize| (0..runs).map(move |run| self.forced[run * rows + row]);
         let alike = |a: usize, b: usize| {
-            let begun = |row: usize| starts[row].as_ref().map(|start| start.tokens);
-            begun(a) == begun(b) && tokens[a] == tokens[b] && read(a) == read(b)
+            let begun = |row: usize| self.starts[row].as_ref().map(|start| start.tokens);
+            begun(a) == begun(b) && self.tokens[a] == self.tokens[b] && read(a).eq(read(b))
         };
         let mut want = outputs.get("logits").to_vec();
         for row in 0..rows {
             let first = (0..row).find(|first| alike(*first, row)).unwrap_or(row);
-            for run in 0..*runs {
+            for run in 0..runs {
                 let at = |row: usize| (run * rows + row) * vocabulary * 4;
                 want.copy_within(at(first)..at(first) + vocabulary * 4, at(row));
             }
         }
-        let shape = [*runs, rows, vocabulary];
+        let shape = [runs, rows, vocabulary];
         same("logits", Dtype::F32, &shape, want, ALIKE, outputs)
     }
 
@@ -150,16 +138,12 @@ impl Step {
 
     /// All other products in sixteen bits, if the step has such.
     fn bf16<'a>(&'a self, outputs: &'a Outputs, found: &'a KernelValues) -> Option<Bf16<'a>> {
-        let Step {
-            source, starts, caches, ..
-        } = self;
-        let records = caches.records.as_ref().filter(|_| source.storages.sixteen)?;
-        let bf16 = Bf16::new(source, self.size("P"), starts.len(), (outputs, found));
+        let records = self.caches.records.as_ref().filter(|_| self.source.storages.sixteen)?;
+        let bf16 = Bf16::new(&self.source, self.size("P"), self.starts.len(), (outputs, found));
         let mut bf16 = bf16.expect("the weights were read before");
-        for (row, start) in starts.iter().enumerate() {
-            start
-                .iter()
-                .for_each(|start| bf16.attend(records, row, start, self.runs));
+        for (row, start) in self.starts.iter().enumerate() {
+            let start = start.iter();
+            start.for_each(|start| bf16.attend(records, row, start, self.runs));
         }
         Some(bf16)
     }
@@ -167,19 +151,13 @@ impl Step {
     /// The input token of a row in a run: the one that is given, or that the row has sampled. An id that is out of range fails where
     /// tokens are judged, and reads as 0 here.
     fn read(&self, run: usize, row: usize, sampled: &[i32]) -> u32 {
-        let Step {
-            source,
-            starts,
-            tokens,
-            forced,
-            ..
-        } = self;
+        let at = |run: usize| run * self.starts.len() + row;
         let token = match run.checked_sub(1) {
-            None => tokens[row],
-            Some(_) if forced[run * starts.len() + row] >= 0 => forced[run * starts.len() + row],
-            Some(before) => sampled[before * starts.len() + row],
+            None => self.tokens[row],
+            Some(_) if self.forced[at(run)] >= 0 => self.forced[at(run)],
+            Some(before) => sampled[at(before)],
         };
-        let there = |id: &u32| (*id as usize) < source.config.vocab_size;
+        let there = |id: &u32| (*id as usize) < self.source.config.vocab_size;
         u32::try_from(token).ok().filter(there).unwrap_or(0)
     }
 
@@ -233,26 +211,19 @@ impl Step {
 
     /// Every cache: what the reference keeps must be there, what no run has reached must be as it was. Other slots of rings are free.
     fn states(&self, rows: &[Option<RowExpected>], found: &KernelValues, outputs: &Outputs) -> Vec<Part> {
-        let Step {
-            source,
-            caches:
-                Caches {
-                    arrays: caches,
-                    records,
-                    index,
-                },
-            runs,
-            starts,
-            ..
-        } = self;
+        let Caches {
+            arrays: caches,
+            records,
+            index,
+        } = &self.caches;
         let mut expected: Vec<Vec<Expected>> = Vec::new();
         for cache in caches {
             let after = f32_values(outputs.get(cache.name), 4);
             let mut all = as_is(&cache.values);
             let [layers, _, slots, width] = cache.shape;
-            for (row, start) in starts.iter().enumerate().filter(|_| cache.ring) {
+            for (row, start) in self.starts.iter().enumerate().filter(|_| cache.ring) {
                 let Some(start) = start else { continue };
-                for (layer, run) in (0..layers).flat_map(|layer| (0..*runs).map(move |run| (layer, run))) {
+                for (layer, run) in (0..layers).flat_map(|layer| (0..self.runs).map(move |run| (layer, run))) {
                     let at = cache.place(layer, row, (start.tokens + run) % slots);
                     (at..at + width).for_each(|at| all[at] = (f64::from(after[at]), 0.0));
                 }
@@ -261,7 +232,7 @@ impl Step {
         }
         for (number, row) in rows.iter().enumerate() {
             let Some(row) = row else { continue };
-            state::each(&source.config, &row.state, |(name, layer, slot), values| {
+            state::each(&self.source.config, &row.state, |(name, layer, slot), values| {
                 let Some(cache) = caches.iter().position(|cache| cache.name == name) else {
                     return;
                 };
@@ -279,10 +250,9 @@ impl Step {
 
     /// Every row that is not padding, and every run: its number, the row's, and the position of its token.
     fn steps(&self) -> impl Iterator<Item = [usize; 3]> {
-        let Step { runs, starts, .. } = self;
-        let rows = starts.iter().enumerate();
+        let rows = self.starts.iter().enumerate();
         rows.filter_map(|(row, start)| Some((row, start.as_ref()?.tokens)))
-            .flat_map(|(row, tokens)| (0..*runs).map(move |run| [run, row, tokens + run]))
+            .flat_map(|(row, tokens)| (0..self.runs).map(move |run| [run, row, tokens + run]))
     }
 
     /// Pages of records: every byte follows from what was there before the runs and from the vectors that kernels kept.

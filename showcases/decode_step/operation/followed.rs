@@ -1,9 +1,9 @@
 //! Choices and operations whose errors are bounded in another way than number by number.
 
-use reference::ops::hyper_connection::{HyperConnection, Mixing, combine};
+use reference::ops::hyper_connection::{HyperConnection, Mixing};
 use reference::ops::indexer;
 use reference::ops::rmsnorm::rmsnorm;
-use reference::{Bounded, Choice, Operations, Real, Tensor};
+use reference::{Bounded, Choice, Operations, Tensor};
 
 use super::index::IndexQuery;
 use super::{EPS, STREAMS};
@@ -72,34 +72,15 @@ impl Operations<Bounded> for Followed {
         weight: &[Bounded],
         eps: Bounded,
     ) -> (Tensor<Bounded>, Mixing<Bounded>) {
-        let (tokens, dim) = (x.shape[0], x.cols());
+        let (mut input, mut mixing) = mixer.pre(x);
         let logits = mixer.logits(x);
-        let mut input = Tensor::full([tokens, dim], Bounded::ZERO);
-        let mut mixing = Mixing {
-            post: Tensor::full([tokens, STREAMS], Bounded::ZERO),
-            comb: Tensor::full([tokens, STREAMS, STREAMS], Bounded::ZERO),
-        };
-        for token in 0..tokens {
-            let (pre, rest) = logits.row(token).split_at(STREAMS);
-            let (post, comb) = rest.split_at(STREAMS);
-            let weights: Vec<Bounded> = pre.iter().map(|x| x.sigmoid() + mixer.eps).collect();
-            let x = &x.data[token * STREAMS * dim..][..STREAMS * dim];
-            combine(x, &weights, input.row_mut(token));
-            let twice = |x: &Bounded| x.sigmoid() + x.sigmoid();
-            mixing
-                .post
-                .row_mut(token)
-                .iter_mut()
-                .zip(post)
-                .for_each(|(to, x)| *to = twice(x));
-            let (values, errors): (Vec<f64>, Vec<f64>) = comb.iter().map(|x| (x.value(), x.error())).unzip();
+        for (token, comb) in mixing.comb.data.chunks_exact_mut(STREAMS * STREAMS).enumerate() {
+            let numbers = logits.row(token)[2 * STREAMS..].iter();
+            let (values, errors): (Vec<f64>, Vec<f64>) = numbers.map(|x| (x.value(), x.error())).unzip();
             let (values, bounds) = normalized(&values, &errors, f64::from(EPS));
-            let comb = values
-                .into_iter()
-                .zip(bounds)
-                .map(|(value, bound)| Bounded::new(value, bound));
-            let to = &mut mixing.comb.data[token * STREAMS * STREAMS..][..STREAMS * STREAMS];
-            to.iter_mut().zip(comb).for_each(|(to, x)| *to = x);
+            for (to, (value, bound)) in comb.iter_mut().zip(values.into_iter().zip(bounds)) {
+                *to = Bounded::new(value, bound);
+            }
         }
         rmsnorm(&mut input, Some(weight), eps);
         (input, mixing)

@@ -45,14 +45,6 @@ pub(super) fn config(rows: usize) -> Config {
 /// The model's sizes with other layers, of which so many route by tokens.
 pub(super) fn config_of(layer_types: Vec<LayerType>, by_token: usize) -> Config {
     let layers = layer_types.len();
-    let rope = |theta| RopeParameters {
-        rope_type: "default".into(),
-        rope_theta: theta,
-        factor: None,
-        original_max_position_embeddings: None,
-        beta_fast: None,
-        beta_slow: None,
-    };
     let by_token = [(RouterType::Hash, by_token), (RouterType::Learned, layers - by_token)];
     Config {
         vocab_size: 129_280,
@@ -79,8 +71,8 @@ pub(super) fn config_of(layer_types: Vec<LayerType>, by_token: usize) -> Config 
         rms_norm_eps: super::EPS.into(),
         compress_rates: rates([4, 128]),
         rope_parameters: RopeByLayer {
-            main: rope(1e4),
-            compress: rope(1.6e5),
+            main: RopeParameters::plain(1e4),
+            compress: RopeParameters::plain(1.6e5),
         },
         layer_types,
         mlp_layer_types: by_token
@@ -119,21 +111,10 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
     let tokens: Vec<i32> = (0..rows)
         .map(|row| if row + 1 == rows { 0 } else { row as i32 })
         .collect();
-    let bits = source.storages.bits()?;
-    let counts = [rows, plan.runs, plan.positions];
-    let dims = super::Sizes::of(&source)?.dims(counts, plan.formats.flags(), bits, source.banks());
-    Ok(Step {
-        runs: plan.runs,
-        kept: plan.runs,
-        starts: plan.starts.iter().map(|tokens| Some(start(*tokens))).collect(),
-        forced: tokens.repeat(plan.runs + 1),
-        tokens,
-        temperature: 0.0,
-        seed: 0,
-        caches,
-        dims,
-        source,
-    })
+    let starts = plan.starts.iter().map(|tokens| Some(start(*tokens))).collect();
+    let forced = tokens.repeat(plan.runs + 1);
+    let sizes = [plan.runs, plan.positions];
+    Step::with_caches(source, starts, sizes, (tokens, forced), plan.formats, caches)
 }
 
 /// The buffers of the state for all layers and rows: those that were drawn, over and over.
@@ -181,18 +162,8 @@ pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
     let experts = of(&["gate_up", "gate_up_scales", "down", "down_scales"]) / size("banks") / (size("E") + 1.0);
     let reached = reached(step);
     let inputs = buffers.iter().filter(|buffer| buffer.role == Role::In);
-    let tables = [
-        "embedding",
-        "cos",
-        "sin",
-        "table",
-        "gate_up",
-        "gate_up_scales",
-        "down",
-        "down_scales",
-        "forced",
-    ];
-    let dense = inputs.filter(|buffer| !tables.contains(&buffer.name));
+    let tables = "embedding cos sin table gate_up gate_up_scales down down_scales forced".split(' ');
+    let dense = inputs.filter(|buffer| tables.clone().all(|table| table != buffer.name));
     let dense: f64 = dense.map(|buffer| buffer.size() as f64).sum();
     let chosen = size("topk") / size("Ns").max(size("topk"));
     let state = of(&["window_pages", "hca_pages", "index_pages"]) + of(&["csa_pages"]) * chosen;
@@ -207,8 +178,7 @@ pub(super) fn judge(step: Step) -> Judge {
         let mut parts = Vec::new();
         let config = &step.source.config;
         for tap in TAPS.iter().filter(|tap| tap.dtype == Dtype::F32) {
-            let shape = [runs, tap.layers(config).len(), rows, (tap.cols)(config)];
-            parts.push(finite(tap.buffer, &shape, outputs));
+            parts.push(finite(tap.buffer, &tap.shape(config, [runs, rows]), outputs));
         }
         parts.push(finite("logits", &[runs, rows, vocabulary], outputs));
         parts.push(choices(
@@ -217,11 +187,8 @@ pub(super) fn judge(step: Step) -> Judge {
             outputs,
             |chosen| {
                 let there = chosen.iter().all(|expert| (0..experts).contains(expert));
-                there
-                    && chosen
-                        .iter()
-                        .enumerate()
-                        .all(|(at, expert)| !chosen[..at].contains(expert))
+                let mut slots = chosen.iter().enumerate();
+                there && slots.all(|(at, expert)| !chosen[..at].contains(expert))
             },
         ));
         parts.push(spread(&step, outputs));

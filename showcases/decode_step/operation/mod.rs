@@ -35,10 +35,9 @@ use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, s
 use safetensors::Dtype;
 
 use cases::{Plan, plans};
-use formats::Storages;
 pub use formats::{Formats, WEIGHTS};
 pub use index::{INDEX_RECORDS, IndexPages};
-use parts::{bytes_of, equal};
+use parts::{Kept, bytes_of, equal};
 pub use projections::ACTIVATIONS;
 pub use records::Records;
 use records::Stored;
@@ -100,9 +99,19 @@ impl Tap {
 
     /// The layers that have it.
     pub fn layers(&self, config: &Config) -> Vec<usize> {
-        (0..config.num_hidden_layers)
-            .filter(|layer| (self.has)(config, *layer))
-            .collect()
+        let layers = 0..config.num_hidden_layers;
+        layers.filter(|layer| (self.has)(config, *layer)).collect()
+    }
+
+    /// The shape of the buffer for so many runs and rows.
+    pub fn shape(&self, config: &Config, [runs, rows]: [usize; 2]) -> [usize; 4] {
+        [runs, self.layers(config).len(), rows, (self.cols)(config)]
+    }
+
+    /// The values that a kernel has left of so many rows.
+    pub(super) fn kept(&self, config: &Config, rows: usize, outputs: &Outputs) -> Kept {
+        let bytes = outputs.get(self.buffer);
+        Kept::new(bytes, self.dtype, self.layers(config), [rows, (self.cols)(config)])
     }
 }
 
@@ -246,14 +255,26 @@ impl Step {
         (tokens, forced): (Vec<i32>, Vec<i32>),
         formats: Formats,
     ) -> Result<Self, String> {
-        let bits = source.storages.bits()?;
-        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.flags(), bits, source.banks());
         let mut caches = Caches::empty(&source.config, starts.len(), positions, formats)?;
         for (row, parts) in starts.iter_mut().enumerate() {
             if let Some(parts) = parts {
                 caches.put(&source.config, row, parts);
             }
         }
+        Self::with_caches(source, starts, [runs, positions], (tokens, forced), formats, caches)
+    }
+
+    /// The same with these caches.
+    fn with_caches(
+        source: Source,
+        starts: Vec<Option<StateParts<f32>>>,
+        [runs, positions]: [usize; 2],
+        (tokens, forced): (Vec<i32>, Vec<i32>),
+        formats: Formats,
+        caches: Caches,
+    ) -> Result<Self, String> {
+        let bits = source.storages.bits()?;
+        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.flags(), bits, source.banks());
         Ok(Self {
             source,
             runs,
@@ -288,11 +309,8 @@ impl Step {
     fn problem(self) -> Result<Problem, String> {
         let config = &self.source.config;
         let (runs, rows) = (self.runs, self.starts.len());
-        let positions = self
-            .starts
-            .iter()
-            .map(|parts| parts.as_ref().map_or(-1, |parts| parts.tokens as i32));
-        let positions: Vec<i32> = positions.collect();
+        let position = |parts: &Option<StateParts<_>>| parts.as_ref().map_or(-1, |parts| parts.tokens as i32);
+        let positions: Vec<i32> = self.starts.iter().map(position).collect();
         let last = self.size("P");
         let (cos, sin) = tables(config, last);
         let pairs = config.qk_rope_head_dim / 2;
@@ -318,20 +336,14 @@ impl Step {
             batch = batch.along(1, &[cache.name]);
             buffers.push(cache);
         }
-        let taps = TAPS.iter().map(|tap| {
-            let shape = vec![self.kept, tap.layers(config).len(), rows, (tap.cols)(config)];
-            (tap.buffer, tap.dtype, shape)
-        });
-        let Storages {
-            activations, sixteen, ..
-        } = self.source.storages;
-        let fp8 = activations
-            .into_iter()
-            .flat_map(|blocks| fp8::kept(config, blocks, [self.kept, rows]));
-        let bf16 = sixteen
-            .then(|| bf16::kept(config, [self.kept, rows]))
-            .into_iter()
-            .flatten();
+        let kept = [self.kept, rows];
+        let taps = TAPS.iter();
+        let taps = taps.map(|tap| (tap.buffer, tap.dtype, tap.shape(config, kept).to_vec()));
+        let storages = &self.source.storages;
+        let fp8 = storages.activations.into_iter();
+        let fp8 = fp8.flat_map(|blocks| fp8::kept(config, blocks, kept));
+        let bf16 = storages.sixteen.then(|| bf16::kept(config, kept));
+        let bf16 = bf16.into_iter().flatten();
         for (name, dtype, shape) in taps.chain(fp8).chain(bf16) {
             buffers.push(Buffer::output(name, dtype, &shape));
             batch = batch.along(shape.len() - 2, &[name]);

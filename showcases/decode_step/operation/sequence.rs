@@ -8,7 +8,6 @@ use reference::{Choice, Numerics, Site, Tensor};
 use safetensors::Dtype;
 
 use super::formats::Formats;
-use super::parts::Kept;
 use super::records::Stored;
 use super::weights::Source;
 use super::{Step, TAPS, Tap};
@@ -39,15 +38,9 @@ impl Generation<'_> {
     /// A model that kernels do not know, and no prompt.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
-        let source = Source::open(self.folder, self.formats.storages()?)?;
-        let model = source.model::<f32>()?;
-        let mut state = model.state();
-        if !read.is_empty() {
-            model.run(&mut state, read, &mut Stored::new(self.formats.record)?)?;
-        }
-        let (starts, forced) = (vec![Some(state.to_parts())], vec![-1; self.tokens + 1]);
-        let sizes = [self.tokens, self.prompt.len() + self.tokens];
-        let mut step = Step::begin(source, starts, sizes, (vec![*last as i32], forced), self.formats)?;
+        let forced = vec![-1; self.tokens + 1];
+        let positions = self.prompt.len() + self.tokens;
+        let mut step = sequence((self.folder, self.formats), read, *last, forced, positions)?;
         (step.kept, step.temperature, step.seed) = (1, self.temperature, self.seed);
         Ok((case("generation", self.formats, &step), step.problem()?))
     }
@@ -73,17 +66,8 @@ impl Reading<'_> {
     /// A model that kernels do not know, and no tokens.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let first = *self.ids.first().ok_or("there are no tokens")?;
-        let source = Source::open(self.folder, self.formats.storages()?)?;
-        let start = source.model::<f32>()?.state().to_parts();
         let forced = self.ids.iter().map(|id| *id as i32).chain([-1]).collect();
-        let sizes = [self.ids.len(); 2];
-        let step = Step::begin(
-            source,
-            vec![Some(start)],
-            sizes,
-            (vec![first as i32], forced),
-            self.formats,
-        )?;
+        let step = sequence((self.folder, self.formats), &[], first, forced, self.ids.len())?;
         Ok((case("reading", self.formats, &step), step.problem()?))
     }
 
@@ -95,14 +79,8 @@ impl Reading<'_> {
     pub fn pass(&self, outputs: &Outputs, numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>, String> {
         let config = Source::open(self.folder, Formats::F32.storages()?)?.config;
         let tokens = self.ids.len();
-        let kept = TAPS.iter().map(|tap| {
-            let shape = [1, (tap.cols)(&config)];
-            (
-                tap,
-                Kept::new(outputs.get(tap.buffer), tap.dtype, tap.layers(&config), shape),
-            )
-        });
-        let kept: Vec<(&Tap, Kept)> = kept.collect();
+        let kept = TAPS.iter().map(|tap| (tap, tap.kept(&config, 1, outputs)));
+        let kept: Vec<_> = kept.collect();
         for layer in 0..config.num_hidden_layers {
             for (tap, kept) in kept.iter().filter(|(_, kept)| kept.number(layer).is_some()) {
                 let every = match tap.site {
@@ -144,6 +122,25 @@ impl Tap {
             numerics.site(&site, &mut Tensor::new(shape, values));
         }
     }
+}
+
+/// One sequence that the reference has read, whose first run reads a token and the others what is forced, with room for so many
+/// positions.
+fn sequence(
+    (folder, formats): (&Path, Formats),
+    read: &[u32],
+    first: u32,
+    forced: Vec<i32>,
+    positions: usize,
+) -> Result<Step, String> {
+    let source = Source::open(folder, formats.storages()?)?;
+    let model = source.model::<f32>()?;
+    let mut state = model.state();
+    if !read.is_empty() {
+        model.run(&mut state, read, &mut Stored::new(formats.record)?)?;
+    }
+    let (starts, sizes) = (vec![Some(state.to_parts())], [forced.len() - 1, positions]);
+    Step::begin(source, starts, sizes, (vec![first as i32], forced), formats)
 }
 
 fn case(name: &str, formats: Formats, step: &Step) -> Case {

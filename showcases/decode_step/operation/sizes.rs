@@ -32,22 +32,11 @@ impl Sizes {
         let config = &source.config;
         let kinds = &config.layer_types;
         let lead = kinds.iter().take_while(|kind| **kind == LayerType::Heavy).count();
-        let regular = kinds[lead..].iter().enumerate().all(|(at, kind)| {
-            *kind
-                == if at % 2 == 0 {
-                    LayerType::Sparse
-                } else {
-                    LayerType::Heavy
-                }
-        });
-        let hashes = config
-            .mlp_layer_types
-            .iter()
-            .take_while(|kind| **kind == RouterType::Hash);
-        let hashes = hashes.count();
-        let learned = config.mlp_layer_types[hashes..]
-            .iter()
-            .all(|kind| *kind == RouterType::Learned);
+        let turns = [LayerType::Sparse, LayerType::Heavy].iter().cycle();
+        let regular = kinds[lead..].iter().zip(turns).all(|(kind, turn)| kind == turn);
+        let routers = &config.mlp_layer_types;
+        let hashes = routers.iter().take_while(|kind| **kind == RouterType::Hash).count();
+        let learned = routers[hashes..].iter().all(|kind| *kind == RouterType::Learned);
         if !regular || !learned {
             return Err(
                 "kernels know models that begin with heavy layers, then have sparse and heavy ones in turn, and \

@@ -12,20 +12,6 @@ use super::records::Records;
 use ulplab_operations::ops::data::f32_bytes;
 use ulplab_operations::ops::{Buffer, Data};
 
-/// The buffers of the state, `[layers, B, slots, width]`.
-const NAMES: [&str; 10] = [
-    "window",
-    "csa_ring_kv",
-    "csa_ring_gate",
-    "csa_entries",
-    "index_ring_kv",
-    "index_ring_gate",
-    "index_entries",
-    "hca_ring_kv",
-    "hca_ring_gate",
-    "hca_entries",
-];
-
 /// Rows of one buffer.
 #[derive(Clone)]
 pub struct Cache {
@@ -65,21 +51,21 @@ impl Caches {
         let [sparse, sparse_rate, sparse_slots] = pool(config, LayerType::Sparse, positions)?;
         let [heavy, heavy_rate, heavy_slots] = pool(config, LayerType::Heavy, positions)?;
         let (dim, index) = (config.head_dim, config.index_head_dim);
+        // Layers, slots and width.
         let shapes = [
-            [sparse + heavy, config.sliding_window, dim],
-            [sparse, 2 * sparse_rate, 2 * dim],
-            [sparse, 2 * sparse_rate, 2 * dim],
-            [sparse, sparse_slots, dim],
-            [sparse, 2 * sparse_rate, 2 * index],
-            [sparse, 2 * sparse_rate, 2 * index],
-            [sparse, sparse_slots, index],
-            [heavy, heavy_rate, dim],
-            [heavy, heavy_rate, dim],
-            [heavy, heavy_slots, dim],
+            ("window", [sparse + heavy, config.sliding_window, dim]),
+            ("csa_ring_kv", [sparse, 2 * sparse_rate, 2 * dim]),
+            ("csa_ring_gate", [sparse, 2 * sparse_rate, 2 * dim]),
+            ("csa_entries", [sparse, sparse_slots, dim]),
+            ("index_ring_kv", [sparse, 2 * sparse_rate, 2 * index]),
+            ("index_ring_gate", [sparse, 2 * sparse_rate, 2 * index]),
+            ("index_entries", [sparse, sparse_slots, index]),
+            ("hca_ring_kv", [heavy, heavy_rate, dim]),
+            ("hca_ring_gate", [heavy, heavy_rate, dim]),
+            ("hca_entries", [heavy, heavy_slots, dim]),
         ];
-        let arrays = NAMES
+        let arrays = shapes
             .into_iter()
-            .zip(shapes)
             .filter(|(name, _)| formats.record.is_none() || !OF_KEYS.contains(name))
             .filter(|(name, _)| formats.index.is_none() || *name != "index_entries")
             .map(|(name, [layers, slots, width])| Cache {
@@ -88,16 +74,12 @@ impl Caches {
                 values: vec![f32::NAN; layers * rows * slots * width],
                 ring: !name.ends_with("entries"),
             });
-        let records = formats
-            .record
-            .map(|record| Records::empty(record, config, rows, positions));
-        let index = formats
-            .index
-            .map(|index| IndexPages::empty(index, config, rows, positions));
+        let records = |name| Records::empty(name, config, rows, positions);
+        let index = |name| IndexPages::empty(name, config, rows, positions);
         Ok(Self {
             arrays: arrays.collect(),
-            records: records.transpose()?,
-            index: index.transpose()?.map(Arc::new),
+            records: formats.record.map(records).transpose()?,
+            index: formats.index.map(index).transpose()?.map(Arc::new),
         })
     }
 
@@ -181,12 +163,8 @@ pub(super) fn each<T: Real>(config: &Config, parts: &StateParts<T>, mut found: i
         match (&layer.compressed, &layer.index) {
             (Some(main), Some(index)) => {
                 compressed(["csa_ring_kv", "csa_ring_gate", "csa_entries"], sparse, 2 * rate, main);
-                compressed(
-                    ["index_ring_kv", "index_ring_gate", "index_entries"],
-                    sparse,
-                    2 * rate,
-                    index,
-                );
+                let names = ["index_ring_kv", "index_ring_gate", "index_entries"];
+                compressed(names, sparse, 2 * rate, index);
             }
             (Some(main), None) => compressed(["hca_ring_kv", "hca_ring_gate", "hca_entries"], heavy, rate, main),
             _ => {}
