@@ -109,7 +109,7 @@ impl Tap {
     }
 
     /// The values that a kernel has left of so many rows.
-    pub(super) fn kept(&self, config: &Config, rows: usize, outputs: &Outputs) -> Kept {
+    fn kept(&self, config: &Config, rows: usize, outputs: &Outputs) -> Kept {
         let bytes = outputs.get(self.buffer);
         Kept::new(bytes, self.dtype, self.layers(config), [rows, (self.cols)(config)])
     }
