@@ -171,7 +171,7 @@ const FLOORS: [(&str, &[&[&str]]); 7] = [
     (
         "crates/core",
         &[
-            &["text"],
+            &["list", "text"],
             &["accumulator", "close", "error", "record", "random"],
             &["atomic", "input", "pattern"],
             &["formats", "layouts", "metrics"],
@@ -183,7 +183,7 @@ const FLOORS: [(&str, &[&[&str]]); 7] = [
     (
         "crates/run",
         &[
-            &["git", "json", "output", "progress", "signal", "statistics"],
+            &["entries", "git", "json", "output", "progress", "signal", "statistics"],
             &["itself"],
             &["shipped"],
             &["dataset"],

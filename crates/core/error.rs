@@ -29,6 +29,11 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// Returns the exit of gates that all hold, or that do not.
+    pub fn judged(hold: bool) -> Self {
+        if hold { Self::Pass } else { Self::GateFailed }
+    }
+
     /// Returns the exit with that code; `None` if ulplab never ends with it.
     pub fn from_code(code: i32) -> Option<Self> {
         use Exit::{Bug, GateFailed, Incomplete, Interrupted, NotJudged, Pass, ReferenceFailed, Setup, Usage};

@@ -21,6 +21,7 @@ pub mod error;
 pub mod formats;
 pub mod input;
 pub mod layouts;
+pub mod list;
 pub mod metrics;
 pub mod pattern;
 pub mod random;

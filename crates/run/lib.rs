@@ -4,6 +4,7 @@
 pub mod output;
 
 pub mod dataset;
+pub mod entries;
 pub mod experiment;
 pub mod gate;
 pub mod git;

@@ -1,0 +1,28 @@
+//! Lists of things in the order in which they first appear.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Returns each item once.
+pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for item in items {
+        if !distinct.contains(&item) {
+            distinct.push(item);
+        }
+    }
+    distinct
+}
+
+/// Returns the values of each key.
+pub fn grouped<K: Clone + Eq + Hash, V>(items: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let (mut places, mut groups) = (HashMap::new(), Vec::new());
+    for (key, value) in items {
+        let place = *places.entry(key.clone()).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push((key, Vec::new()));
+        }
+        groups[place].1.push(value);
+    }
+    groups
+}

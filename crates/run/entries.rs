@@ -1,0 +1,23 @@
+//! All that is in a folder.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use ulplab_core::error::{Error, Result};
+
+/// The paths in a folder, by name; `action` completes "cannot …".
+pub fn entries(folder: &Path, action: &'static str) -> Result<Vec<PathBuf>> {
+    let entries = folder.read_dir();
+    let entries = entries.and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut paths: Vec<PathBuf> = entries.map_err(Error::io(folder, action))?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Those of them whose names end in a dot and one of `extensions`.
+pub fn with_extension(folder: &Path, action: &'static str, extensions: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut paths = entries(folder, action)?;
+    let has = |extension: &OsStr| extensions.iter().any(|own| extension == *own);
+    paths.retain(|path| path.extension().is_some_and(has));
+    Ok(paths)
+}
