@@ -11,13 +11,16 @@ pub fn print(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
+/// A value as JSON in one line.
+pub fn line(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain data has a form in JSON")
+}
+
 /// Prints a value as JSON if `json` says so, else its text.
 pub fn print_or(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
-    match json {
-        true => print(value),
-        false => {
-            out!("{}", text());
-            Ok(())
-        }
+    if json {
+        return print(value);
     }
+    out!("{}", text());
+    Ok(())
 }

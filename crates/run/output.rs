@@ -104,12 +104,12 @@ pub fn table_width() -> usize {
 
 /// The terminal's width, else `$COLUMNS`, else 120. Some terminals report 0 columns.
 pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
-    let columns = columns.and_then(|columns| columns.parse().ok());
-    terminal
-        .map(usize::from)
-        .filter(|width| *width > 0)
-        .or(columns.filter(|width| *width > 0))
-        .unwrap_or(WIDTH)
+    let widths = [
+        terminal.map(usize::from),
+        columns.and_then(|columns| columns.parse().ok()),
+    ];
+    let known = widths.into_iter().flatten().find(|width| *width > 0);
+    known.unwrap_or(WIDTH)
 }
 
 /// Text without control characters.

@@ -13,11 +13,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two lines where no bar can be shown.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Returns a bar with that template, on standard error if it is `shown`; `all` is its length.
-pub fn bar(all: Option<usize>, template: &str, shown: bool) -> ProgressBar {
-    let target = match shown {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
+/// Returns a bar with that template, on standard error unless it is `hidden` or no terminal is there; `all` is its length.
+pub fn bar(all: Option<usize>, template: &str, hidden: bool) -> ProgressBar {
+    let target = match hidden || !std::io::stderr().is_terminal() {
+        true => ProgressDrawTarget::hidden(),
+        false => ProgressDrawTarget::stderr(),
     };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::with_draw_target(all.map(|all| all as u64), target).with_style(style)
@@ -83,7 +83,7 @@ impl Progress {
     /// Makes a bar of `elements`, which appears after two seconds, unless it is `hidden` or standard error is not a terminal.
     pub fn new(elements: usize, hidden: bool) -> Self {
         let template = "{bar:40} {percent:>3} %  {elapsed} (about {eta} left)  {msg}";
-        let bar = bar(Some(elements), template, false);
+        let bar = bar(Some(elements), template, true);
         Self {
             lines: Lines::new(&bar, "elements", hidden),
             bar,

@@ -44,11 +44,8 @@ impl Checkpoint {
         let needed = config.tensors();
         let unused = tensors.check_by(&needed, &config.sizes())?;
         let mut notes = tensors.notes(&needed, config.layers(), &unused)?;
-        notes.extend(
-            inert
-                .iter()
-                .map(|key| format!("'{key}' of config.json is not read: the experiment says that it is inert")),
-        );
+        let note = |key| format!("'{key}' of config.json is not read: the experiment says that it is inert");
+        notes.extend(inert.iter().map(note));
         Ok(Self {
             folder: folder.to_path_buf(),
             config,
@@ -89,18 +86,14 @@ fn config(text: &str, inert: &[String]) -> Result<Box<dyn Config>, String> {
 
 /// Compares sizes with those of the files, before lists are made of them: every layer has a tensor, and every size is that of one.
 fn fits(config: &dyn Config, (tensors, numbers): (usize, usize)) -> Result<(), String> {
-    if config.layers() > tensors {
-        let layers = config.layers();
-        return Err(format!(
-            "num_hidden_layers is {layers}, but the files have only {tensors} tensors"
-        ));
+    let layers = config.layers();
+    if layers > tensors {
+        let message = format!("num_hidden_layers is {layers}, but the files have only {tensors} tensors");
+        return Err(message);
     }
     // A byte may hold two.
-    match config
-        .sizes()
-        .into_iter()
-        .find(|(_, size)| *size > numbers.saturating_mul(2))
-    {
+    let mut sizes = config.sizes().into_iter();
+    match sizes.find(|(_, size)| *size > numbers.saturating_mul(2)) {
         Some((key, size)) => Err(format!("{key} is {size}, but the files have only {numbers} numbers")),
         None => Ok(()),
     }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::strict::parse_toml;
 use super::tokenizer;
+use crate::entries::with_extension;
 use crate::shipped;
 use ulplab_core::error::did_you_mean;
 use ulplab_core::input;
@@ -69,36 +70,29 @@ pub struct Manifest {
 /// Folder of the data sets: `--datasets` if given, else `$ULPLAB_DATASETS`, else the first `datasets/` in
 /// [`shipped::places`].
 pub fn find_root(flag: Option<&Path>) -> Result<PathBuf> {
-    let variable = std::env::var_os(VARIABLE)
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from);
-    find_root_from(flag, variable.as_deref(), &shipped::places())
+    let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    find_root_from(flag, variable.as_ref().map(Path::new), &shipped::places())
 }
 
 /// [`find_root`] with all inputs as arguments.
 pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[PathBuf]) -> Result<PathBuf> {
     for (folder, who) in [(flag, "--datasets"), (variable, VARIABLE)] {
         if let Some(folder) = folder {
+            let message = format!("no {MANIFEST} in this folder (given by {who})");
             return match folder.join(MANIFEST).is_file() {
                 true => Ok(folder.to_path_buf()),
-                false => Err(Error::config(
-                    folder,
-                    format!("no {MANIFEST} in this folder (given by {who})"),
-                )),
+                false => Err(Error::config(folder, message)),
             };
         }
     }
-    let looked: Vec<_> = places.iter().map(|folder| folder.join("datasets")).collect();
-    looked
-        .iter()
-        .find(|folder| folder.join(MANIFEST).is_file())
-        .cloned()
-        .ok_or_else(|| {
-            let looked: String = looked.iter().map(|folder| format!("\n  {}", folder.display())).collect();
-            Error::Usage(format!(
-                "no data sets found; tell their folder with --datasets DIR or {VARIABLE}. Looked for {MANIFEST} in{looked}"
-            ))
-        })
+    let looked = || places.iter().map(|folder| folder.join("datasets"));
+    let found = looked().find(|folder| folder.join(MANIFEST).is_file());
+    found.ok_or_else(|| {
+        let looked: String = looked().map(|folder| format!("\n  {}", folder.display())).collect();
+        Error::Usage(format!(
+            "no data sets found; tell their folder with --datasets DIR or {VARIABLE}. Looked for {MANIFEST} in{looked}"
+        ))
+    })
 }
 
 impl Manifest {
@@ -113,14 +107,11 @@ impl Manifest {
         let text = input::text(&file)?;
         let datasets: BTreeMap<String, Dataset> = parse_toml(&file, &text)?;
         for (name, dataset) in &datasets {
-            dataset
-                .check()
-                .map_err(|message| Error::config(&file, format!("[{name}]: {message}")))?;
+            let checked = dataset.check();
+            checked.map_err(|message| Error::config(&file, format!("[{name}]: {message}")))?;
         }
-        Ok(Self {
-            root: root.to_path_buf(),
-            datasets,
-        })
+        let root = root.to_path_buf();
+        Ok(Self { root, datasets })
     }
 
     /// The data set of that name.
@@ -128,16 +119,14 @@ impl Manifest {
         self.datasets.get(name).ok_or_else(|| {
             let known: Vec<_> = self.datasets.keys().map(String::as_str).collect();
             let hint = did_you_mean(name, known.iter().copied());
-            let file = self.root.join(MANIFEST);
+            let (name, known, file) = (shown(name), known.join(", "), self.root.join(MANIFEST));
             let hub = match name.contains('/') {
                 true => "; ulplab downloads nothing: give the path of a folder with config.json and safetensors, or of a text",
                 false => "",
             };
+            let known = format!("known: {known}, in {}", file.display());
             Error::Usage(format!(
-                "no data set '{}'{hint} (known: {}, in {}), and no text file or checkpoint is at that path{hub}",
-                shown(name),
-                known.join(", "),
-                file.display()
+                "no data set '{name}'{hint} ({known}), and no text file or checkpoint is at that path{hub}"
             ))
         })
     }
@@ -149,15 +138,9 @@ impl Manifest {
             return Ok(folder.to_path_buf());
         }
         let files = &self.expect(name, Kind::Checkpoint)?.files;
-        let config = files
-            .iter()
-            .map(|file| self.path(file))
-            .find(|path| path.ends_with(CONFIG));
-        config
-            .as_deref()
-            .and_then(Path::parent)
-            .map(Path::to_path_buf)
-            .ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
+        let mut paths = files.iter().map(|file| self.path(file));
+        let folder = paths.find_map(|path| Some(path.parent()?.to_path_buf()).filter(|_| path.ends_with(CONFIG)));
+        folder.ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
     }
 
     /// Bytes of a text: one of the manifest, else the file that `name` is the path of.
@@ -189,11 +172,10 @@ impl Manifest {
             return Err(Error::data(&path, message));
         }
         let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(offset))
-            .map_err(Error::io(&path, "seek in the text"))?;
-        file.take(len)
-            .read_to_end(&mut bytes)
-            .map_err(Error::io(&path, "read the text"))?;
+        let sought = file.seek(SeekFrom::Start(offset));
+        sought.map_err(Error::io(&path, "seek in the text"))?;
+        let read = file.take(len).read_to_end(&mut bytes);
+        read.map_err(Error::io(&path, "read the text"))?;
         Ok(bytes)
     }
 
@@ -252,13 +234,11 @@ impl Manifest {
 
     fn expect(&self, name: &str, kind: Kind) -> Result<&Dataset> {
         let dataset = self.get(name)?;
-        match dataset.kind == kind {
-            true => Ok(dataset),
-            false => {
-                let message = format!("'{name}' is a {:?}, but a {kind:?} is needed", dataset.kind).to_lowercase();
-                Err(Error::config(self.root.join(MANIFEST), message))
-            }
+        if dataset.kind == kind {
+            return Ok(dataset);
         }
+        let message = format!("'{name}' is a {:?}, but a {kind:?} is needed", dataset.kind).to_lowercase();
+        Err(Error::config(self.root.join(MANIFEST), message))
     }
 
     fn path(&self, file: &DataFile) -> PathBuf {
@@ -276,9 +256,8 @@ impl Dataset {
             _ => {}
         }
         for DataFile { path, blake3, .. } in &self.files {
-            let inside = Path::new(path)
-                .components()
-                .all(|part| matches!(part, Component::Normal(_)));
+            let mut parts = Path::new(path).components();
+            let inside = parts.all(|part| matches!(part, Component::Normal(_)));
             if path.is_empty() || !inside {
                 return Err(format!("path '{path}' leaves the folder of the manifest"));
             }
@@ -294,26 +273,14 @@ impl Dataset {
 
 /// Path and blake3 of the files of a checkpoint that determine its results.
 fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
-    let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-    let mut files: Vec<PathBuf> = entries
-        .map_err(Error::io(folder, "list the checkpoint"))?
-        .into_iter()
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "json" || extension == "safetensors")
-        })
-        .collect();
-    files.sort();
+    let files = with_extension(folder, "list the checkpoint", &["json", "safetensors"])?;
     files.par_iter().map(|path| hash_file(path)).collect()
 }
 
 /// Path and blake3 of a file.
 fn hash_file(path: &Path) -> Result<(String, String)> {
-    Ok((
-        path.display().to_string(),
-        blake3::hash(&map(path)?).to_hex().to_string(),
-    ))
+    let digest = blake3::hash(&map(path)?).to_hex().to_string();
+    Ok((path.display().to_string(), digest))
 }
 
 /// Maps a file into memory, to be read as it is touched. Nobody may shorten the file meanwhile.

@@ -12,24 +12,19 @@ const READ: &[&str] = &["fp8", "fbgemm_fp8", "mxfp4", "compressed-tensors", "mod
 pub fn block(json: &str) -> Result<Option<[usize; 2]>, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let inner = map.get("text_config").and_then(Value::as_object);
-    let mut blocks = [Some(&map), inner]
-        .into_iter()
-        .flatten()
-        .filter_map(|map| match map.get("quantization_config") {
-            None | Some(Value::Null) => None,
-            Some(Value::Object(keys)) => Some(of(keys)),
-            Some(other) => Some(Err(format!("quantization_config is {other}, expected an object"))),
-        });
-    blocks.next().transpose().map(Option::flatten)
+    let blocks = std::iter::once(&map).chain(inner);
+    let block = |map: &Map<String, Value>| match map.get("quantization_config") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(keys)) => Some(of(keys)),
+        Some(other) => Some(Err(format!("quantization_config is {other}, expected an object"))),
+    };
+    blocks.into_iter().find_map(block).transpose().map(Option::flatten)
 }
 
 fn of(keys: &Map<String, Value>) -> Result<Option<[usize; 2]>, String> {
     let text = |keys: &Map<String, Value>, key: &str| keys.get(key).and_then(Value::as_str).map(str::to_lowercase);
-    let Some(method) = text(keys, "quant_method") else {
-        return Err(
-            "quantization_config.quant_method is missing; expected the name of the method that made the files".into(),
-        );
-    };
+    let missing = "quantization_config.quant_method is missing; expected the name of the method that made the files";
+    let method = text(keys, "quant_method").ok_or(missing)?;
     let refused = |what: String| {
         Err(format!(
             "quantization_config: the weights are stored by {what}, which no model is run of; `ulplab dequantize FILE -o FILE` writes \
@@ -40,9 +35,8 @@ fn of(keys: &Map<String, Value>) -> Result<Option<[usize; 2]>, String> {
         return refused(method);
     }
     let algorithm = text(keys, "quant_algo").or_else(|| text(keys.get("quantization")?.as_object()?, "quant_algo"));
-    if let Some(algorithm) =
-        algorithm.filter(|name| method == "modelopt" && !["fp8", "mxfp8", "fp8_pb_wo"].contains(&name.as_str()))
-    {
+    let algorithm = algorithm.filter(|name| !["fp8", "mxfp8", "fp8_pb_wo"].contains(&name.as_str()));
+    if let Some(algorithm) = algorithm.filter(|_| method == "modelopt") {
         return refused(format!("{method} ({})", algorithm.to_uppercase()));
     }
     let groups = keys.get("config_groups").and_then(Value::as_object);
@@ -68,14 +62,8 @@ fn of(keys: &Map<String, Value>) -> Result<Option<[usize; 2]>, String> {
         (_, Some(value)) => ("block_structure", value),
         _ => return Ok(None),
     };
-    let sides: Option<Vec<usize>> = value.as_array().and_then(|sides| {
-        let side = |side: &Value| {
-            usize::try_from(side.as_u64()?)
-                .ok()
-                .filter(|side| (1..=1 << 20).contains(side))
-        };
-        sides.iter().map(side).collect()
-    });
+    let side = |side: &Value| Some(side.as_u64()? as usize).filter(|side| (1..=1 << 20).contains(side));
+    let sides: Option<Vec<usize>> = value.as_array().and_then(|sides| sides.iter().map(side).collect());
     match sides.as_deref() {
         Some(&[rows, cols]) => Ok(Some([rows, cols])),
         _ => Err(format!(

@@ -39,10 +39,8 @@ impl Tensors {
     pub fn size(&self) -> (usize, usize) {
         let tensors = self.read.files().tensors();
         let count = tensors.len();
-        (
-            count,
-            tensors.map(|tensor| tensor.shape.iter().product::<usize>()).sum(),
-        )
+        let numbers = tensors.map(|tensor| tensor.shape.iter().product::<usize>());
+        (count, numbers.sum())
     }
 
     /// Checks that all tensors a model needs are there, of the right shape, of a type ulplab reads, and with scales that

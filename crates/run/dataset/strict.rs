@@ -47,9 +47,8 @@ fn suggestion(message: &str, others: &[&str]) -> String {
 
 /// serde names types as Rust does: "invalid type: string \"a\", expected usize".
 fn in_words(message: &str) -> String {
-    let plain = message
-        .strip_prefix("invalid type: ")
-        .or_else(|| message.strip_prefix("invalid value: "));
+    let plain = message.strip_prefix("invalid type: ");
+    let plain = plain.or_else(|| message.strip_prefix("invalid value: "));
     let Some((found, kind)) = plain.and_then(|plain| plain.rsplit_once(", expected ")) else {
         return message.into();
     };

@@ -60,14 +60,16 @@ impl Tokenizer {
         let last = trained.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
         match last {
             Some((token, id)) if id as usize >= vocabulary => {
-                let message =
-                    format!("token '{token}' has the id {id}, expected ids below the model's vocab_size, {vocabulary}");
-                Err(Error::data(&path, message))
+                let expected = format!("expected ids below the model's vocab_size, {vocabulary}");
+                Err(Error::data(
+                    &path,
+                    format!("token '{token}' has the id {id}, {expected}"),
+                ))
             }
-            _ => Ok(Self::File {
-                path,
-                trained: Box::new(trained),
-            }),
+            _ => {
+                let trained = Box::new(trained);
+                Ok(Self::File { path, trained })
+            }
         }
     }
 
@@ -130,10 +132,8 @@ impl Tokenizer {
                 true => format!("offsets up to {last} have enough"),
                 false => "choose fewer tokens".into(),
             };
-            let message = format!(
-                "the text has {size} bytes; from byte {offset} on it has {found} tokens, expected {tokens}; {hint}"
-            );
-            Err(Error::data(Path::new(name), message))
+            let has = format!("from byte {offset} on it has {found} tokens, expected {tokens}");
+            Err(Error::data(name, format!("the text has {size} bytes; {has}; {hint}")))
         };
         if offset >= size {
             return too_few(0);
@@ -198,20 +198,15 @@ impl Piece {
         let bytes = &bytes[skipped..];
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => text,
-            Err(why) if why.error_len().is_none() => {
-                // The end is within a character.
-                std::str::from_utf8(&bytes[..why.valid_up_to()]).unwrap_or_default()
-            }
+            // The end is within a character.
+            Err(why) if why.error_len().is_none() => str::from_utf8(&bytes[..why.valid_up_to()]).unwrap_or_default(),
             Err(why) => {
                 let at = start + skipped + why.valid_up_to();
-                let message = format!("byte {at} is not UTF-8, which {FILE} is of");
-                return Err(Error::data(Path::new(name), message));
+                return Err(Error::data(name, format!("byte {at} is not UTF-8, which {FILE} is of")));
             }
         };
-        Ok(Self {
-            text: text.into(),
-            skipped,
-        })
+        let text = text.into();
+        Ok(Self { text, skipped })
     }
 }
 
@@ -226,9 +221,8 @@ struct Encoded {
 
 impl Encoded {
     fn new(path: &Path, trained: &tokenizers::Tokenizer, text: &str) -> Result<Self> {
-        let encoding = trained
-            .encode(text, true)
-            .map_err(|why| Error::data(path, format!("a text cannot be encoded: {why}")))?;
+        let encoding = trained.encode(text, true);
+        let encoding = encoding.map_err(|why| Error::data(path, format!("a text cannot be encoded: {why}")))?;
         // What is added is marked; special tokens that the text itself spells out are not.
         let added = encoding.get_special_tokens_mask();
         let own = || (0..added.len()).filter(|at| added[*at] == 0);
@@ -246,14 +240,10 @@ impl Encoded {
 
     /// Number of tokens that the tokenizer puts before a text.
     fn before(path: &Path, trained: &tokenizers::Tokenizer) -> Result<usize> {
-        let encoding = trained
-            .encode("a", true)
-            .map_err(|why| Error::data(path, format!("'a' cannot be encoded: {why}")))?;
+        let encoding = trained.encode("a", true);
+        let encoding = encoding.map_err(|why| Error::data(path, format!("'a' cannot be encoded: {why}")))?;
         let added = encoding.get_special_tokens_mask();
-        match added.contains(&0) {
-            true => Ok(added.iter().take_while(|added| **added == 1).count()),
-            false => Ok(0),
-        }
+        Ok(added.iter().position(|added| *added == 0).unwrap_or(0))
     }
 
     fn all(&self) -> Vec<u32> {
@@ -266,14 +256,10 @@ impl Encoded {
         if own == 0 || own > self.ids.len() {
             return None;
         }
-        let end = self.offsets[own - 1].1;
-        let bytes = match self.before.is_empty() {
-            true => end - self.offsets[0].1,
-            false => end,
-        };
+        let first = if self.before.is_empty() { self.offsets[0].1 } else { 0 };
         Some(Tokens {
             ids: self.all()[..tokens].to_vec(),
-            bytes: Some(bytes),
+            bytes: Some(self.offsets[own - 1].1 - first),
         })
     }
 }

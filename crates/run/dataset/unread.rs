@@ -76,9 +76,8 @@ impl<'a> Model<'a> {
                 "tensor '{name}' {shape:?} is not read, and would change the result: {why}"
             ))
         };
-        let layer = asked
-            .strip_prefix(self.prefix)
-            .and_then(|rest| rest.strip_prefix("layers."));
+        let layer = asked.strip_prefix(self.prefix);
+        let layer = layer.and_then(|rest| rest.strip_prefix("layers."));
         let layer = layer.and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
         if asked.split('.').any(|part| part == "mtp") {
             return Ok(FURTHER);
@@ -98,23 +97,18 @@ impl<'a> Model<'a> {
         if let Some(stem) = asked.strip_suffix(".bias")
             && (self.needed.contains_key(format!("{stem}.weight").as_str()) || stem == "lm_head")
         {
-            let zero = read
-                .floats(name, shape)
-                .is_ok_and(|values| values.iter().all(|x| *x == 0.0));
-            return match zero {
+            let values = read.floats(name, shape);
+            return match values.is_ok_and(|values| values.iter().all(|x| *x == 0.0)) {
                 true => Ok(ZERO),
                 false => wrong(
                     "by config.json this projection has no bias; expected a key, such as attention_bias, that says it has",
                 ),
             };
         }
-        let scale = ["_scale", "_scale_inv", ".scale"]
-            .iter()
-            .find_map(|end| asked.strip_suffix(end));
-        if let Some(stem) = scale
-            && [stem.to_string(), format!("{stem}.weight")]
-                .iter()
-                .any(|weight| self.needed.contains_key(weight.as_str()))
+        let ends = ["_scale", "_scale_inv", ".scale"];
+        let needed = |name: &str| self.needed.contains_key(name);
+        if let Some(stem) = ends.iter().find_map(|end| asked.strip_suffix(end))
+            && (needed(stem) || needed(&format!("{stem}.weight")))
         {
             return wrong("its weight is stored as a type that no scale belongs to");
         }

@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 use super::missing::{self, Gap};
 use super::{Head, Mistake, Rule, Step};
 use crate::dataset::{explain_beside, parse_toml};
+use crate::entries::with_extension;
 use crate::shipped;
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;
@@ -131,12 +132,8 @@ impl ExperimentFile {
         let message = match gap {
             Some(gap) if words.starts_with("missing field") => gap.message(),
             Some(gap) => {
-                let lacks = if gap.lacks() {
-                    format!("; {}", gap.message())
-                } else {
-                    String::new()
-                };
-                format!("{}{}{lacks}", explain_beside(error, others), gap.others_than(named))
+                let lacks = gap.lacks().then(|| format!("; {}", gap.message()));
+                explain_beside(error, others) + &gap.others_than(named) + &lacks.unwrap_or_default()
             }
             None => explain_beside(error, others),
         };
@@ -251,22 +248,16 @@ fn root_of(item: &str) -> &str {
 
 /// The message for a bare name that no experiment has.
 fn no_experiment(name: &Path) -> String {
-    let folder = shipped::find("experiments").and_then(|folder| folder.read_dir().ok());
-    let files = folder
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()));
-    let experiments = files.filter(|file| file.extension().is_some_and(|extension| extension == "toml"));
-    let mut names: Vec<String> = experiments
-        .filter_map(|file| Some(file.file_stem()?.to_str()?.to_string()))
-        .collect();
-    names.sort();
+    let folder = shipped::find("experiments");
+    let files = folder.and_then(|folder| with_extension(&folder, "read", &["toml"]).ok());
+    let files = files.into_iter().flatten();
+    let names = files.filter_map(|file| Some(file.file_stem()?.to_str()?.to_string()));
+    let names: Vec<String> = names.collect();
     let name = name.display().to_string();
     let near = did_you_mean(&name, names.iter().map(String::as_str));
-    let all = if near.is_empty() && !names.is_empty() {
-        format!("; shipped: {}", names.join(", "))
-    } else {
-        String::new()
+    let all = match near.is_empty() && !names.is_empty() {
+        true => format!("; shipped: {}", names.join(", ")),
+        false => String::new(),
     };
     format!("{name}: no such file, and no shipped experiment has that name{near}{all}")
 }
@@ -276,9 +267,8 @@ fn expected(item: &str, error: &toml::de::Error) -> String {
     let at_root = !item.split('=').next().unwrap_or_default().contains('.');
     let others = if at_root { &Head::KEYS[..] } else { &[] };
     let message = explain_beside(error, others);
-    let whole = ["a whole number, 0 or more", "a whole number", "an integer"]
-        .iter()
-        .any(|kind| message.ends_with(&format!("expected {kind}")));
+    let whole = ["a whole number, 0 or more", "a whole number", "an integer"];
+    let whole = whole.iter().any(|kind| message.ends_with(&format!("expected {kind}")));
     match item.split_once('=') {
         Some((_, value)) if whole => format!("expected a whole number, found '{value}'"),
         _ => message,
@@ -286,25 +276,18 @@ fn expected(item: &str, error: &toml::de::Error) -> String {
 }
 
 fn set(table: &mut toml::Table, item: &str) -> Result<()> {
-    let (key, value) = item
-        .split_once('=')
-        .ok_or_else(|| Error::Usage(format!("--set {item}: expected key=value")))?;
-    let value = toml::from_str::<toml::Table>(&format!("value = {value}"))
-        .ok()
-        .and_then(|mut parsed| parsed.remove("value"))
-        .unwrap_or_else(|| toml::Value::String(value.to_string()));
-    let (path, last) = match key.rsplit_once('.') {
-        Some((path, last)) => (path.split('.').collect(), last),
-        None => (Vec::new(), key),
-    };
-    let mut table = table;
-    for name in path {
-        table = table
-            .entry(name)
-            .or_insert_with(|| toml::Table::new().into())
+    let wrong = |why: &str| Error::Usage(format!("--set {item}: {why}"));
+    let (key, value) = item.split_once('=').ok_or_else(|| wrong("expected key=value"))?;
+    let parsed = toml::from_str::<toml::Table>(&format!("value = {value}")).ok();
+    let parsed = parsed.and_then(|mut parsed| parsed.remove("value"));
+    let mut names: Vec<&str> = key.split('.').collect();
+    let (last, mut table) = (names.pop().unwrap_or_default(), table);
+    for name in names {
+        let inner = table.entry(name).or_insert_with(|| toml::Table::new().into());
+        table = inner
             .as_table_mut()
-            .ok_or_else(|| Error::Usage(format!("--set {item}: '{name}' is not a table")))?;
+            .ok_or_else(|| wrong(&format!("'{name}' is not a table")))?;
     }
-    table.insert(last.to_string(), value);
+    table.insert(last.into(), parsed.unwrap_or_else(|| value.into()));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Keys that a table of an experiment file lacks, and those that it should not have, all at once, from the JSON Schema of what is read.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::{Head, Step};
@@ -24,7 +24,7 @@ pub(super) struct Gap {
 impl Gap {
     /// True if it is about a key of this name.
     pub fn concerns(&self, key: &str) -> bool {
-        self.missing.iter().any(|(name, _)| name == key) || self.unknown.iter().any(|(name, _)| name == key)
+        self.missing.iter().chain(&self.unknown).any(|(name, _)| name == key)
     }
 
     /// True if the table lacks a key.
@@ -45,23 +45,16 @@ impl Gap {
     /// `missing fields `at`, `phase`; expected at = …, phase = 'local' or 'cumulative'; did you mean 'at' by 'att'?`
     pub fn message(&self) -> String {
         let names: Vec<String> = self.missing.iter().map(|(name, _)| format!("`{name}`")).collect();
-        let values: Vec<String> = self
-            .missing
-            .iter()
-            .map(|(name, what)| format!("{name} = {what}"))
-            .collect();
-        let plural = if names.len() == 1 { "" } else { "s" };
+        let values = self.missing.iter().map(|(name, what)| format!("{name} = {what}"));
+        let (names, values) = (names.join(", "), values.collect::<Vec<_>>().join(", "));
+        let plural = if self.missing.len() == 1 { "" } else { "s" };
         let near = self.unknown.iter().filter_map(|(wrong, _)| {
             let near = did_you_mean(wrong, self.missing.iter().map(|(name, _)| name.as_str()));
             let near = near.strip_suffix('?')?;
             Some(format!("{near} by '{}'?", shown(wrong)))
         });
         let near: String = near.collect();
-        format!(
-            "missing field{plural} {}; expected {}{near}",
-            names.join(", "),
-            values.join(", ")
-        )
+        format!("missing field{plural} {names}; expected {values}{near}")
     }
 }
 
@@ -73,40 +66,27 @@ pub(super) fn gap(schema: &Value, root: &DeTable) -> Option<Gap> {
 fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> Option<Gap> {
     let schema = resolved(all, schema);
     let keys = schema.get("properties")?.as_object()?;
-    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     let lacks = |name: &&str| !found.iter().any(|(key, _)| key.get_ref() == name);
-    let mut missing: Vec<&str> = required.filter_map(Value::as_str).filter(lacks).collect();
+    let required = list(schema, "required").filter_map(Value::as_str);
+    let mut missing: Vec<&str> = required.filter(lacks).collect();
     // The first of keys that stand for one another is named; its description names the others.
-    let either: Vec<&str> = schema
-        .get("anyOf")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(only)
-        .collect();
+    let either: Vec<&str> = list(schema, "anyOf").filter_map(only).collect();
     missing.extend(either.first().filter(|_| either.iter().all(lacks)));
     let known = || keys.keys().map(String::as_str);
     // Keys of every experiment are read apart from the others.
     let of_head = |key: &String| path.is_empty() && Head::KEYS.contains(&key.as_str());
-    let unknown = found
-        .iter()
-        .map(|(key, _)| key.get_ref().to_string())
-        .filter(|key| !keys.contains_key(key) && !of_head(key));
-    let unknown: Vec<(String, String)> = unknown
-        .map(|key| {
-            let near = did_you_mean(&key, known());
-            (key, near)
-        })
-        .collect();
+    let all_keys = found.iter().map(|(key, _)| key.get_ref().to_string());
+    let unknown = all_keys.filter(|key| !keys.contains_key(key) && !of_head(key));
+    let unknown = unknown.map(|key| (did_you_mean(&key, known()), key));
+    let unknown: Vec<(String, String)> = unknown.map(|(near, key)| (key, near)).collect();
     let closed = schema.get("additionalProperties") == Some(&false.into());
     if !missing.is_empty() || closed && unknown.len() > 1 {
+        let missing = missing.iter();
+        let missing = missing.map(|name| (name.to_string(), expected(all, &keys[*name])));
         return Some(Gap {
             path: path.clone(),
             unknown,
-            missing: missing
-                .iter()
-                .map(|name| (name.to_string(), expected(all, &keys[*name])))
-                .collect(),
+            missing: missing.collect(),
             alone: false,
         });
     }
@@ -117,6 +97,11 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
         path.pop();
         gap
     })
+}
+
+/// The elements of an array of a schema; none if it has none of that name.
+fn list<'a>(schema: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    schema.get(key).and_then(Value::as_array).into_iter().flatten()
 }
 
 /// The key of an alternative that requires one.
@@ -154,15 +139,9 @@ fn resolved<'a>(all: &'a Value, schema: &'a Value) -> &'a Value {
         all.get("$defs")?.get(name)
     };
     let or_null = || {
-        let any = schema.get("anyOf")?.as_array()?;
-        let others: Vec<&Value> = any
-            .iter()
-            .filter(|one| one.get("type") != Some(&"null".into()))
-            .collect();
-        match others.as_slice() {
-            [only] => target(only).or(Some(only)),
-            _ => None,
-        }
+        let mut others = list(schema, "anyOf").filter(|one| one.get("type") != Some(&"null".into()));
+        let only = others.next().filter(|_| others.next().is_none())?;
+        target(only).or(Some(only))
     };
     target(schema).or_else(or_null).unwrap_or(schema)
 }
@@ -170,24 +149,15 @@ fn resolved<'a>(all: &'a Value, schema: &'a Value) -> &'a Value {
 /// The values that a key may have: the words of a list, else the beginning of its description, else its type.
 fn expected(all: &Value, key: &Value) -> String {
     let schema = resolved(all, key);
-    let words = |schema: &Value| -> Vec<String> {
-        let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
-        let one_of = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
-        let each = one_of.flat_map(|one| {
-            let listed = one.get("enum").and_then(Value::as_array).into_iter().flatten();
-            one.get("const").into_iter().chain(listed)
-        });
-        let all = listed.chain(each).filter_map(Value::as_str);
-        all.map(|word| format!("'{word}'")).collect()
-    };
-    let object = Map::new();
-    let schema_of = schema.as_object().unwrap_or(&object);
-    match words(schema).split_last() {
+    let each = list(schema, "oneOf").flat_map(|one| one.get("const").into_iter().chain(list(one, "enum")));
+    let words = list(schema, "enum").chain(each).filter_map(Value::as_str);
+    let words: Vec<String> = words.map(|word| format!("'{word}'")).collect();
+    match words.split_last() {
         Some((only, [])) => return only.clone(),
         Some((last, others)) => return format!("{} or {last}", others.join(", ")),
         None => {}
     }
-    let kind = match schema_of.get("type").and_then(Value::as_str) {
+    let kind = match schema.get("type").and_then(Value::as_str) {
         Some("string") => "a string",
         Some("array") => "an array",
         Some("integer") => "a whole number",
@@ -196,10 +166,8 @@ fn expected(all: &Value, key: &Value) -> String {
         Some("object") => "a table",
         _ => "a value",
     };
-    let description = key
-        .get("description")
-        .or(schema.get("description"))
-        .and_then(Value::as_str);
+    let description = key.get("description").or(schema.get("description"));
+    let description = description.and_then(Value::as_str);
     let first = description.map(first_sentence).map(|text| text.trim_end_matches('.'));
     match first.filter(|text| text.chars().count() <= LONGEST) {
         Some(text) => format!("{kind} ({text})"),
@@ -210,8 +178,7 @@ fn expected(all: &Value, key: &Value) -> String {
 /// A text up to the end of its first sentence. The point of `e.g.` ends none.
 fn first_sentence(text: &str) -> &str {
     let ends = text.match_indices(". ").map(|(at, _)| at);
-    let end = ends
-        .into_iter()
-        .find(|at| !["e.g", "i.e"].iter().any(|short| text[..*at].ends_with(short)));
+    let abbreviated = |at: &usize| ["e.g", "i.e"].iter().any(|short| text[..*at].ends_with(short));
+    let end = ends.into_iter().find(|at| !abbreviated(at));
     end.map_or(text, |end| &text[..end])
 }

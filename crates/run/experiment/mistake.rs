@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ulplab_core::error::Error;
+
 /// A step from the root of a file to one of its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -53,6 +55,11 @@ impl Mistake {
     /// A mistake in a recipe, seen from the file, where this recipe is number `index`.
     pub fn in_recipe(self, name: &str, index: usize) -> Self {
         self.of(format!("recipe '{name}'")).within("recipe", index)
+    }
+
+    /// The mistake without its place in a file.
+    pub fn usage(self) -> Error {
+        Error::Usage(self.message)
     }
 
     /// The key of the file in which it is.

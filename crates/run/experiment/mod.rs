@@ -8,13 +8,14 @@ mod text;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::ser::SerializeMap;
+use serde::ser::Error;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 pub use mistake::{Mistake, Step};
 pub use text::{MOST_DRAWS, Reading, Window, written_out};
-use ulplab_core::record::Phase;
+use ulplab_core::pattern::matches;
+use ulplab_core::record::{Phase, place};
 
 /// A question, and what to run to answer it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -29,27 +30,13 @@ pub struct Experiment {
 /// In the order of a file: short values first, gates last.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Head {
-            name,
-            question,
-            kind,
-            seed,
-            inert,
-            gates,
-        } = &self.head;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("name", name)?;
-        map.serialize_entry("question", question)?;
-        map.serialize_entry("kind", kind)?;
-        map.serialize_entry("seed", seed)?;
-        if !inert.is_empty() {
-            map.serialize_entry("inert", inert)?;
-        }
-        for (key, value) in &self.body {
-            map.serialize_entry(key, value)?;
-        }
-        map.serialize_entry("gate", gates)?;
-        map.end()
+        let mut file = match serde_json::to_value(&self.head).map_err(S::Error::custom)? {
+            Value::Object(head) => head,
+            _ => Map::new(),
+        };
+        let gates = file.shift_remove_entry("gate");
+        file.extend(self.body.clone().into_iter().chain(gates));
+        file.serialize(serializer)
     }
 }
 
@@ -133,21 +120,32 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// True if it binds a recipe of this name.
+    pub fn binds(&self, recipe: &str) -> bool {
+        self.recipes.iter().any(|pattern| matches(pattern, recipe))
+    }
+
+    /// True if it looks at this metric at this place.
+    pub fn looks_at(&self, metric: &str, layer: Option<u32>, site: &str) -> bool {
+        self.metric == metric && matches(&self.at, &place(layer, site))
+    }
+
     /// The rule as a file can state it: a bound that was taken from a calibration is stated alone.
     pub fn stated(self) -> Self {
-        match self.require.is_empty() {
-            true => self,
-            false => Self {
-                flake: None,
-                calibration: None,
-                ..self
-            },
+        let (flake, calibration) = match self.require.is_empty() {
+            true => (self.flake, self.calibration),
+            false => (None, None),
+        };
+        Self {
+            flake,
+            calibration,
+            ..self
         }
     }
 }
 
 /// Statistic that makes one value of the windows' values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Statistic {
     Mean,

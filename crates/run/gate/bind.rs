@@ -6,7 +6,6 @@ use super::{Binding, Unmeasured};
 use crate::experiment::Rule;
 use crate::run::{Hindrance, Manifest};
 use ulplab_core::error::counted;
-use ulplab_core::pattern::matches;
 
 /// Each rule with each of the recipes that it binds in the experiment, whether their cells were selected or not.
 pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
@@ -36,8 +35,7 @@ pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
         }
     };
     let of_rule = |rule: &'m Rule| {
-        let recipes = manifest.plan.measured_in(rule.phase);
-        let bound = recipes.filter(|recipe| rule.recipes.iter().any(|pattern| matches(pattern, recipe)));
+        let bound = manifest.plan.bound_by(rule);
         bound.map(|recipe| binding(rule, recipe)).collect::<Vec<_>>()
     };
     manifest.experiment.gates.iter().flat_map(of_rule).collect()

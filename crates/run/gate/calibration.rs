@@ -13,7 +13,6 @@ use crate::statistics::{CONFIDENCE, Scale, Threshold, threshold};
 use ulplab_core::error::{Error, Result, counted};
 use ulplab_core::input;
 use ulplab_core::metrics::{Better, Bound, Metric, Show};
-use ulplab_core::pattern::matches;
 use ulplab_core::record::Phase;
 use ulplab_core::vacuous::vacuous;
 
@@ -67,7 +66,7 @@ pub struct CalibratedGate {
 }
 
 /// A gate on one recipe.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalibratedRecipe {
     pub recipe: String,
@@ -104,14 +103,14 @@ impl Calibration {
     /// # Errors
     /// The file, and what is wrong in it.
     pub fn read(path: &Path) -> Result<Self> {
+        let wrong = |why: String| Error::data(path, why);
         let found: Self = seal::read_json(&input::bytes(path)?, Some(SCHEMA)).map_err(|why| {
-            let why = format!("not a calibration file of this version of `ulplab gate --calibrate`: {why}");
-            Error::data(path, why)
+            wrong(format!(
+                "not a calibration file of this version of `ulplab gate --calibrate`: {why}"
+            ))
         })?;
-        match found.miscounted() {
-            None => Ok(found),
-            Some(why) => Err(Error::data(path, why)),
-        }
+        found.miscounted().map_or(Ok(()), |why| Err(wrong(why)))?;
+        Ok(found)
     }
 
     /// The bytes of its file.
@@ -163,10 +162,8 @@ impl Calibration {
             return Err(format!("it is of {own}, and the experiment has {here}"));
         }
         let same = |gate: &&CalibratedGate| {
-            gate.metric == rule.metric
-                && gate.at == rule.at
-                && gate.phase == rule.phase
-                && gate.statistic == rule.statistic
+            let what = (gate.phase, gate.statistic) == (rule.phase, rule.statistic);
+            what && gate.metric == rule.metric && gate.at == rule.at
         };
         let gates: Vec<&CalibratedGate> = self.gates.iter().filter(same).collect();
         let metric = Metric::find(&rule.metric).map_err(|error| error.to_string())?;
@@ -177,9 +174,8 @@ impl Calibration {
         if let Some(changed) = self.definitions.changed(&Self::defined(gates.iter().copied())).first() {
             return Err(format!("{changed} since it was made"));
         }
-        let bound = |recipe: &&str| rule.recipes.iter().any(|pattern| matches(pattern, recipe));
         let mut worst: Option<Bound> = None;
-        for recipe in manifest.plan.measured_in(rule.phase).filter(bound) {
+        for recipe in manifest.plan.bound_by(rule) {
             let mut recipes = gates.iter().flat_map(|gate| &gate.recipes);
             let found = recipes.find(|found| found.recipe == recipe);
             let found = found.ok_or_else(|| format!("it does not have this gate on '{recipe}'"))?;
@@ -190,9 +186,7 @@ impl Calibration {
                 return Err(format!("it knows nothing of '{recipe}': {why}"));
             }
             let threshold = found.threshold(metric, flake);
-            let (value, _) = threshold.map_err(|why| format!("'{recipe}': {why}"))?;
-            let better = metric.better;
-            let bound = Bound { better, value };
+            let (bound, _) = threshold.map_err(|why| format!("'{recipe}': {why}"))?;
             if let Some(why) = vacuous(metric.name, bound) {
                 return Err(format!("'{recipe}': {why}"));
             }
@@ -203,7 +197,8 @@ impl Calibration {
                     "'{recipe}': the bound '{bound}' would notice no draw with an error {gain} times as large"
                 ));
             }
-            worst = Some(worst.filter(|worst| worst.worse(worst.value, value)).unwrap_or(bound));
+            let kept = worst.filter(|worst| worst.worse(worst.value, bound.value));
+            worst = kept.or(Some(bound));
         }
         worst.ok_or_else(|| "the gate binds no recipe".into())
     }
@@ -217,6 +212,19 @@ impl Effect {
 }
 
 impl CalibratedGate {
+    /// The gate of a rule.
+    pub fn new(rule: &Rule, recipes: Vec<CalibratedRecipe>) -> Self {
+        Self {
+            metric: rule.metric.clone(),
+            at: rule.at.clone(),
+            phase: rule.phase,
+            statistic: rule.statistic,
+            require: rule.require.clone(),
+            flake: rule.flake,
+            recipes,
+        }
+    }
+
     /// Its statistic, metric and place, in words.
     pub fn title(&self) -> String {
         let (statistic, phase) = (self.statistic.name(), self.phase);
@@ -233,10 +241,7 @@ impl Judged {
     pub fn new(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Self> {
         let metric = Metric::find(&gate.metric)?;
         Ok(Self(match gate.flake {
-            Some(flake) => recipe.threshold(metric, flake).ok().map(|(value, _)| Bound {
-                better: metric.better,
-                value,
-            }),
+            Some(flake) => recipe.threshold(metric, flake).ok().map(|(bound, _)| bound),
             None => gate.require.parse().ok(),
         }))
     }
@@ -261,16 +266,16 @@ impl CalibratedRecipe {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn threshold(&self, metric: &Metric, flake: f64) -> Result<(f64, Threshold), String> {
+    pub fn threshold(&self, metric: &Metric, flake: f64) -> Result<(Bound, Threshold), String> {
         let (scale, far) = distance(metric);
         let draws: Vec<f64> = self.null.iter().map(|&value| far(value)).collect();
         let found = threshold(&draws, flake, CONFIDENCE, scale)?;
-        let value = far(outward(found.value));
+        let (better, value) = (metric.better, far(outward(found.value)));
         match least(metric) {
             Some(least) if value < least => Err(format!(
                 "the bound for {flake:e} false alarms is {value:.3}, and no value is below {least}: it would notice nothing"
             )),
-            _ => Ok((value, found)),
+            _ => Ok((Bound { better, value }, found)),
         }
     }
 }
@@ -302,10 +307,8 @@ fn outward(value: f64) -> f64 {
         return value;
     }
     let digit = 10f64.powi(value.abs().log10().floor() as i32 - 3);
-    let near: f64 = format!("{:.3e}", (value / digit).ceil() * digit)
-        .parse()
-        .unwrap_or(value);
-    near.max(value)
+    let near = format!("{:.3e}", (value / digit).ceil() * digit);
+    near.parse().unwrap_or(value).max(value)
 }
 
 /// The definition of a recipe, with that of its counterpart and of its source unless that is a model's text; nothing for the
@@ -315,9 +318,8 @@ pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     let find = |name: &str| known.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
     let own = find(recipe);
     let against = own.and_then(|own| own.get("against")?.as_str()).and_then(find);
-    let tried_on = ["source", "shape"]
-        .into_iter()
-        .filter_map(|key| experiment.body.get(key));
+    let tried_on = ["source", "shape"];
+    let tried_on = tried_on.iter().filter_map(|key| experiment.body.get(*key));
     own.into_iter().chain(against).chain(tried_on).cloned().collect()
 }
 

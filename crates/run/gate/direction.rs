@@ -7,33 +7,25 @@ use ulplab_core::vacuous::vacuous;
 /// Refuses a bound that nothing can break, as `cosine >= -1`, and one that bad values meet and good ones break, as
 /// `cosine <= 0.9`. A metric whose values have either sign may be bounded from both sides.
 pub fn check(metric: &Metric, bound: Bound) -> Result<(), String> {
-    if metric.better == bound.better || is_signed(metric) {
-        return vacuous(metric.name, bound).map_or(Ok(()), Err);
-    }
-    let (better, sign) = words(metric);
-    Err(format!("of {}, {better} is better: demand {sign}", metric.name))
+    check_side(metric, bound, false)
 }
 
 /// [`check`], and an error if the statistic is the best window, which says nothing about the others. A control points the other way: it
 /// requires that a bad result is recognised as bad.
 pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
     if rule.control {
-        return check_control(metric, bound);
+        return check_side(metric, bound, true);
     }
     let hint = match metric.better == bound.better {
         true => "",
         false => ", or set control = true to demand that something bad is seen to be bad",
     };
     check(metric, bound).map_err(|why| why + hint)?;
-    let best = match bound.better {
-        Better::Higher => Statistic::Max,
-        Better::Lower => Statistic::Min,
+    let (best, name, worst) = match bound.better {
+        Better::Higher => (Statistic::Max, "max", "min"),
+        Better::Lower => (Statistic::Min, "min", "max"),
     };
     if rule.statistic == best {
-        let (worst, name) = match best {
-            Statistic::Max => ("min", "max"),
-            _ => ("max", "min"),
-        };
         let metric = metric.name;
         return Err(format!(
             "statistic = \"{name}\" with '{bound}' looks at the best window only: {metric} of the others may be anything; \
@@ -43,27 +35,21 @@ pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), Stri
     Ok(())
 }
 
-/// Refuses a control that good values meet, or that all values meet.
-fn check_control(metric: &Metric, bound: Bound) -> Result<(), String> {
-    if metric.better != bound.better || is_signed(metric) {
+/// Refuses a gate that good values break, or a control that they meet, and one of either that all values meet.
+fn check_side(metric: &Metric, bound: Bound, control: bool) -> Result<(), String> {
+    let signed = matches!(metric.show, Show::Signed | Show::DecibelsAbove);
+    if signed || (metric.better == bound.better) != control {
         return vacuous(metric.name, bound).map_or(Ok(()), Err);
     }
-    let (better, sign) = words(metric);
-    let other = if sign == ">=" { "<=" } else { ">=" };
-    Err(format!(
-        "of {}, {better} is better, and a control demands that something bad is seen to be bad: demand {other}, or leave out \
-         control = true",
-        metric.name
-    ))
-}
-
-fn is_signed(metric: &Metric) -> bool {
-    matches!(metric.show, Show::Signed | Show::DecibelsAbove)
-}
-
-fn words(metric: &Metric) -> (&'static str, &'static str) {
-    match metric.better {
-        Better::Higher => ("higher", ">="),
-        Better::Lower => ("lower", "<="),
-    }
+    let (better, sign, other) = match metric.better {
+        Better::Higher => ("higher", ">=", "<="),
+        Better::Lower => ("lower", "<=", ">="),
+    };
+    let why = format!("of {}, {better} is better", metric.name);
+    Err(match control {
+        false => format!("{why}: demand {sign}"),
+        true => format!(
+            "{why}, and a control demands that something bad is seen to be bad: demand {other}, or leave out control = true"
+        ),
+    })
 }

@@ -4,9 +4,9 @@ use std::str::FromStr;
 
 use super::binds_always;
 use crate::run::verdict::{FailedMeasurement, Failures, Verdict};
+use ulplab_core::list::grouped;
 use ulplab_core::metrics::{Bound, MAX_ABS};
-use ulplab_core::pattern::matches;
-use ulplab_core::record::{Failure, Record, place};
+use ulplab_core::record::{Failure, Record, Worst, place};
 
 /// Cells that are shown of a rule that fails, and measurements of each.
 const CELLS: usize = 5;
@@ -48,31 +48,20 @@ fn not_run(failed: &FailedMeasurement) -> Option<String> {
 
 fn failures(verdict: &Verdict, bound: Bound, records: &[&Record]) -> Failures {
     let rule = &verdict.rule;
-    let mut wrong: Vec<&Record> = records
-        .iter()
-        .copied()
-        .filter(|record| record.phase == rule.phase)
-        .filter(|record| !bound.admits(record.value))
-        .filter(|record| {
-            let at = record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
-            at || record.value != 0.0 && binds_always(rule, &record.site, &record.metric, record.value)
-        })
-        .collect();
+    let mut wrong: Vec<&Record> = records.to_vec();
+    wrong.retain(|record| {
+        let at = || {
+            let named = rule.looks_at(&record.metric, record.layer, &record.site);
+            named || record.value != 0.0 && binds_always(rule, &record.site, &record.metric, record.value)
+        };
+        record.phase == rule.phase && !bound.admits(record.value) && at()
+    });
     wrong.sort_by(|a, b| bound.worse(b.value, a.value).cmp(&bound.worse(a.value, b.value)));
-    let mut cells: Vec<&str> = Vec::new();
-    for record in &wrong {
-        if !cells.contains(&record.cell.as_str()) {
-            cells.push(&record.cell);
-        }
-    }
-    let of_cell = |cell: &&str| {
-        let here = wrong.iter().filter(move |record| record.cell == *cell);
-        here.take(OF_CELL)
-            .map(|record| failed(record, &rule.require, records))
-            .collect::<Vec<_>>()
-    };
+    let cells = grouped(wrong.into_iter().map(|record| (&record.cell, record)));
+    let shown = cells.iter().take(CELLS);
+    let shown = shown.flat_map(|(_, wrong)| wrong.iter().take(OF_CELL));
     Failures {
-        worst: cells.iter().take(CELLS).flat_map(of_cell).collect(),
+        worst: shown.map(|record| failed(record, &rule.require, records)).collect(),
         cells: cells.len(),
     }
 }
@@ -100,20 +89,13 @@ fn of_metric(record: &Record, require: &str, records: &[&Record]) -> Failure {
     };
     let of_site = || records.iter().find(same).and_then(|other| other.worst.clone());
     let worst = record.worst.clone().or_else(of_site);
-    let mut message = format!(
-        "{}: {} is {}, required {require}",
-        place(record.layer, &record.site),
-        record.metric,
-        super::beside(require, digits(record.value), record.value)
-    );
-    if let Some(worst) = &worst {
-        let index: Vec<String> = worst.index.iter().map(u64::to_string).collect();
-        message += &format!(
-            "; furthest off is [{}]: want {}, got {}",
-            index.join(","),
-            digits(worst.want),
-            digits(worst.got)
-        );
+    let (place, metric) = (place(record.layer, &record.site), &record.metric);
+    let value = super::beside(require, digits(record.value), record.value);
+    let mut message = format!("{place}: {metric} is {value}, required {require}");
+    if let Some(Worst { index, want, got }) = &worst {
+        let index: Vec<String> = index.iter().map(u64::to_string).collect();
+        let (index, want, got) = (index.join(","), digits(*want), digits(*got));
+        message += &format!("; furthest off is [{index}]: want {want}, got {got}");
     }
     Failure {
         message,

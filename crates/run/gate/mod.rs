@@ -23,7 +23,6 @@ use crate::run::verdict::{Failures, Status, Verdict};
 use crate::statistics::{self, Decision, Evidence};
 use ulplab_core::error::counted;
 use ulplab_core::metrics::{BOUND_RATIO, Better, Bound, VIOLATIONS};
-use ulplab_core::pattern::matches;
 use ulplab_core::record::{Record, place};
 use ulplab_core::vacuous::vacuous;
 
@@ -69,7 +68,7 @@ impl<'a> Binding<'a> {
         // A run keeps its gates, and a calibration makes bounds: both may be of a program that took this one.
         vacuous(&rule.metric, bound).map_or(Ok(()), |why| Err(format!("gate on {why}")))?;
         let here = summaries.iter().copied().filter(|s| {
-            let at = s.metric == rule.metric && matches(&rule.at, &place(s.layer, &s.site));
+            let at = rule.looks_at(&s.metric, s.layer, &s.site);
             let wrong = !(s.min == 0.0 && s.max == 0.0);
             s.phase == rule.phase && (at || wrong && binds_always(rule, &s.site, &s.metric, s.mean))
         });
@@ -93,10 +92,9 @@ impl<'a> Binding<'a> {
         }
         match (worst, &self.unmeasured) {
             (Some(worst), _) if self.left_out > 0 => {
-                let (run, planned) = (self.planned - self.left_out, self.planned);
-                let why = format!("holds on {run} of {planned} cells, and the others were not selected");
-                let message = format!("{why}: {}", measured(rule, worst));
-                Ok(self.verdict(Status::NotJudged, Some(worst), message))
+                let (run, planned, measured) = (self.planned - self.left_out, self.planned, measured(rule, worst));
+                let why = format!("holds on {run} of {planned} cells, and the others were not selected: {measured}");
+                Ok(self.verdict(Status::NotJudged, Some(worst), why))
             }
             (Some(worst), _) => Ok(self.verdict(Status::Pass, Some(worst), measured(rule, worst))),
             (None, Unmeasured::NotJudged(why)) => Ok(self.verdict(Status::NotJudged, None, why.clone())),
@@ -123,26 +121,20 @@ impl<'a> Binding<'a> {
             // Windows that were picked are not those that were drawn.
             Decision::Right | Decision::Undecided => Status::NotJudged,
         };
-        let [for_it, against_it] = match lower {
-            true => [evidence.against_above, evidence.against_below],
-            false => [evidence.against_below, evidence.against_above],
-        };
-        let enough = Evidence::ENOUGH;
-        let looked_at = windows as u32;
-        let windows = counted(windows, "window");
+        let (above, below) = (evidence.against_above, evidence.against_below);
+        let (for_it, against_it) = if lower { (above, below) } else { (below, above) };
+        let (enough, most, after) = (Evidence::ENOUGH, for_it.max(against_it), counted(windows, "window"));
         let message = match decision {
             Decision::Undecided => format!(
-                "undecided after {windows}: the evidence is {for_it:.3} for it and {against_it:.3} against, {enough:.0} decides"
+                "undecided after {after}: the evidence is {for_it:.3} for it and {against_it:.3} against, {enough:.0} decides"
             ),
-            _ => format!(
-                "decided after {windows}, evidence {:.3} of {enough:.0}",
-                for_it.max(against_it)
-            ),
+            _ => format!("decided after {after}, evidence {most:.3} of {enough:.0}"),
         };
         let message = format!("{message}: {}", measured(self.rule, found));
-        let mut verdict = self.verdict(status, Some(found), message);
-        verdict.windows = looked_at;
-        Some(verdict)
+        Some(Verdict {
+            windows: windows as u32,
+            ..self.verdict(status, Some(found), message)
+        })
     }
 
     fn verdict(&self, status: Status, worst: Option<&Summary>, message: String) -> Verdict {
@@ -168,10 +160,8 @@ pub fn worst<'s>(
     summaries: impl Iterator<Item = &'s Summary>,
 ) -> Option<&'s Summary> {
     let bound = Bound { better, value: 0.0 };
-    summaries.reduce(|a, b| match bound.worse(statistic.value(b), statistic.value(a)) {
-        true => b,
-        false => a,
-    })
+    let worse = |a, b| bound.worse(statistic.value(a), statistic.value(b));
+    summaries.reduce(|a, b| if worse(b, a) { b } else { a })
 }
 
 /// Judges every rule on every recipe it binds: a verdict for each binding. A rule that finds nothing measured where it
@@ -205,8 +195,8 @@ fn withhold(verdict: &mut Verdict, records: &[&Record]) {
         return;
     }
     let here = records.iter().filter(|record| {
-        let at = matches(&rule.at, &place(record.layer, &record.site)) && !CHECKS.contains(&&*record.site);
-        record.phase == rule.phase && record.metric == rule.metric && at
+        let at = rule.looks_at(&record.metric, record.layer, &record.site);
+        record.phase == rule.phase && at && !CHECKS.contains(&&*record.site)
     });
     let elements = here.map(|record| record.n).max().unwrap_or(0);
     // Those that are not finite are counted on both sides.
@@ -266,16 +256,10 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
         Some(flake) => format!(" (calibrated: at most {flake:e} false alarms)"),
         None => String::new(),
     };
-    let value = rule.statistic.value(worst);
-    format!(
-        "{} of {} at {} ({}){over} is {}, required {}{calibrated}",
-        rule.statistic.name(),
-        worst.metric,
-        place(worst.layer, &worst.site),
-        rule.phase,
-        beside(&rule.require, format!("{value:.6}"), value),
-        rule.require,
-    )
+    let (statistic, metric, phase, require) = (rule.statistic.name(), &worst.metric, rule.phase, &rule.require);
+    let (place, value) = (place(worst.layer, &worst.site), rule.statistic.value(worst));
+    let value = beside(require, format!("{value:.6}"), value);
+    format!("{statistic} of {metric} at {place} ({phase}){over} is {value}, required {require}{calibrated}")
 }
 
 /// A value next to its bound ([`Bound::beside`]).
@@ -289,27 +273,25 @@ pub fn beside(require: &str, text: String, value: f64) -> String {
 impl Statistic {
     pub fn value(self, summary: &Summary) -> f64 {
         match self {
-            Self::Mean => summary.mean,
+            Self::Mean | Self::Sequential => summary.mean,
             Self::Min => summary.min,
             Self::Max => summary.max,
             Self::CiLow => summary.ci_low,
             Self::CiHigh => summary.ci_high,
             Self::LimitLow => summary.limits().map_or(f64::NAN, |limits| limits.low),
             Self::LimitHigh => summary.limits().map_or(f64::NAN, |limits| limits.high),
-            Self::Sequential => summary.mean,
         }
     }
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Mean => "mean",
+            Self::Mean | Self::Sequential => "mean",
             Self::Min => "min",
             Self::Max => "max",
             Self::CiLow => "lower 95 % bound",
             Self::CiHigh => "upper 95 % bound",
             Self::LimitLow => "lower limit",
             Self::LimitHigh => "upper limit",
-            Self::Sequential => "mean",
         }
     }
 

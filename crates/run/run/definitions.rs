@@ -34,9 +34,8 @@ impl Definitions {
     pub fn new<'a>(metrics: impl Iterator<Item = &'a str>, recipes: impl Iterator<Item = &'a Value>) -> Self {
         let mut words = BTreeSet::new();
         recipes.for_each(|recipe| collect(recipe, &mut words));
-        let formats = words
-            .into_iter()
-            .filter_map(|word| Some((word.clone(), of_format(&word)?)));
+        let formats = words.into_iter();
+        let formats = formats.filter_map(|word| Some((word.clone(), of_format(&word)?)));
         let measured: BTreeSet<&str> = metrics.collect();
         let values = on_sample();
         let metrics = measured.into_iter().map(|name| (name.into(), of_metric(name, &values)));
@@ -125,9 +124,8 @@ fn on_sample() -> BTreeMap<&'static str, f64> {
     };
     let choice = Choice::new(&chosen(&want), &chosen(&got), 32, &want, COLS, None);
     let trip = RoundTrip::new(&pair, &want, &got, COLS, 8.0);
-    let all = measure_all(&pair)
-        .chain(measure_all(&logits))
-        .chain(measure_all(&choice));
+    let all = measure_all(&pair).chain(measure_all(&logits));
+    let all = all.chain(measure_all(&choice));
     let all = all.chain(measure_all(&trip));
     all.map(|(metric, value)| (metric.name, value)).collect()
 }

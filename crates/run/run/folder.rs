@@ -86,11 +86,8 @@ impl Folder {
         let (folder, stored) = Self::open(path)?;
         if stored.fingerprint != manifest.fingerprint {
             let differences = stored.differences(manifest).join(", ");
-            let message = format!(
-                "holds a run of {differences}; it cannot be continued{}",
-                removable(path)?
-            );
-            return refused(path, message);
+            let message = format!("holds a run of {differences}; it cannot be continued");
+            return refused(path, message + &removable(path)?);
         }
         // A copy of the run may have left empty folders behind.
         make_folders(path)?;
@@ -113,22 +110,16 @@ impl Folder {
             return refused(path, format!("{message}{near}"));
         }
         if path.is_dir() && !file.exists() {
-            let runs = within(path)
-                .into_iter()
-                .filter(|name| path.join(name).join(RUN).exists());
-            let newest = runs.max().map_or(String::new(), |name| {
-                format!("; its last run is {}", path.join(name).display())
-            });
+            let runs = within(path).into_iter().map(|name| path.join(name));
+            let newest = runs.filter(|run| run.join(RUN).exists()).max();
+            let newest = newest.map_or(String::new(), |run| format!("; its last run is {}", run.display()));
             return refused(path, format!("not a run: it has no {RUN}{newest}"));
         }
-        let bytes = input::bytes(&file)?;
-        let mut manifest = read_manifest(&bytes).map_err(|message| Error::data(&file, message))?;
+        let manifest = read_manifest(&input::bytes(&file)?);
+        let mut manifest = manifest.map_err(|message| Error::data(&file, message))?;
         manifest.seconds = session::seconds(&path.join(SESSIONS));
-        let folder = Self {
-            path: path.to_path_buf(),
-            run: manifest.fingerprint.clone(),
-        };
-        Ok((folder, manifest))
+        let (path, run) = (path.to_path_buf(), manifest.fingerprint.clone());
+        Ok((Self { path, run }, manifest))
     }
 
     /// The fingerprint of the run that is in it.
@@ -163,14 +154,12 @@ impl Folder {
         if !self.has(id) {
             return Ok(false);
         }
-        match self.read_cell(id) {
-            Ok(_) => Ok(true),
-            Err(damaged @ Error::Data { .. }) => {
-                errln!("{damaged}; the cell is run again");
-                Ok(false)
-            }
-            Err(error) => Err(error),
+        let read = self.read_cell(id);
+        if let Err(damaged @ Error::Data { .. }) = read {
+            errln!("{damaged}; the cell is run again");
+            return Ok(false);
         }
+        read.map(|_| true)
     }
 
     /// The records of all cells in their order. A cell that is missing makes the run incomplete; one that is not as it was
@@ -185,8 +174,7 @@ impl Folder {
         }
         let read: Vec<Result<Vec<Record>>> = manifest.cells.par_iter().map(|id| self.read_cell(id)).collect();
         // The first of several wrong cells is named, in the order of the plan.
-        let records: Vec<Vec<Record>> = read.into_iter().collect::<Result<_>>()?;
-        Ok(records.into_iter().flatten().collect())
+        Ok(read.into_iter().collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Ids of the planned cells that have no file, in the order of the plan.
@@ -213,19 +201,15 @@ impl Folder {
 
     /// Takes a cell from another folder of the same run, byte for byte.
     pub fn take(&self, id: &str, other: &Self) -> Result<()> {
-        let bytes = input::bytes(&other.cell_file(id))?;
-        write_atomic(&self.cell_file(id), |out| out.write_all(&bytes))
+        copy(&other.cell_file(id), &self.cell_file(id))
     }
 
     /// Takes the sessions from another folder of the same run.
     pub fn take_sessions(&self, other: &Self) -> Result<()> {
-        let from = other.sessions();
-        let names = names(&from).unwrap_or_default();
-        for name in names.iter().filter(|name| !is_temporary(name)) {
-            let bytes = input::bytes(&from.join(name))?;
-            write_atomic(&self.sessions().join(name), |out| out.write_all(&bytes))?;
-        }
-        Ok(())
+        let (from, to) = (other.sessions(), self.sessions());
+        let names = names(&from).unwrap_or_default().into_iter();
+        let mut whole = names.filter(|name| !is_temporary(name));
+        whole.try_for_each(|name| copy(&from.join(&name), &to.join(&name)))
     }
 
     /// True if a cell has a file.
@@ -248,11 +232,7 @@ impl Folder {
     /// Removes temporary files of processes that were killed. Nothing reads them, so it does not matter if one stays.
     fn tidy(&self) {
         let folders = [self.path.clone(), self.path.join(CELLS), self.sessions()];
-        let entries = folders
-            .iter()
-            .filter_map(|folder| fs::read_dir(folder).ok())
-            .flatten()
-            .flatten();
+        let entries = folders.iter().flat_map(fs::read_dir).flatten().flatten();
         for entry in entries.filter(|entry| is_temporary(&entry.file_name())) {
             let modified = entry.metadata().and_then(|metadata| metadata.modified());
             let age = modified.ok().and_then(|modified| modified.elapsed().ok());
@@ -261,6 +241,11 @@ impl Folder {
             }
         }
     }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let bytes = input::bytes(from)?;
+    write_atomic(to, |out| out.write_all(&bytes))
 }
 
 /// The error of a folder that cannot be used.
@@ -319,11 +304,9 @@ fn unmeasured(path: &Path) -> Result<bool> {
 /// The command that removes a run of which nothing was measured, for the end of a message; empty for any other run. A process that was
 /// killed just now cannot be told from one that works.
 fn removable(path: &Path) -> Result<String> {
-    let command = format!("rm -r {}", quoted(&path.display().to_string()));
-    Ok(match unmeasured(path)? {
-        true => format!("; nothing was measured in it: if no process works on it, `{command}` removes it"),
-        false => String::new(),
-    })
+    let path_of = quoted(&path.display().to_string());
+    let removes = || format!("; nothing was measured in it: if no process works on it, `rm -r {path_of}` removes it");
+    Ok(unmeasured(path)?.then(removes).unwrap_or_default())
 }
 
 /// Removes a run of which nothing was measured.
@@ -335,10 +318,8 @@ fn remove_unbegun(path: &Path) -> Result<()> {
             fs::remove_dir_all(&folder).map_err(Error::io(&folder, "remove"))?;
         }
     }
-    errln!(
-        "{}: nothing was measured in the run that it held; it is replaced",
-        path.display()
-    );
+    let path = path.display();
+    errln!("{path}: nothing was measured in the run that it held; it is replaced");
     Ok(())
 }
 
@@ -348,12 +329,8 @@ fn names(folder: &Path) -> std::io::Result<Vec<OsString>> {
 
 /// The names of what a folder has, as far as they are text; none if it cannot be read.
 fn within(folder: &Path) -> Vec<String> {
-    let folder = if folder.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        folder
-    };
-    let all = names(folder).unwrap_or_default().into_iter();
+    // The parent of a bare name is empty.
+    let all = names(&Path::new(".").join(folder)).unwrap_or_default().into_iter();
     all.filter_map(|name| name.into_string().ok()).collect()
 }
 
@@ -364,11 +341,11 @@ pub fn sealed(manifest: &Manifest) -> Vec<u8> {
 
 /// The content of `run.json`; the error says why its bytes are not the output of [`sealed`].
 pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
-    let other = |why: String| match why.starts_with("it is of schema") {
-        true => format!("{why}; run the experiment again, or use that version"),
+    let read = seal::read_json(bytes, Some(SCHEMA));
+    let manifest: Manifest = read.map_err(|why: String| match why.starts_with("it is of schema") {
+        true => why + "; run the experiment again, or use that version",
         false => why,
-    };
-    let manifest: Manifest = seal::read_json(bytes, Some(SCHEMA)).map_err(other)?;
+    })?;
     manifest.check()?;
     Ok(manifest)
 }
@@ -377,10 +354,8 @@ pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
 /// run with the fingerprint `run`.
 pub fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, String> {
     seal::check(bytes, CLOSE_CELL)?;
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| error.to_string())?
-        .trim_end();
-    let (lines, end) = text.rsplit_once('\n').unwrap_or(("", text));
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    let (lines, end) = text.trim_end().rsplit_once('\n').unwrap_or(("", text.trim_end()));
     let end: End = serde_json::from_str(end).map_err(|error| format!("last line: {error}"))?;
     if end.cell != id {
         return Err(format!("it is of the cell '{}', expected '{id}'", end.cell));
@@ -393,13 +368,12 @@ pub fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, Strin
         let (found, said) = (records.len(), end.records);
         return Err(format!("it holds {found} records, and its last line says {said}"));
     }
-    let belongs =
-        |record: &&Record| record.cell == id && id == format!("{}/{}/{}", record.recipe, record.phase, record.window);
-    if let Some(record) = records.iter().find(|record| !belongs(record)) {
-        return Err(format!(
-            "a record in it is of {}, {}, {} in the cell '{}'",
-            record.recipe, record.phase, record.window, record.cell
-        ));
+    for record in &records {
+        let (recipe, phase, window, cell) = (&record.recipe, record.phase, &record.window, &record.cell);
+        if cell != id || *cell != format!("{recipe}/{phase}/{window}") {
+            let message = format!("a record in it is of {recipe}, {phase}, {window} in the cell '{cell}'");
+            return Err(message);
+        }
     }
     Ok(records)
 }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use ulplab_core::metrics::MAX_ABS;
 use ulplab_core::record::{Failure, Phase, Record, Worst, from_json, to_json};
 
 /// Consecutive records of one thing.
@@ -104,10 +105,7 @@ pub fn read(text: &str) -> Result<Vec<Record>, String> {
                 n: line.n,
                 nonfinite_want: line.nonfinite_want,
                 nonfinite_got: line.nonfinite_got,
-                worst: line
-                    .worst
-                    .clone()
-                    .filter(|_| metric == ulplab_core::metrics::MAX_ABS.name),
+                worst: line.worst.clone().filter(|_| metric == MAX_ABS.name),
                 failure: line.failures.get(metric).cloned(),
             });
         }

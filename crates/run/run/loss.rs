@@ -86,10 +86,8 @@ pub fn blind(run: &Run) -> Option<String> {
     }
     let recipes = at_the_end(run, &DELTA_NATS).filter(|summary| summary.recipe != REFERENCE);
     // Over one window nothing is known of the noise.
-    let ends: Vec<(f64, f64)> = recipes
-        .map(|summary| (summary.ci_low, summary.ci_high))
-        .filter(|(low, high)| low <= high)
-        .collect();
+    let ends = recipes.map(|summary| (summary.ci_low, summary.ci_high));
+    let ends: Vec<(f64, f64)> = ends.filter(|(low, high)| low <= high).collect();
     let low = ends.iter().map(|(low, _)| *low).fold(f64::NEG_INFINITY, f64::max);
     let high = ends.iter().map(|(_, high)| *high).fold(f64::INFINITY, f64::min);
     let common = ends.len() > 1 && low <= high;

@@ -39,7 +39,7 @@ pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec
 }
 
 /// Identity of a run: enough to reproduce all its numbers. Its file is written once and never changed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub schema: u32,
     /// Version of ulplab.
@@ -139,20 +139,17 @@ impl Manifest {
         let mut seen = HashSet::new();
         for planned in self.plan.cells() {
             let listed = cells.next_if_eq(&&planned.id).is_some() || left_out.next_if_eq(&&planned.id).is_some();
+            let plans = format!("its experiment plans the cell '{}'", planned.id);
             if !listed {
-                return Err(format!(
-                    "its experiment plans the cell '{}', which is not in its list at that place",
-                    planned.id
-                ));
+                return Err(format!("{plans}, which is not in its list at that place"));
             }
-            if !seen.insert(planned.id.clone()) {
-                return Err(format!("its experiment plans the cell '{}' twice", planned.id));
+            if !seen.insert(planned.id) {
+                return Err(format!("{plans} twice"));
             }
         }
         if let Some(id) = cells.chain(left_out).next() {
-            return Err(format!(
-                "it lists the cell '{id}' twice, or its experiment does not plan that cell"
-            ));
+            let message = format!("it lists the cell '{id}' twice, or its experiment does not plan that cell");
+            return Err(message);
         }
         let identity = self.identity();
         if identity != self.fingerprint {
@@ -164,20 +161,15 @@ impl Manifest {
 
     /// Differences of another run from this one, with both values if they are short; empty for the same run.
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        let seedless = |manifest: &Self| {
-            let mut experiment = manifest.experiment.clone();
-            experiment.head.seed = 0;
-            experiment
-        };
         let or_none = |text: &Option<String>| text.clone().unwrap_or("none".into());
-        let short = |manifest: &Self| {
+        let short = |of: &Self| {
             [
-                ("version of ulplab", manifest.version.clone()),
-                ("program, by the digest of its sources", manifest.program.short()),
-                ("commit", or_none(&manifest.commit)),
-                ("seed", manifest.experiment.seed.to_string()),
-                ("device", manifest.device.clone()),
-                ("planted fault", or_none(&manifest.invocation.mutant)),
+                ("version of ulplab", of.version.clone()),
+                ("program, by the digest of its sources", of.program.short()),
+                ("commit", or_none(&of.commit)),
+                ("seed", of.experiment.seed.to_string()),
+                ("device", of.device.clone()),
+                ("planted fault", or_none(&of.invocation.mutant)),
             ]
         };
         let pairs = short(self).into_iter().zip(short(other));
@@ -185,7 +177,9 @@ impl Manifest {
             .filter(|(a, b)| a != b)
             .map(|((what, a), (_, b))| format!("another {what} ({a}, here {b})"))
             .collect();
-        if seedless(self) != seedless(other) {
+        let mut reseeded = other.experiment.clone();
+        reseeded.head.seed = self.experiment.seed;
+        if self.experiment != reseeded {
             differences.push("another experiment".into());
         }
         if self.data != other.data {
@@ -200,24 +194,18 @@ impl Manifest {
     /// The data files that are not the same in another run, a few of them.
     fn changed_data(&self, other: &Self) -> Vec<String> {
         const SHOWN: usize = 4;
-        let here: HashMap<_, _> = other.data.iter().cloned().collect();
-        let known: HashSet<&String> = self.data.iter().map(|(name, _)| name).collect();
-        let changed = self.data.iter().filter_map(|(name, digest)| match here.get(name) {
+        let [then, now] = [self, other].map(|run| run.data.iter().cloned().collect::<HashMap<_, _>>());
+        let changed = self.data.iter().filter_map(|(name, digest)| match now.get(name) {
             None => Some(format!("{name} is not among them here")),
             Some(now) => (now != digest).then(|| format!("{name} changed")),
         });
-        let new = other.data.iter().filter(|(name, _)| !known.contains(name));
-        let mut all: Vec<String> = changed
-            .chain(new.map(|(name, _)| format!("{name} is new here")))
-            .collect();
-        if all.len() > SHOWN {
-            let more = all.len() - SHOWN;
-            all.truncate(SHOWN);
-            all.push(format!("{more} more"));
-        }
-        if all.is_empty() {
-            all.push("their order".into());
-        }
+        let new = other.data.iter().filter(|(name, _)| !then.contains_key(name));
+        let all = changed.chain(new.map(|(name, _)| format!("{name} is new here")));
+        let mut all: Vec<String> = all.collect();
+        let more = all.len().saturating_sub(SHOWN);
+        all.truncate(SHOWN);
+        all.extend((more > 0).then(|| format!("{more} more")));
+        all.extend(all.is_empty().then(|| "their order".into()));
         all
     }
 }
@@ -238,7 +226,7 @@ pub fn now() -> String {
 }
 
 /// Information on a recipe for reports.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecipeInfo {
     pub name: String,
     pub doc: String,
@@ -258,10 +246,7 @@ impl RecipeInfo {
         Self {
             name: name.into(),
             doc: doc.into(),
-            noise: false,
-            bytes_per_vector: None,
-            bytes_per_token: None,
-            of_bf16: None,
+            ..Self::default()
         }
     }
 }
@@ -287,11 +272,9 @@ impl Run {
 
     pub fn outcome(&self) -> Outcome {
         let Manifest { complete, left_out, .. } = &self.manifest;
-        let outcome = Outcome::from_verdicts(&self.verdicts, *complete, left_out.is_empty());
-        match outcome {
-            Outcome::Pass | Outcome::PartlyJudged if self.manifest.invocation.strict && loss::blind(self).is_some() => {
-                Outcome::NotJudged
-            }
+        let blind = || self.manifest.invocation.strict && loss::blind(self).is_some();
+        match Outcome::from_verdicts(&self.verdicts, *complete, left_out.is_empty()) {
+            Outcome::Pass | Outcome::PartlyJudged if blind() => Outcome::NotJudged,
             outcome => outcome,
         }
     }

@@ -37,18 +37,11 @@ pub enum Partition {
 }
 
 /// A partition as the user writes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum PartitionArg {
     Given(Partition),
     /// `slice` or `hash`, whose share the scheduler's environment tells.
-    FromEnvironment(Rule),
-}
-
-/// The way in which cells are dealt to shares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    Slice,
-    Hash,
+    FromEnvironment(fn(Share) -> Partition),
 }
 
 impl Share {
@@ -80,24 +73,14 @@ impl fmt::Display for Share {
     }
 }
 
-impl Rule {
-    /// The partition of a share by this rule.
-    pub fn share(self, share: Share) -> Partition {
-        match self {
-            Self::Slice => Partition::Slice(share),
-            Self::Hash => Partition::Hash(share),
-        }
-    }
-}
-
 impl FromStr for PartitionArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.splitn(3, ':').collect();
         let given = match parts[..] {
-            ["slice"] => return Ok(Self::FromEnvironment(Rule::Slice)),
-            ["hash"] => return Ok(Self::FromEnvironment(Rule::Hash)),
+            ["slice"] => return Ok(Self::FromEnvironment(Partition::Slice)),
+            ["hash"] => return Ok(Self::FromEnvironment(Partition::Hash)),
             ["slice", share] => share.parse().map(Partition::Slice),
             ["hash", share] => share.parse().map(Partition::Hash),
             ["op", op] if !op.is_empty() => Ok(Partition::Op(op.into(), Share::WHOLE)),
@@ -169,9 +152,8 @@ fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     sorted.sort_by_key(|cell| group(cell));
     let windows: Vec<&[&Cell]> = sorted.chunk_by(|a, b| group(a) == group(b)).collect();
     let all = cost(cells);
-    let ways = PIECES
-        .iter()
-        .map(|pieces| dealt(&windows, all.div_ceil(pieces * n as u64), n));
+    let ways = PIECES.iter();
+    let ways = ways.map(|pieces| dealt(&windows, all.div_ceil(pieces * n as u64), n));
     let (_, mut shares) = ways.min_by_key(|(largest, _)| *largest).expect("there is a way");
     let place = |cell: &&Cell| std::ptr::from_ref::<Cell>(cell).addr();
     shares.iter_mut().for_each(|share| share.sort_by_key(place));

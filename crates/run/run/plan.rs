@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::Rule;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
@@ -107,6 +108,11 @@ impl Plan {
         self.recipes.iter().any(|recipe| recipe.windows.is_some())
     }
 
+    /// Names of the recipes that a rule binds and that are measured in its phase.
+    pub fn bound_by(&self, rule: &Rule) -> impl Iterator<Item = &str> {
+        self.measured_in(rule.phase).filter(|recipe| rule.binds(recipe))
+    }
+
     /// Names of the recipes that are measured in a phase.
     pub fn measured_in(&self, phase: Phase) -> impl Iterator<Item = &str> {
         let measured = self.recipes.iter().filter(move |recipe| recipe.phases.contains(&phase));
@@ -120,13 +126,11 @@ const LONGEST: usize = 200;
 /// The first cell that no file can be called by, and how it is too long.
 pub fn unnameable(cells: &[Cell]) -> Option<(&Cell, String)> {
     let cell = cells.iter().find(|cell| cell.id.len() > LONGEST)?;
-    let message = format!(
-        "the cell {} has {} bytes in its name, and files are called by at most {LONGEST}",
-        cell.id,
-        cell.id.len()
-    );
+    let (id, bytes) = (&cell.id, cell.id.len());
+    let message = format!("the cell {id} has {bytes} bytes in its name, and files are called by at most {LONGEST}");
     Some((cell, message))
 }
+
 /// Keeps the cells whose id matches one of `only` (all, if empty) and none of `skip`.
 pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<Cell>> {
     let names: Vec<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();

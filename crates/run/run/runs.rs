@@ -21,6 +21,11 @@ pub fn of(experiment: &str) -> PathBuf {
     Path::new(HOME).join(experiment)
 }
 
+/// A folder of its own for a run of an experiment that begins at a time, in RFC 3339.
+pub fn fresh(experiment: &str, time: &str) -> PathBuf {
+    unused(&of(experiment).join(time.replace(':', "")))
+}
+
 /// A name as one of a folder: lower case, with `-` for characters other than letters, digits and `_`.
 pub fn slug(name: &str) -> String {
     let other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
@@ -30,21 +35,20 @@ pub fn slug(name: &str) -> String {
 /// The path itself, or the first of `path-2`, `path-3` … that is not taken: two runs may start in the same second.
 pub fn unused(path: &Path) -> PathBuf {
     let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", path.display())));
-    std::iter::once(path.to_path_buf())
-        .chain(numbered)
-        .find(|path| !path.exists())
-        .unwrap_or_default()
+    let mut all = std::iter::once(path.to_path_buf()).chain(numbered);
+    all.find(|path| !path.exists()).unwrap_or_default()
 }
 
 /// Runs are named by their time, so the newest is the last.
 pub fn newest(home: &Path) -> Result<PathBuf> {
     let nothing = || Error::Usage(format!("{}: no run to resume", home.display()));
-    let entries = std::fs::read_dir(home).map_err(|_| nothing())?;
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.join(RUN).is_file())
-        .max()
-        .ok_or_else(nothing)
+    let runs = in_folder(home).filter(|path| path.join(RUN).is_file());
+    runs.max().ok_or_else(nothing)
+}
+
+fn in_folder(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
 }
 
 /// The latest run in `runs/*` or `runs/*/*`, except those of calibrations, which are not meant to be judged. A run without a
@@ -62,16 +66,16 @@ pub fn newest_of_all() -> Result<PathBuf> {
         #[serde(default)]
         gate: Vec<IgnoredAny>,
     }
-    let inside = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let folders = |folder: &Path| inside(folder).map(|entry| entry.path()).collect::<Vec<_>>();
-    let mut runs = folders(Path::new(HOME));
-    runs.extend(runs.clone().iter().flat_map(|folder| folders(folder)));
+    let runs: Vec<PathBuf> = in_folder(Path::new(HOME)).collect();
+    let nested = runs.iter().flat_map(|folder| in_folder(folder));
+    let all = runs.iter().cloned().chain(nested);
     let mut newest = None;
-    for path in runs.into_iter().filter(|path| path.join(RUN).is_file()) {
+    for path in all.filter(|path| path.join(RUN).is_file()) {
         let file = path.join(RUN);
         let bytes = input::bytes(&file)?;
-        let head: Head = serde_json::from_slice(&bytes)
-            .map_err(|error| Error::data(&file, format!("{error}; name the folder of the run that you mean")))?;
+        let head = serde_json::from_slice::<Head>(&bytes);
+        let head =
+            head.map_err(|error| Error::data(&file, format!("{error}; name the folder of the run that you mean")))?;
         if head.experiment.name.ends_with(NULL) && head.experiment.gate.is_empty() {
             continue;
         }

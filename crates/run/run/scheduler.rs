@@ -28,9 +28,9 @@ const SCHEDULERS: [Scheduler; 3] = [
 /// # Errors
 /// The environment tells no share, or not a whole one; the message names the variables.
 pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) -> Result<(Partition, Option<String>)> {
-    let rule = match arg {
+    let of_share = match arg {
         PartitionArg::Given(partition) => return Ok((partition.clone(), None)),
-        PartitionArg::FromEnvironment(rule) => rule,
+        PartitionArg::FromEnvironment(of_share) => of_share,
     };
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     let Some(scheduler) = SCHEDULERS.iter().find(|scheduler| set(scheduler.index).is_some()) else {
@@ -49,15 +49,12 @@ pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) ->
             .map_err(|_| wrong(format!("{name} is '{value}', expected a number"))),
     };
     let (index, n) = (number(scheduler.index)?, number(scheduler.count)?);
+    let (name, count, mut first) = (scheduler.index, scheduler.count, scheduler.first);
     if n > MOST_SHARES {
-        return Err(wrong(format!(
-            "{} is {n}, expected at most {MOST_SHARES}",
-            scheduler.count
-        )));
+        return Err(wrong(format!("{count} is {n}, expected at most {MOST_SHARES}")));
     }
-    let mut from = format!("{}={index}, {}={n}", scheduler.index, scheduler.count);
-    let (mut first, mut step) = (scheduler.first, 1);
-    if scheduler.index == SCHEDULERS[0].index {
+    let (mut from, mut step) = (format!("{name}={index}, {count}={n}"), 1);
+    if name == SCHEDULERS[0].index {
         first = number("SLURM_ARRAY_TASK_MIN")?;
         let last = number("SLURM_ARRAY_TASK_MAX")?;
         step = set("SLURM_ARRAY_TASK_STEP").map_or(Ok(1), |_| number("SLURM_ARRAY_TASK_STEP"))?;
@@ -65,26 +62,20 @@ pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) ->
         from += &format!(", array {first}-{last}");
         from += &if step > 1 { format!(":{step}") } else { String::new() };
         if last < first || n == 0 || (last - first) / step != n - 1 {
-            return Err(wrong(format!(
-                "the {n} tasks of the array {first}-{last} are not numbered evenly in steps of {step}"
-            )));
+            let message =
+                format!("the {n} tasks of the array {first}-{last} are not numbered evenly in steps of {step}");
+            return Err(wrong(message));
         }
     }
     let place = index.checked_sub(first).filter(|offset| offset % step == 0);
     let m = place.map(|offset| offset / step + 1).filter(|m| *m <= n);
     let m = m.ok_or_else(|| wrong(format!("{from}: there is no such task")))?;
-    Ok((rule.share(Share { m, n }), Some(from)))
+    Ok((of_share(Share { m, n }), Some(from)))
 }
 
 /// The scheduler's name of this task, by which people find it there. A task that is started again keeps its name.
 pub fn task(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let of_array = || {
-        Some(format!(
-            "{}_{}",
-            variable("SLURM_ARRAY_JOB_ID")?,
-            variable("SLURM_ARRAY_TASK_ID")?
-        ))
-    };
+    let of_array = || Some(variable("SLURM_ARRAY_JOB_ID")? + "_" + &variable("SLURM_ARRAY_TASK_ID")?);
     let slurm = of_array().or_else(|| variable("SLURM_JOB_ID"));
     let slurm = slurm.map(|id| format!("Slurm job {id}"));
     let index = || Some(format!("completion {}", variable("JOB_COMPLETION_INDEX")?));

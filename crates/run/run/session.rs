@@ -87,9 +87,8 @@ impl Session {
     /// When it was last heard of.
     pub fn last_sign(&self) -> Option<Timestamp> {
         let begin: Timestamp = self.started_at.parse().ok()?;
-        begin
-            .checked_add(SignedDuration::try_from_secs_f64(self.seconds.max(0.0)).ok()?)
-            .ok()
+        let worked = SignedDuration::try_from_secs_f64(self.seconds.max(0.0)).ok()?;
+        begin.checked_add(worked).ok()
     }
 
     /// Its share, machine and name with the scheduler, as far as they are known, for a sentence.
@@ -97,11 +96,8 @@ impl Session {
         let share = self.partition.clone().unwrap_or("all cells".into());
         let host = self.host.as_ref().map(|host| format!("on {host}"));
         let task = self.task.as_ref().map(|task| format!("({task})"));
-        [Some(share), host, task]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
-            .join(" ")
+        let known = [Some(share), host, task].into_iter().flatten();
+        known.collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -139,15 +135,12 @@ impl ActiveSession {
     /// Begins a session in a new file in `folder`.
     pub fn begin(folder: &Path, partition: Option<String>) -> Result<Self> {
         let variable = |name: &str| std::env::var(name).ok();
-        let host = variable("SLURMD_NODENAME").or_else(|| {
-            let name = nix::unistd::gethostname().ok()?;
-            Some(name.to_string_lossy().into_owned())
-        });
+        let own = || Some(nix::unistd::gethostname().ok()?.to_string_lossy().into_owned());
         let begun = Session {
             started_at: now(),
             partition,
             threads: rayon::current_num_threads(),
-            host,
+            host: variable("SLURMD_NODENAME").or_else(own),
             task: scheduler::task(variable),
             restarts: scheduler::restarts(variable),
             ..Session::default()
@@ -155,9 +148,8 @@ impl ActiveSession {
         let prefix = format!("{}-", begun.started_at.replace(':', ""));
         let mut builder = tempfile::Builder::new();
         let file = builder.prefix(&prefix).suffix(".json").disable_cleanup(true);
-        let file = file
-            .make_in(folder, |path| File::create_new(path))
-            .map_err(Error::io(folder, "create a file in"))?;
+        let file = file.make_in(folder, |path| File::create_new(path));
+        let file = file.map_err(Error::io(folder, "create a file in"))?;
         let work = Arc::new(Work {
             file: file.path().into(),
             begun,
@@ -218,19 +210,15 @@ pub fn sessions(folder: &Path) -> Vec<Session> {
     let texts = files.filter_map(|entry| input::bytes(&entry.path()).ok());
     let mut sessions: Vec<Session> = texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect();
     for session in &mut sessions {
-        let texts = [
-            &mut session.partition,
-            &mut session.host,
-            &mut session.task,
-            &mut session.ended,
-        ];
-        texts.into_iter().flatten().for_each(|text| *text = shown(text));
+        let [a, b, c] = [&mut session.partition, &mut session.host, &mut session.task];
+        let texts = [a, b, c, &mut session.ended].into_iter().flatten();
+        texts.for_each(|text| *text = shown(text));
     }
     sessions.sort_by(|a, b| a.started_at.cmp(&b.started_at));
     let mut last: HashMap<String, u32> = HashMap::new();
-    for session in sessions.iter().filter(|session| session.task.is_some()) {
-        let last = last.entry(session.task.clone().unwrap_or_default()).or_default();
-        *last = session.restarts.max(*last);
+    for Session { task, restarts, .. } in &sessions {
+        let last = last.entry(task.clone().unwrap_or_default()).or_default();
+        *last = (*last).max(*restarts);
     }
     for session in &mut sessions {
         let last = session.task.as_ref().and_then(|task| last.get(task));

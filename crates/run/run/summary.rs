@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::{self, Decision, Evidence, Flips, Limits, net};
+use ulplab_core::list::grouped;
 use ulplab_core::metrics::{GAINED, LOST, Metric, NET_LOST, PERPLEXITY};
 use ulplab_core::random::below;
 use ulplab_core::record::{Phase, Record};
@@ -82,9 +83,8 @@ impl Summary {
         let place = |of: &Self| {
             (of.layer, of.phase) == (self.layer, self.phase) && of.site == self.site && of.recipe == self.recipe
         };
-        summaries
-            .iter()
-            .find(|other| other.metric == metric.name && place(other))
+        let mut others = summaries.iter();
+        others.find(|other| other.metric == metric.name && place(other))
     }
 
     /// Decides on a bound on the mean, window after window ([`statistics::decide`]).
@@ -102,22 +102,13 @@ impl Summary {
 /// A NaN in any window makes all statistics NaN: it is a result, and must not be dropped.
 pub fn summarize(records: &[Record]) -> Vec<Summary> {
     let (mut recipes, mut sites, mut metrics) = (Ranks::default(), Ranks::default(), Ranks::default());
-    let mut groups: Vec<(_, Vec<&Record>)> = Vec::new();
-    let mut places = HashMap::new();
-    for record in records {
-        let key = (
-            recipes.index(&record.recipe),
-            record.phase,
-            sites.index(&record.site),
-            record.layer,
-            metrics.index(&record.metric),
-        );
-        let place = *places.entry(key).or_insert_with(|| {
-            groups.push((key, Vec::new()));
-            groups.len() - 1
-        });
-        groups[place].1.push(record);
-    }
+    let mut groups = grouped(records.iter().map(|record| {
+        let (recipe, site) = (recipes.index(&record.recipe), sites.index(&record.site));
+        (
+            (recipe, record.phase, site, record.layer, metrics.index(&record.metric)),
+            record,
+        )
+    }));
     groups.sort_by_key(|(key, ..)| *key);
     let mut summaries: Vec<Summary> = groups.par_iter().map(|(_, records)| summary(records)).collect();
     for at in 0..summaries.len() {
@@ -137,14 +128,11 @@ fn by_window(net: &Summary, records: &[&Record], summaries: &[Summary]) -> Vec<n
     if !known(lost) || !known(gained) {
         return Vec::new();
     }
-    let windows = records
-        .iter()
-        .zip(flips(lost, gained))
-        .map(|(record, flips)| net::Window {
-            flips,
-            predictions: record.n,
-        });
-    windows.collect()
+    let window = |(flips, record): (Flips, &&Record)| net::Window {
+        flips,
+        predictions: record.n,
+    };
+    flips(lost, gained).zip(records).map(window).collect()
 }
 
 /// The flips of each window, from summaries of what is lost and gained.

@@ -5,61 +5,60 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, ZstdLevel};
-use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int32Type, Int64Type};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::{Error, Result};
 
-/// A column: its declaration in the language of Parquet's schemas, its values without nulls, and their levels.
-///
-/// Levels are those of the format: a value has the highest definition level of its column, and the first value of a row has
-/// repetition level 0.
+/// A column: its declaration in the language of Parquet's schemas, and what writes its values.
 pub struct Column {
     declaration: String,
-    values: Values,
-    definition: Vec<i16>,
-    /// Only lists have repetition levels.
-    repetition: Option<Vec<i16>>,
-}
-
-enum Values {
-    Text(Vec<ByteArray>),
-    F64(Vec<f64>),
-    I64(Vec<i64>),
-    I32(Vec<i32>),
+    write: Box<dyn Fn(&mut SerializedColumnWriter) -> Result<usize, ParquetError>>,
 }
 
 impl Column {
-    fn flat<T>(declaration: String, rows: impl Iterator<Item = Option<T>>, values: fn(Vec<T>) -> Values) -> Self {
-        let rows: Vec<Option<T>> = rows.collect();
-        Self {
-            declaration,
-            definition: rows.iter().map(|row| i16::from(row.is_some())).collect(),
-            values: values(rows.into_iter().flatten().collect()),
-            repetition: None,
-        }
+    /// A column of values without nulls, and their levels. These are those of the format: a value has the highest definition level of
+    /// its column, and the first value of a row has repetition level 0; only lists have repetition levels.
+    fn new<D: DataType>(
+        declaration: String,
+        values: Vec<D::T>,
+        definition: Vec<i16>,
+        repetition: Option<Vec<i16>>,
+    ) -> Self {
+        let write = move |column: &mut SerializedColumnWriter| {
+            let (definition, repetition) = (Some(&definition[..]), repetition.as_deref());
+            column.typed::<D>().write_batch(&values, definition, repetition)
+        };
+        let write = Box::new(write);
+        Self { declaration, write }
+    }
+
+    fn flat<D: DataType>(declaration: String, rows: impl Iterator<Item = Option<D::T>>) -> Self {
+        let rows: Vec<Option<D::T>> = rows.collect();
+        let definition = rows.iter().map(|row| i16::from(row.is_some())).collect();
+        Self::new::<D>(declaration, rows.into_iter().flatten().collect(), definition, None)
     }
 
     pub fn text<'a>(name: &str, rows: impl Iterator<Item = Option<&'a str>>) -> Self {
         let rows = rows.map(|row| row.map(ByteArray::from));
-        Self::flat(format!("optional binary {name} (string);"), rows, Values::Text)
+        Self::flat::<ByteArrayType>(format!("optional binary {name} (string);"), rows)
     }
 
     pub fn floats(name: &str, rows: impl Iterator<Item = Option<f64>>) -> Self {
-        Self::flat(format!("optional double {name};"), rows, Values::F64)
+        Self::flat::<DoubleType>(format!("optional double {name};"), rows)
     }
 
     pub fn counts(name: &str, rows: impl Iterator<Item = u64>) -> Self {
         let rows = rows.map(|count| Some(count.cast_signed()));
-        Self::flat(format!("optional int64 {name} (integer(64,false));"), rows, Values::I64)
+        Self::flat::<Int64Type>(format!("optional int64 {name} (integer(64,false));"), rows)
     }
 
     pub fn ints(name: &str, rows: impl Iterator<Item = Option<i32>>) -> Self {
-        Self::flat(format!("optional int32 {name};"), rows, Values::I32)
+        Self::flat::<Int32Type>(format!("optional int32 {name};"), rows)
     }
 
     /// Lists of counts.
@@ -78,30 +77,8 @@ impl Column {
             }
         }
         let items = "repeated group list { optional int64 item (integer(64,false)); }";
-        Self {
-            declaration: format!("optional group {name} (list) {{ {items} }}"),
-            values: Values::I64(values),
-            definition,
-            repetition: Some(repetition),
-        }
-    }
-
-    fn write<W: io::Write + Send>(
-        &self,
-        group: &mut SerializedRowGroupWriter<'_, W>,
-    ) -> std::result::Result<(), ParquetError> {
-        let missing = || ParquetError::General("there are more columns than the schema has".into());
-        let mut column = group.next_column()?.ok_or_else(missing)?;
-        let (definition, repetition) = (Some(&self.definition[..]), self.repetition.as_deref());
-        match &self.values {
-            Values::Text(values) => column
-                .typed::<ByteArrayType>()
-                .write_batch(values, definition, repetition),
-            Values::F64(values) => column.typed::<DoubleType>().write_batch(values, definition, repetition),
-            Values::I64(values) => column.typed::<Int64Type>().write_batch(values, definition, repetition),
-            Values::I32(values) => column.typed::<Int32Type>().write_batch(values, definition, repetition),
-        }?;
-        column.close()
+        let declaration = format!("optional group {name} (list) {{ {items} }}");
+        Self::new::<Int64Type>(declaration, values, definition, Some(repetition))
     }
 }
 
@@ -116,7 +93,12 @@ pub fn write(path: &Path, columns: &[Column]) -> Result<()> {
         let write = || {
             let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?;
             let mut group = writer.next_row_group()?;
-            columns.iter().try_for_each(|column| column.write(&mut group))?;
+            for Column { write, .. } in columns {
+                let missing = || ParquetError::General("there are more columns than the schema has".into());
+                let mut column = group.next_column()?.ok_or_else(missing)?;
+                write(&mut column)?;
+                column.close()?;
+            }
             group.close()?;
             writer.close()
         };

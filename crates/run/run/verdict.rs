@@ -158,6 +158,15 @@ impl Outcome {
         }
     }
 
+    /// The terminal's colour of its name: green, red or yellow.
+    pub fn colour(self) -> u8 {
+        match self {
+            Self::Pass => 32,
+            Self::Fail => 31,
+            Self::Incomplete | Self::NotJudged | Self::PartlyJudged => 33,
+        }
+    }
+
     /// Exit code of a timing run, which fails only if a kernel fails or if the run is incomplete.
     pub fn exit_of_bench(self) -> Exit {
         match self {

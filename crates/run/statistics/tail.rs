@@ -88,9 +88,8 @@ pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Re
     }
     let half = (1.0 - confidence) / 2.0;
     let share = rate_above(k, n, 1.0 - half);
-    let chi = ChiSquared::new(2.0 * k as f64)
-        .expect("k is positive")
-        .inverse_cdf(half);
+    let chi = ChiSquared::new(2.0 * k as f64).expect("k is positive");
+    let chi = chi.inverse_cdf(half);
     let mean = 2.0 * excesses.iter().sum::<f64>() / chi;
     let q = flake / share;
     if q >= 1.0 {
