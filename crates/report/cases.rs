@@ -1,9 +1,9 @@
 //! Kernels case by case: right or wrong, by how much, how fast.
 
-use std::collections::HashMap;
-
+use super::columns::aligned;
 use super::number;
 use super::show::Show;
+use ulplab_core::list::grouped;
 use ulplab_core::metrics::{BOUND_RATIO, US_CLAIMED, US_COLD, VIOLATIONS};
 use ulplab_core::record::Record;
 use ulplab_run::run::Run;
@@ -29,16 +29,8 @@ pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
     if !show.by_case() {
         return Vec::new();
     }
-    let mut order: Vec<&str> = Vec::new();
-    let mut cells: HashMap<&str, Vec<&Record>> = HashMap::new();
-    for record in &run.records {
-        let cell = cells.entry(&record.cell).or_default();
-        if cell.is_empty() {
-            order.push(&record.cell);
-        }
-        cell.push(record);
-    }
-    let mut rows: Vec<Row> = order.iter().filter_map(|cell| Row::new(&cells[cell])).collect();
+    let cells = grouped(run.records.iter().map(|record| (&record.cell, record)));
+    let mut rows: Vec<Row> = cells.iter().filter_map(|(_, records)| Row::new(records)).collect();
     rows.sort_by_key(|row| row.right);
     rows
 }
@@ -69,10 +61,9 @@ impl<'a> Row<'a> {
             self.kernel.into(),
             self.case.into(),
             if self.right { "right" } else { "WRONG" }.into(),
-            if self.wrong.is_nan() {
-                "not run".into()
-            } else {
-                number::of_metric(VIOLATIONS.name, self.wrong)
+            match self.wrong {
+                wrong if wrong.is_nan() => "not run".into(),
+                wrong => number::of_metric(VIOLATIONS.name, wrong),
             },
             text(self.ratio, |ratio| number::of_metric(BOUND_RATIO.name, ratio)),
             text(self.us, |us| number::of_metric(US_COLD.name, us)),
@@ -83,15 +74,6 @@ impl<'a> Row<'a> {
 
 /// The cases of a kernel as a table for a terminal, without failures.
 pub fn table(rows: &[Row], kernel: &str) -> Vec<String> {
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(&HEADS[1..6]);
-    for row in rows.iter().filter(|row| row.kernel == kernel) {
-        table.add_row(&row.cells()[1..6]);
-    }
-    table
-        .to_string()
-        .lines()
-        .map(|line| line.trim_end().to_string())
-        .collect()
+    let rows = rows.iter().filter(|row| row.kernel == kernel);
+    aligned(&HEADS[1..6], rows.map(|row| row.cells()[1..6].to_vec()), HEADS.len())
 }

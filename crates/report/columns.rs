@@ -1,7 +1,20 @@
 //! Tables of text within a width: whole columns go, then rows fold. A word or a number is never broken.
 
+use comfy_table::{CellAlignment, Table, presets};
+
 /// Between two columns.
 const GAP: &str = "  ";
+
+/// Lines of a table of any width, whose columns stand at the right from the column `right` on.
+pub fn aligned(heads: &[impl ToString], rows: impl IntoIterator<Item = Vec<String>>, right: usize) -> Vec<String> {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).add_rows(rows);
+    table.set_header(heads.iter().map(ToString::to_string));
+    for column in table.column_iter_mut().skip(right) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.lines().map(|line| line.trim_end().to_string()).collect()
+}
 
 /// Lines of a table at most `width` characters wide, if words allow. While it is wider, the columns of `least` go, the first of
 /// them first; if it still is, each row becomes a line for each cell.

@@ -65,10 +65,8 @@ fn expand(run: &Summarized, field: &str) -> Result<String, String> {
             let (query, bound) = Query::with_recipe(rest)?;
             let bound: Bound = bound.parse()?;
             let value = query.value(run)?;
-            bound
-                .admits(value)
-                .then(String::new)
-                .ok_or_else(|| format!("'{field}' does not hold: the value is {value}"))
+            let holds = bound.admits(value).then(String::new);
+            holds.ok_or_else(|| format!("'{field}' does not hold: the value is {value}"))
         }
         "table" => table(run, rest),
         "run" => Ok(provenance(run)),
@@ -83,23 +81,15 @@ fn table(run: &Summarized, text: &str) -> Result<String, String> {
     let (recipes, columns) = text
         .split_once('\n')
         .ok_or("a table needs columns, one a line: 'title: QUANTITY'")?;
-    let columns: Vec<(&str, &str)> = columns
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .map(|line| {
-            line.split_once(": ")
-                .ok_or_else(|| format!("'{line}' is not 'title: QUANTITY'"))
-        })
-        .collect::<Result<_, _>>()?;
+    let lines = columns.lines().filter(|line| !line.trim().is_empty());
+    let columns = lines.map(|line| {
+        let column = line.split_once(": ").map(|(title, query)| (title.trim(), query));
+        column.ok_or_else(|| format!("'{line}' is not 'title: QUANTITY'"))
+    });
+    let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    let titles: String = columns.iter().map(|(title, _)| format!(" {title} |")).collect();
     let mut lines = vec![
-        format!(
-            "| recipe | {} |",
-            columns
-                .iter()
-                .map(|(title, _)| title.trim())
-                .collect::<Vec<_>>()
-                .join(" | ")
-        ),
+        format!("| recipe |{titles}"),
         format!("| --- |{}", " ---: |".repeat(columns.len())),
     ];
     for recipe in recipes.split_whitespace() {
@@ -118,10 +108,8 @@ fn provenance(run: &Summarized) -> String {
     let experiment = &manifest.experiment;
     let reading = run.show.reading();
     let windows: Vec<String> = reading.windows.iter().map(|window| window.name()).collect();
-    let mut parts = vec![
-        format!("`experiments/{}.toml`", experiment.name),
-        format!("seed {}", experiment.seed),
-    ];
+    let (name, seed) = (&experiment.name, experiment.seed);
+    let mut parts = vec![format!("`experiments/{name}.toml`"), format!("seed {seed}")];
     parts.extend(run.show.drawn());
     if !windows.is_empty() {
         let (length, count) = (reading.length(), counted(windows.len(), "window"));
@@ -143,10 +131,8 @@ struct Query<'a> {
 impl<'a> Query<'a> {
     /// Reads `RECIPE QUANTITY` and gives what stands behind it too.
     fn with_recipe(text: &'a str) -> Result<(Self, &'a str), String> {
-        let (recipe, rest) = text
-            .trim()
-            .split_once(' ')
-            .ok_or_else(|| format!("'{text}' is not 'RECIPE QUANTITY'"))?;
+        let parts = text.trim().split_once(' ');
+        let (recipe, rest) = parts.ok_or_else(|| format!("'{text}' is not 'RECIPE QUANTITY'"))?;
         Self::parse(recipe, rest)
     }
 
@@ -155,38 +141,25 @@ impl<'a> Query<'a> {
         let mut word = || {
             let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
             rest = behind.trim_start();
-            (!word.is_empty())
-                .then_some(word)
-                .ok_or_else(|| format!("'{text}' is not 'PHASE SITE METRIC OVER'"))
+            let word = Some(word).filter(|word| !word.is_empty());
+            word.ok_or_else(|| format!("'{text}' is not 'PHASE SITE METRIC OVER'"))
         };
         let (phase, site, metric, over) = (word()?, word()?, word()?, word()?);
-        let phase = match phase {
-            "local" => Phase::Local,
-            "cumulative" => Phase::Cumulative,
-            _ => return Err(format!("unknown phase '{phase}': local or cumulative")),
-        };
+        let mut phases = [Phase::Local, Phase::Cumulative].into_iter();
+        let found = phases.find(|known| known.name() == phase);
+        let phase = found.ok_or_else(|| format!("unknown phase '{phase}': local or cumulative"))?;
         let metric = Metric::find(metric).map_err(|error| error.to_string())?.name;
-        Ok((
-            Self {
-                recipe,
-                quantity: Quantity::new(phase, site, metric),
-                over,
-            },
-            rest,
-        ))
+        let quantity = Quantity::new(phase, site, metric);
+        Ok((Self { recipe, quantity, over }, rest))
     }
 
     /// The summaries of the query, of one layer or of all.
     fn layers<'r>(&'r self, run: &'r Summarized) -> Result<Vec<&'r Summary>, String> {
         let Quantity { phase, site, metric } = self.quantity;
-        let nothing = || {
-            format!(
-                "nothing was measured of {} {phase} {site} {metric} {}",
-                self.recipe, self.over
-            )
-        };
-        let all = run.index.layers(self.recipe, self.quantity).ok_or_else(nothing)?;
-        let one = match self.over {
+        let (recipe, over) = (self.recipe, self.over);
+        let nothing = || format!("nothing was measured of {recipe} {phase} {site} {metric} {over}");
+        let all = run.index.layers(recipe, self.quantity).ok_or_else(nothing)?;
+        let one = match over {
             "-" => all.get(&None).copied(),
             "first" => all.values().next().copied(),
             "last" => all.values().next_back().copied(),
@@ -206,7 +179,7 @@ impl<'a> Query<'a> {
             ("mean", _) => index::mean(&means),
             ("median", _) => index::median(&means),
             ("min", _) => index::min(&means),
-            ("max", _) => index::min(&means.iter().map(|x| -x).collect::<Vec<_>>()).map(|x| -x),
+            ("max", _) => means.iter().copied().reduce(number::larger),
             (over, _) => return Err(format!("'{over}' is not a way to make layers one number")),
         };
         value.ok_or_else(|| "no layers".into())

@@ -5,9 +5,9 @@ use askama::Template;
 use super::Summarized;
 use super::figures;
 use super::figures::{Content, Section};
-use super::overview::{Column, Row};
+use super::overview::Row;
 use super::recipes::{Candidate, Gate, Group};
-use super::verdicts::{Check, Outcome, Tally};
+use super::verdicts::{Check, Outcome};
 use super::worst;
 use super::worst::Place;
 use ulplab_run::experiment::Experiment;
@@ -17,39 +17,54 @@ use ulplab_run::run::verdict::Status;
 #[derive(Template)]
 #[template(path = "report.html")]
 struct Page<'a> {
-    experiment: &'a Experiment,
-    outcome: &'static str,
-    /// Class of the verdict's colours.
-    tone: &'static str,
-    tally: Tally,
-    /// The reference's own loss.
-    loss: Option<String>,
-    smallest: Option<String>,
-    /// The reason for which the run cannot tell formats apart.
-    blind: Option<String>,
-    /// A sentence on the recipes that the page leaves out.
-    partial: Option<String>,
-    setting: String,
+    /// The run with the recipes that the page shows, and with all of them.
+    run: &'a Summarized<'a>,
+    whole: &'a Summarized<'a>,
     /// Checks by rule.
     failed: Vec<Vec<&'a Check<'a>>>,
     /// Checks by rule and reason.
     unjudged: Vec<Vec<&'a Check<'a>>>,
     /// Checks by rule.
     passed: Vec<Vec<&'a Check<'a>>>,
-    unselected: Option<String>,
-    /// The overview's sort order, in words.
-    order: &'static str,
     places: Vec<Place<'a>>,
-    columns: &'a [Column],
     groups: Vec<(&'static str, Vec<&'a Row<'a>>)>,
     sections: Vec<Section>,
-    facts: Vec<(&'static str, String)>,
-    command: String,
-    /// The experiment file.
-    toml: String,
 }
 
 impl Page<'_> {
+    fn experiment(&self) -> &Experiment {
+        &self.run.run.manifest.experiment
+    }
+
+    fn outcome(&self) -> &'static str {
+        self.run.tally.outcome().name()
+    }
+
+    /// Class of the verdict's colours.
+    fn tone(&self) -> &'static str {
+        match self.run.tally.outcome() {
+            Outcome::Pass => "pass",
+            Outcome::Fail => "fail",
+            Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => "open",
+        }
+    }
+
+    /// A sentence on the recipes that the page leaves out.
+    fn partial(&self) -> Option<String> {
+        let (shown, all) = (self.run.candidates.len(), self.whole.candidates.len());
+        (shown < all).then(|| {
+            format!(
+                "This page shows {shown} of {all} recipes: those that fail, then the first of the others in the order of the overview. \
+                 The verdict counts all of them, and summary.parquet and junit.xml have them all."
+            )
+        })
+    }
+
+    /// The overview's sort order, in words.
+    fn order(&self) -> &'static str {
+        self.run.show.order(self.run.index)
+    }
+
     /// Anchor of a recipe's worst element, if there is one.
     fn anchor(&self, recipe: &str) -> Option<String> {
         let at = self.places.iter().position(|place| place.recipe == recipe)?;
@@ -59,6 +74,28 @@ impl Page<'_> {
     /// True if the checks that pass are shown at once.
     fn short(&self) -> bool {
         self.failed.is_empty() && self.passed.iter().map(Vec::len).sum::<usize>() <= 20
+    }
+
+    /// The command that runs the experiment again.
+    fn command(&self) -> String {
+        let manifest = &self.run.run.manifest;
+        let checkout = match manifest.commit.as_deref() {
+            Some(commit) => format!("git checkout {}\n", quoted(commit.trim_end_matches('+'))),
+            None => String::new(),
+        };
+        checkout + &manifest.invocation.command(manifest.experiment.seed)
+    }
+
+    /// The experiment file, or the beginning of a large one.
+    fn file(&self) -> String {
+        let text = toml::to_string_pretty(self.experiment());
+        let mut text = text.unwrap_or_else(|error| format!("# cannot be written: {error}"));
+        if text.len() > LARGEST_FILE {
+            let end = text[..text.floor_char_boundary(LARGEST_FILE)].rfind('\n').unwrap_or(0);
+            text.truncate(end);
+            text.push_str("\n# The rest is left out here; run.json has the whole experiment.\n");
+        }
+        text
     }
 }
 
@@ -108,7 +145,6 @@ fn first<'a>(candidates: &[Candidate<'a>], most: usize) -> Vec<Candidate<'a>> {
 
 /// The page of `run`, which shows all or some recipes of `whole`.
 fn page(run: &Summarized, whole: &Summarized) -> String {
-    let experiment = &run.run.manifest.experiment;
     let groups = [
         ("", Group::Reference),
         ("Formats", Group::Plain),
@@ -117,11 +153,8 @@ fn page(run: &Summarized, whole: &Summarized) -> String {
         ("Noise controls", Group::Noise),
     ];
     let rows = |group| {
-        run.overview
-            .rows
-            .iter()
-            .filter(|row| row.candidate.group == group)
-            .collect::<Vec<_>>()
+        let rows = run.overview.rows.iter();
+        rows.filter(|row| row.candidate.group == group).collect::<Vec<_>>()
     };
     let mut groups: Vec<(&str, Vec<&Row>)> = groups.map(|(title, group)| (title, rows(group))).into();
     groups.retain(|group| !group.1.is_empty());
@@ -129,68 +162,18 @@ fn page(run: &Summarized, whole: &Summarized) -> String {
         *title = "";
     }
     let same_rule = |a: &Check, b: &Check| a.verdict.rule == b.verdict.rule;
-    let same_reason = |a: &Check, b: &Check| {
-        a.verdict.rule == b.verdict.rule && a.verdict.message == b.verdict.message && a.label() == b.label()
-    };
+    let same_reason =
+        |a: &Check, b: &Check| same_rule(a, b) && a.verdict.message == b.verdict.message && a.label() == b.label();
     let page = Page {
-        experiment,
-        outcome: run.tally.outcome().name(),
-        tone: match run.tally.outcome() {
-            Outcome::Pass => "pass",
-            Outcome::Fail => "fail",
-            Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => "open",
-        },
-        tally: run.tally.clone(),
-        loss: whole.loss.map(|loss| loss.to_string()),
-        smallest: whole.smallest(),
-        blind: whole.blind.clone(),
-        partial: partial(run, whole),
-        setting: run.setting(),
+        run,
+        whole,
         failed: grouped(run.checks_of(&[Status::Fail]), same_rule),
         unjudged: grouped(run.checks_of(&[Status::NotJudged, Status::NotForDevice]), same_reason),
         passed: grouped(run.checks_of(&[Status::Pass]), same_rule),
-        unselected: whole.unselected(),
-        order: run.show.order(run.index),
         places: worst::places(run.run, run.candidates),
-        columns: &run.overview.columns,
         groups,
         sections: figures::sections(run),
-        facts: run.facts(),
-        command: command(run),
-        toml: file(experiment),
     };
     let html = page.render().expect("the template has no fallible part");
     ulplab_core::text::lines(&html)
-}
-
-/// A sentence on the recipes that the page leaves out.
-fn partial(run: &Summarized, whole: &Summarized) -> Option<String> {
-    let (shown, all) = (run.candidates.len(), whole.candidates.len());
-    (shown < all).then(|| {
-        format!(
-            "This page shows {shown} of {all} recipes: those that fail, then the first of the others in the order of the overview. \
-             The verdict counts all of them, and summary.parquet and junit.xml have them all."
-        )
-    })
-}
-
-/// The experiment file, or the beginning of a large one.
-fn file(experiment: &Experiment) -> String {
-    let mut text = toml::to_string_pretty(experiment).unwrap_or_else(|error| format!("# cannot be written: {error}"));
-    if text.len() > LARGEST_FILE {
-        let end = text[..text.floor_char_boundary(LARGEST_FILE)].rfind('\n').unwrap_or(0);
-        text.truncate(end);
-        text.push_str("\n# The rest is left out here; run.json has the whole experiment.\n");
-    }
-    text
-}
-
-/// The command that runs the experiment again.
-fn command(run: &Summarized) -> String {
-    let manifest = &run.run.manifest;
-    let checkout = match manifest.commit.as_deref() {
-        Some(commit) => format!("git checkout {}\n", quoted(commit.trim_end_matches('+'))),
-        None => String::new(),
-    };
-    checkout + &manifest.invocation.command(manifest.experiment.seed)
 }

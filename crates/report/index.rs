@@ -39,17 +39,13 @@ impl<'a> Index<'a> {
         let mut summaries: HashMap<_, Layers> = HashMap::new();
         for summary in &run.summaries {
             let quantity = Quantity::new(summary.phase, &summary.site, &summary.metric);
-            summaries
-                .entry((summary.recipe.as_str(), quantity))
-                .or_default()
-                .insert(summary.layer, summary);
+            let of = summaries.entry((summary.recipe.as_str(), quantity)).or_default();
+            of.insert(summary.layer, summary);
         }
         let path = path_of(run);
-        let stream = path.and_then(Path::stream);
-        let left = stream.into_iter().flat_map(|stream| {
-            let all = run.summaries.iter();
-            all.filter(|summary| summary.site == stream.name)
-        });
+        let stream = path.and_then(Path::stream).map(|site| site.name);
+        let left = run.summaries.iter();
+        let left = left.filter(|summary| Some(summary.site.as_str()) == stream);
         Self {
             summaries,
             path,
@@ -64,11 +60,8 @@ impl<'a> Index<'a> {
 
     /// Means over windows, one for each layer.
     pub fn means(&self, recipe: &str, quantity: Quantity) -> Vec<f64> {
-        self.layers(recipe, quantity)
-            .into_iter()
-            .flat_map(|layers| layers.values())
-            .map(|s| s.mean)
-            .collect()
+        let layers = self.layers(recipe, quantity).into_iter().flatten();
+        layers.map(|(_, summary)| summary.mean).collect()
     }
 
     /// The summary after the last layer.
@@ -114,18 +107,15 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(sorted[middle]),
-        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => None,
+        (count, middle) if count % 2 == 1 => Some(sorted[middle]),
+        (_, middle) => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
     }
 }
 
 /// The least; NaN if any value is, none of none.
 pub fn min(values: &[f64]) -> Option<f64> {
-    values
-        .iter()
-        .copied()
-        .reduce(|a, b| if a.is_nan() || a < b { a } else { b })
+    let values = values.iter().copied();
+    values.reduce(|a, b| if a.is_nan() || a < b { a } else { b })
 }

@@ -21,32 +21,33 @@ pub fn junit(run: &Summarized) -> String {
         suite.add_property((name, clean(&value).as_str()));
     }
     suite.add_test_cases(run.checks.iter().map(judged));
+    let mut add = |class: &str, name: &str, status: TestCaseStatus| {
+        let mut case = TestCase::new(name, status);
+        case.set_classname(clean(class));
+        suite.add_test_case(case);
+    };
     for candidate in run.candidates {
         if candidate.gate == Gate::Unbound && candidate.group != Group::Reference {
-            let mut status = TestCaseStatus::skipped();
-            status.set_message("no gate binds this recipe");
-            let mut case = TestCase::new("not judged", status);
-            case.set_classname(clean(candidate.name));
-            suite.add_test_case(case);
+            add(candidate.name, "not judged", skipped("no gate binds this recipe"));
         }
     }
     if !run.tally.complete {
         let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
         status.set_type("incomplete").set_message(run.tally.line());
-        let mut case = TestCase::new("every planned cell is measured", status);
-        case.set_classname("run");
-        suite.add_test_case(case);
+        add("run", "every planned cell is measured", status);
     }
     if [Outcome::NotJudged, Outcome::PartlyJudged].contains(&run.tally.outcome()) {
-        let mut status = TestCaseStatus::skipped();
-        status.set_message(clean(&run.tally.line()));
-        let mut case = TestCase::new("the whole run is judged", status);
-        case.set_classname("run");
-        suite.add_test_case(case);
+        add("run", "the whole run is judged", skipped(&run.tally.line()));
     }
     let mut report = Report::new(clean(&manifest.experiment.name));
     report.add_test_suite(suite);
     report.to_string().expect("writing XML to memory does not fail")
+}
+
+fn skipped(why: &str) -> TestCaseStatus {
+    let mut status = TestCaseStatus::skipped();
+    status.set_message(clean(why));
+    status
 }
 
 fn judged(check: &Check) -> TestCase {
@@ -62,17 +63,11 @@ fn judged(check: &Check) -> TestCase {
     ];
     let status = match verdict.status {
         Status::Pass => TestCaseStatus::success(),
-        Status::NotJudged | Status::NotForDevice => {
-            let mut status = TestCaseStatus::skipped();
-            status.set_message(clean(&format!("{}: {}", check.label(), verdict.message)));
-            status
-        }
+        Status::NotJudged | Status::NotForDevice => skipped(&format!("{}: {}", check.label(), verdict.message)),
         Status::Fail => {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            let lines = numbers
-                .iter()
-                .map(|(name, value)| format!("{name}: {value}\n"))
-                .collect::<String>();
+            let lines = numbers.iter().map(|(name, value)| format!("{name}: {value}\n"));
+            let lines: String = lines.collect();
             status.set_type("gate").set_message(clean(&verdict.message));
             let wrong = failures::text(&verdict.failures);
             let follows = verdict.consequence().map_or(String::new(), |text| format!("{text}\n"));
@@ -81,10 +76,8 @@ fn judged(check: &Check) -> TestCase {
             status
         }
     };
-    let mut case = TestCase::new(
-        clean(&format!("{}: {} {}", check.rule, check.statistic, rule.require)),
-        status,
-    );
+    let name = format!("{}: {} {}", check.rule, check.statistic, rule.require);
+    let mut case = TestCase::new(clean(&name), status);
     case.set_classname(clean(&verdict.recipe));
     for (name, value) in &numbers {
         case.add_property((*name, clean(value).as_str()));

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::counted;
+use ulplab_core::list::{distinct, grouped};
 use ulplab_core::{Error, Result};
 use ulplab_run::run::loss::{self, Loss};
 use ulplab_run::run::verdict::{Status, Verdict};
@@ -198,26 +199,19 @@ impl<'a> Summarized<'a> {
         }
         let all = || self.candidates.iter().filter(|_| self.show.ranks_sizes());
         let plain = all().filter(|candidate| candidate.group == Group::Plain);
-        let sized: Vec<_> = plain
-            .filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate)))
-            .collect();
+        let sized = plain.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate)));
+        let sized: Vec<_> = sized.collect();
         if !sized.is_empty() {
             let (bytes, smallest, among) = self.smallest_of(&sized)?;
-            let share = smallest
-                .of_bf16
-                .map(|share| format!(", caches of {} of bf16's size", number::significant(share, 3)));
-            return Some(among.sentence(&format!(
-                "{}, {} bytes per vector{}",
-                smallest.name,
-                number::tenths(bytes),
-                share.unwrap_or_default()
-            )));
+            let (name, bytes) = (smallest.name, number::tenths(bytes));
+            let share = smallest.of_bf16.map(|share| number::significant(share, 3));
+            let share = share.map_or(String::new(), |share| format!(", caches of {share} of bf16's size"));
+            return Some(among.sentence(&format!("{name}, {bytes} bytes per vector{share}")));
         }
         let megabytes = |candidate: &Candidate| self.show.weight_megabytes(self.index, candidate.name);
         let real = all().filter(|candidate| candidate.group != Group::Noise);
-        let weighed: Vec<_> = real
-            .filter_map(|candidate| Some((megabytes(candidate)?, candidate)))
-            .collect();
+        let weighed = real.filter_map(|candidate| Some((megabytes(candidate)?, candidate)));
+        let weighed: Vec<_> = weighed.collect();
         let (megabytes, smallest, among) = self.smallest_of(&weighed)?;
         let answer = format!("{}, {} MB of weights", smallest.name, number::error(megabytes));
         Some(among.sentence(&answer))
@@ -258,45 +252,27 @@ impl<'a> Summarized<'a> {
     fn unselected(&self) -> Option<String> {
         let Manifest { cells, recipes, .. } = &self.run.manifest;
         let selected: HashSet<&str> = cells.iter().filter_map(|id| id.split('/').next()).collect();
-        let count = recipes
-            .iter()
-            .filter(|recipe| !selected.contains(recipe.name.as_str()))
-            .count();
+        let all = recipes.iter().map(|recipe| recipe.name.as_str());
+        let count = all.filter(|recipe| !selected.contains(recipe)).count();
         let verb = if count == 1 { "was" } else { "were" };
         (count > 0).then(|| format!("{} {verb} not selected", counted(count, self.show.noun())))
     }
 
     fn checks_of(&self, statuses: &[Status]) -> Vec<&Check<'_>> {
-        let listed = self
-            .checks
-            .iter()
-            .filter(|check| statuses.contains(&check.verdict.status));
-        listed.collect()
+        let all = self.checks.iter();
+        all.filter(|check| statuses.contains(&check.verdict.status)).collect()
     }
 
     /// Recipes that were not judged, one line per reason.
     fn unjudged(&self) -> Vec<(String, &str)> {
-        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-        for check in self
-            .checks
-            .iter()
-            .filter(|check| check.verdict.status == Status::NotJudged)
-        {
-            let (recipe, why) = (check.verdict.recipe.as_str(), check.verdict.message.as_str());
-            match reasons.iter_mut().find(|(other, _)| *other == why) {
-                Some((_, recipes)) if recipes.contains(&recipe) => {}
-                Some((_, recipes)) => recipes.push(recipe),
-                None => reasons.push((why, vec![recipe])),
-            }
-        }
-        let named = |recipes: Vec<&str>| match &recipes[..] {
+        let unjudged = self.checks_of(&[Status::NotJudged]).into_iter();
+        let reasons = unjudged.map(|check| (check.verdict.message.as_str(), check.verdict.recipe.as_str()));
+        let named = |recipes: Vec<&str>| match &distinct(recipes)[..] {
             [first, second, _, rest @ ..] => format!("{first}, {second} and {} more", 1 + rest.len()),
             few => few.join(", "),
         };
-        reasons
-            .into_iter()
-            .map(|(why, recipes)| (named(recipes), why))
-            .collect()
+        let reasons = grouped(reasons).into_iter();
+        reasons.map(|(why, recipes)| (named(recipes), why)).collect()
     }
 
     /// The machine of the measurements, in a line.
@@ -346,12 +322,8 @@ impl<'a> Summarized<'a> {
             ("took", format!("{:.0} s", manifest.seconds)),
         ]);
         facts.extend(manifest.invocation.mutant.clone().map(|fault| ("planted fault", fault)));
-        facts.extend(
-            manifest
-                .data
-                .iter()
-                .map(|(name, hash)| ("data", format!("{name} {hash}"))),
-        );
+        let data = manifest.data.iter().map(|(name, hash)| format!("{name} {hash}"));
+        facts.extend(data.map(|file| ("data", file)));
         facts
     }
 }

@@ -16,11 +16,8 @@ const CELL: usize = 1000;
 /// Verdict, checks, overview and the command to run again, below [`LIMIT`] bytes: rows that do not fit are counted.
 pub(super) fn markdown(run: &Summarized) -> String {
     let experiment = &run.run.manifest.experiment;
-    let mut text = format!(
-        "## {}: {}\n\n",
-        run.tally.outcome().name(),
-        escape(&experiment.question)
-    );
+    let (outcome, question) = (run.tally.outcome().name(), escape(&experiment.question));
+    let mut text = format!("## {outcome}: {question}\n\n");
     text += &format!("**{}**\n", escape(&run.tally.counts()));
     let loss = run.loss.map(|loss| loss.to_string());
     for line in [loss, run.smallest(), run.blind.clone()].into_iter().flatten() {
@@ -34,13 +31,8 @@ pub(super) fn markdown(run: &Summarized) -> String {
         let verdict = check.verdict;
         row([verdict.recipe.as_str(), &check.rule, check.label(), &verdict.message].into_iter())
     });
-    table(
-        &mut text,
-        "Checks that were not judged",
-        &["recipe", "rule", "", "why"],
-        rows,
-        LIMIT / 16 * 11,
-    );
+    let heads = ["recipe", "rule", "", "why"];
+    table(&mut text, "Checks that were not judged", &heads, rows, LIMIT / 16 * 11);
     overview(&mut text, run, LIMIT / 4 * 3);
     sections(&mut text, run, LIMIT / 16 * 13);
     checks(&mut text, "Passed checks", &passed, LIMIT / 8 * 7);
@@ -51,16 +43,8 @@ pub(super) fn markdown(run: &Summarized) -> String {
 }
 
 fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
-    let titles = [
-        "recipe",
-        "rule",
-        "statistic",
-        "bound",
-        "measured",
-        "layer",
-        "reference's own",
-        "why",
-    ];
+    let titles = "recipe,rule,statistic,bound,measured,layer,reference's own,why";
+    let titles: Vec<&str> = titles.split(',').collect();
     let rows = checks.iter().map(|check| {
         let rule = &check.verdict.rule;
         let name = match rule.control {
@@ -89,23 +73,16 @@ fn wrong(text: &mut String, checks: &[&Check], limit: usize) {
             rows.push(row([recipe, "", &more, ""].into_iter()));
         }
     }
-    let titles = [
-        "recipe",
-        "window or case",
-        "what is wrong",
-        "why the bound is what it is",
-    ];
+    let titles = "recipe,window or case,what is wrong,why the bound is what it is";
+    let titles: Vec<&str> = titles.split(',').collect();
     table(text, "What is wrong", &titles, rows.into_iter(), limit);
 }
 
 fn overview(text: &mut String, run: &Summarized, limit: usize) {
     let titles = run.overview.columns.iter().map(|column| column.title.join(" "));
-    let titles: Vec<String> = ["recipe".into()]
-        .into_iter()
-        .chain(titles)
-        .chain(["gate".into()])
-        .collect();
-    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    let titles: Vec<String> = titles.collect();
+    let titles = std::iter::once("recipe").chain(titles.iter().map(String::as_str));
+    let titles: Vec<&str> = titles.chain(["gate"]).collect();
     let rows = run.overview.rows.iter().map(|line| {
         let cells = line.cells.iter().map(|cell| cell.as_deref().unwrap_or("—"));
         let gate = line.gate();
@@ -146,13 +123,8 @@ fn sections(text: &mut String, run: &Summarized, limit: usize) {
 }
 
 /// Appends the rows of a table until `text` would exceed `limit` bytes.
-pub fn table(
-    text: &mut String,
-    title: &str,
-    titles: &[&str],
-    rows: impl ExactSizeIterator<Item = String>,
-    limit: usize,
-) {
+pub fn table(text: &mut String, title: &str, titles: &[&str], rows: impl Iterator<Item = String>, limit: usize) {
+    let rows: Vec<String> = rows.collect();
     let total = rows.len();
     if total == 0 {
         return;
@@ -160,15 +132,13 @@ pub fn table(
     *text += &format!("\n### {title}\n\n");
     *text += &row(titles.iter().copied());
     *text += &row(titles.iter().map(|_| "---"));
-    for (kept, row) in rows.enumerate() {
+    for (kept, row) in rows.iter().enumerate() {
         if text.len() + row.len() + RESERVE > limit {
-            *text += &format!(
-                "\n{} of these {total} rows are left out: a step summary ends at 1 MiB.\n",
-                total - kept
-            );
+            let left_out = total - kept;
+            *text += &format!("\n{left_out} of these {total} rows are left out: a step summary ends at 1 MiB.\n");
             return;
         }
-        *text += &row;
+        *text += row;
     }
 }
 

@@ -49,14 +49,10 @@ pub struct Overview<'a> {
 impl<'a> Overview<'a> {
     pub fn new(columns: Vec<Column>, index: &Index, candidates: &'a [Candidate<'a>]) -> Self {
         let cells = |column: &Column| candidates.iter().map(|c| (column.cell)(index, c)).collect::<Vec<_>>();
-        let (columns, filled): (Vec<Column>, Vec<Vec<Option<String>>>) = columns
-            .into_iter()
-            .map(|column| {
-                let cells = cells(&column);
-                (column, cells)
-            })
-            .filter(|(_, cells)| cells.iter().any(Option::is_some))
-            .unzip();
+        let filled: Vec<Vec<Option<String>>> = columns.iter().map(cells).collect();
+        let shown = columns.into_iter().zip(filled);
+        let shown = shown.filter(|(_, cells)| cells.iter().any(Option::is_some));
+        let (columns, filled): (Vec<Column>, Vec<_>) = shown.unzip();
         let row = |at: usize| Row {
             candidate: &candidates[at],
             cells: filled.iter().map(|cells| cells[at].clone()).collect(),

@@ -43,20 +43,20 @@ impl Row {
 }
 
 impl Table {
+    fn heads(&self) -> Vec<&str> {
+        self.heads.iter().map(String::as_str).collect()
+    }
+
     /// Lines for a terminal of `width` characters.
     pub fn lines(&self, width: usize) -> Vec<String> {
-        let heads: Vec<&str> = self.heads.iter().map(String::as_str).collect();
         let rows: Vec<Vec<String>> = self.rows.iter().map(Row::words).collect();
-        columns::fitted(&heads, &rows, &[], width)
+        columns::fitted(&self.heads(), &rows, &[], width)
     }
 
     /// Appends the table as Markdown until `text` would exceed `limit` bytes.
     pub fn append(&self, text: &mut String, title: &str, limit: usize) {
-        let heads: Vec<&str> = self.heads.iter().map(String::as_str).collect();
-        let rows = self
-            .rows
-            .iter()
-            .map(|row| markdown::row(row.words().iter().map(String::as_str)));
-        markdown::table(text, title, &heads, rows, limit);
+        let rows = self.rows.iter().map(Row::words);
+        let rows = rows.map(|words| markdown::row(words.iter().map(String::as_str)));
+        markdown::table(text, title, &self.heads(), rows, limit);
     }
 }

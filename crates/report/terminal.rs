@@ -3,8 +3,7 @@
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::figures::{self, Content};
-use super::overview::{Column, Overview};
-use super::verdicts::Outcome;
+use super::overview::Overview;
 use super::{Summarized, cases, columns, failures};
 use ulplab_core::text::{REPLACEMENT, hidden};
 use ulplab_run::run::verdict::Failures;
@@ -25,12 +24,9 @@ const GAP: &str = "  ";
 /// One row a recipe, then the failed checks, then the verdict line. `width` is the terminal's, in characters: columns that
 /// do not fit are left out, those that say least first.
 pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
-    let paint = |text: &str, code: u8| {
-        if colour {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.into()
-        }
+    let paint = |text: &str, code: u8| match colour {
+        true => format!("\x1b[{code}m{text}\x1b[0m"),
+        false => text.into(),
     };
     let mut lines = sentence(&run.run.manifest.experiment.question, width, 0);
     lines.extend(run.loss.iter().flat_map(|loss| sentence(&loss.to_string(), width, 0)));
@@ -44,30 +40,21 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
             _ => line.into(),
         });
     }
-    lines.extend(
-        run.unselected()
-            .into_iter()
-            .flat_map(|unselected| sentence(&format!("… {unselected}"), width, 0)),
-    );
+    let unselected = run.unselected().map(|unselected| format!("… {unselected}"));
+    lines.extend(unselected.iter().flat_map(|text| sentence(text, width, 0)));
     lines.push(String::new());
     let failures: Vec<_> = run.checks.iter().filter(|check| check.verdict.fails()).collect();
     for check in failures.iter().take(FAILURES) {
         let text = format!("{}: {}", check.verdict.recipe, check.verdict.message);
         lines.extend(labelled("FAIL", &paint("FAIL", 31), &text, width));
-        let consequence = check.verdict.consequence();
-        lines.extend(
-            consequence
-                .into_iter()
-                .flat_map(|text| columns::wrapped(text, width, 5)),
-        );
+        let consequence = check.verdict.consequence().into_iter();
+        lines.extend(consequence.flat_map(|text| columns::wrapped(text, width, 5)));
         lines.extend(reasons(&check.verdict.failures, width));
     }
     if failures.len() > FAILURES {
         let more = failures.len() - FAILURES;
-        lines.push(clip(
-            &format!("… and {more} more failed checks; report.md has them all"),
-            width,
-        ));
+        let text = format!("… and {more} more failed checks; report.md has them all");
+        lines.push(clip(&text, width));
     }
     let rows = cases::rows(run.run, run.show);
     let mut kernels: Vec<&str> = failures.iter().map(|check| check.verdict.recipe.as_str()).collect();
@@ -87,10 +74,8 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     }
     if kernels.len() > KERNELS {
         let more = kernels.len() - KERNELS;
-        lines.push(clip(
-            &format!("… and {more} more kernels that fail; report.md has their cases"),
-            width,
-        ));
+        let text = format!("… and {more} more kernels that fail; report.md has their cases");
+        lines.push(clip(&text, width));
     }
     if !run.show.by_case() {
         lines.extend(sections(run, width));
@@ -108,12 +93,11 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
         lines.extend(columns::wrapped(&paint(why, 33), width, 0));
     }
     let outcome = run.tally.outcome();
-    let code = match outcome {
-        Outcome::Pass => 32,
-        Outcome::Fail => 31,
-        Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => 33,
-    };
-    lines.push(format!("{}: {}", paint(outcome.name(), code), run.tally.counts()));
+    lines.push(format!(
+        "{}: {}",
+        paint(outcome.name(), outcome.colour()),
+        run.tally.counts()
+    ));
     lines.join("\n") + "\n"
 }
 
@@ -163,31 +147,23 @@ fn reasons(failures: &Failures, width: usize) -> Vec<String> {
 
 /// The table with as many columns as fit.
 fn table(overview: &Overview, width: usize) -> String {
-    let mut order: Vec<&Column> = overview.columns.iter().collect();
-    order.sort_by_key(|column| std::cmp::Reverse(column.weight));
-    (0..=order.len())
-        .rev()
-        .map(|kept| {
-            draw(overview, |column| {
-                order[..kept].iter().any(|other| std::ptr::eq(*other, column))
-            })
-        })
-        .find(|text| text.lines().all(|line| line.trim_end().chars().count() <= width))
-        .unwrap_or_else(|| draw(overview, |_| false))
+    let mut order: Vec<usize> = (0..overview.columns.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(overview.columns[*at].weight));
+    let mut texts = (0..=order.len()).rev().map(|kept| {
+        let mut kept = order[..kept].to_vec();
+        kept.sort_unstable();
+        draw(overview, &kept)
+    });
+    let found = texts.find(|text| text.lines().all(|line| line.trim_end().chars().count() <= width));
+    found.unwrap_or_else(|| draw(overview, &[]))
 }
 
-fn draw(overview: &Overview, keep: impl Fn(&Column) -> bool) -> String {
-    let kept: Vec<usize> = (0..overview.columns.len())
-        .filter(|at| keep(&overview.columns[*at]))
-        .collect();
+fn draw(overview: &Overview, kept: &[usize]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     let titles = kept.iter().map(|at| right(&overview.columns[*at].title.join("\n")));
-    table.set_header(
-        std::iter::once(Cell::new("\nrecipe"))
-            .chain(titles)
-            .chain([Cell::new("\ngate")]),
-    );
+    let [recipe, gate] = ["\nrecipe", "\ngate"].map(Cell::new);
+    table.set_header(std::iter::once(recipe).chain(titles).chain([gate]));
     for row in &overview.rows {
         let cells = kept.iter().map(|at| right(row.cells[*at].as_deref().unwrap_or("—")));
         let name = Cell::new(clip(row.candidate.name, NAME));

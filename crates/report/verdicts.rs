@@ -41,31 +41,20 @@ pub struct Tally {
 impl Tally {
     pub fn new(run: &Run, candidates: &[Candidate]) -> Self {
         let measured: HashSet<&str> = run.records.iter().map(|record| record.cell.as_str()).collect();
-        let count = |status, control: Option<bool>| {
-            let counts = |verdict: &&Verdict| {
-                verdict.status == status && control.is_none_or(|control| verdict.rule.control == control)
-            };
-            run.verdicts.iter().filter(counts).count()
-        };
-        let elsewhere = run
-            .verdicts
-            .iter()
-            .filter(|verdict| verdict.status == Status::NotForDevice);
+        let of = |status| run.verdicts.iter().filter(move |verdict| verdict.status == status);
+        let controls = of(Status::Pass).filter(|verdict| verdict.rule.control).count();
+        let elsewhere: HashSet<&str> = of(Status::NotForDevice).map(|verdict| &*verdict.recipe).collect();
         let unbound = |c: &&Candidate| c.gate == Gate::Unbound && c.group != Group::Reference;
+        let cells = run.manifest.cells.iter();
         Self {
             outcome: run.outcome(),
-            pass: count(Status::Pass, Some(false)),
-            fail: count(Status::Fail, None),
-            controls: count(Status::Pass, Some(true)),
-            not_judged: count(Status::NotJudged, None),
-            elsewhere: elsewhere.map(|verdict| &verdict.recipe).collect::<HashSet<_>>().len(),
+            pass: of(Status::Pass).count() - controls,
+            fail: of(Status::Fail).count(),
+            controls,
+            not_judged: of(Status::NotJudged).count(),
+            elsewhere: elsewhere.len(),
             unbound: candidates.iter().filter(unbound).count(),
-            missing: run
-                .manifest
-                .cells
-                .iter()
-                .filter(|cell| !measured.contains(cell.as_str()))
-                .count(),
+            missing: cells.filter(|cell| !measured.contains(cell.as_str())).count(),
             complete: run.manifest.complete,
             selection: selection(run),
             changes: run.manifest.invocation.changes(),
@@ -78,32 +67,23 @@ impl Tally {
 
     /// The counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
     pub fn counts(&self) -> String {
-        let verb = if self.pass == 1 { "passes" } else { "pass" };
-        let mut text = format!("{} {verb}, {} fail", counted(self.pass, "check"), self.fail);
-        if self.not_judged > 0 {
-            text += &format!(", {} not judged", self.not_judged);
-        }
-        if self.controls > 0 {
-            let verb = if self.controls == 1 { "holds" } else { "hold" };
-            text += &format!("; {} {verb}", counted(self.controls, "control"));
-        }
-        if self.unbound > 0 {
-            text += &format!("; no gate binds {}", counted(self.unbound, "recipe"));
-        }
-        if self.elsewhere > 0 {
-            let verb = if self.elsewhere == 1 { "is" } else { "are" };
-            text += &format!("; {} {verb} not for this device", counted(self.elsewhere, "recipe"));
-        }
-        if !self.selection.is_empty() {
-            text += &format!("; {}", self.selection);
-        }
-        if !self.changes.is_empty() {
-            text += &format!("; changed by {}", self.changes);
-        }
-        if !self.complete {
-            text += &format!("; {} missing", counted(self.missing, "cell"));
-        }
-        text
+        let verb = |count: usize, one: &'static str, several: &'static str| if count == 1 { one } else { several };
+        let (passes, holds) = (verb(self.pass, "passes", "pass"), verb(self.controls, "holds", "hold"));
+        let is = verb(self.elsewhere, "is", "are");
+        let [checks, controls] = [(self.pass, "check"), (self.controls, "control")].map(|(n, what)| counted(n, what));
+        let [unbound, elsewhere] = [self.unbound, self.elsewhere].map(|recipes| counted(recipes, "recipe"));
+        let parts = [
+            (true, format!("{checks} {passes}, {} fail", self.fail)),
+            (self.not_judged > 0, format!(", {} not judged", self.not_judged)),
+            (self.controls > 0, format!("; {controls} {holds}")),
+            (self.unbound > 0, format!("; no gate binds {unbound}")),
+            (self.elsewhere > 0, format!("; {elsewhere} {is} not for this device")),
+            (!self.selection.is_empty(), format!("; {}", self.selection)),
+            (!self.changes.is_empty(), format!("; changed by {}", self.changes)),
+            (!self.complete, format!("; {} missing", counted(self.missing, "cell"))),
+        ];
+        let said = parts.into_iter().filter(|(said, _)| *said);
+        said.map(|(_, part)| part).collect()
     }
 
     /// The verdict line: outcome and counts.
@@ -202,13 +182,9 @@ pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
                 true => format!(", {}", counted(verdict.windows as usize, "window")),
                 false => String::new(),
             },
-            measured: match verdict.windows {
-                0 => "—".into(),
-                _ => gate::beside(
-                    &rule.require,
-                    number::of_metric(&rule.metric, verdict.value),
-                    verdict.value,
-                ),
+            measured: match (verdict.windows, verdict.value) {
+                (0, _) => "—".into(),
+                (_, value) => gate::beside(&rule.require, number::of_metric(&rule.metric, value), value),
             },
             layer: verdict.layer.map_or("—".into(), |layer| layer.to_string()),
             reference: reference(index, rule).map_or("—".into(), |value| number::of_metric(&rule.metric, value)),
@@ -242,11 +218,9 @@ pub fn site(rule: &Rule) -> &str {
 
 /// The reference's value at the rule's site, mean over windows, worst over layers.
 fn reference(index: &Index, rule: &Rule) -> Option<f64> {
-    let mut values = index.means(REFERENCE, Quantity::new(rule.phase, site(rule), &rule.metric));
-    if rule.require.trim_start().starts_with('<') {
-        values.iter_mut().for_each(|value| *value = -*value);
-        index::min(&values).map(|value| -value)
-    } else {
-        index::min(&values)
+    let values = index.means(REFERENCE, Quantity::new(rule.phase, site(rule), &rule.metric));
+    match rule.require.trim_start().starts_with('<') {
+        true => values.into_iter().reduce(number::larger),
+        false => index::min(&values),
     }
 }

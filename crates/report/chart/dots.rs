@@ -101,11 +101,8 @@ impl Dots {
         svg.line([area.left, y], [area.right, y], "grid");
         svg.text(area.left - 10.0, y + 4.0, "label end", &short(&row.name));
         svg.text(area.right + 12.0, y + 4.0, "tick", &row.note);
-        let drawable: Vec<&Dot> = row
-            .dots
-            .iter()
-            .filter(|dot| dot.value.is_finite() && dot.value > 0.0)
-            .collect();
+        let drawable = row.dots.iter().filter(|dot| dot.value.is_finite() && dot.value > 0.0);
+        let drawable: Vec<&Dot> = drawable.collect();
         if let [first, .., last] = drawable[..] {
             svg.line([x.at(first.value), y], [x.at(last.value), y], &format!("join s{slot}"));
         }

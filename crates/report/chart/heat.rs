@@ -82,11 +82,8 @@ impl Chart for Heat {
                 let Ok(column) = layers.binary_search(layer) else {
                     continue;
                 };
-                let title = format!(
-                    "{}, layer {layer}: {}",
-                    row.name,
-                    number::of_metric(&self.metric, *value)
-                );
+                let shown = number::of_metric(&self.metric, *value);
+                let title = format!("{}, layer {layer}: {shown}", row.name);
                 let class = class(&scale, *value);
                 cell(&mut svg, [left + wide * column as f64, y], [wide, ROW], &class, &title);
             }
@@ -113,11 +110,8 @@ fn legend(svg: &mut Svg, scale: &Scale, left: f64, y: f64) {
     for (value, label) in scale.ticks() {
         svg.text(scale.at(value), y + ROW + 14.0, "tick middle", &label);
     }
-    for (at, (class, label)) in [("heat zero", "0"), ("heat broken", "NaN or infinite")]
-        .into_iter()
-        .enumerate()
-    {
-        let x = right + 40.0 + 60.0 * at as f64;
+    for (x, class, label) in [(0.0, "heat zero", "0"), (60.0, "heat broken", "NaN or infinite")] {
+        let x = right + 40.0 + x;
         cell(svg, [x, y], [STEP, ROW], class, "");
         svg.text(x + STEP + 6.0, y + 12.0, "tick", label);
     }

@@ -1,5 +1,7 @@
 //! Values by layer, event, steps or tokens, one line a series.
 
+use std::collections::BTreeSet;
+
 use super::scale::Scale;
 use super::{Area, Chart, Coloured, GREY, Mark, Svg, by_place, escape, short, unit, width};
 use crate::number;
@@ -96,10 +98,8 @@ impl Chart for Lines {
         let Some([x, y]) = self.scales() else {
             return String::new();
         };
-        let names = self
-            .named()
-            .map(|series| width(&short(&series.name)))
-            .fold(0.0, f64::max);
+        let names = self.named().map(|series| width(&short(&series.name)));
+        let names = names.fold(0.0, f64::max);
         let [wide, high] = self.size;
         let area = Area {
             left: 52.0,
@@ -138,6 +138,11 @@ impl Lines {
         self.series.iter().filter(|series| series.slot < GREY)
     }
 
+    /// True if a value has a place on the axis.
+    fn drawable(&self, value: f64) -> bool {
+        value.is_finite() && (!self.log || value > 0.0)
+    }
+
     fn place(&self, at: u32) -> String {
         match self.axis.doubles() {
             true => format!("{at} {}", self.axis.name()),
@@ -153,13 +158,7 @@ impl Lines {
                 svg.text(x.at(value), area.bottom + 16.0, "tick middle", &label);
             }
         }
-        svg.line([area.left, area.bottom], [area.right, area.bottom], "axis");
-        svg.text(
-            (area.left + area.right) / 2.0,
-            area.bottom + 31.0,
-            "tick middle",
-            self.axis.name(),
-        );
+        svg.edge(area, 31.0, self.axis.name());
         if let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) {
             let at = y.at(bound.value);
             svg.line([area.left, at], [area.right, at], "bound");
@@ -182,13 +181,10 @@ impl Lines {
             });
             inside.count()
         };
-        let right = (area.right - 4.0 - wide).max(area.left);
-        let places = [true, false]
-            .into_iter()
-            .flat_map(|above| [area.left + 4.0, right].map(|from| (from, above)));
-        let (from, above) = places
-            .min_by_key(|(from, above)| crossed(*from, *above))
-            .unwrap_or((right, true));
+        let (left, right) = (area.left + 4.0, (area.right - 4.0 - wide).max(area.left));
+        let places = [(left, true), (right, true), (left, false), (right, false)].into_iter();
+        let best = places.min_by_key(|(from, above)| crossed(*from, *above));
+        let (from, above) = best.unwrap_or((right, true));
         let dy = if above { -4.0 } else { 12.0 };
         svg.text(from, at + dy, "bound-label", &bound.label);
     }
@@ -198,7 +194,7 @@ impl Lines {
         let mut path = String::new();
         let mut pen_down = false;
         for (layer, value) in &series.points {
-            let drawable = value.is_finite() && (!self.log || *value > 0.0);
+            let drawable = self.drawable(*value);
             if drawable {
                 let command = if pen_down { 'L' } else { 'M' };
                 path += &format!("{command}{:.1} {:.1}", x.at(f64::from(*layer)), y.at(*value));
@@ -210,77 +206,49 @@ impl Lines {
         let mark = if series.dashed { Mark::Hollow } else { Mark::Filled };
         // Each series starts at its own layer, so that markers of close lines do not cover each other.
         for (at, (layer, value)) in series.points.iter().enumerate() {
+            let across = x.at(f64::from(*layer));
             if !value.is_finite() {
                 let title = format!("{}: {value} in {}", series.name, self.place(*layer));
-                svg.marker(
-                    [x.at(f64::from(*layer)), area.top],
-                    3.5,
-                    series.slot,
-                    Mark::Cross,
-                    &title,
-                );
-            } else if series.slot < GREY && at % MARKED == (3 * place + 2) % MARKED && (!self.log || *value > 0.0) {
-                svg.marker([x.at(f64::from(*layer)), y.at(*value)], 3.5, series.slot, mark, "");
+                svg.marker([across, area.top], 3.5, series.slot, Mark::Cross, &title);
+            } else if series.slot < GREY && at % MARKED == (3 * place + 2) % MARKED && self.drawable(*value) {
+                svg.marker([across, y.at(*value)], 3.5, series.slot, mark, "");
             }
         }
     }
 
     /// Names at the ends of the lines, moved apart if they would touch.
     fn labels(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
-        let drawable = |value: f64| value.is_finite() && (!self.log || value > 0.0);
-        let end = |series: &Series| series.points.iter().rev().find(|point| drawable(point.1)).copied();
-        let mut ends: Vec<(&Series, [f64; 2], f64)> = self
-            .named()
-            .filter_map(|series| {
-                let (layer, value) = end(series)?;
-                let at = y.at(value);
-                Some((series, [x.at(f64::from(layer)), at], at))
-            })
-            .collect();
+        let ends = self.named().filter_map(|series| {
+            let (layer, value) = series.points.iter().rev().find(|point| self.drawable(point.1))?;
+            let at = y.at(*value);
+            Some((series, [x.at(f64::from(*layer)), at], at))
+        });
+        let mut ends: Vec<(&Series, [f64; 2], f64)> = ends.collect();
         ends.sort_by(|a, b| a.2.total_cmp(&b.2));
-        spread(
-            &mut ends.iter_mut().map(|end| &mut end.2).collect::<Vec<_>>(),
-            area.top - 4.0,
-            area.bottom,
-        );
+        let mut places: Vec<&mut f64> = ends.iter_mut().map(|end| &mut end.2).collect();
+        spread(&mut places, area.top - 4.0, area.bottom);
         for (series, from, at) in ends {
-            let slot = series.slot;
+            let (slot, name) = (series.slot, short(&series.name));
             svg.line(from, [area.right + 8.0, at], &format!("leader s{slot}"));
-            svg.text(
-                area.right + 11.0,
-                at + 4.0,
-                &format!("series s{slot}"),
-                &short(&series.name),
-            );
+            svg.text(area.right + 11.0, at + 4.0, &format!("series s{slot}"), &name);
         }
     }
 
     /// A strip over each layer that shows all values there when the pointer rests on it.
     fn readings(&self, svg: &mut Svg, area: Area, x: &Scale) {
-        let mut layers: Vec<u32> = self
-            .series
-            .iter()
-            .flat_map(|s| s.points.iter().map(|point| point.0))
-            .collect();
-        layers.sort_unstable();
-        layers.dedup();
+        let points = self.series.iter().flat_map(|series| &series.points);
+        let layers: BTreeSet<u32> = points.map(|point| point.0).collect();
         let next = |layer: u32| f64::from(if self.axis.doubles() { 2 * layer } else { layer + 1 });
-        let step = layers
-            .first()
-            .map_or(0.0, |&layer| x.at(next(layer)) - x.at(f64::from(layer)));
-        let step = step.max(2.0);
+        let wide = |layer: &u32| x.at(next(*layer)) - x.at(f64::from(*layer));
+        let step = layers.first().map_or(0.0, wide).max(2.0);
         for layer in layers {
             let at = |series: &Series| series.points.iter().find(|point| point.0 == layer).map(|point| point.1);
-            let mut values: Vec<_> = self
-                .series
-                .iter()
-                .filter_map(|s| Some((at(s)?, s.name.as_str())))
-                .collect();
+            let values = self.series.iter();
+            let values = values.filter_map(|series| Some((at(series)?, &series.name)));
+            let mut values: Vec<(f64, &String)> = values.collect();
             values.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let rows = values
-                .iter()
-                .map(|(value, name)| format!("\n{} {name}", number::of_metric(&self.metric, *value)));
-            let title = format!("{}{}", self.place(layer), rows.collect::<String>());
+            let row = |(value, name): &(f64, &String)| format!("\n{} {name}", number::of_metric(&self.metric, *value));
+            let title = format!("{}{}", self.place(layer), values.iter().map(row).collect::<String>());
             svg.0 += &format!(
                 "<rect x=\"{:.1}\" y=\"{:.0}\" width=\"{step:.1}\" height=\"{:.0}\" class=\"hover\"><title>{}</title></rect>",
                 x.at(f64::from(layer)) - step / 2.0,

@@ -46,10 +46,8 @@ fn by_place<'a>(
     head: impl Fn(u32) -> String,
     metric: &str,
 ) -> Table {
-    let all: BTreeSet<u32> = rows
-        .clone()
-        .flat_map(|(_, values)| values.iter().map(|value| value.0))
-        .collect();
+    let values = rows.clone().flat_map(|(_, values)| values);
+    let all: BTreeSet<u32> = values.map(|value| value.0).collect();
     let every = all.len().div_ceil(COLUMNS).max(1);
     let mut places: Vec<u32> = all.into_iter().rev().step_by(every).collect();
     places.reverse();
@@ -61,10 +59,9 @@ fn by_place<'a>(
         let cells = places.iter().map(|place| cell(values, *place));
         Row::new(std::iter::once(name.to_string()).chain(cells))
     };
+    let heads = places.iter().copied().map(head);
     Table {
-        heads: std::iter::once(String::new())
-            .chain(places.iter().copied().map(head))
-            .collect(),
+        heads: std::iter::once(String::new()).chain(heads).collect(),
         rows: rows.map(row).collect(),
         numbers: true,
     }
@@ -110,6 +107,13 @@ impl Svg {
 
     fn finish(self) -> String {
         self.0 + "</svg>"
+    }
+
+    /// The lower edge of the area, with the name of its axis so far below it.
+    fn edge(&mut self, area: Area, below: f64, name: &str) {
+        self.line([area.left, area.bottom], [area.right, area.bottom], "axis");
+        let middle = (area.left + area.right) / 2.0;
+        self.text(middle, area.bottom + below, "tick middle", name);
     }
 
     /// Lines across the area at the ticks of `y`, with their labels.

@@ -52,10 +52,9 @@ impl Scale {
 
     /// Values and labels of about five ticks.
     pub fn ticks(&self) -> Vec<(f64, String)> {
-        let values = if self.log {
-            self.decades()
-        } else {
-            steps(self.low, self.high)
+        let values = match self.log {
+            true => self.decades(),
+            false => steps(self.low, self.high),
         };
         values.into_iter().map(|value| (value, number::tick(value))).collect()
     }
@@ -70,10 +69,8 @@ impl Scale {
         };
         let every = (last - first) / 8 + 1;
         let choices = [(&[1.0][..], every), (&[1.0, 3.0], 1), (&[1.0, 2.0, 5.0], 1)];
-        let enough = choices
-            .iter()
-            .map(|(mantissas, every)| spread(mantissas, *every))
-            .find(|ticks| ticks.len() >= 3);
+        let mut ticks = choices.iter().map(|(mantissas, every)| spread(mantissas, *every));
+        let enough = ticks.find(|ticks| ticks.len() >= 3);
         enough.unwrap_or_else(|| steps(10f64.powf(self.low), 10f64.powf(self.high)))
     }
 }
@@ -85,7 +82,6 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
     let step = power * [1.0, 2.0, 5.0].into_iter().find(|m| m * power >= raw).unwrap_or(10.0);
     let (first, last) = ((low / step).ceil() as i64, (high / step).floor() as i64);
     // Rounded to the step's own digits: 3 × 0.1 must read 0.3.
-    (first..=last)
-        .map(|n| (n as f64 * step / power * 10.0).round() * power / 10.0)
-        .collect()
+    let rounded = |n| (n as f64 * step / power * 10.0).round() * power / 10.0;
+    (first..=last).map(rounded).collect()
 }

@@ -83,17 +83,14 @@ impl Chart for Scatter {
         let mut svg = Svg::new(self.size, &label, &self.title, &unit);
         self.axes(&mut svg, area, &x, &y);
         let front = front(&points);
-        let path = if self.guide.is_empty() {
-            steps(front.iter().map(|point| [x.at(point.cost), y.at(point.error)]))
-        } else {
-            joined(self.guide.iter().map(|[cost, error]| [x.at(*cost), y.at(*error)]))
+        let path = match self.guide.is_empty() {
+            true => steps(front.iter().map(|point| [x.at(point.cost), y.at(point.error)])),
+            false => joined(self.guide.iter().map(|[cost, error]| [x.at(*cost), y.at(*error)])),
         };
         svg.0 += &format!("<path d=\"{path}\" class=\"front\"/>");
         let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
-        let mut taken: Vec<Place> = spots
-            .iter()
-            .map(|[x, y]| [x - 6.0, x + 6.0, y - 6.0, y + 6.0])
-            .collect();
+        let taken = spots.iter().map(|[x, y]| [x - 6.0, x + 6.0, y - 6.0, y + 6.0]);
+        let mut taken: Vec<Place> = taken.collect();
         // No label stands on the stepped line either, if there is room elsewhere. It is thin, so that it costs no label its place.
         let corners = front.windows(2).flat_map(|pair| {
             let [a, b] = [pair[0], pair[1]].map(|point| [x.at(point.cost), y.at(point.error)]);
@@ -119,12 +116,8 @@ impl Chart for Scatter {
             }
             taken.push(place);
             let anchor = if class == "end" { place[1] } else { place[0] };
-            svg.text(
-                anchor,
-                place[3] - 3.0,
-                &format!("series {class} s{}", point.slot),
-                &name,
-            );
+            let class = format!("series {class} s{}", point.slot);
+            svg.text(anchor, place[3] - 3.0, &class, &name);
         }
         svg.finish()
     }
@@ -153,13 +146,7 @@ impl Scatter {
             svg.line([at, area.top], [at, area.bottom], "grid");
             svg.text(at, area.bottom + 16.0, "tick middle", &label);
         }
-        svg.line([area.left, area.bottom], [area.right, area.bottom], "axis");
-        svg.text(
-            (area.left + area.right) / 2.0,
-            area.bottom + 33.0,
-            "tick middle",
-            &self.cost_unit,
-        );
+        svg.edge(area, 33.0, &self.cost_unit);
         if let Some(bound) = &self.bound {
             let at = y.at(bound.value);
             svg.line([area.left, at], [area.right, at], "bound");
@@ -201,16 +188,14 @@ pub fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
 fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str, f64) {
     let wide = width(name);
     let side = |left: bool, dy: f64| -> (Place, &'static str) {
-        let (from, class) = if left {
-            (x - 9.0 - wide, "end")
-        } else {
-            (x + 9.0, "start")
+        let (from, class) = match left {
+            true => (x - 9.0 - wide, "end"),
+            false => (x + 9.0, "start"),
         };
         ([from, from + wide, y + dy - 7.0, y + dy + 7.0], class)
     };
-    let places = [0.0, -10.0, 10.0, -20.0, 20.0]
-        .into_iter()
-        .flat_map(|dy| [side(false, dy), side(true, dy)]);
+    let places = [0.0, -10.0, 10.0, -20.0, 20.0].into_iter();
+    let places = places.flat_map(|dy| [side(false, dy), side(true, dy)]);
     let outside = |p: &Place| (area.left - p[0]).max(0.0) + (p[1] - area.right).max(0.0);
     let covered = |p: &Place| -> f64 {
         let overlap =

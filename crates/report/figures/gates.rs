@@ -8,6 +8,7 @@ use crate::verdicts;
 use ulplab_core::metrics;
 use ulplab_core::metrics::{Better, COSINE, Metric, RELATIVE_L2};
 use ulplab_run::experiment::Rule;
+use ulplab_run::run::verdict::Verdict;
 
 /// A gate that binds recipes of a chart.
 pub struct Line {
@@ -19,60 +20,39 @@ pub struct Line {
 /// The strictest of the gates on a quantity that bind any of the recipes drawn.
 pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line> {
     let better = Metric::find(quantity.metric).ok()?.better;
-    let binding: Vec<(f64, &Rule, &str)> = run
-        .run
-        .verdicts
-        .iter()
-        .filter(|verdict| drawn.contains(&verdict.recipe.as_str()))
-        .filter_map(|verdict| {
-            Some((
-                on_axis(&verdict.rule, quantity)?,
-                &verdict.rule,
-                verdict.recipe.as_str(),
-            ))
-        })
-        .collect();
+    let verdicts = run.run.verdicts.iter();
+    let verdicts = verdicts.filter(|verdict| drawn.contains(&verdict.recipe.as_str()));
+    let binding =
+        verdicts.filter_map(|Verdict { rule, recipe, .. }| Some((on_axis(rule, quantity)?, rule, recipe.as_str())));
+    let binding: Vec<(f64, &Rule, &str)> = binding.collect();
     let stricter = |a: f64, b: f64| a != b && metrics::Bound { better, value: b }.admits(a);
     let (value, rule, _) = *binding.iter().reduce(|a, b| if stricter(b.0, a.0) { b } else { a })?;
-    let bound: Vec<&str> = binding
-        .iter()
-        .filter(|(_, other, _)| *other == rule)
-        .map(|(.., recipe)| *recipe)
-        .collect();
-    let gate = match rule.metric == quantity.metric {
-        true => format!("gate {}", rule.require),
-        false => format!("gate {} {}", rule.metric, rule.require),
+    let bound = binding.iter().filter(|(_, other, _)| *other == rule);
+    let bound: Vec<&str> = bound.map(|(.., recipe)| *recipe).collect();
+    let (metric, require, at, phase) = (&rule.metric, &rule.require, &rule.at, rule.phase);
+    let gate = match metric == quantity.metric {
+        true => format!("gate {require}"),
+        false => format!("gate {metric} {require}"),
     };
     let whom = match &bound[..] {
         all if all.len() == drawn.len() => "all".into(),
         few @ ([_] | [_, _]) => few.join(", "),
         many => format!("{} recipes", many.len()),
     };
-    let mut caption = format!(
-        "The dashed line is the gate {} {} at {}, {}; it binds {}.",
-        rule.metric,
-        rule.require,
-        rule.at,
-        rule.phase,
-        match bound.len() == drawn.len() {
-            true => "all recipes of this chart".into(),
-            false => bound.join(", "),
-        }
-    );
-    if rule.metric != quantity.metric {
+    let binds = match bound.len() == drawn.len() {
+        true => "all recipes of this chart".into(),
+        false => bound.join(", "),
+    };
+    let mut caption = format!("The dashed line is the gate {metric} {require} at {at}, {phase}; it binds {binds}.");
+    if metric != quantity.metric {
+        let least = number::error(value);
         caption += &format!(
-            " No error below {} breaks it, and a larger one may: √(1 − cosine²) is the least error that turns a vector so \
-             far.",
-            number::error(value)
+            " No error below {least} breaks it, and a larger one may: √(1 − cosine²) is the least error that turns a vector so far."
         );
     }
-    Some(Line {
-        bound: Bound {
-            value,
-            label: format!("{gate} ({whom})"),
-        },
-        caption,
-    })
+    let label = format!("{gate} ({whom})");
+    let bound = Bound { value, label };
+    Some(Line { bound, caption })
 }
 
 /// The place of a rule on the axis of a quantity; `None` unless the rule is a gate on that quantity.

@@ -112,10 +112,8 @@ pub fn of_group<'a>(run: &'a Summarized, group: Group) -> impl Iterator<Item = &
 
 /// The value after the last layer, or outside the layers.
 pub fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f64> {
-    let summary = run
-        .index
-        .last(name, quantity)
-        .or_else(|| run.index.whole(name, quantity))?;
+    let index = run.index;
+    let summary = index.last(name, quantity).or_else(|| index.whole(name, quantity))?;
     Some(summary.mean)
 }
 
@@ -161,12 +159,8 @@ pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
         return String::new();
     }
     let worst = run.index.means(REFERENCE, quantity).into_iter().reduce(number::larger);
-    worst.map_or(String::new(), |error| {
-        format!(
-            "The reference's own error (f32 against f64) is at most {} here.",
-            number::error(error)
-        )
-    })
+    let said = |error| format!("The reference's own error (f32 against f64) is at most {error} here.");
+    worst.map(number::error).map_or(String::new(), said)
 }
 
 /// A figure that takes half of the page's width.
@@ -189,9 +183,8 @@ pub fn wide(content: impl Into<Content>, caption: String) -> Figure {
 
 /// Lines of the plain recipes.
 pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, range: &[f64]) -> Vec<Figure> {
-    let all: Vec<Series> = of_group(run, Group::Plain)
-        .filter_map(|candidate| series(run, candidate, quantity))
-        .collect();
+    let plain = of_group(run, Group::Plain);
+    let all: Vec<Series> = plain.filter_map(|candidate| series(run, candidate, quantity)).collect();
     let values = all.iter().flat_map(|s| s.points.iter().map(|point| point.1));
     let range: Vec<f64> = values.chain(range.iter().copied()).collect();
     fold(all, title, |title, series| {
