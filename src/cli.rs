@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, PanicHookInfo};
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    audit, baseline, bisect, compare, dev, diff, external, inspect, inventory, judge, kernels, merge, mix, quantize,
+    audit, baseline, bisect, compare, dev, diff, external, inspect, inventory, judged, kernels, merge, mix, quantize,
     status, submit, sweep,
 };
 use crate::{itself, output, signal};
@@ -53,8 +54,8 @@ const GROUPS: [(&str, &[&str]); 4] = [
 #[derive(Subcommand)]
 enum Command {
     Sweep(sweep::SweepArgs),
-    Report(judge::ReportArgs),
-    Gate(judge::GateArgs),
+    Report(judged::ReportArgs),
+    Gate(judged::GateArgs),
     Diff(diff::DiffArgs),
     Bisect(bisect::BisectArgs),
     Mix(mix::MixArgs),
@@ -72,6 +73,9 @@ enum Command {
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
     Dev(dev::DevArgs),
+    /// A program of another name, and its words.
+    #[command(external_subcommand)]
+    External(Vec<OsString>),
 }
 
 /// Example command lines; the help of each command shows its own.
@@ -165,18 +169,19 @@ pub fn command() -> clap::Command {
 /// The command with its examples in its help, and the commands in it with theirs; `before` are the words before its name.
 fn with_examples(command: clap::Command, before: &str) -> clap::Command {
     let path = format!("{before} {}", command.get_name());
-    let inner: Vec<String> = command.get_subcommands().map(|inner| inner.get_name().into()).collect();
-    let own = |line: &&str| {
-        let rest = line
-            .strip_prefix(&path)
-            .filter(|rest| rest.is_empty() || rest.starts_with(' '));
-        rest.is_some_and(|rest| !inner.iter().any(|name| rest.split_whitespace().next() == Some(name)))
+    let below = format!("{path} ");
+    let examples = || {
+        let all = EXAMPLES.lines();
+        all.filter(|line| *line == path || line.starts_with(&below))
     };
-    let mut lines: Vec<&str> = EXAMPLES.lines().filter(own).collect();
-    if lines.is_empty() && !inner.is_empty() {
+    let inner = |line: &&str| {
+        let next = line[path.len()..].split_whitespace().next();
+        next.is_some_and(|name| command.get_subcommands().any(|inner| inner.get_name() == name))
+    };
+    let mut lines: Vec<&str> = examples().filter(|line| !inner(line)).collect();
+    if lines.is_empty() {
         // A command of commands shows some of theirs.
-        let theirs = EXAMPLES.lines().filter(|line| line.starts_with(&format!("{path} ")));
-        lines = theirs.take(3).collect();
+        lines = examples().take(3).collect();
     }
     let lines: String = lines.iter().map(|line| format!("\n  {line}")).collect();
     let command = command.mut_subcommands(|inner| with_examples(inner, &path));
@@ -189,45 +194,32 @@ fn with_examples(command: clap::Command, before: &str) -> clap::Command {
 /// Runs the program with the words that it was given, and returns its exit code.
 pub fn main() -> Exit {
     guarded(|| {
-        let name = std::iter::once(OsString::from("ulplab"));
-        let matches = command().try_get_matches_from(name.chain(itself::start().words.iter().cloned()));
+        let words = itself::start().words.iter().cloned();
+        let matches = command().try_get_matches_from(std::iter::once("ulplab".into()).chain(words));
         match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => run(cli),
-            Err(error) => {
-                if let (clap::error::ErrorKind::InvalidSubcommand, [name, words @ ..]) =
-                    (error.kind(), &itself::start().words[..])
-                    && name != "help"
-                    && command().find_subcommand(name).is_none()
-                {
-                    external::start(&name.to_string_lossy(), words)?;
-                }
-                Ok(answer(&error))
+            Err(said) if said.use_stderr() => Ok(refused(said.kind())),
+            Err(said) => {
+                // A closed pipe changes nothing here either.
+                drop(said.print());
+                Ok(Exit::Pass)
             }
         }
     })
 }
 
-/// Prints the answer of clap to words that are not a command to run: a mistake, or the help or the version.
-fn answer(said: &clap::Error) -> Exit {
-    if said.use_stderr() {
-        // The same words without hidden characters are wrong in the same way.
-        let clean = itself::start()
-            .words
-            .iter()
-            .map(|word| text::shown(&word.to_string_lossy()));
-        let again = command().try_get_matches_from(std::iter::once("ulplab".into()).chain(clean));
-        let said = again
-            .err()
-            .unwrap_or_else(|| command().error(said.kind(), "a word of the command line"));
-        errln!("{}", said.render().to_string().trim_end());
-    } else {
-        // A closed pipe changes nothing here either.
-        drop(said.print());
-    }
-    match said.use_stderr() {
-        true => Exit::Usage,
-        false => Exit::Pass,
-    }
+/// Prints what is wrong with words that are not a command to run.
+fn refused(kind: ErrorKind) -> Exit {
+    // The same words without hidden characters are wrong in the same way.
+    let words = itself::start().words.iter();
+    let clean = words.map(|word| text::shown(&word.to_string_lossy()));
+    let known = command().allow_external_subcommands(false);
+    let again = known.try_get_matches_from(std::iter::once("ulplab".into()).chain(clean));
+    let said = again
+        .err()
+        .unwrap_or_else(|| command().error(kind, "a word of the command line"));
+    errln!("{}", said.render().to_string().trim_end());
+    Exit::Usage
 }
 
 /// Runs a command and returns its exit code. An error is printed; a panic is printed as a bug to report.
@@ -243,11 +235,7 @@ pub fn guarded(command: impl FnOnce() -> Result<Exit>) -> Exit {
 }
 
 fn bug(panic: &PanicHookInfo) -> String {
-    let payload = panic.payload();
-    let text = payload.downcast_ref::<&str>().copied();
-    let message = text
-        .or(payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
+    let message = panic.payload_as_str().unwrap_or("no message");
     let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
     format!(
@@ -259,15 +247,14 @@ fn bug(panic: &PanicHookInfo) -> String {
 fn run(cli: Cli) -> Result<Exit> {
     signal::handle()?;
     if let Some(threads) = cli.threads {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.into())
-            .build_global()
-            .map_err(|error| crate::Error::Setup(format!("cannot start {threads} threads: {error}")))?;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
+        let refused = |error| crate::Error::Setup(format!("cannot start {threads} threads: {error}"));
+        pool.build_global().map_err(refused)?;
     }
     match cli.command {
         Command::Sweep(args) => sweep::run(&args),
-        Command::Report(args) => judge::report(&args),
-        Command::Gate(args) => judge::gate(&args),
+        Command::Report(args) => judged::report(&args),
+        Command::Gate(args) => judged::gate(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Bisect(args) => bisect::run(&args),
         Command::Mix(args) => mix::run(&args),
@@ -285,5 +272,9 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),
         Command::Dev(args) => dev::run(&args, command()),
+        Command::External(words) => {
+            external::start(&words[0].to_string_lossy(), &words[1..])?;
+            Ok(refused(ErrorKind::InvalidSubcommand))
+        }
     }
 }
