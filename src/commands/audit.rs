@@ -39,14 +39,12 @@ pub fn run(args: &AuditArgs) -> Result<Exit> {
     let mut command = Command::new(&python);
     command.arg(script).arg(format!("--seeds={}", args.seeds));
     command.args(args.json.then_some("--json")).arg("--").args(&args.tables);
-    let status = command.status().map_err(|error| {
-        let python = python.display();
+    let python = python.display();
+    let refused = |error| {
         Error::Setup(format!(
             "cannot start Python, {python}: {error}; name one with --python"
         ))
-    })?;
-    Ok(match status.code() {
-        Some(code) => Exit::from_code(code).unwrap_or(Exit::Bug),
-        None => Exit::Interrupted,
-    })
+    };
+    let code = command.status().map_err(refused)?.code();
+    Ok(code.map_or(Exit::Interrupted, |code| Exit::from_code(code).unwrap_or(Exit::Bug)))
 }

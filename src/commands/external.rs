@@ -37,10 +37,8 @@ pub fn query(args: &QueryArgs) -> Result<Exit> {
 /// If it cannot be started.
 pub fn start(name: &str, words: &[OsString]) -> Result<()> {
     let program = format!("ulplab-{name}");
-    if !name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-    {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if !name.chars().all(plain) {
         return Ok(());
     }
     let start = itself::start();

@@ -10,6 +10,7 @@ use crate::backend::cuda::{Device, Toolkit};
 use crate::backend::recipe::Ranges;
 use crate::commands::kernels;
 use crate::dataset::Manifest as Datasets;
+use crate::entries::with_extension;
 use crate::experiment::file::ExperimentFile;
 use crate::report::REPORTS;
 use crate::shipped;
@@ -134,15 +135,12 @@ fn experiments() -> Result<Vec<Row>> {
     const ANY: &str = "experiments/smoke.toml";
     let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("{ANY} not found")))?;
     let folder = any.parent().unwrap_or(Path::new("."));
-    let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "list"))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
-    files.sort();
-    let row = |file: &PathBuf| {
+    let row = |file: PathBuf| {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((name, ExperimentFile::read(file, &[])?.head()?.question))
+        Ok((name, ExperimentFile::read(&file, &[])?.head()?.question))
     };
-    files.iter().map(row).collect()
+    let files = with_extension(folder, "list", &["toml"])?;
+    files.into_iter().map(row).collect()
 }
 
 /// Elements and the casts to them, as format strings spell them.
@@ -159,29 +157,22 @@ fn elements() -> Vec<Row> {
 
 /// Rules, as format strings spell them.
 fn rules() -> Vec<Row> {
-    let row = |form: &str, name: &str, doc: &str| (form.replace("rule", name), doc.to_string());
-    let mut rows: Vec<Row> = POWER_RULES
-        .iter()
-        .map(|rule| row("e8m0(rule)", rule.name, rule.doc))
-        .collect();
-    rows.extend(F32_RULES.iter().map(|rule| row("f32(rule)", rule.name, rule.doc)));
-    rows.extend(HALF_RULES.iter().map(|rule| row("f16(rule)", rule.name, rule.doc)));
-    rows.extend(
+    let mut all = Vec::from_iter(POWER_RULES.iter().map(|rule| ("e8m0(rule)", rule.name, rule.doc)));
+    all.extend(F32_RULES.iter().map(|rule| ("f32(rule)", rule.name, rule.doc)));
+    all.extend(HALF_RULES.iter().map(|rule| ("f16(rule)", rule.name, rule.doc)));
+    all.extend(
         AFFINE_RULES
             .iter()
-            .map(|rule| row("uint4/…:f16(rule)", rule.name, rule.doc)),
+            .map(|rule| ("uint4/…:f16(rule)", rule.name, rule.doc)),
     );
-    rows.extend(
+    all.extend(
         NVFP4_SINGLE_RULES
             .iter()
-            .map(|rule| row("e4m3(rule)", rule.name, rule.doc)),
+            .map(|rule| ("e4m3(rule)", rule.name, rule.doc)),
     );
-    rows.extend(
-        NVFP4_RULES
-            .iter()
-            .map(|rule| row("e4m3(rule)/t:f32", rule.name, rule.doc)),
-    );
-    rows
+    all.extend(NVFP4_RULES.iter().map(|rule| ("e4m3(rule)/t:f32", rule.name, rule.doc)));
+    let row = |(form, name, doc): (&str, &str, &str)| (form.replace("rule", name), doc.to_string());
+    all.into_iter().map(row).collect()
 }
 
 /// Check what a run needs (complete data sets, a writable folder), and report what the machine has.

@@ -1,4 +1,4 @@
-//! From the cells of a run to its verdicts and reports.
+//! Judged runs: `ulplab gate` and `ulplab report`, from the cells of a run to its verdicts and reports.
 
 use std::path::PathBuf;
 
@@ -6,6 +6,7 @@ use super::calibrate::{self, CalibrateArgs};
 use super::paired;
 use crate::experiment::file::ExperimentFile;
 use crate::gate::resolve;
+use crate::json;
 use crate::output;
 use crate::report;
 use crate::run::Run;
@@ -121,17 +122,12 @@ enum Gates {
 
 /// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has
 /// its own line if it does not fit, so that it can be copied whole.
-fn print(run: &Run, study: &dyn Study, folder: &Folder, json: bool, gates: Gates) {
+fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, gates: Gates) {
     paired::warnings(run).iter().for_each(|warning| errln!("{warning}"));
-    if json {
+    if as_json {
         loss::blind(run).iter().for_each(|why| errln!("{why}"));
-    }
-    if json {
         for verdict in &run.verdicts {
-            outln!(
-                "{}",
-                serde_json::to_string(verdict).expect("plain data has a form in JSON")
-            );
+            outln!("{}", json::line(verdict));
         }
         return;
     }

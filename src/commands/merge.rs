@@ -1,12 +1,12 @@
 //! `ulplab merge`: one verdict on a run that several tasks measured.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
 use super::diff::timed;
-use super::judge;
+use super::judged;
 use crate::gate;
 use crate::run::folder::Folder;
 use crate::run::{Manifest, Run, lines};
@@ -34,11 +34,11 @@ pub struct MergeArgs {
 pub fn run(args: &MergeArgs) -> Result<Exit> {
     let (folder, manifest) = match (&args.folders[..], &args.out) {
         ([one], None) => Folder::open(one)?,
+        (_, Some(out)) => gathered(&args.folders, out)?,
         (_, None) => {
             let message = "several folders are merged into another one: give it, --out DIR";
             return Err(Error::Usage(message.into()));
         }
-        (_, Some(_)) => gathered(args)?,
     };
     strangers(&folder, &manifest)?;
     let records = match gate::records(&folder, &manifest) {
@@ -56,21 +56,19 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
     };
     let study = studies::read(&manifest.experiment)?;
     let run = Run::judge(&folder, manifest, records)?;
-    judge::finish(&folder, &run, &*study, args.json)?;
+    judged::finish(&folder, &run, &*study, args.json)?;
     Ok(run.outcome().exit())
 }
 
 /// Refuses a file among the cells that is none of this run.
 fn strangers(folder: &Folder, manifest: &Manifest) -> Result<()> {
-    match folder.stranger(manifest)? {
-        Some(file) => Err(Error::data(&file, "no cell that the run in this folder plans")),
-        None => Ok(()),
-    }
+    let refused = |file| Err(Error::data(file, "no cell that the run in this folder plans"));
+    folder.stranger(manifest)?.map_or(Ok(()), refused)
 }
 
 /// The folder of the merged run, with all cells that any of the folders has.
-fn gathered(args: &MergeArgs) -> Result<(Folder, Manifest)> {
-    let sources = args.folders.iter().map(|path| Folder::open(path));
+fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
+    let sources = folders.iter().map(|path| Folder::open(path));
     let sources = sources.collect::<Result<Vec<(Folder, Manifest)>>>()?;
     let (first, manifest) = &sources[0];
     for (folder, other) in &sources {
@@ -82,13 +80,14 @@ fn gathered(args: &MergeArgs) -> Result<(Folder, Manifest)> {
         }
         strangers(folder, other)?;
     }
-    let out = args.out.as_ref().unwrap_or(&first.path);
     let (target, manifest) = Folder::enter(out, manifest, true)?;
     // What is there already counts like what comes.
-    let mut holders = vec![(&target, missing(&target, &manifest)?)];
-    for (folder, _) in &sources {
-        holders.push((folder, missing(folder, &manifest)?));
-    }
+    let folders = std::iter::once(&target).chain(sources.iter().map(|(folder, _)| folder));
+    let holders = folders.map(|folder| {
+        let missing: HashSet<&str> = folder.missing(&manifest)?.into_iter().collect();
+        Ok((folder, missing))
+    });
+    let holders = holders.collect::<Result<Vec<_>>>()?;
     manifest.cells.par_iter().try_for_each(|id| {
         let here = holders.iter().filter(|(_, missing)| !missing.contains(id.as_str()));
         gather(id, &target, here.map(|(folder, _)| *folder))
@@ -98,10 +97,6 @@ fn gathered(args: &MergeArgs) -> Result<(Folder, Manifest)> {
     }
     // Read again: its time is that of all sessions.
     Folder::open(&target.path)
-}
-
-fn missing<'a>(folder: &Folder, manifest: &'a Manifest) -> Result<HashSet<&'a str>> {
-    Ok(folder.missing(manifest)?.into_iter().collect())
 }
 
 /// Takes a cell from the first of the folders that has it whole. Several may have it, of tasks that ran twice, if they agree.
@@ -123,26 +118,22 @@ fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folde
             (Ok(_), Some(_)) => {}
         }
     }
-    match (whole, damaged) {
-        (Some((from, _)), damaged) => {
-            if let Some(why) = damaged {
-                errln!("{why}; the cell is taken from {}", from.path.display());
-            }
-            if std::ptr::eq(from, target) {
-                return Ok(());
-            }
-            target.take(id, from)
-        }
-        (None, Some(why)) => Err(why),
-        (None, None) => Ok(()),
+    let Some((from, _)) = whole else {
+        return damaged.map_or(Ok(()), Err);
+    };
+    if let Some(why) = damaged {
+        errln!("{why}; the cell is taken from {}", from.path.display());
+    }
+    match std::ptr::eq(from, target) {
+        true => Ok(()),
+        false => target.take(id, from),
     }
 }
 
 /// The numbers of a cell except times, which differ from run to run.
 fn numbers(records: &[Record]) -> Vec<u8> {
-    let lasting = records.iter().filter(|record| !timed(&record.metric));
-    let lasting: Vec<Record> = lasting.cloned().collect();
-    let mut text = Vec::new();
+    let (mut lasting, mut text) = (records.to_vec(), Vec::new());
+    lasting.retain(|record| !timed(&record.metric));
     lines::write(&lasting, &mut text).expect("writing to memory does not fail");
     text
 }

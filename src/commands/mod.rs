@@ -10,7 +10,7 @@ pub mod diff;
 pub mod external;
 pub mod inspect;
 pub mod inventory;
-pub mod judge;
+pub mod judged;
 pub mod kernels;
 pub mod merge;
 pub mod mix;

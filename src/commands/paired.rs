@@ -1,10 +1,9 @@
 //! `ulplab gate --paired`: tests of each recipe against what it is compared with, window by window; and the warning of a divergence that
 //! tells nothing.
 
-use comfy_table::{CellAlignment, Table, presets};
-
 use crate::experiment::Rule;
 use crate::gate::{Paired, paired, silent_zone};
+use crate::report::columns::aligned;
 use crate::report::number;
 use crate::run::Run;
 use crate::statistics::{Evidence, LEAST_WINDOWS};
@@ -23,16 +22,10 @@ pub fn print(run: &Run) -> Result<()> {
         let message = "no paired tests: the run measured no predictions of a text";
         return Err(Error::NothingSelected(message.into()));
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    let header = "recipe,phase,windows,KL,lost,gained,McNemar p,adjusted,evidence of loss,net lost,95 % limits";
-    table.set_header(header.split(','));
-    table.add_rows(tests.iter().map(row));
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    for line in table.lines() {
-        outln!("{}", line.trim_end());
+    let heads = "recipe,phase,windows,KL,lost,gained,McNemar p,adjusted,evidence of loss,net lost,95 % limits";
+    let heads: Vec<&str> = heads.split(',').collect();
+    for line in aligned(&heads, tests.iter().map(row), 2) {
+        outln!("{line}");
     }
     let enough = Evidence::ENOUGH;
     outln!(
@@ -95,8 +88,7 @@ pub fn warnings(run: &Run) -> Vec<String> {
     let of_rule = |rule: &Rule| {
         let last = silent_zone(&tests, rule.phase)?;
         let bound = |test: &&Paired| {
-            let binds = rule.recipes.iter().any(|pattern| matches(pattern, test.recipe));
-            binds && test.phase == rule.phase && test.kl <= last.kl && matches(&rule.at, test.site)
+            rule.binds(test.recipe) && test.phase == rule.phase && test.kl <= last.kl && matches(&rule.at, test.site)
         };
         let names: Vec<&str> = tests.iter().filter(bound).map(|test| test.recipe).collect();
         let (metric, phase, require) = (&rule.metric, rule.phase, &rule.require);

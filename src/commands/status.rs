@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::judge::named_or_newest;
+use super::judged::named_or_newest;
+use crate::json;
 use crate::run::Manifest;
 use crate::run::folder::Folder;
 use crate::run::partition::{PartitionArg, cost};
@@ -50,7 +51,7 @@ struct Status {
 }
 
 /// Tasks by what became of them. One that was started again counts each time.
-#[derive(Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Tasks {
     running: usize,
     done: usize,
@@ -73,10 +74,7 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
     let (folder, manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
     let status = Status::of(&folder, &manifest, Timestamp::now())?;
     match args.json {
-        true => outln!(
-            "{}",
-            serde_json::to_string(&status).expect("plain data has a form in JSON")
-        ),
+        true => outln!("{}", json::line(&status)),
         false => status.print(&folder, &manifest.experiment.name),
     }
     Ok(Exit::Pass)
@@ -91,15 +89,13 @@ impl Status {
         let sessions = sessions(&folder.sessions());
         // The cells of its share that are not done.
         let left = |session: &Session| -> Vec<&Cell> {
-            let share = match session.partition.as_deref().map(str::parse) {
+            let mut share = match session.partition.as_deref().map(str::parse) {
                 Some(Ok(PartitionArg::Given(partition))) => partition.of(&manifest.plan, &cells).unwrap_or_default(),
                 Some(_) => Vec::new(),
                 None => cells.iter().collect(),
             };
+            share.retain(|cell| missing.contains(cell.id.as_str()));
             share
-                .into_iter()
-                .filter(|cell| missing.contains(cell.id.as_str()))
-                .collect()
         };
         let mut tasks = Tasks::default();
         let mut running: HashSet<&str> = HashSet::new();
@@ -120,10 +116,9 @@ impl Status {
         let worked: u64 = sessions.iter().map(|session| session.cost).sum();
         let seconds: f64 = sessions.iter().map(|session| session.seconds).sum();
         let ended_badly = |session: &&Session| matches!(session.state(at), State::Failed(_) | State::Died);
-        let last = sessions
-            .iter()
-            .filter(ended_badly)
-            .max_by_key(|session| session.last_sign());
+        let ended = sessions.iter().filter(ended_badly);
+        let last = ended.max_by_key(|session| session.last_sign());
+        let at_time = |at: Timestamp| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let all = cost(&cells);
         let undone = cost(cells.iter().filter(|cell| missing.contains(cell.id.as_str())));
         Ok(Self {
@@ -136,9 +131,7 @@ impl Status {
             tasks,
             last_failure: last.map(|session| Failure {
                 task: session.who(),
-                at: session
-                    .last_sign()
-                    .map_or(String::new(), |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+                at: session.last_sign().map_or(String::new(), at_time),
                 cells: session.cells,
                 why: match session.state(at) {
                     State::Failed(why) => why,
@@ -154,8 +147,12 @@ impl Status {
         let (share, done, cells) = (100.0 * self.done_cost, self.done, self.cells);
         let experiment = shown(experiment);
         outln!("{experiment}: {done} of {cells} cells are done, {share:.1} % of the estimated cost");
-        let (running, done) = (self.tasks.running, self.tasks.done);
-        let (failed, died) = (self.tasks.failed, self.tasks.died);
+        let Tasks {
+            running,
+            done,
+            failed,
+            died,
+        } = self.tasks;
         outln!("tasks: {running} at work, {done} done, {failed} failed, {died} died");
         if running > 0 {
             let cells = counted(self.running, "cell");

@@ -12,7 +12,7 @@ use crate::report::number::significant;
 use crate::run::Run;
 use crate::run::verdict::Verdict;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::metrics::{Better, METRICS};
+use ulplab_core::metrics::{Better, Metric};
 
 /// Show the baselines of each experiment and device, and how the numbers that their gates judge drift over them.
 #[derive(Debug, clap::Args)]
@@ -99,12 +99,9 @@ impl History {
     fn new(baselines: &[Baseline]) -> Result<Self> {
         let runs = baselines.iter().map(|base| Run::read(&base.path));
         let runs = runs.collect::<Result<Vec<Run>>>()?;
-        let before = std::iter::once(None).chain(baselines.iter().map(Some));
-        let changed = |(before, base): (Option<&Baseline>, &Baseline)| match before {
-            Some(before) => incomparable(before, &base.manifest, &base.accepted.definitions),
-            None => Vec::new(),
-        };
-        let changed: Vec<Vec<String>> = before.zip(baselines).map(changed).collect();
+        let changed = |pair: &[Baseline]| incomparable(&pair[0], &pair[1].manifest, &pair[1].accepted.definitions);
+        let changed = std::iter::once(Vec::new()).chain(baselines.windows(2).map(changed));
+        let changed: Vec<Vec<String>> = changed.collect();
         let first = changed.iter().rposition(|changed| !changed.is_empty()).unwrap_or(0);
         let entry = |(base, incomparable): (&Baseline, Vec<String>)| Entry {
             path: base.path.clone(),
@@ -126,10 +123,8 @@ impl History {
     fn text(&self) -> String {
         let mut text = format!("{} on {}\n\n", self.experiment, self.device);
         let entries = self.baselines.iter().enumerate().map(|(at, base)| {
-            let commit = base
-                .commit
-                .as_ref()
-                .map_or("—".into(), |commit| commit.chars().take(10).collect());
+            let commit = base.commit.as_ref();
+            let commit = commit.map_or("—".into(), |commit| commit.chars().take(10).collect());
             let (number, accepted) = ((at + 1).to_string(), base.accepted_at.clone());
             vec![number, accepted, base.by.clone(), commit, base.why.clone()]
         });
@@ -160,11 +155,8 @@ impl Drift {
             Some(0.0) => "0 %".into(),
             Some(worse) => format!("{:+.2} %", 100.0 * worse),
         };
-        let steps = if self.steps == 0 {
-            String::new()
-        } else {
-            self.steps.to_string()
-        };
+        let steps = Some(self.steps).filter(|steps| *steps > 0);
+        let steps = steps.map_or(String::new(), |steps| steps.to_string());
         let mut row = vec![self.gate.clone(), self.recipe.clone()];
         row.extend(self.values.iter().map(value));
         row.extend([worse, steps]);
@@ -185,16 +177,12 @@ fn drifts(runs: &[Run], first: usize) -> Vec<Drift> {
     let drift = |verdict: &Verdict| {
         let value = |run: &Run| {
             let same = |other: &&Verdict| other.recipe == verdict.recipe && diff::alike(&other.rule, &verdict.rule);
-            run.verdicts
-                .iter()
-                .find(same)
-                .map(|found| found.value)
-                .filter(|value| !value.is_nan())
+            let found = run.verdicts.iter().find(same).map(|found| found.value);
+            found.filter(|value| !value.is_nan())
         };
         let values: Vec<Option<f64>> = runs.iter().map(value).collect();
-        let better = METRICS.iter().find(|metric| metric.name == verdict.rule.metric);
-        let sign = match better.map(|metric| metric.better) {
-            Some(Better::Higher) => -1.0,
+        let sign = match Metric::find(&verdict.rule.metric).map(|metric| metric.better) {
+            Ok(Better::Higher) => -1.0,
             _ => 1.0,
         };
         let worse = match (values[first], values[runs.len() - 1]) {

@@ -11,11 +11,10 @@ mod store;
 use std::path::{Path, PathBuf};
 
 use super::diff;
-use super::judge;
+use super::judged;
 use crate::git::git;
 use crate::run::definitions::Definitions;
 use crate::run::folder::Folder;
-use crate::run::runs::slug;
 use crate::run::verdict::{Outcome, Verdict};
 use crate::run::{Manifest, Run, now};
 use store::{Accepted, Baseline, Store};
@@ -65,7 +64,8 @@ struct CompareArgs {
 }
 
 pub fn run(args: &BaselineArgs) -> Result<Exit> {
-    let store = Store::new(&args.baselines);
+    let path = args.baselines.clone();
+    let store = Store { path };
     match &args.command {
         BaselineCommand::Accept(accept) => accept.run(&store),
         BaselineCommand::Compare(compare) => compare.run(&store),
@@ -80,7 +80,7 @@ impl AcceptArgs {
                 return Err(Error::Usage(format!("{option} is empty, expected a text")));
             }
         }
-        let (folder, manifest) = Folder::open(&judge::named_or_newest(self.run.as_ref())?)?;
+        let (folder, manifest) = Folder::open(&judged::named_or_newest(self.run.as_ref())?)?;
         let by = self.by.clone().or_else(|| somebody(&folder.path)).ok_or_else(|| {
             let nobody = "nobody accepts it: neither $USER, $LOGNAME nor git's user.name says who";
             Error::Usage(format!("{nobody}; give --by NAME"))
@@ -135,19 +135,19 @@ fn of_outcome(outcome: Outcome, verdicts: &[Verdict]) -> String {
 /// The number of gates that fail, and the first of them.
 fn failures(verdicts: &[Verdict]) -> String {
     let failed: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).collect();
-    let count = match failed.len() {
-        1 => "a gate fails,".into(),
-        count => format!("{count} gates fail, the first"),
-    };
     let first = failed
         .first()
         .map(|first| format!(" on '{}': {}", first.recipe, first.message));
-    count + &first.unwrap_or_default()
+    let first = first.unwrap_or_default();
+    match failed.len() {
+        1 => format!("a gate fails,{first}"),
+        count => format!("{count} gates fail, the first{first}"),
+    }
 }
 
 impl CompareArgs {
     fn run(&self, store: &Store) -> Result<Exit> {
-        let path = judge::named_or_newest(self.run.as_ref())?;
+        let path = judged::named_or_newest(self.run.as_ref())?;
         let (folder, manifest) = Folder::open(&path)?;
         let baselines = store.of(&manifest.experiment.name, &manifest.device)?;
         let Some(base) = baselines.last() else {
@@ -191,9 +191,4 @@ fn none_for(manifest: &Manifest, store: &Store) -> Result<String> {
     Ok(format!(
         "NOT COMPARED: {folder} has no baseline of '{name}' on '{device}'{others}; `ulplab baseline accept RUN --why TEXT` makes one"
     ))
-}
-
-/// The folder of the baselines of an experiment and a device.
-fn place(store: &Path, experiment: &str, device: &str) -> PathBuf {
-    store.join(slug(experiment)).join(slug(device))
 }

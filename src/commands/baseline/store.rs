@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::place;
+use crate::entries::entries;
 use crate::run::Manifest;
 use crate::run::definitions::Definitions;
 use crate::run::folder::Folder;
+use crate::run::runs::slug;
 use ulplab_core::atomic::create_atomic;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
@@ -46,14 +47,14 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(path: &Path) -> Self {
-        let path = path.to_path_buf();
-        Self { path }
+    /// The folder of the baselines of an experiment and a device.
+    fn place(&self, experiment: &str, device: &str) -> PathBuf {
+        self.path.join(slug(experiment)).join(slug(device))
     }
 
     /// Copies a run, and marks it as accepted. A run that is a baseline already is an error.
     pub fn add(&self, folder: &Folder, manifest: &Manifest, accepted: &Accepted) -> Result<PathBuf> {
-        let home = place(&self.path, &manifest.experiment.name, &manifest.device);
+        let home = self.place(&manifest.experiment.name, &manifest.device);
         let name = manifest.started_at.replace(':', "");
         let path = home.join(format!("{name}-{}", &manifest.fingerprint[..8]));
         let (copy, same) = Folder::enter(&path, manifest, true)?;
@@ -69,7 +70,7 @@ impl Store {
 
     /// Baselines of an experiment on a device, in the order in which they were accepted.
     pub fn of(&self, experiment: &str, device: &str) -> Result<Vec<Baseline>> {
-        let mut found = in_folder(&place(&self.path, experiment, device))?;
+        let mut found = in_folder(&self.place(experiment, device))?;
         // Other names may have the same folder.
         found.retain(|base| base.manifest.experiment.name == experiment && base.manifest.device == device);
         Ok(found)
@@ -109,9 +110,8 @@ fn read(path: &Path) -> Result<Baseline> {
             "it accepts the run {accepted}, and the run next to it is {found}"
         )));
     }
-    let path = folder.path;
     Ok(Baseline {
-        path,
+        path: folder.path,
         manifest,
         accepted,
     })
@@ -122,11 +122,7 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let entries = std::fs::read_dir(path).map_err(Error::io(path, "read"))?;
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    let paths = paths.collect::<std::io::Result<Vec<_>>>();
-    let mut paths = paths.map_err(Error::io(path, "read"))?;
+    let mut paths = entries(path, "read")?;
     paths.retain(|path| path.is_dir());
-    paths.sort();
     Ok(paths)
 }

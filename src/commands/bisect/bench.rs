@@ -17,7 +17,6 @@ use crate::studies::model::probe::{Probe, Trace};
 use crate::studies::model::{Kept, Streams, Watch, finite, run_from, run_reference};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Bound;
-use ulplab_core::pattern::matches;
 use ulplab_core::record::{Phase, Record, place};
 
 /// Windows of text, the reference's tensors of each, and runs of the right and the wrong recipe.
@@ -154,7 +153,7 @@ impl<'a> Bench<'a> {
 
     /// Runs one of the two ends on all windows.
     fn keep(&mut self, side: Side, wrong: &SuspectSet) -> Result<Vec<Record>> {
-        let rounding = self.mix.rounding(wrong, self.config()).map_err(usage)?;
+        let rounding = self.mix.rounding(wrong, self.config()).map_err(Mistake::usage)?;
         let exact = self.mix.recipe(wrong).rounds.is_empty();
         (self.progress)(self.cells, &self.mix.words(wrong));
         let each = self.pairs(&(0..self.windows.len()).collect());
@@ -221,7 +220,7 @@ impl<'a> Bench<'a> {
     /// Runs a recipe from the first layer on in which it differs from both ends.
     fn records(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
         let config = self.config();
-        let rounding = self.mix.rounding(wrong, config).map_err(usage)?;
+        let rounding = self.mix.rounding(wrong, config).map_err(Mistake::usage)?;
         let ends = [(Side::Right, BTreeSet::new()), (Side::Wrong, self.mix.all())];
         let ends = ends.map(|(side, those)| (self.mix.first_difference(wrong, &those, config.layers()), side));
         let each: Vec<_> = self.pairs(windows);
@@ -243,7 +242,7 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// If the reference fails.
     pub fn watch(&mut self, wrong: &SuspectSet, phase: Phase, watch: &mut (dyn Watch + Send)) -> Result<Vec<Record>> {
-        let rounding = self.mix.rounding(wrong, self.config()).map_err(usage)?;
+        let rounding = self.mix.rounding(wrong, self.config()).map_err(Mistake::usage)?;
         (self.progress)(self.cells, &self.mix.words(wrong));
         self.cells += 1;
         let window = &self.windows[self.window()];
@@ -256,7 +255,7 @@ impl<'a> Bench<'a> {
         let bound: Bound = rule.require.parse().ok()?;
         let kept = self.kept.get(&(Side::Wrong, rule.phase, self.window()))?;
         let beyond = |record: &&Record| {
-            let here = record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
+            let here = rule.looks_at(&record.metric, record.layer, &record.site);
             record.layer.is_some() && here && !bound.admits(record.value)
         };
         let first = kept.records.iter().find(beyond)?;
@@ -328,8 +327,3 @@ impl<'a> Bench<'a> {
 struct Nothing;
 
 impl Watch for Nothing {}
-
-/// A mistake without its place in a file.
-pub fn usage(mistake: Mistake) -> Error {
-    Error::Usage(mistake.message)
-}

@@ -8,11 +8,11 @@ use reference::{Role, Site, SiteInfo, Tensor};
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
-use super::bench::usage;
 use super::explain::Explanation;
 use super::mix::{Mix, Place, SuspectSet};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{Noise, Rounding};
+use crate::experiment::Mistake;
 use crate::json;
 use crate::run::seal;
 use crate::studies::model::Watch;
@@ -83,12 +83,12 @@ impl Passage {
     }
 }
 
+/// Names of the readers of a tensor that is read in one role.
+const ROLES: [(Role, &str); 2] = [(Role::Key, "key"), (Role::Value, "value")];
+
 fn role_name(role: Role) -> Option<&'static str> {
-    match role {
-        Role::Both => None,
-        Role::Key => Some("key"),
-        Role::Value => Some("value"),
-    }
+    let named = ROLES.into_iter().find(|(known, _)| *known == role);
+    named.map(|(_, name)| name)
 }
 
 /// Takes what passes at some places.
@@ -108,7 +108,7 @@ impl Capture {
         let places = wrong.suspects.iter().map(|suspect| mix.suspects[*suspect].place());
         Ok(Self {
             places: places.take(MOST).collect(),
-            right: mix.rounding(&SuspectSet::default(), config).map_err(usage)?,
+            right: mix.rounding(&SuspectSet::default(), config).map_err(Mistake::usage)?,
             coming: None,
             taken: Vec::new(),
         })
@@ -186,7 +186,7 @@ pub struct Origin<'a> {
 /// The file cannot be written.
 pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, origin: &Origin) -> Result<()> {
     let wrong = mix.recipe(&found.wrong);
-    let turned = mix.rounding(&found.wrong, config).map_err(usage)?;
+    let turned = mix.rounding(&found.wrong, config).map_err(Mistake::usage)?;
     let channels = turned.turned_channels().iter();
     let channels = channels.map(|(site, channels)| (site.to_string(), *channels));
     let label = Label {
@@ -199,7 +199,7 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
         failed: found.failed.iter().map(|failed| failed.message.clone()).collect(),
         sites: found.taken.iter().map(SiteLabel::new).collect(),
         right_rounds: mix.recipe(&SuspectSet::default()).rounds,
-        noise: wrong.noise(origin.seed).map_err(usage)?,
+        noise: wrong.noise(origin.seed).map_err(Mistake::usage)?,
         wrong_rounds: wrong.rounds,
         turned: channels.collect(),
         again: format!("ulplab bisect --replay {}", file.display()),
@@ -289,9 +289,8 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         let why = "holds no failure: what the two recipes left is equal in it";
         return Err(wrong(why.into()));
     }
-    let known = sites
-        .iter()
-        .map(|Stored { info, taken, .. }| (*info, taken.site.layer, taken.input.cols()));
+    let known = |Stored { info, taken, .. }: &Stored| (*info, taken.site.layer, taken.input.cols());
+    let known = sites.iter().map(known);
     let known: Vec<(&'static SiteInfo, Option<usize>, usize)> = known.collect();
     let turned = label.turned.iter().map(|(name, channels)| {
         let info = info(name).ok_or_else(|| wrong(format!("'turned': no path has a site '{name}'")))?;
@@ -381,12 +380,11 @@ impl Stored {
     fn find(label: &SiteLabel, file: &TensorFile) -> Result<Self> {
         let wrong = |message: String| Error::data(file.path(), message);
         let info = info(&label.site).ok_or_else(|| wrong(format!("no path has a site '{}'", label.site)))?;
-        let role = match label.role.as_deref() {
-            None => Role::Both,
-            Some("key") => Role::Key,
-            Some("value") => Role::Value,
-            Some(other) => return Err(wrong(format!("role '{other}', expected key or value"))),
-        };
+        let role = label.role.as_deref().map(|role| {
+            let known = ROLES.into_iter().find(|(_, name)| *name == role);
+            known.ok_or_else(|| wrong(format!("role '{role}', expected key or value")))
+        });
+        let role = role.transpose()?.map_or(Role::Both, |(role, _)| role);
         let tensor = |name: &String| {
             let Some(found) = file.get(name) else {
                 return Err(wrong(format!("has no tensor '{name}'")));
@@ -397,24 +395,20 @@ impl Stored {
                 None => Err(wrong(format!("'{name}' is {dtype} {shape:?}, expected rows of F32"))),
             }
         };
-        let name = label.name.clone();
-        let names = names(&name);
+        let (name, names) = (label.name.clone(), names(&label.name));
         let (input, want, got) = (tensor(&names[0])?, tensor(&names[1])?, tensor(&names[2])?);
-        if input.shape != want.shape || input.shape != got.shape || input.data.is_empty() {
-            let shapes = (&input.shape, &want.shape, &got.shape);
-            return Err(wrong(format!(
-                "'{name}': in, want and got have shapes {shapes:?}, expected one"
-            )));
+        let shapes = (&input.shape, &want.shape, &got.shape);
+        if shapes.0 != shapes.1 || shapes.0 != shapes.2 || input.data.is_empty() {
+            let message = format!("'{name}': in, want and got have shapes {shapes:?}, expected one");
+            return Err(wrong(message));
         }
-        let site = Site::new(label.layer, info.name)
-            .read_as(role)
-            .from_row(label.first_row);
-        let taken = Passage { site, input, want, got };
+        let site = Site::new(label.layer, info.name).read_as(role);
+        let site = site.from_row(label.first_row);
         Ok(Self {
             name,
             names,
             info,
-            taken,
+            taken: Passage { site, input, want, got },
         })
     }
 

@@ -101,13 +101,10 @@ pub fn run(
             wrong: None,
         };
         let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
-        model
-            .run(&mut *state, Input::Ids(ids), &mut reader)
-            .map_err(Error::Reference)?;
-        match reader.wrong {
-            Some(wrong) => Err(Error::data(file, wrong)),
-            None => Ok(reader.passed),
-        }
+        let ran = model.run(&mut *state, Input::Ids(ids), &mut reader);
+        ran.map_err(Error::Reference)?;
+        reader.wrong.map_or(Ok(()), |wrong| Err(Error::data(file, wrong)))?;
+        Ok(reader.passed)
     };
     let (own, total) = (measure(true)?, measure(false)?);
     let mut before: Option<String> = None;
@@ -181,19 +178,17 @@ fn text(answer: &Answer) -> String {
             text += &format!("  furthest off is {index:?}: the reference has {want:e}, the dump {got:e}\n");
         }
     }
-    let judged = sites.iter().filter(|site| site.gates > 0).count();
-    let failed = sites.iter().filter(|site| !site.failures.is_empty()).count();
-    text + &match answer.verdict {
-        "NOT JUDGED" => "NOT JUDGED: no --gate says how large an error may be\n".into(),
-        verdict => {
-            let others = match sites.len() - judged {
-                0 => String::new(),
-                others => format!("; no gate judges {}", counted(others, "other site")),
-            };
-            let judged = counted(judged, "judged site");
-            format!("{verdict}: {failed} of {judged} fail by their own error{others}\n")
-        }
+    let (verdict, judged) = (answer.verdict, sites.iter().filter(|site| site.gates > 0).count());
+    if verdict == "NOT JUDGED" {
+        return text + "NOT JUDGED: no --gate says how large an error may be\n";
     }
+    let failed = sites.iter().filter(|site| !site.failures.is_empty()).count();
+    let others = match sites.len() - judged {
+        0 => String::new(),
+        others => format!("; no gate judges {}", counted(others, "other site")),
+    };
+    let judged = counted(judged, "judged site");
+    text + &format!("{verdict}: {failed} of {judged} fail by their own error{others}\n")
 }
 
 /// Tensors of a dump by place.
@@ -222,12 +217,9 @@ impl Dump {
                 let lists = "`ulplab list sites` lists them";
                 return Err(wrong(format!("'{name}' is not a site of the model{hint}; {lists}")));
             }
-            let Some(values) = tensor.to_f32().filter(|_| tensor.kind() == Kind::Real) else {
-                return Err(wrong(format!(
-                    "'{name}' is {dtype}, expected numbers of at most 32 bits"
-                )));
-            };
-            tensors.insert(name.to_string(), values);
+            let values = tensor.to_f32().filter(|_| tensor.kind() == Kind::Real);
+            let other = || wrong(format!("'{name}' is {dtype}, expected numbers of at most 32 bits"));
+            tensors.insert(name.to_string(), values.ok_or_else(other)?);
         }
         if tensors.is_empty() {
             return Err(wrong("has no tensor".into()));

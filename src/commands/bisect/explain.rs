@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use reference::{Site, Tensor};
 use serde::Serialize;
 
-use super::bench::{Bench, Test, usage};
+use super::bench::{Bench, Test};
 use super::capsule::{Capture, Passage};
 use super::mix::{Mix, Suspect, SuspectSet};
 use super::search::{FailingSet, beginning, smallest};
 use super::{Level, by_size};
 use crate::backend::recipe::Ranges;
 use crate::backend::rounding::Rounding;
-use crate::experiment::Rule;
+use crate::experiment::{Mistake, Rule};
 use crate::run::verdict::Verdict;
 use crate::studies::model::Watch;
 use ulplab_core::error::{Result, counted};
@@ -142,7 +142,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     if let (None, [culprit], [taken]) = (&undivided, &mut culprits[..], &mut taken[..]) {
         culprit.divide(bench, taken, down_to)?;
         wrong = culprit.wrong.clone();
-        taken.leave(&bench.mix.rounding(&wrong, bench.config()).map_err(usage)?);
+        taken.leave(&bench.mix.rounding(&wrong, bench.config()).map_err(Mistake::usage)?);
     }
     Ok(Explanation {
         recipe: bench.recipe.into(),
@@ -185,30 +185,30 @@ impl Culprit {
         let energies = taken.energies();
         let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];
         for (level, energies) in parts.into_iter().filter(|(level, _)| *level <= down_to) {
-            let of = energies.iter().filter(|energy| **energy != 0.0).count();
-            let ranked = ranked(&energies, |at| energies[*at].abs() > 0.0 || energies[*at].is_nan());
-            let part = |wrong: &SuspectSet, numbers: BTreeSet<usize>| {
-                let mut wrong = wrong.clone();
+            // NaN is an error, too.
+            let ranked = ranked(&energies, |at| energies[*at] != 0.0);
+            let whole = self.wrong.clone();
+            let part = |numbers: &BTreeSet<usize>| {
+                let (mut wrong, numbers) = (whole.clone(), Some(numbers.clone()));
                 match level {
-                    Level::Channels => wrong.channels = Some(numbers),
-                    _ => wrong.tokens = Some(numbers),
+                    Level::Channels => wrong.channels = numbers,
+                    _ => wrong.tokens = numbers,
                 }
                 wrong
             };
-            let whole = self.wrong.clone();
-            let mut fails = |numbers: &BTreeSet<usize>| bench.fails(&part(&whole, numbers.clone()));
+            let mut fails = |numbers: &BTreeSet<usize>| bench.fails(&part(numbers));
             let (count, fewest) = beginning(&BTreeSet::new(), &ranked, &mut fails)?;
             let numbers: BTreeSet<usize> = ranked[..count].iter().copied().collect();
-            let found = Part {
-                numbers: Ranges::of(numbers.iter().copied()).to_string(),
+            self.wrong = part(&numbers);
+            let found = Some(Part {
+                numbers: Ranges::of(numbers).to_string(),
                 count,
-                of,
+                of: ranked.len(),
                 fewest,
-            };
-            self.wrong = part(&self.wrong, numbers);
+            });
             match level {
-                Level::Channels => self.channels = Some(found),
-                _ => self.tokens = Some(found),
+                Level::Channels => self.channels = found,
+                _ => self.tokens = found,
             }
         }
         Ok(())
@@ -245,26 +245,22 @@ impl Rank {
     /// Runs the wrong recipe once, every layer fed what the reference fed it.
     fn measure(bench: &mut Bench) -> Result<Self> {
         let (mix, config) = (bench.mix, bench.config());
-        let right = mix.rounding(&SuspectSet::default(), config).map_err(usage)?;
-        let single = |at| {
-            mix.rounding(&SuspectSet::at(BTreeSet::from([at])), config)
-                .map_err(usage)
-        };
+        let right = mix.rounding(&SuspectSet::default(), config).map_err(Mistake::usage)?;
+        let single = |at| mix.rounding(&SuspectSet::at(BTreeSet::from([at])), config);
         let singles = (0..mix.suspects.len()).map(single);
         let mut errors = Errors {
             mix,
             right,
-            singles: singles.collect::<Result<_>>()?,
+            singles: singles.collect::<Result<_, _>>().map_err(Mistake::usage)?,
             own: vec![0.0; mix.suspects.len()],
         };
         let records = bench.watch(&SuspectSet::at(mix.all()), Phase::Local, &mut errors)?;
         let stream = config.path().stream().map(|site| site.name);
         let of_stream = |record: &&Record| Some(&*record.site) == stream && record.metric == RELATIVE_L2.name;
         let layers = records.iter().filter(of_stream);
+        let layers = layers.filter_map(|record| Some((record.layer? as usize, record.value)));
         Ok(Self {
-            layers: layers
-                .filter_map(|record| Some((record.layer? as usize, record.value)))
-                .collect(),
+            layers: layers.collect(),
             own: errors.own,
         })
     }

@@ -88,9 +88,8 @@ impl Mix {
             }
         }
         if (right.noise, right.gain) != (wrong.noise, wrong.gain) && !right.rounds.is_empty() {
-            let (right, wrong) = (&right.name, &wrong.name);
-            let message =
-                format!("'{right}' and '{wrong}' differ in the noise that they put in the place of rounding errors");
+            let both = format!("'{}' and '{}'", right.name, wrong.name);
+            let message = format!("{both} differ in the noise that they put in the place of rounding errors");
             return Err(Mistake::at("noise", message));
         }
         let mut places: BTreeMap<Place, Rounds> = BTreeMap::new();

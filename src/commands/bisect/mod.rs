@@ -15,12 +15,11 @@ pub mod search;
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
-use indicatif::ProgressBar;
 use reference::paths::Model;
 
 use super::sweep::{self, Prepared, Question, SweepArgs};
 use crate::experiment::file::ExperimentFile;
-use crate::experiment::{Experiment, Rule};
+use crate::experiment::{Experiment, Mistake, Rule};
 use crate::json;
 use crate::progress::{self, Lines};
 use crate::run::Run;
@@ -29,12 +28,11 @@ use crate::run::plan::REFERENCE;
 use crate::studies;
 use crate::studies::limits::{Bytes, Parts, available};
 use crate::studies::model::{ModelStudy, Recipe};
-use bench::{Bench, usage};
+use bench::Bench;
 use mix::Mix;
 pub(super) use output::{experiment_of, recipe as as_toml};
 use ulplab_core::atomic::{check_writable, write_text};
 use ulplab_core::error::{Error, Exit, Result, did_you_mean};
-use ulplab_core::pattern::matches;
 
 /// Find where a failure comes from: which layers, sites and formats make a gate fail, or where two runs or a dump diverge.
 ///
@@ -185,19 +183,19 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     };
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
     if right.name == wrong.name {
-        let message = format!("'{name}' is both the right recipe and the one that fails");
-        return Err(Error::Usage(message));
+        let both = format!("'{name}' is both the right recipe and the one that fails");
+        return Err(Error::Usage(both));
     }
     // Here those with `flake` have their bounds.
     let gates = &prepared.manifest.experiment.gates;
-    let rules = gates.iter().filter(|rule| !rule.control && binds(rule, &name));
+    let rules = gates.iter().filter(|rule| !rule.control && rule.binds(&name));
     let rules: Vec<&Rule> = rules.collect();
     if rules.is_empty() {
         return Err(Error::Usage(format!("no gate binds recipe '{name}', so it fails none")));
     }
     let model: Box<dyn Model<f32>> = prepared.inputs.open()?.load()?;
     check_memory(args, &study, &*model)?;
-    let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(usage)?;
+    let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(Mistake::usage)?;
     let found = search(args, &study, &prepared, &rules, &mix, &*model)?;
     let origin = capsule::Origin {
         experiment: &question.parsed.experiment.name,
@@ -213,9 +211,10 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     }
     let name = &question.parsed.experiment.name;
     json::print_or(args.json, &found, || output::text(&found, &mix, args, name))?;
-    Ok(match found.whole() {
-        true => Exit::GateFailed,
-        false => Exit::NotJudged,
+    Ok(if found.whole() {
+        Exit::GateFailed
+    } else {
+        Exit::NotJudged
     })
 }
 
@@ -228,10 +227,12 @@ fn search(
     model: &dyn Model<f32>,
 ) -> Result<explain::Explanation> {
     let names = study.windows.iter().map(crate::experiment::Window::name);
-    let windows: Vec<(String, Vec<u32>)> = names
-        .zip(prepared.inputs.texts.iter().map(|text| text.ids.clone()))
-        .collect();
-    let bar = progress(args);
+    let windows = names.zip(prepared.inputs.texts.iter().map(|text| text.ids.clone()));
+    let windows: Vec<(String, Vec<u32>)> = windows.collect();
+    let bar = progress::bar(None, "{spinner} {pos} cells  {elapsed}  {msg}", args.no_progress);
+    if !bar.is_hidden() {
+        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    }
     let _lines = Lines::new(&bar, "cells", args.no_progress);
     let show = |cells: usize, what: &str| {
         bar.set_position(cells as u64);
@@ -248,19 +249,6 @@ fn search(
     found
 }
 
-fn progress(args: &BisectArgs) -> ProgressBar {
-    let shown = !args.no_progress && std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let bar = progress::bar(None, "{spinner} {pos} cells  {elapsed}  {msg}", shown);
-    if shown {
-        bar.enable_steady_tick(std::time::Duration::from_millis(100));
-    }
-    bar
-}
-
-fn binds(rule: &Rule, recipe: &str) -> bool {
-    rule.recipes.iter().any(|pattern| matches(pattern, recipe))
-}
-
 /// The study of an experiment whose kind is `model`, which `command` needs.
 pub(super) fn model_study(experiment: &Experiment, command: &str) -> Result<ModelStudy> {
     let (name, kind) = (&experiment.name, &experiment.kind);
@@ -273,7 +261,7 @@ fn only_bound(question: &Question) -> Result<String> {
     let experiment = &question.parsed.experiment;
     let rules = || experiment.gates.iter().filter(|rule| !rule.control);
     let names = experiment.recipes().into_iter().map(|(name, _)| name);
-    let bound: Vec<&str> = names.filter(|name| rules().any(|rule| binds(rule, name))).collect();
+    let bound: Vec<&str> = names.filter(|name| rules().any(|rule| rule.binds(name))).collect();
     match bound[..] {
         [name] => Ok(name.into()),
         [] => Err(Error::Usage(format!("no gate of '{}' binds a recipe", experiment.name))),

@@ -1,5 +1,6 @@
 //! The answer of a search as text, and as an experiment.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::Value;
@@ -110,23 +111,20 @@ pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str)
     }
     let verdict = if found.whole() { "FOUND" } else { "FOUND IN PART" };
     let culprits: usize = found.culprits.iter().map(|culprit| culprit.places.len()).sum();
-    let (suspects, cells) = (counted(found.suspects, "suspect"), counted(found.cells, "cell"));
-    text + &format!(
-        "{verdict}: {culprits} of {suspects}; {cells} in {:.1} s\n",
-        found.seconds
-    )
+    let (suspects, cells, seconds) = (
+        counted(found.suspects, "suspect"),
+        counted(found.cells, "cell"),
+        found.seconds,
+    );
+    text + &format!("{verdict}: {culprits} of {suspects}; {cells} in {seconds:.1} s\n")
 }
 
 /// A sentence on places that fail alone.
 fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
     let named = mix.words(&culprit.wrong);
-    let mut formats: Vec<&str> = Vec::new();
-    for place in &culprit.places {
-        formats.extend(place.formats.iter().map(String::as_str));
-    }
-    formats.sort_unstable();
-    formats.dedup();
-    let formats = formats.join(", ");
+    let formats = culprit.places.iter().flat_map(|place| &place.formats);
+    let formats: BTreeSet<&str> = formats.map(String::as_str).collect();
+    let formats = Vec::from_iter(formats).join(", ");
     let fewest = match (culprit.units, culprit.minimal) {
         (1, true) => String::new(),
         (units, true) => format!(" All {units} are needed: without any one of them the gates hold."),
@@ -143,9 +141,8 @@ fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
             false => " (fewer may do: --cells ended the search)",
         };
         let (all, count, numbers) = (part.of, part.count, &part.numbers);
-        text += &format!(
-            "  Of {all} {members} with an error there, the {count} with the largest suffice{less}: {numbers}\n"
-        );
+        text += &format!("  Of {all} {members} with an error there, ");
+        text += &format!("the {count} with the largest suffice{less}: {numbers}\n");
     }
     text
 }

@@ -112,10 +112,7 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
         verdict,
     };
     json::print_or(as_json, &found, || text(&found, &paths))?;
-    Ok(match verdict {
-        "SAME" => Exit::Pass,
-        _ => Exit::GateFailed,
-    })
+    Ok(Exit::judged(verdict == "SAME"))
 }
 
 impl OneSided {
@@ -140,24 +137,16 @@ impl OneSided {
 
     /// A line on them, if there are any.
     fn line(&self, which: &str) -> String {
-        let named = |noun: &str, names: &[String]| match names {
-            [] => String::new(),
-            names => {
-                let more = if names.len() > NAMES { ", …" } else { "" };
-                let first = names[..names.len().min(NAMES)].join(", ");
-                format!("; {}: {first}{more}", counted(names.len(), noun))
-            }
+        let named = |noun: &str, names: &[String]| {
+            let more = if names.len() > NAMES { ", …" } else { "" };
+            let first = names[..names.len().min(NAMES)].join(", ");
+            let text = || format!("; {}: {first}{more}", counted(names.len(), noun));
+            (!names.is_empty()).then(text).unwrap_or_default()
         };
-        match self.numbers {
-            0 => String::new(),
-            numbers => {
-                let (recipes, cells) = (named("recipe", &self.recipes), named("cell", &self.cells));
-                format!(
-                    "only the {which} run has {}{recipes}{cells}\n",
-                    counted(numbers, "number")
-                )
-            }
-        }
+        let (recipes, cells) = (named("recipe", &self.recipes), named("cell", &self.cells));
+        let numbers = counted(self.numbers, "number");
+        let text = || format!("only the {which} run has {numbers}{recipes}{cells}\n");
+        (self.numbers > 0).then(text).unwrap_or_default()
     }
 }
 
@@ -198,14 +187,9 @@ fn text(found: &Divergence, [base, new]: &[String; 2]) -> String {
         let (recipe, phase, layers) = (&cell.recipe, cell.phase, &cell.layers);
         let first = &cell.first;
         let (place, window, metric, base, new) = (&first.place, &first.window, &first.metric, first.base, first.new);
-        let numbers = format!(
-            "{} of {} numbers in {}",
-            cell.differing,
-            cell.of,
-            counted(cell.windows, "window")
-        );
-        text +=
-            &format!("{recipe}, {phase}: first at {place} ({window}): {metric} is {base:e}, then {new:e}; {numbers}");
+        let (differing, of, windows) = (cell.differing, cell.of, counted(cell.windows, "window"));
+        text += &format!("{recipe}, {phase}: first at {place} ({window}): {metric} is {base:e}, then {new:e}; ");
+        text += &format!("{differing} of {of} numbers in {windows}");
         text += &match (layers.is_empty(), phase) {
             (true, _) => "\n".to_string(),
             // Each layer is fed what the reference fed it.

@@ -35,10 +35,8 @@ pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> An
         rest.truncate(shortest);
         if !sure {
             needed.extend(rest);
-            return Ok(FailingSet {
-                set: needed,
-                minimal: false,
-            });
+            let (set, minimal) = (needed, false);
+            return Ok(FailingSet { set, minimal });
         }
         // Those needed fail alone if the shortest beginning is none.
         needed.extend(rest.pop());
@@ -59,14 +57,11 @@ pub fn beginning(
     // Shorter than `low` passes, and `high` fails.
     let (mut low, mut high) = (usize::from(needed.is_empty()), ranked.len());
     // First whether it is one alone, then whether it is all of them: the two ends are what faults and spread errors look like.
-    let mut ends = [Some(low), Some(high.saturating_sub(1)).filter(|_| !needed.is_empty())]
-        .into_iter()
-        .flatten();
+    let last = (!needed.is_empty()).then(|| high.saturating_sub(1));
+    let mut ends = std::iter::once(low).chain(last);
     while low < high {
-        let middle = ends
-            .next()
-            .filter(|end| (low..high).contains(end))
-            .unwrap_or(low.midpoint(high));
+        let end = ends.next().filter(|end| (low..high).contains(end));
+        let middle = end.unwrap_or(low.midpoint(high));
         let set = needed.iter().chain(&ranked[..middle]).copied().collect();
         match fails(&set)? {
             Some(true) => high = middle,
@@ -79,7 +74,6 @@ pub fn beginning(
 
 /// Leaves out members until the set passes without any one.
 fn reduced(mut set: BTreeSet<usize>, fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer) -> Result<FailingSet> {
-    let mut minimal = true;
     for member in set.clone() {
         if set.len() == 1 {
             break;
@@ -89,11 +83,8 @@ fn reduced(mut set: BTreeSet<usize>, fails: &mut impl FnMut(&BTreeSet<usize>) ->
         match fails(&without)? {
             Some(true) => set = without,
             Some(false) => {}
-            None => {
-                minimal = false;
-                break;
-            }
+            None => return Ok(FailingSet { set, minimal: false }),
         }
     }
-    Ok(FailingSet { set, minimal })
+    Ok(FailingSet { set, minimal: true })
 }

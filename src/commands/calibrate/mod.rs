@@ -19,9 +19,9 @@ use crate::run::summary::summarize;
 use null::{Null, Trial, derive};
 use ulplab_core::atomic::{check_writable, write_atomic, write_text};
 use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::list::grouped;
 use ulplab_core::metrics::Metric;
-use ulplab_core::pattern::matches;
-use ulplab_core::record::{Record, place};
+use ulplab_core::record::Record;
 
 /// Options of `ulplab gate` that measure gates in the place of runs.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -89,10 +89,8 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let (file, parsed) = (&question.file, &question.parsed);
     let (head, study) = (&parsed.experiment.head, &*parsed.study);
     let plan = parsed.study.plan();
-    study.check().map_err(|mistake| file.error(&mistake))?;
-    study
-        .check_gates(&head.gates, &plan, None)
-        .map_err(|mistake| file.error(&mistake))?;
+    let checked = study.check().and_then(|()| study.check_gates(&head.gates, &plan, None));
+    checked.map_err(|mistake| file.error(&mistake))?;
     if head.gates.is_empty() {
         return Err(Error::config(&file.path, "the file has no [[gate]]"));
     }
@@ -116,11 +114,18 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let reading = study.reading();
     let windows = plan.windows.len();
     let sets = sets(&manifest, reading.windows.len(), sample.draws);
+    let trials = null.trials.iter().map(|trial| {
+        let rule = trial.rule;
+        let what = (&rule.metric, &rule.at, rule.phase, rule.statistic);
+        ((what, &rule.require, rule.flake.map(f64::to_bits)), trial)
+    });
     let mut gates: Vec<CalibratedGate> = Vec::new();
-    for trial in &null.trials {
-        let definition = definition(&parsed.experiment, &trial.recipe);
-        let drawn = drawn(&folder, &sets, trial, definition)?;
-        of_rule(&mut gates, trial.rule).recipes.push(drawn);
+    for (_, trials) in grouped(trials) {
+        let recipes = trials.iter().map(|trial| {
+            let definition = definition(&parsed.experiment, &trial.recipe);
+            drawn(&folder, &sets, trial, definition)
+        });
+        gates.push(CalibratedGate::new(trials[0].rule, recipes.collect::<Result<_>>()?));
     }
     let mut texts: Vec<String> = reading.windows.iter().map(|window| window.text.clone()).collect();
     texts.sort_unstable();
@@ -144,36 +149,11 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     })
 }
 
-/// The entry of a rule, which is its trials' in a row.
-fn of_rule<'g>(gates: &'g mut Vec<CalibratedGate>, rule: &Rule) -> &'g mut CalibratedGate {
-    let new = CalibratedGate {
-        metric: rule.metric.clone(),
-        at: rule.at.clone(),
-        phase: rule.phase,
-        statistic: rule.statistic,
-        require: rule.require.clone(),
-        flake: rule.flake,
-        recipes: Vec::new(),
-    };
-    let same = |gate: &CalibratedGate| {
-        let recipes = Vec::new();
-        CalibratedGate {
-            recipes,
-            ..gate.clone()
-        } == new
-    };
-    let at = gates.iter().position(same).unwrap_or_else(|| {
-        gates.push(new.clone());
-        gates.len() - 1
-    });
-    &mut gates[at]
-}
-
 /// Runs the null experiment, whose file lies next to the folder of its run, or continues it.
 fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     let name = &null.experiment.name;
-    let fresh = || runs::unused(&runs::of(name).join(crate::run::now().replace(':', "")));
-    let out = args.null.clone().unwrap_or_else(fresh);
+    let out = args.null.clone();
+    let out = out.unwrap_or_else(|| runs::fresh(name, &crate::run::now()));
     let file = out.with_added_extension("toml");
     let text = toml::to_string(&null.experiment).expect("an experiment has a form in TOML");
     if let Some(folder) = file.parent() {
@@ -215,26 +195,23 @@ fn drawn(
     let mut found = CalibratedRecipe {
         recipe: trial.recipe.clone(),
         definition,
-        null: Vec::new(),
-        unknown: None,
-        effects: Vec::new(),
-        powerless: None,
+        ..CalibratedRecipe::default()
     };
     let null = match &trial.null {
-        Ok(null) => statistics(folder, sets, trial.rule, null)?,
+        Ok(null) => statistics(folder, sets, trial.rule, null)?
+            .into_iter()
+            .collect::<Option<Vec<f64>>>(),
         Err(why) => {
             found.unknown = Some(why.clone());
             return Ok(found);
         }
     };
-    match null.iter().copied().collect::<Option<Vec<f64>>>() {
-        Some(null) => found.null = null,
-        None => {
-            let (name, windows) = (trial.rule.statistic.name(), counted(sets[0].len(), "window"));
-            found.unknown = Some(format!("{name} over {windows} is NaN on at least one draw"));
-            return Ok(found);
-        }
-    }
+    let Some(null) = null else {
+        let (name, windows) = (trial.rule.statistic.name(), counted(sets[0].len(), "window"));
+        found.unknown = Some(format!("{name} over {windows} is NaN on at least one draw"));
+        return Ok(found);
+    };
+    found.null = null;
     match &trial.effects {
         Ok(effects) => {
             for (gain, recipe) in effects {
@@ -250,7 +227,7 @@ fn drawn(
 /// The statistic of a gate, of the worst place, on each set of windows; `None` if it is not finite.
 fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) -> Result<Vec<Option<f64>>> {
     let better = direction(&rule.require, Metric::find(&rule.metric)?);
-    let looks = |record: &Record| record.metric == rule.metric && matches(&rule.at, &place(record.layer, &record.site));
+    let looks = |record: &Record| rule.looks_at(&record.metric, record.layer, &record.site);
     let of_set = |set: &Vec<&str>| {
         let mut records = Vec::new();
         for window in set {

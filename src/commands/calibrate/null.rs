@@ -7,8 +7,8 @@ use crate::run::plan::Plan;
 use crate::run::runs::NULL;
 use crate::studies::Study;
 use crate::studies::null::Wanted;
+use ulplab_core::list::distinct;
 use ulplab_core::metrics::Metric;
-use ulplab_core::pattern::matches;
 
 /// Metrics that noise of no size changes, and what they notice.
 const UNMOVED: [(&str, &str); 2] = [
@@ -45,30 +45,23 @@ pub struct Null<'a> {
 /// # Errors
 /// Why gates of its kind are not calibrated.
 pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, sample: &Sample) -> Result<Null<'a>, String> {
-    let bound = |rule: &'a Rule| {
-        let bound = |recipe: &&str| rule.recipes.iter().any(|pattern| matches(pattern, recipe));
-        let recipes: Vec<String> = plan.measured_in(rule.phase).filter(bound).map(String::from).collect();
-        recipes.into_iter().map(move |recipe| (rule, recipe))
-    };
+    let bound = |rule: &'a Rule| plan.bound_by(rule).map(move |recipe| (rule, recipe.to_string()));
     let bound: Vec<(&Rule, String)> = head.gates.iter().flat_map(bound).collect();
-    let mut wanted: Vec<Wanted> = Vec::new();
-    for (rule, recipe) in bound.iter().filter(|(rule, _)| not_asked(rule).is_none()) {
-        for gain in std::iter::once(None).chain(gains(rule, sample).map(Some)) {
-            let (recipe, phase) = (recipe.clone(), rule.phase);
-            let new = Wanted { recipe, phase, gain };
-            if !wanted.contains(&new) {
-                wanted.push(new);
-            }
-        }
-    }
+    let asked = bound.iter().filter(|(rule, _)| not_asked(rule).is_none());
+    let wanted: Vec<Wanted> = distinct(asked.flat_map(|(rule, recipe)| {
+        let gains = std::iter::once(None).chain(gains(rule, sample).map(Some));
+        gains.map(|gain| Wanted {
+            recipe: recipe.clone(),
+            phase: rule.phase,
+            gain,
+        })
+    }));
     let mut phases = plan.phases.clone();
     phases.retain(|phase| head.gates.iter().any(|rule| rule.phase == *phase));
     let null = study.null(sample.draws, &phases, &wanted)?;
-    let mut cells: Vec<String> = Vec::new();
-    for (wanted, name) in wanted.iter().zip(&null.names) {
-        let cell = name.as_ref().map(|name| format!("{name}/{}/*", wanted.phase));
-        cells.extend(cell.ok().filter(|cell| !cells.contains(cell)));
-    }
+    let named = wanted.iter().zip(&null.names);
+    let cells = named.filter_map(|(wanted, name)| Some(format!("{}/{}/*", name.as_ref().ok()?, wanted.phase)));
+    let cells = distinct(cells);
     let find = |rule: &Rule, recipe: &str, gain: Option<f64>| {
         let same = |wanted: &Wanted| wanted.recipe == recipe && wanted.phase == rule.phase && wanted.gain == gain;
         let at = wanted.iter().position(same).expect("it was put there");
@@ -96,14 +89,13 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, sample: &Sampl
         }
     };
     let trials = bound.into_iter().map(trial).collect();
+    let name = &head.name;
     let experiment = Experiment {
         head: Head {
-            name: format!("{}{NULL}", head.name),
-            question: format!("What do right candidates measure as, at the gates of '{}'?", head.name),
-            kind: head.kind.clone(),
-            seed: head.seed,
-            inert: head.inert.clone(),
+            name: format!("{name}{NULL}"),
+            question: format!("What do right candidates measure as, at the gates of '{name}'?"),
             gates: Vec::new(),
+            ..head.clone()
         },
         body: null.body,
     };

@@ -5,10 +5,11 @@ use std::path::Path;
 use super::Sample;
 use super::null::derive;
 use super::page::Uncalibrated;
+use crate::entries::with_extension;
 use crate::experiment::file::ExperimentFile;
 use crate::gate::calibration::Calibration;
 use crate::{shipped, studies};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::Result;
 
 /// The folder with the shipped experiments, and what only that folder has.
 const FOLDER: &str = "experiments";
@@ -21,15 +22,8 @@ pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
     let Some(folder) = schema.as_deref().and_then(Path::parent) else {
         return Ok(Vec::new());
     };
-    let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
-    let mut files = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(Error::io(folder, "read"))?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
-    files.sort();
     let mut all = Vec::new();
-    for file in files {
+    for file in with_extension(folder, "read", &["toml"])? {
         let read = ExperimentFile::read(&file, &[])?;
         let experiment = read.head()?.name;
         if !calibrations.iter().any(|known| known.experiment == experiment) {

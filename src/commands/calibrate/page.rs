@@ -96,9 +96,8 @@ fn data(calibration: &Calibration) -> String {
 /// The sizes of noise that are shown: of errors so many times as large, or as small.
 fn gains(calibration: &Calibration) -> Vec<f64> {
     let recipes = calibration.gates.iter().flat_map(|gate| &gate.recipes);
-    let mut gains: Vec<f64> = recipes
-        .flat_map(|recipe| recipe.effects.iter().map(Effect::factor))
-        .collect();
+    let gains = recipes.flat_map(|recipe| recipe.effects.iter().map(Effect::factor));
+    let mut gains: Vec<f64> = gains.collect();
     gains.sort_by(f64::total_cmp);
     gains.dedup();
     gains
@@ -114,8 +113,8 @@ fn row(gate: &CalibratedGate, recipe: &CalibratedRecipe, gains: &[f64]) -> Resul
         Better::Higher => b.total_cmp(a),
     });
     let bounds = RATES.map(|rate| match recipe.threshold(metric, rate) {
-        Ok((value, found)) if found.excesses.is_some() => say(value),
-        Ok((value, _)) => format!("{} (drawn)", say(value)),
+        Ok((bound, found)) if found.excesses.is_some() => say(bound.value),
+        Ok((bound, _)) => format!("{} (drawn)", say(bound.value)),
         Err(_) => "—".into(),
     });
     let judged = Judged::new(gate, recipe)?;

@@ -74,11 +74,9 @@ pub enum GenerateOn {
 }
 
 pub fn run(args: &GenerateArgs) -> Result<Exit> {
-    if !(args.temperature >= 0.0 && args.temperature.is_finite()) {
-        return Err(Error::Usage(format!(
-            "--temperature {}: expected 0 or more",
-            args.temperature
-        )));
+    let temperature = args.temperature;
+    if !(temperature >= 0.0 && temperature.is_finite()) {
+        return Err(Error::Usage(format!("--temperature {temperature}: expected 0 or more")));
     }
     if args.prompt.is_empty() {
         let message = "--prompt is empty: the model needs at least one token to continue";
@@ -245,8 +243,7 @@ fn pick(logits: &[f32], temperature: f64, draw: Draw) -> u32 {
         _ => f64::from(*logit) / temperature + draw.noise(token),
     });
     // The first of equal ones.
-    let best = scores
-        .enumerate()
-        .max_by(|(at, a), (other, b)| a.total_cmp(b).then(other.cmp(at)));
+    let scores = scores.enumerate();
+    let best = scores.max_by(|(at, a), (other, b)| a.total_cmp(b).then(other.cmp(at)));
     best.map_or(0, |(token, _)| token) as u32
 }

@@ -33,5 +33,5 @@ pub fn run(args: &VerifyArgs) -> Result<Exit> {
     let verdict = if wrong == 0 { "PASS" } else { "FAIL" };
     let (casts, seconds) = (verified.len(), started.elapsed().as_secs_f64());
     outln!("{verdict}: {casts} casts, {wrong} wrong; {seconds:.1} s");
-    Ok(if wrong == 0 { Exit::Pass } else { Exit::GateFailed })
+    Ok(Exit::judged(wrong == 0))
 }

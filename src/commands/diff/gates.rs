@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::Deserialize;
@@ -24,17 +24,44 @@ use ulplab_core::vacuous::vacuous_change;
 pub struct Gate {
     /// As it is shown.
     text: String,
-    why: String,
+    demand: Demand,
     metric: &'static Metric,
+    most: LargestWorsening,
+    /// File that states it, if it is not from the command line.
+    file: Option<PathBuf>,
+}
+
+/// A gate as a file states it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Demand {
+    metric: String,
     /// Pattern of sites, layers included.
+    #[serde(default = "any_site")]
     at: String,
     /// In this phase only.
     phase: Option<Phase>,
     /// Patterns of the recipes it binds.
+    #[serde(default = "any_recipe")]
     recipes: Vec<String>,
-    most: LargestWorsening,
-    /// File that states it, if it is not from the command line.
-    file: Option<std::path::PathBuf>,
+    worsening: String,
+    why: String,
+}
+
+fn any_site() -> String {
+    "**".into()
+}
+
+fn any_recipe() -> Vec<String> {
+    vec!["**".into()]
+}
+
+/// A file of gates.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    #[serde(rename = "change")]
+    changes: Vec<Demand>,
 }
 
 /// The largest worsening that a gate admits.
@@ -52,15 +79,6 @@ impl LargestWorsening {
             Self::Absolute(most) => pair.worsening() <= most,
             Self::PerCent(most) => pair.per_cent() <= most,
         }
-    }
-
-    /// Refuses a change that no measurement can exceed.
-    fn check(self, metric: &Metric) -> Result<Self, String> {
-        let (most, relative) = match self {
-            Self::Absolute(most) => (most, false),
-            Self::PerCent(most) => (most / 100.0, true),
-        };
-        vacuous_change(metric.name, metric.better, most, relative).map_or(Ok(self), Err)
     }
 }
 
@@ -101,49 +119,18 @@ impl FromStr for Gate {
             .split_once("<=")
             .ok_or_else(|| error("expected [PATTERN:]METRIC<=CHANGE, e.g. 'kl<=1e-4' or 'us_cold<=3%'".into()))?;
         let (at, name) = left.rsplit_once(':').unwrap_or(("**", left));
-        let metric = Metric::find(name.trim()).map_err(|cause| error(cause.to_string()))?;
-        let most: LargestWorsening = most.parse().map_err(error)?;
-        Ok(Self {
-            text: text.into(),
-            why: String::new(),
-            metric,
+        let demand = Demand {
+            metric: name.trim().into(),
             at: at.trim().into(),
             phase: None,
             recipes: any_recipe(),
-            most: most.check(metric).map_err(error)?,
-            file: None,
-        })
+            worsening: most.into(),
+            why: String::new(),
+        };
+        let gate = Self::new(demand, None).map_err(error)?;
+        let text = text.into();
+        Ok(Self { text, ..gate })
     }
-}
-
-/// A file of gates.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rules {
-    #[serde(rename = "change")]
-    changes: Vec<Rule>,
-}
-
-/// A gate in a file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rule {
-    metric: String,
-    #[serde(default = "any_site")]
-    at: String,
-    phase: Option<Phase>,
-    #[serde(default = "any_recipe")]
-    recipes: Vec<String>,
-    worsening: String,
-    why: String,
-}
-
-fn any_site() -> String {
-    "**".into()
-}
-
-fn any_recipe() -> Vec<String> {
-    vec!["**".into()]
 }
 
 /// The gates of a file of `[[change]]`.
@@ -153,36 +140,44 @@ pub fn read(file: &Path) -> Result<Vec<Gate>> {
     if rules.changes.is_empty() {
         return Err(Error::config(file, "the file has no [[change]]"));
     }
-    let gate = |rule: Rule| {
-        let error = |message: String| Error::config(file, format!("change of {}: {message}", rule.metric));
-        let metric = Metric::find(&rule.metric).map_err(|cause| error(cause.to_string()))?;
-        let most: LargestWorsening = rule.worsening.parse().map_err(error)?;
-        let most = most.check(metric).map_err(error)?;
-        let phase = rule.phase.map(|phase| format!(" ({phase})")).unwrap_or_default();
-        let of = match rule.recipes.iter().any(|pattern| pattern == "**") {
-            true => String::new(),
-            false => format!(" of {}", rule.recipes.join(", ")),
-        };
-        Ok(Gate {
-            text: format!("{}:{}<={most}{phase}{of}", rule.at, rule.metric),
-            metric,
-            why: rule.why,
-            at: rule.at,
-            phase: rule.phase,
-            recipes: rule.recipes,
-            most,
-            file: Some(file.to_path_buf()),
-        })
+    let gate = |demand: Demand| {
+        let metric = demand.metric.clone();
+        let error = |message: String| Error::config(file, format!("change of {metric}: {message}"));
+        Gate::new(demand, Some(file)).map_err(error)
     };
     rules.changes.into_iter().map(gate).collect()
 }
 
 impl Gate {
+    /// Refuses a metric that there is not, and a change that no measurement can exceed.
+    fn new(demand: Demand, file: Option<&Path>) -> Result<Self, String> {
+        let metric = Metric::find(&demand.metric).map_err(|cause| cause.to_string())?;
+        let most: LargestWorsening = demand.worsening.parse()?;
+        let (change, relative) = match most {
+            LargestWorsening::Absolute(change) => (change, false),
+            LargestWorsening::PerCent(change) => (change / 100.0, true),
+        };
+        vacuous_change(metric.name, metric.better, change, relative).map_or(Ok(()), Err)?;
+        let phase = demand.phase.map(|phase| format!(" ({phase})")).unwrap_or_default();
+        let of = match demand.recipes.iter().any(|pattern| pattern == "**") {
+            true => String::new(),
+            false => format!(" of {}", demand.recipes.join(", ")),
+        };
+        Ok(Self {
+            text: format!("{}:{}<={most}{phase}{of}", demand.at, demand.metric),
+            demand,
+            metric,
+            most,
+            file: file.map(Path::to_path_buf),
+        })
+    }
+
     fn binds(&self, record: &Record) -> bool {
+        let Demand { at, phase, recipes, .. } = &self.demand;
         record.metric == self.metric.name
-            && self.phase.is_none_or(|phase| phase == record.phase)
-            && self.recipes.iter().any(|pattern| matches(pattern, &record.recipe))
-            && matches(&self.at, &place(record.layer, &record.site))
+            && phase.is_none_or(|phase| phase == record.phase)
+            && recipes.iter().any(|pattern| matches(pattern, &record.recipe))
+            && matches(at, &place(record.layer, &record.site))
     }
 
     /// Judges all records that it binds. One that matches no record of either run is an error.
@@ -195,19 +190,18 @@ impl Gate {
         }
         let failing = bound.iter().filter(|pair| !self.most.admits(pair)).count();
         let counts = [failing, missing, added];
-        Ok(check(&self.text, &self.why, &bound, counts, "worsen by more"))
+        Ok(check(&self.text, &self.demand.why, &bound, counts, "worsen by more"))
     }
 
     /// The error of a gate that binds nothing.
     fn idle(&self, pairs: &Pairs) -> Error {
         let both = pairs.both.iter().map(|pair| pair.base);
-        let all = both
-            .chain(pairs.only_base.iter().copied())
-            .chain(pairs.only_new.iter().copied());
+        let all = both.chain(pairs.only_base.iter().copied());
+        let all = all.chain(pairs.only_new.iter().copied());
         let of_metric: Vec<&Record> = all.filter(|record| record.metric == self.metric.name).collect();
         let sites = of_metric.iter().map(|record| place(record.layer, &record.site));
         let sites: BTreeSet<String> = sites.collect();
-        let (metric, at) = (self.metric.name, &self.at);
+        let (metric, at) = (self.metric.name, &self.demand.at);
         let reason = if of_metric.is_empty() {
             format!("{metric} was measured in neither run")
         } else if !sites.iter().any(|site| matches(at, site)) {

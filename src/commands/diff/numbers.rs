@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
+use ulplab_core::list::grouped;
 use ulplab_core::metrics;
 use ulplab_core::metrics::{Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER};
 use ulplab_core::record::{Phase, Record, Worst};
@@ -77,14 +78,12 @@ fn known(name: &str) -> Option<&'static Metric> {
 impl Pair<'_> {
     /// True if all measurements are bit-equal. All NaN count as equal.
     pub fn equal(&self) -> bool {
-        let counts = |record: &Record| (record.n, record.nonfinite_want, record.nonfinite_got);
-        let worst = |record: &Record| {
+        let measured = |record: &Record| {
             let plain = |worst: &Worst| (worst.index.clone(), bits(worst.want), bits(worst.got));
-            record.worst.as_ref().map(plain)
+            let counts = (record.n, record.nonfinite_want, record.nonfinite_got);
+            (bits(record.value), counts, record.worst.as_ref().map(plain))
         };
-        bits(self.base.value) == bits(self.new.value)
-            && counts(self.base) == counts(self.new)
-            && worst(self.base) == worst(self.new)
+        measured(self.base) == measured(self.new)
     }
 
     pub fn newly_nan(&self) -> bool {
@@ -183,19 +182,10 @@ impl<'a> Pairs<'a> {
         let both: Vec<&Pair> = self.both.iter().filter(|pair| of_kind(pair.base)).collect();
         let count = |which: &dyn Fn(&Pair) -> bool| both.iter().filter(|pair| which(pair)).count();
         let alone = |records: &[&Record]| records.iter().filter(|record| of_kind(record)).count();
-        let mut places: HashMap<_, usize> = HashMap::new();
-        let mut groups: Vec<Vec<&Pair>> = Vec::new();
-        for pair in &both {
-            let record = pair.base;
-            let place = *places
-                .entry((&record.recipe, record.phase, &record.site, &record.metric))
-                .or_insert(groups.len());
-            if place == groups.len() {
-                groups.push(Vec::new());
-            }
-            groups[place].push(pair);
-        }
-        let mut worse: Vec<&Pair> = groups.iter().filter_map(|group| worst(group.iter().copied())).collect();
+        let key = |Pair { base, .. }: &Pair<'a>| (&base.recipe, base.phase, &base.site, &base.metric);
+        let groups = grouped(both.iter().map(|pair| (key(pair), *pair)));
+        let worse = groups.iter().filter_map(|(_, group)| worst(group.iter().copied()));
+        let mut worse: Vec<&Pair> = worse.collect();
         worse.retain(|pair| pair.worsening() > 0.0);
         // A value that became NaN comes first, of any metric.
         worse.sort_by(|a, b| {
@@ -204,7 +194,7 @@ impl<'a> Pairs<'a> {
         });
         let places = worse.len();
         without_echoes(&mut worse);
-        let better = |group: &&Vec<&Pair>| {
+        let better = |(_, group): &&(_, Vec<&Pair>)| {
             let any = |of: fn(f64) -> bool| group.iter().any(|pair| of(pair.worsening()));
             any(|worsening| worsening < 0.0) && !any(|worsening| worsening > 0.0)
         };
@@ -279,14 +269,8 @@ fn keyed(records: &[Record]) -> impl Iterator<Item = ((Key<'_>, usize), &Record)
     let mut seen: HashMap<Key, usize> = HashMap::new();
     records.iter().map(move |record| {
         let (recipe, window) = (&*record.recipe, &*record.window);
-        let key = (
-            recipe,
-            record.phase,
-            window,
-            record.layer,
-            &*record.site,
-            &*record.metric,
-        );
+        let (site, metric) = (&*record.site, &*record.metric);
+        let key = (recipe, record.phase, window, record.layer, site, metric);
         let count = seen.entry(key).or_insert(0);
         *count += 1;
         ((key, *count), record)

@@ -5,7 +5,7 @@ use super::{Diff, Side};
 use crate::report::columns::fitted;
 use crate::report::markdown::{LIMIT, escape, row, table};
 use crate::report::number::{signed, significant};
-use crate::run::verdict::{Outcome, Status};
+use crate::run::verdict::Status;
 use ulplab_core::record::place;
 use ulplab_core::text::shown;
 
@@ -19,16 +19,14 @@ const DASH: &str = "—";
 /// A table below a line that stands without it too.
 struct Block {
     title: String,
-    heads: &'static [&'static str],
+    heads: Heads,
     rows: Vec<Vec<String>>,
 }
 
+type Heads = &'static [&'static str];
+
 impl Block {
-    fn new(
-        title: impl Into<String>,
-        heads: &'static [&'static str],
-        rows: impl IntoIterator<Item = Vec<String>>,
-    ) -> Self {
+    fn new(title: impl Into<String>, heads: Heads, rows: impl IntoIterator<Item = Vec<String>>) -> Self {
         let (title, rows) = (title.into(), rows.into_iter().collect());
         Self { title, heads, rows }
     }
@@ -51,12 +49,7 @@ pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
         }
     }
     let name = diff.outcome.name();
-    let code = match diff.outcome {
-        Outcome::Pass => 32,
-        Outcome::Fail => 31,
-        Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => 33,
-    };
-    let counts = counts(diff);
+    let (code, counts) = (diff.outcome.colour(), counts(diff));
     text + &match colour {
         true => format!("\n\x1b[{code}m{name}\x1b[0m: {counts}\n"),
         false => format!("\n{name}: {counts}\n"),
@@ -106,13 +99,8 @@ fn blocks(diff: &Diff) -> Vec<Block> {
     let question = question.map(|found| vec![found.what.clone(), found.base.clone(), found.new.clone()]);
     let verdicts = diff.verdicts.iter().map(|moved| {
         let [base, new] = [moved.base, moved.new].map(|status| status.map_or(DASH, Status::name).to_string());
-        vec![
-            moved.recipe.clone(),
-            moved.gate.clone(),
-            base,
-            new,
-            moved.message.clone(),
-        ]
+        let [recipe, gate, message] = [&moved.recipe, &moved.gate, &moved.message].map(String::clone);
+        vec![recipe, gate, base, new, message]
     });
     let (changed, same) = (diff.verdicts.len(), diff.same_verdicts);
     let checks = diff.checks.iter().map(|check| {
@@ -126,11 +114,8 @@ fn blocks(diff: &Diff) -> Vec<Block> {
     ];
     blocks.retain(|block| !block.rows.is_empty());
     let changed = format!("Verdicts: {changed} changed, {same} unchanged");
-    blocks.push(Block::new(
-        changed,
-        &["recipe", "gate", "BASE", "NEW", "message in NEW"],
-        verdicts,
-    ));
+    let heads = &["recipe", "gate", "BASE", "NEW", "message in NEW"];
+    blocks.push(Block::new(changed, heads, verdicts));
     blocks.push(numbers("Numbers", &diff.numbers));
     if diff.times.both + diff.times.only_base + diff.times.only_new > 0 {
         blocks.push(numbers("Times", &diff.times));

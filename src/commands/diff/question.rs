@@ -63,13 +63,14 @@ pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
     for ((what, base, comparable), (_, new, _)) in of(base).into_iter().zip(of(new)) {
         found.extend(differs(what, base, new, comparable));
     }
-    found.extend(named("data", hashes(base), hashes(new), false));
+    let [then, now] = [base, new].map(|manifest| manifest.data.iter().cloned().collect());
+    found.extend(named::<String>("data", then, now, false));
     found.extend(named("recipe", recipes(base), recipes(new), true));
-    found.extend(named("window", windows(base), windows(new), true));
-    found.extend(named("gate", gates(base), gates(new), true));
+    let names = |noun, then: &[String], now: &[String]| named(noun, only_names(then), only_names(now), true);
+    found.extend(names("window", &base.plan.windows, &new.plan.windows));
+    found.extend(names("gate", &gates(base), &gates(new)));
     found.extend(keys(&base.experiment, &new.experiment));
-    let cells = |manifest: &Manifest| manifest.cells.iter().map(|id| (id.clone(), ())).collect();
-    found.extend(named("cell", cells(base), cells(new), true));
+    found.extend(names("cell", &base.cells, &new.cells));
     found
 }
 
@@ -91,20 +92,10 @@ fn cut(text: &str) -> String {
     }
 }
 
-fn hashes(manifest: &Manifest) -> BTreeMap<String, String> {
-    manifest.data.iter().cloned().collect()
-}
-
-fn windows(manifest: &Manifest) -> BTreeMap<String, ()> {
-    let names = manifest.plan.windows.iter();
-    names.map(|name| (name.clone(), ())).collect()
-}
-
 /// Gates with their bounds, and the recipes that they bind.
-fn gates(manifest: &Manifest) -> BTreeMap<String, ()> {
-    let gates = manifest.experiment.gates.iter();
+fn gates(manifest: &Manifest) -> Vec<String> {
     let named = |rule: &Rule| format!("'{}' for {}", verdicts::text(rule), rule.recipes.join(", "));
-    gates.map(|rule| (named(rule), ())).collect()
+    manifest.experiment.gates.iter().map(named).collect()
 }
 
 fn recipes(manifest: &Manifest) -> BTreeMap<String, Value> {
@@ -112,8 +103,8 @@ fn recipes(manifest: &Manifest) -> BTreeMap<String, Value> {
     recipes.map(|(name, recipe)| (name.into(), recipe.clone())).collect()
 }
 
-fn plain(value: &impl Serialize) -> Value {
-    serde_json::to_value(value).expect("plain data has a form in JSON")
+fn only_names(names: &[String]) -> BTreeMap<String, ()> {
+    names.iter().map(|name| (name.clone(), ())).collect()
 }
 
 /// Things that only one run has, which leave the others `comparable` or not, and those whose definition changed.
@@ -153,8 +144,8 @@ fn list(names: Vec<&str>) -> String {
 
 /// The other keys of the experiment file.
 fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
-    let [base, new] = [base, new].map(|experiment| match plain(experiment) {
-        Value::Object(keys) => keys,
+    let [base, new] = [base, new].map(|experiment| match serde_json::to_value(experiment) {
+        Ok(Value::Object(keys)) => keys,
         _ => Default::default(),
     });
     let names: BTreeSet<&String> = base.keys().chain(new.keys()).collect();

@@ -9,6 +9,7 @@ use crate::experiment::Rule;
 use crate::run::Run;
 use crate::run::plan::REFERENCE;
 use crate::run::verdict::{Status, Verdict};
+use ulplab_core::list::grouped;
 use ulplab_core::metrics::Bound;
 
 /// A verdict with a changed status; `None` if a run has no such verdict.
@@ -45,11 +46,8 @@ pub enum Counterpart<'a> {
 /// A gate's demand, in short, as `min of cosine at layers.*.output (local) >= 0.99`.
 pub fn text(rule: &Rule) -> String {
     let control = if rule.control { ", a control" } else { "" };
-    let (statistic, metric) = (rule.statistic.name(), &rule.metric);
-    format!(
-        "{statistic} of {metric} at {} ({}{control}) {}",
-        rule.at, rule.phase, rule.require
-    )
+    let (statistic, metric, at, phase) = (rule.statistic.name(), &rule.metric, &rule.at, rule.phase);
+    format!("{statistic} of {metric} at {at} ({phase}{control}) {}", rule.require)
 }
 
 fn bound(rule: &Rule) -> Option<Bound> {
@@ -84,42 +82,32 @@ fn partner<'a>(verdict: &Verdict, others: &'a [Verdict]) -> Option<&'a Verdict> 
 
 /// Every verdict of BASE, and what NEW has in its place.
 pub fn counterparts<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Counterpart<'a>)> {
-    let has = |name: &str| {
-        let recipes = &new.manifest.recipes;
-        name == REFERENCE || recipes.iter().any(|recipe| recipe.name == name)
-    };
+    let recipes = &new.manifest.recipes;
+    let has = |name: &str| name == REFERENCE || recipes.iter().any(|recipe| recipe.name == name);
     let stated = |rule: &Rule| new.manifest.experiment.gates.iter().any(|other| alike(other, rule));
     let counterpart = |verdict: &'a Verdict| match partner(verdict, &new.verdicts) {
         Some(kept) => Counterpart::Kept(kept),
         None if stated(&verdict.rule) && !has(&verdict.recipe) => Counterpart::NoRecipe,
         None => Counterpart::Removed,
     };
-    base.verdicts
-        .iter()
-        .map(|verdict| (verdict, counterpart(verdict)))
-        .collect()
+    let verdicts = base.verdicts.iter();
+    verdicts.map(|verdict| (verdict, counterpart(verdict))).collect()
 }
 
 /// The gates of BASE that were removed or relaxed, each with all its recipes.
 pub fn loosened(counterparts: &[(&Verdict, Counterpart)]) -> Vec<LoosenedGate> {
-    let mut found: Vec<LoosenedGate> = Vec::new();
+    let mut found = Vec::new();
     for (verdict, counterpart) in counterparts {
         let now = match counterpart {
             Counterpart::Kept(new) if looser(&new.rule, &verdict.rule) => Some(new.rule.require.clone()),
             Counterpart::Removed => None,
             Counterpart::Kept(_) | Counterpart::NoRecipe => continue,
         };
-        let gate = text(&verdict.rule);
-        match found.iter_mut().find(|other| other.gate == gate && other.now == now) {
-            Some(same) => same.recipes.push(verdict.recipe.clone()),
-            None => found.push(LoosenedGate {
-                gate,
-                recipes: vec![verdict.recipe.clone()],
-                now,
-            }),
-        }
+        found.push(((text(&verdict.rule), now), verdict.recipe.clone()));
     }
-    found
+    let gates = grouped(found).into_iter();
+    let gates = gates.map(|((gate, now), recipes)| LoosenedGate { gate, recipes, now });
+    gates.collect()
 }
 
 /// The verdicts whose status changed (those that fail now, then those that are not judged now, then the others), and how many are
@@ -164,23 +152,17 @@ pub fn moved(counterparts: &[(&Verdict, Counterpart)], base: &Run, new: &Run) ->
 
 /// The gates that are always there, unless BASE has no verdicts: on those that pass, and on the gates they are by.
 pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
-    let mut passing: Vec<&Counterpart> = Vec::new();
-    for (verdict, counterpart) in counterparts {
-        if verdict.passes() && !matches!(counterpart, Counterpart::Removed) {
-            passing.push(counterpart);
-        }
-    }
-    let kept = |which: fn(&Verdict) -> bool| {
-        let kept = |counterpart: &&&Counterpart| matches!(counterpart, Counterpart::Kept(new) if which(new));
-        passing.iter().filter(kept).count()
+    let passing = || {
+        let passing = counterparts.iter().filter(|(verdict, _)| verdict.passes());
+        passing.filter(|(_, counterpart)| !matches!(counterpart, Counterpart::Removed))
     };
-    let (pass, fail) = (kept(Verdict::passes), kept(Verdict::fails));
-    let unknown = passing.len() - pass - fail;
+    let kept = |counterpart: &Counterpart, which: fn(&Verdict) -> bool| matches!(counterpart, Counterpart::Kept(new) if which(new));
+    let count = |which| passing().filter(|(_, counterpart)| kept(counterpart, which)).count();
+    let (all, pass, fail) = (passing().count(), count(Verdict::passes), count(Verdict::fails));
+    let unknown = all - pass - fail;
     // A control that holds judges nothing.
-    let judging = counterparts.iter().any(|(verdict, counterpart)| {
-        let kept = matches!(counterpart, Counterpart::Kept(new) if new.passes());
-        verdict.passes() && !verdict.rule.control && kept
-    });
+    let holds = |(verdict, now): &(&Verdict, Counterpart)| !verdict.rule.control && kept(now, Verdict::passes);
+    let judging = passing().any(holds);
     let loosened = loosened(counterparts);
     let weaker: usize = loosened.iter().map(|loosened| loosened.recipes.len()).sum();
     if counterparts.is_empty() {
@@ -202,10 +184,7 @@ pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
             (0, 0) if judging => Status::Pass,
             _ => Status::NotJudged,
         },
-        format!(
-            "{} passed in BASE; of these {fail} {fails} in NEW, {unknown} {was} not judged",
-            passing.len()
-        ),
+        format!("{all} passed in BASE; of these {fail} {fails} in NEW, {unknown} {was} not judged"),
     );
     let stated = "no gate of BASE is removed or relaxed";
     let all = counterparts.len();

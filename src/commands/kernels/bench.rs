@@ -44,10 +44,7 @@ pub struct BenchArgs {
 const PEERS: &str = "experiments/peers/kernels.py";
 
 pub fn run(args: &BenchArgs) -> Result<Exit> {
-    let out = match &args.out {
-        Some(out) => out.clone(),
-        None => runs::unused(&runs::of("bench_kernels").join(now().replace(':', ""))),
-    };
+    let out = args.out.clone().unwrap_or_else(|| runs::fresh("bench_kernels", &now()));
     std::fs::create_dir_all(&out).map_err(Error::io(&out, "create"))?;
     let (peers, run) = (out.join("peers.json"), out.join("run"));
     // A run keeps the peers that it began with.
@@ -59,18 +56,12 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     }
     let mut command = itself::command()?;
     command.args(["kernels", "time", "--out"]).arg(&run);
-    if !args.simple {
-        command.arg("--fast-only");
-    }
-    if run.exists() {
-        command.arg("--resume");
-    }
+    command.args((!args.simple).then_some("--fast-only"));
+    command.args(run.exists().then_some("--resume"));
     if peers.exists() {
         command.arg("--peers").arg(&peers);
     }
-    if let Some(only) = &args.only {
-        command.args(["--only", only]);
-    }
+    command.args(args.only.iter().flat_map(|only| ["--only", only]));
     if let Some(jobs) = args.jobs {
         command.args(["--jobs", &jobs.to_string()]);
     }

@@ -51,9 +51,8 @@ pub struct Comparison {
 
 pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     if let Some(within) = args.within.filter(|within| !(*within > 0.0 && within.is_finite())) {
-        return Err(Error::Usage(format!(
-            "--within {within}: expected a share above 0, e.g. 0.01"
-        )));
+        let message = format!("--within {within}: expected a share above 0, e.g. 0.01");
+        return Err(Error::Usage(message));
     }
     let names = [&args.first, &args.second];
     let [first, second] = names.map(|name| Kernel::find(name));
@@ -74,10 +73,7 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     let measured = Comparison::new(device.describe(), names, &pairs);
     json::print_or(args.json, &measured, || measured.text())?;
     let near = |end: f64| args.within.is_none_or(|within| (end - 1.0).abs() <= within);
-    Ok(match measured.interval.into_iter().all(near) {
-        true => Exit::Pass,
-        false => Exit::GateFailed,
-    })
+    Ok(Exit::judged(measured.interval.into_iter().all(near)))
 }
 
 /// A graph of many runs of a kernel.

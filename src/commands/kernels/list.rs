@@ -12,6 +12,7 @@ use crate::report::columns::wrapped;
 use crate::studies::kernels::power::Power;
 use crate::studies::kernels::{folder, power};
 use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
+use ulplab_core::list::grouped;
 
 /// List operations, a line each: what it computes, how many variants and cases there are, and how outputs are judged.
 ///
@@ -130,44 +131,42 @@ impl OperationEntry {
             name: format!("{name}.{one}"),
             doc: doc.clone(),
         };
-        let header = source.map(|source| &source.header);
-        let variants = header.map_or(&[][..], |header| &header.variants);
-        let mutants = header.map_or(&[][..], |header| &header.mutants);
-        let mut listed = Self {
-            op: name.into(),
-            doc: "not an operation of ulplab".into(),
-            file: source.map(|source| source.path.display().to_string()),
-            outputs: Vec::new(),
-            power: power.iter().filter(|power| power.op == name).cloned().collect(),
-            variants: variants.iter().map(|one| named(&one.name, &one.doc)).collect(),
-            mutants: mutants.iter().map(|one| named(&one.name, &one.doc)).collect(),
-            cases: Vec::new(),
+        let (doc, outputs, cases) = match ops::find(name) {
+            Ok(op) => {
+                let described = describe(op).map_err(Error::Usage)?;
+                (described.doc, described.judgements, described.cases)
+            }
+            Err(_) => ("not an operation of ulplab".into(), Vec::new(), Vec::new()),
         };
-        if let Ok(op) = ops::find(name) {
-            let description = describe(op).map_err(Error::Usage)?;
-            listed.doc = description.doc;
-            listed.outputs = description.judgements;
-            listed.cases = description.cases;
-        }
-        Ok(listed)
+        let headers = || source.iter().map(|source| &source.header);
+        let variants = headers().flat_map(|header| &header.variants);
+        let mutants = headers().flat_map(|header| &header.mutants);
+        Ok(Self {
+            op: name.into(),
+            doc,
+            file: source.map(|source| source.path.display().to_string()),
+            outputs,
+            power: power.iter().filter(|power| power.op == name).cloned().collect(),
+            variants: variants.map(|one| named(&one.name, &one.doc)).collect(),
+            mutants: mutants.map(|one| named(&one.name, &one.doc)).collect(),
+            cases,
+        })
     }
 
     /// Outputs and how they are judged; with an example case if that differs between cases.
     fn judged(&self) -> Vec<(&str, String)> {
-        let mut kinds: Vec<&JudgementLine> = Vec::new();
-        for line in &self.outputs {
-            let same = |other: &&JudgementLine| other.output == line.output && other.short == line.short;
-            if !kinds.iter().any(same) {
-                kinds.push(line);
-            }
-        }
-        let several = |output: &str| kinds.iter().filter(|line| line.output == output).count() > 1;
-        let row = |line: &&'_ JudgementLine| {
-            let such_as = line.such_as.as_ref().filter(|_| several(&line.output));
-            let such_as = such_as.map(|case| format!(" (e.g. {case})"));
-            line.short.clone() + &such_as.unwrap_or_default()
-        };
-        kinds.iter().map(|line| (&line.output[..], row(line))).collect()
+        let kinds = grouped(
+            self.outputs
+                .iter()
+                .map(|line| ((&line.output, &line.short), &line.such_as)),
+        );
+        let several = |output: &str| kinds.iter().filter(|((other, _), _)| *other == output).count() > 1;
+        let rows = kinds.iter().map(|((output, short), such_as)| {
+            let such_as = such_as[0].as_ref().filter(|_| several(output));
+            let such_as = such_as.map_or(String::new(), |case| format!(" (e.g. {case})"));
+            (output.as_str(), format!("{short}{such_as}"))
+        });
+        rows.collect()
     }
 
     fn text(&self, cases: bool) -> String {

@@ -103,10 +103,7 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
         }
     }
     json::print_or(args.json, &findings, || findings.summary())?;
-    Ok(match findings.instructions.iter().all(Finding::as_assumed) {
-        true => Exit::Pass,
-        false => Exit::GateFailed,
-    })
+    Ok(Exit::judged(findings.instructions.iter().all(Finding::as_assumed)))
 }
 
 /// All rules that are tried of an operand.

@@ -82,10 +82,8 @@ impl Groups {
         }
         let weights = kinds.iter().any(|(is_weight, _)| *is_weight);
         if let Some((_, other)) = kinds.iter().find(|(is_weight, _)| *is_weight != weights) {
-            let why = "bytes of weights and bytes by token do not add up";
-            return Err(Error::Usage(format!(
-                "--at: '{other}' is not a weight, and others are: {why}"
-            )));
+            let why = "others are: bytes of weights and bytes by token do not add up";
+            return Err(Error::Usage(format!("--at: '{other}' is not a weight, and {why}")));
         }
         // What passes in a run grows with the tokens.
         let share = if weights { 1.0 } else { 1.0 / tokens as f64 };
@@ -140,11 +138,11 @@ impl Groups {
             group.bytes = order.iter().map(|at| group.bytes[*at]).collect();
             if let Some(at) = group.bytes.windows(2).position(|pair| pair[0] >= pair[1]) {
                 let [a, b] = [at, at + 1].map(|at| format!("{} takes {} bytes", self.formats[at], group.bytes[at]));
-                let expected = "expected formats of which each takes more than the one before";
-                return Err(Error::Usage(format!(
-                    "--formats: in '{}' {a} and {b}; {expected}",
-                    group.name
-                )));
+                let (name, expected) = (
+                    &group.name,
+                    "expected formats of which each takes more than the one before",
+                );
+                return Err(Error::Usage(format!("--formats: in '{name}' {a} and {b}; {expected}")));
             }
         }
         Ok(())
@@ -157,28 +155,20 @@ impl Groups {
 
     /// The recipe of an assignment: a round for each pattern and format.
     pub fn recipe(&self, name: &str, doc: &str, assignment: &Assignment) -> Recipe {
-        let mut rounds = Vec::new();
-        for (pattern, at) in self.patterns.iter().enumerate() {
-            for (format, name) in self.formats.iter().enumerate() {
-                let groups = self.all.iter().zip(assignment);
-                let here = groups.filter(|(group, has)| group.pattern == pattern && **has == format);
-                let layers: Vec<Option<usize>> = here.map(|(group, _)| group.layer).collect();
-                if layers.is_empty() {
-                    continue;
-                }
-                let numbers: Vec<usize> = layers.iter().flatten().copied().collect();
-                rounds.push(Round {
-                    at: at.clone(),
-                    format: name.clone(),
-                    layers: (!numbers.is_empty()).then(|| Ranges::of(numbers).to_string()),
-                    ..Round::default()
-                });
-            }
+        let mut layers: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        for (group, format) in self.all.iter().zip(assignment) {
+            layers.entry((group.pattern, *format)).or_default().extend(group.layer);
         }
+        let rounds = layers.into_iter().map(|((pattern, format), layers)| Round {
+            at: self.patterns[pattern].clone(),
+            format: self.formats[format].clone(),
+            layers: (!layers.is_empty()).then(|| Ranges::of(layers).to_string()),
+            ..Round::default()
+        });
         Recipe {
             name: name.into(),
             doc: doc.into(),
-            rounds,
+            rounds: rounds.collect(),
             ..Recipe::default()
         }
     }

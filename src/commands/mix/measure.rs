@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::rounding::Rounding;
 use crate::dataset::Checkpoint;
-use crate::progress::Lines;
+use crate::experiment::Mistake;
+use crate::progress::{self, Lines};
 use crate::signal;
 use crate::studies::limits::{Parts, available};
 use crate::studies::model::{Recipe, finite, run_reference};
@@ -46,7 +47,7 @@ pub struct Measure<'a> {
 }
 
 /// Points by recipe and window, with what they depend on.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct StoredPoints {
     fingerprint: String,
     points: BTreeMap<String, Point>,
@@ -64,27 +65,22 @@ impl<'a> Measure<'a> {
         seed: u64,
         (file, fingerprint): (Option<&Path>, String),
     ) -> Result<Self> {
-        let mut known = StoredPoints {
-            fingerprint,
-            ..StoredPoints::default()
-        };
+        let mut points = BTreeMap::new();
         if let Some(file) = file.filter(|file| file.exists()) {
-            let wrong = |why: String| Error::data(file, why);
             let stored = serde_json::from_str::<StoredPoints>(&input::text(file)?);
-            let stored = stored.map_err(|why| wrong(format!("not measurements of a search: {why}")))?;
-            if stored.fingerprint != known.fingerprint {
+            let stored = stored.map_err(|why| Error::data(file, format!("not measurements of a search: {why}")))?;
+            if stored.fingerprint != fingerprint {
                 let message = "measurements of another search: the experiment, its data, formats, patterns or ulplab were changed";
-                return Err(wrong(message.into()));
+                return Err(Error::data(file, message));
             }
-            known = stored;
+            points = stored.points;
         }
         let reference = windows.par_iter().map(|(name, ids)| {
             let logits = run_reference(&*model, ids)?.logits;
             finite(&logits, name)?;
             Ok((*ids, logits))
         });
-        let bar = ProgressBar::no_length();
-        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+        let bar = progress::bar(None, "", true);
         Ok(Self {
             _lines: Lines::new(&bar, "forward passes", false),
             bar,
@@ -92,7 +88,7 @@ impl<'a> Measure<'a> {
             source,
             model,
             seed,
-            known,
+            known: StoredPoints { fingerprint, points },
             file: file.map(Path::to_path_buf),
             passes: 0,
         })
@@ -109,9 +105,8 @@ impl<'a> Measure<'a> {
         let new: Vec<&(String, Recipe)> = named.iter().filter(missing).collect();
         // In pieces, so that what was measured is kept.
         for piece in new.chunks(self.piece()) {
-            let measured = piece
-                .par_iter()
-                .map(|(_, recipe)| self.measured(recipe, windows.clone()));
+            let recipes = piece.par_iter().map(|(_, recipe)| recipe);
+            let measured = recipes.map(|recipe| self.measured(recipe, windows.clone()));
             let measured = measured.collect::<Result<Vec<_>>>()?;
             for ((name, _), points) in piece.iter().zip(measured) {
                 self.passes += points.len();
@@ -123,13 +118,9 @@ impl<'a> Measure<'a> {
                 write_text(file, &text)?;
             }
         }
-        let points = |name: &str| {
-            windows
-                .clone()
-                .map(|window| self.known.points[&key(name, window)])
-                .collect()
-        };
-        Ok(named.iter().map(|(name, _)| points(name)).collect())
+        let point = |name: &str, window| self.known.points[&key(name, window)];
+        let points = |(name, _): &(String, Recipe)| windows.clone().map(|window| point(name, window)).collect();
+        Ok(named.iter().map(points).collect())
     }
 
     /// Number of recipes that are measured between two writes of the file: a few for each thread, or as many as fit into memory at
@@ -146,8 +137,7 @@ impl<'a> Measure<'a> {
 
     fn measured(&self, recipe: &Recipe, windows: std::ops::Range<usize>) -> Result<Vec<Point>> {
         let config = self.model.config();
-        let rounding = recipe.resolve(config, self.seed);
-        let rounding = rounding.map_err(|mistake| Error::Usage(mistake.message))?;
+        let rounding = recipe.resolve(config, self.seed).map_err(Mistake::usage)?;
         let (folder, inert) = self.source;
         let own = match rounding.rounds_weights() {
             true => Some(Checkpoint::open_without(folder, inert)?.load_by(&mut &rounding)?),

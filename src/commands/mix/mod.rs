@@ -187,10 +187,7 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     }
     json::print_or(args.json, &found, || output::text(&found, &groups, args))?;
     let asked = args.bytes.is_some() || args.kl.is_some();
-    Ok(match asked && found.chosen.is_none() {
-        true => Exit::GateFailed,
-        false => Exit::Pass,
-    })
+    Ok(Exit::judged(!asked || found.chosen.is_some()))
 }
 
 fn check(args: &MixArgs) -> Result<()> {
@@ -216,8 +213,7 @@ fn check(args: &MixArgs) -> Result<()> {
 /// All that measurements depend on.
 fn fingerprint(args: &MixArgs, prepared: &Prepared) -> String {
     let parts = (prepared.manifest.identity(), &args.at, &args.formats);
-    let text = serde_json::to_string(&parts).expect("plain data has a form in JSON");
-    blake3::hash(text.as_bytes()).to_hex().to_string()
+    blake3::hash(json::line(&parts).as_bytes()).to_hex().to_string()
 }
 
 /// Searches, and measures the front on the windows that were held out.
@@ -234,6 +230,8 @@ fn found(
         bytes: args.bytes.map(|share| share * of_bf16),
         kl: args.kl,
     };
+    // The formats of all groups in one word.
+    let key = |one: &Assignment| one.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let named = |all: &[Assignment]| -> Vec<(String, Recipe)> {
         let recipes = all.iter().map(|one| (key(one), groups.recipe("front", "", one)));
         recipes.collect()
@@ -279,11 +277,6 @@ fn found(
         chosen: points.iter().rposition(fits),
         points,
     })
-}
-
-/// The formats of all groups in one word.
-fn key(assignment: &Assignment) -> String {
-    assignment.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// `None` of no windows.

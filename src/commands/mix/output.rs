@@ -6,7 +6,6 @@ use crate::commands::bisect::{as_toml, experiment_of};
 use crate::experiment::{Experiment, Rule, Statistic};
 use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::KL;
-use ulplab_core::pattern::matches;
 use ulplab_core::record::Phase;
 
 /// Points that are shown; the others are in the JSON.
@@ -40,20 +39,13 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: O
 /// is none, the budget in `most` nats is the gate, else what the search measured.
 fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
     let mut gates: Vec<Rule> = Vec::new();
-    let carried = |rule: &&Rule| {
-        let binds = rule.recipes.iter().any(|pattern| matches(pattern, CHOSEN));
-        !rule.control && rule.phase == Phase::Cumulative && binds
-    };
+    let carried = |rule: &&Rule| !rule.control && rule.phase == Phase::Cumulative && rule.binds(CHOSEN);
     for rule in of.iter().filter(carried) {
-        let rule = Rule {
-            recipes: vec![CHOSEN.into()],
-            ..rule.clone().stated()
-        };
+        let mut rule = rule.clone().stated();
+        rule.recipes = vec![CHOSEN.into()];
         let same = |other: &Rule| {
-            Rule {
-                why: rule.why.clone(),
-                ..other.clone()
-            } == rule
+            let why = rule.why.clone();
+            Rule { why, ..other.clone() } == rule
         };
         if !gates.iter().any(same) {
             gates.push(rule);

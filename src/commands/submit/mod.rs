@@ -78,10 +78,7 @@ pub fn run(args: &SubmitArgs) -> Result<Exit> {
     let prepared = sweep::prepare(&elsewhere, &question)?;
     let study = &question.parsed.study;
     let head = &question.parsed.experiment.head;
-    let run = match &sweep.out {
-        Some(out) => out.clone(),
-        None => runs::unused(&runs::of(&head.name).join(now().replace(':', ""))),
-    };
+    let run = sweep.out.clone().unwrap_or_else(|| runs::fresh(&head.name, &now()));
     let absolute = |path: &Path| std::path::absolute(path).map_err(Error::io(path, "find"));
     let run = absolute(&run)?;
     let gpus = study.uses_gpu();

@@ -1,7 +1,6 @@
 //! The scripts of the jobs.
 
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::path::Path;
 
 use super::SubmitArgs;
@@ -41,12 +40,10 @@ impl Jobs<'_> {
         let sweep = args.sweep.invocation().command(self.seed);
         let mut words = sweep.strip_prefix("ulplab").unwrap_or(&sweep).to_string();
         if let Some(memory) = args.sweep.max_memory {
-            write!(words, " --max-memory {}", memory.0).expect("a string takes all");
+            words += &format!(" --max-memory {}", memory.0);
         }
-        let share = format!(
-            "--partition \"slice:$SLURM_ARRAY_TASK_ID/{tasks}\" --threads {}",
-            args.cpus
-        );
+        let cpus = args.cpus;
+        let share = format!("--partition \"slice:$SLURM_ARRAY_TASK_ID/{tasks}\" --threads {cpus}");
         let run = quoted(&self.run.display().to_string());
         self.script(&options, &format!("{words} --out {run} {share}"))
     }
@@ -71,10 +68,8 @@ impl Jobs<'_> {
             ("partition", &args.partition_name),
             ("account", &args.account),
         ];
-        let given = named
-            .iter()
-            .filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
-        options.extend(given);
+        let given = named.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        options.extend(given.map(|(name, value)| format!("--{name}={value}")));
         options.extend(args.sbatch.iter().cloned());
         options
     }
@@ -91,11 +86,9 @@ impl Jobs<'_> {
                 Some((name, value)) if value.contains(' ') => format!("{name}=\"{value}\""),
                 _ => option.clone(),
             };
-            writeln!(text, "#SBATCH {option}").expect("a string takes all");
+            text += &format!("#SBATCH {option}\n");
         }
         let program = self.program.iter().map(|word| quoted(&word.display().to_string()));
-        let program = program.collect::<Vec<_>>().join(" ");
-        writeln!(text, "exec {program}{command}").expect("a string takes all");
-        Ok(text)
+        Ok(text + &format!("exec {}{command}\n", program.collect::<Vec<_>>().join(" ")))
     }
 }

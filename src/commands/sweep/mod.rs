@@ -4,11 +4,10 @@ mod args;
 mod prepare;
 
 use std::cell::RefCell;
-use std::io::IsTerminal;
 
 use indicatif::ProgressBar;
 
-use super::judge;
+use super::judged;
 use crate::gate::{self, UntilDecided};
 use crate::progress::{self, Lines};
 use crate::run::folder::Folder;
@@ -61,7 +60,7 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
         (_, records) => records?,
     };
     let run = Run::judge(&folder, manifest, records)?;
-    judge::finish(&folder, &run, &*question.parsed.study, args.json)?;
+    judged::finish(&folder, &run, &*question.parsed.study, args.json)?;
     prepared.ready.conclude(Measured {
         folder: &folder,
         run: &run,
@@ -105,11 +104,11 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
 fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
     let mut manifest = prepared.manifest.clone();
     manifest.fingerprint = manifest.identity();
-    let home = runs::of(&manifest.experiment.name);
+    let name = &manifest.experiment.name;
     let path = match &args.out {
         Some(out) => out.clone(),
-        None if args.resume => runs::newest(&home)?,
-        None => runs::unused(&home.join(manifest.started_at.replace(':', ""))),
+        None if args.resume => runs::newest(&runs::of(name))?,
+        None => runs::fresh(name, &manifest.started_at),
     };
     if args.resume && !path.exists() {
         return Err(Error::Usage(format!("{}: no run to resume", path.display())));
@@ -177,9 +176,8 @@ fn execute(args: &SweepArgs, prepared: &Prepared, folder: &Folder, session: &Act
 }
 
 fn progress(args: &SweepArgs, all: usize, pending: usize) -> ProgressBar {
-    let shown = !args.no_progress && std::io::stderr().is_terminal();
     let template = "{bar:40} {pos}/{len} cells  {elapsed} (about {eta} left)  {msg}";
-    let bar = progress::bar(Some(all), template, shown);
+    let bar = progress::bar(Some(all), template, args.no_progress);
     bar.set_position((all - pending) as u64);
     bar
 }

@@ -1,6 +1,6 @@
 //! The question and the plan of a sweep, before its first cell runs.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::SweepArgs;
@@ -130,9 +130,8 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
             let same_text = earlier.text == window.text && own.start < its.end && its.start < own.end;
             if same_text || are_copies(&texts[at].ids, &texts[other].ids) {
                 let (earlier, later, apart) = (earlier.name(), window.name(), its.len().max(own.len()));
-                let expected = format!("expected offsets at least {apart} bytes apart");
-                let message =
-                    format!("windows '{earlier}' and '{later}' share text, so they are not independent; {expected}");
+                let why = format!("so they are not independent; expected offsets at least {apart} bytes apart");
+                let message = format!("windows '{earlier}' and '{later}' share text, {why}");
                 return Err(Mistake::at("offset", message).within("window", at));
             }
         }
@@ -180,21 +179,11 @@ fn manifest(args: &SweepArgs, parsed: &ParsedExperiment, plan: Plan, recipes: Ve
         experiment: parsed.experiment.clone(),
         plan,
         invocation: args.invocation(),
-        fingerprint: String::new(),
-        data: Vec::new(),
         device: "cpu".into(),
         threads: rayon::current_num_threads(),
         started_at: run::now(),
-        seconds: 0.0,
-        cells: Vec::new(),
-        left_out: Vec::new(),
-        hindered: BTreeMap::new(),
-        notes: Vec::new(),
         recipes,
-        vocabulary: None,
-        peers: BTreeMap::new(),
-        ceilings: None,
-        complete: false,
+        ..Manifest::default()
     }
 }
 

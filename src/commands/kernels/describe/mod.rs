@@ -9,11 +9,13 @@ use std::path::PathBuf;
 use safetensors::Dtype;
 use serde::Serialize;
 
+use crate::experiment::Mistake;
 use crate::json;
 use crate::ops;
 use crate::studies::kernels::operations;
 use crate::studies::kernels::operations::{Sample, samples};
 use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::list::{distinct, grouped};
 use ulplab_operations::ops::judge::{Judge, Rule};
 use ulplab_operations::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
 
@@ -57,9 +59,6 @@ pub struct BufferLine {
     pub shape: Vec<String>,
     /// A case that has it so, if not all have.
     pub such_as: Option<String>,
-    /// Number of sample cases that have it so.
-    #[serde(skip)]
-    cases: usize,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -98,7 +97,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     let file = args.experiment.as_deref();
     let defined = operations::read(file)?;
     let op = operations::given(&defined.study, &args.op, file)?;
-    let cases = op.cases().map_err(|mistake| Error::Usage(mistake.message))?;
+    let cases = op.cases().map_err(Mistake::usage)?;
     let description = match op.own() {
         Some(own) => own::describe(own, &cases),
         None => Description {
@@ -114,134 +113,96 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
 pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
     let cases = op.cases();
     let samples = samples(op, &cases)?;
-    let first = &samples[0];
-    let mut keys: Vec<(String, Vec<String>)> = Vec::new();
-    for (key, value) in cases.iter().flat_map(|case| &case.keys) {
-        match keys.iter_mut().find(|(name, _)| name == key) {
-            Some((_, values)) if values.contains(value) => {}
-            Some((_, values)) => values.push(value.clone()),
-            None => keys.push((key.to_string(), vec![value.clone()])),
-        }
-    }
+    let keys = cases.iter().flat_map(|case| case.keys.iter().cloned());
+    let keys = grouped(keys).into_iter();
+    let keys = keys.map(|(key, values)| (key.to_string(), distinct(values)));
     Ok(Description {
         op: op.name().into(),
         doc: op.doc().into(),
         buffers: buffers(&samples),
         scalars: scalars(&samples),
-        sizes: first.case.dims.iter().map(|(name, _)| name.to_string()).collect(),
-        keys,
+        sizes: samples[0].case.dims.iter().map(|(name, _)| name.to_string()).collect(),
+        keys: keys.collect(),
         judgements: judgements(&samples),
         cases: cases.iter().map(CaseLine::new).collect(),
     })
 }
 
 fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
-    let mut lines: Vec<BufferLine> = Vec::new();
-    for buffer in samples.iter().flat_map(|sample| &sample.problem.buffers) {
+    let kind = |buffer: &Buffer| {
         let role = match buffer.role {
             Role::In => "in",
             Role::Out => "out",
             Role::InOut => "in place",
         };
-        // A buffer may have another role, type or rank in other cases.
-        let rank = buffer.shape.len();
-        let known = |line: &BufferLine| {
-            line.name == buffer.name && line.role == role && line.dtypes == [buffer.dtype] && line.shape.len() == rank
-        };
-        if lines.iter().any(known) {
-            continue;
-        }
-        let like =
-            |other: &&Buffer| other.name == buffer.name && other.role == buffer.role && other.shape.len() == rank;
+        (buffer.name, role, buffer.shape.len())
+    };
+    // A buffer may have another role, type or rank in other cases.
+    let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
+    let kinds = distinct(buffers.map(|buffer| (kind(buffer), buffer.dtype)));
+    let lines = kinds.into_iter().map(|(own, dtype)| {
         let found = samples.iter().flat_map(|sample| {
-            let buffers = sample.problem.buffers.iter().filter(like);
-            buffers.map(move |found| (found.dtype, (&sample.case, &found.shape[..])))
+            let like = sample.problem.buffers.iter().filter(|buffer| kind(buffer) == own);
+            like.map(move |found| (found.dtype, (&sample.case, &found.shape[..])))
         });
         let found: Vec<(Dtype, (&Case, &[usize]))> = found.collect();
         let all: Vec<(&Case, &[usize])> = found.iter().map(|(_, one)| *one).collect();
-        let having = found.iter().filter(|(dtype, _)| *dtype == buffer.dtype);
+        let having = found.iter().filter(|(other, _)| *other == dtype);
         let having: Vec<(&Case, &[usize])> = having.map(|(_, one)| *one).collect();
         // An expression that holds for all types is not a chance of the few cases of one.
+        let (name, role, rank) = own;
         let of_all: Vec<String> = (0..rank).map(|at| shapes::named(&all, at)).collect();
         let shape = match shapes::varies(&of_all) {
             true => (0..rank).map(|at| shapes::named(&having, at)).collect(),
             false => of_all,
         };
-        lines.push(BufferLine {
-            name: buffer.name.into(),
-            role,
-            dtypes: vec![buffer.dtype],
-            shape,
-            such_as: Some(having[0].0.name.clone()),
-            cases: having.len(),
-        });
-    }
+        ((name, role, shape), (dtype, having))
+    });
     // Types with the same shape share a line.
-    let mut merged: Vec<BufferLine> = Vec::new();
-    for line in lines {
-        let same =
-            |other: &&mut BufferLine| other.name == line.name && other.role == line.role && other.shape == line.shape;
-        match merged.iter_mut().find(same) {
-            Some(other) => {
-                other.dtypes.extend(line.dtypes);
-                other.cases += line.cases;
+    let line =
+        |((name, role, shape), types): ((&str, &'static str, Vec<String>), Vec<(Dtype, Vec<(&Case, &[usize])>)>)| {
+            let cases: usize = types.iter().map(|(_, having)| having.len()).sum();
+            BufferLine {
+                name: name.into(),
+                role,
+                dtypes: types.iter().map(|(dtype, _)| *dtype).collect(),
+                shape,
+                such_as: (cases != samples.len()).then(|| types[0].1[0].0.name.clone()),
             }
-            None => merged.push(line),
-        }
-    }
-    for line in &mut merged {
-        line.such_as.take_if(|_| line.cases == samples.len());
-    }
-    merged
+        };
+    grouped(lines).into_iter().map(line).collect()
 }
 
 fn scalars(samples: &[Sample]) -> Vec<ScalarLine> {
-    let mut lines: Vec<ScalarLine> = Vec::new();
-    for (name, scalar) in samples.iter().flat_map(|sample| &sample.problem.scalars) {
-        let (r#type, value) = match scalar {
-            Scalar::I32(value) => ("i32", value.to_string()),
-            Scalar::I64(value) => ("i64", value.to_string()),
-            Scalar::F32(value) => ("f32", value.to_string()),
-        };
-        match lines.iter_mut().find(|line| line.name == *name) {
-            Some(line) if line.values.contains(&value) => {}
-            Some(line) => line.values.push(value),
-            None => lines.push(ScalarLine {
-                name: name.to_string(),
-                r#type,
-                values: vec![value],
-            }),
-        }
-    }
-    lines
+    let written = |scalar: &Scalar| match scalar {
+        Scalar::I32(value) => ("i32", value.to_string()),
+        Scalar::I64(value) => ("i64", value.to_string()),
+        Scalar::F32(value) => ("f32", value.to_string()),
+    };
+    let scalars = samples.iter().flat_map(|sample| &sample.problem.scalars);
+    let line = |(name, scalars): (&str, Vec<(&'static str, String)>)| ScalarLine {
+        name: name.into(),
+        r#type: scalars[0].0,
+        values: distinct(scalars.into_iter().map(|(_, value)| value)),
+    };
+    let scalars = grouped(scalars.map(|(name, scalar)| (*name, written(scalar))));
+    scalars.into_iter().map(line).collect()
 }
 
 fn judgements(samples: &[Sample]) -> Vec<JudgementLine> {
-    let mut lines: Vec<(JudgementLine, usize)> = Vec::new();
-    for sample in samples {
-        for judge in &sample.problem.judges {
-            let (how, why) = (judge.how(), judge.why.to_string());
-            let same = |line: &JudgementLine| line.output == judge.output && line.how == how && line.why == why;
-            if let Some((_, count)) = lines.iter_mut().find(|(line, _)| same(line)) {
-                *count += 1;
-                continue;
-            }
-            let line = JudgementLine {
-                output: judge.output.into(),
-                rule: name_of(&judge.rule),
-                short: short(judge),
-                how,
-                why,
-                such_as: Some(sample.case.name.clone()),
-            };
-            lines.push((line, 1));
-        }
-    }
-    let lines = lines.into_iter().map(|(line, count)| JudgementLine {
-        such_as: line.such_as.filter(|_| count < samples.len()),
-        ..line
+    let judges = samples.iter().flat_map(|sample| {
+        let judges = sample.problem.judges.iter();
+        judges.map(move |judge| ((judge.output, judge.how(), &*judge.why), (judge, sample)))
     });
-    lines.collect()
+    let line = |((output, how, why), those): ((&str, String, &str), Vec<(&Judge, &Sample)>)| JudgementLine {
+        output: output.into(),
+        rule: name_of(&those[0].0.rule),
+        short: short(those[0].0),
+        how,
+        why: why.into(),
+        such_as: (those.len() < samples.len()).then(|| those[0].1.case.name.clone()),
+    };
+    grouped(judges).into_iter().map(line).collect()
 }
 
 fn name_of(rule: &Rule) -> &'static str {
@@ -259,9 +220,8 @@ fn name_of(rule: &Rule) -> &'static str {
 fn short(judge: &Judge) -> String {
     match &judge.rule {
         Rule::Equal { any_nan, also, .. } => {
-            let also = also
-                .as_ref()
-                .map_or("", |_| ", or those of another admissible rounding");
+            let also = also.as_ref();
+            let also = also.map_or("", |_| ", or those of another admissible rounding");
             let any = if any_nan.is_empty() {
                 ""
             } else {
@@ -270,9 +230,8 @@ fn short(judge: &Judge) -> String {
             format!("equal bytes{also}{any}")
         }
         Rule::Within { together, .. } => {
-            let more = together
-                .as_ref()
-                .map_or("", |_| "; all errors are judged together, too");
+            let more = together.as_ref();
+            let more = more.map_or("", |_| "; all errors are judged together, too");
             format!("each element within its own bound{more}")
         }
         Rule::Rms(rms) => format!(
@@ -303,14 +262,11 @@ impl CaseLine {
     }
 
     fn new(case: &Case) -> Self {
+        let keys = case.keys.iter();
         Self {
             name: case.name.clone(),
             sizes: case.dims.iter().map(|(name, size)| (name.to_string(), *size)).collect(),
-            keys: case
-                .keys
-                .iter()
-                .map(|(key, value)| (key.to_string(), value.clone()))
-                .collect(),
+            keys: keys.map(|(key, value)| (key.to_string(), value.clone())).collect(),
             inputs: match case.inputs {
                 Inputs::Random => "random".into(),
                 Inputs::Edges => "edges".into(),

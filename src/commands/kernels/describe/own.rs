@@ -1,41 +1,26 @@
 //! An operation of a user's, as its experiment file says it: its reference is not run.
 
-use safetensors::Dtype;
-
 use super::{BufferLine, CaseLine, Description, JudgementLine, ScalarLine};
 use crate::studies::kernels::operations::{Output, OwnOp, Size, expressions, type_of};
+use ulplab_core::list::distinct;
 use ulplab_operations::ops::Case;
 
 /// Its description, with these cases.
 pub fn describe(op: &OwnOp, cases: &[Case]) -> Description {
-    let line = |name: &str, role, dtype: &Option<String>, shape: &[Size]| {
-        let mut dtypes: Vec<Dtype> = Vec::new();
-        for dtype in cases.iter().map(|case| type_of(dtype, case)) {
-            if !dtypes.contains(&dtype) {
-                dtypes.push(dtype);
-            }
-        }
-        BufferLine {
-            name: name.into(),
-            role,
-            dtypes,
-            shape: expressions(shape),
-            such_as: None,
-            cases: cases.len(),
-        }
+    let line = |name: &str, role, dtype: &Option<String>, shape: &[Size]| BufferLine {
+        name: name.into(),
+        role,
+        dtypes: distinct(cases.iter().map(|case| type_of(dtype, case))),
+        shape: expressions(shape),
+        such_as: None,
     };
     let inputs = op.inputs.iter();
     let inputs = inputs.map(|input| line(&input.name, "in", &input.dtype, &input.shape));
     let outputs = op.outputs.iter();
     let outputs = outputs.map(|output| line(&output.name, "out", &output.dtype, &output.shape));
     let of_key = |name: &str| -> Vec<String> {
-        let mut values: Vec<String> = Vec::new();
-        for (_, value) in cases.iter().flat_map(|case| &case.keys).filter(|(key, _)| *key == name) {
-            if !values.contains(value) {
-                values.push(value.clone());
-            }
-        }
-        values
+        let named = cases.iter().flat_map(|case| &case.keys).filter(|(key, _)| *key == name);
+        distinct(named.map(|(_, value)| value.clone()))
     };
     let scalar = |name: &String| ScalarLine {
         name: name.clone(),

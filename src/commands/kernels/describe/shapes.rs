@@ -63,9 +63,8 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     }
     // Numbers that differ between cases are evidence of a quotient. If several fit, it is unknown which is meant.
     let names: Vec<&str> = names.into_iter().filter(|name| extent(&name)).collect();
-    let blocks = BLOCKS
-        .iter()
-        .flat_map(|block| names.iter().map(move |name| (name, *block)));
+    let blocks = BLOCKS.iter();
+    let blocks = blocks.flat_map(|block| names.iter().map(move |name| (name, *block)));
     let fitting = blocks.filter(|(name, block)| {
         let fits = |(case, shape): &(&Case, &[usize])| {
             let quotient = |block: &i64| size(case, name).map(|size| (size + block - 1) / block);

@@ -75,9 +75,8 @@ impl Cost {
     /// Least possible microseconds: the longer of memory time and arithmetic time.
     pub fn limit(self, ceilings: &Ceilings, products: Factor) -> f64 {
         let memory = self.bytes as f64 / (ceilings.copy_gb_s * 1e3);
-        let arithmetic = products
-            .rate(ceilings)
-            .map_or(0.0, |rate| self.flops as f64 / (rate * 1e6));
+        let rate = products.rate(ceilings);
+        let arithmetic = rate.map_or(0.0, |rate| self.flops as f64 / (rate * 1e6));
         memory.max(arithmetic)
     }
 }
@@ -190,8 +189,8 @@ fn what(step: &Step) -> String {
             let cluster = shape
                 .cluster
                 .map(|cluster| format!(" in clusters of {}", times(&cluster)));
-            let (grid, block) = (times(&shape.grid), times(&shape.block));
-            format!("{entry}, {grid} blocks of {block}{}", cluster.unwrap_or_default())
+            let (grid, block, cluster) = (times(&shape.grid), times(&shape.block), cluster.unwrap_or_default());
+            format!("{entry}, {grid} blocks of {block}{cluster}")
         }
         Work::Matmul(product) => {
             let [m, n, k] = product.sizes;

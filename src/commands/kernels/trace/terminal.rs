@@ -1,9 +1,8 @@
 //! A trace as text.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
-
 use super::command::Traces;
 use super::{Cost, Trace};
+use crate::report::columns::aligned;
 
 /// Every variant's launches, then all variants side by side.
 pub fn text(all: &Traces) -> String {
@@ -16,11 +15,11 @@ pub fn text(all: &Traces) -> String {
         if !trace.prepare.is_empty() {
             text += &format!("once, when weights are loaded: {}\n", trace.prepare.join(", "));
         }
-        text += &table(launches(all, trace));
+        text += &table(&launches(all, trace));
     }
     if all.traces.len() > 1 {
         text += "\nside by side\n";
-        text += &table(side_by_side(all));
+        text += &table(&side_by_side(all));
     }
     text
 }
@@ -127,15 +126,6 @@ fn gigaflops(cost: Cost) -> String {
     }
 }
 
-fn table(rows: Rows) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    for row in rows {
-        let cell = |(at, text): (usize, String)| match at {
-            0 => Cell::new(text),
-            _ => Cell::new(text).set_alignment(CellAlignment::Right),
-        };
-        table.add_row(row.into_iter().enumerate().map(cell).collect::<Vec<_>>());
-    }
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+fn table(rows: &[Vec<String>]) -> String {
+    aligned(&rows[0], rows[1..].to_vec(), 1).join("\n") + "\n"
 }
