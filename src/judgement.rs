@@ -66,19 +66,12 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         rooms.entry(room(place)).or_default().files.push((place, text));
     }
     let hall = format!("{OPS}/mod");
-    let list = texts
-        .get(&hall)
-        .and_then(|text| text.split("pub const OPS").nth(1)?.split("];").next());
-    let list: BTreeSet<String> = paths(list.unwrap_or_default())
-        .into_iter()
-        .map(|[_, word]| word)
-        .collect();
-    let operations: Vec<String> = rooms
-        .keys()
-        .filter_map(|room| room.rsplit_once('/'))
-        .filter(|(folder, name)| *folder == SHOWCASES || *folder == OPS && list.contains(*name))
-        .map(|(_, name)| name.into())
-        .collect();
+    let list = texts.get(&hall).and_then(|text| text.split("pub const OPS").nth(1));
+    let list = list.and_then(|text| text.split("];").next()).unwrap_or_default();
+    let list: BTreeSet<String> = paths(list).into_iter().map(|[_, word]| word).collect();
+    let named = rooms.keys().filter_map(|room| room.rsplit_once('/'));
+    let named = named.filter(|(folder, name)| *folder == SHOWCASES || *folder == OPS && list.contains(*name));
+    let operations: Vec<String> = named.map(|(_, name)| name.into()).collect();
     let names: BTreeSet<String> = rooms.keys().cloned().collect();
     for (name, room) in rooms.iter_mut().filter(|(name, _)| *name != "reference") {
         let words: BTreeSet<[String; 2]> = room.files.iter().flat_map(|(_, text)| paths(text)).collect();
@@ -86,10 +79,8 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
             // Other rooms have modules of the same names as operations.
             let of_ops = name.starts_with(OPS) || name.starts_with(SHOWCASES) || before == "ops";
             let of_ops = of_ops.then(|| format!("{OPS}/{word}"));
-            ["core", "operations"]
-                .map(|home| format!("crates/{home}/{word}"))
-                .into_iter()
-                .chain(of_ops)
+            let homes = ["core", "operations"].map(|home| format!("crates/{home}/{word}"));
+            homes.into_iter().chain(of_ops)
         });
         let known = by_word.filter(|room| names.contains(room));
         // The list of operations leads to no operation.
@@ -126,18 +117,20 @@ impl Room<'_> {
     fn digest(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         for part in self.files.iter().flat_map(|(place, text)| [place, text]) {
-            hasher
-                .update(&(part.len() as u64).to_le_bytes())
-                .update(part.as_bytes());
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
         }
         hasher.finalize()
     }
 }
 
 fn is_other(place: &str) -> bool {
-    OTHERS
-        .iter()
-        .any(|other| place == *other || place.starts_with(&format!("{other}/")))
+    let within = |other: &&str| {
+        place
+            .strip_prefix(*other)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    OTHERS.iter().any(|other| within(other))
 }
 
 /// The room of a file.

@@ -13,10 +13,8 @@ const JUDGEMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/judgemen
 
 /// Returns the digest of the sources that judge an operation.
 pub fn judgement(op: &str) -> Option<&'static str> {
-    JUDGEMENTS
-        .iter()
-        .find(|(name, _)| *name == op)
-        .map(|(_, digest)| *digest)
+    let known = JUDGEMENTS.iter().find(|(name, _)| *name == op);
+    known.map(|(_, digest)| *digest)
 }
 
 /// The commit of those sources, with `+` behind it if their tree has uncommitted changes; `None` if the tree is not on this machine, is

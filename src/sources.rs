@@ -56,14 +56,11 @@ pub fn digest(tree: &Path) -> io::Result<String> {
         part(name.to_string_lossy().replace('\\', "/").as_bytes());
         part(&fs::read(&file)?);
     }
-    for package in fs::read_to_string(tree.join("Cargo.lock"))?
-        .split("[[package]]")
-        .skip(1)
-    {
+    let lock = fs::read_to_string(tree.join("Cargo.lock"))?;
+    for package in lock.split("[[package]]").skip(1) {
         let value = |key: &str| {
-            let line = package
-                .lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
+            let mut lines = package.lines();
+            let line = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
             line.unwrap_or_default().trim_matches('"')
         };
         if CRATES.iter().any(|name| value("name").starts_with(name)) {
@@ -79,9 +76,8 @@ pub fn digest(tree: &Path) -> io::Result<String> {
 fn find(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let tests = path
-            .file_name()
-            .is_some_and(|name| name == "tests" || name == "fixtures");
+        let name = path.file_name();
+        let tests = name.is_some_and(|name| name == "tests" || name == "fixtures");
         if path.is_dir() && !tests {
             find(&path, files)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {

@@ -126,10 +126,8 @@ fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn 
 fn names(run: &Run) -> Vec<&str> {
     let measured: HashSet<&str> = run.summaries.iter().map(|summary| summary.recipe.as_str()).collect();
     let names = run.manifest.recipes.iter().map(|recipe| recipe.name.as_str());
-    names
-        .chain([REFERENCE])
-        .filter(|name| measured.contains(name))
-        .collect()
+    let names = names.chain([REFERENCE]);
+    names.filter(|name| measured.contains(name)).collect()
 }
 
 fn candidate<'a>(

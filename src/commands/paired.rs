@@ -59,9 +59,8 @@ fn row(test: &Paired) -> Vec<String> {
     } else {
         test.flips.evidence_of_loss()
     };
-    let limits = test
-        .limits
-        .map(|limits| [limits.low, limits.high].map(number::signed).join(" … "));
+    let limits = test.limits.map(|limits| [limits.low, limits.high]);
+    let limits = limits.map(|limits| limits.map(number::signed).join(" … "));
     vec![
         test.recipe.into(),
         test.phase.to_string(),

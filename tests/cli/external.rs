@@ -18,6 +18,9 @@ fn other_names_start_programs_in_path() {
         assert_eq!(output.status.code(), Some(7));
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{name} --all a b\n"));
     }
+    let words = ["--threads", "4", "hello", "--threads"];
+    let output = ulplab(&words).env("PATH", folder.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "hello --threads\n");
 }
 
 #[test]

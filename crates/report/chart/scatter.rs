@@ -126,9 +126,8 @@ impl Chart for Scatter {
 impl Scatter {
     /// The points that have a place on a logarithmic axis.
     fn drawable(&self) -> impl Iterator<Item = &Point> {
-        self.points
-            .iter()
-            .filter(|point| point.error.is_finite() && point.error > 0.0)
+        let points = self.points.iter();
+        points.filter(|point| point.error.is_finite() && point.error > 0.0)
     }
 
     /// The scales of costs and errors; none if there is nothing to draw.

@@ -74,9 +74,8 @@ impl Experiment {
     pub fn recipes(&self) -> Vec<(&str, &Value)> {
         let recipes = self.body.get("recipe").and_then(Value::as_array);
         let recipes = recipes.into_iter().flatten();
-        recipes
-            .filter_map(|recipe| Some((recipe.get("name")?.as_str()?, recipe)))
-            .collect()
+        let named = recipes.filter_map(|recipe| Some((recipe.get("name")?.as_str()?, recipe)));
+        named.collect()
     }
 }
 

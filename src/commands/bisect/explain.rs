@@ -125,9 +125,8 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     // Each fails alone; errors of several may cancel.
     let first = culprits[0].wrong.clone();
     let mut wrong = first.clone();
-    wrong
-        .suspects
-        .extend(culprits.iter().flat_map(|culprit| &culprit.wrong.suspects));
+    let suspects = culprits.iter().flat_map(|culprit| &culprit.wrong.suspects);
+    wrong.suspects.extend(suspects);
     if culprits.len() > 1 && bench.fails(&wrong)? != Some(true) {
         wrong = first;
     }

@@ -48,9 +48,8 @@ pub fn greedy(
         assignment[group] = format;
         assignment
     };
-    let all: Vec<(usize, usize)> = (0..bytes.len())
-        .flat_map(|group| (1..bytes[group].len()).map(move |format| (group, format)))
-        .collect();
+    let raises = |group: usize| (1..bytes[group].len()).map(move |format| (group, format));
+    let all: Vec<(usize, usize)> = (0..bytes.len()).flat_map(raises).collect();
     let alone: Vec<Assignment> = all.iter().map(|raise| raised(&first, *raise)).collect();
     let measured = kl(&[&[first.clone()][..], &alone].concat())?;
     // What each format of a group gains over the cheapest.
@@ -86,9 +85,8 @@ pub fn greedy(
         let found = kl(&tried)?;
         let gain = |at: usize| (here.kl - found[at]) / more(open[at]);
         // The first of equal ones.
-        let best = (0..open.len())
-            .max_by(|a, b| gain(*a).total_cmp(&gain(*b)).then(b.cmp(a)))
-            .unwrap_or(0);
+        let best = (0..open.len()).max_by(|a, b| gain(*a).total_cmp(&gain(*b)).then(b.cmp(a)));
+        let best = best.unwrap_or(0);
         steps.push(Step {
             bytes: total(&tried[best]),
             kl: found[best],
