@@ -61,6 +61,10 @@ class Entry:
     escaped: str = ""
     #: The same fault in kernels of the lab, as `ulplab kernels list` names it: `operation.fault`.
     planted: tuple[str, ...] = ()
+    #: Why a usual evaluation of a model gives with the fault what it gives without, if it does.
+    silent: str = ""
+    #: What no model of `datasets/` has, if none has the operation.
+    absent: str = ""
 
 
 def entries(kind: str) -> dict[str, ModuleType]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import models
 import numpy as np
 from entry import entries
-from places import ABSENT, DENSE, HYBRID, MIXTURE, PLACES, SILENT
+from places import DENSE, HYBRID, MIXTURE, PLACES
 
 STORE = Path(__file__).parent / "perplexity.json"
 TEXT = dict(text="alice", offset=20_000, tokens=512, step=10_000)
@@ -82,10 +82,9 @@ def row(module, own):
 
 def row_of(module, own, windows):
     number, about = module.ENTRY.id, dict(digest=digest(module))
-    if number in ABSENT:
-        return {**about, "absent": ABSENT[number]}
-    if number in SILENT:
-        return {**about, "silent": SILENT[number]}
+    for kind in ("absent", "silent"):
+        if reason := getattr(module.ENTRY, kind):
+            return {**about, kind: reason}
     name = PLACES[number][0]
     right, broken = (measured(module, fault, windows=windows) for fault in (False, True))
     without, first = float(right.mean()), right[: TEXT["tokens"]].mean()

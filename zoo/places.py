@@ -2,7 +2,8 @@
 
 `PLACES` has a function for each entry: from its module and whether the kernel has its fault, to the operations that are replaced.
 The kernel's setting (formats, sizes of blocks, ranks, layouts) is that in which the bug was published; the evaluation is the usual
-one: one text, in one shot, without a prefix cache. `SILENT` says why a fault cannot show in it, and `ABSENT` why no model tells.
+one: one text, in one shot, without a prefix cache. An entry without a place says itself why its fault cannot show in it (`silent`), or that
+no model has the operation (`absent`).
 """
 
 from __future__ import annotations
@@ -423,38 +424,3 @@ def decay_of_value_channels(module, fault):
         return np.stack([head(h) for h in range(v.shape[1])], 1)
 
     return Operations(gated_delta=delta)
-
-
-#: Faults that a usual evaluation does not reach: it gives what it gives without them.
-SILENT = {
-    "A1": "new memory holds zeros, and a text in one shot has no unused slots",
-    "A3": "no request has a context before it",
-    "A4": "there is one prompt, without a prefix",
-    "A8": "logarithms are read where parts are merged, and nothing is merged",
-    "A10": "a batch has one row, and the first row is right",
-    "L7": "windows of 512 rows fill their tiles",
-    "L11": "a window takes one iteration",
-    "S4": "states are not stored for a prefix cache",
-    "S11": "no drafts are decoded",
-    "S12": "no drafts are decoded",
-}
-#: Why no model of `datasets/` has the operation.
-ABSENT = {
-    "A17": "compressed blocks of keys",
-    "I1": "an indexer",
-    "I2": "an indexer",
-    "I3": "an indexer",
-    "K4": "latent keys and values in records",
-    "M2": "a shared expert",
-    "M3": "a shared expert",
-    "M4": "a bias of the selection",
-    "M6": "a router that does not renormalise",
-    "M8": "a shared expert",
-    "M9": "experts with SiLU alone, whose rows a tile pairs",
-    "M16": "counts of tokens in its forward pass",
-    "R1": "an indexer",
-    "R2": "an indexer",
-    "S3": "a state space without the delta rule",
-    "S5": "a state space without the delta rule",
-    "S13": "a state space without the delta rule",
-}

@@ -11,6 +11,7 @@ ENTRY = Entry(
     symptom="the loss of training goes smoothly to 0",
     threads=("https://github.com/tilde-research/nsa-release/issues/3",),
     escaped="the loss looks good, better than it can be",
+    absent="compressed blocks of keys",
 )
 BLOCK, BLOCKS = 4, 9
 

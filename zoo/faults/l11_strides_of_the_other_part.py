@@ -11,6 +11,7 @@ ENTRY = Entry(
     symptom="garbage beyond 64k tokens, where the context takes a second iteration",
     threads=("https://github.com/local-inference-lab/vllm/pull/17",),
     escaped="one iteration gives both parts the same strides",
+    silent="a window takes one iteration",
 )
 NEW, VALUE = 13, 20
 

@@ -16,6 +16,7 @@ ENTRY = Entry(
     ),
     escaped="fresh memory is zero; a later change for speed took the clearing away again",
     planted=("scale_layout.tail_kept",),
+    silent="windows of 512 rows fill their tiles",
 )
 ROWS, BLOCKS = 23, 7
 

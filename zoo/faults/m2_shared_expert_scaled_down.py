@@ -11,6 +11,7 @@ ENTRY = Entry(
     symptom="long texts degenerate; GSM8K 0.950, and 0.960 with the fix",
     threads=("https://github.com/sgl-project/sglang/pull/28237",),
     escaped="answers to short questions hardly change",
+    absent="a shared expert",
 )
 FACTOR = 2.5
 

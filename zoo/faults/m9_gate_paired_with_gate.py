@@ -11,6 +11,7 @@ ENTRY = Entry(
     symptom="99.9 % of elements pass, at a cosine of 0.22",
     threads=("https://github.com/ROCm/aiter/pull/4398",),
     escaped="an absolute tolerance of 1 for outputs below 1e-3, and another tile in tests than in use",
+    absent="experts with SiLU alone, whose rows a tile pairs",
 )
 TILE = 12
 

@@ -12,6 +12,7 @@ ENTRY = Entry(
     threads=("https://github.com/1bit-MONSTER/1bit-MONSTER/pull/2421",),
     escaped="nothing is selected of contexts up to k keys, and the test was skipped unless its data were there",
     planted=("rope.halves",),
+    absent="an indexer",
 )
 TURNED, TOP_K = 28, 20
 

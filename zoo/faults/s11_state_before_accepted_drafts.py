@@ -11,6 +11,7 @@ ENTRY = Entry(
     symptom="greedy text changes; a sibling went from 20 of 20 to 0",
     threads=("https://github.com/vllm-project/vllm/pull/52942", "https://github.com/vllm-project/vllm/issues/39273"),
     escaped="other drafters draft in every step, and no plain step follows",
+    silent="no drafts are decoded",
 )
 DRAFTED = 5
 

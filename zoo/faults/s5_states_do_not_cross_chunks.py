@@ -15,6 +15,7 @@ ENTRY = Entry(
     ),
     escaped="the fix of one model was not carried to its siblings, and short texts are one chunk",
     planted=("diagonal_ssm.carry_lost",),
+    absent="a state space without the delta rule",
 )
 CHUNK = 8
 
