@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// The folder of the operations.
 const OPS: &str = "crates/operations/ops";
+/// The folder of operations on a user's tensors. Those that have kernels say so.
+const ON_TENSORS: &str = "crates/operations/expected";
 /// The folder of compositions of their launches.
 const COMPOSITIONS: &str = "crates/backend/compositions";
 /// The folder of operations that are packages of their own, with their compositions.
@@ -69,9 +71,12 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let list = texts.get(&hall).and_then(|text| text.split("pub const OPS").nth(1));
     let list = list.and_then(|text| text.split("];").next()).unwrap_or_default();
     let list: BTreeSet<String> = paths(list).into_iter().map(|[_, word]| word).collect();
+    let drawn = texts.iter().filter(|(_, text)| text.contains("\n    kernels: true,\n"));
+    let drawn = drawn.filter_map(|(place, _)| place.strip_prefix(ON_TENSORS)?.strip_prefix('/'));
+    let drawn: BTreeSet<String> = drawn.map(String::from).collect();
     let named = rooms.keys().filter_map(|room| room.rsplit_once('/'));
     let named = named.filter(|(folder, name)| *folder == SHOWCASES || *folder == OPS && list.contains(*name));
-    let operations: Vec<String> = named.map(|(_, name)| name.into()).collect();
+    let operations: Vec<String> = named.map(|(_, name)| name.into()).chain(drawn.iter().cloned()).collect();
     let names: BTreeSet<String> = rooms.keys().cloned().collect();
     for (name, room) in rooms.iter_mut().filter(|(name, _)| *name != "reference") {
         let words: BTreeSet<[String; 2]> = room.files.iter().flat_map(|(_, text)| paths(text)).collect();
@@ -91,6 +96,9 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let digest = |op: &String| {
         let mut pending: Vec<String> = CHECKS.map(String::from).to_vec();
         pending.extend([OPS, COMPOSITIONS, SHOWCASES].map(|folder| format!("{folder}/{op}")));
+        if drawn.contains(op) {
+            pending.extend([ON_TENSORS.into(), format!("{OPS}/drawn")]);
+        }
         let mut reached = BTreeSet::new();
         while let Some(name) = pending.pop() {
             if let Some(room) = rooms.get(&name).filter(|_| reached.insert(name.clone())) {

@@ -5,31 +5,49 @@ use std::sync::LazyLock;
 use ulplab_backend::compositions::DELTA_HANDOVER;
 use ulplab_backend::cuda::Compositions;
 use ulplab_core::error::did_you_mean;
+use ulplab_operations::expected::{OPERATIONS, Operation};
 pub use ulplab_operations::ops::*;
 
-/// Operations that are packages of their own, with what puts their launches together.
-const SHOWCASES: [(&dyn Op, &Compositions); 2] = [
-    (&ulplab_decode_step::DecodeStep, &ulplab_decode_step::COMPOSITIONS),
-    (&ulplab_swap_ffn::SwapFfn, &ulplab_swap_ffn::COMPOSITIONS),
+/// Operations that are packages of their own, with what puts their launches together, and the same on a user's tensors.
+const SHOWCASES: [(&dyn Op, &Compositions, &[&Operation]); 2] = [
+    (&ulplab_decode_step::DecodeStep, &ulplab_decode_step::COMPOSITIONS, &[]),
+    (
+        &ulplab_swap_ffn::SwapFfn,
+        &ulplab_swap_ffn::COMPOSITIONS,
+        &[&ulplab_swap_ffn::SWAP_FFN],
+    ),
 ];
+
+/// All operations on a user's tensors, by name.
+pub static ON_TENSORS: LazyLock<Vec<&Operation>> = LazyLock::new(|| {
+    let showcases = SHOWCASES.iter().flat_map(|(.., on_tensors)| *on_tensors);
+    let mut all: Vec<&Operation> = OPERATIONS.iter().chain(showcases).copied().collect();
+    all.sort_by_key(|operation| operation.name);
+    all
+});
 
 /// All operations with kernels, by name.
 pub static OPS: LazyLock<Vec<&dyn Op>> = LazyLock::new(|| {
-    let showcases = SHOWCASES.iter().map(|(op, _)| *op);
-    let mut all: Vec<&dyn Op> = ulplab_operations::ops::OPS.iter().copied().chain(showcases).collect();
+    let showcases = SHOWCASES.iter().map(|(op, ..)| *op);
+    let drawn = of_tensors().filter(|op| ON_TENSORS.iter().any(|known| known.kernels && known.name == op.name()));
+    let own = ulplab_operations::ops::OPS.iter().copied();
+    let mut all: Vec<&dyn Op> = own.chain(showcases).chain(drawn).collect();
     all.sort_by_key(|op| op.name());
     all
 });
 
 /// Compositions of launches, of all operations that have one.
 pub static COMPOSITIONS: LazyLock<Vec<&Compositions>> = LazyLock::new(|| {
-    let showcases = SHOWCASES.iter().map(|(_, compositions)| *compositions);
+    let showcases = SHOWCASES.iter().map(|(_, compositions, _)| *compositions);
     [&DELTA_HANDOVER].into_iter().chain(showcases).collect()
 });
 
 /// All operations that programs can be judged on: [`OPS`], and those on a user's tensors that have cases.
 pub fn all() -> impl Iterator<Item = &'static dyn Op> {
-    OPS.iter().copied().chain(of_tensors())
+    let has_kernels = |op: &&dyn Op| OPS.iter().any(|known| known.name() == op.name());
+    OPS.iter()
+        .copied()
+        .chain(of_tensors().filter(move |op| !has_kernels(op)))
 }
 
 /// The operation called `name`; the error names the nearest.

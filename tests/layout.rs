@@ -193,7 +193,10 @@ const FLOORS: [(&str, &[&[&str]]); 7] = [
         ],
     ),
     ("showcases/decode_step", &[&["composition", "operation"], &["step"]]),
-    ("showcases/swap_ffn", &[&["composition", "operation"]]),
+    (
+        "showcases/swap_ffn",
+        &[&["varied"], &["composition", "expected", "operation"]],
+    ),
     (
         "src",
         &[

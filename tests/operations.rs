@@ -4,7 +4,5 @@
 mod drawn;
 #[path = "operations/fp8_weights.rs"]
 mod fp8_weights;
-#[path = "operations/models.rs"]
-mod models;
 #[path = "operations/sums.rs"]
 mod sums;

@@ -6,10 +6,12 @@ use numpy::{PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn};
 use pyo3::exceptions::{PyAssertionError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
+use ulplab::ops::ON_TENSORS;
+use ulplab_operations::expected::draw::Draw;
 use ulplab_operations::expected::mean_error::{Elements, MeanErrors};
-use ulplab_operations::expected::{Call, Given, Kind, OPERATIONS, Operation, Refused, Tensor};
+use ulplab_operations::expected::{Call, Given, Kind, Operation, Refused, Tensor};
 
-use crate::tensor::{Array, NAMES, named};
+use crate::tensor::{Array, named, names};
 use crate::{compared, numbers, pool, wrong};
 
 /// An array of numpy: numbers in a shape.
@@ -19,13 +21,18 @@ fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<B
 
 /// The type of that name.
 fn type_of(name: &str) -> PyResult<safetensors::Dtype> {
-    let known = || NAMES.join(", ");
+    let known = || names().join(", ");
     named(name).ok_or_else(|| wrong(format!("no type '{name}', expected one of {}", known())))
+}
+
+/// The operation of that name.
+fn find(op: &str) -> PyResult<&'static Operation> {
+    Operation::among(&ON_TENSORS, op).map_err(wrong)
 }
 
 /// A call with what Python gives: arrays, numbers and words.
 fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Call> {
-    let operation = Operation::find(op).map_err(wrong)?;
+    let operation = find(op)?;
     let mut all = BTreeMap::new();
     for (name, value) in given {
         let name: String = name.extract()?;
@@ -79,11 +86,11 @@ fn no_bytes_for_codes(op: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     Ok(())
 }
 
-/// All operations: name, description, what each takes (name, kind, default, description), its faults, and the inputs that have a row for
-/// each row of its output, with whether the first dimension counts rows.
+/// All operations: name, description, what each takes (name, kind, default, description), its faults, the inputs that have a row for
+/// each row of its output, with whether the first dimension counts rows, and the classes of modules that compute it.
 #[pyfunction]
 pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
-    let all = OPERATIONS.iter().map(|operation| {
+    let all = ON_TENSORS.iter().map(|operation| {
         let found = PyDict::new(py);
         found.set_item("name", operation.name)?;
         found.set_item("doc", operation.doc)?;
@@ -102,9 +109,31 @@ pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         found.set_item("faults", faults.collect::<Vec<_>>())?;
         let rows = operation.rows.as_ref();
         found.set_item("rows", rows.map(|rows| (rows.inputs, rows.first_dimension)))?;
+        found.set_item("modules", operation.modules)?;
         Ok(found)
     });
     all.collect()
+}
+
+/// Inputs for the first case of an operation, drawn by a seed; None if it has no cases.
+#[pyfunction]
+pub fn drawn<'py>(py: Python<'py>, op: &str, seed: u64) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let operation = find(op)?;
+    let Some(cases) = operation.cases else {
+        return Ok(None);
+    };
+    let sizes = cases.named(0);
+    let size = |name: &str| sizes.iter().find(|(letter, _)| *letter == name).map(|(_, size)| *size);
+    let given = PyDict::new(py);
+    for drawn in Draw::inputs((operation.name, cases), seed, &size, &|_| None).map_err(wrong)? {
+        let dtype = if drawn.whole { "int32" } else { "float32" };
+        let array = shaped(py, drawn.data, &drawn.shape)?.call_method1("astype", (dtype,))?;
+        given.set_item(drawn.name, array)?;
+    }
+    for (name, number) in cases.numbers {
+        given.set_item(name, number)?;
+    }
+    Ok(Some(given))
 }
 
 /// An output: its name, values, errors before they are rounded to the type that is stored, and whether it must be equal.
@@ -191,7 +220,7 @@ pub fn mean_errors<'py>(
     u: f64,
 ) -> PyResult<Option<Bound<'py, PyDict>>> {
     let dtype = type_of(dtype)?;
-    let Some(rows) = &Operation::find(op).map_err(wrong)?.rows else {
+    let Some(rows) = &find(op)?.rows else {
         return Ok(None);
     };
     let elements = Elements {

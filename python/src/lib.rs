@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     use super::compared::{close, compare, pattern};
     #[pymodule_export]
-    use super::expected::{bounds, expected, judge, mean_errors, operations, rounded};
+    use super::expected::{bounds, drawn, expected, judge, mean_errors, operations, rounded};
     #[pymodule_export]
     use super::limits::{floats, limits, metrics, tolerated, vacuous, vacuous_between};
     #[pymodule_export]
@@ -121,6 +121,6 @@ mod _native {
     /// The names of all types of elements.
     #[pyfunction]
     fn types() -> Vec<&'static str> {
-        tensor::NAMES.to_vec()
+        tensor::names().to_vec()
     }
 }

@@ -10,7 +10,7 @@ use ulplab_core::metrics::{Better, Metric, Pair, ULP_MAX, divergence};
 use ulplab_core::tensorfile::Tensor;
 use ulplab_operations::expected::half_spacing;
 
-use crate::tensor::{Array, NAMES, name, named};
+use crate::tensor::{Array, name, named, names};
 use crate::{numbers, pool, same_shape, wrong};
 
 /// The metrics that may be limited.
@@ -49,7 +49,7 @@ fn is_floating(dtype: Dtype) -> bool {
 /// The names of the floating-point types.
 #[pyfunction]
 pub fn floats() -> Vec<&'static str> {
-    NAMES
+    names()
         .into_iter()
         .filter(|name| named(name).is_some_and(is_floating))
         .collect()

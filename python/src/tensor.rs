@@ -100,78 +100,52 @@ impl Drop for Array {
     }
 }
 
-/// The type of a DLPack code and number of bits.
-fn dtype(code: u8, bits: u8) -> Option<Dtype> {
-    Some(match (code, bits) {
-        (0, 8) => Dtype::I8,
-        (0, 16) => Dtype::I16,
-        (0, 32) => Dtype::I32,
-        (0, 64) => Dtype::I64,
-        (1, 8) => Dtype::U8,
-        (1, 16) => Dtype::U16,
-        (1, 32) => Dtype::U32,
-        (1, 64) => Dtype::U64,
-        (2, 16) => Dtype::F16,
-        (2, 32) => Dtype::F32,
-        (2, 64) => Dtype::F64,
-        (4, 16) => Dtype::BF16,
-        (6, 8) => Dtype::BOOL,
-        (10, 8) => Dtype::F8_E4M3,
-        (12, 8) => Dtype::F8_E5M2,
-        (14, 8) => Dtype::F8_E8M0,
-        _ => return None,
-    })
+/// The types of elements: the name that numpy, ml_dtypes and torch have for each, and its code in DLPack, which says its bits, too.
+const TYPES: [(&str, Dtype, u8); 16] = [
+    ("float64", Dtype::F64, 2),
+    ("float32", Dtype::F32, 2),
+    ("float16", Dtype::F16, 2),
+    ("bfloat16", Dtype::BF16, 4),
+    ("float8_e4m3fn", Dtype::F8_E4M3, 10),
+    ("float8_e5m2", Dtype::F8_E5M2, 12),
+    ("float8_e8m0fnu", Dtype::F8_E8M0, 14),
+    ("int64", Dtype::I64, 0),
+    ("int32", Dtype::I32, 0),
+    ("int16", Dtype::I16, 0),
+    ("int8", Dtype::I8, 0),
+    ("uint64", Dtype::U64, 1),
+    ("uint32", Dtype::U32, 1),
+    ("uint16", Dtype::U16, 1),
+    ("uint8", Dtype::U8, 1),
+    ("bool", Dtype::BOOL, 6),
+];
+
+/// The first type of which something holds.
+fn type_with(holds: impl Fn(&(&str, Dtype, u8)) -> bool) -> Option<(&'static str, Dtype)> {
+    let found = TYPES.into_iter().find(holds);
+    found.map(|(name, dtype, _)| (name, dtype))
 }
 
-/// The type of that name, as numpy, ml_dtypes and torch call it.
+/// The type of that name, as numpy, ml_dtypes and torch call it, or for short.
 pub fn named(name: &str) -> Option<Dtype> {
-    Some(match name {
-        "float64" | "f64" => Dtype::F64,
-        "float32" | "f32" => Dtype::F32,
-        "float16" | "f16" => Dtype::F16,
-        "bfloat16" | "bf16" => Dtype::BF16,
-        "float8_e4m3fn" => Dtype::F8_E4M3,
-        "float8_e5m2" => Dtype::F8_E5M2,
-        "float8_e8m0fnu" => Dtype::F8_E8M0,
-        "int64" => Dtype::I64,
-        "int32" => Dtype::I32,
-        "int16" => Dtype::I16,
-        "int8" => Dtype::I8,
-        "uint64" => Dtype::U64,
-        "uint32" => Dtype::U32,
-        "uint16" => Dtype::U16,
-        "uint8" => Dtype::U8,
-        "bool" => Dtype::BOOL,
-        _ => return None,
-    })
+    let name = match name {
+        "f64" => "float64",
+        "f32" => "float32",
+        "f16" => "float16",
+        "bf16" => "bfloat16",
+        name => name,
+    };
+    type_with(|(known, ..)| *known == name).map(|(_, dtype)| dtype)
 }
 
 /// Names of all types.
-pub const NAMES: [&str; 16] = [
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float8_e8m0fnu",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint64",
-    "uint32",
-    "uint16",
-    "uint8",
-    "bool",
-];
+pub fn names() -> [&'static str; TYPES.len()] {
+    TYPES.map(|(name, ..)| name)
+}
 
 /// The name that numpy, ml_dtypes and torch have for a type.
 pub fn name(dtype: Dtype) -> &'static str {
-    NAMES
-        .into_iter()
-        .find(|name| named(name) == Some(dtype))
-        .unwrap_or("unknown")
+    type_with(|(_, known, _)| *known == dtype).map_or("unknown", |(name, _)| name)
 }
 
 #[pymethods]
@@ -278,7 +252,9 @@ impl Array {
                 )));
             }
         };
-        let own = dtype(tensor.code, tensor.bits).filter(|_| tensor.lanes == 1);
+        let of =
+            |(_, dtype, code): &(&str, Dtype, u8)| (*code, dtype.bitsize()) == (tensor.code, usize::from(tensor.bits));
+        let own = type_with(of).filter(|_| tensor.lanes == 1).map(|(_, dtype)| dtype);
         let dtype = match named_dtype {
             Some(name) => named(name).filter(|dtype| dtype.bitsize() == usize::from(tensor.bits)),
             None => own,

@@ -4,6 +4,8 @@
 mod drift;
 #[path = "expected/gated_delta.rs"]
 mod gated_delta;
+#[path = "expected/models.rs"]
+mod models;
 #[path = "expected/moe.rs"]
 mod moe;
 #[path = "expected/routing.rs"]

@@ -121,8 +121,8 @@ pub(super) const ATTENTION: Operation = Operation {
         },
         why: "scores as sums of D products, exponentials, their sum, and sums of as many products as keys, in any order and in f32",
     }),
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// The sizes of a call.
@@ -232,7 +232,7 @@ impl Sizes {
 }
 
 /// One query's output, its errors and their spread, and the log of its sum with its error.
-type Row = (Vec<[f64; 3]>, (f64, f64));
+pub(super) type Row = (Vec<[f64; 3]>, (f64, f64));
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let sizes = Sizes::of(call)?;
@@ -311,24 +311,63 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     let q = &q.data[sizes.at([row, head, place], [heads, sizes.queries, dim])..][..dim];
     let keys = seen(call, all, sizes, [b, token]);
     let places: Vec<(usize, usize)> = keys.map(|key| all.place(b, key)).collect();
-    let mut scores = Vec::with_capacity(places.len());
-    for &(page, slot) in &places {
+    let score = |&(page, slot): &(usize, usize)| {
         let k = &k.data[sizes.at([page, group, slot], [groups, sizes.page, dim])..][..dim];
-        let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k), call.u);
-        let score = terms.sum * scale * base;
-        scores.push((score, terms.error() * scale.abs() + 3.0 * call.u * score.abs()));
-    }
+        score(call, [q, k], [scale, base])
+    };
+    let scores: Vec<(f64, f64)> = places.iter().map(score).collect();
     let sink = call.optional("sinks").map(|sinks| sinks.data[head] * base);
+    let value = |col: usize| {
+        move |&(page, slot): &(usize, usize)| {
+            v.data[sizes.at([page, group, slot], [groups, sizes.page, sizes.values]) + col]
+        }
+    };
+    let values = |col| places.iter().map(value(col));
+    let (mut columns, (log, log_error)) =
+        weighted(call, &scores, sink, Some(call.number("p_scale")), sizes.values, values);
+    // 0·x is 0 for finite x and NaN otherwise.
+    let unused: Vec<(usize, usize)> = all.unused(b).filter(|_| call.is("unused_values")).collect();
+    for (col, [o, error, spread]) in columns.iter_mut().enumerate() {
+        if log > f64::NEG_INFINITY && unused.iter().map(value(col)).any(|v| !v.is_finite()) {
+            (*o, *error, *spread) = (f64::NAN, 0.0, 0.0);
+        }
+        (*o, *error, *spread) = (*o * v_scale, *error * v_scale.abs(), *spread * v_scale.abs());
+    }
+    let per = if call.word("lse_base") == "2" {
+        std::f64::consts::LOG2_E
+    } else {
+        1.0
+    };
+    (columns, (log * per, log_error * per))
+}
+
+/// A query's score of a key, the product of the two times factors, and its error.
+pub(super) fn score(call: &Call, [q, k]: [&[f64]; 2], [scale, base]: [f64; 2]) -> (f64, f64) {
+    let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k), call.u);
+    let score = terms.sum * scale * base;
+    (score, terms.error() * scale.abs() + 3.0 * call.u * score.abs())
+}
+
+/// Means of values, weighted by the exponentials of scores, which are given with their errors. A kernel that rounds weights (`p`) stores
+/// them as `p_scale`·exp(s − max), or divided by their sum if that is none.
+pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
+    call: &Call,
+    scores: &[(f64, f64)],
+    sink: Option<f64>,
+    p_scale: Option<f64>,
+    columns: usize,
+    values: impl Fn(usize) -> V,
+) -> Row {
     let most = scores
         .iter()
         .map(|(score, _)| *score)
         .chain(sink)
         .fold(f64::NEG_INFINITY, f64::max);
     if scores.iter().any(|(score, _)| score.is_nan()) || sink.is_some_and(f64::is_nan) {
-        return (vec![[f64::NAN, 0.0, 0.0]; sizes.values], (f64::NAN, 0.0));
+        return (vec![[f64::NAN, 0.0, 0.0]; columns], (f64::NAN, 0.0));
     }
     if most == f64::NEG_INFINITY {
-        return (vec![[0.0; 3]; sizes.values], (f64::NEG_INFINITY, 0.0));
+        return (vec![[0.0; 3]; columns], (f64::NEG_INFINITY, 0.0));
     }
     let power = |(score, error): &(f64, f64)| {
         let exponent = score - most;
@@ -349,22 +388,15 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     let of_sum = sums.error() / sums.sum + 4.0 * call.u;
     let p = call.dtype("p");
     // Where its binade ends is the kernel's choice: at most half a spacing at the lower end of one, relative, and half the smallest step.
-    let least = p.map_or(0.0, |p| half_spacing(p, 0.0) / (call.number("p_scale") * sums.sum));
+    let stored_one = p_scale.map_or(1.0, |p_scale| p_scale * sums.sum);
+    let least = p.map_or(0.0, |p| half_spacing(p, 0.0) / stored_one);
     let rounded = |weight: f64| match p {
         Some(p) if weight > least => (half_spacing(p, 1.0) * weight).max(least),
         _ => 0.0,
     };
     let lost = |weight: f64| if weight > least { 0.0 } else { weight };
-    // 0·x is 0 for finite x and NaN otherwise.
-    let unused: Vec<(usize, usize)> = all.unused(b).filter(|_| call.is("unused_values")).collect();
     let column = |col: usize| {
-        let value = |&(page, slot): &(usize, usize)| {
-            v.data[sizes.at([page, group, slot], [groups, sizes.page, sizes.values]) + col]
-        };
-        if unused.iter().map(value).any(|v| !v.is_finite()) {
-            return [f64::NAN, 0.0, 0.0];
-        }
-        let values = places.iter().map(value);
+        let values = values(col);
         let terms = Terms::of_any_scale(values.clone().zip(&powers).map(|(v, (p, _))| v * p), call.u);
         let o = terms.sum;
         let of_weights = equal.together(
@@ -381,16 +413,10 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
             .map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs()))
             .sum();
         let error = terms.error() + of_weights + of_rounding + lost + o.abs() * (of_sum + call.u);
-        [o * v_scale, error * v_scale.abs(), spread * v_scale.abs()]
+        [o, error, spread]
     };
     let log_error = equal.together(powers.iter().map(|(p, relative)| p * relative));
     let log = most + sums.sum.ln();
-    let columns = (0..sizes.values).map(column).collect();
-    let log_error = log_error + of_sum + 4.0 * call.u * log.abs();
-    let per = if call.word("lse_base") == "2" {
-        std::f64::consts::LOG2_E
-    } else {
-        1.0
-    };
-    (columns, (log * per, log_error * per))
+    let columns = (0..columns).map(column).collect();
+    (columns, (log, log_error + of_sum + 4.0 * call.u * log.abs()))
 }

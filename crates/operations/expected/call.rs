@@ -1,6 +1,7 @@
 //! Arguments of an operation.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use safetensors::Dtype;
@@ -24,7 +25,7 @@ impl Tensor {
     }
 
     /// The rows, to be changed.
-    pub(super) fn rows_mut(&mut self) -> impl Iterator<Item = &mut [f64]> {
+    pub fn rows_mut(&mut self) -> impl Iterator<Item = &mut [f64]> {
         let cols = self.cols().max(1);
         self.data.chunks_exact_mut(cols)
     }
@@ -146,10 +147,15 @@ impl Call {
         self.optional(name).unwrap_or_else(|| panic!("'{name}' is required"))
     }
 
+    /// The kind of what the operation takes by that name.
+    pub(super) fn kind(&self, name: &str) -> Option<Kind> {
+        let takes = self.operation.takes.iter().find(|takes| takes.name == name);
+        takes.map(|takes| takes.kind)
+    }
+
     /// A number, or the default.
     pub fn number(&self, name: &str) -> f64 {
-        let default = self.operation.takes.iter().find(|takes| takes.name == name);
-        match (self.given.get(name), default.map(|takes| takes.kind)) {
+        match (self.given.get(name), self.kind(name)) {
             (Some(Given::Number(number)), _) => *number,
             (_, Some(Kind::Number(default))) => default,
             _ => f64::NAN,
@@ -160,7 +166,7 @@ impl Call {
     ///
     /// # Errors
     /// If the number is missing or another one.
-    pub(super) fn count(&self, name: &str, range: RangeInclusive<usize>, words: &str) -> Result<usize, String> {
+    pub fn count(&self, name: &str, range: RangeInclusive<usize>, words: &str) -> Result<usize, String> {
         let number = self.number(name);
         if number.fract() == 0.0 && range.contains(&(number as usize)) && number >= 0.0 {
             return Ok(number as usize);
@@ -205,8 +211,7 @@ impl Call {
 
     /// A word, or the first of those that are possible.
     pub fn word(&self, name: &str) -> &str {
-        let takes = self.operation.takes.iter().find(|takes| takes.name == name);
-        match (self.given.get(name), takes.map(|takes| takes.kind)) {
+        match (self.given.get(name), self.kind(name)) {
             (Some(Given::Word(word)), _) => word,
             (_, Some(Kind::Word(words))) => words[0],
             _ => "",
@@ -239,17 +244,24 @@ impl Call {
         }
     }
 
-    /// An error unless a tensor has this shape.
+    /// An error unless a tensor, if it is given, has this shape.
     ///
     /// # Errors
     /// Names the tensor, its shape and the expected one.
     pub fn expect(&self, name: &str, expected: &[usize]) -> Result<(), String> {
-        match self.optional(name) {
-            Some(tensor) if tensor.shape != expected => Err(format!(
-                "{}: '{name}' is {:?}, expected {expected:?}",
-                self.operation.name, tensor.shape
-            )),
-            _ => Ok(()),
+        let fits = self.optional(name).is_none_or(|tensor| tensor.shape == expected);
+        self.require(fits, name, format_args!("{expected:?}"))
+    }
+
+    /// An error unless the shape of a tensor fits, with what is expected in words.
+    ///
+    /// # Errors
+    /// Names the tensor, its shape and what is expected.
+    pub fn require(&self, fits: bool, name: &str, expected: impl Display) -> Result<(), String> {
+        if fits {
+            return Ok(());
         }
+        let (operation, found) = (self.operation.name, &self.tensor(name).shape);
+        Err(format!("{operation}: '{name}' is {found:?}, expected {expected}"))
     }
 }

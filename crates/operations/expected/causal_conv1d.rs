@@ -69,8 +69,8 @@ pub(super) const CAUSAL_CONV1D: Operation = Operation {
         },
         why: "sums of W products and a bias in any order, and the activation, in f32",
     }),
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// The sizes of a call.
@@ -96,17 +96,9 @@ impl Sizes {
         let shapes = call.shapes_of(&[("x", shape_of_x)])?;
         let [batch, channels, taps] = shapes.sizes(["B", "C", "W"]);
         let kept = shapes.size("S").unwrap_or(taps.saturating_sub(1));
-        if taps == 0 {
-            return Err(format!(
-                "causal_conv1d: 'weight' is [{channels}, 0], expected W of 1 or more"
-            ));
-        }
-        if kept + 1 < taps {
-            return Err(format!(
-                "causal_conv1d: 'state' is [{batch}, {channels}, {kept}], expected [{batch}, {channels}, S] with S of {} or more",
-                taps - 1
-            ));
-        }
+        call.require(taps > 0, "weight", "W of 1 or more")?;
+        let expected = format_args!("[{batch}, {channels}, S] with S of {} or more", taps - 1);
+        call.require(kept + 1 >= taps, "state", expected)?;
         Ok(Self {
             batch,
             channels,

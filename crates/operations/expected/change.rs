@@ -4,24 +4,23 @@ use super::{Call, Given, Kind, Tensor};
 
 impl Call {
     /// Leaves something out.
-    pub(super) fn leave_out(&mut self, name: &str) {
+    pub fn leave_out(&mut self, name: &str) {
         self.given.remove(name);
     }
 
     /// Sets a number.
-    pub(super) fn set(&mut self, name: &str, number: f64) {
+    pub fn set(&mut self, name: &str, number: f64) {
         self.given.insert(name.into(), Given::Number(number));
     }
 
     /// Sets a number to 1 that is 0, and to 0 any other.
-    pub(super) fn toggle(&mut self, name: &str) {
+    pub fn toggle(&mut self, name: &str) {
         self.set(name, f64::from(u8::from(!self.flag(name))));
     }
 
     /// Sets a word that has two values to the other one.
-    pub(super) fn other_word(&mut self, name: &str) {
-        let takes = self.operation().takes.iter().find(|takes| takes.name == name);
-        if let Some(Kind::Word(words)) = takes.map(|takes| takes.kind) {
+    pub fn other_word(&mut self, name: &str) {
+        if let Some(Kind::Word(words)) = self.kind(name) {
             let other = words.iter().find(|word| **word != self.word(name));
             self.given
                 .extend(other.map(|word| (name.to_string(), Given::Word((*word).into()))));
@@ -29,25 +28,25 @@ impl Call {
     }
 
     /// Changes a tensor, if it is given.
-    pub(super) fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Tensor)) {
+    pub fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Tensor)) {
         if let Some(Given::Tensor(tensor)) = self.given.get_mut(name) {
             edit(tensor);
         }
     }
 
     /// Changes every element of a tensor.
-    pub(super) fn map(&mut self, name: &str, change: impl Fn(f64) -> f64) {
+    pub fn map(&mut self, name: &str, change: impl Fn(f64) -> f64) {
         self.edit(name, |tensor| tensor.data.iter_mut().for_each(|x| *x = change(*x)));
     }
 
     /// Gives all elements of a tensor one value.
-    pub(super) fn fill(&mut self, name: &str, value: f64) {
+    pub fn fill(&mut self, name: &str, value: f64) {
         self.map(name, |_| value);
     }
 
     /// Puts the next slice along a dimension in the place of each, and the first in the place of the last. Dimensions are counted from the
     /// last, which is 0.
-    pub(super) fn roll(&mut self, name: &str, dim: usize) {
+    pub fn roll(&mut self, name: &str, dim: usize) {
         self.edit(name, |tensor| {
             let (slice, all) = tensor.slices(dim);
             tensor
@@ -58,7 +57,7 @@ impl Call {
     }
 
     /// Exchanges the halves of a tensor along a dimension, counted from the last.
-    pub(super) fn exchange_halves(&mut self, name: &str, dim: usize) {
+    pub fn exchange_halves(&mut self, name: &str, dim: usize) {
         self.edit(name, |tensor| {
             let (_, all) = tensor.slices(dim);
             tensor
@@ -69,7 +68,7 @@ impl Call {
     }
 
     /// Puts the next row in the place of each, and the first in the place of the last. A row has so many of the last dimensions.
-    pub(super) fn roll_rows(&mut self, name: &str, dims: usize) {
+    pub fn roll_rows(&mut self, name: &str, dims: usize) {
         self.edit(name, |tensor| {
             let row = tensor.slices(dims).0.min(tensor.data.len());
             tensor.data.rotate_left(row);
@@ -77,7 +76,7 @@ impl Call {
     }
 
     /// Puts the first slice along a dimension, counted from the last, in the place of all.
-    pub(super) fn repeat_first(&mut self, name: &str, dim: usize) {
+    pub fn repeat_first(&mut self, name: &str, dim: usize) {
         self.edit(name, |tensor| {
             let (slice, all) = tensor.slices(dim);
             for slices in tensor.data.chunks_exact_mut(all) {
@@ -89,7 +88,7 @@ impl Call {
     }
 
     /// Exchanges two tensors.
-    pub(super) fn exchange(&mut self, names: [&str; 2]) {
+    pub fn exchange(&mut self, names: [&str; 2]) {
         let given = names.map(|name| self.given.remove(name));
         for (name, given) in names.into_iter().rev().zip(given) {
             self.given.extend(given.map(|given| (name.to_string(), given)));

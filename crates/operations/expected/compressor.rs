@@ -3,15 +3,13 @@
 //! softmax of the gates over tokens, normed, turned to the position of its first token and inserted as entry ⌊t/m⌋. With overlap, rows have
 //! 2D channels and S = 2m: an entry pools the first D channels of the window before and the last D of its own.
 //!
-//! Error: the reference runs on numbers that carry it ([`super::bounded`]): exponentials, sums over slots in any order, a mean square and
+//! Error: the computation runs on numbers that carry it ([`super::near`]): exponentials, sums over slots in any order, a mean square and
 //! its inverse root, two products and their sum. Values of the ring are copied, and must be
 //! equal; gates are added once.
 
-use reference::ops::compressor::Pool;
-use reference::{Bounded, Real as _, Tensor as Numbers};
-
-use super::sum::{Terms, widening};
-use super::{Call, Operation, Output, bounded, faults, takes};
+use super::near::{Near, powers};
+use super::streams::normed;
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const COMPRESSOR: Operation = Operation {
     name: "compressor",
@@ -49,9 +47,8 @@ pub(super) const COMPRESSOR: Operation = Operation {
         no_weight of weight: "the weight of the norm is left out" => |call| call.leave_out("weight");
         slot_before: "the token's row goes to the slot of the token before";
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// A call with its sizes.
@@ -81,12 +78,8 @@ impl<'a> Step<'a> {
             ));
         }
         let overlap = width != dim;
-        if 2 * pairs > dim {
-            let found = &call.tensor("cos").shape;
-            return Err(format!(
-                "compressor: 'cos' is {found:?}, expected [P, R/2] with R of at most {dim}"
-            ));
-        }
+        let fits = 2 * pairs <= dim;
+        call.require(fits, "cos", format_args!("[P, R/2] with R of at most {dim}"))?;
         let step = Self {
             call,
             rate,
@@ -140,8 +133,8 @@ impl<'a> Step<'a> {
         [ring_kv, ring_gate]
     }
 
-    /// The entry that token `t` of a row completes, and how many times as wide its bounds are ([`widening`]).
-    fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> (Vec<Bounded>, f64) {
+    /// The entry that token `t` of a row completes.
+    fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> Vec<Near> {
         let (call, width, slots, dim) = (self.call, self.width(), self.slots(), self.dim);
         let own = t / self.rate * self.rate;
         // Windows that are pooled begin at this token, counted a turn of the ring later.
@@ -152,57 +145,39 @@ impl<'a> Step<'a> {
             _ => 0,
         };
         let tokens = own + slots - before..own + slots + self.rate;
-        let state = |ring: &[f64]| {
-            let channels = |token: usize| {
-                let row = &ring[(row * slots + token % slots) * width..][..width];
-                let halves = row.split_at(call.pick("halves_exchanged", width - dim, 0));
-                [halves.1, halves.0].concat()
-            };
-            let tokens: Vec<f64> = tokens.clone().flat_map(channels).collect();
-            Numbers::new([tokens.len() / width, width], bounded::numbers(&tokens))
-        };
-        let (values, mut gates) = (state(ring_kv), state(ring_gate));
-        if call.is("mean_pooled") {
-            gates.data.fill(Bounded::ZERO);
-        }
-        // Gates have been rounded once, when ape was added.
-        let added = |gate: &mut Bounded| *gate = Bounded::new(gate.value(), gate.value().abs() / f64::from(1 << 24));
-        gates.data.iter_mut().for_each(added);
-        let pooled = Pool::new(self.rate, self.overlap, dim).push(&values, &gates);
-        let mut entry = Numbers::new([1, dim], pooled.row(pooled.rows() - 1).to_vec());
-        let widening = self.widening(&entry.data, [&values, &gates]);
-        if !call.is("not_normed") {
-            bounded::normed(call, &mut entry, bounded::constant(call, "eps"), true);
-        }
-        self.turn(&mut entry.data, own);
-        (entry.data, widening)
-    }
-
-    /// Factor that widens the bounds of an entry before its norm, for the values and the gates of its windows.
-    fn widening(&self, entry: &[Bounded], [values, gates]: [&Numbers<Bounded>; 2]) -> f64 {
-        let entry: Vec<f64> = entry.iter().map(|x| x.value()).collect();
+        let half = call.pick("halves_exchanged", width - dim, 0);
         let channel = |at: usize| {
-            let weights = (0..gates.rows()).map(move |token| gates.row(token)[at].value().exp());
-            let weighted = weights.clone().enumerate();
-            let weighted = weighted.map(move |(token, weight)| weight * values.row(token)[at].value());
-            [
-                Terms::of_any_scale(weighted, self.call.u),
-                Terms::of_any_scale(weights, self.call.u),
-            ]
+            let read = |ring: &[f64], token: usize| {
+                let first = if token < own + slots { 0 } else { width - dim };
+                ring[(row * slots + token % slots) * width + (first + half) % width + at]
+            };
+            let gate = |token: usize| match call.is("mean_pooled") {
+                true => call.exact(0.0),
+                // It has been rounded once, when ape was added.
+                false => call.near(read(ring_gate, token), call.u * read(ring_gate, token).abs()),
+            };
+            let weights = powers(&tokens.clone().map(gate).collect::<Vec<Near>>());
+            let values = tokens.clone().map(|token| call.exact(read(ring_kv, token)));
+            let weighted: Vec<Near> = weights.iter().zip(values).map(|(weight, x)| *weight * x).collect();
+            call.sum_near(&weighted) / call.sum_near(&weights)
         };
-        let square = Terms::dot(&entry, &entry, self.call.u);
-        widening((0..gates.cols()).flat_map(channel).chain([square]))
+        let mut entry: Vec<Near> = (0..dim).map(channel).collect();
+        if !call.is("not_normed") {
+            entry = normed(call, entry, call.number("eps"), true);
+        }
+        self.turn(&mut entry, own);
+        entry
     }
 
     /// Turns the last channels of an entry whose window begins at a token.
-    fn turn(&self, entry: &mut [Bounded], own: usize) {
+    fn turn(&self, entry: &mut [Near], own: usize) {
         let (call, pairs) = (self.call, self.pairs);
         let at = match call.fault {
             Some("rope_at_last") => own + self.rate - 1,
             Some("rope_at_number") => own / self.rate,
             _ => own,
         };
-        let table = |name: &str, pair: usize| Bounded::exact(call.tensor(name).data[at * pairs + pair]);
+        let table = |name: &str, pair: usize| call.exact(call.tensor(name).data[at * pairs + pair]);
         let first = self.dim - 2 * pairs;
         for (pair, x) in entry[first..].chunks_exact_mut(2).enumerate() {
             let (cos, sin) = (table("cos", pair), table("sin", pair));
@@ -217,29 +192,27 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let [ring_kv, ring_gate] = step.pushed();
     let stale = [&call.tensor("ring_kv").data[..], &call.tensor("ring_gate").data];
     let read = call.pick("state_stale", stale, [&ring_kv[..], &ring_gate]);
-    let mut entries = call.tensor("entries").data.clone();
-    let mut error = vec![0.0; entries.len()];
+    let stored = &call.tensor("entries").data;
+    let mut entries: Vec<Near> = stored.iter().map(|x| call.exact(*x)).collect();
     let completed = step
         .tokens()
         .filter(|(_, t)| (t + 1).is_multiple_of(rate) && !call.is("not_inserted"));
     for (row, t) in completed {
         let number = t / rate + usize::from(call.is("entry_late"));
-        if number >= places {
-            continue;
+        if number < places {
+            entries[(row * places + number) * dim..][..dim].copy_from_slice(&step.entry(read, row, t));
         }
-        let (entry, widening) = step.entry(read, row, t);
-        let entry = bounded::output(call, "entry", vec![dim], &entry, &[widening]);
-        let at = (row * places + number) * dim;
-        entries[at..][..dim].copy_from_slice(&entry.value);
-        error[at..][..dim].copy_from_slice(&entry.error);
     }
     let before = &call.tensor("ring_gate").data;
-    let added = |(after, before): (&f64, &f64)| if after == before { 0.0 } else { call.u * after.abs() };
-    let of_gate = ring_gate.iter().zip(before).map(added).collect();
+    let added = |(after, before): (&f64, &f64)| {
+        let off = if after == before { 0.0 } else { call.u * after.abs() };
+        call.near(*after, off)
+    };
+    let gates = ring_gate.iter().zip(before).map(added);
     let shape = call.tensor("ring_kv").shape.clone();
     Ok(vec![
-        Output::new("entries", call.tensor("entries").shape.clone(), entries, error),
+        Output::of("entries", call.tensor("entries").shape.clone(), entries),
         Output::exact("ring_kv", shape.clone(), ring_kv),
-        Output::new("ring_gate", shape, ring_gate, of_gate),
+        Output::of("ring_gate", shape, gates),
     ])
 }

@@ -2,16 +2,15 @@
 //!
 //! Kernels scan step by step, or by segments with powers of a, whose terms may cancel. So the error follows from the same scan of
 //! magnitudes, |a|, |b|, |c|, |u|, whose states m are the sums of the magnitudes of all terms. A step in floating point adds
-//! an error of at most 2u·m, which decays as the state does ([`reference::Bounded`] carries it); a sum with powers of a has one rounding
+//! an error of at most 2u·m, which decays as the state does ([`super::near`] carries it); a sum with powers of a has one rounding
 //! more for each step, in the power, which makes it 3u·m. The sum over n adds its own, and c·b and powers 8u·Σ|c|·m.
 
-use reference::ops::diagonal_ssm::DiagonalSsm;
-use reference::ops::store::Unrounded;
-use reference::{Bounded, Real, Tensor as Numbers};
+use rayon::prelude::*;
+use reference::Real;
+use reference::ops::linear::dot;
 
-use super::drift::Equal;
-use super::sum::{Terms, widening};
-use super::{Call, Operation, Output, bounded, faults, takes};
+use super::near::Near;
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const DIAGONAL_SSM: Operation = Operation {
     name: "diagonal_ssm",
@@ -42,127 +41,85 @@ pub(super) const DIAGONAL_SSM: Operation = Operation {
         state_not_read of state: "zeros are read in the place of the state";
         state_not_written: "the state is the one before";
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let shapes = call.shapes()?;
     let [heads, steps, states] = shapes.sizes(["H", "S", "N"]);
-    if states == 0 {
-        let found = &call.tensor("a").shape;
-        return Err(format!(
-            "diagonal_ssm: 'a' is {found:?}, expected [{heads}, N] with N of 1 or more"
-        ));
-    }
+    call.require(states > 0, "a", format_args!("[{heads}, N] with N of 1 or more"))?;
     let u = call.tensor("u");
     let rows = shapes.before.iter().product::<usize>() * heads;
-    let state_shape = [shapes.before, &[heads, states]].concat();
-    let before = call
-        .optional("state")
-        .map_or(vec![0.0; rows * states], |state| state.data.clone());
-    let read = match call.is("state_not_read") {
-        true => vec![0.0; before.len()],
-        false => before.clone(),
+    let row = |row: usize| -> [Vec<Near>; 2] {
+        let of_head = |name: &str| &call.tensor(name).data[row % heads * states..][..states];
+        let state = call
+            .optional("state")
+            .map(|state| &state.data[row * states..][..states]);
+        let before = state.map_or(vec![0.0; states], <[f64]>::to_vec);
+        let read = call.pick("state_not_read", vec![0.0; states], before.clone());
+        let given = [
+            of_head("a"),
+            of_head("b"),
+            of_head("c"),
+            &u.data[row * steps..][..steps],
+            &read,
+        ];
+        let [y, after] = scan(call, given, |c, x| dot(c, x));
+        let magnitudes = given.map(|x| x.iter().map(|x| call.exact(x.abs())).collect::<Vec<Near>>());
+        let [of_y, of_after] = scan(call, magnitudes.each_ref().map(|x| &x[..]), |c, x| {
+            call.sum_near(&c.iter().zip(x).map(|(c, x)| *c * *x).collect::<Vec<Near>>())
+        });
+        let with = |(value, magnitude): (f64, Near)| {
+            call.near(value, 1.5 * magnitude.error() + 8.0 * call.u * magnitude.value())
+        };
+        let with = |values: Vec<f64>, magnitudes: Vec<Near>| values.into_iter().zip(magnitudes).map(with).collect();
+        let state = match call.is("state_not_written") {
+            true => before.into_iter().map(|x| call.exact(x)).collect(),
+            false => with(after, of_after),
+        };
+        [with(y, of_y), state]
     };
-    // Parameters are those of every row of u.
-    let [a, b, c] = ["a", "b", "c"].map(|name| call.tensor(name).data.repeat(rows / heads.max(1)));
-    let scan = Scan {
-        call,
-        sizes: [rows, steps, states],
-    };
-    let given = [&a[..], &b, &c, &u.data, &read];
-    let (y, after) = scan.run::<f64>(given)?;
-    let magnitudes = given.map(|x| x.iter().map(|x| x.abs()).collect::<Vec<f64>>());
-    let (of_y, of_state) = scan.run::<Bounded>(magnitudes.each_ref().map(|x| &x[..]))?;
-    // States of equal parameters are equal.
-    let of_row = |row: usize| {
-        let own = row * states..(row + 1) * states;
-        let parameters = own.clone().map(|at| a[at] * b[at] * c[at] + read[at]);
-        let (_, squares) = Equal::of(parameters).sums(own.map(|_| 1.0));
-        widening(std::iter::once(Terms {
-            count: states as f64,
-            multiplicity: squares / states as f64,
-            ..Terms::default()
-        }))
-    };
-    let widenings: Vec<f64> = (0..rows).map(of_row).collect();
-    let error = |x: &Bounded| 1.5 * bounded::error(call, *x) + 8.0 * call.u * x.value();
-    let of_y = of_y.iter().enumerate();
-    let of_y = of_y.map(|(at, y)| widenings[at / steps] * error(y)).collect();
-    let (state, state_error) = match call.is("state_not_written") {
-        true => (before, vec![0.0; rows * states]),
-        false => (after, of_state.iter().map(error).collect()),
-    };
+    let rows: Vec<[Vec<Near>; 2]> = (0..rows).into_par_iter().map(row).collect();
+    let part = |part: usize| rows.iter().flat_map(move |row| row[part].iter().copied());
     Ok(vec![
-        Output::new("y", u.shape.clone(), y, of_y),
-        Output::new("state", state_shape, state, state_error),
+        Output::of("y", u.shape.clone(), part(0)),
+        Output::of("state", [shapes.before, &[heads, states]].concat(), part(1)),
     ])
 }
 
-/// A scan of some numbers.
-struct Scan<'a> {
-    call: &'a Call,
-    /// Rows of u, steps, states of a row.
-    sizes: [usize; 3],
-}
-
-impl Scan<'_> {
-    /// The outputs and the states after the last step, of a, b, c, u and the states before the first one.
-    fn run<T: Real>(&self, given: [&[f64]; 5]) -> Result<(Vec<T>, Vec<T>), String> {
-        let [rows, steps, states] = self.sizes;
-        let numbers = |x: &[f64]| -> Vec<T> { x.iter().map(|x| T::from_f64(*x)).collect() };
-        let [a, b, c, mut state] =
-            [given[0], given[1], given[2], given[4]].map(|x| Numbers::new([rows, states], numbers(x)));
-        let u = numbers(given[3]);
-        let ssm = DiagonalSsm { a: &a, b: &b, c: &c };
-        let part = match self.call.fault {
-            Some("carry_lost_64" | "segment_power") => 64,
-            Some("carry_lost_128") => 128,
-            Some("carry_lost_256") => 256,
-            Some("carry_lost_half") => steps.div_ceil(2),
-            Some("input_late") => 1,
-            _ => steps,
-        };
-        let mut y = vec![T::ZERO; rows * steps];
-        for from in (0..steps).step_by(part.max(1)) {
-            let len = part.min(steps - from);
-            let columns = (0..rows).flat_map(|row| &u[row * steps + from..][..len]);
-            let columns = Numbers::new([rows, len], columns.copied().collect::<Vec<T>>());
-            let before = state.clone();
-            let mut of_part = ssm.recurrent(&columns, &mut state, &Unrounded)?;
-            match self.call.fault {
-                // A step without input gives the state before it as it has decayed.
-                Some("input_late") => of_part = late(&ssm, &before),
-                Some(fault) if fault.starts_with("carry_lost") && from + len < steps => state.data.fill(T::ZERO),
-                Some("segment_power") if from + len < steps => {
-                    // Fault: the state's decay is one step short.
-                    let zeros = Numbers::full([rows, len], T::ZERO);
-                    let shorter = Numbers::full([rows, len - 1], T::ZERO);
-                    let (mut right, mut wrong) = (before.clone(), before);
-                    ssm.recurrent(&zeros, &mut right, &Unrounded)?;
-                    ssm.recurrent(&shorter, &mut wrong, &Unrounded)?;
-                    let parts = right.data.iter().zip(&wrong.data);
-                    let moved = state.data.iter_mut().zip(parts);
-                    moved.for_each(|(state, (right, wrong))| *state = *state - *right + *wrong);
-                }
-                _ => {}
-            }
-            for (row, of_part) in of_part.data.chunks_exact(len).enumerate() {
-                y[row * steps + from..][..len].copy_from_slice(of_part);
-            }
-        }
-        Ok((y, state.data))
-    }
-}
-
-/// Σ c·x of the states of every row, `[rows, 1]`.
-fn late<T: Real>(ssm: &DiagonalSsm<T>, state: &Numbers<T>) -> Numbers<T> {
-    let weighted = |row: usize| {
-        let terms = ssm.c.row(row).iter().zip(state.row(row));
-        terms.fold(T::ZERO, |sum, (c, x)| sum + *c * *x)
+/// The outputs and the states after the last step, of a, b, c, u and the states before the first one.
+fn scan<T: Real>(call: &Call, [a, b, c, u, state]: [&[T]; 5], sum: impl Fn(&[T], &[T]) -> T) -> [Vec<T>; 2] {
+    let steps = u.len();
+    let part = match call.fault {
+        Some("carry_lost_64" | "segment_power") => 64,
+        Some("carry_lost_128") => 128,
+        Some("carry_lost_256") => 256,
+        Some("carry_lost_half") => steps.div_ceil(2),
+        _ => steps,
     };
-    let rows = state.rows();
-    Numbers::new([rows, 1], (0..rows).map(weighted).collect::<Vec<T>>())
+    let mut state = state.to_vec();
+    // What is left of the state before a part, but for the decay of its last step.
+    let mut kept = state.clone();
+    let mut y = Vec::with_capacity(steps);
+    for (step, u) in u.iter().enumerate() {
+        let early = call.is("input_late").then(|| sum(c, &state));
+        for ((x, a), b) in state.iter_mut().zip(a).zip(b) {
+            *x = *a * *x + *b * *u;
+        }
+        y.push(early.unwrap_or_else(|| sum(c, &state)));
+        let last = (step + 1).is_multiple_of(part) && step + 1 < steps;
+        match call.fault {
+            Some("segment_power") if last => {
+                for ((x, kept), a) in state.iter_mut().zip(&kept).zip(a) {
+                    *x = *x - *a * *kept + *kept;
+                }
+                kept.clone_from(&state);
+            }
+            Some("segment_power") => kept.iter_mut().zip(a).for_each(|(kept, a)| *kept *= *a),
+            Some(fault) if fault.starts_with("carry_lost") && last => state.fill(T::ZERO),
+            _ => {}
+        }
+    }
+    [y, state]
 }

@@ -222,15 +222,14 @@ impl Equal {
 
     /// The sum of numbers, and the sum of the squares of the sums of groups.
     pub fn sums(&self, numbers: impl Iterator<Item = f64>) -> (f64, f64) {
+        let add = |(sum, squares), x: f64| (sum + x, squares + x * x);
         if self.group.is_empty() {
-            return numbers.fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+            return numbers.fold((0.0, 0.0), add);
         }
         let mut groups = vec![0.0; self.groups];
         for (group, x) in self.group.iter().zip(numbers) {
             groups[*group as usize] += x;
         }
-        groups
-            .iter()
-            .fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x))
+        groups.into_iter().fold((0.0, 0.0), add)
     }
 }

@@ -83,8 +83,8 @@ pub(super) const GATED_DELTA: Operation = Operation {
         },
         why: "the recurrence in f32, each sum in any order; errors of a state decay with it",
     }),
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// The sizes of a call.
@@ -103,13 +103,10 @@ impl Sizes {
     fn of(call: &Call) -> Result<(Self, Vec<Range<usize>>), String> {
         let shapes = call.shapes_of(&[("state", ""), ("cu_seqlens", "")])?;
         let [batch, tokens, heads, key, values, value] = shapes.sizes(["B", "T", "H", "K", "HV", "V"]);
-        let [q, v, g] = ["q", "v", "g"].map(|name| &call.tensor(name).shape);
-        if heads == 0 || !values.is_multiple_of(heads) {
-            return Err(format!(
-                "gated_delta: 'v' is {v:?}, expected [{batch}, {tokens}, HV, V] with HV a multiple of {heads}"
-            ));
-        }
-        let gates = if g.len() == 4 { key } else { 1 };
+        let fits = heads > 0 && values.is_multiple_of(heads);
+        let expected = format_args!("[{batch}, {tokens}, HV, V] with HV a multiple of {heads}");
+        call.require(fits, "v", expected)?;
+        let gates = if call.tensor("g").shape.len() == 4 { key } else { 1 };
         if let Some(g) = call.tensor("g").data.iter().find(|g| **g > 0.0) {
             return Err(format!("gated_delta: 'g' has {g}, expected logs of decays, at most 0"));
         }
@@ -118,14 +115,12 @@ impl Sizes {
         } else {
             [key, value]
         };
-        let sequences: Vec<Range<usize>> = match starts(call, "cu_seqlens", tokens)? {
+        let starts = starts(call, "cu_seqlens", tokens)?;
+        let fits = starts.is_none() || batch == 1;
+        call.require(fits, "q", "one row of tokens with cu_seqlens")?;
+        let sequences: Vec<Range<usize>> = match starts {
             None => (0..batch).map(|at| at * tokens..(at + 1) * tokens).collect(),
-            Some(starts) if batch == 1 => starts.windows(2).map(|pair| pair[0]..pair[1]).collect(),
-            Some(_) => {
-                return Err(format!(
-                    "gated_delta: 'q' is {q:?}, expected one row of tokens with cu_seqlens"
-                ));
-            }
+            Some(starts) => starts.windows(2).map(|pair| pair[0]..pair[1]).collect(),
         };
         call.expect("state", &[sequences.len(), values, rows, cols])?;
         let sizes = Self {

@@ -31,9 +31,8 @@ pub(super) const INDEX_SCORES: Operation = Operation {
         one_too_many of counts: "each query sees the entry after those that it may see";
         all_seen of counts: "every query sees all entries" => |call| call.leave_out("counts");
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {

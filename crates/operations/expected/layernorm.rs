@@ -53,8 +53,8 @@ pub(super) const LAYERNORM: Operation = Operation {
         },
         why: "sums of C terms and of C squares in any order, a root, its reciprocal and products, in f32",
     }),
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// The mean of a row, and the root that differences from it are divided by.

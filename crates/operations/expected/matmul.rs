@@ -88,8 +88,8 @@ pub(super) const MATMUL: Operation = Operation {
         },
         why: "sums of K exact products in any order, in f32",
     }),
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// The sizes of a product, and how b lies.

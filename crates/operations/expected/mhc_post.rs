@@ -28,9 +28,8 @@ pub(super) const MHC_POST: Operation = Operation {
             => |call| [("post", 1), ("comb", 2)].into_iter().for_each(|(name, dims)| call.roll_rows(name, dims));
         next_row_block: "the block's output is that of the next row" => |call| call.roll_rows("y", 1);
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {

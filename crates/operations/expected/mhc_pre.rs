@@ -2,19 +2,21 @@
 //! logits l = (fn·x/rms(x))·scale + base, y = Σ_j (σ(l_j) + ε)·X_j, normed; post = 2σ(l); and comb, the exponentials of the rest as a
 //! matrix whose rows and columns are normalised in turn (Sinkhorn).
 //!
-//! Error: the reference runs on numbers that carry it ([`super::bounded`]) up to y and post. Normalising does not amplify errors, but what
-//! carries them does not know that: each logit of comb is moved by its error, one at a time, and the changes of the result are added
-//! up; each of the 2·iterations normalisations adds 8u. The mean square of the mixture may be computed from products of streams
+//! Error: that of streams and their mixture ([`super::streams`]), and of sigmoids, up to y and post. Normalising does not amplify errors,
+//! but what carries them does not know that: each logit of comb is moved by its error, one at a time, and the changes of the result are
+//! added up; each of the 2·iterations normalisations adds 8u. The mean square of the mixture may be computed from products of streams
 //! X_j·X_k, each off by at most E·|X_j|·|X_k| with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz), so y by E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε))
 //! relative to it.
 
 use rayon::prelude::*;
-use reference::ops::hyper_connection::{HyperConnection, Mixing, combine};
+use reference::ops::hyper_connection::HyperConnection;
 use reference::ops::linear::Linear;
-use reference::{Bounded, LAMBDA, Real, Tensor as Numbers};
+use reference::{LAMBDA, Real, Tensor as Numbers};
 
-use super::sum::{Terms, widening};
-use super::{Call, Operation, Output, bounded, faults, takes};
+use super::near::{Near, wider};
+use super::streams::{logits, mixed, normed};
+use super::sum::Terms;
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const MHC_PRE: Operation = Operation {
     name: "mhc_pre",
@@ -46,109 +48,61 @@ pub(super) const MHC_PRE: Operation = Operation {
         last_stream_missing: "the last stream is left out of the mixture";
         no_weight of weight: "the weight of the norm is left out" => |call| call.leave_out("weight");
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let shapes = call.shapes()?;
     let [streams, channels] = shapes.sizes(["N", "C"]);
     let x = call.tensor("x");
-    if streams == 0 || channels == 0 {
-        return Err(format!("mhc_pre: 'x' is {:?}, expected N and C of 1 or more", x.shape));
-    }
-    let (wide, width) = (streams * channels, 2 * streams + streams * streams);
+    call.require(streams > 0 && channels > 0, "x", "N and C of 1 or more")?;
+    let wide = streams * channels;
     call.count("iterations", 1..=1_000_000, "of 1 or more")?;
-    let rows: usize = shapes.before.iter().product();
-    let norm_eps = bounded::constant(call, "norm_eps");
-    let scale = &call.tensor("scale").data;
-    let connection = HyperConnection {
-        projection: Linear {
-            weight: bounded::exact(call.tensor("fn"), [width, wide]),
-        },
-        base: bounded::numbers(&call.tensor("base").data),
-        scale: [0, 1, 2].map(|part| Bounded::exact(scale[part])),
-        streams,
-        // Comb follows from the logits.
-        iterations: 1,
-        norm_eps,
-        eps: match call.fault {
-            Some("norm_eps_of_pre") => norm_eps,
-            Some("weights_without_eps") => Bounded::ZERO,
-            _ => bounded::constant(call, "eps"),
-        },
+    let norm_eps = call.number("norm_eps");
+    let eps = match call.fault {
+        Some("norm_eps_of_pre") => norm_eps,
+        Some("weights_without_eps") => 0.0,
+        _ => call.number("eps"),
     };
-    let given = bounded::exact(x, [rows, streams, channels]);
-    let (mut mixed, Mixing { mut post, .. }) = connection.pre(&given);
-    let mut logits = connection.logits(&given);
-    let flat = Numbers::new([rows, wide], given.data);
-    if call.is("weights_of_first_token") && rows > 0 {
-        let (first, of_post) = (logits.row(0).to_vec(), post.row(0).to_vec());
-        logits.data = first.repeat(rows);
-        post.data = of_post.repeat(rows);
-    }
-    let weights_of = |row: usize| -> Vec<Bounded> {
-        let logits = &logits.row(row)[..streams];
-        logits.iter().map(|logit| logit.sigmoid() + connection.eps).collect()
-    };
-    if let Some("weights_of_first_token" | "last_stream_missing") = call.fault {
-        for row in 0..rows {
-            let mut weights = weights_of(row);
-            if call.is("last_stream_missing") {
-                weights[streams - 1] = Bounded::ZERO;
-            }
-            combine(flat.row(row), &weights, mixed.row_mut(row));
+    let row = |row: usize| -> [Vec<Near>; 3] {
+        let of_row = |row: usize| &x.data[row * wide..][..wide];
+        let weighed = call.pick("weights_of_first_token", 0, row);
+        let logits = logits(call, of_row(weighed), streams);
+        let weights = logits[..streams].iter().map(|logit| logit.sigmoid() + call.exact(eps));
+        let mut weights: Vec<Near> = weights.collect();
+        if call.is("last_stream_missing") {
+            weights[streams - 1] = Near::ZERO;
         }
-    }
-    if call.is("post_not_doubled") {
-        post.data.iter_mut().for_each(|post| *post *= Bounded::exact(0.5));
-    }
-    let of_row = |row: usize| {
-        let x = &x.data[row * wide..][..wide];
-        let mixed: Vec<f64> = mixed.row(row).iter().map(|y| y.value()).collect();
-        let logits = call.tensor("fn").data.chunks(wide);
-        let logits = logits.map(|weights| Terms::dot(weights, x, call.u));
-        widening(logits.chain([Terms::dot(x, x, call.u), Terms::dot(&mixed, &mixed, call.u)]))
+        let mut y = mixed(call, of_row(row), &weights);
+        if call.word("norm") == "rms" {
+            let divided = !call.is("mixture_not_normed");
+            let by_products = if divided {
+                by_products(call, of_row(row), &weights, &y)
+            } else {
+                0.0
+            };
+            let normed = normed(call, y, norm_eps, divided).into_iter();
+            y = normed
+                .map(|y| wider(y, finite(by_products * y.value().abs())))
+                .collect();
+        }
+        let post = logits[streams..2 * streams].iter().map(|logit| match logit.sigmoid() {
+            half if call.is("post_not_doubled") => half,
+            half => half + half,
+        });
+        [y, post.collect(), comb(call, &logits[2 * streams..])]
     };
-    let widenings: Vec<f64> = (0..rows).into_par_iter().map(of_row).collect();
-    let normed = call.word("norm") == "rms" && !call.is("mixture_not_normed");
-    let of_products = |row: usize| {
-        let most = f64::min(
-            channels as f64 * call.u,
-            LAMBDA * call.u * (2.0 * channels as f64).sqrt(),
-        );
-        let lengths = flat.row(row).chunks_exact(channels).zip(weights_of(row));
-        let lengths = lengths.map(|(x, weight)| weight.value().abs() * length(x));
-        let squares = length(mixed.row(row)).powi(2) + channels as f64 * norm_eps.value();
-        widenings[row] * most * lengths.sum::<f64>().powi(2) / (2.0 * squares)
+    let rows: Vec<[Vec<Near>; 3]> = (0..shapes.before.iter().product()).into_par_iter().map(row).collect();
+    let output = |part: usize, name: &'static str, last: &[usize]| {
+        let numbers = rows.iter().flat_map(|row| row[part].iter().copied());
+        Output::of(name, [shapes.before, last].concat(), numbers)
     };
-    let relative: Vec<f64> = match normed {
-        true => (0..rows).map(of_products).map(finite).collect(),
-        false => vec![0.0; rows],
-    };
-    bounded::normed(call, &mut mixed, norm_eps, normed);
-    let mut y = bounded::output(
-        call,
-        "y",
-        [shapes.before, &[channels]].concat(),
-        &mixed.data,
-        &widenings,
-    );
-    for (at, error) in y.error.iter_mut().enumerate() {
-        *error += finite(relative[at / channels] * y.value[at].abs());
-    }
-    let post = bounded::output(
-        call,
-        "post",
-        [shapes.before, &[streams]].concat(),
-        &post.data,
-        &widenings,
-    );
-    let of_row = |row: usize| comb(call, &logits.row(row)[2 * streams..], widenings[row]);
-    let (value, error) = (0..rows).into_par_iter().flat_map_iter(of_row).unzip();
-    let comb = Output::new("comb", [shapes.before, &[streams, streams]].concat(), value, error);
-    Ok(vec![y, post, comb])
+    Ok(vec![
+        output(0, "y", &[channels]),
+        output(1, "post", &[streams]),
+        output(2, "comb", &[streams, streams]),
+    ])
 }
 
 /// An error that says something.
@@ -156,12 +110,24 @@ fn finite(error: f64) -> f64 {
     if error.is_finite() { error } else { 0.0 }
 }
 
-fn length(x: &[Bounded]) -> f64 {
-    x.iter().map(|x| x.value() * x.value()).sum::<f64>().sqrt()
+/// The error of a normed mixture of streams, relative to it, if its mean square is computed from products of streams.
+fn by_products(call: &Call, x: &[f64], weights: &[Near], mixed: &[Near]) -> f64 {
+    let channels = mixed.len();
+    let most = f64::min(
+        channels as f64 * call.u,
+        LAMBDA * call.u * (2.0 * channels as f64).sqrt(),
+    );
+    let length = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let lengths = x.chunks_exact(channels).zip(weights);
+    let lengths = lengths.map(|(x, weight)| weight.value().abs() * length(x));
+    let mixed: Vec<f64> = mixed.iter().map(|y| y.value()).collect();
+    let squares = length(&mixed).powi(2) + channels as f64 * call.number("norm_eps");
+    let widening = Terms::dot(x, x, call.u).widening();
+    finite(widening * most * lengths.sum::<f64>().powi(2) / (2.0 * squares))
 }
 
-/// The mixing matrix of a token's logits, with errors.
-fn comb(call: &Call, logits: &[Bounded], widening: f64) -> Vec<(f64, f64)> {
+/// The mixing matrix of a token's logits.
+fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
     let (streams, iterations) = (logits.len().isqrt(), call.number("iterations"));
     let mut connection = HyperConnection {
         projection: Linear {
@@ -181,21 +147,15 @@ fn comb(call: &Call, logits: &[Bounded], widening: f64) -> Vec<(f64, f64)> {
     let units = 16.0 * iterations * call.u;
     let mut errors: Vec<f64> = comb.iter().map(|c| c * units).collect();
     for (at, logit) in logits.iter().enumerate() {
-        connection.base[2 * streams + at] = logit.value() + widening * bounded::error(call, *logit);
+        connection.base[2 * streams + at] = logit.value() + logit.error();
         for (bound, (moved, c)) in errors.iter_mut().zip(of(&connection).iter().zip(&comb)) {
             *bound += 1.01 * (moved - c).abs();
         }
         connection.base[2 * streams + at] = logit.value();
     }
-    let transposed = call.is("comb_transposed");
-    let of = |at: usize| {
-        if transposed {
-            at % streams * streams + at / streams
-        } else {
-            at
-        }
-    };
+    let transposed = |at: usize| at % streams * streams + at / streams;
+    let of = |at: usize| call.pick("comb_transposed", transposed(at), at);
     (0..comb.len())
-        .map(|at| (comb[of(at)], finite(errors[of(at)])))
+        .map(|at| call.near(comb[of(at)], finite(errors[of(at)])))
         .collect()
 }

@@ -2,9 +2,8 @@
 //!
 //! The error that an output may have has two parts. One is that of the computation, and each operation's file derives it from
 //! the values that appear on the way ([`Output::error`]); the other is half a spacing of the type that is stored
-//! ([`half_spacing`]). There is no number that somebody chose: an operation runs on numbers that carry their error (`near.rs`), as the
-//! reference does where it has the operation (`bounded.rs`), or the variance of their error (`varied.rs`); `docs/error-models.md` has
-//! the reasons. What is moved or chosen must be equal (`Output.exact`).
+//! ([`half_spacing`]). There is no number that somebody chose: an operation runs on numbers that carry their error (`near.rs`);
+//! `docs/error-models.md` has the reasons. What is moved or chosen must be equal (`Output.exact`).
 //!
 //! Every operation also knows faults ([`Fault`]): other things that a kernel computes by mistake, many of them the right operation of
 //! changed inputs (`change.rs`). A result that is not what is expected is compared with each of them, and is named if it is one of them.
@@ -12,7 +11,6 @@
 //! To add an operation, write a file with an [`Operation`] and a line in [`OPERATIONS`].
 
 mod attention;
-mod bounded;
 mod call;
 mod causal_conv1d;
 mod change;
@@ -44,10 +42,9 @@ mod softmax;
 mod sparse_attention;
 pub(crate) mod spread;
 mod state_transpose;
+mod streams;
 pub mod sum;
-mod swap_ffn;
 mod top_k;
-pub mod varied;
 
 use reference::errors::{ErrorModel, Number};
 use safetensors::Dtype;
@@ -55,11 +52,12 @@ use safetensors::Dtype;
 pub use call::{Call, Given, Tensor};
 pub use judge::{Judged, Likeness, Refused, judge};
 pub(crate) use judge::{crowded, settle};
+pub use shape::Shapes;
 pub(crate) use sum::Terms;
 
 use ulplab_core::error::did_you_mean;
 
-/// All operations.
+/// The operations of this package.
 pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
     &causal_conv1d::CAUSAL_CONV1D,
@@ -80,7 +78,6 @@ pub const OPERATIONS: &[&Operation] = &[
     &softmax::SOFTMAX,
     &sparse_attention::SPARSE_ATTENTION,
     &state_transpose::STATE_TRANSPOSE,
-    &swap_ffn::SWAP_FFN,
     &top_k::TOP_K,
 ];
 
@@ -94,11 +91,16 @@ pub struct Operation {
     pub takes: &'static [Takes],
     /// Faults that kernels have.
     pub faults: &'static [Fault],
-    /// Cases with drawn inputs, on which other programs are judged; none of an operation that has kernels and cases of its own.
+    /// Cases with drawn inputs, on which other programs are judged; none of an operation that has cases of its own for kernels.
     pub cases: Option<&'static draw::Cases>,
+    /// True if there are kernels that run on these cases: `kernels/NAME.cu`.
+    pub kernels: bool,
     /// Its rows, if it computes each of them independently of the others, and without sums of products: tensor cores truncate, which
     /// leans.
     pub rows: Option<Rows>,
+    /// Classes of modules that compute it, as recordings of calls name them, with their package or without: its tensors that must be given
+    /// are their arguments, in order; what else it takes are parameters and attributes of that name.
+    pub modules: &'static [&'static str],
     /// Its outputs.
     pub compute: fn(&Call) -> Result<Vec<Output>, String>,
 }
@@ -124,6 +126,7 @@ pub struct Takes {
 }
 
 /// Arguments of an operation, a row each: name, kind and description.
+#[macro_export]
 macro_rules! takes {
     ($($name:ident $kind:ident $(($value:expr))?: $doc:literal;)*) => {
         &[$($crate::expected::Takes {
@@ -133,7 +136,7 @@ macro_rules! takes {
         }),*]
     };
 }
-use takes;
+pub use takes;
 
 /// The kinds of what operations take.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -161,19 +164,20 @@ pub struct Fault {
 }
 
 /// Faults of an operation, a row each: name, what must be given for it to change anything, description, and the change of the call.
+#[macro_export]
 macro_rules! faults {
     ($($name:ident $(of $needs:ident)?: $doc:literal $(=> $change:expr)?;)*) => {
         &[$($crate::expected::Fault {
             name: stringify!($name),
             doc: $doc,
-            needs: faults!(@some $(stringify!($needs))?),
-            change: faults!(@some $($change)?),
+            needs: $crate::faults!(@some $(stringify!($needs))?),
+            change: $crate::faults!(@some $($change)?),
         }),*]
     };
     (@some $given:expr) => { Some($given) };
     (@some) => { None };
 }
-use faults;
+pub use faults;
 
 /// An output in f64.
 #[derive(Clone, Debug)]
@@ -221,7 +225,7 @@ pub struct Choice {
 
 impl Output {
     /// An output that is one thing only.
-    pub(crate) fn new(name: &'static str, shape: Vec<usize>, value: Vec<f64>, error: Vec<f64>) -> Self {
+    pub fn new(name: &'static str, shape: Vec<usize>, value: Vec<f64>, error: Vec<f64>) -> Self {
         Self {
             name,
             shape,
@@ -246,7 +250,7 @@ impl Output {
     }
 
     /// An output that must be equal.
-    pub(crate) fn exact(name: &'static str, shape: Vec<usize>, value: Vec<f64>) -> Self {
+    pub fn exact(name: &'static str, shape: Vec<usize>, value: Vec<f64>) -> Self {
         let error = vec![0.0; value.len()];
         Self {
             exact: true,
@@ -339,14 +343,35 @@ impl std::fmt::Debug for Operation {
 }
 
 impl Operation {
-    /// The operation called `name`; the error names the nearest.
+    /// An operation that has nothing and computes nothing.
+    pub const NONE: Self = Self {
+        name: "",
+        doc: "",
+        takes: &[],
+        faults: &[],
+        cases: None,
+        kernels: false,
+        rows: None,
+        modules: &[],
+        compute: |_| Ok(Vec::new()),
+    };
+
+    /// The operation of this package that is called `name`; the error names the nearest.
     ///
     /// # Errors
     /// There is none of that name.
     pub fn find(name: &str) -> Result<&'static Self, String> {
-        let found = OPERATIONS.iter().copied().find(|operation| operation.name == name);
+        Self::among(OPERATIONS, name)
+    }
+
+    /// The operation of these that is called `name`; the error names the nearest.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn among(all: &[&'static Self], name: &str) -> Result<&'static Self, String> {
+        let found = all.iter().copied().find(|operation| operation.name == name);
         found.ok_or_else(|| {
-            let names = || OPERATIONS.iter().map(|operation| operation.name);
+            let names = || all.iter().map(|operation| operation.name);
             let (hint, all) = (did_you_mean(name, names()), names().collect::<Vec<_>>().join(", "));
             format!("no operation '{name}'{hint}; there are {all}")
         })

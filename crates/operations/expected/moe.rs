@@ -100,8 +100,8 @@ pub(super) const MOE: Operation = Operation {
         },
         why: "sums of products in any order, SwiGLU and the weights of experts, in f32; close scores may choose either expert",
     }),
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// An expert's weights.

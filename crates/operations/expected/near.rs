@@ -4,6 +4,7 @@
 //! as they are, leave a bound; and it adds its own rounding ([`reference::errors`]). A sum of many terms adds that of [`Terms`], which
 //! looks at the terms one by one: their number, their sizes, and how many roundings move together.
 
+use reference::Real;
 use reference::errors::{ErrorModel, Number};
 use safetensors::Dtype;
 
@@ -56,6 +57,16 @@ impl Call {
         let equal = Equal::of(terms.iter().map(|term| term.value()));
         wider(sum, equal.together(terms.iter().map(|term| term.error())))
     }
+}
+
+/// The exponentials of numbers less the largest of them, whose error all of them share; 0 of what is masked by −∞, though its error may
+/// be infinite.
+pub(super) fn powers(scores: &[Near]) -> Vec<Near> {
+    let masked = |x: &Near| x.value() == f64::NEG_INFINITY;
+    let seen = scores.iter().filter(|x| !masked(x)).copied();
+    let most = seen.fold(Near::NEG_INFINITY, Near::max);
+    let power = |x: &Near| if masked(x) { Near::ZERO } else { (*x - most).exp() };
+    scores.iter().map(power).collect()
 }
 
 /// The number with an error more.

@@ -53,18 +53,10 @@ impl<'a> Keys<'a> {
     /// A table or lengths of another shape, or with numbers that are not pages or not lengths.
     pub fn of(call: &'a Call, batch: usize, pages: usize, page: usize) -> Result<Self, String> {
         let name = call.operation().name;
-        let table = match call.optional("block_table") {
-            None => None,
-            Some(table) => match table.shape[..] {
-                [rows, cols] if rows == batch => Some((&table.data[..], cols)),
-                _ => {
-                    return Err(format!(
-                        "{name}: 'block_table' is {:?}, expected [{batch}, pages of a sequence]",
-                        table.shape
-                    ));
-                }
-            },
-        };
+        let table = call.optional("block_table");
+        let fits = table.is_none_or(|table| table.shape.len() == 2 && table.shape[0] == batch);
+        call.require(fits, "block_table", format_args!("[{batch}, pages of a sequence]"))?;
+        let table = table.map(|table| (&table.data[..], table.cols()));
         call.expect("seq_lens", &[batch])?;
         let starts = starts(call, "cu_seqlens_k", page)?;
         if let Some(starts) = &starts

@@ -36,13 +36,13 @@ pub(super) const RMSNORM: Operation = Operation {
         other_center of weight: "weight is taken for 1 + weight, or 1 + weight for weight" => |call| call.toggle("zero_centered");
         gate_without_silu of gate: "the gate is multiplied by as it is, without SiLU";
     },
-    cases: None,
     rows: Some(Rows {
         inputs: &["x", "gate"],
         first_dimension: false,
         leaning: |_| 0.0,
     }),
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {

@@ -34,13 +34,13 @@ pub(super) const ROPE: Operation = Operation {
         not_turned: "nothing is turned"
             => |call| [("cos", 1.0), ("sin", 0.0)].into_iter().for_each(|(name, value)| call.fill(name, value));
     },
-    cases: None,
     rows: Some(Rows {
         inputs: &["x", "cos", "sin"],
         first_dimension: true,
         leaning: |_| 0.0,
     }),
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
@@ -62,20 +62,16 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         .shapes_of(&[("x", shape_of_x), ("cos", angles), ("sin", angles)])?
         .sizes(["T", "H", "D"]);
     let turned = if full { cos.cols() } else { 2 * cos.cols() };
-    if turned > dim || turned % 2 != 0 {
-        return Err(format!(
-            "rope: 'cos' is {:?}, expected {angles} with an even R up to {dim}",
-            cos.shape
-        ));
-    }
+    let fits = turned <= dim && turned % 2 == 0;
+    call.require(fits, "cos", format_args!("{angles} with an even R up to {dim}"))?;
     call.expect("sin", &cos.shape)?;
     let sequences = if cos.shape.len() == 3 { cos.shape[0] } else { 1 };
-    if sequences != 1 && x.shape.len() == 3 {
-        return Err(format!(
-            "rope: 'cos' is {:?}, expected {angles} with B of 1, as 'x' is {:?}",
-            cos.shape, x.shape
-        ));
-    }
+    let fits = sequences == 1 || x.shape.len() == 4;
+    call.require(
+        fits,
+        "cos",
+        format_args!("{angles} with B of 1, as 'x' is {:?}", x.shape),
+    )?;
     let pairs = turned / 2;
     let interleaved = call.word("pairing") == "interleaved";
     let back = call.flag("inverse");

@@ -53,20 +53,14 @@ pub(super) const SAMPLE: Operation = Operation {
         padding_drawn of position: "a row of padding has a token"
             => |call| call.map("position", |position| position.max(0.0));
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let logits = call.tensor("logits");
     let [rows, vocabulary] = call.shapes()?.sizes(["B", "V"]);
-    if vocabulary == 0 && rows > 0 {
-        return Err(format!(
-            "sample: 'logits' is {:?}, expected one token or more",
-            logits.shape
-        ));
-    }
+    call.require(vocabulary > 0 || rows == 0, "logits", "one token or more")?;
     let given = |name: &str| call.optional(name).map(|tensor| &tensor.data[..]);
     call.expect_whole("sequence", 0.0, i32::MAX.into())?;
     call.expect_whole("position", -1.0, i32::MAX.into())?;

@@ -123,9 +123,7 @@ fn decoded(call: &Call, name: &str) -> Result<(Vec<usize>, Vec<f64>), String> {
     let tensor = call.tensor(name);
     let Tensor { shape, data } = tensor;
     let of = call.operation().name;
-    if shape.len() < 2 {
-        return Err(format!("{of}: '{name}' is {shape:?}, expected a matrix or several"));
-    }
+    call.require(shape.len() >= 2, name, "a matrix or several")?;
     if call.word(&format!("{name}_codes")) != "e2m1" {
         return Ok((shape.clone(), data.clone()));
     }
@@ -168,12 +166,7 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
     if call.word(&format!("{name}_codes")) == "e2m1" {
         shape.last_mut().into_iter().for_each(|size| *size *= 2);
     }
-    if shape.len() < 2 {
-        return Err(format!(
-            "{}: '{name}' is {shape:?}, expected a matrix or several",
-            call.operation().name
-        ));
-    }
+    call.require(shape.len() >= 2, name, "a matrix or several")?;
     let (lead, last) = shape.split_at(shape.len() - 2);
     let [outer, k] = if k_last { [last[0], last[1]] } else { [last[1], last[0]] };
     let dims = scale.shape.len();

@@ -7,7 +7,7 @@ use super::{Call, Kind, Tensor};
 
 /// The sizes of a call by the letters of its shapes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shapes<'a> {
+pub struct Shapes<'a> {
     /// The dimensions that `...` stands for.
     pub before: &'a [usize],
     sizes: Vec<(&'static str, usize)>,
@@ -18,7 +18,7 @@ impl Call {
     ///
     /// # Errors
     /// If a tensor has another shape than its description.
-    pub(super) fn shapes(&self) -> Result<Shapes<'_>, String> {
+    pub fn shapes(&self) -> Result<Shapes<'_>, String> {
         self.shapes_of(&[])
     }
 
@@ -26,7 +26,7 @@ impl Call {
     ///
     /// # Errors
     /// If a tensor has another shape.
-    pub(super) fn shapes_of(&self, stated: &[(&str, &'static str)]) -> Result<Shapes<'_>, String> {
+    pub fn shapes_of(&self, stated: &[(&str, &'static str)]) -> Result<Shapes<'_>, String> {
         let mut shapes = Shapes::default();
         let takes = self.operation().takes;
         let (required, optional): (Vec<_>, Vec<_>) = takes.iter().partition(|takes| takes.kind == Kind::Tensor);
@@ -63,12 +63,12 @@ impl<'a> Shapes<'a> {
     ///
     /// # Panics
     /// If no shape of a tensor that must be given has one of them.
-    pub(super) fn sizes<const N: usize>(&self, letters: [&str; N]) -> [usize; N] {
+    pub fn sizes<const N: usize>(&self, letters: [&str; N]) -> [usize; N] {
         letters.map(|letter| self.size(letter).unwrap_or_else(|| panic!("no shape has {letter}")))
     }
 
     /// The size of a letter, if a tensor has it.
-    pub(super) fn size(&self, letter: &str) -> Option<usize> {
+    pub fn size(&self, letter: &str) -> Option<usize> {
         self.sizes
             .iter()
             .find(|(known, _)| *known == letter)

@@ -45,7 +45,9 @@ pub(super) const SILU_AND_MUL: Operation = Operation {
         // Gates below -88 leave nothing in f32.
         leaning: |_| 2.0 * 88.0,
     }),
+    modules: &["SiluAndMul"],
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {

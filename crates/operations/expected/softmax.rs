@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use reference::Real;
 
 use super::draw::{Cases, FLOATS};
-use super::near::Near;
+use super::near::{Near, powers};
 use super::{Call, Operation, Output, Rows, faults, takes};
 
 pub(super) const SOFTMAX: Operation = Operation {
@@ -44,6 +44,7 @@ pub(super) const SOFTMAX: Operation = Operation {
         leaning: exponents,
     }),
     compute,
+    ..Operation::NONE
 };
 
 /// Twice the magnitude of the exponents of a row by each of 2 ulp, since the mean of the exponents enters by the sum, too.
@@ -59,28 +60,19 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let scale = call.number("scale");
     let scale = call.near(scale, call.u * scale.abs());
     let rows = x.data.len() / cols.max(1);
-    let powers = |row: usize| {
-        // The error of a masked element would be infinite, and would pass to the largest.
-        let scaled = |x: &f64| match x * scale.value() {
-            f64::NEG_INFINITY => Near::NEG_INFINITY,
-            _ => call.exact(*x) * scale,
-        };
-        let scaled: Vec<Near> = x.data[row * cols..][..cols].iter().map(scaled).collect();
-        let most = scaled.iter().copied().fold(Near::NEG_INFINITY, Near::max);
-        let power = |x: Near| match x.value() {
-            f64::NEG_INFINITY => call.exact(0.0),
-            _ => (x - most).exp(),
-        };
-        scaled.into_iter().map(power).collect::<Vec<Near>>()
+    let of_row = |row: usize| {
+        let row = x.data[row * cols..][..cols].iter();
+        let scaled: Vec<Near> = row.map(|x| call.exact(*x) * scale).collect();
+        powers(&scaled)
     };
     let row = |row: usize| {
-        let powers_of_sum = powers(call.pick("neighbour_row", (row + 1) % rows, row));
+        let powers_of_sum = of_row(call.pick("neighbour_row", (row + 1) % rows, row));
         let sum = match call.fault {
             Some("not_divided") => Near::ONE,
             Some("last_missing") => call.sum_near(&powers_of_sum[..cols - 1]),
             _ => call.sum_near(&powers_of_sum),
         };
-        powers(row).into_iter().map(move |power| power / sum)
+        of_row(row).into_iter().map(move |power| power / sum)
     };
     let p: Vec<Near> = (0..rows).into_par_iter().flat_map_iter(row).collect();
     Ok(vec![Output::of("p", x.shape.clone(), p)])

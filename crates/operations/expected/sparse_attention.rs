@@ -2,17 +2,12 @@
 //! s_j = scale·q·k_j, p_j = e^{s_j}/(Σ e^{s_j'} + e^{sink}), o = Σ p_j·k_j. A vector is key and value, for all heads; the sink is a logit
 //! of its head, is not scaled, and has no value.
 //!
-//! Error: the reference runs on numbers that carry it ([`super::bounded`]): that of each score moves its exponential, and the sums, in any
-//! order, add theirs. Weights that a kernel rounds before it multiplies (`p`) are off by half a unit in the last place each, or half the
-//! smallest step, equal ones equally.
+//! Error: that of attention ([`super::attention`]), whose weights a kernel may divide by their sum before it rounds them (`p`).
 
 use rayon::prelude::*;
-use reference::ops::attention::{KeyRows, Sizes, attend};
-use reference::{Bounded, Real};
 
-use super::drift::Equal;
-use super::sum::{Terms, widening};
-use super::{Call, Operation, Output, bounded, faults, half_spacing, takes};
+use super::attention::{score, weighted};
+use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const SPARSE_ATTENTION: Operation = Operation {
     name: "sparse_attention",
@@ -54,9 +49,8 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
         all_entries of count: "every row reads all entries" => |call| call.leave_out("count");
         one_too_many of count: "a row reads the entry after those that it may read";
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// The sizes of a call: rows, heads, channels, slots of the window, entries.
@@ -68,18 +62,8 @@ struct Step<'a> {
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let [rows, heads, dim, slots, entries] = call.shapes()?.sizes(["B", "H", "D", "W", "N"]);
     let q = call.tensor("q");
-    if slots == 0 {
-        let found = &call.tensor("window").shape;
-        return Err(format!(
-            "sparse_attention: 'window' is {found:?}, expected [{rows}, 1 or more, {dim}]"
-        ));
-    }
-    if heads == 0 || dim == 0 {
-        return Err(format!(
-            "sparse_attention: 'q' is {:?}, expected H and D of 1 or more",
-            q.shape
-        ));
-    }
+    call.require(slots > 0, "window", format_args!("[{rows}, 1 or more, {dim}]"))?;
+    call.require(heads > 0 && dim > 0, "q", "H and D of 1 or more")?;
     call.expect_whole("position", -1.0, 2f64.powi(53))?;
     call.expect_whole("indices", -1.0, entries as f64 - 1.0)?;
     call.expect_whole("count", 0.0, entries as f64)?;
@@ -103,49 +87,17 @@ impl Step<'_> {
         if vectors.is_empty() {
             return vec![(0.0, 0.0); heads * dim];
         }
-        let q = bounded::numbers(&call.tensor("q").data[row * heads * dim..][..heads * dim]);
-        let keys = bounded::numbers(&vectors.concat());
-        let part = |keys| KeyRows { keys, values: keys };
-        let scale = match call.number("scale") {
-            scale if scale.is_nan() => Sizes::of(dim).scale,
-            scale => Bounded::from_f64(scale),
-        };
-        let sinks: Vec<Bounded> = match call.optional("sinks") {
-            Some(sinks) if call.is("sink_scaled") => {
-                sinks.data.iter().map(|sink| Bounded::exact(*sink) * scale).collect()
-            }
-            Some(sinks) => bounded::numbers(&sinks.data),
-            None => vec![Bounded::NEG_INFINITY; heads],
-        };
-        let sizes = Sizes {
-            key: dim,
-            value: dim,
-            scale,
-        };
-        let (out, p) = attend(&q, &sinks, sizes, [part(&keys[..]), part(&[])], |_, _, _| true);
+        let scale = call.scale(dim);
+        let sinks = call.optional("sinks").map(|sinks| &sinks.data);
         let of_head = |head: usize| {
             let q = &call.tensor("q").data[(row * heads + head) * dim..][..dim];
-            let p = &p[head * vectors.len()..][..vectors.len()];
-            let scores = vectors.iter().map(|vector| Terms::dot(q, vector, call.u));
-            let weighted = |at: usize| p.iter().zip(&vectors).map(move |(p, vector)| p.value() * vector[at]);
-            let outputs = (0..dim).map(|at| Terms::of_any_scale(weighted(at), call.u));
-            let sum = Terms::of_any_scale(p.iter().map(|p| p.value()), call.u);
-            widening(scores.chain(outputs).chain([sum]))
+            let scores: Vec<(f64, f64)> = vectors.iter().map(|k| score(call, [q, k], [scale, 1.0])).collect();
+            let sink = sinks.map(|sinks| sinks[head] * call.pick("sink_scaled", scale, 1.0));
+            let values = |at: usize| vectors.iter().map(move |vector| vector[at]);
+            weighted(call, &scores, sink, None, dim, values).0
         };
-        let widenings: Vec<f64> = (0..heads).map(of_head).collect();
-        let rounded = |weight: f64, p| (half_spacing(p, 1.0) * weight).max(half_spacing(p, 0.0));
-        let of_head = p.chunks(vectors.len());
-        let equal: Vec<Equal> = of_head.map(|p| Equal::of(p.iter().map(|p| p.value()))).collect();
-        let element = |(at, out): (usize, &Bounded)| {
-            let p = &p[at / dim * vectors.len()..][..vectors.len()];
-            let moved = |dtype| {
-                let weights = p.iter().zip(&vectors);
-                equal[at / dim].together(weights.map(|(p, vector)| rounded(p.value(), dtype) * vector[at % dim].abs()))
-            };
-            let of_p = call.dtype("p").map_or(0.0, moved);
-            (out.value(), widenings[at / dim] * bounded::error(call, *out) + of_p)
-        };
-        out.iter().enumerate().map(element).collect()
+        let columns = (0..heads).flat_map(of_head);
+        columns.map(|[value, error, _]| (value, error)).collect()
     }
 
     /// The vectors that a row reads: those of its window from the oldest on, then entries.

@@ -17,9 +17,8 @@ pub(super) const STATE_TRANSPOSE: Operation = Operation {
         next_matrix: "each matrix is the next one" => |call| call.roll_rows("x", 2);
         both_reversed: "K and V run backwards";
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 const TILE: usize = 32;

@@ -117,7 +117,7 @@ impl Terms {
     }
 
     /// Ratio of the error to that of independent roundings: √(M/6), at most that of the worst case, n·u over λ·u·√n.
-    fn widening(&self) -> f64 {
+    pub fn widening(&self) -> f64 {
         let most = self.count / (LAMBDA * LAMBDA);
         f64::min(self.multiplicity / 6.0, most).max(1.0).sqrt()
     }
@@ -126,12 +126,6 @@ impl Terms {
     pub fn variance(&self) -> f64 {
         (self.u * self.widening()).powi(2) * self.independent()
     }
-}
-
-/// Factor that widens a bound if sums of these terms are part of it and their roundings were taken as independent, as by
-/// [`reference::Bounded`].
-pub fn widening(sums: impl Iterator<Item = Terms>) -> f64 {
-    sums.map(|terms| terms.widening()).fold(1.0, f64::max)
 }
 
 /// Sum, sum of magnitudes and sum of squares of the products of two vectors of one length.

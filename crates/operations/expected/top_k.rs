@@ -28,9 +28,8 @@ pub(super) const TOP_K: Operation = Operation {
         of_half: "indices are those in a half of the row";
         last_from_next_row: "the last of them is that of the next row";
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {

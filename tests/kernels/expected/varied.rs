@@ -3,7 +3,7 @@
 use reference::Tensor;
 use reference::ops::linear::Linear;
 use safetensors::Dtype;
-use ulplab_operations::expected::varied::{Variance, Varied, rounded, stored};
+use ulplab_swap_ffn::varied::{Variance, Varied, rounded, stored};
 
 fn wave(len: usize, step: f64) -> Vec<f32> {
     (0..len).map(|at| (at as f64 * step).sin() as f32 * 1.5).collect()

@@ -3,15 +3,16 @@
 //! it may be.
 //!
 //! An operation adds the square of its rounding ([`reference::errors`]); a sum of n products t adds the variance of a sum in any
-//! order, n·u²·(s² + Σt²) or more ([`Terms::variance`](super::sum::Terms::variance)). Errors of the terms of a sum are taken as
+//! order, n·u²·(s² + Σt²) or more ([`Terms::variance`]). Errors of the terms of a sum are taken as
 //! independent, those of products of equal numbers as equal; where both operands of a product or a quotient have errors, which may
 //! be those of one number, the variance is at most twice that of independent ones. A number is within λ = 8 standard deviations.
 
 use reference::errors::{ErrorModel, LAMBDA, Number, U};
 use safetensors::Dtype;
 
-use super::drift::Equal;
-use super::half_spacing;
+use ulplab_operations::expected::drift::Equal;
+use ulplab_operations::expected::half_spacing;
+use ulplab_operations::expected::sum::Terms;
 
 /// A number with the variance of its error.
 pub type Varied = Number<Variance>;
@@ -106,7 +107,7 @@ impl ErrorModel for Variance {
     }
 
     fn dot(a: &Parts, b: &Parts) -> Varied {
-        let terms = super::sum::Terms::dot(&a.values, &b.values, U);
+        let terms = Terms::dot(&a.values, &b.values, U);
         let carried = |of: &Parts, values: &Parts| match &of.equal {
             None => 0.0,
             Some(equal) => {

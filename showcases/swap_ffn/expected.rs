@@ -2,7 +2,7 @@
 //! says so, and then sends through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). It begins with x, or with a
 //! token that FiLM spreads over the cores, and may end with the cores pooled and decoded.
 //!
-//! Error: the reference runs on numbers that carry its variance ([`super::varied`]); operands that a kernel rounds before it multiplies
+//! Error: the reference runs on numbers that carry its variance ([`crate::varied`]); operands that a kernel rounds before it multiplies
 //! (`operands`) add that of rounding. Numbers are within eight standard deviations.
 //!
 //! Decisions have no bound: gates and banks whose logits are closer than their errors may go either way, and what follows goes with them.
@@ -14,11 +14,13 @@ use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, L
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
 use safetensors::Dtype;
 
-use super::sum::{Terms, widening};
-use super::varied::{Varied, rounded, stored};
-use super::{Call, Operation, Other, Output, Tensor, faults, half_spacing, takes};
+use ulplab_operations::expected::sum::Terms;
+use ulplab_operations::expected::{Call, Operation, Other, Output, Tensor, faults, half_spacing, takes};
 
-pub(super) const SWAP_FFN: Operation = Operation {
+use crate::varied::{Varied, rounded, stored};
+
+/// A token of Swap-FFN on a user's tensors.
+pub const SWAP_FFN: Operation = Operation {
     name: "swap_ffn",
     doc: "a token of Swap-FFN: cores exchange their vectors with banks of memory and share one FFN",
     takes: takes! {
@@ -68,9 +70,8 @@ pub(super) const SWAP_FFN: Operation = Operation {
         other_residual: "an FFN step is added where it should take the place of x, or the other way around"
             => |call| call.toggle("residual");
     },
-    cases: None,
-    rows: None,
     compute,
+    ..Operation::NONE
 };
 
 /// A call's model and sizes.
@@ -274,7 +275,7 @@ struct Follow {
     gate: Vec<Varied>,
     /// For each decision of all events, whether the gate may go either way, and the lanes that may be taken.
     open: Vec<(bool, Vec<bool>)>,
-    /// Factor that widens bounds, as sums of squares need ([`widening`]).
+    /// Factor that widens bounds, as sums of squares need ([`Terms::widening`]).
     widening: f64,
     /// Decisions on gates and lanes.
     decided: [Vec<i32>; 2],
@@ -328,11 +329,10 @@ impl Numerics<Varied> for Follow {
         if let "ram" | "router.input" | "x" = site.name {
             let square = |row: &[Varied]| {
                 let x: Vec<f64> = row.iter().map(|x| x.value()).collect();
-                Terms::dot(&x, &x, half_spacing(Dtype::F32, 1.0))
+                Terms::dot(&x, &x, half_spacing(Dtype::F32, 1.0)).widening()
             };
-            self.widening = self
-                .widening
-                .max(widening(tensor.data.chunks(width.max(1)).map(square)));
+            let rows = tensor.data.chunks(width.max(1));
+            self.widening = rows.map(square).fold(self.widening, f64::max);
         }
         match (site.name, self.fault) {
             ("ram", _) => tensor.data.iter_mut().for_each(|x| *x = stored(*x, self.banks)),

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use safetensors::{Dtype, SafeTensors};
-use ulplab_operations::expected::{Call, Given, OPERATIONS, Operation, Tensor};
+use ulplab::ops::ON_TENSORS;
+use ulplab_operations::expected::{Call, Given, Operation, Tensor};
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The model of each operation, and the reason.
 const MODELS: [(&str, &str, &str); 21] = [
@@ -16,14 +17,18 @@ const MODELS: [(&str, &str, &str); 21] = [
         "weights share the error of their sum, which cancels in the mean of values: p·r·\\|v − o\\|, added up as independent; no model of single numbers sees that",
     ),
     ("causal_conv1d", "any order", "a sum of few products, then SiLU"),
-    ("compressor", "bound", "the reference's pool and norm as they are"),
-    ("diagonal_ssm", "bound", "the reference's scan, of magnitudes"),
+    ("compressor", "any order", "a softmax over slots, a norm, products"),
+    (
+        "diagonal_ssm",
+        "any order",
+        "the scan of magnitudes, widened for powers of a",
+    ),
     (
         "gated_delta",
         "by hand",
         "the norm of a column's error decays with the state; errors of single elements would grow with each token",
     ),
-    ("hyper_head", "bound", "the reference's mixing of streams as it is"),
+    ("hyper_head", "any order", "sums of products, sigmoids and norms"),
     (
         "index_scores",
         "any order",
@@ -42,8 +47,8 @@ const MODELS: [(&str, &str, &str); 21] = [
     ("mhc_post", "any order", "one sum"),
     (
         "mhc_pre",
-        "bound",
-        "the reference up to the logits; the normalisation of `comb` by moving each logit, as it does not amplify errors",
+        "any order",
+        "sums of products, sigmoids and norms; the normalisation of `comb` by moving each logit, as it does not amplify errors",
     ),
     (
         "moe",
@@ -67,11 +72,7 @@ const MODELS: [(&str, &str, &str); 21] = [
         "any order",
         "exponentials share the errors of the scale and of the largest, so errors in their sum are added up",
     ),
-    (
-        "sparse_attention",
-        "bound",
-        "the reference's attention as it is; roundings of weights by hand",
-    ),
+    ("sparse_attention", "by hand", "attention's formulas, as they are"),
     ("state_transpose", "exact", "nothing is computed"),
     (
         "swap_ffn",
@@ -84,12 +85,12 @@ const MODELS: [(&str, &str, &str); 21] = [
 const HEAD: &str = "# Error models
 
 How far a right kernel may be from what an operation gives is not chosen, it is computed: the operation runs on numbers that carry an error.
-<!-- Written by tests/operations/models.rs with ULPLAB_BLESS=1. -->
+<!-- Written by tests/kernels/expected/models.rs with ULPLAB_BLESS=1. -->
 
 | model | a number carries | sums | file |
 | --- | --- | --- | --- |
-| bound | a bound of the error in f32, passed on to all orders (Wilkinson's running error analysis) | the smaller of (n − 1)·u·Σ\\|t\\| and λ·u·√(n·(s² + Σt²)), as if roundings were independent; operations widen it where terms repeat | `reference/bounded.rs` |
-| variance | the variance of the error in f32; eight standard deviations are allowed | errors of terms are independent, those of equal numbers equal | `crates/operations/expected/varied.rs` |
+| bound | a bound of the error in f32, passed on to all orders (Wilkinson's running error analysis) | the smaller of (n − 1)·u·Σ\\|t\\| and λ·u·√(n·(s² + Σt²)), as if roundings were independent; `kernels check` uses it | `reference/bounded.rs` |
+| variance | the variance of the error in f32; eight standard deviations are allowed | errors of terms are independent, those of equal numbers equal | `showcases/swap_ffn/varied.rs` |
 | any order | a bound of the error in a type of any unit roundoff u, passed on to first order | the terms one by one (`sum.rs`): in any order, with the number of roundings that move together (`drift.rs`) | `crates/operations/expected/near.rs` |
 | by hand | formulas in the operation's file | as *any order* | |
 | exact | nothing: values are moved or chosen | | |
@@ -135,7 +136,7 @@ fn call(stored: &SafeTensors, name: &str, numbers: &serde_json::Value) -> Call {
         };
         given.insert(name.clone(), value);
     }
-    Call::new(Operation::find(operation).unwrap(), given, Dtype::BF16).unwrap()
+    Call::new(Operation::among(&ON_TENSORS, operation).unwrap(), given, Dtype::BF16).unwrap()
 }
 
 fn numbers_of(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
@@ -187,7 +188,7 @@ fn ratios() -> BTreeMap<String, Vec<f64>> {
 #[test]
 fn docs_error_models_md_has_the_ratios_of_all_operations() {
     let mut ratios = ratios();
-    let names: Vec<&str> = OPERATIONS.iter().map(|operation| operation.name).collect();
+    let names: Vec<&str> = ON_TENSORS.iter().map(|operation| operation.name).collect();
     assert_eq!(names, MODELS.map(|(name, ..)| name));
     let mut page = HEAD.to_string();
     for (name, model, why) in MODELS {
@@ -209,6 +210,6 @@ fn docs_error_models_md_has_the_ratios_of_all_operations() {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == page,
-        "docs/error-models.md is stale; write it again with ULPLAB_BLESS=1 cargo test -p ulplab-operations models"
+        "docs/error-models.md is stale; write it again with ULPLAB_BLESS=1 cargo test --test kernels models"
     );
 }

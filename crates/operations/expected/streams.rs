@@ -1,0 +1,48 @@
+//! Residual streams of a token (hyper-connections, mHC): the logits that follow from all of them, their mixture, and its norm. Numbers
+//! carry the errors of sums in any order, of inverse root mean squares and of sigmoids ([`super::near`]).
+
+use reference::Real;
+use reference::errors::ErrorModel;
+
+use super::Call;
+use super::near::{AnyOrder, Near};
+
+/// (mean + ε)^−½ of the sum of the squares of so many numbers.
+pub(super) fn inverse_rms(squares: Near, count: usize, eps: Near) -> Near {
+    Near::ONE / (squares / Near::exact(count as f64) + eps).sqrt()
+}
+
+/// The logits (fn·x/rms(x))·scale + base of a token with so many streams: those of their weights first, `scale` having one number for all,
+/// or one each for these, as many behind them, and the rest.
+pub(super) fn logits(call: &Call, x: &[f64], streams: usize) -> Vec<Near> {
+    let [projection, base, scale] = ["fn", "base", "scale"].map(|name| &call.tensor(name).data);
+    let inverse = inverse_rms(call.dot(x, x), x.len(), call.exact(call.number("norm_eps")));
+    let logit = |(at, (weights, base)): (usize, (&[f64], &f64))| {
+        let product = call.dot(weights, x);
+        let normed = call.pick("streams_not_normed", product, product * inverse);
+        normed * call.exact(scale[(at / streams).min(scale.len() - 1)]) + call.exact(*base)
+    };
+    projection.chunks(x.len()).zip(base).enumerate().map(logit).collect()
+}
+
+/// The streams of a token, multiplied by their weights and added up.
+pub(super) fn mixed(call: &Call, x: &[f64], weights: &[Near]) -> Vec<Near> {
+    let channels = x.len() / weights.len();
+    let mixed = |channel: usize| {
+        let terms = weights.iter().enumerate();
+        let terms = terms.map(|(stream, weight)| *weight * call.exact(x[stream * channels + channel]));
+        call.sum_near(&terms.collect::<Vec<Near>>())
+    };
+    (0..channels).map(mixed).collect()
+}
+
+/// A row by its root mean square and times what the call has for `weight`; by a fault, it is not divided.
+pub(super) fn normed(call: &Call, row: Vec<Near>, eps: f64, divided: bool) -> Vec<Near> {
+    let weight = call.optional("weight").map(|weight| &weight.data);
+    let inverse = inverse_rms(AnyOrder::dot(&row, &row), row.len(), call.exact(eps));
+    let normed = |(at, x): (usize, &Near)| {
+        let x = if divided { *x * inverse } else { *x };
+        weight.map_or(x, |weight| x * call.exact(weight[at]))
+    };
+    row.iter().enumerate().map(normed).collect()
+}
