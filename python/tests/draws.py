@@ -15,8 +15,10 @@ import kernels_states as states
 import kernels_streams as streams
 import kernels_swap as swap
 import numpy as np
+import ulplab
 from kernels import F32, normal
 from ml_dtypes import bfloat16
+from ulplab import _draws
 
 
 def draw_rmsnorm(rng, dtype):
@@ -264,3 +266,35 @@ SMALL = {
     },
     "causal_conv1d": lambda size: {"x": ones(2, 3, size), "weight": ones(3, 4), "bias": ones(3)},
 }
+
+
+def draw_of_cases(op):
+    """Inputs of the cases of an operation, in a type."""
+
+    def draw(rng, dtype):
+        return {name: kernels.rounded(x, dtype) if getattr(x, "dtype", None) == F32 else x for name, x in _draws.of(op)(rng).items()}
+
+    return draw
+
+
+def moved_reference(op):
+    """What the operation gives, moved within its errors: the kernel of an operation that has none here."""
+
+    def kernel(rng, dtype=bfloat16, **given):
+        found = ulplab.reference.compute(op, dtype=np.dtype(dtype).name, **given)
+        named = found if isinstance(found, dict) else {"": found}
+        moved = {name: rounded_within(rng, one, dtype) for name, one in named.items()}
+        return moved if isinstance(found, dict) else moved[""]
+
+    return kernel
+
+
+def rounded_within(rng, found, dtype):
+    return kernels.rounded(found.value + found.error * rng.uniform(-0.9, 0.9, found.value.shape), dtype)
+
+
+# An operation that has cases needs nothing here.
+for operation in ulplab.reference.operations():
+    if (op := operation["name"]) not in OPERATIONS:
+        OPERATIONS[op], KERNELS[op] = draw_of_cases(op), moved_reference(op)
+        GIVEN[op] = lambda rng, op=op: [OPERATIONS[op](rng, bfloat16)]

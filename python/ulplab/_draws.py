@@ -1,4 +1,4 @@
-"""Inputs of operations, drawn at random, for those that a caller has none for."""
+"""Inputs of operations, drawn at random, for those that a caller has none for: by a function here, or those of the registry's cases."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from types import FunctionType
 from typing import Any, Callable
 
 import numpy
+
+from . import _native
 
 # As text: numpy.random takes longer to import than all of this module.
 Draw = Callable[["numpy.random.Generator"], dict[str, Any]]
@@ -126,13 +128,13 @@ _DRAWS: dict[str, Draw] = {name[1:]: draw for name, draw in list(globals().items
 
 def of(op: str) -> Draw:
     """The function that draws inputs of an operation: numbers in float32, and integers. ValueError if there is none."""
-    if op not in _DRAWS:
-        raise ValueError(
-            f"inputs of '{op}' are not drawn, expected inputs=FUNCTION of a random generator; drawn are {', '.join(_DRAWS)}"
-        )
+    names = [operation["name"] for operation in _native.operations()]
+    if op not in names or op not in _DRAWS and _native.drawn(op, 0) is None:
+        drawn = ", ".join(name for name in names if name in _DRAWS or _native.drawn(name, 0) is not None)
+        raise ValueError(f"inputs of '{op}' are not drawn, expected inputs=FUNCTION of a random generator; drawn are {drawn}")
 
     def draw(rng: numpy.random.Generator) -> dict[str, Any]:
-        given = _DRAWS[op](rng)
+        given = _DRAWS[op](rng) if op in _DRAWS else _native.drawn(op, int(rng.integers(2**63))) or {}
         return {name: x.astype(numpy.float32) if getattr(x, "dtype", None) == numpy.float64 else x for name, x in given.items()}
 
     return draw

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy
 
+from . import _native
 from ._calls import Function, Judgement, Method, Output, Unknown, reshaped, take, with_settings
 from ._dumps import Recorded
 from ._files import Stored
@@ -106,9 +107,21 @@ def _layer_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judge
     return [Judgement(0, "layernorm", {"x": x, "weight": weight, "bias": bias, "eps": _eps(settings)})]
 
 
-def _silu_module(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
-    choices = {f'cast = "{cast}"': {"cast": cast} for cast in ("after_up", "before_up")}
-    return [Judgement(0, "silu_and_mul", {"x": take(given, ("arg_0",), {})[0]}, choices=choices)]
+def _of(operation: dict[str, Any]) -> Method:
+    """A module of an operation: its arguments are the tensors that must be given, in order, and parameters and attributes have the names of
+    what else it takes. A kernel may round in any of the places that there are (`cast`)."""
+    name, takes = operation["name"], operation["takes"]
+    tensors = [one for one, kind, default, _ in takes if kind == "tensor" and not default]
+    casts = [word.strip('"') for one, _, words, _ in takes if one == "cast" for word in words.split(" | ")]
+    choices: dict[str, dict[str, Any]] = {f'cast = "{cast}"': {"cast": cast} for cast in casts} or {"": {}}
+
+    def judge(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
+        others = {one: settings.get(one) for one, *_ in takes if one not in tensors}
+        values = take(given, tuple(f"arg_{at}" for at in range(len(tensors))), others)
+        words = {one: value for one, value in zip([*tensors, *others], values) if value is not None}
+        return [Judgement(0, name, words, choices=choices)]
+
+    return judge
 
 
 def _softmax_router(given: dict[str, Any], settings: dict[str, Any]) -> list[Judgement]:
@@ -130,8 +143,8 @@ KINDS: dict[str, Method] = {
     "gemma_rmsnorm": _rms_module(centered=True),
     "layernorm": _layer_module,
     "linear": _linear_module,
-    "silu_and_mul": _silu_module,
     "softmax_router": _softmax_router,
+    **{operation["name"]: _of(operation) for operation in _native.operations() if operation["modules"]},
 }
 
 # Kinds of classes, as torch, SGLang, vLLM and transformers call them; a package before a name is one that differs. Many models
@@ -143,12 +156,12 @@ CLASSES = {
     "RMSNorm": "rmsnorm_cast",
     "LayerNorm": "layernorm",
     "Linear": "linear",
-    "SiluAndMul": "silu_and_mul",
     "GptOssTopKRouter": "softmax_router",
     **dict.fromkeys(("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "DeepseekV3RMSNorm"), "rmsnorm_cast"),
     **dict.fromkeys(("Qwen2RMSNorm", "Qwen3RMSNorm", "Qwen3MoeRMSNorm"), "rmsnorm_cast"),
     **dict.fromkeys(("GptOssRMSNorm", "Olmo2RMSNorm"), "rmsnorm"),
     **dict.fromkeys(("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm", "Qwen3NextRMSNorm"), "gemma_rmsnorm"),
+    **{module: operation["name"] for operation in _native.operations() for module in operation["modules"]},
 }
 
 

@@ -66,11 +66,11 @@ def replay(
 
     ``modules`` says what classes of recorded modules are, next to those that are known: ``{"MyNorm": "rmsnorm"}`` or
     ``{"package.MyNorm": "rmsnorm"}``, one of rmsnorm, rmsnorm_cast (which may round before the weight, too; the verdict says
-    whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear, silu_and_mul and softmax_router
-    (logits, the softmax of the k largest, and their numbers, as of gpt-oss); ``{"Linear": ""}`` leaves a class out. Calls of
-    functions and with arguments that are not known, that have no outputs, or whose files cannot be read are *not judged*, and
-    never passed. ``.pt`` files are read by torch if the caller has imported it
-    (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
+    whether it does), gemma_rmsnorm (which multiplies by 1 + weight), layernorm, linear, softmax_router (logits, the softmax of
+    the k largest, and their numbers, as of gpt-oss), and silu_and_mul and other operations that name ``modules`` in
+    `ulplab.reference.operations`; ``{"Linear": ""}`` leaves a class out. Calls of functions and with arguments that are not
+    known, that have no outputs, or whose files cannot be read are *not judged*, and never passed. ``.pt`` files are read by
+    torch if the caller has imported it (``weights_only=True``). ``accumulate`` is the type that kernels add in. ValueError if the folder holds none of these.
     """
     root = Path(folder)
     if not root.is_dir():

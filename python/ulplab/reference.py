@@ -43,7 +43,8 @@ class Expected:
 
 
 def operations() -> list[dict[str, Any]]:
-    """All operations: ``name``, ``doc``, what each ``takes`` (name, kind, default, description) and its ``faults`` (name, description)."""
+    """All operations: ``name``, ``doc``, what each ``takes`` (name, kind, default, description), its ``faults`` (name, description),
+    and ``modules``, the classes of modules that compute it."""
     return _native.operations()
 
 
