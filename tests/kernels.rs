@@ -104,7 +104,7 @@ use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::metrics::VIOLATIONS;
 use ulplab::ops::data::{bf16_bytes, f32_bytes};
 use ulplab::ops::judge::Judge;
-use ulplab::ops::{Buffer, Case, Data, Inputs, OPS, Outputs, Problem, Role, Scalar};
+use ulplab::ops::{Buffer, Case, Data, Inputs, OPS, Op, Outputs, Problem, Role, Scalar, of_tensors};
 use ulplab::studies::Text;
 use ulplab::studies::kernels::sites;
 
@@ -316,6 +316,13 @@ fn arguments_are_there(case: &Case, problem: &Problem, plan: &Plan) {
         });
         assert_eq!(missing, None, "{}: {}", case.name, step.name);
     }
+}
+
+/// Operations with kernels and cases of their own, whose data and sizes tests list. The others are on a user's tensors and say what
+/// draws them.
+fn with_own_cases() -> impl Iterator<Item = &'static dyn Op> {
+    let own = |op: &&dyn Op| of_tensors().all(|drawn| drawn.name() != op.name());
+    OPS.iter().copied().filter(own)
 }
 
 /// A program finds sizes, keys and scalars by their names, beside `op`, `case` and `outputs`.
