@@ -8,6 +8,7 @@ from ml_dtypes import bfloat16
 from test_operations import DRAWS, TYPES, normal
 
 import ulplab
+from ulplab import _draws
 
 
 def norm(dtype, gain=1.0, rows=64, seed=0, cols=512, **options):
@@ -148,3 +149,19 @@ def test_inputs_of_every_operation_are_drawn(op):
     # Nearly all faults are noticed of such inputs.
     noticed = [share == 1 for share in found.faults["bound"].values()]
     assert sum(noticed) > len(noticed) / 2
+
+
+def test_inputs_of_cases_are_drawn_for_an_operation_without_a_function(monkeypatch):
+    monkeypatch.delitem(_draws._DRAWS, "softmax")
+    one, two, other = (_draws.of("softmax")(np.random.default_rng(seed)) for seed in (0, 0, 1))
+    assert one["x"].dtype == np.float32 and one["x"].shape == (7, 129)
+    assert (one["x"] == two["x"]).all() and (one["x"] != other["x"]).any()
+    assert _draws.of("moe")(np.random.default_rng(0))["top_k"] == 2
+    found = ulplab.calibrate(lambda x: kernels.softmax(np.random.default_rng(0), x, dtype=np.float32), "softmax", seeds=2)
+    assert found.failed["bound"] == 0
+
+
+def test_an_operation_that_nothing_draws_is_named(monkeypatch):
+    monkeypatch.delitem(_draws._DRAWS, "rope")
+    with pytest.raises(ValueError, match="inputs of 'rope' are not drawn, expected inputs=FUNCTION .*; drawn are .*softmax"):
+        _draws.of("rope")
