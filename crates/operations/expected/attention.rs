@@ -407,7 +407,9 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
         );
         let (most, squares) = equal.sums(values.clone().zip(&powers).map(|(v, (p, _))| rounded(*p) * v.abs()));
         let spread = (squares / 6.0).sqrt();
-        let of_rounding = f64::min(most, LAMBDA * spread);
+        // A sixth is an average of many weights that differ; where they are divided first, a few equal ones may be all that there are.
+        let likely = if p_scale.is_some() { spread } else { squares.sqrt() };
+        let of_rounding = f64::min(most, LAMBDA * likely);
         let lost: f64 = values
             .zip(&powers)
             .map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs()))
