@@ -38,7 +38,7 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
         first_entries of indices: "the first entries are read in the place of those of the indices"
             => |call| {
                 // As many as there are indices, or entries.
-                let entries = call.tensor("entries").shape[1];
+                let entries = call.tensor("entries").shape.get(1).copied().unwrap_or_default();
                 call.edit("indices", |indices| {
                     for row in indices.rows_mut() {
                         let mut next = 0..entries;
