@@ -24,8 +24,9 @@ use crate::real::vectorized;
 /// Half a unit in the last place of f32, relative: 2⁻²⁴.
 pub const U: f64 = 1.0 / (1 << 24) as f64;
 
-/// Multiple of the root of the sum of squared roundings that is taken for a bound: one sum in 10¹³ passes it if roundings are
-/// independent (Hoeffding: 2·e^(−λ²/2)), and a tensor core, which truncates, is within it for fewer than 36,000 terms.
+/// Factor λ of the error bound of a sum: the bound is λ times the root of the sum of squared roundings. If roundings are
+/// independent, at most one sum in 10¹³ exceeds the bound (Hoeffding: 2·e^(−λ²/2)). A tensor core truncates; its sums stay within
+/// the bound for fewer than 36,000 terms.
 pub const LAMBDA: f64 = 8.0;
 
 /// Units of the roundings of operations: the table above.

@@ -7,9 +7,9 @@ use std::fmt;
 pub enum Role {
     /// Read in every role: the ordinary case.
     Both,
-    /// The copy read as attention key.
+    /// Read as attention key only.
     Key,
-    /// The copy read as attention value.
+    /// Read as attention value only.
     Value,
 }
 

@@ -1,9 +1,9 @@
-//! Tensors in the memory of a CUDA device, read in chunks through the driver, which is loaded at run time: without the library
-//! that the tensor is of, and without a copy of all of it in the host's memory.
+//! Reads of tensors in CUDA device memory, chunk by chunk. The CUDA driver library is loaded at run time. The reads need neither the
+//! framework that made the tensor nor host memory for the whole tensor.
 //!
-//! The producer was told that the tensor is read on the legacy default stream (`__dlpack__(stream=1)`), and has made that stream
-//! wait for what writes the tensor. Once that stream is idle, chunks are copied on two streams of our own, each to a pinned
-//! buffer: one is read while the other is filled.
+//! The producer was asked for the tensor on the legacy default stream (`__dlpack__(stream=1)`), and has made that stream wait for
+//! the kernels that write the tensor. Once that stream is idle, two streams of our own copy chunks, each stream to its own pinned
+//! buffer: the host reads one buffer while the other is filled.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;

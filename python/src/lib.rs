@@ -98,7 +98,8 @@ mod _native {
         counted.map_err(|why: String| wrong(why))
     }
 
-    /// The number that all elements are, if there are several and they are the same; zeros of both signs are.
+    /// Returns the value that all elements share. `None` if two elements differ in a bit, or if there are fewer than two elements.
+    /// +0 and −0 count as the same value.
     #[pyfunction]
     fn constant(py: Python<'_>, x: &Bound<'_, Array>) -> PyResult<Option<f64>> {
         let x = x.get();

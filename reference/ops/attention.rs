@@ -23,7 +23,7 @@ pub struct Sizes<T> {
     pub key: usize,
     /// Channels of a value.
     pub value: usize,
-    /// The number, in most models d^−½.
+    /// Softmax scale, the factor of q·k: d^−½ in most models.
     pub scale: T,
 }
 

@@ -56,7 +56,7 @@ impl Launches {
         Ok(())
     }
 
-    /// Each launch with what it is given.
+    /// Iterates over the launches: the step and the arguments of each.
     pub fn each(&self) -> impl Iterator<Item = (&Step, &[Named])> {
         let turns = self.turns.iter();
         turns.map(|turn| (&self.steps[turn.step], &turn.arguments[..]))
@@ -111,7 +111,7 @@ pub enum Work {
     Matmul(Product),
 }
 
-/// An argument of a launch, or what a name in it means.
+/// Argument of a launch, or the value that a name in an argument stands for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Named {
     /// A buffer, scratch, a scalar or a size.
@@ -186,7 +186,7 @@ impl Plan {
         given.any(|argument| argument.name() == Some(scratch))
     }
 
-    /// Names of what a run writes for the judgement only.
+    /// Returns the names of the buffers and scratch that a run writes for the judgement only.
     pub fn taps(&self) -> impl Iterator<Item = &str> {
         let kept = self.run.each().flat_map(|(step, arguments)| {
             let arguments = arguments.iter().enumerate();

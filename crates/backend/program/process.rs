@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// Time that a program has to end after its last output, before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// When a program is given up.
+/// Limits of the wait for a program: a timeout, and a flag that interrupts the wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
     pub timeout: Duration,

@@ -43,8 +43,8 @@ pub struct CacheBytes {
     /// Bytes of one cached vector that attention reads, or of the key of an indexer where the recipe rounds no such vector; none unless
     /// all layers store it in the same form.
     pub vector: Option<f64>,
-    /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16; none if it
-    /// rounds no cache. Caches that stop growing are not counted.
+    /// Bytes per token of context in the growing caches of all layers. A cache that the recipe does not round counts as bf16. `None`
+    /// if the recipe rounds no cache. Caches that stop growing are not counted.
     pub token: Option<f64>,
     /// The bytes per token as a share of those in bf16.
     pub of_bf16: Option<f64>,

@@ -7,7 +7,7 @@ use ulplab_core::formats::{Format, Global, Scale};
 /// The meaning of the stored global scale for the maker of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Level {
-    /// The rule's own meaning, or a format without a global scale.
+    /// The global scale has the meaning that the maker's rule defines. Formats without a global scale use this variant, too.
     AsStored,
     /// The meaning of another rule.
     As(Global),

@@ -287,7 +287,7 @@ impl<'a> Problem<'a> {
         self.cell(group, row, segment, CELL)
     }
 
-    /// About so many elements, and groups with about so many.
+    /// Draws a sample of groups and a sample of cells, each with about `elements` elements in all.
     pub fn sample(&self, elements: usize) -> Sample {
         let (height, width) = self.grid.tile;
         let number = |size: usize| (elements / size.max(1)).clamp(GROUPS.0, GROUPS.1);

@@ -165,7 +165,7 @@ impl<'a> Storage<'a> {
 }
 
 impl Ways<'_> {
-    /// The change of bits in a form.
+    /// Returns the recode of a storage form; `None` for the declared encoding.
     pub fn recode(&self, form: StorageForm) -> Option<&Recode> {
         form.recode.map(|recode| &self.recodes[recode])
     }
@@ -184,7 +184,8 @@ impl Ways<'_> {
         f64::from(self.orders[form.order].steps) + if form.recode.is_some() { 1.5 } else { 0.0 }
     }
 
-    /// The number of bits that are stored, but not in a form.
+    /// Counts the sampled codes (or scales) whose stored bits differ from the maker's bits in a storage form. Elements without
+    /// stored bits or without the maker's bits are skipped.
     pub fn wrong(&self, made: &Made, form: StorageForm) -> usize {
         let wrong = |(at, made): &&(usize, Option<u32>)| {
             let both = made.zip(self.stored(form.order, *at));
@@ -281,7 +282,7 @@ impl MakerFit {
         }
     }
 
-    /// A maker whose bytes are stored in a given way.
+    /// Scores a maker under the given storage forms of its scales and its codes.
     fn stored_as(
         storage: &Storage,
         maker: &Maker,

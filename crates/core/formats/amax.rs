@@ -40,7 +40,8 @@ impl pulp::WithSimd for AmaxLoop<'_> {
     }
 }
 
-/// Blocks of exactly `N` vectors; tells how many were measured.
+/// Raises `largest` for blocks of exactly `N` SIMD vectors. Returns the number of blocks that were processed: 0 if `width` is not
+/// `N` vectors.
 #[inline(always)]
 fn by<S: pulp::Simd, const N: usize>(simd: S, x: &[f32], width: usize, largest: &mut [u32]) -> usize {
     let blocks = x.len() / width;

@@ -296,7 +296,8 @@ impl Cast for Added {
         let float = self.0.float;
         let shift = 23 - float.mantissa_bits;
         let lowest = (128 - float.bias) << 23;
-        // What is larger rounds like the largest value, or else like twice the start of its binade, which is beyond it.
+        // Larger magnitudes are clamped to `most`. A saturating format clamps to its largest value; any other format clamps to the
+        // start of the next binade, which is above its largest value.
         let most = if self.0.saturates() {
             (float.max << shift) + ((127 - float.bias) << 23)
         } else {
@@ -304,8 +305,8 @@ impl Cast for Added {
         };
         let magnitude = (x.to_bits() & 0x7fff_ffff).min(most);
         let quantum = (magnitude & 0x7f80_0000).max(lowest);
-        // The last bit of a power of two this large is worth a step of the code. Its last bits are the code of the binade's
-        // start without the leading one, so that those of the sum are the code.
+        // `lift` is so large that its ulp is one step of the code: the FPU's addition rounds to the step. The low bits of `lift`
+        // hold the code of the binade's start minus the leading one, so that the low bits of the sum are the code.
         let lift = quantum + (quantum >> shift) + (shift << 23) - (lowest >> shift);
         let sum = f32::from_bits(magnitude) + f32::from_bits(lift);
         let rounded = sum.to_bits() & 0xffff;

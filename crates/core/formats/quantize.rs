@@ -362,8 +362,8 @@ impl Room {
         }
     }
 
-    /// Stores the scales and zero points of the tiles of a strip for codes up to `top`, and keeps the numbers of the encoding. A tile
-    /// at the edge has the range of the elements it holds.
+    /// Fits the scale and zero point of each tile of a strip, for codes up to `top`, and stores both. Keeps each tile's factor and
+    /// shift for the encoding. The range of a partial tile at the edge is that of its elements, without padding.
     #[inline(always)]
     fn fit<S: pulp::Simd>(
         &mut self,

@@ -278,7 +278,7 @@ impl Output {
     }
 }
 
-/// The error of a number that is allowed: infinite if it is not known, and 0 of what is infinite or NaN.
+/// Returns the allowed error of an element: infinity if the error is unknown (NaN), and 0 if the value is infinite or NaN.
 fn allowed(value: f64, error: f64) -> f64 {
     match (value.is_finite(), error.is_nan()) {
         (true, true) => f64::INFINITY,

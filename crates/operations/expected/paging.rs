@@ -14,7 +14,7 @@ pub struct Keys<'a> {
     table: Option<(&'a [f64], usize)>,
     /// Offsets at which packed sequences begin, and the end of the last.
     starts: Option<Vec<usize>>,
-    /// Tokens that there is room for in each sequence.
+    /// Capacity of each sequence in tokens.
     room: usize,
     /// Tokens that each sequence has.
     lengths: Vec<usize>,

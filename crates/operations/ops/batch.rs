@@ -58,7 +58,7 @@ impl Batch {
         self
     }
 
-    /// Declares `rows` rows that can only be repeated as a whole; these sizes grow with them.
+    /// Declares that the `rows` rows of the problem can only be repeated as a whole. The sizes named `sizes` grow with the rows.
     #[must_use]
     pub fn together(mut self, rows: usize, sizes: &[&'static str]) -> Self {
         self.together = Some(rows);

@@ -208,7 +208,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
     let kinds = match which {
         "finite" => 9,
         "special" => 11,
-        // As `all` up to the rows with infinities, but without NaN.
+        // The same kinds of rows as `special`, but with a normal number in place of each NaN.
         "infinite" => 11,
         "all" => 13,
         other => return Err(format!("no edges '{other}'")),

@@ -7,7 +7,7 @@ use crate::experiment::Rule;
 use crate::run::{Hindrance, Manifest};
 use ulplab_core::error::counted;
 
-/// Each rule with each of the recipes that it binds in the experiment, whether their cells were selected or not.
+/// Pairs each rule with each recipe that the rule binds. Recipes without a selected cell are included.
 pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
     let (run, left_out) = (counts(&manifest.cells), counts(&manifest.left_out));
     let binding = |rule: &'m Rule, recipe: &'m str| {

@@ -24,7 +24,7 @@ pub struct Paired<'a> {
     pub flips: Flips,
     /// McNemar's exact test of the flips; NaN if they cluster in windows, so that they are not independent.
     pub p: f64,
-    /// The same, adjusted for all recipes of the phase (Holm).
+    /// The p-value `p`, adjusted for all recipes of the phase (Holm).
     pub adjusted: f64,
     /// Mean share of positions that are lost, less those gained.
     pub net_lost: f64,

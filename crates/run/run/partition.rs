@@ -40,7 +40,7 @@ pub enum Partition {
 #[derive(Clone, Debug)]
 pub enum PartitionArg {
     Given(Partition),
-    /// `slice` or `hash`, whose share the scheduler's environment tells.
+    /// Partition by `slice` or `hash`. The scheduler's environment variables give the share.
     FromEnvironment(fn(Share) -> Partition),
 }
 

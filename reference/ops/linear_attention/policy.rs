@@ -78,7 +78,7 @@ pub trait Policy<T>: Sync {
     /// Rounds an intermediate, a row-major matrix of `cols` columns, in place.
     fn round(&self, _what: Intermediate, _values: &mut [T], _cols: usize) {}
 
-    /// The sum of a chunk's log decays, extended by one: G_i of G_{i−1} and g_i.
+    /// Adds a token's log decay to the running sum of its chunk: returns G_i, given `sum` = G_{i−1} and `decay` = g_i.
     fn add_decay(&self, sum: f64, decay: f64) -> f64 {
         sum + decay.max(FORGOTTEN)
     }

@@ -186,7 +186,7 @@ pub struct Config {
     pub layer_types: Vec<LayerType>,
     /// Router of each layer.
     pub mlp_layer_types: Vec<RouterType>,
-    /// Tokens that the model was made for, if the file says.
+    /// Maximum context length in tokens; `None` if the file does not state it.
     pub max_position_embeddings: Option<usize>,
 }
 

@@ -288,7 +288,7 @@ struct Entries<T> {
     /// Ascending.
     numbers: Vec<usize>,
     keys: Vec<T>,
-    /// `None` where they equal the keys.
+    /// Values of the entries; `None` if the values equal the keys.
     values: Option<Vec<T>>,
     /// `[queries, entries]`.
     visible: Vec<bool>,

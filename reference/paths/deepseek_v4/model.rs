@@ -35,7 +35,7 @@ impl<T: Real> Model<T> {
         paths::model::of_weights(weights, |weights| Self::of_parts(config, &mut Loader::new(weights)))
     }
 
-    /// The same of a configuration that was checked.
+    /// Loads the model like [`Self::load`], but does not check the configuration again.
     pub(super) fn of_parts(config: Config, load: &mut Loader<'_, T>) -> Result<Self, LoadError> {
         let (vocabulary, hidden, streams) = (config.vocab_size, config.hidden_size, config.hc_mult);
         let embedding = load.tensor("model.embed_tokens.weight", &[vocabulary, hidden])?;

@@ -15,7 +15,7 @@ pub struct Family {
     pub scalings: &'static [&'static str],
     /// True if there are as many heads of keys and values as of queries where the file does not say how many there are.
     pub key_value_heads: bool,
-    /// Channels of a head where the file has none; `None`: `hidden_size / num_attention_heads`.
+    /// Default of `head_dim`, the channels of a head. `None`: the default is `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
     /// True if a file without `tie_word_embeddings` uses the embedding as the output head.
     pub tied: bool,

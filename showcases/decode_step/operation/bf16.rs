@@ -312,8 +312,8 @@ impl<'a> Bf16<'a> {
         self.attended.extend(found.into_iter().flatten());
     }
 
-    /// Replaces what the reference has at a site by what follows from bfloat16; `place` is a run, a layer and a row whose token is at this
-    /// position.
+    /// Replaces the reference's values at a site by those of the bfloat16 computation. `place` is a run, a layer and a row;
+    /// `position` is the position of the row's token.
     pub fn at(&self, site: &str, place: Place, position: usize, tensor: &mut Tensor<Bounded>) {
         match site {
             sites::HEADS => {

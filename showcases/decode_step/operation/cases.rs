@@ -14,7 +14,7 @@ pub(super) struct Plan {
     pub name: &'static str,
     pub starts: &'static [i64],
     pub runs: usize,
-    /// Positions that caches have room for.
+    /// Capacity of the caches in positions.
     pub positions: usize,
     pub inputs: Inputs,
     pub timed: bool,

@@ -1,4 +1,5 @@
-//! The reference on the values that a kernel had: at every site it states what they must be, and goes on from the kernel's own.
+//! Run of the reference on a kernel's intermediate values. At each site, the reference computes the expected values, then continues
+//! with the kernel's own values.
 
 use rayon::prelude::*;
 use reference::paths::deepseek_v4::{Model, State, StateParts, sites};

@@ -1,6 +1,6 @@
-//! The products of attention in eight bits, as DeepSeek serves them: activations are E4M3 with an f32 scale for 128 columns of a row,
-//! weights E4M3 with one for a tile of 128 × 128. The model is then the one whose weights are what is read of the tiles.
-//! Each group of grouped weights is a matrix of its own, so that no tile is of two groups.
+//! Attention's projections in FP8, as DeepSeek serves them. Activations are E4M3 with an f32 scale per 128 columns of a row.
+//! Weights are E4M3 with an f32 scale per tile of 128 × 128. The reference model then uses the dequantized weights.
+//! Each group of a grouped weight is quantized as a separate matrix, so that no tile spans two groups.
 
 use reference::paths::deepseek_v4::Config;
 use safetensors::Dtype;

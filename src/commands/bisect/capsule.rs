@@ -344,7 +344,8 @@ impl Replayed {
     }
 }
 
-/// The verdict of a replay. The failure is gone only if the right recipe leaves what it left: else both may be wrong now.
+/// Decides the verdict of a replay. `GONE` requires that the right recipe reproduces its values in the capsule bit for bit: otherwise
+/// both recipes may be wrong now.
 pub fn verdict(replayed: &[Replayed]) -> (Exit, &'static str) {
     let as_wanted = replayed.iter().all(|place| place.want_changed == 0);
     let same = as_wanted && replayed.iter().all(|place| place.got_changed == 0);

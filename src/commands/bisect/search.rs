@@ -1,7 +1,7 @@
-//! The smallest set that fails, by tests of sets.
+//! Search for a minimal failing set of suspects: each step tests whether a subset fails.
 //!
-//! Suspects are tried in the order of a rank. A wrong rank costs tests, and changes no answer: a set that is returned was tested,
-//! and fails.
+//! Suspects are tried in the order of a ranking. A wrong ranking costs more tests, but cannot make the answer wrong: every returned
+//! set was tested and fails.
 
 use std::collections::BTreeSet;
 

@@ -65,7 +65,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     if let Some(jobs) = args.jobs {
         command.args(["--jobs", &jobs.to_string()]);
     }
-    // Signals and the exit code are its own from here on.
+    // `exec` replaces this process: `kernels time` receives the signals and sets the exit code.
     let why = command.exec();
     Err(Error::Setup(format!("{}: {why}", command.get_program().display())))
 }

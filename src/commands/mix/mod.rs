@@ -116,7 +116,7 @@ pub struct Estimate {
     pub kl: f64,
     /// Standard error of the mean; `None` of one window.
     pub kl_error: Option<f64>,
-    /// Share of positions whose most probable token is another.
+    /// Share of positions whose most probable token differs from the reference's.
     pub flips: f64,
 }
 

@@ -150,7 +150,7 @@ fn out_dtype(packed: &Packed, out: Out) -> Result<Dtype, String> {
     }
 }
 
-/// The bytes of values in a type.
+/// Converts values to a type, and returns the little-endian bytes.
 fn bytes_of(values: &[f32], dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F64 => values.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect(),

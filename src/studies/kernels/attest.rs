@@ -364,7 +364,7 @@ impl<'a> Held<'a> {
         })
     }
 
-    /// The device that saw every file as it is.
+    /// Returns a device that verified the current version of every file.
     fn whole(&self) -> Option<&str> {
         let mut devices = self.devices.iter();
         Some(devices.find(|(.., findings)| findings.is_empty())?.0)

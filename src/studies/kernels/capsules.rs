@@ -124,7 +124,7 @@ impl Capsules {
         }
     }
 
-    /// The run of this cell without others, and of one draw.
+    /// Builds the invocation that runs only this cell, with a single draw.
     fn alone(&self, cell: &str) -> Invocation {
         let others = |item: &&String| !(self.several && item.trim_start().starts_with("draws"));
         let set = self.invocation.set.iter().filter(others).cloned();

@@ -48,7 +48,8 @@ struct WrongElements {
 }
 
 impl WrongElements {
-    /// The elements of a judgement that found `count` of them wrong.
+    /// Finds the wrong elements of an output that a judgement failed. `None` if their number differs from `count`, which the
+    /// judgement reported. `None` also if the judgement compares no elements, or only some rows, or more than [`MOST`] elements.
     fn new(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
         let len: usize = judge.shape.iter().product();
         let by_elements = matches!(judge.rule, Rule::Equal { .. } | Rule::Within { .. });

@@ -41,15 +41,15 @@ pub struct Recipe {
     /// A kernel that computes the whole model token by token, `decode_step.VARIANT`; it runs free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Format in which these kernels store matrices: `f32`, `bf16`, `fp8_b64_f32` (a checkpoint's own codes, if it has such), or that and, behind
-    /// a `+`, `mxfp4` or `nvfp4` for routed experts. They are decoded where they are read; activations stay f32.
+    /// Format of the matrices in these kernels: `f32`, `bf16` or `fp8_b64_f32` (the checkpoint's own FP8 codes, if it has them).
+    /// The suffix `+mxfp4` or `+nvfp4` sets the format of routed experts. Kernels decode matrices on read; activations stay f32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
     /// Format in which these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
-    /// Tokens that the model reads in one call, `1` as in decoding; all at once by default. A state is rounded after every call;
-    /// apart from that only the order of sums changes, so the recipe shows the effect of another order. It runs free.
+    /// Tokens per call of the model: `1` is decoding; by default, one call reads all tokens. A state is rounded after every call.
+    /// Otherwise only the order of sums changes, so the recipe shows the effect of that order. The candidate is free-running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<NonZeroUsize>,
     /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number

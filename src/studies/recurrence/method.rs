@@ -277,8 +277,8 @@ impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {
     }
 }
 
-/// The values of a source that a form can round, and the channels of a row there (1 if they vary); none if the form does not
-/// apply.
+/// Returns the names of the values that a form can round, each with the channels of a row (1 if the number varies). `None` if the
+/// form does not apply to the source's operation.
 fn places(form: &Form, origin: &Operation) -> Option<Vec<(String, usize)>> {
     let state = |cols| (STATE.to_string(), cols);
     let parameters = |states| PARAMETERS.map(|name| (name.to_string(), states)).to_vec();

@@ -1,4 +1,4 @@
-//! The cumulative phase: the candidate runs free over all tokens.
+//! Cumulative phase: the candidate is free-running, so that each token starts from the candidate's own state.
 
 use reference::paths::swap_ffn::{State, decode};
 

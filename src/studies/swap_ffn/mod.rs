@@ -346,7 +346,7 @@ pub fn measure(
     Ok(each.concat())
 }
 
-/// The decisions of an event as they are compared.
+/// Converts the decisions of an event to the form that metrics compare.
 fn decided<T: Real>(decisions: &Decisions<T>) -> impl Iterator<Item = Decided> {
     (0..decisions.gate.len()).map(|row| Decided {
         open: decisions.gate[row],

@@ -182,7 +182,7 @@ impl KvRecord {
         codes::scale(simd, (values, block), scale.multiplication(), factors, out);
     }
 
-    /// The bytes of a place of the token in a slot, of a page of so many.
+    /// Returns the byte range of a place, for the token in slot `slot` of a page of `page` tokens.
     fn range(&self, place: Place, [slot, page]: [usize; 2]) -> Range<usize> {
         let start = self.offset(place, slot, page);
         start..start + place.bytes

@@ -82,8 +82,8 @@ pub enum Rule {
     /// They are finite, and the root-mean-square error over a group of rows is at most `bar` times the root mean square of
     /// the expected values. A group that should be zero must be zero. Numbers of an f32 output are not rounded to bfloat16.
     Rms(Rms),
-    /// They are codes in `data` and scales in `scale` that numbers within a bound of the expected values can have; see
-    /// [`admissible`].
+    /// The output `data` holds codes, and `scale` holds scales. Both are right if some numbers within the bound of the expected
+    /// values quantize to them; see [`admissible`].
     Admissible {
         /// The format of codes and scales.
         format: Box<Format>,
@@ -201,7 +201,8 @@ impl Judge {
         Self::within(output, dtype, shape, want, move |at, _| bounds[at], why)
     }
 
-    /// Requires numbers to be within the error bounds that the reference's own numbers carry; bfloat16 outputs are rounded again.
+    /// Requires each element to be within the error bound of its reference number. For a bfloat16 output, the bound also allows
+    /// the rounding to bfloat16.
     ///
     /// # Errors
     /// If a finite number has an infinite bound.

@@ -26,7 +26,7 @@ const RESERVED: u64 = 1024;
 /// Attributes of `.nv.info` whose first word is the number of a symbol, and the one that is a list of such numbers.
 const OF_SYMBOL: [u8; 5] = [0x0a, 0x11, 0x12, 0x23, 0x2f];
 const EXTERNS: u8 = 0x0f;
-/// The format of attributes that have a length.
+/// Format byte of the `.nv.info` attributes that have a length and a payload of that many bytes.
 const SIZED: u8 = 4;
 
 /// Computes a digest of each entry point of a cubin, by the name of the entry point.
@@ -105,7 +105,7 @@ impl<'a> Code<'a> {
             digest.text(&prefix).count(size as usize).count(align as usize);
             match part {
                 ".nv.info" => self.attributes(digest, bytes, name, None)?,
-                // The upper byte is the number of registers, the lower ones number a symbol.
+                // The upper byte of `sh_info` is the register count. The lower bytes are a symbol index, which is left out.
                 ".text" => drop(digest.count((section.sh_info(LITTLE) >> 24) as usize).bytes(bytes)),
                 _ => drop(digest.bytes(bytes)),
             }

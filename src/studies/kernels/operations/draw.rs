@@ -105,7 +105,7 @@ pub fn numbers(name: &str, dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Vec<f
     tensor.to_f64().expect("types are checked")
 }
 
-/// The integers that a type holds, all of them.
+/// Returns the range in which a type represents every integer exactly; both ends are included.
 fn holds(dtype: Dtype) -> [i64; 2] {
     let real = |bits: u32| [-(1 << bits), 1 << bits];
     match dtype {

@@ -19,7 +19,7 @@ use ulplab_operations::ops::{Case, Data, Op, Parameters, Problem, Range, lasting
 /// Names that a case has itself, or the metadata of a problem's file.
 const RESERVED: [&str; 7] = ["op", "name", "inputs", "tensors", "timed", "case", "outputs"];
 
-/// More than a day is a slip.
+/// Largest `timeout`, in seconds: one day. A larger value is taken for a typo.
 const MOST_SECONDS: f64 = 86_400.0;
 
 /// An operation of the user's.

@@ -3,7 +3,7 @@
 use rand_distr::{Distribution, StandardNormal};
 use ulplab_core::random::stream;
 
-/// A kind of fault that grows with a size.
+/// Kind of fault with an adjustable magnitude, called its size `s`.
 pub struct Fault {
     /// Its name in files.
     pub name: &'static str,
