@@ -76,7 +76,10 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let drawn: BTreeSet<String> = drawn.map(String::from).collect();
     let named = rooms.keys().filter_map(|room| room.rsplit_once('/'));
     let named = named.filter(|(folder, name)| *folder == SHOWCASES || *folder == OPS && list.contains(*name));
-    let operations: Vec<String> = named.map(|(_, name)| name.into()).chain(drawn.iter().cloned()).collect();
+    let operations: Vec<String> = named
+        .map(|(_, name)| name.into())
+        .chain(drawn.iter().cloned())
+        .collect();
     let names: BTreeSet<String> = rooms.keys().cloned().collect();
     for (name, room) in rooms.iter_mut().filter(|(name, _)| *name != "reference") {
         let words: BTreeSet<[String; 2]> = room.files.iter().flat_map(|(_, text)| paths(text)).collect();

@@ -152,13 +152,8 @@ fn libraries_have_no_tests_in_them() {
         if text.contains("#[cfg(test)]") {
             findings.push(format!("{}: #[cfg(test)]", file.display()));
         }
-        let fences = text.lines().filter_map(|line| {
-            line.trim_start()
-                .strip_prefix("//")?
-                .trim_start_matches(['/', '!'])
-                .trim()
-                .strip_prefix("```")
-        });
+        let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix("//"));
+        let fences = comments.filter_map(|line| line.trim_start_matches(['/', '!', ' ']).strip_prefix("```"));
         if fences.step_by(2).any(|kind| kind != "text") && !examples.iter().any(|crate_| file.starts_with(crate_)) {
             findings.push(format!("{}: an example that is not run", file.display()));
         }

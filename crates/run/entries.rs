@@ -14,7 +14,7 @@ pub fn entries(folder: &Path, action: &'static str) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Those of them whose names end in a dot and one of `extensions`.
+/// The paths in a folder whose names end in a dot and one of `extensions`, in order.
 pub fn with_extension(folder: &Path, action: &'static str, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let mut paths = entries(folder, action)?;
     let has = |extension: &OsStr| extensions.iter().any(|own| extension == *own);

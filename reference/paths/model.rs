@@ -194,7 +194,7 @@ where
     of_weights(weights, |weights| T::load(config, weights, numerics))
 }
 
-/// What `make` makes of weights as an object, or their own error.
+/// Runs `make` on weights as a trait object; an error of the weights keeps its own type.
 pub(super) fn of_weights<R, W: Weights + ?Sized>(
     weights: &mut W,
     make: impl FnOnce(&mut Source<'_>) -> Result<R, LoadError>,

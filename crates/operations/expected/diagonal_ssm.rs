@@ -99,7 +99,7 @@ fn scan<T: Real>(call: &Call, [a, b, c, u, state]: [&[T]; 5], sum: impl Fn(&[T],
         _ => steps,
     };
     let mut state = state.to_vec();
-    // What is left of the state before a part, but for the decay of its last step.
+    // The share of the state before a part that is still there, without the decay of the last step.
     let mut kept = state.clone();
     let mut y = Vec::with_capacity(steps);
     for (step, u) in u.iter().enumerate() {

@@ -170,8 +170,8 @@ macro_rules! faults {
         &[$($crate::expected::Fault {
             name: stringify!($name),
             doc: $doc,
-            needs: $crate::faults!(@some $(stringify!($needs))?),
-            change: $crate::faults!(@some $($change)?),
+            needs: $crate::expected::faults!(@some $(stringify!($needs))?),
+            change: $crate::expected::faults!(@some $($change)?),
         }),*]
     };
     (@some $given:expr) => { Some($given) };

@@ -9,7 +9,7 @@ use crate::{Real, Tensor};
 
 /// A part of a layer that mixes tokens: attention, or what stands in its place.
 pub(in crate::paths) trait Mixer<T: Real>: Send + Sync + 'static {
-    /// What it keeps of a sequence between calls.
+    /// The memory of one sequence between calls: keys and values, or a state.
     type Memory: Clone + Debug + Send + Sync + 'static;
 
     /// Returns the memory before the first token.

@@ -13,7 +13,7 @@ const TO_NOTICE: f64 = 2.0;
 /// More recipes than that are counted where all are meant, and not named.
 const NAMED: usize = 6;
 
-/// What is said of a recipe: the text before its name, and that behind it.
+/// A note on a recipe: the text before the name of the recipe, and the text behind the name.
 type Said = (String, String);
 
 /// The notes of a calibration, a line each; those that say the same of several recipes are one.
