@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, PanicHookInfo};
 
+use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -213,7 +214,8 @@ fn refused(kind: ErrorKind) -> Exit {
     // The same words without hidden characters are wrong in the same way.
     let words = itself::start().words.iter();
     let clean = words.map(|word| text::shown(&word.to_string_lossy()));
-    let known = command().allow_external_subcommands(false);
+    let known = command().external_subcommand_value_parser(Resettable::Reset);
+    let known = known.allow_external_subcommands(false);
     let again = known.try_get_matches_from(std::iter::once("ulplab".into()).chain(clean));
     let said = again
         .err()
