@@ -141,7 +141,7 @@ fn is_other(place: &str) -> bool {
             .strip_prefix(*other)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    OTHERS.iter().any(|other| within(other))
+    OTHERS.iter().any(within)
 }
 
 /// The room of a file.

@@ -65,7 +65,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             &u.data[row * steps..][..steps],
             &read,
         ];
-        let [y, after] = scan(call, given, |c, x| dot(c, x));
+        let [y, after] = scan(call, given, dot);
         let magnitudes = given.map(|x| x.iter().map(|x| call.exact(x.abs())).collect::<Vec<Near>>());
         let [of_y, of_after] = scan(call, magnitudes.each_ref().map(|x| &x[..]), |c, x| {
             call.sum_near(&c.iter().zip(x).map(|(c, x)| *c * *x).collect::<Vec<Near>>())

@@ -240,7 +240,7 @@ impl Part {
             0 if window && !case.timed && place % 4 == 1 => -1,
             // Windows are in place, in a ring; entries are drawn, some of them twice.
             _ if window => ((row * places + (place + 3) % places) % pool) as i32,
-            2 if !case.timed && place % 3 == 0 => -1,
+            2 if !case.timed && place.is_multiple_of(3) => -1,
             4 if !case.timed && place < places / 2 => -1,
             _ => (drawn[row * places + place] as usize % pool) as i32,
         };

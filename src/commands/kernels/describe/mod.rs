@@ -128,6 +128,9 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
     })
 }
 
+/// A case, and the shape of a buffer in the case.
+type Shaped<'a> = (&'a Case, &'a [usize]);
+
 fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
     let kind = |buffer: &Buffer| {
         let role = match buffer.role {
@@ -145,10 +148,10 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
             let like = sample.problem.buffers.iter().filter(|buffer| kind(buffer) == own);
             like.map(move |found| (found.dtype, (&sample.case, &found.shape[..])))
         });
-        let found: Vec<(Dtype, (&Case, &[usize]))> = found.collect();
-        let all: Vec<(&Case, &[usize])> = found.iter().map(|(_, one)| *one).collect();
+        let found: Vec<(Dtype, Shaped)> = found.collect();
+        let all: Vec<Shaped> = found.iter().map(|(_, one)| *one).collect();
         let having = found.iter().filter(|(other, _)| *other == dtype);
-        let having: Vec<(&Case, &[usize])> = having.map(|(_, one)| *one).collect();
+        let having: Vec<Shaped> = having.map(|(_, one)| *one).collect();
         // An expression that holds for all types is not a chance of the few cases of one.
         let (name, role, rank) = own;
         let of_all: Vec<String> = (0..rank).map(|at| shapes::named(&all, at)).collect();
@@ -159,17 +162,16 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         ((name, role, shape), (dtype, having))
     });
     // Types with the same shape share a line.
-    let line =
-        |((name, role, shape), types): ((&str, &'static str, Vec<String>), Vec<(Dtype, Vec<(&Case, &[usize])>)>)| {
-            let cases: usize = types.iter().map(|(_, having)| having.len()).sum();
-            BufferLine {
-                name: name.into(),
-                role,
-                dtypes: types.iter().map(|(dtype, _)| *dtype).collect(),
-                shape,
-                such_as: (cases != samples.len()).then(|| types[0].1[0].0.name.clone()),
-            }
-        };
+    let line = |((name, role, shape), types): ((&str, &'static str, Vec<String>), Vec<(Dtype, Vec<Shaped>)>)| {
+        let cases: usize = types.iter().map(|(_, having)| having.len()).sum();
+        BufferLine {
+            name: name.into(),
+            role,
+            dtypes: types.iter().map(|(dtype, _)| *dtype).collect(),
+            shape,
+            such_as: (cases != samples.len()).then(|| types[0].1[0].0.name.clone()),
+        }
+    };
     grouped(lines).into_iter().map(line).collect()
 }
 
