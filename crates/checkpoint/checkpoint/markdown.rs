@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::checks::CHECKS;
 use super::conventions::{CHECKPOINTS, Part};
-use super::parts::unique;
 use crate::checkpoint::Convention;
+use ulplab_core::list::distinct;
 
 const INTRODUCTION: &str = "# Quantized checkpoints
 
@@ -73,7 +73,7 @@ fn named(convention: &Convention, part: Part) -> String {
         _ => format!("`w{ending}`"),
     };
     // Two conventions of files may have the same name.
-    match &unique(convention.endings_of(part).map(name))[..] {
+    match &distinct(convention.endings_of(part).map(name))[..] {
         [] => "none".into(),
         names => names.join(", "),
     }

@@ -117,16 +117,6 @@ pub fn is_number(part: &str) -> bool {
     !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Each item once, where it first is.
-pub fn unique<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    all.fold(Vec::new(), |mut unique, item| {
-        if !unique.contains(&item) {
-            unique.push(item);
-        }
-        unique
-    })
-}
-
 /// Names whose numbers are left out stand for the same place in all layers: `layers.*.mlp.up_proj.weight`.
 pub fn kin(name: &str) -> String {
     let parts = name.split('.').map(|part| if is_number(part) { "*" } else { part });

@@ -37,6 +37,7 @@ pub use options::{Devices, OnDevice, Options, Workers};
 use peers::Peers;
 use relations::relate;
 use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::list::distinct;
 use ulplab_core::metrics::{self, Metric};
 use ulplab_core::record::{Failure, Phase, Record};
 use ulplab_operations::ops::checks::failures;
@@ -182,14 +183,7 @@ pub fn volume(case: &Case) -> f64 {
 
 /// The operations of cells, each once, in their order.
 pub fn ops_of<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<&'a str> {
-    let mut ops: Vec<&str> = Vec::new();
-    for cell in cells {
-        let op = cell.kernel().0;
-        if !ops.contains(&op) {
-            ops.push(op);
-        }
-    }
-    ops
+    distinct(cells.into_iter().map(|cell| cell.kernel().0))
 }
 
 /// The cells of an operation.

@@ -28,11 +28,11 @@ pub struct Prefill {
     pub doc: &'static str,
     pub chunk: usize,
     pub inversion: Inversion,
-    /// The dtypes of values, besides those that all have in bf16.
+    /// The dtypes of further values; every prefill rounds those of [`IN_BF16`].
     pub rounds: &'static [(Intermediate, NarrowType)],
 }
 
-/// Values that all of them have in bf16.
+/// The values that every prefill rounds to bf16.
 const IN_BF16: [Intermediate; 11] = [
     Query,
     Key,
@@ -47,7 +47,7 @@ const IN_BF16: [Intermediate; 11] = [
     Output,
 ];
 
-/// All of them.
+/// All prefills.
 pub const PREFILLS: &[Prefill] = &[
     Prefill {
         name: "fla",

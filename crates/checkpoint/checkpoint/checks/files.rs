@@ -3,7 +3,7 @@
 use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::config::Section;
 use crate::checkpoint::conventions::{CHECKPOINTS, Convention, gptq};
-use crate::checkpoint::parts::unique;
+use ulplab_core::list::distinct;
 use ulplab_core::tensorfile::Flaw;
 
 pub const FILES: Check = error(
@@ -48,7 +48,7 @@ pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> 
                     _ => found,
                 };
                 let methods = CHECKPOINTS.iter().flat_map(|known| known.methods);
-                let methods: Vec<&str> = unique(methods.copied());
+                let methods: Vec<&str> = distinct(methods.copied());
                 add(&CONFIGURATION, found, format!("one of {}", methods.join(", ")));
             }
             // AutoRound stores files in the form of other programs, too.

@@ -9,9 +9,10 @@ use std::collections::HashMap;
 pub use place::{Place, place};
 use prefixes::{Choice, Prefixes};
 
-use super::parts::{Matrices, unique};
+use super::parts::Matrices;
 use super::subject::Subject;
 use crate::packed::Stack;
+use ulplab_core::list::distinct;
 use ulplab_core::tensorfile::Tensor;
 
 /// The matrices of a source.
@@ -322,7 +323,7 @@ impl Held<'_> {
 impl Counterpart<'_> {
     /// The names of its tensors, in the order of its rows.
     pub fn names(&self) -> Vec<&str> {
-        unique(self.matrices.iter().flatten().map(|rows| rows.held.name))
+        distinct(self.matrices.iter().flatten().map(|rows| rows.held.name))
     }
 
     /// True if it was quantized itself.
