@@ -24,6 +24,15 @@ pub struct Section {
 }
 
 impl Section {
+    pub fn new(id: &'static str, title: &'static str, intro: &'static str, figures: Vec<Figure>) -> Self {
+        Self {
+            id,
+            title,
+            intro,
+            figures,
+        }
+    }
+
     /// Figures that are shown at once, or those that are folded.
     pub fn figures(&self, folded: bool) -> Vec<&Figure> {
         self.figures.iter().filter(|figure| figure.folded == folded).collect()

@@ -33,20 +33,14 @@ impl Show for KernelStudy {
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let ceilings = run.run.manifest.ceilings;
         let ceilings = ceilings.map(|ceilings| format!("In this run: {ceilings}."));
-        vec![
-            cases_section(run),
-            Section {
-                id: "times",
-                title: "Times",
-                intro: "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
-                    back to back, graph as one of many launches in a graph, rotated the same on other memory each time, none of it in \
-                    that cache, cached with all of it there, however large it is. Shares are of the copy bandwidth of the same run, \
-                    by the bytes that must move. Kernels are timed only where nothing was wrong with them. What a program claims is \
-                    its own figure. A peer is the fastest of other people's code timed on the case on the same kind of card, and × \
-                    peer how many times as fast as it the kernel is, cold.",
-                figures: vec![wide(table(run.run), ceilings.unwrap_or_default())],
-            },
-        ]
+        let intro = "Median (10th to 90th percentile) of each timed case: cold with the second-level cache flushed before every run, hot \
+                     back to back, graph as one of many launches in a graph, rotated the same on other memory each time, none of it in \
+                     that cache, cached with all of it there, however large it is. Shares are of the copy bandwidth of the same run, \
+                     by the bytes that must move. Kernels are timed only where nothing was wrong with them. What a program claims is \
+                     its own figure. A peer is the fastest of other people's code timed on the case on the same kind of card, and × \
+                     peer how many times as fast as it the kernel is, cold.";
+        let times = vec![wide(table(run.run), ceilings.unwrap_or_default())];
+        vec![cases_section(run), Section::new("times", "Times", intro, times)]
     }
 
     fn by_case(&self) -> bool {
@@ -72,60 +66,31 @@ fn columns() -> Vec<Column> {
             Some(number::of_metric(metric.name, choose(found)))
         })
     };
-    vec![
-        Column::new(
-            ["", "cases"],
-            "Shapes, types and kinds of inputs it was run on.",
-            20,
-            |index, candidate| {
-                let violations = index.sites(candidate.name, Local, VIOLATIONS.name);
-                let cases = violations.map(|summary| summary.windows).max()?;
-                Some(cases.to_string())
-            },
-        ),
-        Column::new(
-            ["vio-", "lations"],
-            "Elements that are not what they must be, bytes written where none may be, bytes that differ between two runs: in the \
-             worst case.",
-            30,
-            |index, candidate| worst(index, candidate, &VIOLATIONS),
-        ),
-        Column::new(
-            ["error/", "bound"],
-            "Largest error over its derived bound, in the worst case; — where bits must be equal.",
-            10,
-            |index, candidate| worst(index, candidate, &BOUND_RATIO),
-        ),
-        time(
-            ["slowest", "µs cold"],
-            "Median time of the slowest timed case, second-level cache flushed before each run.",
-            25,
-            &US_COLD,
-            |time| time.max,
-        ),
-        time(
-            ["best", "of copy"],
-            "Bytes that must move over the cold time, as a share of the copy bandwidth of the same run, in the timed case where it is \
-             largest.",
-            28,
-            &metrics::OF_COPY,
-            |share| share.max,
-        ),
-        time(
-            ["fastest", "µs graph"],
-            "Median time of one of many launches in a graph, in the timed case where it is least.",
-            24,
-            &metrics::US_GRAPH,
-            |time| time.min,
-        ),
-        time(
-            ["best", "× peer"],
-            "How many times as fast as the fastest of other people's code timed on the same case, cold, in the case where it is most.",
-            26,
-            &metrics::TIMES_PEER,
-            |times| times.max,
-        ),
-    ]
+    let doc = "Shapes, types and kinds of inputs it was run on.";
+    let cases = Column::new(["", "cases"], doc, 20, |index, candidate| {
+        let violations = index.sites(candidate.name, Local, VIOLATIONS.name);
+        let cases = violations.map(|summary| summary.windows).max()?;
+        Some(cases.to_string())
+    });
+    let doc = "Elements that are not what they must be, bytes written where none may be, bytes that differ between two runs: in the \
+               worst case.";
+    let violations = Column::new(["vio-", "lations"], doc, 30, |index, candidate| {
+        worst(index, candidate, &VIOLATIONS)
+    });
+    let doc = "Largest error over its derived bound, in the worst case; — where bits must be equal.";
+    let ratio = Column::new(["error/", "bound"], doc, 10, |index, candidate| {
+        worst(index, candidate, &BOUND_RATIO)
+    });
+    let doc = "Median time of the slowest timed case, second-level cache flushed before each run.";
+    let cold = time(["slowest", "µs cold"], doc, 25, &US_COLD, |time| time.max);
+    let doc = "Bytes that must move over the cold time, as a share of the copy bandwidth of the same run, in the timed case where it is \
+               largest.";
+    let copy = time(["best", "of copy"], doc, 28, &metrics::OF_COPY, |share| share.max);
+    let doc = "Median time of one of many launches in a graph, in the timed case where it is least.";
+    let graph = time(["fastest", "µs graph"], doc, 24, &metrics::US_GRAPH, |time| time.min);
+    let doc = "How many times as fast as the fastest of other people's code timed on the same case, cold, in the case where it is most.";
+    let peer = time(["best", "× peer"], doc, 26, &metrics::TIMES_PEER, |times| times.max);
+    vec![cases, violations, ratio, cold, copy, graph, peer]
 }
 
 /// The number of wrong draws of all cases, and the rate that this allows.
@@ -150,13 +115,10 @@ fn cases_section(run: &Summarized) -> Section {
         rows: rows.iter().map(|row| Row::new(row.cells())).collect(),
         numbers: false,
     };
-    Section {
-        id: "cases",
-        title: "Cases",
-        intro: "Each kernel on each case, what is wrong first: elements or bytes that are not what they must be, in the output where \
-                they are most; the largest error over its bound; the cold time, or what a program claims.",
-        figures: vec![wide(table, format!("{wrong} of {} are wrong.", rows.len()))],
-    }
+    let intro = "Each kernel on each case, what is wrong first: elements or bytes that are not what they must be, in the output where \
+                 they are most; the largest error over its bound; the cold time, or what a program claims.";
+    let figure = wide(table, format!("{wrong} of {} are wrong.", rows.len()));
+    Section::new("cases", "Cases", intro, vec![figure])
 }
 
 /// Further columns of a row of times: head and metric.

@@ -26,32 +26,19 @@ impl Show for RecallStudy {
     fn columns(&self) -> Vec<Column> {
         let of_source = |(at, name): (usize, &str)| {
             let weight = 40u8.saturating_sub(10 * at as u8);
+            let column = |title, doc, less, metric: &'static Metric| {
+                Column::new([title, name], doc, weight - less, cell(name, metric, metric == &RECALL))
+            };
+            let error = "Standard deviation of the scores' error over the scores' standard deviation.";
+            let theory = "Recall to expect of normal scores with independent errors of that size.";
+            let recall = "Share of the best entries that are still selected, with a 95 % bootstrap interval of the mean over \
+                          draws or windows of text.";
+            let mass = "The same, every entry weighted by the attention the reference gives it.";
             [
-                Column::new(
-                    ["score error", name],
-                    "Standard deviation of the scores' error over the scores' standard deviation.",
-                    weight - 2,
-                    cell(name, &SCORE_ERROR, false),
-                ),
-                Column::new(
-                    ["theory", name],
-                    "Recall to expect of normal scores with independent errors of that size.",
-                    weight - 1,
-                    cell(name, &RECALL_THEORY, false),
-                ),
-                Column::new(
-                    ["recall", name],
-                    "Share of the best entries that are still selected, with a 95 % bootstrap interval of the mean over \
-                     draws or windows of text.",
-                    weight,
-                    cell(name, &RECALL, true),
-                ),
-                Column::new(
-                    ["by mass", name],
-                    "The same, every entry weighted by the attention the reference gives it.",
-                    weight - 3,
-                    cell(name, &RECALL_MASS, false),
-                ),
+                column("score error", error, 2, &SCORE_ERROR),
+                column("theory", theory, 1, &RECALL_THEORY),
+                column("recall", recall, 0, &RECALL),
+                column("by mass", mass, 3, &RECALL_MASS),
             ]
         };
         let names = self.sources.iter().take(4).map(|source| source.name.as_str());
@@ -61,13 +48,11 @@ impl Show for RecallStudy {
     /// Charts of a recall.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let sources = self.sources.iter();
-        vec![Section {
-            id: "recall",
-            title: "Lost selections against score error",
-            intro: "What is no longer selected, against the size of the scores' error. The line is theory, normal scores with \
-                    independent errors: formats on it lose what any error of their size would, formats above it more.",
-            figures: sources.flat_map(|source| lost(run, &source.name)).collect(),
-        }]
+        let intro = "What is no longer selected, against the size of the scores' error. The line is theory, normal scores with \
+                     independent errors: formats on it lose what any error of their size would, formats above it more.";
+        let figures = sources.flat_map(|source| lost(run, &source.name)).collect();
+        let title = "Lost selections against score error";
+        vec![Section::new("recall", title, intro, figures)]
     }
 
     fn order(&self, _index: &Index) -> &'static str {

@@ -22,19 +22,11 @@ impl Show for RecurrenceStudy {
             let error = format!("Relative L2 error of the output of the last of {steps} steps, mean over draws.");
             let growth = "Exponent b of error = a · steps^b: 0 where errors are forgotten, ½ where they add up at random, 1 where \
                           they are biased.";
+            let of_error = cell(&format!("{name}.output.{steps}"), &RELATIVE_L2, false);
+            let of_growth = cell(&format!("{name}.output"), &GROWTH, false);
             [
-                Column::new(
-                    [name, "error"],
-                    error,
-                    weight(0),
-                    cell(&format!("{name}.output.{steps}"), &RELATIVE_L2, false),
-                ),
-                Column::new(
-                    ["", "growth"],
-                    growth,
-                    weight(1),
-                    cell(&format!("{name}.output"), &GROWTH, false),
-                ),
+                Column::new([name, "error"], error, weight(0), of_error),
+                Column::new(["", "growth"], growth, weight(1), of_growth),
             ]
         };
         let names = self.sources.iter().map(|source| source.name.as_str());
@@ -48,28 +40,15 @@ impl Show for RecurrenceStudy {
             let charts = sources().flat_map(|source| against_steps(self, run, source, what));
             charts.collect()
         };
-        vec![
-            Section {
-                id: "output",
-                title: "Error of the output against steps",
-                intro: "Relative L2 error of the output of the steps before each checkpoint, mean over draws, both axes \
-                        logarithmic: a flat line is a state that forgets its errors, one of slope ½ errors that add up at \
-                        random, one of slope 1 errors of one direction. Rest the pointer on a checkpoint to read its values.",
-                figures: charts("output"),
-            },
-            Section {
-                id: "state",
-                title: "Error of the state against steps",
-                intro: "The same of the state as it is carried on.",
-                figures: charts("state"),
-            },
-            Section {
-                id: "growth",
-                title: "Growth",
-                intro: "The exponent b of error = a · steps^b of the state, with a 95 % bootstrap interval of the mean over draws.",
-                figures: vec![growth(self, run)],
-            },
-        ]
+        let intro = "Relative L2 error of the output of the steps before each checkpoint, mean over draws, both axes \
+                     logarithmic: a flat line is a state that forgets its errors, one of slope ½ errors that add up at \
+                     random, one of slope 1 errors of one direction. Rest the pointer on a checkpoint to read its values.";
+        let output = Section::new("output", "Error of the output against steps", intro, charts("output"));
+        let intro = "The same of the state as it is carried on.";
+        let state = Section::new("state", "Error of the state against steps", intro, charts("state"));
+        let intro = "The exponent b of error = a · steps^b of the state, with a 95 % bootstrap interval of the mean over draws.";
+        let growth = Section::new("growth", "Growth", intro, vec![growth(self, run)]);
+        vec![output, state, growth]
     }
 }
 

@@ -53,32 +53,20 @@ impl Show for RoundTripStudy {
         let drawn = sources.iter().find(|source| !source.from.is_site());
         let real = sources.iter().find(|source| source.from.is_site());
         let chosen = drawn.into_iter().chain(real).map(|source| source.name.as_str());
-        vec![
-            Section {
-                id: "front",
-                title: "What a bit buys",
-                intro: "Relative error against bits stored per element, scales included; less is better on both axes. Nothing \
-                        measured beats the formats on the stepped line in both. Filled marks pass all gates that bind \
-                        them, crosses fail a gate, hollow marks are not bound by any gate. A mark without a name says it when the \
-                        pointer rests on it.",
-                figures: chosen.flat_map(|source| bits(run, source)).collect(),
-            },
-            Section {
-                id: "spread",
-                title: "How much the numbers matter",
-                intro: "Every format on every source: filled marks are distributions, hollow ones tensors of the model. A format \
-                        whose row is short does the same to all numbers; a long row depends on how they are spread. Rest \
-                        the pointer on a mark to see which source it is.",
-                figures: vec![spread(self, run)],
-            },
-            Section {
-                id: "paired",
-                title: "Set against each other",
-                intro: "SQNR above that of another format on the very same numbers, in dB, with a 95 % interval of the mean: \
-                        what one draw has more of than another does not count.",
-                figures: vec![paired(self, run)],
-            },
-        ]
+        let intro = "Relative error against bits stored per element, scales included; less is better on both axes. Nothing \
+                     measured beats the formats on the stepped line in both. Filled marks pass all gates that bind \
+                     them, crosses fail a gate, hollow marks are not bound by any gate. A mark without a name says it when the \
+                     pointer rests on it.";
+        let figures = chosen.flat_map(|source| bits(run, source)).collect();
+        let front = Section::new("front", "What a bit buys", intro, figures);
+        let intro = "Every format on every source: filled marks are distributions, hollow ones tensors of the model. A format \
+                     whose row is short does the same to all numbers; a long row depends on how they are spread. Rest \
+                     the pointer on a mark to see which source it is.";
+        let spread = Section::new("spread", "How much the numbers matter", intro, vec![spread(self, run)]);
+        let intro = "SQNR above that of another format on the very same numbers, in dB, with a 95 % interval of the mean: \
+                     what one draw has more of than another does not count.";
+        let paired = Section::new("paired", "Set against each other", intro, vec![paired(self, run)]);
+        vec![front, spread, paired]
     }
 
     fn order(&self, _index: &Index) -> &'static str {

@@ -8,29 +8,19 @@ use crate::report::overview::Column;
 use crate::report::recipes::Group;
 use crate::report::{Show, Summarized, number};
 use crate::studies::sources;
-use ulplab_core::metrics::{self, Metric};
+use ulplab_core::metrics::{self, GATE_AGREEMENT, Metric, RELATIVE_L2};
 use ulplab_core::record::Phase::{self, Cumulative, Local};
 
 /// A measurement at checkpoints: the site behind the source, the metric, and what its values are.
 type Measured = (Phase, &'static str, &'static Metric, &'static str);
 
-const X: Measured = (
-    Local,
-    "x",
-    &metrics::RELATIVE_L2,
-    "relative L2 error of x after an event",
-);
-const NEXT: Measured = (
-    Local,
-    "next",
-    &metrics::GATE_AGREEMENT,
-    "share of next gates that are the same",
-);
+const X: Measured = (Local, "x", &RELATIVE_L2, "relative L2 error of x after an event");
+const NEXT: Measured = (Local, "next", &GATE_AGREEMENT, "share of next gates that are the same");
 const FLIPS: Measured = (Local, "decisions", &metrics::FLIPS_OUTSIDE, "flips outside the margin");
 const GATE: Measured = (
     Cumulative,
     "decisions",
-    &metrics::GATE_AGREEMENT,
+    &GATE_AGREEMENT,
     "share of gates that are the same",
 );
 const BANK: Measured = (
@@ -47,7 +37,7 @@ const MARGIN: Measured = (
 );
 const HISTORY: Measured = (Cumulative, "lanes", &metrics::SAME_HISTORY, "share of cores");
 const LANES: Measured = (Cumulative, "lanes", &metrics::LANE_DISTANCE, "lanes of four");
-const RAM: Measured = (Cumulative, "ram", &metrics::RELATIVE_L2, "relative L2 error");
+const RAM: Measured = (Cumulative, "ram", &RELATIVE_L2, "relative L2 error");
 const COSINE: Measured = (Cumulative, "delta", &metrics::COSINE, "cosine");
 
 /// The value of a measurement of a recipe after so many tokens.
@@ -70,7 +60,7 @@ impl Show for SwapFfnStudy {
             Cumulative => vec![tokens],
         };
         let of_source = |(number, source): (usize, &str)| {
-            let column = |title: [&str; 2], doc: &str, less: usize, measured: Measured| {
+            let column = |title: [&str; 2], less: usize, measured: Measured, doc: &str| {
                 let (source, at) = (source.to_string(), at(measured.0));
                 let weight = 100usize.saturating_sub(10 * number + less) as u8;
                 Column::new(title, doc, weight, move |index, candidate| {
@@ -80,37 +70,17 @@ impl Show for SwapFfnStudy {
                 })
             };
             let after = format!("after {tokens} tokens");
+            let x = "Largest relative L2 error of x after an event that starts from the reference's state.";
+            let flips = "Decisions from the reference's state that fell otherwise outside the stated margin.";
+            let gates = format!("Share of gates that are the reference's, running free, {after}.");
+            let history = format!("Share of cores whose decisions all were the reference's, {after}.");
+            let cosine = format!("Cosine of the tokens' deltas, {after}.");
             [
-                column(
-                    [source, "x, local"],
-                    "Largest relative L2 error of x after an event that starts from the reference's state.",
-                    1,
-                    X,
-                ),
-                column(
-                    ["flips", "outside"],
-                    "Decisions from the reference's state that fell otherwise outside the stated margin.",
-                    4,
-                    FLIPS,
-                ),
-                column(
-                    ["same", "gates"],
-                    &format!("Share of gates that are the reference's, running free, {after}."),
-                    0,
-                    GATE,
-                ),
-                column(
-                    ["same", "history"],
-                    &format!("Share of cores whose decisions all were the reference's, {after}."),
-                    2,
-                    HISTORY,
-                ),
-                column(
-                    ["delta", "cosine"],
-                    &format!("Cosine of the tokens' deltas, {after}."),
-                    3,
-                    COSINE,
-                ),
+                column([source, "x, local"], 1, X, x),
+                column(["flips", "outside"], 4, FLIPS, flips),
+                column(["same", "gates"], 0, GATE, &gates),
+                column(["same", "history"], 2, HISTORY, &history),
+                column(["delta", "cosine"], 3, COSINE, &cosine),
             ]
         };
         let names = self.sources.iter().map(|source| source.name.as_str());
@@ -126,42 +96,29 @@ impl Show for SwapFfnStudy {
             let charts = each.flat_map(|((title, measured), source)| curves(self, run, source, title, *measured));
             charts.collect()
         };
-        vec![
-            Section {
-                id: "local",
-                title: "One event at a time",
-                intro: "Every event of a token starts from the reference's state and has its decisions, so that only its own error \
-                        shows: that of x, and how many gates of the event behind it would fall otherwise on that x. A flat line \
-                        says that states of later tokens are no harder than those of the first.",
-                figures: charts(&[("x after an event", X), ("the next decision", NEXT)]),
-            },
-            Section {
-                id: "first",
-                title: "Running free through the first token",
-                intro: "Share of gates that are the reference's, event by event: how fast errors of x become decisions.",
-                figures: names().flat_map(|source| first(run, source)).collect(),
-            },
-            Section {
-                id: "decisions",
-                title: "Running free: decisions",
-                intro: "Decisions since the checkpoint before. What a gate lets in is another vector, and what it stores stays in \
-                        a bank for later tokens: agreement that falls is divergence, not error. The margin of what fell \
-                        otherwise tells near-ties, as small as the error of the logits, from decisions on another x.",
-                figures: charts(&[("gates", GATE), ("banks", BANK), ("margins", MARGIN)]),
-            },
-            Section {
-                id: "state",
-                title: "Running free: what is carried",
-                intro: "Cores of which every decision so far was the reference's; lanes that hold another bank, of which maps \
-                        without relation have 3 of 4; the error of the banks; and the cosine of what the tokens yield.",
-                figures: charts(&[
-                    ("cores with the same history", HISTORY),
-                    ("lanes that differ", LANES),
-                    ("banks", RAM),
-                    ("delta", COSINE),
-                ]),
-            },
-        ]
+        let intro = "Every event of a token starts from the reference's state and has its decisions, so that only its own error \
+                     shows: that of x, and how many gates of the event behind it would fall otherwise on that x. A flat line \
+                     says that states of later tokens are no harder than those of the first.";
+        let figures = charts(&[("x after an event", X), ("the next decision", NEXT)]);
+        let local = Section::new("local", "One event at a time", intro, figures);
+        let intro = "Share of gates that are the reference's, event by event: how fast errors of x become decisions.";
+        let figures = names().flat_map(|source| first(run, source)).collect();
+        let first = Section::new("first", "Running free through the first token", intro, figures);
+        let intro = "Decisions since the checkpoint before. What a gate lets in is another vector, and what it stores stays in \
+                     a bank for later tokens: agreement that falls is divergence, not error. The margin of what fell \
+                     otherwise tells near-ties, as small as the error of the logits, from decisions on another x.";
+        let figures = charts(&[("gates", GATE), ("banks", BANK), ("margins", MARGIN)]);
+        let decisions = Section::new("decisions", "Running free: decisions", intro, figures);
+        let intro = "Cores of which every decision so far was the reference's; lanes that hold another bank, of which maps \
+                     without relation have 3 of 4; the error of the banks; and the cosine of what the tokens yield.";
+        let figures = charts(&[
+            ("cores with the same history", HISTORY),
+            ("lanes that differ", LANES),
+            ("banks", RAM),
+            ("delta", COSINE),
+        ]);
+        let state = Section::new("state", "Running free: what is carried", intro, figures);
+        vec![local, first, decisions, state]
     }
 
     fn group(&self, recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
@@ -175,7 +132,7 @@ impl Show for SwapFfnStudy {
 
 fn curves(study: &SwapFfnStudy, run: &Summarized, source: &str, title: &str, measured: Measured) -> Vec<Figure> {
     let (_, _, metric, unit) = measured;
-    let log = [&metrics::RELATIVE_L2, &metrics::FLIP_MARGIN].contains(&metric);
+    let log = [&RELATIVE_L2, &metrics::FLIP_MARGIN].contains(&metric);
     let curves = Curves {
         title: format!("{source}: {title}"),
         unit,
@@ -199,11 +156,11 @@ fn curves(study: &SwapFfnStudy, run: &Summarized, source: &str, title: &str, mea
 /// Gates of the first token by event.
 fn first(run: &Summarized, source: &str) -> Vec<Figure> {
     let site = format!("{source}.first");
-    let quantity = Quantity::new(Cumulative, &site, metrics::GATE_AGREEMENT.name);
+    let quantity = Quantity::new(Cumulative, &site, GATE_AGREEMENT.name);
     let curves = Curves {
         title: format!("{source}: gates of the first token"),
         unit: "share of gates that are the same",
-        metric: &metrics::GATE_AGREEMENT,
+        metric: &GATE_AGREEMENT,
         axis: Axis::Events,
         log: false,
         range: vec![1.0],

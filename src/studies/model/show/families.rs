@@ -29,14 +29,14 @@ pub fn noise(run: &Summarized) -> Vec<Figure> {
     let families = families(run, Group::Noise);
     let row = |family: &Family, quantity: Quantity| {
         let value = |candidate: &Candidate| final_value(run, candidate.name, quantity);
-        let (first, slot) = first(family)?;
+        let first = first(family)?;
         let marked = family.whole.map(|whole| (whole, Mark::Filled)).into_iter();
         let marked = marked.chain(family.members.iter().map(|member| (*member, Mark::Hollow)));
         let dots = marked.filter_map(|(candidate, mark)| dot(run, candidate, quantity, mark));
         let noise = family.members.first().and_then(|noise| value(noise));
         Some(DotRow {
             name: first.name.into(),
-            slot,
+            slot: first.slot,
             head: false,
             dots: dots.collect(),
             note: ratio(family.whole.and_then(value), noise),
@@ -54,7 +54,7 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     let block = |family: &Family, quantity: Quantity| -> Vec<DotRow> {
         let value = |candidate: &Candidate| final_value(run, candidate.name, quantity);
         let whole = family.whole.and_then(value);
-        let slot = first(family).map_or(0, |(_, slot)| slot);
+        let slot = first(family).map_or(0, |first| first.slot);
         let row = |candidate: &Candidate, mark, note| DotRow {
             name: candidate.name.into(),
             slot,
@@ -82,10 +82,9 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     dots(run, rows).into_iter().chain(panels).collect()
 }
 
-/// The whole recipe, or else the first member, and the family's slot.
-fn first<'a>(family: &Family<'a>) -> Option<(&'a Candidate<'a>, usize)> {
-    let first = family.whole.or(family.members.first().copied())?;
-    Some((first, first.slot))
+/// The whole recipe, or else the first member: its slot is the family's.
+fn first<'a>(family: &Family<'a>) -> Option<&'a Candidate<'a>> {
+    family.whole.or(family.members.first().copied())
 }
 
 /// Both final errors of the same rows.
@@ -128,7 +127,7 @@ fn panel(
     name: impl Fn(&Candidate) -> Option<String>,
     colours: bool,
 ) -> Option<Figure> {
-    let (first, slot) = first(family)?;
+    let first = first(family)?;
     let error = cumulative_error(run.index);
     let whole = family.whole.and_then(|whole| series(run, whole, error));
     let whole = whole.map(|whole| Series { dashed: false, ..whole });
@@ -138,9 +137,9 @@ fn panel(
             name: named.unwrap_or_else(|| member.name.into()),
             slot: match colours {
                 // The whole recipe has a colour too.
-                true if at + 1 < SLOTS => (slot + 1 + at) % SLOTS,
+                true if at + 1 < SLOTS => (first.slot + 1 + at) % SLOTS,
                 true => GREY,
-                false => slot,
+                false => first.slot,
             },
             dashed: true,
             ..series(run, member, error)?

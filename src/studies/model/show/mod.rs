@@ -33,64 +33,36 @@ impl Show for ModelStudy {
 
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let lines = |site| plain_lines(run, site, Quantity::new(Local, site, RELATIVE_L2.name), true, &[]);
-        vec![
-            Section {
-                id: "front",
-                title: "What a byte buys",
-                intro: "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
-                        better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
-                        marks pass all gates that bind them, crosses fail a gate, hollow marks are not judged or not bound by any gate.",
-                figures: front(run),
-            },
-            Section {
-                id: "layers",
-                title: "Error by layer",
-                intro: "Local: every layer is fed the reference's input, so a layer that stands out is sensitive by \
-                        itself. Cumulative: the candidate runs free, so a rising line is error that adds up and a flat \
-                        one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
-                        read its values. A cross at the top is NaN or infinity.",
-                figures: error_by_layer(run),
-            },
-            Section {
-                id: "heat",
-                title: "Where the error arises",
-                intro: "Every recipe in every layer, the least error first: a column that stands out is a layer that all formats \
-                        hurt, a cell that stands out a layer that one of them hurts. Both maps have the same colours; rest the \
-                        pointer on a cell to read its value.",
-                figures: heat(run),
-            },
-            Section {
-                id: "stored",
-                title: "Stored vectors",
-                intro: "What the format does to the KV vectors themselves, read back from the cache, before any layer \
-                        uses them.",
-                figures: stored(run.index).into_iter().flat_map(lines).collect(),
-            },
-            Section {
-                id: "selection",
-                title: "Selection and gain",
-                intro: "Recall: the share of the reference's top-k choices that the candidate's indexer makes too; a \
-                        token that is not chosen is lost to attention however well it is stored. Gain: error at a \
-                        layer's output over error at its input; above 1 the layer amplifies what it is fed.",
-                figures: selection(run),
-            },
-            Section {
-                id: "noise",
-                title: "Noise controls",
-                intro: "Size or structure? A noise control replaces each rounding error by Gaussian noise of the same energy. Where the \
-                        format (filled) is worse than its control (hollow), its error is aligned with what the model \
-                        uses: a bias, or lost channels. Where the two agree, only the size of the error matters. The \
-                        factor at the right is format over noise. Each small chart has its own axis.",
-                figures: families::noise(run),
-            },
-            Section {
-                id: "narrowed",
-                title: "Narrowed recipes",
-                intro: "Where does it hurt? A format on some channels, one reader or some layers only, below the recipe that uses it \
-                        everywhere. The factor at the right is the share of the whole recipe's error that remains.",
-                figures: families::narrowed(run),
-            },
-        ]
+        let intro = "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
+                     better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
+                     marks pass all gates that bind them, crosses fail a gate, hollow marks are not judged or not bound by any gate.";
+        let front = Section::new("front", "What a byte buys", intro, front(run));
+        let intro = "Local: every layer is fed the reference's input, so a layer that stands out is sensitive by \
+                     itself. Cumulative: the candidate runs free, so a rising line is error that adds up and a flat \
+                     one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
+                     read its values. A cross at the top is NaN or infinity.";
+        let layers = Section::new("layers", "Error by layer", intro, error_by_layer(run));
+        let intro = "Every recipe in every layer, the least error first: a column that stands out is a layer that all formats \
+                     hurt, a cell that stands out a layer that one of them hurts. Both maps have the same colours; rest the \
+                     pointer on a cell to read its value.";
+        let heat = Section::new("heat", "Where the error arises", intro, heat(run));
+        let intro = "What the format does to the KV vectors themselves, read back from the cache, before any layer \
+                     uses them.";
+        let figures = stored(run.index).into_iter().flat_map(lines).collect();
+        let stored = Section::new("stored", "Stored vectors", intro, figures);
+        let intro = "Recall: the share of the reference's top-k choices that the candidate's indexer makes too; a \
+                     token that is not chosen is lost to attention however well it is stored. Gain: error at a \
+                     layer's output over error at its input; above 1 the layer amplifies what it is fed.";
+        let selection = Section::new("selection", "Selection and gain", intro, selection(run));
+        let intro = "Size or structure? A noise control replaces each rounding error by Gaussian noise of the same energy. Where the \
+                     format (filled) is worse than its control (hollow), its error is aligned with what the model \
+                     uses: a bias, or lost channels. Where the two agree, only the size of the error matters. The \
+                     factor at the right is format over noise. Each small chart has its own axis.";
+        let noise = Section::new("noise", "Noise controls", intro, families::noise(run));
+        let intro = "Where does it hurt? A format on some channels, one reader or some layers only, below the recipe that uses it \
+                     everywhere. The factor at the right is the share of the whole recipe's error that remains.";
+        let narrowed = Section::new("narrowed", "Narrowed recipes", intro, families::narrowed(run));
+        vec![front, layers, heat, stored, selection, noise, narrowed]
     }
 
     fn order(&self, index: &Index) -> &'static str {
