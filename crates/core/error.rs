@@ -52,6 +52,14 @@ impl Exit {
     }
 }
 
+/// Refuses what is wrong, and says why.
+///
+/// # Errors
+/// If it is wrong.
+pub fn refuse(wrong: bool, why: impl Into<String>) -> Result<(), String> {
+    if wrong { Err(why.into()) } else { Ok(()) }
+}
+
 /// The result of a fallible operation, with [`Error`] unless another type is given.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::expr::words;
 use super::graph::Graph;
 use super::header::{Header, Number, Variant};
+use ulplab_core::error::refuse;
 use ulplab_core::input;
 
 /// A function that puts the launches of a variant into a graph, for the case of the graph.
@@ -81,11 +82,8 @@ impl Compositions {
             let variant = header.variants.iter_mut().find(|variant| variant.name == name);
             let variant =
                 variant.ok_or_else(|| format!("header: no variant '{name}'; expected the head of its composition"))?;
-            if !variant.launches.is_empty() {
-                return Err(format!(
-                    "header: variant '{name}' has launches, and a composition; expected one of them"
-                ));
-            }
+            let why = format!("header: variant '{name}' has launches, and a composition; expected one of them");
+            refuse(!variant.launches.is_empty(), why)?;
             let callable = Arc::clone(&callable);
             variant.composed = Some(Composed { composition, callable });
         }

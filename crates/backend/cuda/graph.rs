@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::expr::eval;
 use super::header::{Launch, Variant};
 use super::plan::{Launches, Named, Plan, Scratch, Step, Work};
-use ulplab_core::error::did_you_mean;
+use ulplab_core::error::{did_you_mean, refuse};
 use ulplab_operations::ops::Case;
 
 pub use put::{Put, call, ceil, kernel, product};
@@ -115,12 +115,8 @@ impl<'a> Graph<'a> {
                     Named::Part(_, index) => scratch.is_none() || (0..parts).contains(index),
                     _ => parts == 1,
                 };
-                if !there {
-                    let name = &step.name;
-                    return Err(format!(
-                        "launch '{name}', argument '{argument}': there are {parts} parts"
-                    ));
-                }
+                let why = || format!("launch '{}', argument '{argument}': there are {parts} parts", step.name);
+                there.then_some(()).ok_or_else(why)?;
             }
         }
         Ok(())
@@ -207,15 +203,15 @@ impl<'a> Graph<'a> {
             let near = did_you_mean(stray, known.iter().map(String::as_str));
             return Err(wrong(format!("that variant has nothing called '{stray}'{near}")));
         }
-        if variant.launches.is_empty() || put.skipped >= variant.launches.len() {
-            let (launches, skipped) = (variant.launches.len(), put.skipped);
-            return Err(wrong(format!(
-                "the variant lists {launches} launches, expected more than {skipped}"
-            )));
-        }
-        if variant.arch.is_some() && variant.arch != self.variant.arch || variant.products != self.variant.products {
-            return Err(wrong("arch or products of the calling variant are others".into()));
-        }
+        let (launches, skipped) = (variant.launches.len(), put.skipped);
+        let why = format!("the variant lists {launches} launches, expected more than {skipped}");
+        refuse(launches == 0 || skipped >= launches, wrong(why))?;
+        let others =
+            variant.arch.is_some() && variant.arch != self.variant.arch || variant.products != self.variant.products;
+        refuse(
+            others,
+            wrong("arch or products of the calling variant are others".into()),
+        )?;
         let mut names = put.names.clone();
         let of_all = self.names.iter().filter(|(name, _)| known.contains(name));
         names.extend(of_all.cloned());
@@ -304,9 +300,8 @@ impl<'a> Graph<'a> {
         for (key, value) in &self.case.keys {
             entry = entry.replace(&format!("{{{key}}}"), value);
         }
-        if entry.contains('{') {
-            return Err(format!("entry '{entry}' has a key the case does not"));
-        }
+        let why = format!("entry '{entry}' has a key the case does not");
+        refuse(entry.contains('{'), why)?;
         let name = match (name, &launch.entry) {
             (Some(name), _) => name.to_string(),
             (None, Some(_)) => entry.clone(),

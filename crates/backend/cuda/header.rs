@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::compositions::{Composed, Compositions};
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::input;
 use ulplab_run::run::ceilings::Ceilings;
 
@@ -286,9 +286,9 @@ impl Source {
         unique("variants", variants.iter().map(|variant| &variant.name).collect())?;
         for variant in variants {
             let name = &variant.name;
-            if variant.launches.is_empty() && variant.composed.is_none() {
-                return Err(format!("variant '{name}' has no launches; expected [[variant.launch]]"));
-            }
+            let none = variant.launches.is_empty() && variant.composed.is_none();
+            let why = format!("variant '{name}' has no launches; expected [[variant.launch]]");
+            refuse(none, why)?;
             for launch in variant.prepare.iter().chain(&variant.launches) {
                 let wrong = |why| format!("variant '{name}', launch '{}': {why}", launch.name());
                 launch.check().map_err(wrong)?;
@@ -297,9 +297,8 @@ impl Source {
         unique("mutants", mutants.iter().map(|mutant| &mutant.name).collect())?;
         for mutant in mutants {
             let (name, define) = (&mutant.name, mutant.define());
-            if !self.texts().any(|(_, text)| text.contains(&define)) {
-                return Err(format!("mutant '{name}' is not in the code: no {define}"));
-            }
+            let planted = self.texts().any(|(_, text)| text.contains(&define));
+            refuse(!planted, format!("mutant '{name}' is not in the code: no {define}"))?;
             let mut named = mutant.variants.iter();
             if let Some(stray) = named.find(|name| self.variant(name).is_none()) {
                 return Err(format!("mutant '{name}': no variant '{stray}'"));

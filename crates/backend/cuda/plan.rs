@@ -7,6 +7,7 @@ use super::expr::eval;
 use super::graph::Graph;
 use super::header::{self, Factor, Launch, Number, Variant};
 use super::matmul::Product;
+use ulplab_core::error::refuse;
 use ulplab_operations::ops::Case;
 use ulplab_operations::ops::guards::GUARD;
 
@@ -44,9 +45,7 @@ pub struct Turn {
 impl Launches {
     /// Adds a launch.
     pub(super) fn add(&mut self, step: Step, arguments: Vec<Named>) -> Result<(), String> {
-        if self.turns.len() == MOST {
-            return Err(format!("more than {MOST} launches"));
-        }
+        refuse(self.turns.len() == MOST, format!("more than {MOST} launches"))?;
         let known = self.steps.iter().position(|known| *known == step);
         let step = known.unwrap_or_else(|| {
             self.steps.push(step);
@@ -250,14 +249,13 @@ impl Work {
             })
         };
         let three = |key: &str, numbers: &[Number]| {
-            if numbers.is_empty() || numbers.len() > 3 {
-                return Err(format!("{key} has {} numbers, expected one to three", numbers.len()));
-            }
+            let why = format!("{key} has {} numbers, expected one to three", numbers.len());
+            refuse(numbers.is_empty() || numbers.len() > 3, why)?;
             let mut all = [1; 3];
             for (at, given) in numbers.iter().enumerate() {
                 all[at] = size(key, given, 1, "1")?;
             }
-            Ok(all)
+            Ok::<_, String>(all)
         };
         let cluster = launch.cluster.as_ref().map(|cluster| three("cluster", cluster));
         let shared = launch.shared.as_ref();

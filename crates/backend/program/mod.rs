@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use ulplab_core::error::did_you_mean;
+use ulplab_core::error::{did_you_mean, refuse};
 use ulplab_core::input;
 use ulplab_core::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
 use ulplab_operations::ops::checks::rerun;
@@ -38,6 +38,9 @@ pub const TIMEOUT: f64 = 300.0;
 /// reported; plus [`HEADER`] bytes for the header.
 const READ: u64 = 8;
 const HEADER: u64 = 1 << 20;
+
+/// Outputs of a run, and the microseconds that it reports.
+type Ran = (Outputs, Option<f64>);
 
 /// Why a program's outputs cannot be judged.
 #[derive(Debug)]
@@ -91,13 +94,8 @@ impl<'a> Program<'a> {
         Ok(runs.into_iter().next().expect("it ran").0)
     }
 
-    /// Outputs of each of this many runs, and the microseconds that it reports.
-    fn runs(
-        &self,
-        case: &Case,
-        problem: &Problem,
-        count: usize,
-    ) -> Result<Vec<(Outputs, Option<f64>)>, ProgramFailure> {
+    /// This many runs.
+    fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<Ran>, ProgramFailure> {
         let failed = |why| ProgramFailure { why, left: None };
         let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
         let inputs = folder.path().join("inputs.safetensors");
@@ -116,15 +114,13 @@ impl<'a> Program<'a> {
         (0..count).map(run).collect()
     }
 
-    fn once(&self, inputs: &Path, outputs: &Path, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
+    fn once(&self, inputs: &Path, outputs: &Path, problem: &Problem) -> Result<Ran, String> {
         let stderr = match self.mode {
             Mode::Once => run_once(self.run, [inputs, outputs], self.limits)?,
             Mode::Serve => self.ask(inputs, outputs)?,
         };
         let left = || {
-            if !outputs.exists() {
-                return Err("no outputs.safetensors".to_string());
-            }
+            refuse(!outputs.exists(), "no outputs.safetensors")?;
             let bytes = input::bytes_up_to(outputs, most(problem));
             let bytes = bytes.map_err(|error| format!("what cannot be read: {error}"))?;
             let expected = expected(problem);
@@ -205,7 +201,7 @@ fn most(problem: &Problem) -> u64 {
 }
 
 /// The outputs of a problem, and nothing else.
-fn read(file: &TensorFile, problem: &Problem) -> Result<(Outputs, Option<f64>), String> {
+fn read(file: &TensorFile, problem: &Problem) -> Result<Ran, String> {
     let names = || written(problem).map(|buffer| buffer.name);
     if let Some(other) = file.tensors().find(|tensor| !names().any(|name| name == tensor.name)) {
         let near = did_you_mean(other.name, names());

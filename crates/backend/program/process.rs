@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde::Deserialize;
 use serde_json::json;
+use ulplab_core::error::refuse;
 
 /// Lines of a program's stderr that are shown when it fails.
 const TAIL: usize = 20;
@@ -61,14 +62,10 @@ impl<'a> Deadline<'a> {
 
     /// The reason to stop waiting for the program, if any.
     fn check(&self) -> Result<(), String> {
-        if self.limits.stop.load(Ordering::Relaxed) {
-            return Err("was interrupted".into());
-        }
-        if self.began.elapsed() >= self.limits.timeout {
-            let seconds = self.limits.timeout.as_secs_f64();
-            return Err(format!("took longer than its timeout of {seconds} s and was killed"));
-        }
-        Ok(())
+        refuse(self.limits.stop.load(Ordering::Relaxed), "was interrupted")?;
+        let seconds = self.limits.timeout.as_secs_f64();
+        let why = format!("took longer than its timeout of {seconds} s and was killed");
+        refuse(self.began.elapsed() >= self.limits.timeout, why)
     }
 }
 

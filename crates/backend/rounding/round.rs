@@ -8,6 +8,7 @@ use reference::sites::{Dim, Growth, Held, When};
 use reference::{Role, Site, SiteInfo, Tensor};
 
 use crate::recipe::{self, Heads, Layout, Ranges, Reader, Segment};
+use ulplab_core::error::refuse;
 use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_run::experiment::Mistake;
@@ -115,29 +116,24 @@ impl Round {
 
     fn check(&self, place: &Place) -> Result<(), String> {
         let both = place.info.cache.is_some_and(|cache| cache.held == Held::KeyValue);
-        if self.role.is_some() && !both {
-            return Err("only the KV vectors are read in two roles".into());
-        }
-        if self.segment.is_some() && !(place.meets_cache && place.info.turned.is_some()) {
-            return Err("only KV vectors and indexer queries and keys have nope and rope segments".into());
-        }
-        if self.hadamard && (self.segment.is_some() || !place.cols.is_power_of_two()) {
-            let cols = place.cols;
-            return Err(format!(
-                "cannot rotate {cols} channels (a whole power of two is needed)"
-            ));
-        }
-        if self.hadamard && self.restricted() {
-            return Err("a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'".into());
-        }
+        let one_role = self.role.is_some() && !both;
+        refuse(one_role, "only the KV vectors are read in two roles")?;
+        let whole = !(place.meets_cache && place.info.turned.is_some());
+        let why = "only KV vectors and indexer queries and keys have nope and rope segments";
+        refuse(self.segment.is_some() && whole, why)?;
+        let odd = self.segment.is_some() || !place.cols.is_power_of_two();
+        let why = format!("cannot rotate {} channels (a whole power of two is needed)", place.cols);
+        refuse(self.hadamard && odd, why)?;
+        let why = "a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'";
+        refuse(self.hadamard && self.restricted(), why)?;
         let cols = match (self.layout, place.matrix) {
             (None, _) | (Some(Layout::Kv), Some(_)) => place.cols,
             (Some(Layout::Vk), Some(rows)) => rows,
             (Some(_), None) => return Err("'layout' is for the matrices of a recurrent state".into()),
         };
-        if self.layout.is_some() && (self.heads.is_some() || self.hadamard || self.restricted()) {
-            return Err("'layout' goes without 'heads', 'hadamard', 'channels' and 'tokens'".into());
-        }
+        let others = self.heads.is_some() || self.hadamard || self.restricted();
+        let why = "'layout' goes without 'heads', 'hadamard', 'channels' and 'tokens'";
+        refuse(self.layout.is_some() && others, why)?;
         let joined = match (self.heads, place.heads) {
             (None, _) => 1,
             (Some(_), None) => return Err("its tokens are of one row: 'heads' is for those of several".into()),
@@ -152,16 +148,12 @@ impl Round {
             return Err(format!("there is no channel {last}: its rows have {}", place.cols));
         }
         let segment = self.segment.map(|segment| segment.range(place.cols, place.turned));
-        if segment.as_ref().is_some_and(Range::is_empty) {
-            return Err("the segment has no channel there".into());
-        }
+        let empty = segment.as_ref().is_some_and(Range::is_empty);
+        refuse(empty, "the segment has no channel there")?;
         if let (Some(mut range), Some(channels)) = (segment.clone(), &self.channels) {
-            let (first, last) = (range.start, range.end - 1);
-            if !range.any(|channel| channels.contains(channel)) {
-                return Err(format!(
-                    "it rounds nothing: the segment has channels {first}-{last}; expected some of them in 'channels'"
-                ));
-            }
+            let of_segment = format!("the segment has channels {}-{}", range.start, range.end - 1);
+            let why = format!("it rounds nothing: {of_segment}; expected some of them in 'channels'");
+            refuse(!range.any(|channel| channels.contains(channel)), why)?;
         }
         let whole = self.codec.check(cols * joined);
         match segment {

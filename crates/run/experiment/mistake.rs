@@ -34,6 +34,14 @@ impl Mistake {
         Self::new(message).in_key(key)
     }
 
+    /// Refuses the value at a key, if it is wrong.
+    ///
+    /// # Errors
+    /// The mistake.
+    pub fn refuse(wrong: bool, key: &str, message: impl Into<String>) -> Result<(), Self> {
+        if wrong { Err(Self::at(key, message)) } else { Ok(()) }
+    }
+
     /// The same, seen from the table that has the value under `key`.
     pub fn in_key(mut self, key: &str) -> Self {
         self.path.insert(0, Step::Key(key.into()));

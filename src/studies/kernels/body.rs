@@ -12,7 +12,7 @@ use super::power;
 use super::ready::ReadyKernels;
 use super::{TIME, check_mutant, folder};
 use crate::backend::cuda::Source as KernelFile;
-use crate::backend::program::{Mode, TIMEOUT};
+use crate::backend::program::Mode;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{MOST_DRAWS, Mistake, Window, written_out};
 use crate::gate::CHECKS;
@@ -99,7 +99,7 @@ pub struct Command {
     #[serde(default)]
     pub mode: Mode,
     /// Seconds that it may take for one run of a case, before it is killed.
-    #[serde(default = "timeout")]
+    #[serde(default = "operations::timeout")]
     pub timeout: f64,
     /// Patterns of the cases to try it on, in place of the experiment's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -114,10 +114,6 @@ pub struct Command {
     /// The accumulator of its sums of products, where the operation defines their bits: `f32` (the default), `wgmma` or `defined`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accumulator: Option<String>,
-}
-
-fn timeout() -> f64 {
-    TIMEOUT
 }
 
 impl Command {
@@ -183,26 +179,19 @@ impl Body for KernelStudy {
 impl Study for KernelStudy {
     fn check(&self) -> Result<(), Mistake> {
         self.reading().check()?;
-        if self.windows.len() > 1 {
-            let message = format!("kernels are tried on one window, and {} are given", self.windows.len());
-            return Err(Mistake::at("window", message));
-        }
-        if self.variants.is_empty() {
-            let message = "there is nothing to try: expected kernels = [\"PATTERN\", …] or [[command]]";
-            return Err(Mistake::at("kernels", message));
-        }
-        if let Some(draws) = self.draws.filter(|draws| !(1..=MOST_DRAWS as u64).contains(draws)) {
-            let message = format!("draws = {draws}, expected 1 to {MOST_DRAWS}");
-            return Err(Mistake::at("draws", message));
-        }
+        let message = format!("kernels are tried on one window, and {} are given", self.windows.len());
+        Mistake::refuse(self.windows.len() > 1, "window", message)?;
+        let message = "there is nothing to try: expected kernels = [\"PATTERN\", …] or [[command]]";
+        Mistake::refuse(self.variants.is_empty(), "kernels", message)?;
+        let draws = self.draws.unwrap_or(1);
+        let message = format!("draws = {draws}, expected 1 to {MOST_DRAWS}");
+        Mistake::refuse(!(1..=MOST_DRAWS as u64).contains(&draws), "draws", message)?;
         operations::check_cases(self)?;
         let reads = operations::reading_sites(self)?;
-        if !reads.is_empty() && (self.model.is_none() || self.windows.is_empty()) {
-            let message = "some cases are what passes in a model that reads a window of text; both are needed, or `cases` without \
-                           these";
-            return Err(Mistake::at("model", message));
-        }
-        Ok(())
+        let message = "some cases are what passes in a model that reads a window of text; both are needed, or `cases` without \
+                       these";
+        let lacks = self.model.is_none() || self.windows.is_empty();
+        Mistake::refuse(!reads.is_empty() && lacks, "model", message)
     }
 
     fn plan(&self) -> Plan {

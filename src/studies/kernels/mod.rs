@@ -36,7 +36,7 @@ use operations::Operation;
 pub use options::{Devices, OnDevice, Options, Workers};
 use peers::Peers;
 use relations::relate;
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::list::distinct;
 use ulplab_core::metrics::{self, Metric};
 use ulplab_core::record::{Failure, Phase, Record};
@@ -342,9 +342,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
 /// Tensors at the sites of a pattern when the model reads a text.
 pub fn sites(text: Text<'_>, pattern: &str) -> std::result::Result<Vec<Rows>, String> {
     let found = recorded(&[(pattern, pattern)], text).map_err(|error| error.to_string())?;
-    if found.is_empty() {
-        return Err(format!("'{pattern}' matches no site of the model"));
-    }
+    refuse(found.is_empty(), format!("'{pattern}' matches no site of the model"))?;
     let rows = |sample: Sample| Rows {
         layer: sample.layer,
         cols: sample.cols,

@@ -10,6 +10,7 @@ use super::{ModelStudy, Recipe};
 use crate::backend::recipe::Round;
 use crate::run::plan::REFERENCE;
 use crate::studies::null::{self, Candidate, Null, Wanted};
+use ulplab_core::error::refuse;
 use ulplab_core::pattern;
 use ulplab_core::record::Phase;
 
@@ -72,13 +73,15 @@ fn is_of_a_state(round: &Round) -> bool {
 
 /// A recipe as right code computes it in another order of sums, different in each window.
 pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
-    if recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some()) {
-        return Err("kernels read weights or index keys as codes, which nothing on the CPU does".into());
-    }
+    let codes = recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some());
+    let why = "kernels read weights or index keys as codes, which nothing on the CPU does";
+    refuse(codes, why)?;
     let rounds_anyway = |kernel: &String| kernel.split_once('.').is_some_and(|(op, _)| BF16_ONLY.contains(&op));
-    if !recipe.kernels.is_empty() && !recipe.dtype.is_f32() || recipe.kernels.iter().any(rounds_anyway) {
-        return Err("its kernels round to another type, which nothing on the CPU does".into());
-    }
+    let rounds = !recipe.kernels.is_empty() && !recipe.dtype.is_f32() || recipe.kernels.iter().any(rounds_anyway);
+    refuse(
+        rounds,
+        "its kernels round to another type, which nothing on the CPU does",
+    )?;
     // A state is rounded after every call, so that calls are part of what is measured.
     let kept = recipe.rounds.iter().any(is_of_a_state);
     let plain = Recipe {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Source;
+use ulplab_core::error::refuse;
 use ulplab_core::random::{gaussian, stream};
 use ulplab_operations::ops::data::round_to_bf16;
 
@@ -84,9 +85,7 @@ impl Sizes {
     /// Checks the sizes; the error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         self.config().check()?;
-        if self.n_events == 0 {
-            return Err("n_events is 0, expected decisions to compare".into());
-        }
+        refuse(self.n_events == 0, "n_events is 0, expected decisions to compare")?;
         let (d_model, d_ff, core_count) = (self.d_model, self.d_ff, self.core_count);
         let tensors: [(&str, &[usize]); 6] = [
             ("d_ff × d_model", &[d_ff, d_model]),
@@ -131,6 +130,11 @@ impl<'a> Inputs<'a> {
         &self.config
     }
 
+    /// The name of the source.
+    pub fn source(&self) -> &str {
+        self.purpose[0]
+    }
+
     /// Its own stream for everything, so that numbers do not depend on the order of work.
     fn draw(&self, what: &str, len: usize) -> Vec<f32> {
         let [source, window] = self.purpose;
@@ -138,8 +142,7 @@ impl<'a> Inputs<'a> {
     }
 
     fn tensor<T: Real>(&self, what: &str, shape: &[usize]) -> Tensor<T> {
-        let drawn = stored(self.draw(what, shape.iter().product()));
-        Tensor::new(shape, drawn.into_iter().map(|x| T::from_f64(x.into())).collect())
+        Tensor::<f32>::new(shape, stored(self.draw(what, shape.iter().product()))).cast()
     }
 
     /// The model, read as a recipe has it.

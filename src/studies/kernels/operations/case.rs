@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Operation;
 use crate::backend::cuda::expr;
 use crate::studies::parse::is_name;
-use ulplab_core::error::did_you_mean;
+use ulplab_core::error::{did_you_mean, refuse};
 use ulplab_core::tensorfile::TensorFile;
 use ulplab_operations::ops::{Case, Inputs, MOST_ELEMENTS, Parameters, lasting};
 
@@ -55,12 +55,9 @@ impl std::fmt::Display for Setting {
 impl OwnCase {
     /// The case that it describes, or its mistake.
     pub fn resolve(&self, operation: &Operation) -> Result<Case, String> {
-        if self.name.is_empty() {
-            return Err("its name is empty".into());
-        }
-        if !is_name(&self.name, "_-.") {
-            return Err("its name holds more than letters, digits, '_', '-' and '.'".into());
-        }
+        refuse(self.name.is_empty(), "its name is empty")?;
+        let why = "its name holds more than letters, digits, '_', '-' and '.'";
+        refuse(!is_name(&self.name, "_-."), why)?;
         let parameters = operation.op.parameters();
         let parameters = parameters.ok_or("this operation takes no cases but its own")?;
         self.known(&parameters)?;
@@ -68,9 +65,8 @@ impl OwnCase {
         let shipped = operation.op.cases();
         let alike = |case: &&Case| keys.iter().all(|(key, value)| case.key(key) == value);
         let template = shipped.iter().find(alike).filter(|_| !parameters.free);
-        if template.is_none() && !shipped.is_empty() && !parameters.free {
-            return Err(format!("no kernel is written for {keys:?} together"));
-        }
+        let other = template.is_none() && !shipped.is_empty() && !parameters.free;
+        refuse(other, format!("no kernel is written for {keys:?} together"))?;
         let inputs = self.inputs(&shipped, &parameters)?;
         let sizes = self.sizes(&parameters)?;
         let mut case = Case {
@@ -174,15 +170,11 @@ impl OwnCase {
             let hint = did_you_mean(name, inputs());
             return Err(format!("{path}: '{name}' is no input{hint}; inputs are {known}"));
         }
-        if file.tensors().len() == 0 {
-            return Err(format!("{path}: it holds no tensor"));
-        }
+        refuse(file.tensors().len() == 0, format!("{path}: it holds no tensor"))?;
         for (name, shape) in parameters.tensors.iter().filter(|(_, shape)| !shape.is_empty()) {
             let Some(found) = file.get(name) else { continue };
-            if found.shape.len() != shape.len() {
-                let shape = shape.join(", ");
-                return Err(format!("{path}: '{name}' is {:?}, expected [{shape}]", found.shape));
-            }
+            let why = format!("{path}: '{name}' is {:?}, expected [{}]", found.shape, shape.join(", "));
+            refuse(found.shape.len() != shape.len(), why)?;
             for (size, found) in shape.iter().zip(found.shape) {
                 if parameters.sizes.contains(size) {
                     fixed.entry(size.clone()).or_insert(*found as i64);

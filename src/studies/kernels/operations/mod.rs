@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 pub use case::{OwnCase, Setting};
 pub use draw::Values;
 pub use files::{files, matching, watched};
-pub use own::{Bound, Input, Output, OwnOp, Size, expressions, type_of};
+pub use own::{Bound, Input, Output, OwnOp, Size, expressions, timeout, type_of};
 pub use read::{Definitions, given, read};
 pub use samples::{OutputNames, Sample, outputs, samples};
 
@@ -222,7 +222,10 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
         }
     }
     let mut commands = study.commands.iter().enumerate();
-    commands.try_for_each(|(at, command)| check_command(command).map_err(|mistake| mistake.within("command", at)))
+    commands.try_for_each(|(at, command)| {
+        let wrong = |mistake: Mistake| mistake.of(format!("command '{}'", command.recipe()));
+        check_command(command).map_err(|mistake| wrong(mistake).within("command", at))
+    })
 }
 
 /// Checks the user's cases, and the choice of cases.
@@ -240,28 +243,19 @@ pub fn check_cases(study: &KernelStudy) -> Result<(), Mistake> {
 }
 
 fn check_command(command: &Command) -> Result<(), Mistake> {
-    let who = format!("command '{}'", command.recipe());
-    let wrong = |key: &str, why: String| Err(Mistake::at(key, why).of(&who));
-    if !is_name(&command.name, "_-") {
-        return wrong("name", no_name(&command.name));
-    }
-    if command.run.is_empty() {
-        return wrong("run", "run is empty, expected a program".into());
-    }
+    Mistake::refuse(!is_name(&command.name, "_-"), "name", no_name(&command.name))?;
+    Mistake::refuse(command.run.is_empty(), "run", "run is empty, expected a program")?;
     if let Some(stated) = &command.accumulator {
         let names = || ACCUMULATORS.iter().map(|(name, ..)| *name);
-        if !names().any(|name| name == stated) {
-            let (all, near) = (names().collect::<Vec<_>>().join(", "), did_you_mean(stated, names()));
-            return wrong("accumulator", format!("'{stated}': expected one of {all}{near}"));
-        }
-        if command.sums().is_none() {
-            let defining = OPS.iter().filter(|op| op.defines_sums()).map(|op| op.name());
-            let (op, all) = (&command.op, defining.collect::<Vec<_>>().join(", "));
-            let why = format!("{op} does not define its sums to the bit; expected it for {all} only");
-            return wrong("accumulator", why);
-        }
+        let (all, near) = (names().collect::<Vec<_>>().join(", "), did_you_mean(stated, names()));
+        let why = format!("'{stated}': expected one of {all}{near}");
+        Mistake::refuse(!names().any(|name| name == stated), "accumulator", why)?;
+        let defining = OPS.iter().filter(|op| op.defines_sums()).map(|op| op.name());
+        let (op, all) = (&command.op, defining.collect::<Vec<_>>().join(", "));
+        let why = format!("{op} does not define its sums to the bit; expected it for {all} only");
+        Mistake::refuse(command.sums().is_none(), "accumulator", why)?;
     }
-    own::check_timeout(command.timeout).or_else(|why| wrong("timeout", why))
+    own::check_timeout(command.timeout).map_err(|why| Mistake::at("timeout", why))
 }
 
 /// Checks that every pattern matches a case, and that every recipe has a case.
@@ -287,11 +281,8 @@ fn check_patterns(study: &KernelStudy, run: &BTreeSet<&str>) -> Result<(), Mista
         let checked = unmatched(&command.cases, &BTreeSet::from([&*command.op]));
         checked.map_err(|mistake| mistake.within("command", at))?;
     }
-    for variant in &study.variants {
-        if cases_of(study, &variant.name)?.is_empty() {
-            let why = format!("'{}': cases leave none that it is tried on", variant.name);
-            return Err(Mistake::at("cases", why));
-        }
-    }
-    Ok(())
+    study.variants.iter().try_for_each(|variant| {
+        let why = format!("'{}': cases leave none that it is tried on", variant.name);
+        Mistake::refuse(cases_of(study, &variant.name)?.is_empty(), "cases", why)
+    })
 }

@@ -11,7 +11,7 @@ use super::case::shape_of;
 use super::draw::Values;
 use crate::backend::program::TIMEOUT;
 use crate::studies::parse::is_name;
-use ulplab_core::error::did_you_mean;
+use ulplab_core::error::{did_you_mean, refuse};
 use ulplab_operations::ops::data::{DTYPES, dtype_named};
 use ulplab_operations::ops::judge::is_number;
 use ulplab_operations::ops::{Case, Data, Op, Parameters, Problem, Range, lasting};
@@ -100,14 +100,15 @@ pub enum Size {
     Expression(String),
 }
 
-fn timeout() -> f64 {
+/// The default of `timeout`.
+pub fn timeout() -> f64 {
     TIMEOUT
 }
 
 /// Returns whether a program can be waited for so long.
 pub fn check_timeout(seconds: f64) -> Result<(), String> {
-    let why = || format!("timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}");
-    (seconds > 0.0 && seconds <= MOST_SECONDS).then_some(()).ok_or_else(why)
+    let why = format!("timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}");
+    refuse(!(seconds > 0.0 && seconds <= MOST_SECONDS), why)
 }
 
 /// A shape as expressions.
@@ -129,21 +130,15 @@ impl OwnOp {
 
     /// Checks it independently of cases.
     pub fn check_definition(&self) -> Result<(), String> {
-        if !is_name(&self.name, "_-") {
-            return Err("its name holds more than letters, digits, '_' and '-'".into());
-        }
-        let lists = [
-            self.inputs.is_empty(),
-            self.outputs.is_empty(),
-            self.reference.is_empty(),
-        ];
-        if let Some(at) = lists.iter().position(|empty| *empty) {
-            return Err(format!("{} is empty", ["inputs", "outputs", "reference"][at]));
-        }
+        let why = "its name holds more than letters, digits, '_' and '-'";
+        refuse(!is_name(&self.name, "_-"), why)?;
+        refuse(self.inputs.is_empty(), "inputs is empty")?;
+        refuse(self.outputs.is_empty(), "outputs is empty")?;
+        refuse(self.reference.is_empty(), "reference is empty")?;
         check_timeout(self.timeout)?;
         self.check_names()?;
-        if let Some((name, value)) = self.scalars.iter().find(|(_, value)| !value.is_finite()) {
-            return Err(format!("scalars: {name} = {value} is not finite"));
+        for (name, value) in &self.scalars {
+            refuse(!value.is_finite(), format!("scalars: {name} = {value} is not finite"))?;
         }
         for input in &self.inputs {
             let dtype = input.dtype.as_deref().map(known_dtype).transpose()?;
@@ -165,15 +160,10 @@ impl OwnOp {
         let names = names.chain(self.outputs.iter().map(|output| &output.name));
         let mut seen: HashSet<&str> = RESERVED.into_iter().chain(["dtype"]).collect();
         for name in names {
-            let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(word) {
-                return Err(format!(
-                    "'{name}' is not a name: a letter, then letters, digits and '_'"
-                ));
-            }
-            if !seen.insert(name) {
-                return Err(format!("the name '{name}' is taken"));
-            }
+            let word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let why = format!("'{name}' is not a name: a letter, then letters, digits and '_'");
+            refuse(!word || !name.starts_with(|c: char| c.is_ascii_alphabetic()), why)?;
+            refuse(!seen.insert(name), format!("the name '{name}' is taken"))?;
         }
         Ok(())
     }
@@ -238,44 +228,33 @@ impl Output {
         let (Some(dtype), Some(bound)) = (dtype, self.bound) else {
             return Ok(());
         };
-        if !(is_number(dtype) || dtype == Dtype::U8) {
-            return Err(format!(
-                "{dtype} is compared bit by bit only: expected equal = true in place of bound"
-            ));
-        }
+        let why = format!("{dtype} is compared bit by bit only: expected equal = true in place of bound");
+        refuse(!(is_number(dtype) || dtype == Dtype::U8), why)?;
         let (absolute, most) = (bound.absolute, largest(dtype));
-        match absolute < most {
-            true => Ok(()),
-            false => Err(format!(
-                "bound: absolute = {absolute:e}, expected less than {most:e}, the largest number of {dtype}: nothing could \
-                 fail it"
-            )),
-        }
+        let expected = format!("expected less than {most:e}, the largest number of {dtype}");
+        let why = format!("bound: absolute = {absolute:e}, {expected}: nothing could fail it");
+        refuse(absolute.is_nan() || absolute >= most, why)
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.why.trim().is_empty() {
-            return Err("why is empty, expected the reason of its bound".into());
-        }
+        let reason = !self.why.trim().is_empty();
+        refuse(!reason, "why is empty, expected the reason of its bound")?;
         let Some(bound) = self.bound else {
-            let needs =
-                "neither equal nor bound is given, expected equal = true or bound = { relative = …, absolute = … }";
-            return if self.equal { Ok(()) } else { Err(needs.into()) };
+            let expected = "expected equal = true or bound = { relative = …, absolute = … }";
+            return refuse(!self.equal, format!("neither equal nor bound is given, {expected}"));
         };
         let (relative, absolute) = (bound.relative, bound.absolute);
-        if self.equal {
-            return Err("equal and bound are both given, expected one of them".into());
-        }
-        if !((0.0..1.0).contains(&relative) && absolute >= 0.0 && absolute.is_finite()) {
-            return Err(format!(
-                "bound: relative = {relative}, absolute = {absolute}, expected 0 <= relative < 1 and a finite absolute >= 0"
-            ));
-        }
-        match (bound.by_reference, relative > 0.0 || absolute > 0.0) {
-            (true, true) => Err("bound: by_reference stands alone".into()),
-            (false, false) => Err("bound: relative and absolute are 0; equal = true compares bits".into()),
-            _ => Ok(()),
-        }
+        refuse(self.equal, "equal and bound are both given, expected one of them")?;
+        let right = (0.0..1.0).contains(&relative) && absolute >= 0.0 && absolute.is_finite();
+        let expected = "expected 0 <= relative < 1 and a finite absolute >= 0";
+        refuse(
+            !right,
+            format!("bound: relative = {relative}, absolute = {absolute}, {expected}"),
+        )?;
+        let some = relative > 0.0 || absolute > 0.0;
+        refuse(bound.by_reference && some, "bound: by_reference stands alone")?;
+        let why = "bound: relative and absolute are 0; equal = true compares bits";
+        refuse(!bound.by_reference && !some, why)
     }
 }
 
