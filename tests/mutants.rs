@@ -77,7 +77,7 @@ fn verdicts(record: &str, damage: fn(&mut [u8])) -> Vec<Verdict> {
     let mut records = Vec::new();
     for phase in [Phase::Local, Phase::Cumulative] {
         let who = Record::blank(&format!("{record}/{phase}/test"), record, phase, "test");
-        let probe = Probe::new(&exact, &setting.want, phase, who);
+        let probe = Probe::new(&exact, &setting.want, who);
         let mut cache = Cache {
             codec: codec(record).unwrap(),
             damage,
@@ -213,7 +213,7 @@ fn a_nan_in_the_cache_is_counted() {
         }
     }
     let who = Record::blank("x/cumulative/test", "x", Phase::Cumulative, "test");
-    let mut poison = Poison(Probe::new(&exact, &setting.want, Phase::Cumulative, who));
+    let mut poison = Poison(Probe::new(&exact, &setting.want, who));
     let mut state = setting.model.state(Vec::new()).unwrap();
     let logits = setting
         .model

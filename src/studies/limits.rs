@@ -146,12 +146,9 @@ pub fn check_size(
     let most = config.and_then(Config::most_tokens);
     let beyond = reading.beyond_trained.unwrap_or(false);
     if let Some(most) = most.filter(|most| shorter(most) && !beyond) {
-        let known = reading.beyond_trained.is_some();
-        let more = if known {
-            "; beyond_trained = true allows more"
-        } else {
-            ""
-        };
+        let more = reading
+            .beyond_trained
+            .map_or("", |_| "; beyond_trained = true allows more");
         let message = format!("tokens = {tokens}, but the model's max_position_embeddings is {most}{more}");
         return Err(Mistake::at("tokens", message));
     }

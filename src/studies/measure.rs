@@ -1,5 +1,6 @@
 //! From evidence to records.
 
+use ulplab_core::list::grouped;
 use ulplab_core::metrics::{self, Evidence};
 use ulplab_core::record::Record;
 
@@ -33,27 +34,21 @@ pub fn records<E: Evidence>(blank: &Record, evidence: &E, shape: &[usize]) -> im
 
 /// The records, and for every site measured by layer the mean over its layers, as a record without a layer.
 pub fn with_means(mut records: Vec<Record>) -> Vec<Record> {
-    let mut means: Vec<(Record, f64)> = Vec::new();
-    for record in records.iter().filter(|record| record.layer.is_some()) {
-        let same = |(mean, _): &&mut (Record, f64)| mean.site == record.site && mean.metric == record.metric;
-        match means.iter_mut().find(same) {
-            Some((mean, layers)) => {
-                mean.value += record.value;
-                mean.n += record.n;
-                mean.nonfinite_want += record.nonfinite_want;
-                mean.nonfinite_got += record.nonfinite_got;
-                *layers += 1.0;
-            }
-            None => {
-                let mut mean = at(record, None, record.site.clone());
-                (mean.worst, mean.failure) = (None, None);
-                means.push((mean, 1.0));
-            }
+    let layered = records.iter().filter(|record| record.layer.is_some());
+    let groups = grouped(layered.map(|record| ((&record.site, &record.metric), record)));
+    let mean = |((site, _), layers): ((&String, _), Vec<&Record>)| {
+        let mut mean = at(layers[0], None, site);
+        (mean.worst, mean.failure) = (None, None);
+        for record in &layers[1..] {
+            mean.value += record.value;
+            mean.n += record.n;
+            mean.nonfinite_want += record.nonfinite_want;
+            mean.nonfinite_got += record.nonfinite_got;
         }
-    }
-    records.extend(means.into_iter().map(|(mean, layers)| Record {
-        value: mean.value / layers,
-        ..mean
-    }));
+        mean.value /= layers.len() as f64;
+        mean
+    };
+    let means: Vec<Record> = groups.into_iter().map(mean).collect();
+    records.extend(means);
     records
 }

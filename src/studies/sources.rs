@@ -38,28 +38,25 @@ pub fn site_names<'a, T>(
     })
 }
 
-/// The error of an experiment without recipes or sources.
-pub fn no_recipe() -> Mistake {
-    Mistake::at("recipe", "there is nothing to try: expected [[recipe]]")
+/// Checks that there are recipes.
+pub fn check_recipes<R>(recipes: &[R]) -> Result<(), Mistake> {
+    Mistake::refuse(
+        recipes.is_empty(),
+        "recipe",
+        "there is nothing to try: expected [[recipe]]",
+    )
 }
 
 /// Checks that there are phases to run in.
 pub fn check_phases(phases: &[Phase]) -> Result<(), Mistake> {
-    match phases.is_empty() {
-        true => {
-            let message = "phases is missing: expected phases = [\"local\", \"cumulative\"], or one of the two";
-            Err(Mistake::at("phases", message))
-        }
-        false => Ok(()),
-    }
+    let message = "phases is missing: expected phases = [\"local\", \"cumulative\"], or one of the two";
+    Mistake::refuse(phases.is_empty(), "phases", message)
 }
 
 /// Checks that there are sources, that their names are distinct, and that `check` accepts each.
 pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), String>) -> Result<(), Mistake> {
-    if sources.is_empty() {
-        let message = "[[source]] is missing: expected name = \"NAME\" and from = ORIGIN, once or several times";
-        return Err(Mistake::at("source", message));
-    }
+    let message = "[[source]] is missing: expected name = \"NAME\" and from = ORIGIN, once or several times";
+    Mistake::refuse(sources.is_empty(), "source", message)?;
     for (at, Source { name, from }) in sources.iter().enumerate() {
         let wrong = |key: &str, message: String| Err(Mistake::at(key, message).within("source", at));
         if !is_name(name, "_-") {
@@ -88,43 +85,27 @@ pub fn check_sources_and_windows<T>(
     let sites = sources.iter().any(|source| is_site(&source.from));
     let drawn = sources.iter().any(|source| !is_site(&source.from));
     check_draws(draws, shape, "[rows, columns]", drawn)?;
-    check_text(reading, sites)?;
+    reading.check()?;
+    let lacks = reading.model.is_none() || reading.windows.is_empty();
+    let message = "sources at sites of a model need a model and windows of text";
+    Mistake::refuse(sites && lacks, "model", message)?;
+    let message = "windows of text are read by sources at sites of a model, and there is none";
+    Mistake::refuse(!reading.windows.is_empty() && !sites, "window", message)?;
     Ok(sites)
 }
 
 /// Checks that draws are given if, and only if, there are sources that are `drawn`; `words` are those of `shape`.
 pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) -> Result<(), Mistake> {
-    if drawn && (draws == 0 || shape.contains(&0)) {
-        let message = format!("drawn sources need draws = N and shape = {words}");
-        return Err(Mistake::at("draws", message));
-    }
-    if draws > MOST_DRAWS {
-        return Err(Mistake::at("draws", format!("draws = {draws}: at most {MOST_DRAWS}")));
-    }
+    let message = format!("drawn sources need draws = N and shape = {words}");
+    Mistake::refuse(drawn && (draws == 0 || shape.contains(&0)), "draws", message)?;
+    let message = format!("draws = {draws}: at most {MOST_DRAWS}");
+    Mistake::refuse(draws > MOST_DRAWS, "draws", message)?;
     let [rows, cols] = shape;
-    if rows.checked_mul(cols).is_none_or(|numbers| numbers > MOST_NUMBERS) {
-        let message = format!("shape = [{rows}, {cols}]: a draw has at most {MOST_NUMBERS} numbers");
-        return Err(Mistake::at("shape", message));
-    }
-    if (draws > 0 || shape != [0, 0]) && !drawn {
-        let message = "draws and shape are of drawn sources, and there is none";
-        return Err(Mistake::at("draws", message));
-    }
-    Ok(())
-}
-
-/// Checks that a model and text are given if there are sources at `sites` of a model, and text only then.
-fn check_text(reading: Reading, sites: bool) -> Result<(), Mistake> {
-    reading.check()?;
-    if sites && (reading.model.is_none() || reading.windows.is_empty()) {
-        let message = "sources at sites of a model need a model and windows of text";
-        return Err(Mistake::at("model", message));
-    }
-    if !reading.windows.is_empty() && !sites {
-        let message = "windows of text are read by sources at sites of a model, and there is none";
-        return Err(Mistake::at("window", message));
-    }
-    Ok(())
+    let many = rows.checked_mul(cols).is_none_or(|numbers| numbers > MOST_NUMBERS);
+    let message = format!("shape = [{rows}, {cols}]: a draw has at most {MOST_NUMBERS} numbers");
+    Mistake::refuse(many, "shape", message)?;
+    let message = "draws and shape are of drawn sources, and there is none";
+    Mistake::refuse((draws > 0 || shape != [0, 0]) && !drawn, "draws", message)
 }
 
 /// Checkpoints: `first`, then twice as many each time, up to `last`.

@@ -13,13 +13,17 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::inputs::Inputs;
+use super::kernel_files::add_digests;
 use super::limits::Parts;
 use super::null::{Null, Wanted};
 use super::processes::Processes;
+use crate::backend::cuda::shipped::folder;
+use crate::backend::cuda::{Device, Source as KernelFile};
 use crate::backend::rounding::CacheBytes;
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule};
 use crate::gate::{self, GateContext};
+use crate::ops::COMPOSITIONS;
 use crate::report::Show;
 use crate::run::ceilings::Ceilings;
 use crate::run::folder::Folder;
@@ -207,11 +211,49 @@ pub trait ReadyRecipes {
 }
 
 /// Recipes that do nothing but measure cells, window by window.
-pub struct ByWindow<F>(pub F);
+struct ByWindow<'a, F> {
+    measure: F,
+    /// True if kernels stand in for operations of a model.
+    uses_gpu: bool,
+    /// Sizes of recipes in caches.
+    bytes: HashMap<&'a str, CacheBytes>,
+}
 
-impl<F: Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync> ReadyRecipes for ByWindow<F> {
+/// Recipes whose cells `measure` measures, a window at a time; `bytes` are their sizes in caches.
+pub fn by_window<'a>(
+    study: &dyn Study,
+    bytes: HashMap<&'a str, CacheBytes>,
+    measure: impl Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync + 'a,
+) -> Box<dyn ReadyRecipes + 'a> {
+    let uses_gpu = study.uses_gpu();
+    Box::new(ByWindow {
+        measure,
+        uses_gpu,
+        bytes,
+    })
+}
+
+impl<F: Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync> ReadyRecipes for ByWindow<'_, F> {
+    fn prepare(&mut self, _file: &ExperimentFile, _cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
+        if self.uses_gpu {
+            add_digests(manifest, &KernelFile::read_all(&folder()?, &COMPOSITIONS)?, |_| true);
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, planned: Planned) -> Result<Option<Exit>> {
+        if self.uses_gpu {
+            planned.manifest.device = Device::open()?.describe();
+        }
+        Ok(None)
+    }
+
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, &self.0)
+        lab.each_window(cells, &self.measure)
+    }
+
+    fn bytes(&self, recipe: &str) -> CacheBytes {
+        self.bytes.get(recipe).copied().unwrap_or_default()
     }
 }
 

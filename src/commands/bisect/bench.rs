@@ -162,7 +162,7 @@ impl<'a> Bench<'a> {
             let blank = self.blank(phase, window);
             // The reference needs no run next to itself.
             if exact {
-                let records = Probe::new(&rounding, &window.want, phase, blank).replay(&window.want, window.ids);
+                let records = Probe::new(&rounding, &window.want, blank).replay(&window.want, window.ids);
                 let streams = Streams::of_reference(path, &window.want);
                 return Ok(((side, phase, at), Kept { records, streams }));
             }

@@ -21,15 +21,13 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::{Parts, halved_tokens};
 use super::null::{Null, Wanted, each, infos, plan};
-use super::study::{Bench, Body, Lab, Planned, ReadyRecipes, Study, Text, check_among, of_recipe};
-use crate::backend::rounding::{CacheBytes, Rounding};
-use crate::experiment::file::ExperimentFile;
+use super::study::{Bench, Body, ReadyRecipes, Study, Text, by_window, check_among, of_recipe};
+use crate::backend::rounding::Rounding;
 use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
+use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
-use crate::run::{Manifest, RecipeInfo};
-use crate::studies::kernel_files;
-use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
@@ -74,11 +72,9 @@ impl ModelStudy {
     fn check_recipe(&self, recipe: &Recipe) -> Result<(), Mistake> {
         self.check_keys(recipe)?;
         let cut = recipe.chunk.is_some() || recipe.cuts.is_some();
-        if recipe.rounds.is_empty() && recipe.kernels.is_empty() && recipe.step.is_none() && !cut {
-            let message = "it changes nothing: expected 'round', 'kernels', 'step', 'chunk' or 'cuts'";
-            return Err(Mistake::at("round", message));
-        }
-        Ok(())
+        let nothing = recipe.rounds.is_empty() && recipe.kernels.is_empty() && recipe.step.is_none() && !cut;
+        let message = "it changes nothing: expected 'round', 'kernels', 'step', 'chunk' or 'cuts'";
+        Mistake::refuse(nothing, "round", message)
     }
 
     /// Refuses a recipe that only cuts a window into calls, and leaves it whole.
@@ -88,36 +84,25 @@ impl ModelStudy {
             None => ("cuts", recipe.cuts.is_some() && self.tokens == 1),
         };
         let alone = recipe.rounds.is_empty() && recipe.kernels.is_empty() && recipe.step.is_none();
-        if alone && whole && recipe.against.is_none() {
-            let tokens = self.tokens;
-            let message =
-                format!("it changes nothing: a window of {tokens} tokens is one call; expected shorter calls");
-            return Err(Mistake::at(key, message));
-        }
-        Ok(())
+        let tokens = self.tokens;
+        let message = format!("it changes nothing: a window of {tokens} tokens is one call; expected shorter calls");
+        Mistake::refuse(alone && whole && recipe.against.is_none(), key, message)
     }
 
     /// Checks the keys of a recipe against each other.
     fn check_keys(&self, recipe: &Recipe) -> Result<(), Mistake> {
-        if recipe.kernels.is_empty() && !recipe.dtype.is_f32() {
-            let message = "'dtype' is the type that 'kernels' read and write, and there are none";
-            return Err(Mistake::at("dtype", message));
-        }
+        let message = "'dtype' is the type that 'kernels' read and write, and there are none";
+        Mistake::refuse(recipe.kernels.is_empty() && !recipe.dtype.is_f32(), "dtype", message)?;
         let cut = recipe.chunk.is_some() || recipe.cuts.is_some();
-        if recipe.step.is_some() && (recipe.noise || cut || !recipe.kernels.is_empty()) {
-            let message = "a whole step by kernels has no 'kernels', no 'noise', no 'chunk' and no 'cuts' besides";
-            return Err(Mistake::at("step", message));
-        }
-        if recipe.chunk.is_some() && recipe.cuts.is_some() {
-            let message = "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both";
-            return Err(Mistake::at("cuts", message));
-        }
+        let besides = recipe.noise || cut || !recipe.kernels.is_empty();
+        let message = "a whole step by kernels has no 'kernels', no 'noise', no 'chunk' and no 'cuts' besides";
+        Mistake::refuse(recipe.step.is_some() && besides, "step", message)?;
+        let message = "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both";
+        Mistake::refuse(recipe.chunk.is_some() && recipe.cuts.is_some(), "cuts", message)?;
         recipe.noise(0)?;
         for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
-            if said.is_some() && recipe.step.is_none() {
-                let message = format!("'{key}' is of the kernels of a whole step, and there is no 'step'");
-                return Err(Mistake::at(key, message));
-            }
+            let message = format!("'{key}' is of the kernels of a whole step, and there is no 'step'");
+            Mistake::refuse(said.is_some() && recipe.step.is_none(), key, message)?;
         }
         if recipe.runs_free() && !self.phases.contains(&Phase::Cumulative) {
             return Err(Mistake::new("it runs free: expected \"cumulative\" among 'phases'"));
@@ -154,18 +139,12 @@ impl Body for ModelStudy {
 impl Study for ModelStudy {
     fn check(&self) -> Result<(), Mistake> {
         self.reading().check()?;
-        if self.recipes.is_empty() {
-            return Err(super::sources::no_recipe());
-        }
-        if self.model.is_none() {
-            let message = "model is missing: expected a name that `ulplab list datasets` has, or a folder";
-            return Err(Mistake::at("model", message));
-        }
+        super::sources::check_recipes(&self.recipes)?;
+        let message = "model is missing: expected a name that `ulplab list datasets` has, or a folder";
+        Mistake::refuse(self.model.is_none(), "model", message)?;
         super::sources::check_phases(&self.phases)?;
-        if self.windows.is_empty() {
-            let message = "[[window]] is missing: expected text = \"NAME\" and offset = BYTE, once or several times";
-            return Err(Mistake::at("window", message));
-        }
+        let message = "[[window]] is missing: expected text = \"NAME\" and offset = BYTE, once or several times";
+        Mistake::refuse(self.windows.is_empty(), "window", message)?;
         each(&self.recipes, |recipe| self.check_recipe(recipe)).map(drop)
     }
 
@@ -243,10 +222,11 @@ impl Study for ModelStudy {
         })?;
         recipes.insert(REFERENCE, ReadyRecipe::default());
         let own = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
-        Ok(Box::new(ReadyModel {
-            study: self,
-            recipes,
-            own,
+        // A recipe that passes against another one may still be far from the reference: it is not a format to recommend.
+        let sized = recipes.iter().filter(|(_, ready)| ready.against.is_none());
+        let bytes = sized.map(|(name, ready)| (*name, ready.rounding.cache_bytes(config)));
+        Ok(by_window(self, bytes.collect(), move |bench, cells| {
+            window(&recipes, own, bench, cells)
         }))
     }
 
@@ -260,17 +240,9 @@ impl Study for ModelStudy {
     }
 }
 
-struct ReadyModel<'a> {
-    study: &'a ModelStudy,
-    recipes: HashMap<&'a str, ReadyRecipe<'a>>,
-    /// The calls in which the reference reads where it is compared with f64.
-    own: Option<Calls>,
-}
-
 #[derive(Default)]
 struct ReadyRecipe<'a> {
     rounding: Rounding,
-    bytes: CacheBytes,
     step: Option<WholeStep>,
     calls: Option<Calls>,
     /// The recipe that it is compared with; the reference if none is named.
@@ -283,11 +255,6 @@ impl<'a> ReadyRecipe<'a> {
         let find =
             |name: &String| WholeStep::find(name, &recipe.rounds, recipe.weights.as_deref(), recipe.index.as_deref());
         Ok(Self {
-            // A recipe that passes against another one may still be far from the reference: it is not a format to recommend.
-            bytes: match recipe.against {
-                Some(_) => CacheBytes::default(),
-                None => rounding.cache_bytes(config),
-            },
             step: recipe.step.as_ref().map(find).transpose()?,
             calls: recipe.calls(seed),
             against: recipe.against.as_deref(),
@@ -309,73 +276,54 @@ impl ReadyRecipe<'_> {
     }
 }
 
-impl ReadyModel<'_> {
-    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
-        let none = |what: &str| Error::Usage(format!("window '{}' has no {what}", bench.window));
-        let text = bench.text.ok_or_else(|| none("text"))?;
-        let want = run_reference(text.model, text.ids)?;
-        finite(&want.logits, bench.window)?;
-        let measure = |cell: &Cell, blank: Record| -> Result<Vec<Record>> {
-            let ready = of_recipe(&self.recipes, cell)?;
-            if cell.recipe == REFERENCE {
-                let exact = run_reference(&*bench.inputs.open()?.load::<f64>()?, text.ids)?;
-                return match self.own {
-                    None => run_candidate(text, &ready.rounding, &exact, blank),
-                    Some(calls) => {
-                        let got = run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?;
-                        Ok(Probe::new(&ready.rounding, &exact, blank.phase, blank).replay(&got, text.ids))
-                    }
-                };
-            }
-            let (own, sizes) = ready.loaded(bench, &blank)?.unzip();
-            let with_sizes = |mut records: Vec<Record>| {
-                records.extend(sizes.into_iter().flatten());
-                records
-            };
-            let text = own.as_deref().map_or(text, |model| Text { model, ..text });
-            let run_other = |other: &str| {
-                let known = self.recipes.get(other);
-                let other = known.ok_or_else(|| none(&format!("recipe '{other}'")))?;
-                let (own, _) = other.loaded(bench, &blank)?.unzip();
-                let text = own.as_deref().map_or(text, |model| Text { model, ..text });
-                run_recorded(text, &other.rounding, &[text.ids.len()])
-            };
-            let other = ready.against.map(run_other).transpose()?;
-            let want = other.as_ref().unwrap_or(&want);
-            let got = match (&ready.step, ready.calls) {
-                (Some(step), _) => {
-                    let folder = bench.inputs.folder.as_deref().ok_or_else(|| none("model"))?;
-                    run_step(text, folder, step, &ready.rounding)?
+/// Measures cells of a window. `own` are the calls in which the reference reads where it is compared with f64.
+fn window(recipes: &HashMap<&str, ReadyRecipe>, own: Option<Calls>, bench: &Bench, cells: &[&Cell]) -> Result<()> {
+    let none = |what: &str| Error::Usage(format!("window '{}' has no {what}", bench.window));
+    let text = bench.text.ok_or_else(|| none("text"))?;
+    let want = run_reference(text.model, text.ids)?;
+    finite(&want.logits, bench.window)?;
+    let measure = |cell: &Cell, blank: Record| -> Result<Vec<Record>> {
+        let ready = of_recipe(recipes, cell)?;
+        if cell.recipe == REFERENCE {
+            let exact = run_reference(&*bench.inputs.open()?.load::<f64>()?, text.ids)?;
+            return match own {
+                None => run_candidate(text, &ready.rounding, &exact, blank),
+                Some(calls) => {
+                    let got = run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?;
+                    Ok(Probe::new(&ready.rounding, &exact, blank).replay(&got, text.ids))
                 }
-                (None, Some(calls)) => run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?,
-                (None, None) => return run_candidate(text, &ready.rounding, want, blank).map(with_sizes),
             };
-            let probe = Probe::new(&ready.rounding, want, blank.phase, blank);
-            Ok(with_sizes(probe.replay(&got, text.ids)))
+        }
+        let (own, sizes) = ready.loaded(bench, &blank)?.unzip();
+        let with_sizes = |mut records: Vec<Record>| {
+            records.extend(sizes.into_iter().flatten());
+            records
         };
-        bench.each(cells, |cell, blank| {
-            let targets = text.ids.len() - 1;
-            Ok(with_loss_per_byte(measure(cell, blank)?, targets, bench.bytes))
-        })
-    }
-}
-
-impl ReadyRecipes for ReadyModel<'_> {
-    fn prepare(&mut self, _file: &ExperimentFile, _cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
-        kernel_files::add_all(self.study, manifest)
-    }
-
-    fn open(&mut self, planned: Planned) -> Result<Option<Exit>> {
-        kernel_files::add_device(self.study, planned.manifest)
-    }
-
-    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| self.window(bench, cells))
-    }
-
-    fn bytes(&self, recipe: &str) -> CacheBytes {
-        self.recipes.get(recipe).map(|ready| ready.bytes).unwrap_or_default()
-    }
+        let text = own.as_deref().map_or(text, |model| Text { model, ..text });
+        let run_other = |other: &str| {
+            let other = recipes.get(other).ok_or_else(|| none(&format!("recipe '{other}'")))?;
+            let (own, _) = other.loaded(bench, &blank)?.unzip();
+            let text = own.as_deref().map_or(text, |model| Text { model, ..text });
+            run_recorded(text, &other.rounding, &[text.ids.len()])
+        };
+        let other = ready.against.map(run_other).transpose()?;
+        let want = other.as_ref().unwrap_or(&want);
+        let got = match (&ready.step, ready.calls) {
+            (Some(step), _) => {
+                let folder = bench.inputs.folder.as_deref().ok_or_else(|| none("model"))?;
+                run_step(text, folder, step, &ready.rounding)?
+            }
+            (None, Some(calls)) => run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?,
+            (None, None) => return run_candidate(text, &ready.rounding, want, blank).map(with_sizes),
+        };
+        Ok(with_sizes(
+            Probe::new(&ready.rounding, want, blank).replay(&got, text.ids),
+        ))
+    };
+    bench.each(cells, |cell, blank| {
+        let targets = text.ids.len() - 1;
+        Ok(with_loss_per_byte(measure(cell, blank)?, targets, bench.bytes))
+    })
 }
 
 /// The sites of a model that a pattern means, each once, with the channels of a token there.

@@ -201,8 +201,7 @@ impl Numerics<f32> for RoundedRecorder<'_> {
 pub struct Probe<'a, W> {
     rounding: &'a Rounding,
     want: &'a Trace<W>,
-    phase: Phase,
-    /// The record every measurement starts from: who is measured.
+    /// The record every measurement starts from: who is measured, in which phase.
     cell: Record,
     records: Vec<Record>,
     /// Relative error of the streams that entered the layer, for the gain.
@@ -210,11 +209,10 @@ pub struct Probe<'a, W> {
 }
 
 impl<'a, W: Real + Into<f64>> Probe<'a, W> {
-    pub fn new(rounding: &'a Rounding, want: &'a Trace<W>, phase: Phase, cell: Record) -> Self {
+    pub fn new(rounding: &'a Rounding, want: &'a Trace<W>, cell: Record) -> Self {
         Self {
             rounding,
             want,
-            phase,
             cell,
             records: Vec::new(),
             entering: None,
@@ -286,7 +284,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
             false => Pair::new(&want.data, &tensor.data),
         };
         self.push(site, &pair, &tensor.shape);
-        if leaves && self.phase == Phase::Cumulative {
+        if leaves && self.cell.phase == Phase::Cumulative {
             let leaving = metrics::RELATIVE_L2.measure(&pair).unwrap_or(f64::NAN);
             if let Some(entering) = self.entering.replace(leaving) {
                 let n = pair.n;
@@ -329,7 +327,7 @@ pub fn decision<W: Real + Into<f64>>(
 
 impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
-        if self.phase == Phase::Local && flow(self.want.path, site) == Flow::Enters {
+        if self.cell.phase == Phase::Local && flow(self.want.path, site) == Flow::Enters {
             self.force(site, tensor);
         }
         self.rounding.apply(site, tensor);

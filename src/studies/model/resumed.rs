@@ -79,7 +79,7 @@ pub fn run_from(
                 && Some(record.site.as_str()) == kept.streams.site
                 && record.metric == RELATIVE_L2.name
         });
-        let probe = Probe::new(rounding, want, blank.phase, blank.clone()).behind(left.map(|record| record.value));
+        let probe = Probe::new(rounding, want, blank.clone()).behind(left.map(|record| record.value));
         let mut watched = Watched { probe, watch };
         if let Some(logits) = text.model.resume(layer, stream.clone(), text.ids, &mut watched) {
             let logits = logits.map_err(Error::Reference)?;
@@ -95,7 +95,7 @@ pub fn run_from(
             return Ok(records);
         }
     }
-    let probe = Probe::new(rounding, want, blank.phase, blank);
+    let probe = Probe::new(rounding, want, blank);
     let mut watched = Watched { probe, watch };
     let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
     let logits = rounding.run(text.model, &mut *state, text.ids, &mut watched)?;

@@ -57,7 +57,7 @@ pub fn run_candidate<W: Real + Into<f64>>(
     want: &Trace<W>,
     blank: Record,
 ) -> Result<Vec<Record>> {
-    let mut probe = Probe::new(rounding, want, blank.phase, blank);
+    let mut probe = Probe::new(rounding, want, blank);
     let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
     let logits = rounding.run(text.model, &mut *state, text.ids, &mut probe)?;
     Ok(probe.finish(&logits, text.ids))

@@ -4,7 +4,6 @@ mod measure;
 mod show;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use reference::SiteInfo;
 use reference::paths::Config;
@@ -17,15 +16,14 @@ pub use measure::{drawn, of_vectors};
 use super::limits::{Parts, halved_windows};
 use super::model::{finite, run_candidate, run_reference, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
-use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, Lab, ReadyRecipes, Study, check_among, of_recipe};
+use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
+use super::study::{Body, ReadyRecipes, Study, by_window, check_among, of_recipe};
 use crate::backend::recipe::Round;
-use crate::backend::rounding::{CacheBytes, Noise, Rounding};
+use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
-use crate::run::plan::{Cell, Plan};
-use ulplab_core::error::Result;
+use crate::run::plan::Plan;
 use ulplab_core::record::Phase;
 
 /// Scores from each source: the best are selected, with and without an error in the scores.
@@ -99,22 +97,14 @@ pub struct Recipe {
 
 impl Recipe {
     fn check(&self) -> Result<(), Mistake> {
-        if self.rounds.is_empty() != self.score_noise.is_some() {
-            let message = "an experiment of this kind takes either 'round' or 'score_noise'";
-            return Err(Mistake::at("name", message));
-        }
-        if self.noise && self.score_noise.is_some() {
-            let message = "'noise' is for 'round', and 'score_noise' is noise already";
-            return Err(Mistake::at("noise", message));
-        }
+        let message = "an experiment of this kind takes either 'round' or 'score_noise'";
+        Mistake::refuse(self.rounds.is_empty() != self.score_noise.is_some(), "name", message)?;
+        let message = "'noise' is for 'round', and 'score_noise' is noise already";
+        Mistake::refuse(self.noise && self.score_noise.is_some(), "noise", message)?;
         Noise::asked(self.noise, self.gain, 0)?;
-        match self.score_noise.filter(|size| !(size.is_finite() && *size > 0.0)) {
-            Some(size) => {
-                let message = format!("score_noise = {size} is not a size above 0");
-                Err(Mistake::at("score_noise", message))
-            }
-            None => Ok(()),
-        }
+        let size = self.score_noise.unwrap_or(1.0);
+        let message = format!("score_noise = {size} is not a size above 0");
+        Mistake::refuse(!(size.is_finite() && size > 0.0), "score_noise", message)
     }
 }
 
@@ -145,16 +135,12 @@ impl Body for RecallStudy {
 
 impl Study for RecallStudy {
     fn check(&self) -> Result<(), Mistake> {
-        if self.recipes.is_empty() {
-            return Err(no_recipe());
-        }
+        check_recipes(&self.recipes)?;
         let check = |scores: &Scores| scores.check(self.shape[1]);
         let draws = (self.draws, self.shape);
         check_sources_and_windows(&self.sources, check, Scores::is_site, draws, self.reading())?;
-        if self.model.is_none() {
-            let message = "recipes of a recall name sites of a model, and no model is given";
-            return Err(Mistake::at("model", message));
-        }
+        let message = "recipes of a recall name sites of a model, and no model is given";
+        Mistake::refuse(self.model.is_none(), "model", message)?;
         null::each(&self.recipes, Recipe::check).map(drop)
     }
 
@@ -219,14 +205,29 @@ impl Study for RecallStudy {
             let noise = Noise::asked(recipe.noise, recipe.gain, seed)?;
             let rounding = Rounding::resolve(&recipe.rounds, noise, None, config)?;
             rounding.check_window(config, rows)?;
-            let bytes = rounding.cache_bytes(config);
-            Ok((recipe, rounding, bytes))
+            Ok((recipe, rounding))
         })?;
-        Ok(Box::new(ReadyRecall {
-            study: self,
-            seed,
-            selection,
-            recipes,
+        let bytes = recipes
+            .iter()
+            .map(|(name, (_, rounding))| (*name, rounding.cache_bytes(config)));
+        Ok(by_window(self, bytes.collect(), move |bench, cells| {
+            let Some(text) = bench.text else {
+                let drawn = measure::drawn(self, seed, bench.window);
+                return bench.each(cells, |cell, blank| {
+                    let (recipe, rounding) = of_recipe(&recipes, cell)?;
+                    Ok(of_vectors(&blank, seed, recipe, rounding, selection, &drawn))
+                });
+            };
+            let want = run_reference(text.model, text.ids)?;
+            finite(&want.logits, bench.window)?;
+            bench.each(cells, |cell, blank| {
+                let (recipe, rounding) = of_recipe(&recipes, cell)?;
+                let got = match recipe.score_noise {
+                    Some(size) => measure::of_noise(&blank, seed, size, &want),
+                    None => run_candidate(text, rounding, &want, blank)?,
+                };
+                Ok(measure::by_source(&self.sources, &got))
+            })
         }))
     }
 
@@ -247,47 +248,5 @@ fn selection(site: &SiteInfo) -> Option<[&'static str; 2]> {
     match site.decision() {
         Some(Decision::TopK { query, key, .. }) => Some([query, key]),
         _ => None,
-    }
-}
-
-struct ReadyRecall<'a> {
-    study: &'a RecallStudy,
-    seed: u64,
-    /// The sites of queries and keys.
-    selection: [&'static str; 2],
-    /// With what [`ReadyRecipes::bytes`] tells.
-    recipes: HashMap<&'a str, (&'a Recipe, Rounding, CacheBytes)>,
-}
-
-impl ReadyRecall<'_> {
-    fn window(&self, bench: &Bench, cells: &[&Cell]) -> Result<()> {
-        let Some(text) = bench.text else {
-            let drawn = measure::drawn(self.study, self.seed, bench.window);
-            return bench.each(cells, |cell, blank| {
-                let (recipe, rounding, _) = of_recipe(&self.recipes, cell)?;
-                let (seed, selection) = (self.seed, self.selection);
-                Ok(of_vectors(&blank, seed, recipe, rounding, selection, &drawn))
-            });
-        };
-        let want = run_reference(text.model, text.ids)?;
-        finite(&want.logits, bench.window)?;
-        bench.each(cells, |cell, blank| {
-            let (recipe, rounding, _) = of_recipe(&self.recipes, cell)?;
-            let got = match recipe.score_noise {
-                Some(size) => measure::of_noise(&blank, self.seed, size, &want),
-                None => run_candidate(text, rounding, &want, blank)?,
-            };
-            Ok(measure::by_source(&self.study.sources, &got))
-        })
-    }
-}
-
-impl ReadyRecipes for ReadyRecall<'_> {
-    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| self.window(bench, cells))
-    }
-
-    fn bytes(&self, recipe: &str) -> CacheBytes {
-        self.recipes.get(recipe).map(|(.., bytes)| *bytes).unwrap_or_default()
     }
 }

@@ -34,21 +34,17 @@ pub enum Piece<T> {
 impl Piece<f32> {
     /// The same numbers.
     pub fn cast<T: Real>(&self) -> Piece<T> {
-        let cast = |x: &Tensor<f32>| {
-            let data = x.data.iter().map(|&x| T::from_f64(x.into()));
-            Tensor::new(x.shape.clone(), data.collect())
-        };
         match self {
             Self::Attention { q, k, v, decay, beta } => Piece::Attention {
-                q: cast(q),
-                k: cast(k),
-                v: cast(v),
-                decay: cast(decay),
-                beta: beta.as_ref().map(cast),
+                q: q.cast(),
+                k: k.cast(),
+                v: v.cast(),
+                decay: decay.cast(),
+                beta: beta.as_ref().map(Tensor::cast),
             },
             Self::Ssm { parameters, u } => Piece::Ssm {
-                parameters: [0, 1, 2].map(|i| cast(&parameters[i])),
-                u: cast(u),
+                parameters: parameters.each_ref().map(Tensor::cast),
+                u: u.cast(),
             },
         }
     }

@@ -60,10 +60,8 @@ impl Method {
                     let hint = did_you_mean(name, PREFILLS.iter().map(|prefill| prefill.name));
                     return wrong(format!("unknown prefill '{name}'{hint}"));
                 }
-                if !recipe.rounds.is_empty() {
-                    let message = format!("the prefill '{name}' has its own rounding, expected no 'round'");
-                    return Err(Mistake::at("round", message));
-                }
+                let message = format!("the prefill '{name}' has its own rounding, expected no 'round'");
+                Mistake::refuse(!recipe.rounds.is_empty(), "round", message)?;
             }
             _ => {}
         }

@@ -8,6 +8,7 @@ mod show;
 mod walk;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use reference::paths::Config;
 use schemars::JsonSchema;
@@ -15,12 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::{Parts, halved_rows};
 use super::null::{self, Candidate, Null, Wanted};
-use super::sources::{check_checkpoint, check_draws, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Bench, Body, ByWindow, ReadyRecipes, Study, of_recipe};
+use super::sources::{check_checkpoint, check_draws, check_recipes, check_sources, doublings, draw_names};
+use super::study::{Body, ReadyRecipes, Study, by_window, of_recipe};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
-use crate::run::plan::{Cell, Plan};
-use ulplab_core::error::Result;
+use crate::run::plan::Plan;
 use ulplab_core::formats::Direction;
 use ulplab_core::record::Phase;
 
@@ -128,24 +128,16 @@ impl Body for RecurrenceStudy {
 
 impl Study for RecurrenceStudy {
     fn check(&self) -> Result<(), Mistake> {
-        if self.recipes.is_empty() {
-            return Err(no_recipe());
-        }
+        check_recipes(&self.recipes)?;
         check_sources(&self.sources, Operation::check)?;
         check_draws(self.draws, self.shape, "[heads, steps]", true)?;
         let [heads, steps] = self.shape;
-        let wrong = |message| Err(Mistake::at("shape", message));
-        if steps % CHECKPOINT != 0 || !(steps / CHECKPOINT).is_power_of_two() || steps < 4 * CHECKPOINT {
-            return wrong(format!(
-                "shape = [{heads}, {steps}]: {steps} steps, expected {CHECKPOINT} doubled twice or more often"
-            ));
-        }
-        match heads > MOST_HEADS {
-            true => wrong(format!(
-                "shape = [{heads}, {steps}]: {heads} heads, expected at most {MOST_HEADS}"
-            )),
-            false => Ok(()),
-        }
+        let odd = steps % CHECKPOINT != 0 || !(steps / CHECKPOINT).is_power_of_two() || steps < 4 * CHECKPOINT;
+        let (shape, expected) = (format!("shape = [{heads}, {steps}]"), "doubled twice or more often");
+        let message = format!("{shape}: {steps} steps, expected {CHECKPOINT} {expected}");
+        Mistake::refuse(odd, "shape", message)?;
+        let message = format!("{shape}: {heads} heads, expected at most {MOST_HEADS}");
+        Mistake::refuse(heads > MOST_HEADS, "shape", message)
     }
 
     fn plan(&self) -> Plan {
@@ -197,12 +189,12 @@ impl Study for RecurrenceStudy {
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let methods = null::each(&self.recipes, |recipe| Method::resolve(recipe, &self.sources, seed))?;
-        Ok(Box::new(ByWindow(move |bench: &Bench, cells: &[&Cell]| {
+        Ok(by_window(self, HashMap::new(), move |bench, cells| {
             let want = walk::exact(self, seed, bench.window)?;
             bench.each(cells, |cell, blank| {
                 walk::measure(&blank, self, seed, of_recipe(&methods, cell)?, &want)
             })
-        })))
+        }))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {

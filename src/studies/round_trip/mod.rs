@@ -6,6 +6,7 @@ mod show;
 pub mod theory;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use reference::paths::Config;
 use schemars::JsonSchema;
@@ -14,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use super::limits::{Parts, halved_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
-use super::sources::{check_sources_and_windows, draw_names, no_recipe, site_names};
-use super::study::{Bench, Body, ByWindow, ReadyRecipes, Study, check_among, of_recipe};
+use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
+use super::study::{Body, ReadyRecipes, Study, by_window, check_among, of_recipe};
 use crate::backend::rounding::Noise;
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
-use crate::run::plan::{Cell, Plan};
-use ulplab_core::error::{Result, did_you_mean};
+use crate::run::plan::Plan;
+use ulplab_core::error::did_you_mean;
 use ulplab_core::formats::{Codec, codec};
 use ulplab_core::record::Phase;
 
@@ -131,15 +132,11 @@ impl RoundTripStudy {
 
 impl Study for RoundTripStudy {
     fn check(&self) -> Result<(), Mistake> {
-        if self.recipes.is_empty() {
-            return Err(no_recipe());
-        }
+        check_recipes(&self.recipes)?;
         let draws = (self.draws, self.shape);
         let sites = check_sources_and_windows(&self.sources, Numbers::check, Numbers::is_site, draws, self.reading())?;
-        if self.model.is_some() && !sites {
-            let message = "a model is run for sources at its sites, and there is none";
-            return Err(Mistake::at("model", message));
-        }
+        let message = "a model is run for sources at its sites, and there is none";
+        Mistake::refuse(self.model.is_some() && !sites, "model", message)?;
         let check = |recipe| {
             self.check_against(recipe)?;
             recipe.noise(0)
@@ -204,7 +201,7 @@ impl Study for RoundTripStudy {
         let sites = self.sources.iter();
         let sites = sites.filter_map(|source| Some((source.name.as_str(), source.from.site()?)));
         let sites: Vec<_> = sites.collect();
-        Ok(Box::new(ByWindow(move |bench: &Bench, cells: &[&Cell]| {
+        Ok(by_window(self, HashMap::new(), move |bench, cells| {
             let samples = match bench.text {
                 Some(text) => recorded(&sites, text)?,
                 None => measure::drawn(self, seed, bench.window),
@@ -214,7 +211,7 @@ impl Study for RoundTripStudy {
                 let rival = against.and_then(|name| stores.get(name));
                 Ok(measure(&blank, &samples, candidate, rival.map(|(rival, _)| rival)))
             })
-        })))
+        }))
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {

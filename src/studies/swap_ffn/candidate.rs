@@ -40,45 +40,27 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// One event on x and the state. Follows the given decisions if the candidate can; returns its own.
+    /// One event on x and the state, or its exchange alone. Follows the given decisions if the candidate can; returns its own.
     pub fn event(
         &mut self,
-        x: &mut Tensor<f32>,
-        state: &mut State<f32>,
+        part: Part,
+        (x, state): (&mut Tensor<f32>, &mut State<f32>),
         event: usize,
         given: &Decisions<f64>,
     ) -> Result<Vec<GateAndBank>, String> {
         match self {
             Self::Emulated { model, method } => {
                 let mut forced = ForcedDecisions::new(Some(method), given);
-                (method.event)(model, x, state, event, &mut forced)?;
+                match part {
+                    Part::Exchange => model.exchange(x, state, event, &mut forced)?,
+                    _ => (method.event)(model, x, state, event, &mut forced)?,
+                };
                 Ok(forced.own())
             }
             Self::Kernels { model, runner } => {
-                let left = model.run(*runner, Part::Event, x, state)?;
+                let left = model.run(*runner, part, x, state)?;
                 *x = left.x;
                 Ok(left.decisions.concat())
-            }
-        }
-    }
-
-    /// Its own decisions on x.
-    pub fn decide(
-        &mut self,
-        x: &Tensor<f32>,
-        state: &State<f32>,
-        event: usize,
-        given: &Decisions<f64>,
-    ) -> Result<Vec<GateAndBank>, String> {
-        let mut state = state.clone();
-        match self {
-            Self::Emulated { model, method } => {
-                let mut forced = ForcedDecisions::new(Some(method), given);
-                model.exchange(&mut x.clone(), &mut state, event, &mut forced)?;
-                Ok(forced.own())
-            }
-            Self::Kernels { model, runner } => {
-                Ok(model.run(*runner, Part::Exchange, x, &mut state)?.decisions.concat())
             }
         }
     }

@@ -12,13 +12,8 @@ use ulplab_core::record::Record;
 
 /// At every checkpoint: decisions and delta since the one before, histories and maps, banks; and the decisions of the first
 /// token, event by event.
-pub(super) fn measure(
-    blank: &Record,
-    source: &str,
-    inputs: &Inputs,
-    method: &Method,
-    want: &Trajectory,
-) -> Result<Vec<Record>, String> {
+pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &Trajectory) -> Result<Vec<Record>, String> {
+    let source = inputs.source();
     let mut candidate = Candidate::new(inputs, method)?;
     let mut state = inputs.state()?;
     let mut same = vec![true; state.map.len()];

@@ -52,10 +52,8 @@ impl Method {
         let rounds = recipe.rounds.iter().enumerate();
         let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));
         let margin = recipe.margin.unwrap_or(0.0);
-        if !(margin.is_finite() && margin >= 0.0) {
-            let message = format!("margin = {margin}, expected a number from 0 on");
-            return Err(Mistake::at("margin", message));
-        }
+        let message = format!("margin = {margin}, expected a number from 0 on");
+        Mistake::refuse(!(margin.is_finite() && margin >= 0.0), "margin", message)?;
         Ok(Self {
             rounds: rounds.collect::<Result<_, _>>()?,
             noise: Noise::asked(recipe.noise, recipe.gain, seed)?,

@@ -15,21 +15,21 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 use reference::Real;
-use reference::paths;
+use reference::paths::Config;
 use reference::paths::swap_ffn::{BANKS, Decisions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::limits::{Parts, halved_rows};
 use super::null::{self, Candidate, Null, Wanted};
-use super::sources::{check_checkpoint, check_draws, check_phases, check_sources, doublings, draw_names, no_recipe};
-use super::study::{Body, Lab, Planned, ReadyRecipes, Study, of_recipe};
-use crate::experiment::file::ExperimentFile;
+use super::sources::{
+    check_checkpoint, check_draws, check_phases, check_recipes, check_sources, doublings, draw_names,
+};
+use super::study::{Body, ReadyRecipes, Study, by_window, of_recipe};
 use crate::experiment::{Mistake, Source};
-use crate::run::plan::{Cell, Plan};
-use crate::run::{Manifest, RecipeInfo};
-use crate::studies::kernel_files;
-use ulplab_core::error::{Error, Exit, Result};
+use crate::run::RecipeInfo;
+use crate::run::plan::Plan;
+use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::{self, Decided};
 use ulplab_core::record::{Phase, Record};
 
@@ -151,16 +151,13 @@ pub enum DecidesOn {
 
 impl Recipe {
     fn check(&self) -> Result<(), Mistake> {
-        let (key, message) = match self.kernels.is_empty() {
-            true if self.format.is_some() => {
-                let message = "'format' is that of the operands of 'kernels', and there are none";
-                ("format", message)
-            }
-            false if !self.rounds.is_empty() => ("round", "'kernels' compute all of it, so nothing else is rounded"),
-            false if self.router.is_some() => ("router", "'kernels' compute all of it, and read the router as they do"),
-            _ => return Ok(()),
-        };
-        Err(Mistake::at(key, message))
+        let kernels = !self.kernels.is_empty();
+        let message = "'format' is that of the operands of 'kernels', and there are none";
+        Mistake::refuse(!kernels && self.format.is_some(), "format", message)?;
+        let message = "'kernels' compute all of it, so nothing else is rounded";
+        Mistake::refuse(kernels && !self.rounds.is_empty(), "round", message)?;
+        let message = "'kernels' compute all of it, and read the router as they do";
+        Mistake::refuse(kernels && self.router.is_some(), "router", message)
     }
 
     /// The recipe as right code computes it on a CPU.
@@ -201,9 +198,7 @@ impl Body for SwapFfnStudy {
 
 impl Study for SwapFfnStudy {
     fn check(&self) -> Result<(), Mistake> {
-        if self.recipes.is_empty() {
-            return Err(no_recipe());
-        }
+        check_recipes(&self.recipes)?;
         check_phases(&self.phases)?;
         check_sources(&self.sources, |weights| {
             let sizes = weights.sizes().check();
@@ -211,13 +206,12 @@ impl Study for SwapFfnStudy {
         })?;
         check_draws(self.draws, self.shape, "[sequences, tokens]", true)?;
         let [sequences, tokens] = self.shape;
-        if !tokens.is_power_of_two() || tokens > MOST_TOKENS || sequences > MOST_SEQUENCES {
-            let message = format!(
-                "shape = [{sequences}, {tokens}]: expected at most {MOST_SEQUENCES} sequences, and of tokens a power of two up \
-                 to {MOST_TOKENS}"
-            );
-            return Err(Mistake::at("shape", message));
-        }
+        let message = format!(
+            "shape = [{sequences}, {tokens}]: expected at most {MOST_SEQUENCES} sequences, and of tokens a power of two up \
+             to {MOST_TOKENS}"
+        );
+        let large = tokens > MOST_TOKENS || sequences > MOST_SEQUENCES;
+        Mistake::refuse(large || !tokens.is_power_of_two(), "shape", message)?;
         null::each(&self.recipes, Recipe::check).map(drop)
     }
 
@@ -242,7 +236,7 @@ impl Study for SwapFfnStudy {
         check_checkpoint(at, self.sources.iter().flat_map(of), "tokens", self.shape)
     }
 
-    fn memory(&self, _config: Option<&dyn paths::Config>, threads: usize) -> Parts {
+    fn memory(&self, _config: Option<&dyn Config>, threads: usize) -> Parts {
         let mut parts = Parts::default();
         let at_once = threads.min(self.recipes.len().max(1)) as f64;
         let [sequences, tokens] = self.shape.map(|size| size as f64);
@@ -258,14 +252,14 @@ impl Study for SwapFfnStudy {
         Some((Box::new(Self { shape, ..self.clone() }), key))
     }
 
-    fn ready<'a>(
-        &'a self,
-        seed: u64,
-        _config: Option<&dyn paths::Config>,
-    ) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
+    fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
         let methods = null::each(&self.recipes, |recipe| Method::resolve(recipe, &self.sources, seed))?;
-        let study = self;
-        Ok(Box::new(ReadySwapFfn { study, seed, methods }))
+        Ok(by_window(self, HashMap::new(), move |bench, cells| {
+            let want = exact(self, seed, bench.window)?;
+            bench.each(cells, |cell, blank| {
+                measure(&blank, self, seed, of_recipe(&methods, cell)?, &want)
+            })
+        }))
     }
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
@@ -281,31 +275,6 @@ impl Study for SwapFfnStudy {
 
     fn uses_gpu(&self) -> bool {
         self.recipes.iter().any(|recipe| !recipe.kernels.is_empty())
-    }
-}
-
-struct ReadySwapFfn<'a> {
-    study: &'a SwapFfnStudy,
-    seed: u64,
-    methods: HashMap<&'a str, Method>,
-}
-
-impl ReadyRecipes for ReadySwapFfn<'_> {
-    fn prepare(&mut self, _file: &ExperimentFile, _cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
-        kernel_files::add_all(self.study, manifest)
-    }
-
-    fn open(&mut self, planned: Planned) -> Result<Option<Exit>> {
-        kernel_files::add_device(self.study, planned.manifest)
-    }
-
-    fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| {
-            let want = exact(self.study, self.seed, bench.window)?;
-            bench.each(cells, |cell, blank| {
-                measure(&blank, self.study, self.seed, of_recipe(&self.methods, cell)?, &want)
-            })
-        })
     }
 }
 
@@ -337,8 +306,8 @@ pub fn measure(
     let one = |(source, want): (&Source<Weights>, &Trajectory)| {
         let inputs = Inputs::new(study.shape[0], seed, source, &blank.window);
         let measured = match blank.phase {
-            Phase::Local => teacher::measure(blank, &source.name, &inputs, method, want),
-            Phase::Cumulative => free::measure(blank, &source.name, &inputs, method, want),
+            Phase::Local => teacher::measure(blank, &inputs, method, want),
+            Phase::Cumulative => free::measure(blank, &inputs, method, want),
         };
         measured.map_err(Error::Reference)
     };

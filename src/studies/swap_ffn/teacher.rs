@@ -7,22 +7,17 @@ use super::{Compared, ExactEvent, Method, Trajectory, at, decided};
 use crate::studies::measure::records;
 use ulplab_core::metrics::{Decided, Decisions};
 use ulplab_core::record::Record;
+use ulplab_swap_ffn::Part;
 
 /// At every checkpoint, over the token's events: what the candidate decides, what it would decide next on the x it made, and
 /// that x. A candidate that cannot follow given decisions is compared only where its decision equals the reference's.
-pub(super) fn measure(
-    blank: &Record,
-    source: &str,
-    inputs: &Inputs,
-    method: &Method,
-    want: &Trajectory,
-) -> Result<Vec<Record>, String> {
+pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &Trajectory) -> Result<Vec<Record>, String> {
     let mut candidate = Candidate::new(inputs, method)?;
     let mut all = Vec::new();
     for (token, known) in want.tokens.iter().enumerate() {
         let Some(checkpoint) = &known.checkpoint else { continue };
         let (found, next) = walk(&mut candidate, method.margin, checkpoint)?;
-        let place = |what| at(blank, source, what, token + 1);
+        let place = |what| at(blank, inputs.source(), what, token + 1);
         all.extend(records(&place("decisions"), &found.decisions, &[]));
         all.extend(records(&place("next"), &next, &[]));
         all.extend(found.numbers(&place("x")));
@@ -35,7 +30,7 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
     let (mut found, mut following) = (Compared::new(margin), Decisions::new(margin));
     for (event, known) in checkpoint.events.iter().enumerate() {
         let (mut x, mut after) = (known.x.clone(), known.state.clone());
-        let own = candidate.event(&mut x, &mut after, event, &known.decisions)?;
+        let own = candidate.event(Part::Event, (&mut x, &mut after), event, &known.decisions)?;
         let agree = compare(&mut found.decisions, known, &own, None);
         let followed: Vec<bool> = agree.into_iter().map(|agrees| agrees || candidate.follows()).collect();
         for row in (0..x.rows()).filter(|row| followed[*row]) {
@@ -43,7 +38,7 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
             found.got.extend(x.row(row));
         }
         if let Some(next) = checkpoint.events.get(event + 1) {
-            let own = candidate.decide(&x, &after, event + 1, &next.decisions)?;
+            let own = candidate.event(Part::Exchange, (&mut x, &mut after), event + 1, &next.decisions)?;
             compare(&mut following, next, &own, Some(&followed));
         }
     }
