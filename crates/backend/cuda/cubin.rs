@@ -33,26 +33,17 @@ const PARAMETER: u8 = 0x17;
 
 /// All kernels of a cubin, by name. The error names the part that is not valid ELF.
 pub fn entries(cubin: &Cubin) -> Result<BTreeMap<String, Entry>, String> {
+    let wrong = |error: object::Error| format!("the machine code is not a 64-bit ELF file: {error}");
+    let elf = ElfFile64::<Endianness>::parse(&*cubin.bytes).map_err(wrong)?;
     let mut entries = BTreeMap::new();
-    for (name, bytes) in sections(&cubin.bytes)? {
+    for section in elf.sections() {
+        let (name, bytes) = (section.name().map_err(wrong)?, section.data().map_err(wrong)?);
         if let Some(entry) = name.strip_prefix(".nv.info.") {
             entries.insert(entry.to_string(), attributes(bytes));
         }
     }
     report(&cubin.log, &mut entries);
     Ok(entries)
-}
-
-/// Names and bytes of the sections of a 64-bit ELF file.
-fn sections(file: &[u8]) -> Result<Vec<(String, &[u8])>, String> {
-    let wrong = |error: object::Error| format!("the machine code is not a 64-bit ELF file: {error}");
-    let elf = ElfFile64::<Endianness>::parse(file).map_err(wrong)?;
-    let mut sections = Vec::new();
-    for section in elf.sections() {
-        let name = section.name().map_err(wrong)?.to_string();
-        sections.push((name, section.data().map_err(wrong)?));
-    }
-    Ok(sections)
 }
 
 /// The content of a kernel's section.

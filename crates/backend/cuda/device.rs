@@ -349,7 +349,7 @@ pub struct Function {
 }
 
 /// Shape and attributes of a launch.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shape {
     pub grid: [u32; 3],
     pub block: [u32; 3],

@@ -55,10 +55,7 @@ impl Repeats {
         let shape = Shape {
             grid: [device.sms as u32 * 8, 1, 1],
             block: [256, 1, 1],
-            cluster: None,
-            shared: 0,
-            cooperative: false,
-            programmatic: false,
+            ..Shape::default()
         };
         let [at, period, size] = [memory.address + at as u64, period as u64, size as u64];
         let arguments = [at, period, size, found.address].map(Argument::Wide);

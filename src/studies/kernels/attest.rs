@@ -199,17 +199,17 @@ impl VariantResult {
     }
 }
 
+/// An attestation, and the file that it was read from.
+type Attested = (PathBuf, Attestation);
+
 /// Files of an operation as devices verified them.
-fn verified<'a>(
-    attestations: &'a [(PathBuf, Attestation)],
-    op: &str,
-) -> impl Iterator<Item = &'a VerifiedFile> + Clone {
+fn verified<'a>(attestations: &'a [Attested], op: &str) -> impl Iterator<Item = &'a VerifiedFile> + Clone {
     let of_devices = attestations.iter();
     of_devices.filter_map(move |(_, attestation)| attestation.ops.get(op))
 }
 
 /// Kernels of the tree that are not attested in their present state, with the changes of each.
-pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)], now: &Now) -> Vec<String> {
+pub fn changed(sources: &[Source], attestations: &[Attested], now: &Now) -> Vec<String> {
     let finding = |source: &Source| {
         let (mut verified, now) = (verified(attestations, &source.op), now.get(&source.op));
         let what = match verified.clone().max_by_key(|verified| &verified.at) {
@@ -226,8 +226,8 @@ pub fn changed(sources: &[Source], attestations: &[(PathBuf, Attestation)], now:
 }
 
 /// Attested kernels that are not in the tree.
-fn missing(sources: &[Source], attestations: &[(PathBuf, Attestation)]) -> Vec<String> {
-    let of_file = |(file, attestation): &(PathBuf, Attestation)| {
+fn missing(sources: &[Source], attestations: &[Attested]) -> Vec<String> {
+    let of_file = |(file, attestation): &Attested| {
         let (file, ops) = (file.display(), attestation.ops.keys());
         let gone = ops.filter(|op| !sources.iter().any(|source| source.op == **op));
         let finding = |op| format!("{file}: '{op}' is attested, but there is no such kernel");
@@ -299,8 +299,7 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
             format!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
         return Err(Error::data(&folder, why));
     }
-    let now = digests(&Rewritten::all(&sources, &attestations))?;
-    let held = Held::new(&sources, &attestations, &now, missing(&sources, &attestations))?;
+    let held = Held::new(&sources, &attestations, missing(&sources, &attestations))?;
     held.show(["PASS", "FAIL", "NOT JUDGED"], "");
     Ok(match held.exit() {
         // Nothing can be said of a file that cannot be read.
@@ -313,18 +312,16 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
 /// is false, only a part of the experiment was selected, and the exit code is that of NOT JUDGED instead of that of PASS.
 pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
-    let now = digests(&Rewritten::all(sources, &attestations))?;
-    let held = Held::new(sources, &attestations, &now, Vec::new())?;
+    let held = Held::new(sources, &attestations, Vec::new())?;
     if json {
         for finding in &held.findings {
             outln!("{}", serde_json::json!({"type": "attestation", "what": finding}));
         }
         outln!("{}", serde_json::json!({"type": "attested", "device": held.whole()}));
     } else {
-        let selected = if whole {
-            ""
-        } else {
-            ", and the others were not selected"
+        let selected = match whole {
+            true => "",
+            false => ", and the others were not selected",
         };
         held.show(["ATTESTED", "NOT ATTESTED", "NOT BY ONE DEVICE"], selected);
     }
@@ -344,22 +341,18 @@ struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    fn new(
-        sources: &[Source],
-        attestations: &'a [(PathBuf, Attestation)],
-        now: &Now,
-        missing: Vec<String>,
-    ) -> Result<Self> {
+    fn new(sources: &[Source], attestations: &'a [Attested], missing: Vec<String>) -> Result<Self> {
         if sources.is_empty() {
             return Err(Error::NothingSelected("there are no kernels".into()));
         }
-        let of = |one: &'a (PathBuf, Attestation)| {
-            let findings = changed(sources, std::slice::from_ref(one), now);
+        let now = digests(&Rewritten::all(sources, attestations))?;
+        let of = |one: &'a Attested| {
+            let findings = changed(sources, std::slice::from_ref(one), &now);
             (one.1.device.as_str(), one.0.as_path(), findings)
         };
         Ok(Self {
             files: sources.len(),
-            findings: [changed(sources, attestations, now), missing].concat(),
+            findings: [changed(sources, attestations, &now), missing].concat(),
             devices: attestations.iter().map(of).collect(),
         })
     }
@@ -381,15 +374,12 @@ impl<'a> Held<'a> {
 
     /// Prints what does not hold, a line each, and the verdict with its count: the first word if one device saw all, the second if
     /// something does not hold, the third if no device saw all.
-    fn show(&self, words: [&str; 3], more: &str) {
+    fn show(&self, [attested, broken, patchy]: [&str; 3], more: &str) {
         let (all, findings) = (self.files, &self.findings);
         findings.iter().for_each(|finding| outln!("FAIL {}", shown(finding)));
         if let (true, Some(device)) = (self.findings.is_empty(), self.whole()) {
-            outln!(
-                "{}: {all} of {all} files of kernels are unchanged since {} verified them{more}",
-                words[0],
-                shown(device)
-            );
+            let device = shown(device);
+            outln!("{attested}: {all} of {all} files of kernels are unchanged since {device} verified them{more}");
             return;
         }
         for (device, file, findings) in &self.devices {
@@ -403,15 +393,14 @@ impl<'a> Held<'a> {
             outln!("{}: {held} of {all} ({file}){others}", shown(device));
         }
         let good = all.saturating_sub(self.findings.len());
-        match self.findings.is_empty() {
-            false => outln!(
-                "{}: {good} of {all} files of kernels are unchanged since a device verified them{more}",
-                words[1]
-            ),
-            true => outln!(
-                "{}: each of {all} files of kernels is unchanged since a device verified it, and no device saw all{more}",
-                words[2]
-            ),
-        }
+        let verdict = match self.findings.is_empty() {
+            false => format!("{broken}: {good} of {all} files of kernels are unchanged since a device verified them"),
+            true => {
+                format!(
+                    "{patchy}: each of {all} files of kernels is unchanged since a device verified it, and no device saw all"
+                )
+            }
+        };
+        outln!("{verdict}{more}");
     }
 }

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use super::attest;
 use super::lines::line_of;
 use super::units::Launched;
-use super::{ops_of, volume};
+use super::{KernelStudy, attest, ops_of, volume};
 use crate::backend::cuda::cubin::{Entry, entries};
 use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
 use crate::ops;
 use crate::report::columns::fitted;
-use crate::run::plan::Cell;
-use ulplab_core::error::{Error, Exit, Result, did_you_mean};
+use crate::studies::study::Planned;
+use ulplab_core::error::{Error, Exit, Result, did_you_mean, refuse};
+use ulplab_core::list::distinct;
 use ulplab_operations::ops::{Case, Op, Problem, Scalar};
 
 /// Architectures that are compiled for: those that kernels run on, and those to come.
@@ -25,18 +25,10 @@ const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MOST_SHARED: u32 = 227 * 1024;
 
-/// The kernels to compile.
+/// The kernels to compile: those of the planned cells. Files, variants and cases without one are left out.
 pub struct Compile<'a> {
-    pub sources: &'a [Source],
-    /// The cells that are selected: files, variants and cases without one are left out.
-    pub cells: &'a [Cell],
-    /// True if these are all that the experiment plans.
-    pub whole: bool,
-    /// Architectures to compile for; [`ARCHITECTURES`] if it is empty.
-    pub architectures: &'a [String],
-    /// Compiles every planted fault, too.
-    pub faults: bool,
-    pub json: bool,
+    pub study: &'a KernelStudy,
+    pub planned: &'a Planned<'a>,
 }
 
 /// Heads of the table of entry points.
@@ -53,19 +45,26 @@ const HEADS: [&str; 7] = [
 /// Mistakes of a variant, and the cases in which they show.
 type Findings = BTreeMap<String, BTreeSet<String>>;
 
+/// Compiled entry points, by name.
+type Entries = BTreeMap<String, Entry>;
+
 impl Compile<'_> {
     /// Compiles the selected kernels, prints the resources of each, and reports the mistakes of headers; then compares the
     /// files with their attestations. A mistake of a header gives [`Exit::Usage`]. `why` they are compiled and not run.
     pub fn run(&self, why: &str) -> Result<Exit> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
-        if !self.json {
+        let Planned {
+            manifest, cells, json, ..
+        } = self.planned;
+        if !json {
             outln!("{why}: kernels are compiled by NVRTC {major}.{minor}, not run");
         }
-        let ops = ops_of(self.cells);
-        let selected = self.sources.iter().filter(|source| ops.contains(&&*source.op));
+        let options = &self.study.options;
+        let ops = ops_of(cells.iter());
+        let selected = self.study.sources.iter().filter(|source| ops.contains(&&*source.op));
         let selected: Vec<Source> = selected.cloned().collect();
-        let architectures: Vec<&str> = match self.architectures {
+        let architectures: Vec<&str> = match &options.architectures[..] {
             [] => ARCHITECTURES.to_vec(),
             named => named.iter().map(String::as_str).collect(),
         };
@@ -73,7 +72,7 @@ impl Compile<'_> {
         for source in &selected {
             let selects = |variant: &Variant, case: &Case| self.selects(source, variant, case);
             for &arch in &architectures {
-                launched.extend(Launched::all(source, arch, self.faults, &selects));
+                launched.extend(Launched::all(source, arch, options.mutants, &selects));
             }
         }
         toolkit.compile_ahead(&launched.iter().flat_map(Launched::units).collect::<Vec<_>>());
@@ -93,7 +92,7 @@ impl Compile<'_> {
         }
         self.print(&rows);
         for (what, cases) in &findings {
-            match self.json {
+            match json {
                 true => outln!("{}", json!({"type": "finding", "what": what, "cases": cases})),
                 false => outln!("FAIL {what}{}", shown(cases)),
             }
@@ -101,22 +100,16 @@ impl Compile<'_> {
         if !findings.is_empty() {
             return Ok(Exit::Usage);
         }
-        attest::hold(&selected, self.whole, self.json)
+        attest::hold(&selected, manifest.left_out.is_empty(), *json)
     }
 
     fn selects(&self, source: &Source, variant: &Variant, case: &Case) -> bool {
         let id = format!("{}/local/{}", source.full_name(&variant.name), case.name);
-        self.cells.iter().any(|cell| cell.id == id)
+        self.planned.cells.iter().any(|cell| cell.id == id)
     }
 
     /// Checks every launch of the selected variants and cases of a file.
-    fn check(
-        &self,
-        source: &Source,
-        arch: &str,
-        entries: &BTreeMap<String, Entry>,
-        findings: &mut Findings,
-    ) -> Result<()> {
+    fn check(&self, source: &Source, arch: &str, entries: &Entries, findings: &mut Findings) -> Result<()> {
         let op = ops::find(&source.op).map_err(|why| Error::data(&source.path, why))?;
         let mut problems = BTreeMap::new();
         for variant in source.variants_for(arch) {
@@ -153,7 +146,7 @@ impl Compile<'_> {
     }
 
     fn print(&self, rows: &[(&Source, &str, String, Entry)]) {
-        if self.json {
+        if self.planned.json {
             for (source, arch, name, entry) in rows {
                 let file = source.path.display().to_string();
                 let row = json!({"type": "kernel", "file": file, "arch": arch, "entry": name, "compiled": entry});
@@ -202,7 +195,7 @@ pub struct Launches<'a> {
     pub case: &'a Case,
     pub plan: &'a Plan,
     pub problem: &'a Problem,
-    pub entries: &'a BTreeMap<String, Entry>,
+    pub entries: &'a Entries,
 }
 
 impl Launches<'_> {
@@ -213,11 +206,8 @@ impl Launches<'_> {
             let wrong = self.names(arguments).into_iter().chain(self.kernel(step, arguments));
             wrong.map(|what| format!("{place}{what}")).collect::<Vec<_>>()
         };
-        let mut all: Vec<String> = launches.flat_map(of_launch).collect();
         // Launches of one step have the same mistakes.
-        let mut seen = BTreeSet::new();
-        all.retain(|what| seen.insert(what.clone()));
-        all
+        distinct(launches.flat_map(of_launch))
     }
 
     /// Bytes of an argument; none if its name is unknown.
@@ -276,24 +266,16 @@ impl Launches<'_> {
         wrong.extend(numbers.map(|tap| format!("'{tap}' of taps is a number, and keeps nothing")));
         let threads = shape.block.iter().fold(1, |all: u32, size| all.saturating_mul(*size));
         let most = compiled.max_threads.map_or(MOST_THREADS, |most| most.min(MOST_THREADS));
-        if threads > most {
-            wrong.push(format!(
-                "a block has {threads} threads, and '{entry}' takes at most {most}"
-            ));
-        }
+        let what = format!("a block has {threads} threads, and '{entry}' takes at most {most}");
+        wrong.extend(refuse(threads > most, what).err());
         let above = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).any(|(size, most)| *size > most);
-        if above(shape.block, MOST_BLOCK) {
-            wrong.push(format!("a block of {:?} threads, at most {MOST_BLOCK:?}", shape.block));
-        }
-        if above(shape.grid, MOST_BLOCKS) {
-            wrong.push(format!("a grid of {:?} blocks, at most {MOST_BLOCKS:?}", shape.grid));
-        }
+        let what = format!("a block of {:?} threads, at most {MOST_BLOCK:?}", shape.block);
+        wrong.extend(refuse(above(shape.block, MOST_BLOCK), what).err());
+        let what = format!("a grid of {:?} blocks, at most {MOST_BLOCKS:?}", shape.grid);
+        wrong.extend(refuse(above(shape.grid, MOST_BLOCKS), what).err());
         let shared = compiled.shared.saturating_add(shape.shared);
-        if shared > MOST_SHARED {
-            wrong.push(format!(
-                "a block has {shared} bytes of shared memory, at most {MOST_SHARED}"
-            ));
-        }
+        let what = format!("a block has {shared} bytes of shared memory, at most {MOST_SHARED}");
+        wrong.extend(refuse(shared > MOST_SHARED, what).err());
         wrong
     }
 }

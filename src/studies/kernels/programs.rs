@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::draws::Draw;
+use super::operations::OwnOp;
 use super::relations::relate;
 use super::{Cells, of_op, records, time, unknown};
 use super::{Command, KernelStudy};
@@ -13,6 +14,7 @@ use crate::backend::program::{Program, ProgramFailure};
 use crate::experiment::Mistake;
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
+use ulplab_core::list::distinct;
 use ulplab_core::metrics::US_CLAIMED;
 use ulplab_core::record::Record;
 use ulplab_operations::ops::checks::failures;
@@ -24,20 +26,15 @@ pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
 
 /// Finds a program that is not there, of those that cells are to be run with and of the references of their operations.
 pub fn check_programs(study: &KernelStudy, cells: &[Cell]) -> Result<(), Mistake> {
-    let runs = |recipe: &str| cells.iter().any(|cell| cell.recipe == recipe);
-    for (at, command) in study.commands.iter().enumerate() {
-        let (who, wrong) = (command.recipe(), |why| Mistake::at("run", why));
-        if runs(&who) {
-            let checked = check_program(&command.run).map_err(wrong);
-            checked.map_err(|mistake| mistake.of(format!("command '{who}'")).within("command", at))?;
-        }
+    let is_run = |command: &Command| cells.iter().any(|cell| cell.recipe == command.recipe());
+    let is_asked = |op: &OwnOp| cells.iter().any(|cell| cell.kernel().0 == op.name);
+    for (at, command) in study.commands.iter().enumerate().filter(|(_, command)| is_run(command)) {
+        let wrong = |why| Mistake::at("run", why).of(format!("command '{}'", command.recipe()));
+        check_program(&command.run).map_err(|why| wrong(why).within("command", at))?;
     }
-    for (at, op) in study.ops.iter().enumerate() {
-        let (who, wrong) = (&op.name, |why| Mistake::at("reference", why));
-        if cells.iter().any(|cell| cell.kernel().0 == *who) {
-            let checked = check_program(&op.reference).map_err(wrong);
-            checked.map_err(|mistake| mistake.of(format!("operation '{who}': reference")).within("op", at))?;
-        }
+    for (at, op) in study.ops.iter().enumerate().filter(|(_, op)| is_asked(op)) {
+        let wrong = |why| Mistake::at("reference", why).of(format!("operation '{}': reference", op.name));
+        check_program(&op.reference).map_err(|why| wrong(why).within("op", at))?;
     }
     Ok(())
 }
@@ -72,13 +69,7 @@ fn is_there(program: &str) -> bool {
 /// Runs the cells of programs, operation by operation: its programs are tried on a case one after the other, and those that
 /// stay alive do so until all cases are done.
 pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
-    let mut ops: Vec<&str> = Vec::new();
-    for command in &all.study.commands {
-        if !ops.contains(&command.op.as_str()) {
-            ops.push(&command.op);
-        }
-    }
-    for op in ops {
+    for op in distinct(all.study.commands.iter().map(|command| command.op.as_str())) {
         let commands = all.study.commands.iter().filter(|command| command.op == op);
         let started = commands.map(|command| {
             let program = Program::new(op, &command.run, command.mode, command.timeout, all.stop);

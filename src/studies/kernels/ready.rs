@@ -41,16 +41,8 @@ pub struct ReadyKernels<'a> {
 impl ReadyKernels<'_> {
     /// Compiles the kernels instead of running them, and says why.
     fn compile(&self, planned: &Planned, why: &str) -> Result<Exit> {
-        let options = &self.study.options;
-        let compile = Compile {
-            sources: &self.study.sources,
-            cells: planned.cells,
-            whole: planned.manifest.left_out.is_empty(),
-            architectures: &options.architectures,
-            faults: options.mutants,
-            json: planned.json,
-        };
-        compile.run(why)
+        let study = self.study;
+        Compile { study, planned }.run(why)
     }
 
     /// Compiles kernels on a machine without a GPU. Programs may run there: an exit code is returned only if there are none.

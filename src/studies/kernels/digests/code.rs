@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use object::elf::{FileHeader64, SHN_UNDEF};
-use object::read::elf::{FileHeader, Rela, SectionHeader, SectionTable, Sym, SymbolTable};
-use object::{Endianness, SectionIndex, SymbolIndex};
+use object::read::elf::{ElfFile64, Rel, Rela, SectionHeader};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolIndex, SymbolKind};
 
 use super::Digest;
-
-type Elf = FileHeader64<Endianness>;
 
 /// Sections of an entry point, by what stands before the dot and its name, that decide what it does.
 const OF_ENTRY: [&str; 6] = [
@@ -34,9 +31,15 @@ const SIZED: u8 = 4;
 /// # Errors
 /// The bytes are not a 64-bit ELF file, end too early, or lack something that a cubin has; the error names what is wrong.
 pub fn of(cubin: &[u8]) -> Result<BTreeMap<String, String>, String> {
-    let code = Code::new(cubin).map_err(|error| format!("the machine code cannot be read: {error}"))?;
-    let sections = code.sections.iter();
-    let names = sections.filter_map(|(name, _)| name.strip_prefix(".nv.info."));
+    let elf =
+        ElfFile64::<Endianness>::parse(cubin).map_err(|error| format!("the machine code cannot be read: {error}"))?;
+    let names = elf
+        .sections()
+        .filter_map(|section| section.name().ok()?.strip_prefix(".nv.info."));
+    let code = Code {
+        elf: &elf,
+        bytes: cubin,
+    };
     let digest = |name: &str| {
         let mut digest = Digest::default();
         let added = code.function(&mut digest, name, &mut BTreeSet::new());
@@ -47,56 +50,26 @@ pub fn of(cubin: &[u8]) -> Result<BTreeMap<String, String>, String> {
 }
 
 struct Code<'a> {
+    elf: &'a ElfFile64<'a, Endianness>,
     bytes: &'a [u8],
-    sections: Vec<(String, SectionIndex)>,
-    table: SectionTable<'a, Elf>,
-    symbols: SymbolTable<'a, Elf>,
 }
 
 const LITTLE: Endianness = Endianness::Little;
 
-impl<'a> Code<'a> {
-    fn new(bytes: &'a [u8]) -> object::Result<Self> {
-        let header = Elf::parse(bytes)?;
-        let table = header.sections(LITTLE, bytes)?;
-        let name = |(index, section)| {
-            let name = String::from_utf8_lossy(table.section_name(LITTLE, section)?);
-            Ok((name.into_owned(), index))
-        };
-        Ok(Self {
-            bytes,
-            sections: table.enumerate().map(name).collect::<object::Result<_>>()?,
-            symbols: table.symbols(LITTLE, bytes, object::elf::SHT_SYMTAB)?,
-            table,
-        })
-    }
-
-    fn named(&self, name: &str) -> Option<SectionIndex> {
-        let mut sections = self.sections.iter();
-        Some(sections.find(|(other, _)| other == name)?.1)
-    }
-
-    /// The name of a section.
-    fn place(&self, index: SectionIndex) -> &str {
-        let found = self.sections.iter().find(|(_, other)| *other == index);
-        found.map_or("", |(name, _)| name)
-    }
-
+impl Code<'_> {
     /// Adds everything that runs of a function: its sections, its registers and stack, and what it refers to. `open` has the functions
     /// that are being added: a function that calls itself is added once.
     fn function(&self, digest: &mut Digest, name: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
         open.insert(name.into());
         for part in OF_ENTRY {
             let prefix = format!("{part}.");
-            let Some(index) = self.named(&format!("{prefix}{name}")) else {
+            let Some(section) = self.elf.section_by_name(&format!("{prefix}{name}")) else {
                 if part == SHARED {
                     digest.text(&prefix).count(RESERVED as usize);
                 }
                 continue;
             };
-            let section = self.table.section(index)?;
-            let bytes = section.data(LITTLE, self.bytes)?;
-            let (size, align) = (section.sh_size(LITTLE), section.sh_addralign(LITTLE));
+            let (bytes, size, align) = (section.data()?, section.size(), section.align());
             // Kernels that are compiled together share the largest alignment, by which sizes are rounded up.
             if part == SHARED {
                 digest.text(&prefix).count(size.next_multiple_of(RESERVED) as usize);
@@ -106,19 +79,21 @@ impl<'a> Code<'a> {
             match part {
                 ".nv.info" => self.attributes(digest, bytes, name, None)?,
                 // The upper byte of `sh_info` is the register count. The lower bytes are a symbol index, which is left out.
-                ".text" => drop(digest.count((section.sh_info(LITTLE) >> 24) as usize).bytes(bytes)),
+                ".text" => {
+                    let registers = section.elf_section_header().sh_info(LITTLE) >> 24;
+                    digest.count(registers as usize).bytes(bytes);
+                }
                 _ => drop(digest.bytes(bytes)),
             }
         }
-        if let Some(index) = self.named(".nv.info") {
-            let bytes = self.table.section(index)?.data(LITTLE, self.bytes)?;
-            self.attributes(digest, bytes, name, Some(name))?;
+        if let Some(section) = self.elf.section_by_name(".nv.info") {
+            self.attributes(digest, section.data()?, name, Some(name))?;
         }
         for prefix in [".rela.text.", ".rel.text."] {
-            let Some(index) = self.named(&format!("{prefix}{name}")) else {
+            let Some(section) = self.elf.section_by_name(&format!("{prefix}{name}")) else {
                 continue;
             };
-            let section = self.table.section(index)?;
+            let section = section.elf_section_header();
             if let Some((relocations, _)) = section.rela(LITTLE, self.bytes)? {
                 for relocation in relocations {
                     digest.bytes(&relocation.r_offset(LITTLE).to_le_bytes());
@@ -127,7 +102,6 @@ impl<'a> Code<'a> {
                     self.symbol(digest, relocation.r_sym(LITTLE, false) as usize, name, open)?;
                 }
             } else if let Some((relocations, _)) = section.rel(LITTLE, self.bytes)? {
-                use object::read::elf::Rel;
                 for relocation in relocations {
                     digest.bytes(&relocation.r_offset(LITTLE).to_le_bytes());
                     digest.count(relocation.r_type(LITTLE) as usize);
@@ -140,17 +114,17 @@ impl<'a> Code<'a> {
 
     /// Adds what a symbol stands for: the content of a constant or of memory, the code of a function, or its name, if it is none of ours.
     fn symbol(&self, digest: &mut Digest, number: usize, of: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
-        let symbol = self.symbols.symbol(SymbolIndex(number))?;
-        let section = symbol.st_shndx(LITTLE);
-        if section == SHN_UNDEF || section >= object::elf::SHN_LORESERVE {
-            let name = self.symbols.symbol_name(LITTLE, symbol)?;
-            digest.text("outside").text(String::from_utf8_lossy(name));
+        let symbol = self.elf.symbol_by_index(SymbolIndex(number))?;
+        let (value, size) = (symbol.address(), symbol.size());
+        let Some(index) = symbol.section_index() else {
+            let name = String::from_utf8_lossy(symbol.name_bytes()?);
+            digest.text("outside").text(name);
             return Ok(());
-        }
-        let index = SectionIndex(usize::from(section));
-        let place = self.place(index);
+        };
+        let section = self.elf.section_by_index(index)?;
+        let place = section.name()?;
         if let Some(function) = place.strip_prefix(".text.") {
-            digest.text("function").bytes(&symbol.st_value(LITTLE).to_le_bytes());
+            digest.text("function").bytes(&value.to_le_bytes());
             return match open.contains(function) {
                 true => {
                     digest.text(if function == of { "itself" } else { "a caller" });
@@ -159,14 +133,12 @@ impl<'a> Code<'a> {
                 false => self.function(digest, function, open),
             };
         }
-        let section = self.table.section(index)?;
-        let bytes = section.data(LITTLE, self.bytes)?;
-        let (value, size) = (symbol.st_value(LITTLE), symbol.st_size(LITTLE));
+        let bytes = section.data()?;
         digest.text("data").text(place.replace(of, "~"));
         digest.bytes(&value.to_le_bytes()).bytes(&size.to_le_bytes());
         // A symbol of a section stands for all of it.
-        digest.bytes(match symbol.st_type() {
-            object::elf::STT_SECTION => bytes,
+        digest.bytes(match symbol.kind() {
+            SymbolKind::Section => bytes,
             _ => bytes.get(value as usize..(value + size) as usize).unwrap_or_default(),
         });
         Ok(())
@@ -204,10 +176,12 @@ impl<'a> Code<'a> {
     }
 
     fn name(&self, number: usize) -> object::Result<String> {
-        let symbol = self.symbols.symbol(SymbolIndex(number))?;
-        Ok(match symbol.st_type() {
-            object::elf::STT_SECTION => self.place(SectionIndex(symbol.st_shndx(LITTLE).into())).into(),
-            _ => String::from_utf8_lossy(self.symbols.symbol_name(LITTLE, symbol)?).into_owned(),
-        })
+        let symbol = self.elf.symbol_by_index(SymbolIndex(number))?;
+        Ok(
+            match symbol.section_index().filter(|_| symbol.kind() == SymbolKind::Section) {
+                Some(index) => self.elf.section_by_index(index)?.name()?.into(),
+                None => String::from_utf8_lossy(symbol.name_bytes()?).into_owned(),
+            },
+        )
     }
 }

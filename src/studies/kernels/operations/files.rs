@@ -7,6 +7,7 @@ use super::KernelStudy;
 use crate::experiment::Mistake;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
+use ulplab_core::pattern::matches;
 
 /// A pattern that means more files is a slip: reading them would take longer than the run.
 const MOST: usize = 10_000;
@@ -32,10 +33,8 @@ pub fn watched(study: &KernelStudy, home: &Path) -> Result<Vec<(String, String)>
         let (found, who) = (watch(home, &op.watch), format!("operation '{}'", op.name));
         all.extend(found.map_err(|mistake| mistake.of(who).within("op", at))?);
     }
-    let digest = |name: String| match digest(&home.join(&name)) {
-        Ok(digest) => Ok((format!("watched {name}"), digest)),
-        Err(error) => Err(Mistake::new(error.to_string())),
-    };
+    let wrong = |error: Error| Mistake::new(error.to_string());
+    let digest = |name: String| Ok((format!("watched {name}"), digest(&home.join(&name)).map_err(wrong)?));
     all.into_iter().map(digest).collect()
 }
 
@@ -93,7 +92,7 @@ fn walk(home: &Path, at: PathBuf, parts: &[&str], found: &mut BTreeSet<String>) 
         let name = entry.file_name();
         let Some(text) = name.to_str() else { continue };
         let passed_over = text.starts_with('.') || text == "__pycache__";
-        if passed_over || !(deep || fits(part, text)) {
+        if passed_over || !(deep || matches(&part.replace('*', "**"), text)) {
             continue;
         }
         let next = at.join(text);
@@ -116,16 +115,5 @@ fn keep(home: &Path, at: PathBuf, found: &mut BTreeSet<String>) -> Result<(), St
     match found.len() {
         ..=MOST => Ok(()),
         _ => Err(format!("matches more than {MOST} files")),
-    }
-}
-
-/// Returns whether a name matches a part of a pattern; each star matches any characters.
-fn fits(part: &str, name: &str) -> bool {
-    match part.split_once('*') {
-        None => part == name,
-        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
-            let ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
-            ends.into_iter().any(|at| fits(after, &rest[at..]))
-        }),
     }
 }

@@ -3,6 +3,7 @@
 use crate::ops;
 use crate::studies::kernels::volume;
 use rayon::prelude::*;
+use ulplab_core::list::distinct;
 use ulplab_operations::ops::judge::Rule;
 use ulplab_operations::ops::{Case, Op, Problem, Role};
 
@@ -32,12 +33,8 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
     let written = buffers.filter(|buffer| buffer.role != Role::In);
     let written = written.map(|buffer| buffer.name);
-    let mut names: Vec<String> = Vec::new();
-    for name in written.chain(judges().map(|judge| judge.output)) {
-        if !names.iter().any(|known| known == name) {
-            names.push(name.into());
-        }
-    }
+    let names = distinct(written.chain(judges().map(|judge| judge.output)));
+    let names = names.into_iter().map(String::from).collect();
     let all = !judges().any(|judge| matches!(judge.rule, Rule::Parts(_)));
     Ok(OutputNames { names, all })
 }

@@ -17,6 +17,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
+use ulplab_core::list::grouped;
 use ulplab_operations::ops::{Case, Op};
 
 pub use faults::{FAULTS, Fault, NARROWED};
@@ -73,13 +74,8 @@ pub struct Noticed {
     pub smallest: Option<f64>,
 }
 
-/// Results for one output in one case.
-struct Asked {
-    case: String,
-    group: [String; 3],
-    /// By kind of fault; infinite if no size is noticed.
-    sizes: std::result::Result<BTreeMap<&'static str, f64>, String>,
-}
+/// Sizes by kind of fault, each infinite if none is noticed; or why nothing was asked.
+type Sizes = std::result::Result<BTreeMap<&'static str, f64>, String>;
 
 /// Reads the last measurement; empty if the file is missing.
 ///
@@ -122,32 +118,20 @@ pub fn cases(op: &dyn Op) -> Vec<Case> {
 pub fn of(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Power>, String> {
     let asked = cases.par_iter().map(|case| {
         let mut problem = ops::problem(op, case)?;
+        let of = |judged: &Judged| [judged.name.into(), judged.dtype.to_string(), judged.rule.clone()];
         let each = judged(&mut problem);
-        Ok(each.iter().map(|judged| Asked::new(case, judged)).collect())
+        let each = each
+            .iter()
+            .map(|judged| (of(judged), (case.name.as_str(), sizes(judged))));
+        Ok(each.collect())
     });
-    let mut groups: Vec<Vec<Asked>> = Vec::new();
-    let asked: Vec<Vec<Asked>> = asked.collect::<std::result::Result<_, String>>()?;
-    for asked in asked.into_iter().flatten() {
-        match groups.iter_mut().find(|group| group[0].group == asked.group) {
-            Some(group) => group.push(asked),
-            None => groups.push(vec![asked]),
-        }
-    }
-    Ok(groups.iter().map(|asked| Power::new(op, asked)).collect())
-}
-
-impl Asked {
-    fn new(case: &Case, judged: &Judged) -> Self {
-        Self {
-            case: case.name.clone(),
-            group: [judged.name.into(), judged.dtype.to_string(), judged.rule.clone()],
-            sizes: sizes(judged),
-        }
-    }
+    let asked: Vec<Vec<_>> = asked.collect::<std::result::Result<_, String>>()?;
+    let groups = grouped(asked.into_iter().flatten()).into_iter();
+    Ok(groups.map(|(group, asked)| Power::new(op, group, &asked)).collect())
 }
 
 /// The smallest fault of each kind that is refused.
-fn sizes(judged: &Judged) -> std::result::Result<BTreeMap<&'static str, f64>, String> {
+fn sizes(judged: &Judged) -> Sizes {
     if judged.refuses_right() {
         return Err("what is expected, rounded to the type that is stored, is refused".into());
     }
@@ -179,13 +163,13 @@ fn sizes(judged: &Judged) -> std::result::Result<BTreeMap<&'static str, f64>, St
 
 impl Power {
     /// The power in the cases in which one judgement was asked.
-    fn new(op: &dyn Op, asked: &[Asked]) -> Self {
+    fn new(op: &dyn Op, [output, dtype, rule]: [String; 3], asked: &[(&str, Sizes)]) -> Self {
         let mut unasked = BTreeMap::new();
         let mut answers: Vec<(&str, &BTreeMap<&'static str, f64>)> = Vec::new();
-        for asked in asked {
-            match &asked.sizes {
-                Ok(sizes) => answers.push((&asked.case, sizes)),
-                Err(why) => drop(unasked.insert(asked.case.clone(), why.clone())),
+        for (case, sizes) in asked {
+            match sizes {
+                Ok(sizes) => answers.push((case, sizes)),
+                Err(why) => drop(unasked.insert(case.to_string(), why.clone())),
             }
         }
         let kinds: BTreeSet<&str> = answers.iter().flat_map(|(_, sizes)| sizes.keys().copied()).collect();
@@ -196,7 +180,6 @@ impl Power {
             let smallest = answers[0].1.get(kind).copied();
             (kind.into(), Noticed::new(sizes.collect(), smallest))
         };
-        let [output, dtype, rule] = asked[0].group.clone();
         Self {
             op: op.name().into(),
             output,

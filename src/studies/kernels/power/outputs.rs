@@ -1,5 +1,6 @@
 //! Outputs of a right kernel, made from what an operation expects of them, and whether they are refused.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use safetensors::Dtype;
@@ -37,7 +38,21 @@ pub struct Judged<'a> {
 /// Bytes by the names of outputs.
 pub type Named = Vec<(&'static str, Vec<u8>)>;
 
-impl Judged<'_> {
+impl<'a> Judged<'a> {
+    /// What a judgement, and others of the kinds `rule`, expect of an output; none if nothing in particular is expected.
+    fn new(judge: impl Deref<Target = Judge> + 'a, rule: String, refuses: impl Fn(Named) -> bool + 'a) -> Option<Self> {
+        Some(Self {
+            name: judge.output,
+            rule,
+            dtype: judge.dtype,
+            bits: matches!(judge.rule, Rule::Equal { .. }),
+            numbers: numbers(&judge),
+            right: right_bytes(&judge)?,
+            store: Box::new(move |values| stored(&judge, values)),
+            refuses: Box::new(refuses),
+        })
+    }
+
     /// Returns whether numbers in the place of the right ones are refused.
     pub fn refuses(&self, numbers: &[f64]) -> bool {
         (self.refuses)((self.store)(numbers))
@@ -89,18 +104,9 @@ pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
 fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     let first = judges[0];
     let kinds: Vec<&str> = judges.iter().map(|judge| judge.kind()).collect();
-    Some(Judged {
-        name: first.output,
-        rule: kinds.join(", "),
-        dtype: first.dtype,
-        bits: matches!(first.rule, Rule::Equal { .. }),
-        numbers: numbers(first),
-        right: right_bytes(first)?,
-        store: Box::new(move |values| stored(first, values)),
-        refuses: Box::new(move |named| {
-            let outputs = Outputs(named);
-            judges.iter().any(|judge| wrong(&judge.measure(&outputs)))
-        }),
+    Judged::new(first, kinds.join(", "), move |named| {
+        let outputs = Outputs(named);
+        judges.iter().any(|judge| wrong(&judge.measure(&outputs)))
     })
 }
 
@@ -108,30 +114,19 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
 /// again among them, everything that follows from it is judged, too; else the part alone.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
-    let right = right_bytes(&part.judge)?;
     let own = Arc::new(part.judge);
-    let also = own.clone();
-    let refuses: Box<dyn Fn(Named) -> bool> = match whole.zip(place(&own, problem)) {
+    let (also, rule) = (own.clone(), own.kind().into());
+    match whole.zip(place(&own, problem)) {
         Some(((judge, outputs), place)) => {
             let right = outputs.clone();
-            Box::new(move |named| {
+            Judged::new(own, rule, move |named| {
                 let mut outputs = right.clone();
                 named.iter().for_each(|(_, bytes)| place.write(&mut outputs, bytes));
                 wrong(&judge.measure(&outputs))
             })
         }
-        None => Box::new(move |named| wrong(&also.measure(&Outputs(named)))),
-    };
-    Some(Judged {
-        name: own.output,
-        rule: own.kind().into(),
-        dtype: own.dtype,
-        bits: matches!(own.rule, Rule::Equal { .. }),
-        numbers: numbers(&own),
-        right,
-        store: Box::new(move |values| stored(&own, values)),
-        refuses,
-    })
+        None => Judged::new(own, rule, move |named| wrong(&also.measure(&Outputs(named)))),
+    }
 }
 
 fn wrong(measured: &[Measured]) -> bool {
