@@ -393,7 +393,7 @@ fn weights_are_rounded_at_load() {
     let weights = |at: &str| {
         of_heads(&format!(r#"{{ at = "{at}", format = "bf16" }}"#))
             .unwrap()
-            .rounds_weights()
+            .rounds_weights
     };
     assert!(weights("layers.*.mlp.*.weight") && weights("head.weight"));
     assert!(!weights("layers.*.attention.kv.*") && !weights("layers.*.mlp.input"));

@@ -13,7 +13,8 @@ use ulplab_core::error::{Error, Result};
 
 /// The first GPU of the machine, and one stream on it. Used from one thread.
 pub struct Device {
-    context: sys::CUdevice,
+    /// The driver's number of it.
+    pub(super) context: sys::CUdevice,
     pub stream: sys::CUstream,
     pub name: String,
     /// Version of CUDA that the driver is for, e.g. `13.0`.
@@ -160,11 +161,6 @@ impl Device {
         })?;
         let held = pooled.map_or(Held::Alone, Held::Pooled);
         Ok(Memory { address, len, held })
-    }
-
-    /// The driver's number of the device.
-    pub(super) fn ordinal(&self) -> i32 {
-        self.context
     }
 
     /// Has the pool of small allocations keep what is freed.

@@ -183,11 +183,11 @@ impl<'a> Running<'a> {
     /// cannot be captured.
     fn replay_runs(&self, poison: u8) -> Result<Option<f64>> {
         self.begin(poison)?;
-        let Some(graph) = self.session.watch().capture(&|| self.launch())? else {
+        let Some(graph) = self.session.watch.capture(&|| self.launch())? else {
             return Ok(None);
         };
         let runs = || (0..self.problem.runs).try_for_each(|_| graph.launch(self.device));
-        self.session.watch().once(runs).map(Some)
+        self.session.watch.once(runs).map(Some)
     }
 
     /// The memory of an input that all rows of the batch share, by the buffer of another batch.

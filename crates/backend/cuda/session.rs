@@ -22,7 +22,7 @@ use ulplab_operations::ops::{Case, Problem};
 pub struct Session<'d> {
     pub device: &'d Device,
     toolkit: Toolkit,
-    watch: Stopwatch<'d>,
+    pub watch: Stopwatch<'d>,
     repeats: OnceCell<Repeats>,
 }
 
@@ -94,11 +94,6 @@ impl<'d> Session<'d> {
                 Ok(self.repeats.get_or_init(|| made))
             }
         }
-    }
-
-    /// The stopwatch of the session.
-    pub fn watch(&self) -> &Stopwatch<'d> {
-        &self.watch
     }
 }
 

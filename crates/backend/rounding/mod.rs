@@ -27,12 +27,12 @@ use round::{Place, Round, matrix};
 #[derive(Clone, Default)]
 pub struct Rounding {
     rounds: Vec<Round>,
-    /// True if some of them are of weights, which are rounded when a model is loaded.
-    of_weights: bool,
+    /// True if some of them are of weights, so that it needs a model that was loaded by it.
+    pub rounds_weights: bool,
     /// Replace rounding errors by noise.
     noise: Option<Noise>,
-    /// Number of the last channels that RoPE has turned, by site.
-    turned: Vec<(&'static str, usize)>,
+    /// Number of the last channels of a row that RoPE has turned, by site.
+    pub turned: Vec<(&'static str, usize)>,
     /// Kernels that stand in for operations.
     stand_in: Option<Arc<StandIn>>,
 }
@@ -76,12 +76,12 @@ impl Rounding {
             Mistake::refuse(rotates(query) != rotates(key), "round", message)?;
         }
         let mut weights = places.iter().filter(|place| place.info.when == When::Load);
-        let of_weights = weights.any(|place| rounds.iter().any(|round| round.covers(place)));
+        let rounds_weights = weights.any(|place| rounds.iter().any(|round| round.covers(place)));
         let turned = config.path().sites().iter();
         let turned = turned.map(|site| (site.name, config.turned(site)));
         Ok(Self {
             rounds,
-            of_weights,
+            rounds_weights,
             noise,
             turned: turned.filter(|(_, channels)| *channels > 0).collect(),
             stand_in: stand_in.map(Arc::new),
@@ -104,7 +104,7 @@ impl Rounding {
     }
 
     /// The recipe at some sites alone, without a model: each site with its layer and the channels of a row, and `turned` as
-    /// [`turned_channels`](Self::turned_channels) has it. Rounds for other sites are left out.
+    /// the field has it. Rounds for other sites are left out.
     ///
     /// # Errors
     /// The mistake, and its place in the recipe.
@@ -139,16 +139,6 @@ impl Rounding {
             turned,
             ..Self::default()
         })
-    }
-
-    /// True if it rounds weights, so that it needs a model that was loaded by it.
-    pub fn rounds_weights(&self) -> bool {
-        self.of_weights
-    }
-
-    /// Number of the last channels of a row that RoPE has turned, by site.
-    pub fn turned_channels(&self) -> &[(&'static str, usize)] {
-        &self.turned
     }
 
     /// Every place that the recipe rounds: the number of the round, the layer and the site, in the order of the path's sites.
@@ -203,7 +193,7 @@ impl Rounding {
         let mut exact = self.noise.map(|noise| (noise, tensor.data.clone()));
         for round in self.at(site).filter(|round| round.reads(site.role)) {
             if !self.stored(round, tensor) {
-                round.apply(tensor, self.turned(site), site.first_row);
+                round.apply(tensor, of_site(&self.turned, site.name), site.first_row);
             }
             if let Some((_, exact)) = &mut exact {
                 round.rotate(exact, tensor.cols());
@@ -212,11 +202,6 @@ impl Rounding {
         if let Some((noise, exact)) = exact {
             self.replace_by_noise(noise, site, &exact, tensor);
         }
-    }
-
-    /// Number of the last channels of a row that RoPE has turned at a site.
-    fn turned(&self, site: &Site) -> usize {
-        of_site(&self.turned, site.name)
     }
 
     /// Has kernels write a whole record and read it again, where a recipe says so.
@@ -233,7 +218,7 @@ impl Rounding {
     /// them.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut whole, mut nope, mut rope) = (None, None, None);
-        let turned = self.turned(site);
+        let turned = of_site(&self.turned, site.name);
         for round in self.at(site) {
             match round.segment {
                 _ if self.noise.is_some() || round.role.is_some() || round.restricted() => return None,

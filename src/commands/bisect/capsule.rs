@@ -187,7 +187,7 @@ pub struct Origin<'a> {
 pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, origin: &Origin) -> Result<()> {
     let wrong = mix.recipe(&found.wrong);
     let turned = mix.rounding(&found.wrong, config).map_err(Mistake::usage)?;
-    let channels = turned.turned_channels().iter();
+    let channels = turned.turned.iter();
     let channels = channels.map(|(site, channels)| (site.to_string(), *channels));
     let label = Label {
         schema: SCHEMA,

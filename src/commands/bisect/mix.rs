@@ -95,7 +95,7 @@ impl Mix {
         let mut places: BTreeMap<Place, Rounds> = BTreeMap::new();
         for (recipe, is_wrong) in [(&wrong, true), (&right, false)] {
             let rounding = recipe.resolve(config, seed)?;
-            if rounding.rounds_weights() {
+            if rounding.rounds_weights {
                 let message = format!("'{}' rounds weights, which bisect does not search", recipe.name);
                 return Err(Mistake::at("round", message));
             }

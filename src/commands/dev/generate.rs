@@ -93,7 +93,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
         let wrong = |why: &str| Error::Usage(format!("recipe '{}'{why}", recipe.name));
         let rounding = recipe.resolve(&*checkpoint.config, args.seed);
         let rounding = rounding.map_err(|mistake| wrong(&format!(": {}", mistake.message)))?;
-        if rounding.rounds_weights() {
+        if rounding.rounds_weights {
             return Err(wrong(" rounds weights: `ulplab sweep` measures it"));
         }
         roundings.push((recipe.name.clone(), rounding));

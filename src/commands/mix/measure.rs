@@ -139,7 +139,7 @@ impl<'a> Measure<'a> {
         let config = self.model.config();
         let rounding = recipe.resolve(config, self.seed).map_err(Mistake::usage)?;
         let (folder, inert) = self.source;
-        let own = match rounding.rounds_weights() {
+        let own = match rounding.rounds_weights {
             true => Some(Checkpoint::open_without(folder, inert)?.load_by(&mut &rounding)?),
             false => None,
         };

@@ -187,7 +187,7 @@ impl Study for KernelStudy {
         let message = format!("draws = {draws}, expected 1 to {MOST_DRAWS}");
         Mistake::refuse(!(1..=MOST_DRAWS as u64).contains(&draws), "draws", message)?;
         operations::check_cases(self)?;
-        let reads = operations::reading_sites(self)?;
+        let reads = operations::cells(self, |operation, case| operation.reads_site(case))?;
         let message = "some cases are what passes in a model that reads a window of text; both are needed, or `cases` without \
                        these";
         let lacks = self.model.is_none() || self.windows.is_empty();
@@ -283,7 +283,7 @@ impl Study for KernelStudy {
     fn selectable(&self, plan: &Plan) -> Result<Vec<Cell>, Mistake> {
         let mut cells = plan.cells();
         if self.options.timed {
-            let timed = operations::timed(self)?;
+            let timed = operations::cells(self, |_, case| case.timed)?;
             cells.retain(|cell| timed.contains(&format!("{}/{}", cell.recipe, self.case_names[cell.window])));
         }
         Ok(cells)

@@ -182,7 +182,8 @@ impl ReadyRecipes for ReadyKernels<'_> {
             return Ok(());
         }
         let (planted, own) = self.planted(lab.share);
-        let of_sites = operations::reading_sites(study).map_err(|mistake| Error::Usage(mistake.message))?;
+        let of_sites = operations::cells(study, |operation, case| operation.reads_site(case));
+        let of_sites = of_sites.map_err(|mistake| mistake.usage())?;
         let reads = |cell: &&Cell| of_sites.contains(&format!("{}/{}", cell.recipe, lab.plan.windows[cell.window]));
         let plants = |cell: &String| cell.split_once('.').is_some_and(|(op, _)| planted.contains(&op));
         let model = match cells.iter().any(reads) || of_sites.iter().any(plants) {

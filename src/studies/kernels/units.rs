@@ -13,7 +13,7 @@ pub struct Launched<'a> {
     pub source: &'a Source,
     pub arch: &'a str,
     pub fault: Option<&'a Mutant>,
-    entries: BTreeSet<String>,
+    pub entries: BTreeSet<String>,
 }
 
 impl<'a> Launched<'a> {
@@ -45,11 +45,6 @@ impl<'a> Launched<'a> {
         };
         let faults = source.header.mutants.iter().filter(|_| faults);
         std::iter::once(None).chain(faults.map(Some)).map(launched).collect()
-    }
-
-    /// True if a variant launches the entry point.
-    pub fn has(&self, entry: &str) -> bool {
-        self.entries.contains(entry)
     }
 
     /// The units for the compiler: each entry point, or the whole file.

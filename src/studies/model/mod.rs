@@ -194,7 +194,7 @@ impl Study for ModelStudy {
             let weights = parts.weights(config);
             let rounded = |recipe: &&Recipe| {
                 let rounding = Rounding::resolve(&recipe.rounds, None, None, config);
-                rounding.is_ok_and(|rounding| rounding.rounds_weights())
+                rounding.is_ok_and(|rounding| rounding.rounds_weights)
             };
             let rounded = self.recipes.iter().filter(rounded).count().min(threads);
             parts.add("for weights that recipes round", 4.0 * weights * rounded as f64);
@@ -266,7 +266,7 @@ impl<'a> ReadyRecipe<'a> {
 impl ReadyRecipe<'_> {
     /// A model of its own, if it rounds weights, and records of their sizes.
     fn loaded(&self, bench: &Bench, blank: &Record) -> Result<Option<(Box<dyn Model<f32>>, Vec<Record>)>> {
-        if !self.rounding.rounds_weights() {
+        if !self.rounding.rounds_weights {
             return Ok(None);
         }
         let mut weighing = Weighing::new(&self.rounding);

@@ -23,7 +23,7 @@ pub enum Candidate<'a> {
 
 impl<'a> Candidate<'a> {
     pub fn new(inputs: &Inputs, method: &'a Method) -> Result<Self, String> {
-        let config = method.config(inputs.config());
+        let config = method.config(&inputs.config);
         let Some(kernels) = &method.kernels else {
             let mut rounding = method;
             let model = Box::new(inputs.model(config, &mut rounding));

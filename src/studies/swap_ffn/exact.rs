@@ -51,7 +51,7 @@ pub fn exact(study: &SwapFfnStudy, seed: u64, window: &str) -> Result<Vec<Trajec
 }
 
 fn walk(inputs: &Inputs, tokens: usize) -> Result<Trajectory, String> {
-    let model: Model<f64> = inputs.model(*inputs.config(), &mut Plain);
+    let model: Model<f64> = inputs.model(inputs.config, &mut Plain);
     let mut state = inputs.state()?;
     let tokens = (0..tokens).map(|at| token(inputs, &model, &mut state, at));
     Ok(Trajectory {
@@ -63,7 +63,7 @@ fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize)
     let mut x = model.spread(&inputs.token(at), state, &mut Plain)?;
     let mut taught = is_checkpoint(at + 1).then(Vec::new);
     let mut decisions = Vec::new();
-    for event in 0..inputs.config().n_events {
+    for event in 0..inputs.config.n_events {
         if let Some(taught) = &mut taught {
             taught.push(known(model, &x, state, event)?);
         }

@@ -109,7 +109,7 @@ impl Sizes {
 
 /// The draws of a source in a window, all in bf16's set: weights, tokens and the banks before the first token.
 pub struct Inputs<'a> {
-    config: Config,
+    pub config: Config,
     seed: u64,
     sequences: usize,
     /// The names of the streams of random numbers.
@@ -124,10 +124,6 @@ impl<'a> Inputs<'a> {
             sequences,
             purpose: [&source.name, window],
         }
-    }
-
-    pub fn config(&self) -> &Config {
-        &self.config
     }
 
     /// The name of the source.

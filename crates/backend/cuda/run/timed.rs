@@ -36,7 +36,7 @@ impl Running<'_> {
             let turns = set.launches.iter().filter(|turn| turn.step == step);
             let works = turns.map(|turn| move || self.put(&self.plan.run.steps, &self.loaded[1], turn, false));
             self.launch_on(set, false)?;
-            self.session.watch().replayed(&works.collect::<Vec<_>>())
+            self.session.watch.replayed(&works.collect::<Vec<_>>())
         };
         let steps = (0..self.plan.run.steps.len()).filter(|step| !self.plan.run.steps[*step].tap);
         let steps: Vec<usize> = steps.collect();
@@ -64,15 +64,15 @@ impl Running<'_> {
     fn without(&self, left_out: Option<usize>) -> Result<Option<Spread>> {
         self.launch()?;
         let kept = |turn: &BoundLaunch| Some(turn.step) != left_out;
-        let watch = self.session.watch();
-        watch.replayed(&[|| self.launch_some(&self.set, false, kept)])
+        let works = [|| self.launch_some(&self.set, false, kept)];
+        self.session.watch.replayed(&works)
     }
 
     /// Times the run.
     pub fn time(&self) -> Result<Times> {
         let _turn = self.device.turns.alone();
         self.prepare(&self.set)?;
-        let mut times = self.session.watch().time(&|| self.launch())?;
+        let mut times = self.session.watch.time(&|| self.launch())?;
         times.rotated = match self.sets() {
             // One set does not fit the cache: it has been measured.
             1 => times.graph,
@@ -81,7 +81,7 @@ impl Running<'_> {
         times.cached = match self.cached()? {
             // All of it is in the cache anyway.
             None => times.graph,
-            Some(set) => self.session.watch().replayed(&[|| self.launch_on(&set, false)])?,
+            Some(set) => self.session.watch.replayed(&[|| self.launch_on(&set, false)])?,
         };
         Ok(times)
     }
@@ -151,12 +151,12 @@ impl Running<'_> {
         let more = more.collect::<Result<Vec<_>>>()?;
         let works = std::iter::once(&self.set).chain(&more);
         let works: Vec<_> = works.map(|set| move || self.launch_on(set, false)).collect();
-        self.session.watch().replayed(&works)
+        self.session.watch.replayed(&works)
     }
 
     /// A graph of many runs, ready to be timed; none if the launches cannot be captured.
     pub fn replay(&self) -> Result<Option<Replay<'_>>> {
         self.prepare(&self.set)?;
-        self.session.watch().replay(&[|| self.launch()])
+        self.session.watch.replay(&[|| self.launch()])
     }
 }

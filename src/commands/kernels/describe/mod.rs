@@ -98,7 +98,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     let defined = operations::read(file)?;
     let op = operations::given(&defined.study, &args.op, file)?;
     let cases = op.cases().map_err(Mistake::usage)?;
-    let description = match op.own() {
+    let description = match op.own {
         Some(own) => own::describe(own, &cases),
         None => Description {
             cases: cases.iter().map(CaseLine::new).collect(),

@@ -13,6 +13,7 @@ use blake3::Hasher;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::power::WHOLE;
 use super::units::Launched;
 use super::volume;
 use crate::backend::cuda::plan::SMS;
@@ -21,9 +22,6 @@ use crate::backend::cuda::{Plan, Source, Toolkit};
 use crate::ops;
 use ulplab_core::error::{Error, Result, counted};
 use ulplab_operations::ops::{Case, Data};
-
-/// Operations whose judgement runs a whole model on the outputs of a kernel: the ladder of wrong outputs has one step there.
-const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
 
 /// Digests of a file of kernels and of its operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +116,7 @@ impl CodeDigests {
             let cubin = toolkit.compile_without_lines(*unit)?;
             let mut entries = code::of(&cubin.bytes).map_err(|why| Error::data(&source.path, why))?;
             // A file that is compiled whole has more.
-            entries.retain(|name, _| launched[0].has(name));
+            entries.retain(|name, _| launched[0].entries.contains(name));
             Ok((unit.fault.map(|fault| fault.name.clone()), entries))
         };
         let compiled = units.par_iter().map(compile).collect::<Result<Vec<_>>>()?;
@@ -161,6 +159,7 @@ impl JudgementDigests {
     pub fn new(source: &Source, data: &Data) -> Result<Self> {
         let wrong = |why: String| Error::data(&source.path, why);
         let op = ops::find(&source.op).map_err(wrong)?;
+        // The ladder of wrong outputs has one step there.
         let whole = WHOLE.contains(&op.name());
         let mut cases = op.cases();
         cases.retain(|case| !case.timed);

@@ -32,7 +32,7 @@ pub struct Operation<'a> {
     study: &'a KernelStudy,
     op: &'a dyn Op,
     /// The same, if it is one of the user's.
-    own: Option<&'a OwnOp>,
+    pub own: Option<&'a OwnOp>,
 }
 
 impl<'a> Operation<'a> {
@@ -95,11 +95,6 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// The operation, if it is one of the user's.
-    pub fn own(&self) -> Option<&'a OwnOp> {
-        self.own
-    }
-
     /// Returns the names of its outputs in records. For a shipped operation, problems of a few small cases are made.
     pub fn outputs(&self) -> Result<OutputNames, String> {
         match self.own {
@@ -125,7 +120,7 @@ pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
     let names: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
     let found = names.into_iter().filter_map(|name| Operation::find(study, name).ok());
     let mut found: Vec<Operation> = found.collect();
-    found.sort_by_key(|operation| operation.own().is_none());
+    found.sort_by_key(|operation| operation.own.is_none());
     found
 }
 
@@ -180,17 +175,8 @@ fn asks(study: &KernelStudy, recipe: &str, case: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, case))
 }
 
-/// Cells that read a model, as `recipe/case`.
-pub fn reading_sites(study: &KernelStudy) -> Result<HashSet<String>, Mistake> {
-    cells(study, |operation, case| operation.reads_site(case))
-}
-
-/// Cells whose time is taken, as `recipe/case`.
-pub fn timed(study: &KernelStudy) -> Result<HashSet<String>, Mistake> {
-    cells(study, |_, case| case.timed)
-}
-
-fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> Result<HashSet<String>, Mistake> {
+/// Some cells, as `recipe/case`.
+pub fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> Result<HashSet<String>, Mistake> {
     let mut kept = HashSet::new();
     for recipe in &study.variants {
         let name = &recipe.name;

@@ -11,7 +11,8 @@ pub struct Fault {
     pub doc: &'static str,
     /// True if sizes are numbers of bits, from 1 on.
     pub bits: bool,
-    apply: fn(&Numbers, f64) -> Option<Vec<f64>>,
+    /// Numbers with the fault of a size; none if they are too few for it, or have too few bits.
+    pub apply: fn(&Numbers, f64) -> Option<Vec<f64>>,
 }
 
 /// All kinds.
@@ -86,7 +87,7 @@ pub struct Numbers {
     /// Elements of a row.
     cols: usize,
     /// Bits of the significands that are stored, the leading one not counted.
-    digits: u32,
+    pub digits: u32,
     /// The median magnitude of each row, of what faults may change and is not zero.
     usual: Vec<f64>,
     /// A row and an element of it that are about as large as most.
@@ -125,19 +126,9 @@ impl Numbers {
         })
     }
 
-    /// The numbers with a fault of a size; none if they are too few for it, or have too few bits.
-    pub fn with(&self, fault: &Fault, size: f64) -> Option<Vec<f64>> {
-        (fault.apply)(self, size)
-    }
-
     /// The numbers rounded to a narrower type; none if theirs is not wider.
     pub fn narrowed(&self, round: fn(f32) -> f32) -> Option<Vec<f64>> {
         (self.digits > 10).then(|| self.changed(|_, x| round(x as f32).into()))
-    }
-
-    /// Bits of the significands that are stored, the leading one not counted.
-    pub fn digits(&self) -> u32 {
-        self.digits
     }
 
     fn changed(&self, change: impl Fn(usize, f64) -> f64) -> Vec<f64> {

@@ -37,7 +37,7 @@ const MOST: f64 = 3e7;
 const FEW: usize = 3;
 /// Operations whose judgement runs a whole model on what a kernel left, for each question again: they are asked in the smallest case with
 /// each set of keys.
-const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
+pub const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
 
 /// Smallest faults that the judgement of an output notices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,14 +142,14 @@ fn sizes(judged: &Judged) -> Sizes {
     }
     let numbers = judged.numbers.as_ref().ok_or("there are no numbers in it but zeros")?;
     let by_size = FAULTS.iter().filter_map(|fault| {
-        let refuses = |size| numbers.with(fault, size).is_some_and(|values| judged.refuses(&values));
+        let refuses = |size| (fault.apply)(numbers, size).is_some_and(|values| judged.refuses(&values));
         let sizes: Vec<f64> = match fault.bits {
-            true => (1..=numbers.digits()).map(f64::from).collect(),
+            true => (1..=numbers.digits).map(f64::from).collect(),
             false => (RANGE[0] * STEPS..=RANGE[1] * STEPS)
                 .map(|step| 2f64.powf(f64::from(step) / f64::from(STEPS)))
                 .collect(),
         };
-        numbers.with(fault, sizes[0])?;
+        (fault.apply)(numbers, sizes[0])?;
         // Sizes below are accepted, those from the end on are refused.
         let accepted = sizes.partition_point(|size| !refuses(*size));
         Some((fault.name, sizes.get(accepted).copied().unwrap_or(f64::INFINITY)))
