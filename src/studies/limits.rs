@@ -112,10 +112,6 @@ pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     let (windows, phases) = (plan.windows.len(), plan.phases.len());
     let recipes = plan.recipes.iter().filter(|recipe| recipe.name != REFERENCE).count();
     let cells = windows.saturating_mul(recipes).saturating_mul(phases);
-    // Kernels have the cases of their operations, and not all of a product.
-    if plan.by_case() || cells <= MOST_CELLS {
-        return Ok(());
-    }
     let drawn = plan.windows.iter().filter(|name| name.starts_with("draw-")).count();
     let key = if 2 * drawn > windows { "draws" } else { "window" };
     let most = MOST_CELLS / (recipes * phases).max(1);
@@ -123,7 +119,8 @@ pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
         "{windows} windows × {recipes} recipes × {phases} phases are {cells} cells, at most {MOST_CELLS} can be planned: {most} \
          windows would do"
     );
-    Err(Mistake::at(key, message))
+    // Kernels have the cases of their operations, and not all of a product.
+    Mistake::refuse(!plan.by_case() && cells > MOST_CELLS, key, message)
 }
 
 /// Refuses a run that does not fit into `limit` bytes, or that exceeds the model's context.

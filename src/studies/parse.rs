@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{Body, Kind, STUDIES, Study};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Head, Mistake};
+use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, REFERENCE};
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::text::shown;
@@ -143,22 +144,18 @@ fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
 
 /// Names become parts of paths and of patterns.
 fn check_names(head: &Head, study: &dyn Study) -> Result<(), Mistake> {
-    if !is_name(&head.name, "_-") {
-        return Err(Mistake::at("name", no_name(&head.name)));
-    }
+    Mistake::refuse(!is_name(&head.name, "_-"), "name", no_name(&head.name))?;
     let recipes = study.recipes();
-    for (at, recipe) in recipes.iter().enumerate() {
-        let wrong = |message| Err(Mistake::at("name", message).within("recipe", at));
-        // Kernels are named `op.variant`.
-        if !is_name(&recipe.name, "_-.") {
-            return wrong(no_name(&recipe.name));
-        }
-        let taken = recipes[..at].iter().any(|other| other.name == recipe.name) || recipe.name == REFERENCE;
-        if taken {
-            return wrong(format!("recipe name '{}' is taken", recipe.name));
-        }
-    }
-    Ok(())
+    recipes
+        .iter()
+        .enumerate()
+        .try_for_each(|(at, RecipeInfo { name, .. })| {
+            let wrong = |mistake: Mistake| mistake.within("recipe", at);
+            // Kernels are named `op.variant`.
+            Mistake::refuse(!is_name(name, "_-."), "name", no_name(name)).map_err(wrong)?;
+            let taken = recipes[..at].iter().any(|other| other.name == *name) || name == REFERENCE;
+            Mistake::refuse(taken, "name", format!("recipe name '{name}' is taken")).map_err(wrong)
+        })
 }
 
 /// True if a name has letters, digits and these marks only.

@@ -57,19 +57,13 @@ pub fn check_phases(phases: &[Phase]) -> Result<(), Mistake> {
 pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), String>) -> Result<(), Mistake> {
     let message = "[[source]] is missing: expected name = \"NAME\" and from = ORIGIN, once or several times";
     Mistake::refuse(sources.is_empty(), "source", message)?;
-    for (at, Source { name, from }) in sources.iter().enumerate() {
-        let wrong = |key: &str, message: String| Err(Mistake::at(key, message).within("source", at));
-        if !is_name(name, "_-") {
-            return wrong("name", no_name(name));
-        }
-        if sources[..at].iter().any(|other| other.name == *name) {
-            return wrong("name", format!("source '{name}' is given twice"));
-        }
-        if let Err(message) = check(from) {
-            return wrong("from", format!("source '{name}': {message}"));
-        }
-    }
-    Ok(())
+    sources.iter().enumerate().try_for_each(|(at, Source { name, from })| {
+        let wrong = |mistake: Mistake| mistake.within("source", at);
+        Mistake::refuse(!is_name(name, "_-"), "name", no_name(name)).map_err(wrong)?;
+        let twice = sources[..at].iter().any(|other| other.name == *name);
+        Mistake::refuse(twice, "name", format!("source '{name}' is given twice")).map_err(wrong)?;
+        check(from).map_err(|message| wrong(Mistake::at("from", format!("source '{name}': {message}"))))
+    })
 }
 
 /// Checks the sources of an experiment with draws and text: that `check` accepts each, that draws are given if any is drawn, and

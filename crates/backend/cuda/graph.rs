@@ -265,9 +265,8 @@ impl<'a> Graph<'a> {
             let Some((before, now)) = both.find(|(before, now)| before != now) else {
                 return Ok(());
             };
-            return Err(format!(
-                "part {part} of its scratch is prepared from '{before}', and '{now}' is given here"
-            ));
+            let prepared = format!("part {part} of its scratch is prepared from '{before}'");
+            return Err(format!("{prepared}, and '{now}' is given here"));
         }
         self.prepared.insert((put.name.clone(), part), given);
         let mut launches = variant.prepare.iter().enumerate();

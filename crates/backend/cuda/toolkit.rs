@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::cache::{self, Cache};
 use super::header::{Mutant, Source};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
 
 /// Options for every kernel: the compiler keeps floating-point operations as written.
@@ -97,9 +97,8 @@ impl Toolkit {
         let Some(nvrtc) = library("libnvrtc.so") else {
             return Ok(None);
         };
-        if !folder.join("include/cuda_bf16.h").is_file() {
-            return Err("NVRTC is there, include/cuda_bf16.h is not".into());
-        }
+        let has_headers = folder.join("include/cuda_bf16.h").is_file();
+        refuse(!has_headers, "NVRTC is there, include/cuda_bf16.h is not")?;
         // SAFETY: loading NVIDIA's libraries runs no code of ours and none that touches our state.
         let load = |path: &Path| unsafe { load(path) };
         let builtins = library("libnvrtc-builtins.so").map(|path| load(&path)).transpose()?;

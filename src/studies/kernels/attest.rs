@@ -22,7 +22,7 @@ use crate::run::verdict::Status;
 use crate::run::{Run, seal};
 use crate::shipped;
 use ulplab_core::atomic::write_atomic;
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, refuse};
 use ulplab_core::input;
 use ulplab_core::metrics::{BOUND_RATIO, VIOLATIONS};
 use ulplab_core::text::shown;
@@ -129,10 +129,7 @@ impl Attestation {
     pub fn read(file: &Path) -> Result<Self> {
         let wrong = |why: String| Error::data(file, why);
         let found: Self = seal::read_json(&input::bytes(file)?, None).map_err(wrong)?;
-        match found.implausible() {
-            None => Ok(found),
-            Some(why) => Err(wrong(why)),
-        }
+        found.implausible().map_or(Ok(found), |why| Err(wrong(why)))
     }
 
     /// Replaces these operations in the folder's file, and keeps its others.
@@ -294,11 +291,8 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::folder()?, &ops::COMPOSITIONS)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
-    if attestations.is_empty() {
-        let why =
-            format!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
-        return Err(Error::data(&folder, why));
-    }
+    let why = format!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
+    refuse(attestations.is_empty(), why).map_err(|why| Error::data(&folder, why))?;
     let held = Held::new(&sources, &attestations, missing(&sources, &attestations))?;
     held.show(["PASS", "FAIL", "NOT JUDGED"], "");
     Ok(match held.exit() {
@@ -342,9 +336,7 @@ struct Held<'a> {
 
 impl<'a> Held<'a> {
     fn new(sources: &[Source], attestations: &'a [Attested], missing: Vec<String>) -> Result<Self> {
-        if sources.is_empty() {
-            return Err(Error::NothingSelected("there are no kernels".into()));
-        }
+        refuse(sources.is_empty(), "there are no kernels").map_err(Error::NothingSelected)?;
         let now = digests(&Rewritten::all(sources, attestations))?;
         let of = |one: &'a Attested| {
             let findings = changed(sources, std::slice::from_ref(one), &now);

@@ -247,10 +247,8 @@ impl Study for KernelStudy {
         }
         let hint = did_you_mean(at, names.iter().map(String::as_str));
         let all: Vec<&str> = names.iter().map(String::as_str).chain(CHECKS).collect();
-        let all = all.join(", ");
-        Err(format!(
-            "'{at}' matches no output of the operations{hint}; measured at {all}, {TIME}"
-        ))
+        let why = format!("'{at}' matches no output of the operations{hint}");
+        Err(format!("{why}; measured at {}, {TIME}", all.join(", ")))
     }
 
     fn memory(&self, config: Option<&dyn Config>, _threads: usize) -> Parts {

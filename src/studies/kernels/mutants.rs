@@ -12,7 +12,7 @@ use crate::ops;
 use crate::run::partition::Share;
 use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
 use ulplab_operations::ops::checks::failures;
 use ulplab_operations::ops::judge::Measured;
@@ -75,10 +75,8 @@ impl MutantFiles {
         }
         let planted: Planted =
             serde_json::from_slice(&input::bytes(&file)?).map_err(|why| Error::data(&file, why.to_string()))?;
-        if planted.run != self.run {
-            let why = format!("it is of the run {}, expected {}", planted.run, self.run);
-            return Err(Error::data(&file, why));
-        }
+        let why = format!("it is of the run {}, expected {}", planted.run, self.run);
+        refuse(planted.run != self.run, why).map_err(|why| Error::data(&file, why))?;
         Ok(Some(planted.results))
     }
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::time;
 use crate::ops::OPS;
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::input;
 use ulplab_core::metrics::{OF_LIMIT, TIMES_PEER, US_LIMIT, US_PEER};
 use ulplab_operations::ops::judge::Measured;
@@ -67,14 +67,12 @@ impl Peers {
         let text = input::text(file)?;
         let raw: PeersFile =
             serde_json::from_str(&text).map_err(|error| Error::data(file, format!("not a file of peers: {error}")))?;
-        if raw.method != METHOD {
-            let message = format!(
-                "method: found {}, expected {METHOD}: its cold times are not to be compared with those of this version; \
-                 `ulplab kernels bench` times the peers again",
-                raw.method
-            );
-            return Err(Error::data(file, message));
-        }
+        let message = format!(
+            "method: found {}, expected {METHOD}: its cold times are not to be compared with those of this version; \
+             `ulplab kernels bench` times the peers again",
+            raw.method
+        );
+        refuse(raw.method != METHOD, message).map_err(|why| Error::data(file, why))?;
         let mut cases = Vec::new();
         for op in OPS.iter() {
             let own = op.cases().into_iter();
@@ -87,10 +85,8 @@ impl Peers {
                 return Err(wrong(format!(" is no case of an operation{hint}")));
             }
             let peer: Peer = serde_json::from_value(value).map_err(|error| wrong(format!(": {error}")))?;
-            if !(peer.us_cold.is_finite() && peer.us_cold > 0.0) {
-                let message = format!(": us_cold is {}, expected microseconds above 0", peer.us_cold);
-                return Err(wrong(message));
-            }
+            let why = format!(": us_cold is {}, expected microseconds above 0", peer.us_cold);
+            refuse(!(peer.us_cold.is_finite() && peer.us_cold > 0.0), why).map_err(wrong)?;
             Ok((key, peer))
         };
         Ok(Self {
@@ -106,12 +102,9 @@ impl Peers {
 
     /// Checks that they were timed on the card of that name.
     pub fn check_device(&self, name: &str) -> Result<()> {
-        if self.device == name {
-            return Ok(());
-        }
         let device = &self.device;
         let message = format!("device: the peers were timed on '{device}', and this is '{name}'");
-        Err(Error::data(&self.file, message))
+        refuse(device != name, message).map_err(|why| Error::data(&self.file, why))
     }
 
     /// The reason why a run with these peers is incomplete, if some were not tried.
@@ -124,9 +117,8 @@ impl Peers {
         left_out.or_else(|| {
             let (op, why) = self.absent.first_key_value()?;
             let count = self.absent.len();
-            Some(format!(
-                "{file}: absent: {count} operations lack their peers, such as '{op}': {why}"
-            ))
+            let lack = format!("{count} operations lack their peers");
+            Some(format!("{file}: absent: {lack}, such as '{op}': {why}"))
         })
     }
 

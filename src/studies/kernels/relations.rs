@@ -161,9 +161,8 @@ impl WrongElements {
                     false => "",
                 };
                 let plural = if shift == 1 { "" } else { "s" };
-                return Some(format!(
-                    "each equal to the expected value {shift} column{plural} to its {side}{around}"
-                ));
+                let place = format!("{shift} column{plural} to its {side}{around}");
+                return Some(format!("each equal to the expected value {place}"));
             }
         }
         None

@@ -78,9 +78,8 @@ pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
     };
     if let Some(missing) = numbers.iter().find(|number| **number >= count) {
         let last = count.saturating_sub(1);
-        return Err(Error::Usage(format!(
-            "--devices: there is no GPU {missing}: the visible ones are 0 to {last}"
-        )));
+        let why = format!("--devices: there is no GPU {missing}: the visible ones are 0 to {last}");
+        return Err(Error::Usage(why));
     }
     // A number is one of those that are visible to this process.
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();

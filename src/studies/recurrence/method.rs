@@ -191,12 +191,9 @@ impl SiteRounding {
             for (place, cols) in places.iter().filter(|(place, _)| matches(&round.at, place)) {
                 let fits = codec.check(*cols);
                 fits.map_err(|message| at(format!("{message} ('{place}' of source '{}')", source.name)))?;
-                let stepwise = !matches!(form, Form::Chunked(_));
-                if round.direction == Direction::Stochastic && !(stepwise && place == STATE) {
-                    return Err(at(format!(
-                        "stochastic rounding is for a state stored step by step, not for '{place}'"
-                    )));
-                }
+                let stepwise = !matches!(form, Form::Chunked(_)) && place == STATE;
+                let message = format!("stochastic rounding is for a state stored step by step, not for '{place}'");
+                Mistake::refuse(round.direction == Direction::Stochastic && !stepwise, "at", message)?;
             }
             all.extend(places.into_iter().map(|(place, _)| place));
         }

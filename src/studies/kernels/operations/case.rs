@@ -213,10 +213,8 @@ impl OwnCase {
             let found = file.as_ref().and_then(|file| file.get(name));
             if let Some(found) = found.filter(|found| found.shape != expected) {
                 let (path, sizes) = (self.tensors.as_deref().unwrap_or_default(), shape.join(", "));
-                let found = found.shape;
-                return Err(format!(
-                    "{path}: '{name}' is {found:?}, expected [{sizes}] = {expected:?}"
-                ));
+                let found = format!("'{name}' is {:?}", found.shape);
+                return Err(format!("{path}: {found}, expected [{sizes}] = {expected:?}"));
             }
         }
         Ok(())

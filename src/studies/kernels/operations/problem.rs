@@ -113,9 +113,8 @@ impl Output {
         let of = self.bound_name();
         let bounds = f64s(left.get(of));
         if let Some((index, bound)) = at(&bounds, &|x| !(x.is_finite() && x >= 0.0)) {
-            return Err(format!(
-                "the reference left {of}{index:?} = {bound}, expected a finite bound >= 0"
-            ));
+            let left = format!("the reference left {of}{index:?} = {bound}");
+            return Err(format!("{left}, expected a finite bound >= 0"));
         }
         let most = largest(dtype);
         if let Some((index, bound)) = at(&bounds, &|x| x >= most) {
