@@ -98,13 +98,14 @@ pub fn halved_rows([rows, cols]: [usize; 2]) -> Option<([usize; 2], String)> {
     (rows > 1).then(|| ([rows / 2, cols], format!("shape = [{}, {cols}]", rows / 2)))
 }
 
-/// Half as much in each window, with the key that says so: half as many tokens if there is text, else half as many rows.
-pub fn halved_windows(reading: Reading, shape: [usize; 2]) -> Option<(usize, [usize; 2], String)> {
-    let tokens = reading.tokens;
+/// Halves what is in each window, and returns the key that says so: the tokens if there is text, else the rows.
+pub fn halve_windows(reading: Reading, tokens: &mut usize, shape: &mut [usize; 2]) -> Option<String> {
+    let key;
     match reading.windows.is_empty() {
-        true => halved_rows(shape).map(|(shape, key)| (tokens, shape, key)),
-        false => halved_tokens(tokens).map(|(tokens, key)| (tokens, shape, key)),
+        true => (*shape, key) = halved_rows(*shape)?,
+        false => (*tokens, key) = halved_tokens(*tokens)?,
     }
+    Some(key)
 }
 
 /// Refuses more cells than can be planned.

@@ -62,7 +62,8 @@ fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
     let mut calls = std::iter::once(first).chain(asked);
     if let Err(why) = answer(chosen, &mut calls) {
         let why = message(why);
-        calls.for_each(|Request(_, answer)| tell(&answer, Err(why.clone())));
+        // Who asked may have gone.
+        calls.for_each(|Request(_, answer)| drop(answer.send(Err(why.clone()))));
     }
 }
 
@@ -77,7 +78,7 @@ fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) 
             Some((chosen, kernels)) => run(chosen, kernels, &call),
             None => Err(Error::Usage(format!("no kernel of {}", call.op))),
         };
-        tell(&answer, outputs.map_err(message));
+        drop(answer.send(outputs.map_err(message)));
     }
     Ok(())
 }
@@ -88,11 +89,6 @@ fn message(error: Error) -> String {
         Error::Setup(message) | Error::Usage(message) => message,
         other => other.to_string(),
     }
-}
-
-fn tell(answer: &Sender<Answer>, outputs: Answer) {
-    // Who asked may have gone.
-    let _ = answer.send(outputs);
 }
 
 /// Outputs of the first variant that accepts the call.

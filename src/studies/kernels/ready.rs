@@ -192,10 +192,7 @@ impl ReadyRecipes for ReadyKernels<'_> {
         };
         let text = model.as_deref().zip(lab.inputs.texts.first());
         let text = text.map(|(model, text)| Text { model, ids: &text.ids });
-        let at_sites = |pattern: &str| match text {
-            Some(text) => sites(text, pattern),
-            None => Err("no model is given".into()),
-        };
+        let at_sites = |pattern: &str| sites(text.ok_or("no model is given")?, pattern);
         let done = |cell: &Cell, records: Vec<Record>| {
             let times = line(&records).filter(|_| options.timed);
             (lab.done)(cell, records)?;
@@ -230,14 +227,11 @@ impl ReadyRecipes for ReadyKernels<'_> {
             peers: self.peers.as_ref(),
         };
         on_device.run(&variants)?;
-        match lab.share.filter(|_| options.mutants) {
-            Some(Share { folder, .. }) => {
-                lab.bar.finish_and_clear();
-                let files = MutantFiles::new(&folder.path, folder.run());
-                on_device.mutants(&planted, own, &files)
-            }
-            None => Ok(()),
-        }
+        let Some(Share { folder, .. }) = lab.share.filter(|_| options.mutants) else {
+            return Ok(());
+        };
+        lab.bar.finish_and_clear();
+        on_device.mutants(&planted, own, &MutantFiles::new(&folder.path, folder.run()))
     }
 
     fn check_kept(&self, folder: &Folder, manifest: &Manifest, cells: &[&Cell]) -> Result<()> {
@@ -247,10 +241,7 @@ impl ReadyRecipes for ReadyKernels<'_> {
     fn conclude_share(&self, folder: &Folder, manifest: &Manifest, share: &[&Cell]) -> Result<Exit> {
         let files = self.faults(folder, manifest);
         let results = files.map_or(Ok(Vec::new()), |files| files.found(&self.study.sources, share))?;
-        Ok(match mutants::print(&results) {
-            true => Exit::GateFailed,
-            false => Exit::Pass,
-        })
+        Ok(Exit::judged(!mutants::print(&results)))
     }
 
     fn conclude(&self, measured: Measured) -> Result<Exit> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use measure::{drawn, of_vectors};
 
-use super::limits::{Parts, halved_windows};
+use super::limits::{Parts, halve_windows};
 use super::model::{finite, run_candidate, run_reference, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
@@ -177,12 +177,8 @@ impl Study for RecallStudy {
     }
 
     fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let (tokens, shape, key) = halved_windows(self.reading(), self.shape)?;
-        let half = Self {
-            tokens,
-            shape,
-            ..self.clone()
-        };
+        let mut half = self.clone();
+        let key = halve_windows(self.reading(), &mut half.tokens, &mut half.shape)?;
         Some((Box::new(half), key))
     }
 

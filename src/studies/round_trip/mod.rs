@@ -12,7 +12,7 @@ use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Parts, halved_windows, site_cols};
+use super::limits::{Parts, halve_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
@@ -179,12 +179,8 @@ impl Study for RoundTripStudy {
     }
 
     fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let (tokens, shape, key) = halved_windows(self.reading(), self.shape)?;
-        let half = Self {
-            tokens,
-            shape,
-            ..self.clone()
-        };
+        let mut half = self.clone();
+        let key = halve_windows(self.reading(), &mut half.tokens, &mut half.shape)?;
         Some((Box::new(half), key))
     }
 

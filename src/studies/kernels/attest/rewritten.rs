@@ -159,9 +159,5 @@ fn store(folder: Option<&Path>, data: &Data) -> Result<Exit> {
         }
         outln!("{}: written", file.display());
     }
-    Ok(match (broken, changed) {
-        (true, _) => Exit::Usage,
-        (false, true) => Exit::GateFailed,
-        (false, false) => Exit::Pass,
-    })
+    Ok(if broken { Exit::Usage } else { Exit::judged(!changed) })
 }
