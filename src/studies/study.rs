@@ -69,10 +69,8 @@ pub trait Study: Keys + Show + Send + Sync {
     /// # Errors
     /// The first mistake, with its place.
     fn check_gates(&self, gates: &[Rule], plan: &Plan, config: Option<&dyn Config>) -> Result<(), Mistake> {
-        let measured = |gate: &Rule, metric: &Metric| match config {
-            Some(config) => self.check_measured(gate, metric, config),
-            None => Ok(()),
-        };
+        let measured =
+            |gate: &Rule, metric: &Metric| config.map_or(Ok(()), |config| self.check_measured(gate, metric, config));
         let experiment = GateContext {
             plan,
             windows: self.reading().windows,

@@ -71,10 +71,8 @@ impl<'a> Graph<'a> {
         if !self.takes {
             return Ok(None);
         }
-        let made = match self.missing.take() {
-            Some(name) => Err(format!("no size '{name}'")),
-            None => made,
-        };
+        let missing = self.missing.take();
+        let made = missing.map_or(made, |name| Err(format!("no size '{name}'")));
         made.map_err(|why| {
             let known = || self.case.dims.iter().map(|(dim, _)| *dim).chain(["sms"]);
             let unknown = self.unknown.take();

@@ -169,10 +169,8 @@ impl Rounding {
         numerics: &mut dyn Numerics<f32>,
     ) -> ulplab_core::Result<Tensor<f32>> {
         let logits = model.run(state, Input::Ids(ids), numerics).map_err(Error::Reference)?;
-        match self.stand_in.as_ref().and_then(|stand_in| stand_in.failure()) {
-            Some(why) => Err(Error::Setup(why)),
-            None => Ok(logits),
-        }
+        let failure = self.stand_in.as_ref().and_then(|stand_in| stand_in.failure());
+        failure.map_or(Ok(logits), |why| Err(Error::Setup(why)))
     }
 
     /// True if a tensor read in two roles must be passed once per role.

@@ -27,7 +27,7 @@ use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
 use crate::run::plan::{Cell, Plan, REFERENCE, RecipePlan};
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
@@ -104,15 +104,11 @@ impl ModelStudy {
             let message = format!("'{key}' is of the kernels of a whole step, and there is no 'step'");
             Mistake::refuse(said.is_some() && recipe.step.is_none(), key, message)?;
         }
-        if recipe.runs_free() && !self.phases.contains(&Phase::Cumulative) {
-            return Err(Mistake::new("it runs free: expected \"cumulative\" among 'phases'"));
-        }
+        let local = recipe.runs_free() && !self.phases.contains(&Phase::Cumulative);
+        refuse(local, "it runs free: expected \"cumulative\" among 'phases'").map_err(Mistake::new)?;
         let twice = |recipe: &Recipe| recipe.rounds.iter().any(|round| round.role.is_some());
-        if recipe.runs_free() && twice(recipe) {
-            let message =
-                "a recipe that rounds one reader of a vector only has no 'step', 'chunk', 'cuts' or 'against'";
-            return Err(Mistake::new(message));
-        }
+        let message = "a recipe that rounds one reader of a vector only has no 'step', 'chunk', 'cuts' or 'against'";
+        refuse(recipe.runs_free() && twice(recipe), message).map_err(Mistake::new)?;
         let Some(against) = &recipe.against else {
             return Ok(());
         };
