@@ -1,7 +1,6 @@
 //! Kinds of questions. To add one: a folder here with a [`Study`], and a line in [`STUDIES`].
 
 pub mod inputs;
-mod kernel_files;
 pub mod kernels;
 pub mod limits;
 pub mod measure;

@@ -13,7 +13,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::inputs::Inputs;
-use super::kernel_files::add_digests;
 use super::limits::Parts;
 use super::null::{Null, Wanted};
 use super::processes::Processes;
@@ -24,6 +23,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule};
 use crate::gate::{self, GateContext};
 use crate::ops::COMPOSITIONS;
+use crate::provenance;
 use crate::report::Show;
 use crate::run::ceilings::Ceilings;
 use crate::run::folder::Folder;
@@ -252,6 +252,17 @@ impl<F: Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync> ReadyRecipes for ByWin
 
     fn bytes(&self, recipe: &str) -> CacheBytes {
         self.bytes.get(recipe).copied().unwrap_or_default()
+    }
+}
+
+/// Adds to a manifest the digests of files whose operation is used, and of the judgements of these operations.
+pub fn add_digests(manifest: &mut Manifest, sources: &[KernelFile], used: impl Fn(&str) -> bool) {
+    for source in sources.iter().filter(|source| used(&source.op)) {
+        let op = &source.op;
+        let kernels = (format!("kernels/{op}.cu"), source.digest().to_hex().to_string());
+        let judgement = provenance::judgement(op);
+        let judgement = judgement.map(|digest| (format!("judgement of {op}"), digest.to_string()));
+        manifest.data.extend([kernels].into_iter().chain(judgement));
     }
 }
 

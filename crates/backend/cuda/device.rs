@@ -13,7 +13,7 @@ use ulplab_core::error::{Error, Result};
 
 /// The first GPU of the machine, and one stream on it. Used from one thread.
 pub struct Device {
-    /// The driver's number of it.
+    /// The number that the driver gives the GPU.
     pub(super) context: sys::CUdevice,
     pub stream: sys::CUstream,
     pub name: String,

@@ -94,7 +94,7 @@ impl<'a> Program<'a> {
         Ok(runs.into_iter().next().expect("it ran").0)
     }
 
-    /// This many runs.
+    /// Runs the program this many times.
     fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<Ran>, ProgramFailure> {
         let failed = |why| ProgramFailure { why, left: None };
         let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;

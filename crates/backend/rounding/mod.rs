@@ -104,7 +104,7 @@ impl Rounding {
     }
 
     /// The recipe at some sites alone, without a model: each site with its layer and the channels of a row, and `turned` as
-    /// the field has it. Rounds for other sites are left out.
+    /// the field of that name has it. Rounds for other sites are left out.
     ///
     /// # Errors
     /// The mistake, and its place in the recipe.

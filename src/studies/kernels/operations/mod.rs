@@ -175,7 +175,7 @@ fn asks(study: &KernelStudy, recipe: &str, case: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, case))
 }
 
-/// Some cells, as `recipe/case`.
+/// Selects cells by their operation and case, as `recipe/case`.
 pub fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> Result<HashSet<String>, Mistake> {
     let mut kept = HashSet::new();
     for recipe in &study.variants {

@@ -39,7 +39,7 @@ pub struct Judged<'a> {
 pub type Named = Vec<(&'static str, Vec<u8>)>;
 
 impl<'a> Judged<'a> {
-    /// What a judgement, and others of the kinds `rule`, expect of an output; none if nothing in particular is expected.
+    /// Expectations of a judgement, and of others of the kinds `rule`; none if nothing in particular is expected.
     fn new(judge: impl Deref<Target = Judge> + 'a, rule: String, refuses: impl Fn(Named) -> bool + 'a) -> Option<Self> {
         Some(Self {
             name: judge.output,
