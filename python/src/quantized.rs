@@ -42,7 +42,7 @@ pub fn encode<'py>(
 ) -> PyResult<Vec<Part<'py>>> {
     let x = x.get();
     let (_, cols) = rows_and_cols(&x.shape)?;
-    let (_, format) = block_format(format).map_err(wrong)?;
+    let format = block_format(format).map_err(wrong)?;
     format.check(cols).map_err(wrong)?;
     let global = amax.map_or(GlobalScale::Own, GlobalScale::Amax);
     let encoded = pool::run(py, || Ok(format.encode(&read(x)?, cols, global)));
@@ -67,7 +67,7 @@ pub fn decode<'py>(
     cols: usize,
     format: &str,
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-    let (_, format) = block_format(format).map_err(wrong)?;
+    let format = block_format(format).map_err(wrong)?;
     format.check(cols).map_err(wrong)?;
     let mut wanted = format.parts(rows, cols);
     if wanted.len() != parts.len() {
@@ -156,7 +156,7 @@ pub fn diagnose(
 ) -> PyResult<Diagnosed> {
     let x = x.get();
     let (rows, cols) = rows_and_cols(&x.shape)?;
-    let (_, format) = block_format(format).map_err(wrong)?;
+    let format = block_format(format).map_err(wrong)?;
     format.check(cols).map_err(wrong)?;
     if format.zero_point().is_some() {
         return Err(wrong(format!(
@@ -251,6 +251,6 @@ fn placed_in(part: &formats::Part, bytes: usize) -> String {
 /// A format with another rule for its scales.
 #[pyfunction]
 pub fn with_rule(format: &str, rule: &str) -> PyResult<String> {
-    let (_, format) = block_format(format).map_err(wrong)?;
+    let format = block_format(format).map_err(wrong)?;
     Ok(format.with_rule(rule).map_err(wrong)?.to_string())
 }

@@ -14,7 +14,6 @@ pub mod judged;
 pub mod kernels;
 pub mod merge;
 pub mod mix;
-pub mod naming;
 pub mod paired;
 pub mod quantize;
 pub mod status;

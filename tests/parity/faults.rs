@@ -93,7 +93,7 @@ impl Kernel {
     /// Scales picked by somebody else in the rows that are `hit`, and codes by these scales.
     fn rescale(&mut self, hit: impl Fn(usize) -> bool, scale: impl Fn(&Self, usize) -> Option<Vec<u8>>) {
         let grid = self.grid;
-        for group in (0..grid.len()).filter(|group| hit(grid.place(*group)[0])) {
+        for group in (0..grid.groups()).filter(|group| hit(grid.place(*group)[0])) {
             if let Some(bytes) = scale(self, group) {
                 let size = self.size();
                 self.part("scale")[group * size..(group + 1) * size].copy_from_slice(&bytes);
@@ -205,7 +205,7 @@ fn wrong_rounding(kernel: &mut Kernel, random: &mut Random) -> Option<&'static s
 fn wrong_ties(kernel: &mut Kernel, random: &mut Random) {
     let repr = kernel.format.repr();
     let quotients = kernel.format.quotients(&kernel.x, &kernel.encoded);
-    let tops: Vec<f32> = (0..kernel.grid.len())
+    let tops: Vec<f32> = (0..kernel.grid.groups())
         .map(|group| largest(kernel.block(group).into_iter()))
         .collect();
     for (at, y) in quotients.into_iter().enumerate() {

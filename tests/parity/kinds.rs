@@ -136,7 +136,7 @@ impl Tensor {
             let block: Vec<f32> = grid.elements(group).map(|at| self.x[at]).collect();
             self.format.scale_of(of(self, group, &block), &block, global)
         };
-        *self.part("scale") = (0..grid.len()).flat_map(scale).collect();
+        *self.part("scale") = (0..grid.groups()).flat_map(scale).collect();
         let repr = self.format.repr();
         self.cast(|_, y| repr.encode(y));
     }
@@ -192,7 +192,7 @@ pub fn four(t: &Tensor) -> bool {
 }
 
 pub fn grouped(t: &Tensor) -> bool {
-    t.grid.len() > 16
+    t.grid.groups() > 16
 }
 
 pub fn largest(x: impl Iterator<Item = f32>) -> f32 {

@@ -95,7 +95,7 @@ impl<'a> Pair<'a> {
         let scaled = |name: &str| name.ends_with(".pre_quant_scale");
         let scaled = subject.parts.activations.iter().any(|tensor| scaled(tensor.name));
         Self {
-            matrix: subject.reading.matrix(subject.opened.as_ref(), expert, false),
+            matrix: subject.reading.matrix(expert, false),
             source: counterpart
                 .matrix(expert, Arrangement::Likely)
                 .expect("every matrix has a likely arrangement"),
@@ -167,12 +167,12 @@ impl<'a> Pair<'a> {
 
     /// Distances from the source with a factor for each input channel, and for each output channel where another matrix may have it.
     fn fitted(&self) -> Distance {
-        let (_, x) = self.fit(false);
+        let (_, x) = fit(&self.matrix, &self.source, false);
         let distance = self.distance(&x);
         if distance.finding.is_none() {
             return distance;
         }
-        let (_, x) = self.fit(true);
+        let (_, x) = fit(&self.matrix, &self.source, true);
         let both = self.distance(&x);
         if both.finding.is_some() {
             return distance;
@@ -203,7 +203,7 @@ impl<'a> Pair<'a> {
         let least = source::least(reading.bits());
         let against = from(&self.matrix, &self.source);
         let other = reading.is_packed().then(|| {
-            let matrix = reading.matrix(self.subject.opened.as_ref(), self.expert, true);
+            let matrix = reading.matrix(self.expert, true);
             from(&matrix, &self.source)
         });
         let arranged = |how| Some(from(&self.matrix, &self.counterpart.matrix(self.expert, how)?));
@@ -232,7 +232,7 @@ impl<'a> Pair<'a> {
         [(false, "input channel"), (true, "input and output channel")]
             .into_iter()
             .find_map(|(outputs, each)| {
-                let (inputs, x) = self.fit(outputs);
+                let (inputs, x) = fit(&self.matrix, &self.source, outputs);
                 let fitted = self.distance(&x);
                 let (against, low) = (fitted.against, fitted.noise.is_some_and(|noise| noise <= limit));
                 let mended = against.db(against.noise) >= before + HALF;
@@ -247,22 +247,23 @@ impl<'a> Pair<'a> {
         Finding::new(&source::FOLDED, self.subject.names(), found, expected)
     }
 
-    fn fit(&self, outputs: bool) -> (Vec<f64>, Vec<f32>) {
-        fit(&self.matrix, &self.source, outputs)
-    }
-
     /// The rule that made the bytes, of the first matrix: those of a stack are made in the same way.
     fn rule(&self) -> Option<String> {
-        let (Reading::Bytes { format, buffers, .. }, Some(opened), 0) =
-            (&self.subject.reading, &self.subject.opened, self.expert)
-        else {
+        let (Reading::Bytes { buffers, opened, .. }, 0) = (&self.subject.reading, self.expert) else {
             return None;
         };
         let (rules, narrow) = (Rules::ReadAlike, buffers.narrow());
         let asked = DiagnosisOptions { rules, narrow };
         let encoded = opened.matrix(0);
         let (source, stored) = (Source::slice(&self.source), StoredBytes::from(&encoded));
-        let diagnosis = diagnose_from(source, self.matrix.cols, &stored, format, asked, &AtomicUsize::new(0));
+        let diagnosis = diagnose_from(
+            source,
+            self.matrix.cols,
+            &stored,
+            &opened.format,
+            asked,
+            &AtomicUsize::new(0),
+        );
         Some(diagnosis.conclusion())
     }
 }

@@ -34,8 +34,11 @@ pub struct Scheme {
     /// True without zero points.
     pub symmetric: Option<bool>,
     /// The names of the static scale of activations, one of which every matrix needs; none if activations have no static scale.
-    pub inputs: Option<&'static [&'static str]>,
+    pub inputs: Inputs,
 }
+
+/// Names; `None`: a configuration does not say them.
+pub type Inputs = Option<&'static [&'static str]>;
 
 /// Names of modules, as a configuration writes them.
 #[derive(Clone, Debug)]
@@ -177,23 +180,15 @@ impl Modules {
 }
 
 impl Scheme {
-    /// Elements of these bits in these groups; zero points and scales of activations are not stated.
-    pub fn new(element: &'static str, bits: usize, group: Option<Group>) -> Self {
-        let (symmetric, inputs) = (None, None);
+    /// Elements of these bits in these groups, and names of the static scale of activations; zero points are not stated.
+    pub fn new(element: &'static str, bits: usize, group: Option<Group>, inputs: Inputs) -> Self {
         Self {
             element,
             bits,
             group,
-            symmetric,
+            symmetric: None,
             inputs,
         }
-    }
-
-    /// Adds the names of the static scale of activations; none if they have no static scale.
-    #[must_use]
-    pub fn with_inputs(self, inputs: &'static [&'static str]) -> Self {
-        let inputs = Some(inputs);
-        Self { inputs, ..self }
     }
 
     /// In words: `e4m3 in tiles of 128 × 128`.

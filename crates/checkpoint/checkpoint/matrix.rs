@@ -15,22 +15,15 @@ use ulplab_core::tensorfile::{Flaw, Tensor};
 pub enum Reading<'a> {
     /// Bytes of a format of this crate.
     Bytes {
-        /// The format, with the meaning of its global scale.
-        format: Format,
         /// Shape of the matrices.
         shape: Vec<usize>,
-        /// Their bytes.
+        /// The tensors of the file.
         buffers: Buffers<'a>,
+        /// The same, checked against a format that has the meaning of the global scale.
+        opened: Box<Opened<'a>>,
     },
     /// Integers in words.
-    Words {
-        /// Codes, zero points and groups.
-        words: Words<'a>,
-        /// The scales.
-        scale: Tensor<'a>,
-        /// The number that is added to a stored zero point.
-        offset: i32,
-    },
+    Words(Words<'a>),
 }
 
 /// A matrix as numbers, in rows of output channels.
@@ -88,7 +81,7 @@ pub fn choose<'a>(
     let (codes, scale) = (parts.codes.expect("checked"), parts.scale.expect("checked"));
     if let (Some(packing), true) = (convention.packing, is_words(&codes)) {
         let said = scheme.filter(|scheme| scheme.element == "int");
-        let (words, not) = match Words::new(parts, packing, said) {
+        let (mut words, not) = match Words::new(parts, packing, said) {
             Ok(words) => (words, scheme.filter(|_| said.is_none())),
             // A shape that is whole in itself is another group size.
             Err(misfit) => match Words::new(parts, packing, None) {
@@ -96,7 +89,8 @@ pub fn choose<'a>(
                 _ => return Err(misfit),
             },
         };
-        return Ok((Reading::Words { words, scale, offset }, not));
+        words.offset = offset;
+        return Ok((Reading::Words(words), not));
     }
     let Some((packed, mut buffers)) = parts.buffers(convention) else {
         return Err(unexpected(&codes, format!("codes as {} packs them", convention.name)));
@@ -105,25 +99,25 @@ pub fn choose<'a>(
     buffers.zero = buffers.zero.filter(|zero| zero.bytes.iter().any(|byte| *byte != 0));
     let fit = |format: &Format| {
         let shape = buffers.shape(format)?;
-        buffers.fits(format, &shape)?;
-        tiled(format, &shape, &scale).map(|()| shape)
+        let opened = Box::new(buffers.fits(format, &shape)?);
+        tiled(format, &shape, &scale).map(|()| (shape, opened))
     };
     let rule = packed.rule;
     let stated = scheme.map(|scheme| scheme.formats(rule)).unwrap_or_default();
     let (said, likely) = (stated.len(), likely(&codes, &scale, parts.global.is_some(), rule));
     let (mut first, mut formats) = (None, stated.into_iter().chain(likely).enumerate());
     let found = formats.find_map(|(at, format)| match fit(&format) {
-        Ok(shape) => Some((at, format, shape)),
+        Ok(fitting) => Some((at, fitting)),
         Err(why) => {
             first.get_or_insert(why);
             None
         }
     });
     match found {
-        Some((at, format, shape)) => {
-            let silent = scheme.is_none_or(|scheme| said == 0 && scheme.element == format.element.name);
+        Some((at, (shape, opened))) => {
+            let silent = scheme.is_none_or(|scheme| said == 0 && scheme.element == opened.format.element.name);
             let not = scheme.filter(|_| at >= said && !silent);
-            Ok((Reading::Bytes { format, shape, buffers }, not))
+            Ok((Reading::Bytes { shape, buffers, opened }, not))
         }
         None => Err(misfit(&first.unwrap_or_default(), &codes, &scale)),
     }
@@ -188,7 +182,7 @@ impl<'a> Reading<'a> {
     pub fn shape(&self) -> Vec<usize> {
         match self {
             Self::Bytes { shape, .. } => shape.clone(),
-            Self::Words { words, .. } => vec![words.outputs, words.inputs],
+            Self::Words(words) => vec![words.outputs, words.inputs],
         }
     }
 
@@ -197,64 +191,57 @@ impl<'a> Reading<'a> {
         Stack::new(&self.shape()).unwrap_or_default()
     }
 
-    /// The format in words.
-    pub fn format(&self) -> String {
+    /// The format of bytes; `None` for words.
+    pub fn of_bytes(&self) -> Option<&Format> {
         match self {
-            Self::Bytes { format, .. } => format.to_string(),
-            Self::Words { words, .. } => words.words(),
+            Self::Bytes { opened, .. } => Some(&opened.format),
+            Self::Words(_) => None,
         }
     }
 
-    /// The largest magnitude of a code, less its zero point; words with zero points have none.
-    pub fn top(&self) -> Option<f32> {
+    /// The format in words.
+    pub fn format(&self) -> String {
         match self {
-            Self::Bytes { format, .. } => Some(format.element.max()),
-            Self::Words { .. } => None,
+            Self::Bytes { opened, .. } => opened.format.to_string(),
+            Self::Words(words) => words.words(),
         }
     }
 
     /// Bits of a code.
     pub fn bits(&self) -> usize {
         match self {
-            Self::Bytes { format, .. } => format.element.bits as usize,
-            Self::Words { words, .. } => words.bits,
+            Self::Bytes { opened, .. } => opened.format.element.bits as usize,
+            Self::Words(words) => words.bits,
         }
     }
 
     /// True if all elements of a matrix share one scale.
     pub fn has_one_scale(&self) -> bool {
-        matches!(self, Self::Bytes { format, .. } if format.scaling.is_some_and(|scaling| scaling.group == Group::Tensor))
+        let scaling = self.of_bytes().and_then(|format| format.scaling);
+        scaling.is_some_and(|scaling| scaling.group == Group::Tensor)
     }
 
     /// True if codes share bytes or words, so that their order may be wrong.
     pub fn is_packed(&self) -> bool {
         match self {
-            Self::Bytes { format, buffers, .. } => format.element.stored_bits() == 4 && buffers.data.dtype != Dtype::F4,
-            Self::Words { words, .. } => words.bits == 4,
+            Self::Bytes { opened, buffers, .. } => {
+                opened.format.element.stored_bits() == 4 && buffers.data.dtype != Dtype::F4
+            }
+            Self::Words(words) => words.bits == 4,
         }
     }
 
-    /// Opens it, with the values of its scales checked.
-    pub fn open(&self) -> Result<Option<Opened<'a>>, String> {
+    /// Matrix number `expert` as numbers. `other` reads the codes of a byte, or of a word, in the other order.
+    pub fn matrix(&self, expert: usize, other: bool) -> Matrix {
         match self {
-            Self::Bytes { format, shape, buffers } => buffers.open(format, shape, None).map(Some),
-            Self::Words { .. } => Ok(None),
-        }
-    }
-
-    /// Matrix number `expert` as numbers. `other` reads the codes of a byte, or of a word, in the other order. `opened` is what
-    /// [`Reading::open`] gave.
-    pub fn matrix(&self, opened: Option<&Opened<'a>>, expert: usize, other: bool) -> Matrix {
-        match (self, opened) {
-            (Self::Words { words, scale, offset }, _) => in_words(words, scale, *offset, other),
-            (Self::Bytes { format, .. }, Some(opened)) => in_bytes(format, opened, expert, other),
-            (Self::Bytes { .. }, None) => unreachable!("bytes are opened before they are read"),
+            Self::Bytes { opened, .. } => in_bytes(opened, expert, other),
+            Self::Words(words) => in_words(words, other),
         }
     }
 }
 
-fn in_bytes(format: &Format, opened: &Opened, expert: usize, other: bool) -> Matrix {
-    let encoded = opened.matrix(expert);
+fn in_bytes(opened: &Opened, expert: usize, other: bool) -> Matrix {
+    let (format, encoded) = (&opened.format, opened.matrix(expert));
     let (rows, cols) = (encoded.rows, encoded.cols);
     let values = values(format);
     let stored = codes(format, encoded.part("data"));
@@ -297,17 +284,15 @@ fn multiplier(scale: &Scale, stored: f64) -> f64 {
     }
 }
 
-fn in_words(words: &Words, scale: &Tensor, offset: i32, other: bool) -> Matrix {
+fn in_words(words: &Words, other: bool) -> Matrix {
     let (rows, cols, across) = (words.outputs, words.inputs, words.groups());
-    let stored = scale.to_f32().expect("scales were found to be numbers");
+    let stored = words.scale.to_f32().expect("scales were found to be numbers");
     let columns: Vec<usize> = words.columns().into_iter().map(|column| column.unwrap_or(0)).collect();
     let mut codes = Vec::with_capacity(rows * cols);
     let mut zeros = Vec::with_capacity(rows * across);
     for row in 0..rows {
-        zeros.extend((0..across).map(|group| match words.zero(group, row, other) {
-            Some(zero) => (zero as i32 + offset) as f32,
-            None => words.middle() as f32,
-        }));
+        let zero = |group: usize| words.zero(group, row, other).unwrap_or(words.middle() as i32);
+        zeros.extend((0..across).map(|group| zero(group) as f32));
         let zero = |col: usize| zeros[row * across + columns[col]];
         codes.extend((0..cols).map(|col| words.code(row, col, other) as f32 - zero(col)));
     }

@@ -235,7 +235,7 @@ impl Checkpoint {
         let of_nan = |finding: &&Finding| ["nonfinite_scale", "nan_code"].contains(&finding.check.name);
         let named = report.findings.iter().filter(of_nan);
         let named: BTreeSet<String> = named.map(|finding| finding.subject.clone()).collect();
-        let work = |(name, tensor): &(&str, Tensor)| Ok(values::plain(name, tensor));
+        let work = |(name, tensor): &(&str, Tensor)| values::plain(name, tensor);
         in_batches(&all, size, work, |_, found| -> Result<()> {
             let found = found.filter(|found| !named.contains(&found.subject));
             report.findings.extend(found);

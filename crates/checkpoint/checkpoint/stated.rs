@@ -4,13 +4,12 @@ use safetensors::Dtype;
 
 use super::Report;
 use super::checks::{Finding, files, names, scales, values};
-use super::config::{Modules, Scheme, Section};
+use super::config::{Inputs, Modules, Scheme, Section};
 use super::conventions::{Convention, PLAIN};
 use super::matrix::{Reading, choose};
 use super::parts::{Parts, module};
 use super::subject::Subject;
 use super::words::is_words;
-use ulplab_core::formats::Format;
 use ulplab_core::tensorfile::Tensor;
 
 /// Tensors of integers that belong to models, not to quantization.
@@ -96,7 +95,7 @@ impl<'a> Stated<'a> {
     }
 
     /// The names of a static scale of activations that a module needs, if the configuration says it.
-    pub fn inputs(&self, convention: &Convention, module: &str) -> Option<&'static [&'static str]> {
+    pub fn inputs(&self, convention: &Convention, module: &str) -> Inputs {
         let schemes = self.schemes(convention, module).ok()?;
         schemes.iter().find_map(|scheme| scheme.inputs)
     }
@@ -168,32 +167,15 @@ impl<'a> Stated<'a> {
             let finding = Finding::new(check, (codes.name, name), found, expected);
             report.findings.push(finding);
         }
-        let is_powers = |format: &Format| format.scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0");
-        let powers = matches!(&reading, Reading::Bytes { format, .. } if is_powers(format));
-        let found = scales::values(name, parts, powers);
-        let sound = found.is_empty();
-        report.findings.extend(found);
-        if let Reading::Words { words, offset, .. } = &reading {
-            let found = values::words(name, parts, words, *offset, symmetric);
-            report.findings.extend(found);
+        let scaling = reading.of_bytes().and_then(|format| format.scaling);
+        let powers = scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0");
+        report.findings.extend(scales::values(name, parts, powers));
+        if let Reading::Words(words) = &reading {
+            report.findings.extend(values::words(name, parts, words, symmetric));
         }
-        match reading.open() {
-            Ok(opened) => Some(Subject {
-                name,
-                parts,
-                reading,
-                opened,
-            }),
-            Err(why) => {
-                // Scales with a sign were found above.
-                if sound {
-                    let (check, expected) = (&names::SHAPE, "codes and scales that can be read");
-                    let finding = Finding::new(check, (codes.name, name), why, expected);
-                    report.findings.push(finding);
-                }
-                None
-            }
-        }
+        // Scales with a sign were found above.
+        let is_signed = matches!(&reading, Reading::Bytes { opened, .. } if opened.check().is_err());
+        (!is_signed).then_some(Subject { name, parts, reading })
     }
 }
 

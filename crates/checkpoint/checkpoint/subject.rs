@@ -9,7 +9,7 @@ use super::matrix::Reading;
 use super::measure::Measured;
 use super::parts::{Parts, kin};
 use super::{Judged, Report};
-use crate::packed::{Opened, in_batches, matrices_of};
+use crate::packed::{Stack, in_matrices};
 use ulplab_core::error::Result;
 
 /// A matrix whose values will be read.
@@ -20,8 +20,6 @@ pub struct Subject<'a> {
     pub parts: &'a Parts<'a>,
     /// The way in which they are read.
     pub reading: Reading<'a>,
-    /// The result of [`Reading::open`].
-    pub opened: Option<Opened<'a>>,
 }
 
 /// The facts about a stack: all that is counted, and the worst of its matrices.
@@ -49,9 +47,8 @@ pub fn measure(
         }
     }
     let source = |at: usize| found.get(at).and_then(|found| found.as_ref().ok());
-    let pieces = matrices_of(subjects.iter().map(|subject| subject.reading.stack()));
-    let size = |(at, _): &(usize, usize)| subjects[*at].reading.stack().matrix();
-    total(pieces.iter().map(size).sum());
+    let stacks: Vec<Stack> = subjects.iter().map(|subject| subject.reading.stack()).collect();
+    total(stacks.iter().map(Stack::elements).sum());
     let unmeasured = |(at, subject): (usize, &Subject)| {
         let names = source(at).map_or(Vec::new(), Counterpart::names).into_iter();
         Known {
@@ -69,14 +66,13 @@ pub fn measure(
         }
     };
     let mut known: Vec<Known> = subjects.iter().enumerate().map(unmeasured).collect();
-    let work = |(at, expert): &(usize, usize)| Ok(subjects[*at].piece(*expert, source(*at), folding));
-    in_batches(&pieces, size, work, |(at, expert), piece| -> Result<()> {
-        let (subject, known) = (&subjects[*at], &mut known[*at]);
-        let (measured, compared) = piece;
+    let work = |at: usize, expert| subjects[at].piece(expert, source(at), folding);
+    in_matrices(&stacks, work, |at, expert, (measured, compared)| -> Result<()> {
+        let known = &mut known[at];
         report.findings.extend(compared.findings);
-        known.is_same = compared.is_same && (*expert == 0 || known.is_same);
+        known.is_same = compared.is_same && (expert == 0 || known.is_same);
         if let Some((sqnr, noise)) = compared.sqnr.zip(compared.noise) {
-            known.noise.push((*expert, sqnr, noise));
+            known.noise.push((expert, sqnr, noise));
         }
         let judged = &mut known.judged;
         judged.measured = Some(match judged.measured.take() {
@@ -85,7 +81,7 @@ pub fn measure(
         });
         judged.sqnr = judged.sqnr.into_iter().chain(compared.sqnr).reduce(f64::min);
         judged.rule = judged.rule.take().or(compared.rule);
-        progress(size(&(*at, *expert)), subject.name);
+        progress(stacks[at].matrix(), subjects[at].name);
         Ok(())
     })?;
     if !found.is_empty() && known.iter().all(|known| known.is_same) {
@@ -125,7 +121,7 @@ fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize
     let of = |at: usize| known[at].noise.iter().map(move |noise| (at, *noise));
     let all = || members.iter().copied().flat_map(of);
     let noise: Vec<f64> = all().map(|(_, (.., noise))| noise).collect();
-    let Some(limit) = source::limit_of_kin(&noise) else {
+    let Some(limit) = source::limit(&noise, source::KIN) else {
         return Vec::new();
     };
     let over = all().filter(|(_, (.., noise))| *noise > limit);
@@ -143,9 +139,9 @@ impl Subject<'_> {
         let pair = source.map(|source| Pair::new(self, source, expert, folding));
         let matrix = match &pair {
             Some(pair) => &pair.matrix,
-            None => &self.reading.matrix(self.opened.as_ref(), expert, false),
+            None => &self.reading.matrix(expert, false),
         };
-        let measured = Measured::new(matrix, self.reading.top());
+        let measured = Measured::new(matrix, self.reading.of_bytes().map(|format| format.element.max()));
         let mut compared = pair.as_ref().map(Pair::compared).unwrap_or_default();
         let findings = self.findings(&self.which(expert), &measured);
         compared.findings.splice(..0, findings);

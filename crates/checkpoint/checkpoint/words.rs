@@ -20,6 +20,10 @@ pub struct Words<'a> {
     pub inputs: usize,
     /// Consecutive input channels that share a scale.
     pub group: usize,
+    /// The scales.
+    pub scale: Tensor<'a>,
+    /// The number that is added to a stored zero point.
+    pub offset: i32,
     codes: &'a [u8],
     zeros: Option<&'a [u8]>,
     index: Option<Tensor<'a>>,
@@ -72,6 +76,8 @@ impl<'a> Words<'a> {
             outputs,
             inputs,
             group: inputs.checked_div(groups).unwrap_or(0),
+            scale,
+            offset: 0,
             codes: codes.bytes,
             zeros: parts.zero.map(|zero| zero.bytes),
             index: parts.index,
@@ -154,14 +160,14 @@ impl<'a> Words<'a> {
         self.field(self.codes, word, place, other)
     }
 
-    /// The zero point of a group and an output channel as it is stored; `None` if none are stored.
-    pub fn zero(&self, group: usize, output: usize, other: bool) -> Option<u32> {
+    /// The zero point of a group and an output channel; `None` if none are stored.
+    pub fn zero(&self, group: usize, output: usize, other: bool) -> Option<i32> {
         let per = 32 / self.bits;
         let word = match self.packing {
             Packing::Rows => output / per * self.groups() + group,
             _ => group * self.outputs.div_ceil(per) + output / per,
         };
-        Some(self.field(self.zeros?, word, output % per, other))
+        Some(self.field(self.zeros?, word, output % per, other) as i32 + self.offset)
     }
 
     fn field(&self, bytes: &[u8], word: usize, place: usize, other: bool) -> u32 {

@@ -41,40 +41,16 @@ pub struct Opened<'a> {
 /// A buffer that has a part for each matrix, or is shared by all.
 #[derive(Clone, Copy, Debug)]
 struct Share<'a> {
-    tensor: Tensor<'a>,
-    /// Bytes of one matrix, and of one number.
+    bytes: &'a [u8],
+    /// Bytes of one matrix.
     len: usize,
-    size: usize,
     shared: bool,
 }
 
 impl<'a> Share<'a> {
-    /// The tensor of a part, after a check of its type.
-    fn new(tensor: Tensor<'a>, part: &Part, dtype: Dtype, what: &str) -> Result<Self, String> {
-        expect_type(&tensor, &[dtype], what)?;
-        let size = dtype.bitsize() / 8;
-        Ok(Self {
-            tensor,
-            len: part.shape.iter().product::<usize>() * size,
-            size,
-            shared: false,
-        })
-    }
-
-    /// Checks that the buffer has one part for each matrix, unless all matrices share one part. `expected` describes a part with so
-    /// many numbers for the error.
-    fn fits(self, stack: &Stack, shared: bool, expected: impl Fn(usize) -> String) -> Result<Self, String> {
-        let (Tensor { name, shape, bytes, .. }, size) = (self.tensor, self.size);
-        if shared || bytes.len() / size == stack.experts * (self.len / size) {
-            return Ok(Self { shared, ..self });
-        }
-        let (expected, each) = (expected(self.len / size), each(stack.experts));
-        Err(format!("tensor '{name}': shape {shape:?}, expected {expected}{each}"))
-    }
-
     fn of_expert(&self, expert: usize) -> &'a [u8] {
         let at = if self.shared { 0 } else { expert * self.len };
-        &self.tensor.bytes[at..][..self.len]
+        &self.bytes[at..][..self.len]
     }
 }
 
@@ -146,8 +122,8 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, data, scales)
     }
 
-    /// Checks only types and shapes: there must be one scale for each group, in row-major order.
-    pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<(), String> {
+    /// Opens it with a check of only types and shapes: there must be one scale for each group, in row-major order.
+    pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let (stack, data) = self.codes(format, shape)?;
         let scales = self.scales(format, &stack, None)?;
         if let (Some(scale), false) = (self.scale, scales.as_ref().is_none_or(Scales::is_plain)) {
@@ -156,7 +132,7 @@ impl<'a> Buffers<'a> {
                 "tensor '{name}': shape {shape:?}, expected one scale for each group of '{format}'"
             ));
         }
-        self.opened(format, stack, data, scales).map(drop)
+        self.opened(format, stack, data, scales)
     }
 
     /// Opens it with scales in any order: there must be at least as many per matrix as it has groups.
@@ -180,13 +156,16 @@ impl<'a> Buffers<'a> {
         scales: Option<Scales<'a>>,
     ) -> Result<Opened<'a>, String> {
         let parts = format.parts(stack.rows, stack.cols);
-        let part = |name: &str| parts.iter().find(|part| part.name == name);
+        let share = |name: &str| {
+            let part = parts.iter().find(|part| part.name == name);
+            part.map(|part| self.share(part, &stack)).transpose()
+        };
         Ok(Opened {
             format: *format,
             data,
             scales,
-            zeros: part("zero").map(|part| self.zeros(part, &stack)).transpose()?,
-            globals: part("global").map(|part| self.globals(part, &stack)).transpose()?,
+            zeros: share("zero")?,
+            globals: share("global")?,
             stack,
         })
     }
@@ -239,22 +218,28 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// The bytes of the zero points, in the order of the scales.
-    fn zeros(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
-        let missing = || format!("tensor '{}' has no zero points next to it", self.data.name);
-        let share = Share::new(self.zero.ok_or_else(missing)?, part, part.dtype, "zero points")?;
-        share.fits(stack, false, |each| {
-            format!("{:?}: {}", part.shape, counted(each, "zero point"))
-        })
-    }
-
-    /// The bytes of the global scales.
-    fn globals(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
-        let missing = || format!("tensor '{}' has no global scale next to it", self.data.name);
-        let share = Share::new(self.global.ok_or_else(missing)?, part, Dtype::F32, "global scales")?;
+    /// The bytes of the zero points, in the order of the scales, or of the global scales.
+    fn share(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
+        let (tensor, none, what) = match part.name {
+            "zero" => (self.zero, "no zero points", "zero point"),
+            _ => (self.global, "no global scale", "global scale"),
+        };
+        let tensor = tensor.ok_or_else(|| format!("tensor '{}' has {none} next to it", self.data.name))?;
+        expect_type(&tensor, &[part.dtype], &format!("{what}s"))?;
+        let (Tensor { name, shape, bytes, .. }, size) = (tensor, part.dtype.bitsize() / 8);
+        let count = part.shape.iter().product::<usize>();
         // One value may be shared by all matrices; some programs write one even for an empty tensor.
-        let shared = share.tensor.bytes.len() == 4 && share.len <= 4;
-        share.fits(stack, shared, |each| counted(stack.experts * each, "global scale"))
+        let shared = part.name == "global" && bytes.len() == 4 && count <= 1;
+        if shared || bytes.len() / size == stack.experts * count {
+            let len = count * size;
+            return Ok(Share { bytes, len, shared });
+        }
+        let expected = match part.name {
+            "zero" => format!("{:?}: {}", part.shape, counted(count, what)),
+            _ => counted(stack.experts * count, what),
+        };
+        let each = each(stack.experts);
+        Err(format!("tensor '{name}': shape {shape:?}, expected {expected}{each}"))
     }
 }
 
@@ -267,6 +252,11 @@ pub(super) fn each(experts: usize) -> String {
 }
 
 impl<'a> Opened<'a> {
+    /// Checks that no scale has a sign.
+    pub fn check(&self) -> Result<(), String> {
+        self.scales.as_ref().map_or(Ok(()), Scales::check_signs)
+    }
+
     /// The stored parts of one matrix, in the format's own order.
     pub fn matrix(&self, expert: usize) -> Encoded {
         let Stack { rows, cols, .. } = self.stack;

@@ -27,7 +27,7 @@ pub struct Convention {
     /// True if codes are `[…, K / 32, 16]`, a block of bytes per scale, instead of `[…, K / 2]`.
     pub blocked: bool,
     /// The formats that it is known to hold, so that users need not state them.
-    pub kinds: &'static [&'static Kind],
+    pub kinds: &'static [Kind],
 }
 
 /// A format that is recognised by the types of its tensors and the shape of its scales.
@@ -90,7 +90,7 @@ pub const FILE_NAMES: &[Convention] = &[
         codes: "_packed",
         global: Some("_global_scale"),
         rule: Some("vllm"),
-        kinds: &[&NVFP4, &MXFP4],
+        kinds: &[NVFP4, MXFP4],
         ..PLAIN
     },
     Convention {
@@ -98,7 +98,7 @@ pub const FILE_NAMES: &[Convention] = &[
         codes: "_blocks",
         scale: "_scales",
         blocked: true,
-        kinds: &[&MXFP4],
+        kinds: &[MXFP4],
         ..PLAIN
     },
     Convention {
@@ -106,14 +106,7 @@ pub const FILE_NAMES: &[Convention] = &[
         global: Some("_scale_2"),
         rule: Some("modelopt"),
         kinds: &[
-            &NVFP4,
-            &MXFP4,
-            &MXFP8,
-            &FP8_TENSOR,
-            &FP8_ROWS,
-            &FP8_TILES,
-            &FP8_BLOCKS,
-            &INT8_ROWS,
+            NVFP4, MXFP4, MXFP8, FP8_TENSOR, FP8_ROWS, FP8_TILES, FP8_BLOCKS, INT8_ROWS,
         ],
         ..PLAIN
     },
@@ -121,7 +114,7 @@ pub const FILE_NAMES: &[Convention] = &[
         writer: "DeepSeek-V3, Qwen3 FP8",
         scale: "_scale_inv",
         global: Some("_scale_2"),
-        kinds: &[&FP8_TILES_POWER, &FP8_TILES, &FP8_TENSOR],
+        kinds: &[FP8_TILES_POWER, FP8_TILES, FP8_TENSOR],
         ..PLAIN
     },
     Convention {
@@ -129,7 +122,7 @@ pub const FILE_NAMES: &[Convention] = &[
         codes: ".weight",
         scale: ".scale",
         own: ".weight",
-        kinds: &[&FP8_TILES_POWER, &FP8_TILES, &MXFP4],
+        kinds: &[FP8_TILES_POWER, FP8_TILES, MXFP4],
         ..PLAIN
     },
     Convention {
@@ -189,7 +182,7 @@ impl Convention {
     pub(super) fn format(&self, buffers: &Buffers) -> Result<Option<Format>> {
         let Some(scale) = buffers.scale else { return Ok(None) };
         for kind in self.kinds {
-            let (_, format) = block_format(kind.format)?;
+            let format = block_format(kind.format)?;
             let types = kind.codes.contains(&buffers.data.dtype) && kind.scale.contains(&scale.dtype);
             let fits = |shape: Vec<usize>| {
                 let stack = Stack::new(&shape)?;

@@ -13,7 +13,6 @@ mod unread;
 mod work;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -25,32 +24,41 @@ pub use markdown::markdown;
 pub use meaning::reads_as;
 pub use nonfinite::Nonfinite;
 pub use scales::check_layout;
-pub use stack::{Stack, leading, matrices_of, matrix_name, spread};
+pub use stack::{Stack, leading, matrix_name, spread};
 pub use unread::nothing;
-pub use work::in_batches;
+pub use work::{in_batches, in_matrices};
 
 use ulplab_core::error::{Error, Result, did_you_mean};
-use ulplab_core::formats::{Codec, FORMATS, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
+use ulplab_core::formats::{FORMATS, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
 use ulplab_core::layouts::Layout;
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// Names and formats by which quantized tensors are found and read. A `None` is taken from the file's metadata, or from names, types and
-/// shapes.
-#[derive(Clone, Debug, Default)]
+/// Options that define how to find quantized tensors in a file, and their format. A `None` is taken from the file's metadata, or from names,
+/// types and shapes.
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Naming {
-    /// A format's name or string.
+    /// Format: a name from `ulplab list formats`, or a format string [default: from the file's metadata, or else from names,
+    /// types and shapes by the conventions of docs/quantized-files.md].
+    #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,
-    /// The rule that picks the scales, from the format's table; the first if nothing else names one.
+    /// Rule that picks the scales, from the format's table in docs/formats.md, e.g. te or transformer_engine [default: the
+    /// first rule of the table; if a name defines the meaning of an NVFP4 global scale: modelopt for `w_scale_2`, vllm for
+    /// `w_global_scale`, torchao for `w.per_tensor_scale`].
+    #[arg(long, value_name = "RULE")]
     pub rule: Option<String>,
-    /// Name of the tensor of codes.
+    /// Name of the tensor of codes; needed only if its suffix is not recognised.
+    #[arg(long, value_name = "NAME")]
     pub data: Option<String>,
     /// Name of the tensor of scales.
+    #[arg(long, value_name = "NAME", requires = "data")]
     pub scale: Option<String>,
     /// Name of the tensor of global scales.
+    #[arg(long, value_name = "NAME", requires = "data")]
     pub global: Option<String>,
-    /// Layout of the scales.
+    /// Layout of the scales, e.g. blocked_128x4 [default: from the file's metadata, or else row-major].
+    #[arg(long, value_name = "LAYOUT")]
     pub layout: Option<String>,
 }
 
@@ -74,15 +82,14 @@ pub struct Packed<'a> {
 }
 
 /// The block format with this name or format string.
-pub fn block_format(text: &str) -> Result<(Arc<dyn Codec>, Format)> {
+pub fn block_format(text: &str) -> Result<Format> {
     let codec = codec(text).map_err(|why| {
         let hint = why.contains("has no NaN").then(|| named_after(text));
         Error::Usage(why + &hint.unwrap_or_default())
     })?;
     let not_a_format =
         || format!("'{text}' is a record of KV caches, not a format of tensors; `ulplab list formats` has those");
-    let format = codec.format().copied().ok_or_else(|| Error::Usage(not_a_format()))?;
-    Ok((codec, format))
+    codec.format().copied().ok_or_else(|| Error::Usage(not_a_format()))
 }
 
 /// Formats that an element without scales may stand for: `int4_b32` and others for `int4`.
@@ -96,10 +103,24 @@ fn named_after(element: &str) -> String {
 }
 
 impl Naming {
+    /// An option that is given, without its dashes.
+    pub fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("format", &self.format),
+            ("rule", &self.rule),
+            ("data", &self.data),
+            ("scale", &self.scale),
+            ("global", &self.global),
+            ("layout", &self.layout),
+        ];
+        let given = options.into_iter().find(|(_, value)| value.is_some());
+        given.map(|(flag, _)| flag)
+    }
+
     /// The format that `--format` and `--rule` request.
     pub fn format(&self) -> Result<Option<Format>> {
         let format = self.format.as_deref().map(block_format).transpose()?;
-        format.map(|(_, format)| self.with_rule(format)).transpose()
+        format.map(|format| self.with_rule(format)).transpose()
     }
 
     /// True if `--rule` or `--format` names the rule; otherwise it is the first of its table.
@@ -114,13 +135,8 @@ impl Naming {
     }
 
     /// The quantized tensors of a file, in its order. Flags take precedence over the file's metadata; `only` and `skip` are
-    /// patterns of names.
-    pub fn find<'a>(&self, file: &'a TensorFile, only: &[String], skip: &[String]) -> Result<Vec<Packed<'a>>> {
-        self.find_beside(file, &[], only, skip)
-    }
-
-    /// Like `find`, for a file that is compared with another, whose names the patterns may match as well.
-    pub fn find_beside<'a>(
+    /// patterns of names. They may match the names `beside`, too: those of a file that it is compared with.
+    pub fn find<'a>(
         &self,
         file: &'a TensorFile,
         beside: &[&str],
@@ -342,13 +358,8 @@ impl Grid {
     }
 
     /// Number of groups.
-    pub fn len(&self) -> usize {
+    pub fn groups(&self) -> usize {
         self.count.0 * self.count.1
-    }
-
-    /// True if the tensor is empty, so that it has zero groups.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The group of an element, given its flat index.

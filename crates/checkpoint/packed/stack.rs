@@ -42,6 +42,17 @@ impl Stack {
         self.rows * self.cols
     }
 
+    /// Elements of all matrices.
+    pub fn elements(&self) -> usize {
+        self.experts * self.matrix()
+    }
+
+    /// One matrix of a tensor of floating-point numbers, as f32.
+    pub fn values(&self, tensor: &Tensor, expert: usize) -> Vec<f32> {
+        let matrix = self.of_tensor(tensor, expert).to_f32();
+        matrix.expect("floating-point tensors are numbers")
+    }
+
     /// One matrix of a tensor.
     pub fn of_tensor<'a>(&self, tensor: &Tensor<'a>, expert: usize) -> Tensor<'a> {
         let bytes = self.share(tensor.bytes, expert);
@@ -53,12 +64,6 @@ impl Stack {
         let len = all.len() / self.experts;
         &all[expert * len..][..len]
     }
-}
-
-/// All matrices of several tensors: the number of the tensor, and the number of the matrix in it.
-pub fn matrices_of(stacks: impl Iterator<Item = Stack>) -> Vec<(usize, usize)> {
-    let of = |(at, stack): (usize, Stack)| stack.matrices().map(move |expert| (at, expert));
-    stacks.enumerate().flat_map(of).collect()
 }
 
 /// The dimensions that number matrices.

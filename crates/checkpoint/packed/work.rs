@@ -2,15 +2,17 @@
 
 use rayon::prelude::*;
 
+use super::Stack;
+
 /// Elements that are processed at a time, unless one item has more.
 const BATCH: usize = 1 << 24;
 
 /// Applies `work` to all items and passes the results to `take` in the order of the items. `elements` gives the size of an
-/// item. The results and the first error do not depend on the number of threads.
-pub fn in_batches<T: Sync, R: Send, E: Send>(
+/// item. The results do not depend on the number of threads.
+pub fn in_batches<T: Sync, R: Send, E>(
     items: &[T],
     elements: impl Fn(&T) -> usize,
-    work: impl Fn(&T) -> Result<R, E> + Sync,
+    work: impl Fn(&T) -> R + Sync,
     mut take: impl FnMut(&T, R) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut rest = items;
@@ -21,11 +23,25 @@ pub fn in_batches<T: Sync, R: Send, E: Send>(
             sum < BATCH
         });
         let (batch, after) = rest.split_at(1 + more.count());
-        let results: Vec<Result<R, E>> = batch.par_iter().map(&work).collect();
+        let results: Vec<R> = batch.par_iter().map(&work).collect();
         for (item, result) in batch.iter().zip(results) {
-            take(item, result?)?;
+            take(item, result)?;
         }
         rest = after;
     }
     Ok(())
+}
+
+/// Applies `work` to all matrices of several tensors, as [`in_batches`] does: both closures get the number of the tensor, and that of the
+/// matrix in it.
+pub fn in_matrices<R: Send, E>(
+    stacks: &[Stack],
+    work: impl Fn(usize, usize) -> R + Sync,
+    mut take: impl FnMut(usize, usize, R) -> Result<(), E>,
+) -> Result<(), E> {
+    let of = |(at, stack): (usize, &Stack)| stack.matrices().map(move |expert| (at, expert));
+    let matrices: Vec<(usize, usize)> = stacks.iter().enumerate().flat_map(of).collect();
+    let size = |(at, _): &(usize, usize)| stacks[*at].matrix();
+    let work = |(at, expert): &(usize, usize)| work(*at, *expert);
+    in_batches(&matrices, size, work, |(at, expert), result| take(*at, *expert, result))
 }

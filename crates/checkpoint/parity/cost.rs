@@ -63,7 +63,7 @@ struct Rows {
 impl Rows {
     /// All rows, or of large tensors whole tiles of rows, evenly spread. `None` if a scale is of more rows than are tried.
     fn new(source: Source, cols: usize, stored: &StoredBytes, format: &Format) -> Option<Self> {
-        let rows = source.len() / cols;
+        let rows = source.elements() / cols;
         let height = match format.scaling?.group {
             Group::Tile { rows, .. } => rows,
             Group::Token => 1,
@@ -117,7 +117,7 @@ pub fn measure(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Di
     let made = diagnosis.exact.first().filter(|_| diagnosis.findings.is_empty())?;
     let format = &made.format;
     let rules = format.by_rules();
-    if rules.len() < 2 || source.is_empty() {
+    if rules.len() < 2 || source.elements() == 0 {
         return None;
     }
     let rows = Rows::new(source, cols, stored, format)?;
@@ -143,7 +143,7 @@ pub fn measure(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Di
         error,
         best: name(best),
         best_error,
-        clipped: (0..grid.len()).filter(is_clipped).count(),
-        blocks: grid.len(),
+        clipped: (0..grid.groups()).filter(is_clipped).count(),
+        blocks: grid.groups(),
     })
 }

@@ -266,7 +266,7 @@ pub fn diagnose_from(
     // A rule that explains the sample is nearly right, and its differences are too rare to show in it.
     let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
-    let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.len()) {
+    let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.groups()) {
         Some(candidate) => {
             let mut fit = MakerFit::declared(&problem, &candidate.format);
             if let Some((_, scales)) = narrow.filter(|_| candidate.narrow.is_some()) {

@@ -1,5 +1,7 @@
 //! Orders that codes and scales are stored in by mistake, or by another program.
 
+use std::collections::BTreeSet;
+
 use super::Cause;
 use super::problem::Problem;
 use ulplab_core::error::counted;
@@ -9,6 +11,9 @@ use ulplab_core::layouts::{Groups, LAYOUTS};
 const STRIDES: usize = 64;
 
 type At = Box<dyn Fn(usize, usize) -> usize + Send + Sync>;
+
+/// Rows and columns of a matrix.
+type Size = (usize, usize);
 
 /// A way to store a matrix.
 pub struct Order {
@@ -51,7 +56,7 @@ impl Orders {
     }
 
     /// Row-major or column-major, with neighbouring entries exchanged; in columns that is one more mistake.
-    fn exchanged(&mut self, Shape { rows, cols }: Shape, by_columns: bool, name: &str, cause: Cause, bits: usize) {
+    fn exchanged(&mut self, (rows, cols): Size, by_columns: bool, name: &str, cause: Cause, bits: usize) {
         match by_columns {
             false => self.add(name, cause, move |r, c| (r * cols + c) ^ bits),
             true => {
@@ -62,71 +67,61 @@ impl Orders {
             }
         }
     }
-}
 
-/// Rows and columns of a matrix.
-#[derive(Clone, Copy)]
-struct Shape {
-    rows: usize,
-    cols: usize,
-}
-
-impl Shape {
     /// Mistakes that may happen to any matrix.
-    fn common(self, orders: &mut Orders, len: usize, unit: &str, width: usize) {
-        let Self { rows, cols } = self;
+    fn common(&mut self, (rows, cols): Size, len: usize, unit: &str, width: usize) {
         let widest = len.saturating_sub(cols) / rows.saturating_sub(1).max(1);
         for stride in (cols + 1..=widest).take(STRIDES) {
-            orders.layout(format!("rows {stride} {unit} apart"), move |r, c| r * stride + c);
+            self.layout(format!("rows {stride} {unit} apart"), move |r, c| r * stride + c);
         }
         let flat = move |r: usize, c: usize| r * cols + c;
         if rows > 1 && cols > 1 {
-            orders.layout("column-major", move |r, c| c * rows + r);
-            orders.layout("in row order, rows reversed", move |r, c| flat(rows - 1 - r, c));
+            self.layout("column-major", move |r, c| c * rows + r);
+            self.layout("in row order, rows reversed", move |r, c| flat(rows - 1 - r, c));
             let name = "in row order, the two halves of the rows exchanged";
-            orders.layout(name, move |r, c| flat((r + rows / 2) % rows, c));
+            self.layout(name, move |r, c| flat((r + rows / 2) % rows, c));
             for by in [1usize, 2, 4, 8, 16, 32, 64].into_iter().filter(|by| *by < rows) {
                 let name = format!("in row order, rows exchanged with those {by} away");
-                orders.layout(name, move |r, c| flat(r ^ by, c));
+                self.layout(name, move |r, c| flat(r ^ by, c));
             }
             for by in [1usize, 2, 4, 8, 16, 32].into_iter().filter(|by| *by < rows) {
                 let moved = counted(by, "row");
                 let name = format!("{moved} late, wrapped around");
-                orders.layout(name, move |r, c| flat((r + by) % rows, c));
+                self.layout(name, move |r, c| flat((r + by) % rows, c));
                 let name = format!("{moved} early, wrapped around");
-                orders.layout(name, move |r, c| flat((r + rows - by) % rows, c));
+                self.layout(name, move |r, c| flat((r + rows - by) % rows, c));
             }
             let divides = |parts: &usize| rows % parts == 0 && rows > *parts;
             for parts in [2, 4, 8, 16, 32].into_iter().filter(divides) {
                 let each = rows / parts;
                 let name = format!("with rows dealt to {parts} parts in turn");
-                orders.layout(name, move |r, c| flat(r % parts * each + r / parts, c));
+                self.layout(name, move |r, c| flat(r % parts * each + r / parts, c));
                 if each != parts {
                     let name = format!("with rows taken from {parts} parts in turn");
-                    orders.layout(name, move |r, c| flat(r % each * parts + r / each, c));
+                    self.layout(name, move |r, c| flat(r % each * parts + r / each, c));
                 }
             }
         }
         if cols > 1 {
-            orders.layout("with columns reversed", move |r, c| flat(r, cols - 1 - c));
-            orders.layout("reversed as a whole", move |r, c| rows * cols - 1 - flat(r, c));
+            self.layout("with columns reversed", move |r, c| flat(r, cols - 1 - c));
+            self.layout("reversed as a whole", move |r, c| rows * cols - 1 - flat(r, c));
             let name = "with the two halves of each row exchanged";
-            orders.layout(name, move |r, c| flat(r, (c + cols / 2) % cols));
+            self.layout(name, move |r, c| flat(r, (c + cols / 2) % cols));
             let divides = |parts: &usize| *parts > 1 && cols % parts == 0 && cols > *parts;
             for parts in [2, 4, 8, cols / 4, cols / 2].into_iter().filter(divides) {
                 let (each, name) = (cols / parts, format!("with columns dealt to {parts} parts in turn"));
-                orders.layout(name, move |r, c| flat(r, c % parts * each + c / parts));
+                self.layout(name, move |r, c| flat(r, c % parts * each + c / parts));
             }
         }
         for by in [1, 2, 3, 4, 8, width].into_iter().filter(|by| *by < len) {
             let moved = counted(by, "place");
-            orders.layout(format!("{moved} late"), move |r, c| flat(r, c) + by);
+            self.layout(format!("{moved} late"), move |r, c| flat(r, c) + by);
             let early = move |r, c| flat(r, c).checked_sub(by).unwrap_or(usize::MAX);
-            orders.layout(format!("{moved} early"), early);
+            self.layout(format!("{moved} early"), early);
             let name = format!("{moved} late in each row, wrapped around");
-            orders.layout(name, move |r, c| flat(r, (c + by) % cols));
+            self.layout(name, move |r, c| flat(r, (c + by) % cols));
             let name = format!("{moved} early in each row, wrapped around");
-            orders.layout(name, move |r, c| flat(r, (c + cols - by % cols) % cols));
+            self.layout(name, move |r, c| flat(r, (c + cols - by % cols) % cols));
         }
     }
 }
@@ -151,7 +146,7 @@ const TILES: [(usize, usize); 13] = [
 /// Orders of codes.
 pub fn of_codes(problem: &Problem) -> Vec<Order> {
     let (rows, cols) = (problem.grid.rows, problem.grid.cols);
-    let shape = Shape { rows, cols };
+    let shape = (rows, cols);
     let bits = problem.format.element.stored_bits();
     let mut orders = Orders::new(cols);
     for (by_columns, name, cause) in [
@@ -173,7 +168,8 @@ pub fn of_codes(problem: &Problem) -> Vec<Order> {
     if bits == 4 {
         nibbles(&mut orders, shape, problem.grid.tile.1);
     }
-    shape.common(&mut orders, problem.stored_codes(), "elements", problem.grid.tile.1);
+    let len = problem.stored.data.len() * 8 / bits;
+    orders.common(shape, len, "elements", problem.grid.tile.1);
     let own = Some(problem.grid.tile).filter(|own| TILES.last() != Some(own));
     for (h, w) in TILES.into_iter().chain(own) {
         if h < 2 || w > cols || rows % h != 0 || cols % w != 0 || (h == rows && w == cols) {
@@ -192,12 +188,9 @@ pub fn of_codes(problem: &Problem) -> Vec<Order> {
 }
 
 /// Orders of codes of 4 bits; `tile` is the number of columns that share a scale.
-fn nibbles(orders: &mut Orders, Shape { rows, cols }: Shape, tile: usize) {
-    let mut widths = vec![tile, 16, 32, 64, 128, cols];
-    widths.retain(|width| *width % 2 == 0 && cols % width == 0);
-    widths.sort_unstable();
-    widths.dedup();
-    for width in widths {
+fn nibbles(orders: &mut Orders, (rows, cols): Size, tile: usize) {
+    let widths = BTreeSet::from([tile, 16, 32, 64, 128, cols]).into_iter();
+    for width in widths.filter(|width| width % 2 == 0 && cols % width == 0) {
         let split = move |r: usize, c: usize| {
             let i = c % width;
             r * cols + c / width * width + i % (width / 2) * 2 + i / (width / 2)
@@ -256,8 +249,9 @@ fn in_tile(r: usize, c: usize) -> usize {
 /// Orders of scales.
 pub fn of_scales(problem: &Problem) -> Vec<Order> {
     let (rows, cols) = problem.grid.count;
-    let shape = Shape { rows, cols };
-    let (size, len) = (problem.scale_bytes(), problem.stored_scales());
+    let shape = (rows, cols);
+    let size = problem.scale_bytes();
+    let len = problem.stored.scale.len().checked_div(size).unwrap_or(0);
     let mut orders = Orders::new(cols);
     let plain = LAYOUTS.iter().filter(|layout| layout.groups == Groups::None);
     for layout in plain.filter(|layout| layout.scale == size) {
@@ -270,7 +264,7 @@ pub fn of_scales(problem: &Problem) -> Vec<Order> {
             placement.offset(r, c).map_or(usize::MAX, |offset| offset / size)
         });
     }
-    shape.common(&mut orders, len, "scales", 16);
+    orders.common(shape, len, "scales", 16);
     if rows * cols > 1 {
         if size == 1 {
             tiles(&mut orders, shape);
@@ -311,7 +305,7 @@ pub fn of_scales(problem: &Problem) -> Vec<Order> {
 }
 
 /// Scales in tiles of 128 × 4, in other orders than blocked_128x4.
-fn tiles(orders: &mut Orders, Shape { rows, cols }: Shape) {
+fn tiles(orders: &mut Orders, (rows, cols): Size) {
     let (down, across) = (rows.div_ceil(128), cols.div_ceil(4));
     for (inside, place) in INSIDE {
         let mut add = |name: String, tile: At| {
@@ -325,13 +319,11 @@ fn tiles(orders: &mut Orders, Shape { rows, cols }: Shape) {
             let name = "in tiles of 128 × 4, the tiles in column order";
             add(name.into(), Box::new(move |r, c| c * down + r));
         }
-        let mut widths: Vec<usize> = (across.saturating_sub(2).max(1)..=across + 8)
-            .chain([8, 16, 32, 64, 128].map(|to: usize| across.next_multiple_of(to)))
-            .filter(|width| *width != across && down > 1)
+        let near = across.saturating_sub(2).max(1)..=across + 8;
+        let widths: BTreeSet<usize> = near
+            .chain([8, 16, 32, 64, 128].map(|to| across.next_multiple_of(to)))
             .collect();
-        widths.sort_unstable();
-        widths.dedup();
-        for width in widths {
+        for width in widths.into_iter().filter(|width| *width != across && down > 1) {
             let (padded, place) = (width * 4, across * 4);
             let name = format!("blocked_128x4 with K padded to {padded} scales in the place of {place}");
             add(name, Box::new(move |r, c| r * width + c));
@@ -340,7 +332,7 @@ fn tiles(orders: &mut Orders, Shape { rows, cols }: Shape) {
 }
 
 /// Row-major scales that were taken out of tiles which they never were in.
-fn unswizzled(orders: &mut Orders, Shape { rows, cols }: Shape, len: usize) {
+fn unswizzled(orders: &mut Orders, (rows, cols): Size, len: usize) {
     if rows % 128 != 0 || cols % 4 != 0 || rows * cols > len || rows * cols > 1 << 26 {
         return;
     }

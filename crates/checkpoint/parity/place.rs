@@ -1,5 +1,7 @@
 //! Places of faults: rows, columns, every so many of them.
 
+use std::collections::BTreeSet;
+
 /// The row and column of another entry of a matrix, given those of an entry and the numbers of rows and columns. It may be outside.
 pub type Origin = fn([usize; 2], [usize; 2]) -> [usize; 2];
 
@@ -82,12 +84,10 @@ fn part(hits: &[u32]) -> Part {
         .chain([96, 128, 192, 256, 384, 512, 1024])
         .filter(|m| m * 2 <= n);
     for modulus in moduli {
-        let mut residues: Vec<usize> = hit.iter().map(|i| i % modulus).collect();
-        residues.sort_unstable();
-        residues.dedup();
+        let residues: BTreeSet<usize> = hit.iter().map(|i| i % modulus).collect();
         let members: usize = residues.iter().map(|residue| (n - residue).div_ceil(modulus)).sum();
         if residues.len() * 2 <= modulus && residues.len() <= 32 && hit.len() * 10 >= members * 6 {
-            return Part::Every(modulus, residues);
+            return Part::Every(modulus, Vec::from_iter(residues));
         }
     }
     Part::Some(hits.iter().map(|hits| *hits > least).collect())

@@ -45,13 +45,8 @@ impl<'a> Source<'a> {
         Self { values, rotation: None }
     }
 
-    /// True without values.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Number of values.
-    pub fn len(&self) -> usize {
+    pub fn elements(&self) -> usize {
         match self.values {
             Values::Slice(x) => x.len(),
             Values::Tensor(tensor) => tensor.bytes.len() / (tensor.dtype.bitsize() / 8).max(1),
@@ -133,7 +128,7 @@ impl<'a> Problem<'a> {
             rotation: None,
             ..*format
         };
-        let grid = Grid::new(&format, source.len() / cols, cols);
+        let grid = Grid::new(&format, source.elements() / cols, cols);
         let mut problem = Self {
             source,
             format,
@@ -178,7 +173,7 @@ impl<'a> Problem<'a> {
             largest
         };
         let strips: Vec<Vec<u32>> = (0..self.strips().1).into_par_iter().map(strip).collect();
-        let mut amax = vec![0u32; self.grid.len()];
+        let mut amax = vec![0u32; self.grid.groups()];
         for (index, strip) in strips.into_iter().enumerate() {
             let row = &mut amax[self.row_of_groups(index) * across..][..across];
             row.iter_mut().zip(strip).for_each(|(max, x)| *max = x.max(*max));
@@ -194,16 +189,6 @@ impl<'a> Problem<'a> {
     /// Bytes of a scale.
     pub fn scale_bytes(&self) -> usize {
         self.format.scaling.map_or(0, |scaling| scaling.scale.bytes())
-    }
-
-    /// Scales that the buffer has room for.
-    pub fn stored_scales(&self) -> usize {
-        self.stored.scale.len().checked_div(self.scale_bytes()).unwrap_or(0)
-    }
-
-    /// Codes that the buffer has room for.
-    pub fn stored_codes(&self) -> usize {
-        self.stored.data.len() * 8 / self.format.element.stored_bits()
     }
 
     /// The bits of the scale at a place of the buffer; all NaN are one.
@@ -291,10 +276,10 @@ impl<'a> Problem<'a> {
     pub fn sample(&self, elements: usize) -> Sample {
         let (height, width) = self.grid.tile;
         let number = |size: usize| (elements / size.max(1)).clamp(GROUPS.0, GROUPS.1);
-        let groups = spread(self.grid.len(), number(height * width));
+        let groups = spread(self.grid.groups(), number(height * width));
         let cells = number(width.min(CELL));
         let some_cell = |group: usize| self.some_cell(group, mix(group as u64));
-        let mut chosen: Vec<Cell> = match self.grid.len() {
+        let mut chosen: Vec<Cell> = match self.grid.groups() {
             // Few large groups: several cells of each.
             few if few < cells => {
                 let places = spread(self.grid.rows * self.grid.cols, cells);

@@ -40,12 +40,8 @@ static OTHERS: [Element; 7] = [
     other("E2M1", 4, E2M1.repr),
 ];
 
-/// The elements that codes of a format may be of instead.
-pub fn others(element: &Element) -> impl Iterator<Item = &'static Element> {
-    instead(element.repr, element.bits)
-}
-
-fn instead(repr: Repr, bits: u32) -> impl Iterator<Item = &'static Element> {
+/// The elements that codes may be of instead.
+pub fn others(repr: Repr, bits: u32) -> impl Iterator<Item = &'static Element> {
     let others = OTHERS.iter();
     others.filter(move |other| other.bits == bits && other.repr != repr)
 }
@@ -391,7 +387,7 @@ pub fn of_codes(repr: Repr, bits: u32) -> Vec<Recode> {
     }
     let [inverted, cleared, set] = BIT;
     all.extend((0..bits - 1).flat_map(|bit| [cleared, set, inverted].map(|change| of_bit(bit, change))));
-    all.extend(instead(repr, bits).map(|other| {
+    all.extend(others(repr, bits).map(|other| {
         let name = format!(
             "in {}: the numbers are right, their codes are another format's",
             other.name

@@ -427,7 +427,8 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
             },
             ..maker.clone()
         };
-        let others = recode::others(problem.format.element).map(element);
+        let own = problem.format.element;
+        let others = recode::others(own.repr, own.bits).map(element);
         makers.extend(INPUTS.iter().map(input).chain(others));
     }
     let other = better(closest(&makers, (best.scales, best.codes)), closest(&makers, declared));

@@ -14,7 +14,7 @@ pub fn findings(view: &View, fit: &MakerFit) -> Vec<Finding> {
     let problem = storage.problem;
     let elements = problem.grid.rows * problem.grid.cols;
     let codes = Scope::everywhere(elements, "codes");
-    let scales = Scope::everywhere(problem.grid.len(), "scales");
+    let scales = Scope::everywhere(problem.grid.groups(), "scales");
     let mut findings = Vec::new();
     if let Some(input) = fit.maker.input {
         findings.push(codes.finding(input.cause, format!("the input is {}", input.detail), elements));
@@ -77,7 +77,7 @@ pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Fin
         _ => {
             let rule = name(maker);
             let detail = format!("scales are the reciprocals of what is meant, as {rule} stores them");
-            (Cause::Encoding, detail, problem.grid.len(), "scales")
+            (Cause::Encoding, detail, problem.grid.groups(), "scales")
         }
     };
     Scope::everywhere(count, unit).finding(cause, detail, count)

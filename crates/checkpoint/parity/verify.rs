@@ -95,7 +95,7 @@ impl View<'_> {
         let tallies: Vec<Tally> = strips.map(strip).reduce(none, merge);
         // These groups span strips.
         let blocks = |tally: Tally| Tally {
-            wrong_blocks: tally.wrong_blocks.min(problem.grid.len()),
+            wrong_blocks: tally.wrong_blocks.min(problem.grid.groups()),
             ..tally
         };
         tallies.into_iter().map(blocks).collect()

@@ -4,9 +4,8 @@ use std::io::Write;
 
 use super::CompareArgs;
 use crate::commands::inspect::source_of;
-use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
-use ulplab_checkpoint::packed::{Opened, Packed, check_layout, matrix_name, parts};
+use ulplab_checkpoint::packed::{Naming, Opened, Packed, check_layout, matrix_name, parts};
 use ulplab_checkpoint::parity::copies::Copies;
 use ulplab_checkpoint::parity::cost::{self, Cost};
 use ulplab_checkpoint::parity::{DiagnosisOptions, Rules, Source, StoredBytes, bytes, diagnose_from, output};
@@ -29,7 +28,7 @@ pub struct ParityArgs {
     #[arg(long)]
     pub parity: bool,
     #[command(flatten)]
-    pub naming: NamingArgs,
+    pub naming: Naming,
     /// Name of the source tensor in WANT [default: the name of the quantized tensor, or the only tensor].
     #[arg(long, value_name = "NAME")]
     pub tensor: Option<String>,
@@ -49,7 +48,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
     let (only, skip) = (&compare.only, &compare.skip);
     let (source, file) = (TensorFile::open(want)?, TensorFile::open(got)?);
     let beside: Vec<&str> = source.tensors().map(|tensor| tensor.name).collect();
-    let found = args.naming.naming().find_beside(&file, &beside, only, skip)?;
+    let found = args.naming.find(&file, &beside, only, skip)?;
     if found.is_empty() {
         let hint = "name the tensors with --data, --scale and --global, and give --format";
         let message = format!("no quantized tensor in {}; {hint}", got.display());
@@ -133,7 +132,7 @@ fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
 
 /// The rules that may explain a tensor, and the type of its scales.
 fn options(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
-    let rules = match (args.naming.naming().names_rule(), &packed.said) {
+    let rules = match (args.naming.names_rule(), &packed.said) {
         (true, _) => Rules::Own,
         (false, Some(_)) => Rules::ReadAlike,
         // The meaning of a global scale is unknown; other scales have only one meaning.

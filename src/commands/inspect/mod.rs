@@ -9,11 +9,11 @@ mod summary;
 use std::io::Write;
 use std::path::PathBuf;
 
-use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
 pub use stats::{Histogram, SourceStats, Stats, Worst};
 pub use summary::fit;
-use ulplab_checkpoint::packed::{Opened, Stack, in_batches, matrices_of, parts, tensor_named};
+use ulplab_checkpoint::packed::{Naming, Opened, Stack, in_matrices, parts, tensor_named};
+use ulplab_checkpoint::parity::output::write;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::formats::{Format, GlobalScale};
 use ulplab_core::pattern::selects;
@@ -49,7 +49,7 @@ pub struct InspectArgs {
     #[arg(long, value_name = "FILE", value_parser = crate::output::file_name())]
     pub html: Option<PathBuf>,
     #[command(flatten)]
-    pub naming: NamingArgs,
+    pub naming: Naming,
     /// Show only tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
@@ -100,12 +100,10 @@ enum Bytes<'a> {
     Source(Tensor<'a>),
 }
 
-/// Name, format, shape and statistics of a tensor.
-pub(crate) struct Inspection {
-    pub name: String,
-    pub format: Format,
-    pub shape: Vec<usize>,
-    pub stats: Stats,
+/// A tensor and its statistics.
+struct Inspection<'s> {
+    of: &'s Subject<'s>,
+    stats: Stats,
 }
 
 pub fn run(args: &InspectArgs) -> Result<Exit> {
@@ -138,36 +136,28 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         let hint = "no quantized tensor; give --format to quantize the file's floating-point tensors in memory";
         return Err(Error::NothingSelected(format!("{}: {hint}", args.file.display())));
     }
-    let matrices = matrices_of(subjects.iter().map(|subject| subject.stack));
-    let size = |(subject, _): &(usize, usize)| subjects[*subject].stack.matrix();
-    let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);
+    let stacks: Vec<Stack> = subjects.iter().map(|subject| subject.stack).collect();
+    let mut progress = Progress::new(stacks.iter().map(Stack::elements).sum(), args.no_progress);
     let mut all: Vec<Option<Stats>> = subjects.iter().map(|_| None).collect();
-    let measure = |(subject, expert): &(usize, usize)| Ok(subjects[*subject].stats(*expert, args.blocks));
-    in_batches(&matrices, size, measure, |matrix, stats| -> Result<()> {
-        let subject = &mut all[matrix.0];
-        *subject = Some(match subject.take() {
+    let measure = |subject: usize, expert| subjects[subject].stats(expert, args.blocks);
+    in_matrices(&stacks, measure, |subject, _, stats| -> Result<()> {
+        all[subject] = Some(match all[subject].take() {
             None => stats,
             Some(before) => before.and(stats, args.blocks),
         });
-        progress.advance(size(matrix), &subjects[matrix.0].name);
+        progress.advance(stacks[subject].matrix(), &subjects[subject].name);
         Ok(())
     })?;
     drop(progress);
     // A tensor without matrices has no codes and is shown as empty.
-    let inspected = subjects.iter().zip(all).map(|(subject, stats)| Inspection {
-        name: subject.name.clone(),
-        format: subject.format,
-        shape: subject.shape.clone(),
-        stats: stats.unwrap_or_default(),
-    });
-    let inspected: Vec<Inspection> = inspected.collect();
+    let inspected = subjects.iter().zip(all.into_iter().map(Option::unwrap_or_default));
+    let inspected: Vec<Inspection> = inspected.map(|(of, stats)| Inspection { of, stats }).collect();
     let text = match (args.json, inspected.as_slice()) {
         (true, all) => all.iter().map(output::record).collect(),
         (false, [one]) => output::page(one),
         (false, all) => summary::text(all, if args.all { all.len() } else { args.top }),
     };
-    out.write_all(text.as_bytes())
-        .map_err(Error::io("standard output", "write"))?;
+    write(out, &text)?;
     if args.file.is_dir() && args.taken_as.is_none() && named.is_none() {
         let folder = shown(&args.file.display().to_string());
         errln!(
@@ -181,7 +171,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
 /// The quantized tensors of the file, or if it has none, all that can be quantized.
 fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a TensorFile>) -> Result<Vec<Subject<'a>>> {
     let wrong = |why| Error::data(&args.file, why);
-    let found = args.naming.naming().find(file, &args.only, &args.skip)?;
+    let found = args.naming.find(file, &[], &args.only, &args.skip)?;
     let any_name = found.len() == 1;
     let mut subjects = Vec::new();
     for packed in found {
@@ -195,7 +185,7 @@ fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a Ten
             shape: packed.shape,
         });
     }
-    let Some(format) = args.naming.naming().format()? else {
+    let Some(format) = args.naming.format()? else {
         return Ok(subjects);
     };
     if args.naming.data.is_some() || !parts(file)?.is_empty() {
@@ -224,10 +214,7 @@ fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a Ten
 impl Subject<'_> {
     /// Statistics of one matrix.
     fn stats(&self, expert: usize, blocks: usize) -> Stats {
-        let values = |tensor: &Tensor| {
-            let matrix = self.stack.of_tensor(tensor, expert);
-            matrix.to_f32().expect("floating-point tensors are numbers")
-        };
+        let values = |tensor: &Tensor| self.stack.values(tensor, expert);
         let (encoded, source) = match &self.bytes {
             Bytes::Stored(opened, source) => (opened.matrix(expert), source.as_ref().map(values)),
             Bytes::Source(tensor) => {

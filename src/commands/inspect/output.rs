@@ -15,7 +15,7 @@ const BAR: f64 = 40.0;
 
 /// All there is to say of a tensor.
 pub fn page(shown: &Inspection) -> String {
-    let (name, format, shape, stats) = (&shown.name, &shown.format, &shown.shape, &shown.stats);
+    let (name, format, shape, stats) = (&shown.of.name, &shown.of.format, &shown.of.shape, &shown.stats);
     let bits = stats.bits_per_element();
     let mut page = format!("{name}  {format}  {shape:?}  {bits:.4} bits per element\n");
     let mut line = |what: &str, text: String| {
@@ -119,9 +119,9 @@ pub fn record(shown: &Inspection) -> String {
     let histogram = |histogram: &Histogram| -> Vec<Value> { histogram.iter().map(bin).collect() };
     let mut record = json!({
         "type": "tensor",
-        "name": shown.name,
-        "format": shown.format.to_string(),
-        "shape": shown.shape,
+        "name": shown.of.name,
+        "format": shown.of.format.to_string(),
+        "shape": shown.of.shape,
         "bits_per_element": stats.bits_per_element(),
         "elements": stats.elements,
         "blocks": stats.blocks,
@@ -149,7 +149,7 @@ pub fn record(shown: &Inspection) -> String {
                 "amax": to_json(f64::from(worst.amax)),
                 "scale": to_json(f64::from(worst.scale)),
             });
-            if let leading @ [_, ..] = leading(&shown.shape) {
+            if let leading @ [_, ..] = leading(&shown.of.shape) {
                 block["matrix"] = json!(unravel(worst.expert, leading));
             }
             block

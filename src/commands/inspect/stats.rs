@@ -76,7 +76,7 @@ impl Stats {
         let globals = encoded.part("global").as_chunks().0.iter();
         let mut stats = Self {
             elements: (rows * cols) as u64,
-            blocks: grid.len() as u64,
+            blocks: grid.groups() as u64,
             bytes: encoded.parts.iter().map(|part| part.bytes.len() as u64).sum(),
             globals: globals.map(|b| f32::from_le_bytes(*b)).collect(),
             grid,
@@ -119,7 +119,7 @@ impl Stats {
         let (element, values) = (format.element, values(format));
         // By code: how many there are, and how many of them come back as numbers.
         let mut counts = vec![(0u64, 0u64); values.len()];
-        let mut filled = vec![false; self.grid.len()];
+        let mut filled = vec![false; self.grid.groups()];
         for (index, (code, decoded)) in codes.iter().zip(decoded).enumerate() {
             let count = &mut counts[usize::from(*code)];
             *count = (count.0 + 1, count.1 + u64::from(decoded.is_finite()));
@@ -205,7 +205,7 @@ fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: u
             energy,
         }
     };
-    let mut worst: Vec<Worst> = (0..grid.len()).map(of).collect();
+    let mut worst: Vec<Worst> = (0..grid.groups()).map(of).collect();
     sort(&mut worst);
     worst
 }

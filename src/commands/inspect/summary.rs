@@ -20,7 +20,7 @@ pub fn text(all: &[Inspection], top: usize) -> String {
     let mut text = format!("{tensors}, {elements} elements, {bytes} bytes of codes and scales\n");
     let mut formats: BTreeMap<String, usize> = BTreeMap::new();
     for shown in all {
-        *formats.entry(shown.format.to_string()).or_default() += 1;
+        *formats.entry(shown.of.format.to_string()).or_default() += 1;
     }
     for (format, count) in formats {
         text += &format!("  {format}: {}\n", counted(count, "tensor"));
@@ -37,7 +37,11 @@ pub fn text(all: &[Inspection], top: usize) -> String {
     let mut ranked: Vec<&Inspection> = all.iter().collect();
     ranked.sort_by(|a, b| badness(b).partial_cmp(&badness(a)).unwrap_or(std::cmp::Ordering::Equal));
     let shown = &ranked[..top.min(all.len())];
-    let width = shown.iter().map(|shown| shown.name.chars().count()).max().unwrap_or(0);
+    let width = shown
+        .iter()
+        .map(|shown| shown.of.name.chars().count())
+        .max()
+        .unwrap_or(0);
     for shown in shown {
         text += &fit(&line(shown, width), crate::output::table_width());
     }
@@ -69,7 +73,7 @@ pub fn fit(line: &str, width: usize) -> String {
 }
 
 fn line(shown: &Inspection, width: usize) -> String {
-    let (name, format, shape, stats) = (&shown.name, &shown.format, &shown.shape, &shown.stats);
+    let (name, format, shape, stats) = (&shown.of.name, &shown.of.format, &shown.of.shape, &shown.stats);
     let clipped = stats.against.as_ref().map_or(0, |against| against.clipped);
     let mut text = format!("  {name:width$}  {format}  {shape:?}");
     if stats.against.is_some() {

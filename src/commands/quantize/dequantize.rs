@@ -8,10 +8,9 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::{check_output, slot};
-use crate::commands::naming::NamingArgs;
 use crate::progress::Progress;
 use ulplab_checkpoint::packed;
-use ulplab_checkpoint::packed::{Manifest, Nonfinite, Opened, Packed, in_batches, matrices_of, rounded};
+use ulplab_checkpoint::packed::{Manifest, Naming, Nonfinite, Opened, Packed, Stack, in_matrices, rounded};
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::tensorfile::{Slot, Tensor, TensorFile, write_safetensors};
 
@@ -27,7 +26,7 @@ pub struct DequantizeArgs {
     /// File of quantized tensors, or folder of shards.
     pub input: PathBuf,
     #[command(flatten)]
-    pub naming: NamingArgs,
+    pub naming: Naming,
     /// Decode only tensors that match; repeatable.
     #[arg(long, value_name = "PATTERN")]
     pub only: Vec<String>,
@@ -65,7 +64,7 @@ struct Job<'a> {
 pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     let file = TensorFile::open(&args.input)?;
     check_output(&args.output, &file)?;
-    let found = args.naming.naming().find(&file, &args.only, &args.skip)?;
+    let found = args.naming.find(&file, &[], &args.only, &args.skip)?;
     if found.is_empty() {
         return Err(packed::nothing(&file, &args.only, &args.skip));
     }
@@ -90,21 +89,19 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     for job in &jobs {
         manifest.tensors.remove(&job.packed.name);
     }
-    let matrices = matrices_of(jobs.iter().map(|job| job.opened.stack));
-    let size = |(job, _): &(usize, usize)| jobs[*job].opened.stack.matrix();
-    let mut progress = Progress::new(matrices.iter().map(size).sum(), args.no_progress);
+    let stacks: Vec<Stack> = jobs.iter().map(|job| job.opened.stack).collect();
+    let mut progress = Progress::new(stacks.iter().map(Stack::elements).sum(), args.no_progress);
     let mut nonfinite: Vec<Option<Nonfinite>> = vec![None; jobs.len()];
     write_safetensors(&args.output, slots, &manifest.write(file.metadata()), |writer| {
         for tensor in &copied {
             writer.put(tensor.name, tensor.bytes)?;
         }
-        let decode = |(job, expert): &(usize, usize)| Ok(jobs[*job].decode(*expert));
-        in_batches(&matrices, size, decode, |matrix, (bytes, found)| -> io::Result<()> {
-            let (job, expert) = *matrix;
+        let decode = |job: usize, expert| jobs[job].decode(expert);
+        in_matrices(&stacks, decode, |job, expert, (bytes, found)| -> io::Result<()> {
             let name = &jobs[job].packed.name;
             writer.put_part(name, expert * bytes.len(), &bytes)?;
             Nonfinite::add(&mut nonfinite[job], found);
-            progress.advance(size(matrix), name);
+            progress.advance(stacks[job].matrix(), name);
             Ok(())
         })
     })?;

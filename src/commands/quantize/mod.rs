@@ -10,8 +10,7 @@ pub use dequantize::{DequantizeArgs, Out, dequantize};
 
 use crate::progress::Progress;
 use ulplab_checkpoint::packed::{
-    Entry, Manifest, Nonfinite, Stack, block_format, check_layout, in_batches, leading, matrices_of, matrix_name,
-    spread,
+    Entry, Manifest, Nonfinite, Stack, block_format, check_layout, in_matrices, leading, matrix_name, spread,
 };
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::formats::{Encoded, Format, GlobalScale, Group, Scaling};
@@ -133,11 +132,11 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         return Err(Error::NothingSelected(what));
     }
 
-    let matrices = matrices_of(jobs.iter().map(|job| job.stack));
-    let elements: usize = matrices.iter().map(|(job, _)| jobs[*job].stack.matrix()).sum();
+    let stacks: Vec<Stack> = jobs.iter().map(|job| job.stack).collect();
+    let elements: usize = stacks.iter().map(Stack::elements).sum();
     let mut progress = Progress::new(2 * elements, args.no_progress);
     // The header, which says how many there are, is written first.
-    plan.count_nonfinite(&mut jobs, &matrices, &mut progress, args)?;
+    plan.count_nonfinite(&mut jobs, &stacks, &mut progress, args)?;
     let mut manifest = Manifest::default();
     for job in &jobs {
         manifest.tensors.insert(job.tensor.name.into(), plan.entry(job));
@@ -146,23 +145,20 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         for tensor in &copied {
             writer.put(tensor.name, tensor.bytes)?;
         }
-        let size = |(job, _): &(usize, usize)| jobs[*job].stack.matrix();
-        let encode = |(job, expert): &(usize, usize)| Ok(plan.encode(&jobs[*job], *expert));
-        in_batches(&matrices, size, encode, |matrix, parts| -> io::Result<()> {
-            let (job, expert) = *matrix;
+        let encode = |job: usize, expert| plan.encode(&jobs[job], expert);
+        in_matrices(&stacks, encode, |job, expert, parts| -> io::Result<()> {
             let name = jobs[job].tensor.name;
             for (part, bytes) in parts {
                 writer.put_part(&format!("{name}.{part}"), expert * bytes.len(), &bytes)?;
             }
-            progress.advance(size(matrix), name);
+            progress.advance(stacks[job].matrix(), name);
             Ok(())
         })
     })?;
     drop(progress);
     for job in &jobs {
         if let Some(nonfinite) = &job.nonfinite {
-            let (name, all) = (job.tensor.name, job.stack.experts * job.stack.matrix());
-            let lost = job.lost;
+            let (name, all, lost) = (job.tensor.name, job.stack.elements(), job.lost);
             errln!("{name}: {nonfinite}; {lost} of {all} elements come back as NaN or infinite");
         }
     }
@@ -171,16 +167,9 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-impl Job<'_> {
-    fn values(&self, expert: usize) -> Vec<f32> {
-        let matrix = self.stack.of_tensor(&self.tensor, expert);
-        matrix.to_f32().expect("floating-point tensors are numbers")
-    }
-}
-
 impl Plan {
     fn new(args: &QuantizeArgs) -> Result<Self> {
-        let (_, mut format) = block_format(&args.format)?;
+        let mut format = block_format(&args.format)?;
         if let Some(rule) = &args.rule {
             format = format.with_rule(rule).map_err(Error::Usage)?;
         }
@@ -247,21 +236,19 @@ impl Plan {
     fn count_nonfinite(
         &self,
         jobs: &mut [Job],
-        matrices: &[(usize, usize)],
+        stacks: &[Stack],
         progress: &mut Progress,
         args: &QuantizeArgs,
     ) -> Result<()> {
-        let sizes: Vec<usize> = jobs.iter().map(|job| job.stack.matrix()).collect();
         let mut found = Vec::new();
-        let count = |(job, expert): &(usize, usize)| Ok(self.nonfinite(&jobs[*job], *expert));
-        let size = |(job, _): &(usize, usize)| sizes[*job];
-        in_batches(matrices, size, count, |matrix, counted| -> Result<()> {
-            found.extend(counted.map(|counted| (*matrix, counted)));
-            progress.advance(size(matrix), jobs[matrix.0].tensor.name);
+        let count = |job: usize, expert| self.nonfinite(&jobs[job], expert);
+        in_matrices(stacks, count, |job, expert, counted| -> Result<()> {
+            found.extend(counted.map(|counted| (job, expert, counted)));
+            progress.advance(stacks[job].matrix(), jobs[job].tensor.name);
             Ok(())
         })?;
         let mut refused = Vec::new();
-        for ((job, expert), (nonfinite, lost)) in found {
+        for (job, expert, (nonfinite, lost)) in found {
             let job = &mut jobs[job];
             let size = job.stack.matrix() as u64;
             if lost == size && nonfinite.total() < size && !args.allow_nonfinite {
@@ -283,7 +270,7 @@ impl Plan {
 
     /// The NaN and infinities of a matrix, and how many of its elements decode to them; none if all elements are finite.
     fn nonfinite(&self, job: &Job, expert: usize) -> Option<(Nonfinite, u64)> {
-        let mut values = job.values(expert);
+        let mut values = job.stack.values(&job.tensor, expert);
         let nonfinite = Nonfinite::count(&values, expert * job.stack.matrix(), job.tensor.shape)?;
         let encoded = self.format.encode(&values, job.stack.cols, self.global);
         self.format.decode(&encoded, &mut values);
@@ -293,7 +280,8 @@ impl Plan {
 
     /// The stored parts of a matrix: names and bytes.
     fn encode(&self, job: &Job, expert: usize) -> Vec<(&'static str, Vec<u8>)> {
-        let Encoded { rows, cols, parts } = self.format.encode(&job.values(expert), job.stack.cols, self.global);
+        let values = job.stack.values(&job.tensor, expert);
+        let Encoded { rows, cols, parts } = self.format.encode(&values, job.stack.cols, self.global);
         let parts = parts.into_iter().map(|part| {
             let placement = self.placement(part.name, rows, cols);
             let placement = placement.expect("all slots were placed in the same way");

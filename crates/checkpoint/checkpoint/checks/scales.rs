@@ -53,7 +53,7 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
         if tensor.name.ends_with("_zero_point") {
             continue;
         }
-        let (nonfinite, negative, zero) = counts(&tensor, powers);
+        let [nonfinite, negative, zero] = counts(&tensor, powers);
         let mut add = |check, place: &Place, what: &str, expected: &str| {
             if let Some((count, first)) = place {
                 let all = tensor.shape.iter().product::<usize>();
@@ -75,30 +75,21 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
 type Place = Option<(usize, usize)>;
 
 /// Values that are NaN or infinite, negative, and zero.
-fn counts(tensor: &Tensor, powers: bool) -> (Place, Place, Place) {
-    let (mut nonfinite, mut negative, mut zero) = (None, None, None);
-    let count = |place: &mut Place, at: usize, is: bool| {
-        if is {
-            let (count, first) = place.unwrap_or((0, at));
-            *place = Some((count + 1, first));
-        }
+fn counts(tensor: &Tensor, powers: bool) -> [Place; 3] {
+    let of_code = |code: &u8| {
+        let nan = code & 0x7f == 0x7f;
+        [nan, *code > 0x7f && !nan, code & 0x7f == 0]
     };
-    let codes = || tensor.bytes.iter().enumerate();
-    match tensor.dtype {
-        Dtype::F8_E8M0 => codes().for_each(|(at, code)| count(&mut nonfinite, at, *code == 0xff)),
-        Dtype::U8 if powers => codes().for_each(|(at, code)| count(&mut nonfinite, at, *code == 0xff)),
-        Dtype::U8 | Dtype::F8_E4M3 => codes().for_each(|(at, code)| {
-            count(&mut nonfinite, at, code & 0x7f == 0x7f);
-            count(&mut negative, at, *code > 0x7f && code & 0x7f != 0x7f);
-            count(&mut zero, at, code & 0x7f == 0);
-        }),
-        _ => tensor.to_f32().iter().flatten().enumerate().for_each(|(at, value)| {
-            count(&mut nonfinite, at, !value.is_finite());
-            count(&mut negative, at, *value < 0.0);
-            count(&mut zero, at, *value == 0.0);
-        }),
-    }
-    (nonfinite, negative, zero)
+    let of_value = |value: f32| [!value.is_finite(), value < 0.0, value == 0.0];
+    let kinds: Vec<[bool; 3]> = match (tensor.dtype, powers) {
+        (Dtype::F8_E4M3, _) | (Dtype::U8, false) => tensor.bytes.iter().map(of_code).collect(),
+        _ => tensor.to_scales().into_iter().flatten().map(of_value).collect(),
+    };
+    [0, 1, 2].map(|kind| {
+        let mut places = (0..kinds.len()).filter(|at| kinds[*at][kind]);
+        let first = places.next()?;
+        Some((1 + places.count(), first))
+    })
 }
 
 /// The finding if a matrix has not the size of a trained one; `which` numbers it in its stack.

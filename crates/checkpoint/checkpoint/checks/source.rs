@@ -61,20 +61,18 @@ const NEAREST: f64 = 1.0;
 /// The median up to which all codes are the nearest: -1.4 dB for values that are spread over many codes.
 const ROUNDED: f64 = -0.5;
 
+/// Limits of matrices of a kind: the median up to which the margin is the second number at least, in dB.
+pub const KIN: (f64, f64) = (NEAREST, 4.0);
+
 /// Limit of the noise of one part, in dB above rounding: a part above the limit is too far from the others. `None` without finite
 /// values.
-fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
+pub fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     let (median, deviation) = spread(all)?;
     let margin = match median <= near {
         true => strict.max(5.0 * deviation),
         false => (6.0f64).max(6.0 * deviation),
     };
     Some((median + margin).max(0.0))
-}
-
-/// The most noise that the matrices of a kind may have, in dB above rounding.
-pub fn limit_of_kin(all: &[f64]) -> Option<f64> {
-    limit(all, (NEAREST, 4.0))
 }
 
 /// A finding about a matrix whose noise is above that of its kin.

@@ -3,12 +3,11 @@
 use safetensors::Dtype;
 
 use super::{Check, Finding, error, warning};
-use crate::checkpoint::matrix::Reading;
 use crate::checkpoint::measure::Measured;
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::subject::Subject;
 use crate::checkpoint::words::Words;
-use ulplab_core::metrics::unravel;
+use crate::packed::Nonfinite;
 use ulplab_core::tensorfile::Tensor;
 
 pub const NAN_CODE: Check = error("nan_code", "No FP8 code is NaN (0x7f and 0xff in E4M3) or infinite.");
@@ -77,7 +76,7 @@ pub fn counts(subject: &Subject, which: &str, measured: &Measured) -> Vec<Findin
         let found = format!("{} blocks are zero", share(dead, blocks));
         add(&DEAD_BLOCKS, found, "at most 1 %");
     }
-    let centred = matches!(reading, Reading::Words { .. });
+    let centred = reading.of_bytes().is_none();
     if centred && elements >= enough(reading.bits()) && measured.mean_code.abs() > 0.5 {
         let found = format!("a mean of {:+.2} steps", measured.mean_code);
         add(&OFF_CENTRE, found, "within half a step of 0");
@@ -94,13 +93,12 @@ pub fn lost(subject: &Subject, which: &str, measured: &Measured) -> Option<Findi
 }
 
 /// Zero points and group indices of integers in words; `symmetric` is what the configuration says.
-pub fn words(name: &str, parts: &Parts, words: &Words, offset: i32, symmetric: Option<bool>) -> Vec<Finding> {
+pub fn words(name: &str, parts: &Parts, words: &Words, symmetric: Option<bool>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(zero) = parts.zero {
         let of = |output: usize| (0..words.groups()).filter_map(move |group| words.zero(group, output, false));
-        let all = (0..words.outputs).flat_map(of).map(|zero| zero as i32 + offset);
         let (mut over, mut uneven, mut count) = (0usize, None, 0usize);
-        for zero in all {
+        for zero in (0..words.outputs).flat_map(of) {
             count += 1;
             over += usize::from(zero >= 1 << words.bits);
             if zero != words.middle() as i32 {
@@ -145,14 +143,11 @@ pub fn words(name: &str, parts: &Parts, words: &Words, offset: i32, symmetric: O
 
 /// NaN and infinities of a tensor of the matrix `name`.
 pub fn plain(name: &str, tensor: &Tensor) -> Option<Finding> {
-    let powers = tensor.dtype == Dtype::F8_E8M0;
-    let lost: Vec<bool> = match powers {
-        true => tensor.bytes.iter().map(|code| *code == 0xff).collect(),
-        false => tensor.to_f32()?.iter().map(|value| !value.is_finite()).collect(),
+    let values = match tensor.dtype {
+        Dtype::F8_E8M0 => tensor.to_scales()?,
+        _ => tensor.to_f32()?,
     };
-    let first = lost.iter().position(|lost| *lost)?;
-    let count = lost.iter().filter(|lost| **lost).count();
-    let at = unravel(first, tensor.shape);
-    let found = format!("{count} NaN or infinite, the first at {at:?}");
+    let lost = Nonfinite::count(&values, 0, tensor.shape)?;
+    let found = format!("{} NaN or infinite, the first at {:?}", lost.total(), lost.first);
     Some(Finding::new(&NONFINITE, (tensor.name, name), found, "finite numbers"))
 }

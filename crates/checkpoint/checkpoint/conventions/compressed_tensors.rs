@@ -79,7 +79,8 @@ pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String>
         };
         let read = || {
             let scheme = weights_of(weights).map_err(|why| format!("{name}: {why}"))?;
-            Ok(Some(scheme.with_inputs(inputs_of(group, &scheme))))
+            let inputs = Some(inputs_of(group, &scheme));
+            Ok(Some(Scheme { inputs, ..scheme }))
         };
         for target in targets {
             if is_class(target) {
@@ -143,6 +144,6 @@ fn weights_of(weights: &Value) -> Result<Scheme, String> {
     let symmetric = weights.get("symmetric").and_then(Value::as_bool);
     Ok(Scheme {
         symmetric,
-        ..Scheme::new(element, bits, group)
+        ..Scheme::new(element, bits, group, None)
     })
 }

@@ -15,14 +15,13 @@ pub const CONVENTION: Convention = Convention {
 };
 
 fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
-    let inputs: &[&str] = match section.text("activation_scheme") {
+    let inputs = Some(match section.text("activation_scheme") {
         Some("static") => STATIC,
         _ => &[],
-    };
+    });
     let of_expert = module.split('.').any(|part| part == "experts");
     if of_expert && section.text("expert_dtype") == Some("fp4") {
-        let scheme = Scheme::new("e2m1", 4, Some(Group::block(32)));
-        return Ok(Some(scheme.with_inputs(inputs)));
+        return Ok(Some(Scheme::new("e2m1", 4, Some(Group::block(32)), inputs)));
     }
     let sizes = section.value.get("weight_block_size").filter(|sizes| !sizes.is_null());
     let group = sizes.map(|value| {
@@ -36,5 +35,5 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
             None => Err(format!("key 'weight_block_size' is {value}, expected two sizes")),
         }
     });
-    Ok(Some(Scheme::new("e4m3", 8, group.transpose()?).with_inputs(inputs)))
+    Ok(Some(Scheme::new("e4m3", 8, group.transpose()?, inputs)))
 }

@@ -129,7 +129,7 @@ fn integers(section: &Section, own: Option<&Value>, symmetric: Option<bool>) -> 
     let bits = usize::try_from(bits).map_err(|_| format!("key 'bits' is {bits}, expected a positive number"))?;
     Ok(Some(Scheme {
         symmetric,
-        ..Scheme::new("int", bits, group)
+        ..Scheme::new("int", bits, group, None)
     }))
 }
 

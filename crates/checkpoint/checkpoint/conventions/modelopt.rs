@@ -69,5 +69,5 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
             ));
         }
     };
-    Ok(Some(Scheme::new(element, bits, group).with_inputs(inputs)))
+    Ok(Some(Scheme::new(element, bits, group, Some(inputs))))
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Convention, PLAIN, STATIC, not_converted};
-use crate::checkpoint::config::{Modules, Scheme, Section};
+use crate::checkpoint::config::{Inputs, Modules, Scheme, Section};
 use ulplab_core::formats::Group;
 
 pub const CONVENTION: Convention = Convention {
@@ -51,10 +51,10 @@ fn layer_scheme(layer: &Value) -> Result<Scheme, String> {
     };
     let inputs = layer.get("input_tensors").filter(|inputs| !inputs.is_null());
     let dynamic = inputs.map(|inputs| inputs.get("is_dynamic").and_then(Value::as_bool));
-    let scheme = Scheme::new(element, bits, Some(group));
-    Ok(match dynamic {
-        None | Some(Some(true)) => scheme.with_inputs(&[]),
-        Some(Some(false)) => scheme.with_inputs(STATIC),
-        Some(None) => scheme,
-    })
+    let inputs: Inputs = match dynamic {
+        None | Some(Some(true)) => Some(&[]),
+        Some(Some(false)) => Some(STATIC),
+        Some(None) => None,
+    };
+    Ok(Scheme::new(element, bits, Some(group), inputs))
 }

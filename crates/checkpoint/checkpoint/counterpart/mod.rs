@@ -7,7 +7,7 @@ mod prefixes;
 use std::collections::HashMap;
 
 pub use place::{Place, place};
-use prefixes::{Choice, Prefixes};
+use prefixes::assigned;
 
 use super::parts::Matrices;
 use super::subject::Subject;
@@ -142,7 +142,7 @@ impl<'s> Sources<'s> {
         };
         let places: Vec<(String, Place)> = wanted.iter().map(|(name, _)| place(name)).collect();
         let within = |prefix: &str, at: usize| search.find(prefix, &places[at], &wanted[at].1);
-        let prefixes = Prefixes::new(&places, self.places(), |prefix, at| within(prefix, at).is_some());
+        let prefixes = assigned(&places, self.places(), |prefix, at| within(prefix, at).is_some());
         let found = |search: &Search<'s>, at: usize| -> Result<Counterpart<'s>, String> {
             let none = || match self.at.get(&places[at].1).and_then(|all| all.first()) {
                 Some((_, other)) => {
@@ -151,10 +151,10 @@ impl<'s> Sources<'s> {
                 }
                 None => "none".into(),
             };
-            match prefixes.choice(&places[at].0) {
-                Choice::One(prefix) => search.find(prefix, &places[at], &wanted[at].1).ok_or_else(none),
-                Choice::None => Err(none()),
-                Choice::Open(pairs) => Err(format!("prefixes that fit the same number of matrices: {pairs}")),
+            match prefixes.get(&places[at].0) {
+                Some(Ok(prefix)) => search.find(prefix, &places[at], &wanted[at].1).ok_or_else(none),
+                Some(Err(pairs)) => Err(format!("prefixes that fit the same number of matrices: {pairs}")),
+                None => Err(none()),
             }
         };
         // Shapes that are not square say how the others are stored.
@@ -312,10 +312,9 @@ impl Held<'_> {
         match &self.values {
             Values::Plain(tensor) => {
                 let stack = Stack::new(&self.shape).expect("a tensor that was opened has elements that can be counted");
-                let matrix = stack.of_tensor(tensor, at).to_f32();
-                matrix.expect("floating-point tensors are numbers")
+                stack.values(tensor, at)
             }
-            Values::Quantized(subject) => subject.reading.matrix(subject.opened.as_ref(), at, false).values(),
+            Values::Quantized(subject) => subject.reading.matrix(at, false).values(),
         }
     }
 }

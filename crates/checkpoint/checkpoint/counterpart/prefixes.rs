@@ -4,80 +4,61 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::place::Place;
 
-/// The prefix of a source for each prefix of a checkpoint.
-pub struct Prefixes {
-    chosen: BTreeMap<String, Choice>,
-}
-
-/// The choice for one prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// A prefix without a counterpart.
-    None,
-    /// A prefix with one counterpart.
-    One(String),
-    /// Several pairs of prefixes fit the same number of matrices; these.
-    Open(String),
-}
+/// The prefix of a source for each prefix of a checkpoint that has one; or the pairs of prefixes, several of which fit the same number of
+/// matrices.
+pub type Prefixes = BTreeMap<String, Result<String, String>>;
 
 /// Two prefixes that may belong together: the number of matrices that fit, and true if one is the end of the other.
 type Pair = ((usize, bool), String, String);
 
-impl Prefixes {
-    /// Assigns each prefix of `wanted` to at most one of the source, the same one first, then those under which most matrices fit. `fits`
-    /// is true if matrix number `at` has a source under a prefix.
-    pub fn new<'a>(
-        wanted: &[(String, Place)],
-        held: impl Iterator<Item = (&'a Place, &'a str)>,
-        fits: impl Fn(&str, usize) -> bool,
-    ) -> Self {
-        let mut within: HashMap<&str, BTreeSet<&str>> = HashMap::new();
-        for (place, prefix) in held {
-            within.entry(&place.within).or_default().insert(prefix);
-        }
-        let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-        for (at, (own, place)) in wanted.iter().enumerate() {
-            for prefix in within.get(place.within.as_str()).into_iter().flatten() {
-                *counts.entry((own, prefix)).or_default() += usize::from(fits(prefix, at));
-            }
-        }
-        let mut chosen = BTreeMap::new();
-        let mut open: Vec<Pair> = Vec::new();
-        for ((own, other), count) in counts.into_iter().filter(|(_, count)| *count > 0) {
-            if own == other {
-                chosen.insert(own.to_string(), Choice::One(own.into()));
-            } else {
-                open.push(((count, related(own, other)), own.into(), other.into()));
-            }
-        }
-        let mut taken: BTreeSet<String> = chosen.keys().cloned().collect();
-        loop {
-            open.retain(|(_, own, other)| !chosen.contains_key(own) && !taken.contains(other));
-            let Some((most, own, other)) = open.iter().max_by_key(|(count, ..)| *count).cloned() else {
-                break;
-            };
-            let rivals = |(count, a, b): &&Pair| *count == most && (*a == own || *b == other);
-            let same: Vec<Pair> = open.iter().filter(rivals).cloned().collect();
-            if same.len() == 1 {
-                chosen.insert(own, Choice::One(other.clone()));
-                taken.insert(other);
-                continue;
-            }
-            // Two that fit as well leave the choice open, for all that want them.
-            for (_, own, other) in &same {
-                let text = |(_, a, b): &Pair| format!("'{b}' for '{a}'");
-                let texts: Vec<String> = same.iter().map(text).collect();
-                chosen.insert(own.clone(), Choice::Open(texts.join(", ")));
-                taken.insert(other.clone());
-            }
-        }
-        Self { chosen }
+/// Assigns each prefix of `wanted` to at most one of the source, the same one first, then those under which most matrices fit. `fits`
+/// is true if matrix number `at` has a source under a prefix.
+pub fn assigned<'a>(
+    wanted: &[(String, Place)],
+    held: impl Iterator<Item = (&'a Place, &'a str)>,
+    fits: impl Fn(&str, usize) -> bool,
+) -> Prefixes {
+    let mut within: HashMap<&str, BTreeSet<&str>> = HashMap::new();
+    for (place, prefix) in held {
+        within.entry(&place.within).or_default().insert(prefix);
     }
-
-    /// The choice for a prefix.
-    pub fn choice(&self, prefix: &str) -> &Choice {
-        self.chosen.get(prefix).unwrap_or(&Choice::None)
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (at, (own, place)) in wanted.iter().enumerate() {
+        for prefix in within.get(place.within.as_str()).into_iter().flatten() {
+            *counts.entry((own, prefix)).or_default() += usize::from(fits(prefix, at));
+        }
     }
+    let mut chosen = Prefixes::new();
+    let mut open: Vec<Pair> = Vec::new();
+    for ((own, other), count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        if own == other {
+            chosen.insert(own.to_string(), Ok(own.into()));
+        } else {
+            open.push(((count, related(own, other)), own.into(), other.into()));
+        }
+    }
+    let mut taken: BTreeSet<String> = chosen.keys().cloned().collect();
+    loop {
+        open.retain(|(_, own, other)| !chosen.contains_key(own) && !taken.contains(other));
+        let Some((most, own, other)) = open.iter().max_by_key(|(count, ..)| *count).cloned() else {
+            break;
+        };
+        let rivals = |(count, a, b): &&Pair| *count == most && (*a == own || *b == other);
+        let same: Vec<Pair> = open.iter().filter(rivals).cloned().collect();
+        if same.len() == 1 {
+            chosen.insert(own, Ok(other.clone()));
+            taken.insert(other);
+            continue;
+        }
+        // Two that fit as well leave the choice open, for all that want them.
+        for (_, own, other) in &same {
+            let text = |(_, a, b): &Pair| format!("'{b}' for '{a}'");
+            let texts: Vec<String> = same.iter().map(text).collect();
+            chosen.insert(own.clone(), Err(texts.join(", ")));
+            taken.insert(other.clone());
+        }
+    }
+    chosen
 }
 
 /// True if one prefix ends with the other: `encoder` and `model.encoder`.

@@ -1,5 +1,7 @@
 //! Codes that differ too seldom, or too far from each other, to name a cause; and rows that are at each other's places.
 
+use std::collections::BTreeSet;
+
 use super::Codes;
 use crate::parity::Cause;
 use crate::parity::choose::Explanation;
@@ -69,9 +71,7 @@ impl Codes<'_> {
             made.iter().position(|made| *made == stored)
         };
         let from: Vec<usize> = rows.iter().map(from).collect::<Option<_>>()?;
-        let mut once = from.clone();
-        once.sort_unstable();
-        once.dedup();
+        let once: BTreeSet<&usize> = from.iter().collect();
         // One row in the place of several is another fault.
         let moved = once.len() == rows.len() && from.iter().enumerate().all(|(to, from)| to != *from);
         let detail = match rows[..] {

@@ -70,12 +70,12 @@ pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
         hits.add(r, c);
     }
     let place = hits.place();
-    let few = problem.scale_bytes() == 1 && tally.groups.len() < FEW && grid.len() >= MANY;
+    let few = problem.scale_bytes() == 1 && tally.groups.len() < FEW && grid.groups() >= MANY;
     let mut scales = Scales::new(maker, view, tally, &place);
     let scope = Scope {
         place: place.text("row", "block"),
         region: place.len(),
-        of: grid.len(),
+        of: grid.groups(),
         unit: "scales",
     };
     if few && !scales.wrong.is_empty() {
@@ -112,7 +112,7 @@ impl<'a> Scales<'a> {
             })
         };
         let wrong = spread(tally.groups.len(), number(WRONG));
-        let right = spread(grid.len(), number(RIGHT)).into_iter().filter(|group| {
+        let right = spread(grid.groups(), number(RIGHT)).into_iter().filter(|group| {
             let [r, c] = grid.place(*group);
             place.contains(r, c) && tally.groups.binary_search(group).is_err()
         });
@@ -370,9 +370,7 @@ impl<'a> Scales<'a> {
         let (mut want, mut stored): (Vec<u32>, Vec<u32>) = pairs.unzip();
         want.sort_unstable();
         stored.sort_unstable();
-        let mut kinds = want.clone();
-        kinds.dedup();
-        want == stored && kinds.len() > 2
+        want == stored && want.chunk_by(|a, b| a == b).nth(2).is_some()
     }
 
     fn example(&self, block: &Block) -> Example {

@@ -9,8 +9,9 @@ use super::InspectArgs;
 use crate::progress::Progress;
 use crate::run::verdict::Outcome;
 use ulplab_checkpoint::checkpoint::{Checkpoint, Report, Selection, Severity};
+use ulplab_checkpoint::parity::output::write;
 use ulplab_core::atomic::write_text;
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Exit, Result};
 
 /// Judges a checkpoint, and prints to `out`.
 pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
@@ -34,8 +35,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         true => output::records(&report, verdict),
         false => output::page(&args.file, &report, verdict, top),
     };
-    out.write_all(text.as_bytes())
-        .map_err(Error::io("standard output", "write"))?;
+    write(out, &text)?;
     if let Some(file) = &args.html {
         write_text(file, &html::page(&args.file, &report, verdict))?;
     }
