@@ -89,7 +89,7 @@ pub fn run(
     for gate in &gates {
         if !dump.order.iter().any(|place| gate.matches(place)) {
             let names = dump.order.iter().map(String::as_str);
-            let why = matches_nothing("site of the dump", gate.pattern(), names);
+            let why = matches_nothing("site of the dump", &gate.pattern, names);
             return Err(Error::Usage(format!("gate '{gate}': {why}")));
         }
     }

@@ -15,17 +15,13 @@ use ulplab_core::tensorfile::{Kind, Tensor};
 pub struct Gate {
     /// As the user wrote it.
     text: String,
-    pattern: String,
+    /// The pattern of the tensors that it binds.
+    pub pattern: String,
     pub metric: &'static Metric,
     pub bound: Bound,
 }
 
 impl Gate {
-    /// The pattern of the tensors that it binds.
-    pub fn pattern(&self) -> &str {
-        &self.pattern
-    }
-
     /// True if it binds a tensor of that name.
     pub fn matches(&self, name: &str) -> bool {
         matches(&self.pattern, name)

@@ -97,11 +97,18 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     super::check_two(["WANT", "GOT"], [&args.want, &args.got])?;
     let Pairing { pairs, unmatched } = pair(args, &want, &got)?;
     let bound = gates::bind(&gates, &pairs)?;
-    let mut report = output::Report::new(args, &metrics, unmatched, out)?;
-    for ((want, got), gates) in pairs.iter().zip(bound) {
-        report.add(Comparison::new(want, got, &metrics, &gates))?;
+    if args.json {
+        output::line(out, output::config(args, &metrics))?;
     }
-    report.finish(start)
+    let mut all = Vec::new();
+    for ((want, got), gates) in pairs.iter().zip(bound) {
+        let comparison = Comparison::new(want, got, &metrics, &gates);
+        if args.json {
+            output::line(out, output::record(&comparison))?;
+        }
+        all.push(comparison);
+    }
+    output::finish(args.json, &metrics, &unmatched, &all, start, out)
 }
 
 /// The metrics to compute, in the order of [`METRICS`].

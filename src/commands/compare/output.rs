@@ -1,5 +1,6 @@
 //! A table for people, or JSON Lines for programs.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::time::Instant;
 
@@ -7,9 +8,10 @@ use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 use serde_json::{Map, Value, json};
 
 use super::CompareArgs;
-use super::judge::{Comparison, Side, digits};
+use super::judge::{Comparison, Side, Unjudged, digits};
 use crate::output::table_width;
-use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_checkpoint::parity::output::write;
+use ulplab_core::error::{Exit, Result, counted};
 use ulplab_core::metrics::{Metric, Show};
 use ulplab_core::record::to_json;
 
@@ -18,167 +20,131 @@ const SCHEMA: u32 = 1;
 /// Failures written out below the table.
 const FAILURES: usize = 50;
 
-/// Prints comparisons as they come, or gathers them for the table, and counts.
-pub(super) struct Report<'a> {
-    out: &'a mut dyn Write,
-    json: bool,
-    table: Table,
-    metrics: Vec<&'static Metric>,
-    unmatched: Vec<(&'static str, &'a str)>,
-    failures: Vec<String>,
-    /// Gates that nothing can break.
-    idle: Vec<String>,
-    passed: usize,
-    failed: usize,
-    /// Tensors that are not judged: that no gate binds, that are empty, that have no finite number.
-    unjudged: [usize; 3],
-    gates: usize,
+/// Prints a line.
+pub(super) fn line(out: &mut dyn Write, text: impl Display) -> Result<()> {
+    write(out, &format!("{text}\n"))
 }
 
-impl<'a> Report<'a> {
-    pub fn new(
-        args: &CompareArgs,
-        metrics: &[&'static Metric],
-        unmatched: Vec<(&'static str, &'a str)>,
-        out: &'a mut dyn Write,
-    ) -> Result<Self> {
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING);
-        let names = metrics.iter().map(|metric| metric.name);
-        let header = ["tensor", "type", "shape"].into_iter().chain(names);
-        table.set_header(header.chain(["worst: want, got", "verdict"]));
-        for column in table.column_iter_mut().skip(3).take(metrics.len()) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        let mut report = Self {
-            out,
-            json: args.json,
-            table,
-            metrics: metrics.into(),
-            unmatched,
-            failures: Vec::new(),
-            idle: Vec::new(),
-            passed: 0,
-            failed: 0,
-            unjudged: [0; 3],
-            gates: 0,
-        };
-        if args.json {
-            report.line(json!({
-                "type": "config",
-                "schema": SCHEMA,
-                "version": env!("CARGO_PKG_VERSION"),
-                "want": args.want.display().to_string(),
-                "got": args.got.display().to_string(),
-                "metrics": report.metrics.iter().map(|metric| metric.name).collect::<Vec<_>>(),
-                "gates": args.gates,
-            }))?;
-        }
-        Ok(report)
-    }
+/// The configuration as a record.
+pub(super) fn config(args: &CompareArgs, metrics: &[&Metric]) -> Value {
+    json!({
+        "type": "config",
+        "schema": SCHEMA,
+        "version": env!("CARGO_PKG_VERSION"),
+        "want": args.want.display().to_string(),
+        "got": args.got.display().to_string(),
+        "metrics": metrics.iter().map(|metric| metric.name).collect::<Vec<_>>(),
+        "gates": args.gates,
+    })
+}
 
-    pub fn add(&mut self, comparison: Comparison) -> Result<()> {
-        let count = match (comparison.pass(), comparison.unjudged()) {
-            (false, _) => &mut self.failed,
-            (true, None) => &mut self.passed,
-            (true, Some(why)) => &mut self.unjudged[why as usize],
-        };
-        *count += 1;
-        self.gates += comparison.gates.len();
-        if self.json {
-            return self.line(record(&comparison));
+/// Prints the table, or the records that follow those of `all` comparisons; the last line is the verdict.
+pub(super) fn finish(
+    json: bool,
+    metrics: &[&Metric],
+    unmatched: &[(&str, &str)],
+    all: &[Comparison],
+    start: Instant,
+    out: &mut dyn Write,
+) -> Result<Exit> {
+    let passed = all.iter().filter(|one| one.pass() && one.judged()).count();
+    let failed = all.iter().filter(|one| !one.pass()).count();
+    let unjudged = all.len() - passed - failed;
+    let gates: usize = all.iter().map(|one| one.gates.len()).sum();
+    let (verdict, exit) = match (failed, unjudged) {
+        (1.., _) => ("fail", Exit::GateFailed),
+        (0, 1..) if passed > 0 => ("partly judged", Exit::NotJudged),
+        (0, 1..) => ("not judged", Exit::NotJudged),
+        (0, 0) => ("pass", Exit::Pass),
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    if json {
+        for (side, name) in unmatched {
+            line(out, json!({ "type": "unmatched", "name": name, "in": side }))?;
         }
-        let name = &comparison.name;
-        let failures = comparison.failures.iter();
-        self.failures
-            .extend(failures.map(|failure| format!("FAIL {name}: {failure}")));
-        let idle = comparison.idle.iter().map(|why| format!("not judged {name}: {why}"));
-        self.idle.extend(idle);
-        self.table.add_row(cells(&comparison, &self.metrics));
-        Ok(())
+        let summary = json!({
+            "type": "summary",
+            "verdict": verdict.replace(' ', "_"),
+            "compared": all.len(),
+            "passed": passed,
+            "failed": failed,
+            "not_judged": unjudged,
+            "gates": gates,
+            "seconds": seconds,
+        });
+        line(out, summary)?;
+        return Ok(exit);
     }
-
-    /// Prints the rest; the last line is the verdict.
-    pub fn finish(mut self, start: Instant) -> Result<Exit> {
-        let (passed, failed, gates) = (self.passed, self.failed, self.gates);
-        let unjudged: usize = self.unjudged.iter().sum();
-        let (verdict, exit) = match (failed, unjudged) {
-            (1.., _) => ("fail", Exit::GateFailed),
-            (0, 1..) if passed > 0 => ("partly judged", Exit::NotJudged),
-            (0, 1..) => ("not judged", Exit::NotJudged),
-            (0, 0) => ("pass", Exit::Pass),
-        };
-        let seconds = start.elapsed().as_secs_f64();
-        if self.json {
-            for (side, name) in std::mem::take(&mut self.unmatched) {
-                self.line(json!({ "type": "unmatched", "name": name, "in": side }))?;
-            }
-            self.line(json!({
-                "type": "summary",
-                "verdict": verdict.replace(' ', "_"),
-                "compared": passed + failed + unjudged,
-                "passed": passed,
-                "failed": failed,
-                "not_judged": unjudged,
-                "gates": gates,
-                "seconds": seconds,
-            }))?;
-        } else {
-            let mut lines = self.rows(table_width());
-            let unmatched = self.unmatched.iter();
-            lines.extend(unmatched.map(|(side, name)| format!("only in {side}: {name}")));
-            let idle = "gates that nothing can break";
-            for (all, what) in [(&mut self.failures, "failures"), (&mut self.idle, idle)] {
-                let hidden = all.len().saturating_sub(FAILURES);
-                lines.extend(all.drain(..).take(FAILURES));
-                if hidden > 0 {
-                    lines.push(format!("and {hidden} more {what}"));
-                }
-            }
-            let judged = match gates {
-                0 => "no gates".into(),
-                _ => format!("{gates} gate results"),
-            };
-            let why = ["that no gate binds", "empty", "without a finite number"];
-            let open = self.unjudged.iter().zip(why).filter(|(count, _)| **count > 0);
-            let open: String = open.map(|(count, why)| format!("{count} {why}, ")).collect();
-            let (verdict, passed) = (verdict.to_uppercase(), counted(passed, "tensor"));
-            lines.push(format!(
-                "{verdict}: {passed} passed, {failed} failed, {open}{judged}, {seconds:.2} s"
-            ));
-            self.text(&lines.join("\n"))?;
+    let mut lines = rows(metrics, all, table_width());
+    lines.extend(unmatched.iter().map(|(side, name)| format!("only in {side}: {name}")));
+    let texts = |begin: &str, of: fn(&Comparison) -> &[String]| -> Vec<String> {
+        let texts = all
+            .iter()
+            .flat_map(|one| of(one).iter().map(move |text| (&one.name, text)));
+        texts.map(|(name, text)| format!("{begin} {name}: {text}")).collect()
+    };
+    for (mut texts, what) in [
+        (texts("FAIL", |one| &one.failures), "failures"),
+        (texts("not judged", |one| &one.idle), "gates that nothing can break"),
+    ] {
+        let hidden = texts.len().saturating_sub(FAILURES);
+        texts.truncate(FAILURES);
+        lines.extend(texts);
+        if hidden > 0 {
+            lines.push(format!("and {hidden} more {what}"));
         }
-        Ok(exit)
     }
+    let judged = match gates {
+        0 => "no gates".into(),
+        _ => format!("{gates} gate results"),
+    };
+    let open = [
+        (Unjudged::NoGate, "that no gate binds"),
+        (Unjudged::Empty, "empty"),
+        (Unjudged::NotFinite, "without a finite number"),
+    ];
+    let open = open.map(
+        |(why, what)| match all.iter().filter(|one| one.unjudged() == Some(why)).count() {
+            0 => String::new(),
+            count => format!("{count} {what}, "),
+        },
+    );
+    let (verdict, passed, open) = (verdict.to_uppercase(), counted(passed, "tensor"), open.concat());
+    lines.push(format!(
+        "{verdict}: {passed} passed, {failed} failed, {open}{judged}, {seconds:.2} s"
+    ));
+    line(out, lines.join("\n"))?;
+    Ok(exit)
+}
 
-    /// The table within that width: columns that can be looked up in `--json` go until it fits, those that say least first.
-    /// Numbers are never broken.
-    fn rows(&mut self, width: usize) -> Vec<String> {
-        let metrics = self.metrics.len();
-        // Shapes, types, the worst element, then metrics from the last; name and verdict stay.
-        let least = [2, 1, 3 + metrics].into_iter().chain((3..3 + metrics).rev());
-        let draw = |table: &Table| -> Vec<String> { table.lines().map(|line| line.trim_end().into()).collect() };
-        let wide = |rows: &[String]| rows.iter().any(|line| line.chars().count() > width);
-        let mut rows = draw(&self.table);
-        for column in least {
-            if !wide(&rows) {
-                break;
-            }
-            if let Some(column) = self.table.column_mut(column) {
-                column.set_constraint(ColumnConstraint::Hidden);
-            }
-            rows = draw(&self.table);
+/// The table within that width: columns that can be looked up in `--json` go until it fits, those that say least first.
+/// Numbers are never broken.
+fn rows(metrics: &[&Metric], all: &[Comparison], width: usize) -> Vec<String> {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let names = metrics.iter().map(|metric| metric.name);
+    let header = ["tensor", "type", "shape"].into_iter().chain(names);
+    table.set_header(header.chain(["worst: want, got", "verdict"]));
+    for column in table.column_iter_mut().skip(3).take(metrics.len()) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.add_rows(all.iter().map(|one| cells(one, metrics)));
+    // Shapes, types, the worst element, then metrics from the last; name and verdict stay.
+    let metrics = metrics.len();
+    let least = [2, 1, 3 + metrics].into_iter().chain((3..3 + metrics).rev());
+    let draw = |table: &Table| -> Vec<String> { table.lines().map(|line| line.trim_end().into()).collect() };
+    let wide = |rows: &[String]| rows.iter().any(|line| line.chars().count() > width);
+    let mut rows = draw(&table);
+    for column in least {
+        if !wide(&rows) {
+            break;
         }
-        rows
+        if let Some(column) = table.column_mut(column) {
+            column.set_constraint(ColumnConstraint::Hidden);
+        }
+        rows = draw(&table);
     }
-
-    fn line(&mut self, record: Value) -> Result<()> {
-        self.text(&record.to_string())
-    }
-
-    fn text(&mut self, text: &str) -> Result<()> {
-        writeln!(self.out, "{text}").map_err(Error::io("standard output", "write"))
-    }
+    rows
 }
 
 fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<String> {
@@ -220,7 +186,8 @@ fn show(metric: &Metric, value: f64) -> String {
     }
 }
 
-fn record(comparison: &Comparison) -> Value {
+/// A comparison as a record.
+pub(super) fn record(comparison: &Comparison) -> Value {
     let side =
         |side: &Side| json!({ "dtype": side.dtype.to_string(), "shape": side.shape, "nonfinite": side.nonfinite });
     let metrics = comparison
