@@ -51,12 +51,12 @@ pub fn markdown() -> String {
     for convention in CHECKPOINTS {
         let Convention { name, methods, doc, .. } = convention;
         let methods: Vec<String> = methods.iter().map(|method| format!("`{method}`")).collect();
+        let methods = methods.join(", ");
         let [codes, scale, global, zero] =
             [Part::Codes, Part::Scale, Part::Global, Part::Zero].map(|part| named(convention, part));
         let _ = writeln!(
             out,
-            "| {name} | {} | {codes} | {scale} | {global} | {zero} | {doc} |",
-            methods.join(", ")
+            "| {name} | {methods} | {codes} | {scale} | {global} | {zero} | {doc} |"
         );
     }
     out += CHECKS_BEGIN;

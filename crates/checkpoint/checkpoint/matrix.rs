@@ -132,10 +132,12 @@ fn tiled(format: &Format, shape: &[usize], scale: &Tensor) -> Result<(), String>
     let (down, across) = group.count(*rows, *cols);
     match scale.shape {
         [.., a, b] if (*a, *b) == (down, across) => Ok(()),
-        found => Err(format!(
-            "tensor '{}': shape {found:?}, expected [{down}, {across}] scales",
-            scale.name
-        )),
+        found => {
+            let name = scale.name;
+            Err(format!(
+                "tensor '{name}': shape {found:?}, expected [{down}, {across}] scales"
+            ))
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::conventions::{Convention, PLAIN};
 use super::matrix::{Reading, choose};
 use super::parts::{Parts, module};
 use super::subject::Subject;
-use super::words::is_words;
+use super::words::{is_words, shown};
 use ulplab_core::tensorfile::Tensor;
 
 /// Tensors of integers that belong to models, not to quantization.
@@ -156,16 +156,12 @@ impl<'a> Stated<'a> {
         let others = schemes.iter().skip(1).copied();
         let others = others.filter(|other| scheme.is_some_and(|scheme| not.is_none() && !scheme.agrees(other)));
         for scheme in not.into_iter().chain(others) {
-            let found = format!(
-                "{} {:?} with scales {:?}, read as {}",
-                codes.dtype,
-                codes.shape,
-                parts.scale?.shape,
-                reading.format()
-            );
-            let (check, expected) = (&names::STATED_FORMAT, scheme.words());
-            let finding = Finding::new(check, (codes.name, name), found, expected);
-            report.findings.push(finding);
+            let (scales, read) = (parts.scale?.shape, reading.format());
+            let found = format!("{} with scales {scales:?}, read as {read}", shown(&codes));
+            let subject = (codes.name, name);
+            report
+                .findings
+                .push(Finding::new(&names::STATED_FORMAT, subject, found, scheme.words()));
         }
         let scaling = reading.of_bytes().and_then(|format| format.scaling);
         let powers = scaling.is_some_and(|scaling| scaling.scale.kind() == "e8m0");

@@ -127,9 +127,9 @@ impl<'a> Buffers<'a> {
         let (stack, data) = self.codes(format, shape)?;
         let scales = self.scales(format, &stack, None)?;
         if let (Some(scale), false) = (self.scale, scales.as_ref().is_none_or(Scales::is_plain)) {
-            let (name, shape) = (scale.name, scale.shape);
+            let (name, shape, one) = (scale.name, scale.shape, "one scale for each group");
             return Err(format!(
-                "tensor '{name}': shape {shape:?}, expected one scale for each group of '{format}'"
+                "tensor '{name}': shape {shape:?}, expected {one} of '{format}'"
             ));
         }
         self.opened(format, stack, data, scales)
@@ -182,26 +182,21 @@ impl<'a> Buffers<'a> {
         fits.map_err(|why| format!("tensor '{}': {why}", data.name))?;
         self.check_parts(format)?;
         let mut expected = shape.to_vec();
-        if let Some(last) = expected.last_mut() {
-            *last = across(element, data.dtype, cols);
+        if let Some(last) = expected.last_mut().filter(|_| packs(element, data.dtype)) {
+            *last = cols * element.stored_bits() / 8;
         }
+        let (name, found, codes) = (data.name, data.shape, element.name);
         if self.data_shape()? != expected {
-            return Err(format!(
-                "tensor '{}': shape {:?}, expected {expected:?} for the {} codes of a {shape:?} tensor",
-                data.name, data.shape, element.name
-            ));
+            let expected = format!("{expected:?} for the {codes} codes of a {shape:?} tensor");
+            return Err(format!("tensor '{name}': shape {found:?}, expected {expected}"));
         }
-        let unused = data.bytes.iter().position(|code| element.bits == 6 && *code > 0x3f);
-        match unused {
-            None => Ok((stack, data.bytes)),
-            Some(at) => Err(format!(
-                "tensor '{}': byte {:#04x} at {:?}, expected {} codes up to 0x3f, one per byte",
-                data.name,
-                data.bytes[at],
-                unravel(at, data.shape),
-                element.name
-            )),
-        }
+        let Some(at) = data.bytes.iter().position(|code| element.bits == 6 && *code > 0x3f) else {
+            return Ok((stack, data.bytes));
+        };
+        let (byte, place) = (data.bytes[at], unravel(at, found));
+        Err(format!(
+            "tensor '{name}': byte {byte:#04x} at {place:?}, expected {codes} codes up to 0x3f, one per byte"
+        ))
     }
 
     fn check_parts(&self, format: &Format) -> Result<(), String> {
@@ -274,15 +269,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Bytes or elements of the file for that many codes: bytes hold several codes, but the type F4 is one code.
-fn across(element: &Element, dtype: Dtype, cols: usize) -> usize {
-    match packs(element, dtype) {
-        true => cols * element.stored_bits() / 8,
-        false => cols,
-    }
-}
-
-/// True if a byte holds several codes.
+/// True if a byte holds several codes; the type F4 is one code.
 fn packs(element: &Element, dtype: Dtype) -> bool {
     element.stored_bits() < 8 && dtype != Dtype::F4
 }
@@ -302,12 +289,9 @@ fn code_types(element: &Element) -> Vec<Dtype> {
 }
 
 pub(super) fn expect_type(tensor: &Tensor, fits: &[Dtype], what: &str) -> Result<(), String> {
-    let (name, found) = (tensor.name, tensor.dtype);
+    let (name, found, expected) = (tensor.name, tensor.dtype, type_names(fits));
     match fits.contains(&found) {
         true => Ok(()),
-        false => Err(format!(
-            "tensor '{name}': type {found}, expected {} for {what}",
-            type_names(fits)
-        )),
+        false => Err(format!("tensor '{name}': type {found}, expected {expected} for {what}")),
     }
 }

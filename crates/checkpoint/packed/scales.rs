@@ -38,12 +38,9 @@ enum Order {
 impl<'a> Buffers<'a> {
     /// The tensor of scales, after a check of its type.
     fn scale_tensor(&self, scaling: Scaling, format: &Format) -> Result<Tensor<'a>, String> {
-        let tensor = self.scale.ok_or_else(|| {
-            format!(
-                "tensor '{}' has no scales next to it, which '{format}' needs",
-                self.data.name
-            )
-        })?;
+        let name = self.data.name;
+        let none = || format!("tensor '{name}' has no scales next to it, which '{format}' needs");
+        let tensor = self.scale.ok_or_else(none)?;
         let what = format!("{} scales", scaling.scale.kind());
         expect_type(&tensor, scale_types(&scaling.scale), &what)?;
         Ok(tensor)
@@ -68,12 +65,9 @@ impl<'a> Buffers<'a> {
             let placement = layout.place(&[down, across], &[])?;
             let (found, expected) = (count * scaling.scale.bytes(), experts.saturating_mul(placement.len()));
             if found != expected {
-                return Err(format!(
-                    "tensor '{}', layout {}: the buffer has {found} bytes, expected {expected}{}",
-                    tensor.name,
-                    layout.name,
-                    each(experts)
-                ));
+                let (name, layout, each) = (tensor.name, layout.name, each(experts));
+                let found = format!("the buffer has {found} bytes, expected {expected}{each}");
+                return Err(format!("tensor '{name}', layout {layout}: {found}"));
             }
             scales.order = Order::Placed(placement);
             return Ok(Some(scales));
@@ -100,14 +94,8 @@ impl<'a> Buffers<'a> {
             _ if scaling.group == Group::Tensor => String::new(),
             _ => format!(", or {} with each scale {height} times", shape(rows)),
         };
-        Err(format!(
-            "tensor '{}': {} of shape {:?}, expected {} {} scales{repeated}; other orders need --layout",
-            tensor.name,
-            tensor.dtype,
-            tensor.shape,
-            shape(down),
-            scaling.scale.kind()
-        ))
+        let expected = format!("{} {} scales{repeated}", shape(down), scaling.scale.kind());
+        Err(misshapen(&tensor, &format!("{expected}; other orders need --layout")))
     }
 
     /// Accepts any number of scales that is at least the number of groups.
@@ -119,15 +107,16 @@ impl<'a> Buffers<'a> {
         if scales.shared || (count >= experts * down * across && count.is_multiple_of(experts.max(1))) {
             return Ok(scales);
         }
-        Err(format!(
-            "tensor '{}': {} of shape {:?}, expected at least {down} · {across} {} scales{}",
-            tensor.name,
-            tensor.dtype,
-            tensor.shape,
-            scaling.scale.kind(),
-            each(experts)
+        let (kind, each) = (scaling.scale.kind(), each(experts));
+        Err(misshapen(
+            &tensor,
+            &format!("at least {down} · {across} {kind} scales{each}"),
         ))
     }
+}
+
+fn misshapen(Tensor { name, dtype, shape, .. }: &Tensor, expected: &str) -> String {
+    format!("tensor '{name}': {dtype} of shape {shape:?}, expected {expected}")
 }
 
 impl<'a> Scales<'a> {
@@ -156,17 +145,16 @@ impl<'a> Scales<'a> {
 
     /// Checks that no scale has a sign bit.
     pub(super) fn check_signs(&self) -> Result<(), String> {
-        let tensor = &self.tensor;
+        let Tensor { name, shape, bytes, .. } = self.tensor;
         let signed = |code: &u8| matches!(self.scaling.scale, Scale::E4m3(_)) && *code > 0x7f;
-        match tensor.bytes.iter().position(signed) {
-            None => Ok(()),
-            Some(at) => Err(format!(
-                "tensor '{}': scale {:#04x} at {:?}, expected codes up to 0x7f: e4m3 scales have no sign",
-                tensor.name,
-                tensor.bytes[at],
-                unravel(at, tensor.shape)
-            )),
-        }
+        let Some(at) = bytes.iter().position(signed) else {
+            return Ok(());
+        };
+        let (place, expected) = (unravel(at, shape), "codes up to 0x7f: e4m3 scales have no sign");
+        Err(format!(
+            "tensor '{name}': scale {:#04x} at {place:?}, expected {expected}",
+            bytes[at]
+        ))
     }
 
     /// Checks that the repeated rows of each tile are equal.
@@ -178,11 +166,10 @@ impl<'a> Scales<'a> {
             let bytes = self.share(stack, expert);
             let row = |r: usize| &bytes[r * stride..(r + 1) * stride];
             if let Some(r) = (0..stack.rows).find(|r| row(*r) != row(r / height * height)) {
+                let (name, r, each) = (self.tensor.name, expert * stack.rows + r, "once for each row of a tile");
+                let found = format!("row {r} differs from the row above it");
                 return Err(format!(
-                    "tensor '{}': row {} differs from the row above it, expected each scale {height} times, once for \
-                     each row of a tile",
-                    self.tensor.name,
-                    expert * stack.rows + r
+                    "tensor '{name}': {found}, expected each scale {height} times, {each}"
                 ));
             }
         }
@@ -222,19 +209,18 @@ impl<'a> Scales<'a> {
 
 /// The layout of one matrix, for scales of that size.
 pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
+    let (name, takes) = (layout.name, layout.scale);
     if layout.groups != Groups::None {
         return Err(format!(
-            "layout '{}' needs the ends of groups, which tensor files do not contain",
-            layout.name
+            "layout '{name}' needs the ends of groups, which tensor files do not contain"
         ));
     }
-    if layout.scale != size {
-        let (name, takes) = (layout.name, layout.scale);
-        return Err(format!(
+    match takes == size {
+        true => Ok(()),
+        false => Err(format!(
             "layout '{name}' takes scales of {takes} bytes, the format has {size}"
-        ));
+        )),
     }
-    Ok(())
 }
 
 /// Types that scales may have in files; bf16 and f16 are accepted for f32.

@@ -17,20 +17,16 @@ pub(super) fn unknown_format(file: &TensorFile, name: &str, buffers: &Buffers) -
     }
     let zero_points = ZERO_POINTS.map(|ending| [format!("{name}{ending}"), format!("{name}_weight{ending}")]);
     if let Some(zero) = zero_points.iter().flatten().find_map(|name| file.get(name)) {
-        return format!(
-            "has zero points in '{}', and zero points are read only as `ulplab quantize` writes them",
-            zero.name
-        );
+        let (zero, only) = (zero.name, "zero points are read only as `ulplab quantize` writes them");
+        return format!("has zero points in '{zero}', and {only}");
     }
     let example = match buffers.data.dtype {
         Dtype::F8_E4M3 | Dtype::F8_E5M2 => "fp8_out_channel",
         Dtype::I8 => "int8_token",
         _ => "nvfp4",
     };
-    format!(
-        "the file does not say its format, nor do {}; give --format, e.g. --format {example}, or --skip it",
-        buffers.shapes()
-    )
+    let shapes = buffers.shapes();
+    format!("the file does not say its format, nor do {shapes}; give --format, e.g. --format {example}, or --skip it")
 }
 
 /// The error if no quantized tensor is found or selected.
@@ -55,9 +51,9 @@ fn is_words(tensor: &Tensor) -> bool {
 }
 
 fn words(tensor: &Tensor) -> String {
-    let layouts = "as AWQ, GPTQ and compressed-tensors pack them, each in an order of its own";
-    format!(
-        "codes packed into words of {}, {layouts}: these are not read",
-        tensor.dtype
-    )
+    let (dtype, layouts) = (
+        tensor.dtype,
+        "as AWQ, GPTQ and compressed-tensors pack them, each in an order of its own",
+    );
+    format!("codes packed into words of {dtype}, {layouts}: these are not read")
 }

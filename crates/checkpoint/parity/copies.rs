@@ -176,9 +176,9 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
 pub fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> Error {
     const SHOWN: usize = 5;
     let are = if tensors.len() == 1 { "is" } else { "are" };
+    let count = counted(tensors.len(), "tensor");
     let mut lines = vec![format!(
-        "{} {are} in one file only (--allow-unmatched ignores them):",
-        counted(tensors.len(), "tensor")
+        "{count} {are} in one file only (--allow-unmatched ignores them):"
     )];
     for (side, name) in tensors.iter().take(SHOWN) {
         let (file, other) = if *side == "want" { (want, got) } else { (got, want) };

@@ -388,13 +388,10 @@ pub fn of_codes(repr: Repr, bits: u32) -> Vec<Recode> {
     let [inverted, cleared, set] = BIT;
     all.extend((0..bits - 1).flat_map(|bit| [cleared, set, inverted].map(|change| of_bit(bit, change))));
     all.extend(others(repr, bits).map(|other| {
-        let name = format!(
-            "in {}: the numbers are right, their codes are another format's",
-            other.name
-        );
-        Recode::new(Cause::Encoding, name, move |b| {
-            other.encode(repr.decode(b as u16)).into()
-        })
+        let name = other.name;
+        let name = format!("in {name}: the numbers are right, their codes are another format's");
+        let apply = move |b: u32| other.encode(repr.decode(b as u16)).into();
+        Recode::new(Cause::Encoding, name, apply)
     }));
     if let Repr::Float(FloatCast { float, .. }) = repr {
         let (low, normal) = (width.low(), 1u32 << float.mantissa_bits);

@@ -58,19 +58,11 @@ pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Fin
     let name = |format: &Format| scale(format).map_or("", |scale| scale.rule().0);
     let (cause, detail, count, unit) = match (scale(maker), scale(reader)) {
         (Some(Scale::E4m3(made)), Some(Scale::E4m3(read))) => {
+            let (maker, stored, meant) = (name(maker), meaning(made.stored), meaning(read.stored));
+            let (span, other) = (made.span, read.span);
             let detail = match made.stored == read.stored {
-                false => format!(
-                    "stored is {}, as {} stores it, but it is read as {}",
-                    meaning(made.stored),
-                    name(maker),
-                    meaning(read.stored)
-                ),
-                true => format!(
-                    "blocks are scaled to {} by {}, but they are read as scaled to {}",
-                    made.span,
-                    name(maker),
-                    read.span
-                ),
+                false => format!("stored is {stored}, as {maker} stores it, but it is read as {meant}"),
+                true => format!("blocks are scaled to {span} by {maker}, but they are read as scaled to {other}"),
             };
             (Cause::GlobalScale, detail, problem.stored.global.len(), "global scales")
         }

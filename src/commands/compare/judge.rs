@@ -154,9 +154,8 @@ impl Comparison {
         }
         if let Some((index, x, y)) = &exact.first {
             let (count, n) = (exact.mismatches, want.shape.iter().product::<usize>());
-            self.fail(format!(
-                "{count} of {n} elements differ, first at {index:?}: want {x}, got {y}"
-            ));
+            let first = format!("first at {index:?}: want {x}, got {y}");
+            self.fail(format!("{count} of {n} elements differ, {first}"));
         }
         self.exact = Some(exact);
     }

@@ -108,12 +108,12 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
         let over = |at: &usize| all[*at] > limit && noise[*at].found > middle;
         let over: Vec<usize> = (0..all.len()).filter(over).collect();
         let worst = *over.iter().max_by(|a, b| all[**a].total_cmp(&all[**b]))?;
-        let found = format!(
-            "{} of {} {what} have more noise than the others: the worst is {one} {worst}, {:.1} dB more than rounding gives",
-            over.len(),
-            all.len(),
+        let found = format!("{} of {} {what} have more noise than the others", over.len(), all.len());
+        let more = format!(
+            "the worst is {one} {worst}, {:.1} dB more than rounding gives",
             all[worst]
         );
+        let found = format!("{found}: {more}");
         Some((found, format!("at most {limit:.1} dB more")))
     };
     of("row", "rows", &shortfall.rows, &rows).or_else(|| of("column", "columns", &shortfall.cols, &db(&shortfall.cols)))

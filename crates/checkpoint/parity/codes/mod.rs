@@ -291,10 +291,8 @@ impl<'a> Codes<'a> {
         (enough && same * 50 >= all * 49).then(|| {
             let more = if table.len() > 4 { ", …" } else { "" };
             table.truncate(4);
-            format!(
-                "codes are stored as others, always the same: {}{more}",
-                table.join(", ")
-            )
+            let table = table.join(", ");
+            format!("codes are stored as others, always the same: {table}{more}")
         })
     }
 
