@@ -161,12 +161,6 @@ impl Scope {
     }
 }
 
-impl Finding {
-    fn share(&self) -> f64 {
-        self.count as f64 / self.scope.of.max(1) as f64
-    }
-}
-
 /// The rules that may explain the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
@@ -322,7 +316,8 @@ fn explain(
     rest.extend(codes::classify(&fit.maker, &view, &tally));
     rest.sort_by(|a, b| {
         let unknown = |finding: &Finding| finding.cause == Cause::Unknown;
-        unknown(a).cmp(&unknown(b)).then(b.share().total_cmp(&a.share()))
+        let share = |finding: &Finding| finding.count as f64 / finding.scope.of.max(1) as f64;
+        unknown(a).cmp(&unknown(b)).then(share(b).total_cmp(&share(a)))
     });
     findings.extend(rest);
     let as_stored = fit.maker.level == Level::AsStored;

@@ -49,7 +49,11 @@ impl Hits {
         self.cols[c] += 1;
     }
 
-    pub fn merge(mut self, other: &Self) -> Self {
+    /// Those of both, either of which may have no rows.
+    pub fn merge(mut self, other: Self) -> Self {
+        if self.rows.is_empty() {
+            return other;
+        }
         self.rows.iter_mut().zip(&other.rows).for_each(|(a, b)| *a += b);
         self.cols.iter_mut().zip(&other.cols).for_each(|(a, b)| *a += b);
         self

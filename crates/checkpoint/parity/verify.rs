@@ -49,11 +49,7 @@ impl Tally {
         self.far |= other.far;
         self.groups.extend(other.groups);
         self.elements.extend(other.elements);
-        self.hits = match (self.hits.rows.is_empty(), other.hits.rows.is_empty()) {
-            (true, _) => other.hits,
-            (_, true) => self.hits,
-            _ => self.hits.merge(&other.hits),
-        };
+        self.hits = self.hits.merge(other.hits);
         self
     }
 }

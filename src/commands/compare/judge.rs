@@ -10,17 +10,17 @@ use ulplab_core::vacuous::vacuous_between;
 
 /// Result of a comparison.
 #[derive(Debug)]
-pub(super) struct Comparison {
-    /// The reference's name.
-    pub name: String,
-    pub want: Side,
-    pub got: Side,
+pub(super) struct Comparison<'a> {
+    pub want: Tensor<'a>,
+    pub got: Tensor<'a>,
+    /// NaN and infinite elements of both.
+    pub nonfinite: [u64; 2],
     /// Defined metrics of real tensors.
     pub metrics: Vec<(&'static Metric, f64)>,
     /// The largest error, or the first place where only one side is finite.
     pub worst: Option<Worst>,
     pub exact: Option<IntegerDifferences>,
-    pub gates: Vec<GateResult>,
+    pub gates: Vec<GateResult<'a>>,
     /// Gates that no numbers of these types can break, one sentence each.
     pub idle: Vec<String>,
     /// Failures, one sentence each. Empty: passed.
@@ -38,15 +38,6 @@ pub(super) enum Unjudged {
     NotFinite,
 }
 
-/// Information on one side.
-#[derive(Debug)]
-pub(super) struct Side {
-    pub dtype: Dtype,
-    pub shape: Vec<usize>,
-    /// NaN and infinite elements.
-    pub nonfinite: u64,
-}
-
 /// The differences of two tensors of integers.
 #[derive(Debug, Default)]
 pub(super) struct IntegerDifferences {
@@ -57,13 +48,11 @@ pub(super) struct IntegerDifferences {
 
 /// A gate and its result.
 #[derive(Debug)]
-pub(super) struct GateResult {
-    pub gate: String,
+pub(super) struct GateResult<'a> {
+    pub gate: &'a Gate,
     /// None where the metric is not defined.
     pub value: Option<f64>,
     pub pass: bool,
-    /// True if it is on the numbers; false if only on how many of them are finite.
-    pub binds: bool,
 }
 
 /// Refuses a tensor of a type that compare does not read.
@@ -75,17 +64,12 @@ pub(super) fn supported(tensor: &Tensor) -> Result<(), String> {
     }
 }
 
-impl Comparison {
-    pub fn new(want: &Tensor, got: &Tensor, metrics: &[&'static Metric], gates: &[&Gate]) -> Self {
-        let side = |tensor: &Tensor| Side {
-            dtype: tensor.dtype,
-            shape: tensor.shape.into(),
-            nonfinite: 0,
-        };
+impl<'a> Comparison<'a> {
+    pub fn new(want: Tensor<'a>, got: Tensor<'a>, metrics: &[&'static Metric], gates: &[&'a Gate]) -> Self {
         let mut comparison = Self {
-            name: want.name.into(),
-            want: side(want),
-            got: side(got),
+            want,
+            got,
+            nonfinite: [0, 0],
             metrics: Vec::new(),
             worst: None,
             exact: None,
@@ -101,9 +85,9 @@ impl Comparison {
                 want.dtype, got.dtype
             ));
         } else if want.kind() == Kind::Exact {
-            comparison.judge_exact(want, got);
+            comparison.judge_exact();
         } else {
-            comparison.judge_real(want, got, metrics, gates);
+            comparison.judge_real(metrics, gates);
         }
         comparison
     }
@@ -121,8 +105,8 @@ impl Comparison {
             () if !self.pass() => None,
             () if elements == 0 => Some(Unjudged::Empty),
             () if self.exact.is_some() => None,
-            () if self.want.nonfinite == elements => Some(Unjudged::NotFinite),
-            () if !self.gates.iter().any(|gate| gate.binds) && !equal => Some(Unjudged::NoGate),
+            () if self.nonfinite[0] == elements => Some(Unjudged::NotFinite),
+            () if !self.gates.iter().any(GateResult::binds) && !equal => Some(Unjudged::NoGate),
             () => None,
         }
     }
@@ -144,7 +128,8 @@ impl Comparison {
         self.failures.push(failure);
     }
 
-    fn judge_exact(&mut self, want: &Tensor, got: &Tensor) {
+    fn judge_exact(&mut self) {
+        let (want, got) = (self.want, self.got);
         let mut exact = IntegerDifferences::default();
         for (index, (x, y)) in want.integers().zip(got.integers()).enumerate() {
             if x != y {
@@ -160,20 +145,21 @@ impl Comparison {
         self.exact = Some(exact);
     }
 
-    fn judge_real(&mut self, want: &Tensor, got: &Tensor, metrics: &[&'static Metric], gates: &[&Gate]) {
-        let Some(pair) = pair(want, got, metrics) else { return };
-        (self.want.nonfinite, self.got.nonfinite) = (pair.nonfinite_want, pair.nonfinite_got);
+    fn judge_real(&mut self, metrics: &[&'static Metric], gates: &[&'a Gate]) {
+        let (want, got) = (self.want, self.got);
+        let Some(pair) = pair(&want, &got, metrics) else { return };
+        self.nonfinite = [pair.nonfinite_want, pair.nonfinite_got];
         self.worst = pair.worst.map(|worst| worst.in_shape(want.shape));
         if let (false, Some(at)) = (pair.same_nonfinite, &self.worst) {
             let (x, y) = (digits(at.want, want.dtype), digits(at.got, got.dtype));
             let place = format!("differ first at {:?}: want {x}, got {y}", at.index);
-            let (want, got) = (pair.nonfinite_want, pair.nonfinite_got);
+            let [want, got] = self.nonfinite;
             self.fail(format!(
                 "NaN/Inf: {want} elements of the reference, {got} of the candidate; {place}"
             ));
         }
         let logits = metrics.iter().any(|metric| is_of_logits(metric));
-        let logits = logits.then(|| logits_of(want, got)).flatten();
+        let logits = logits.then(|| logits_of(&want, &got)).flatten();
         let measured = |metric: &Metric| match is_of_logits(metric) {
             true => logits.as_ref().and_then(|logits| metric.measure(logits)),
             false => metric.measure(&pair),
@@ -201,13 +187,15 @@ impl Comparison {
                 };
                 self.fail(format!("{found}; gate {gate}"));
             }
-            self.gates.push(GateResult {
-                gate: gate.to_string(),
-                value,
-                pass,
-                binds: gate.metric.name != crate::gate::NONFINITE,
-            });
+            self.gates.push(GateResult { gate, value, pass });
         }
+    }
+}
+
+impl GateResult<'_> {
+    /// True if it is on the numbers; false if only on how many of them are finite.
+    fn binds(&self) -> bool {
+        self.gate.metric.name != crate::gate::NONFINITE
     }
 }
 

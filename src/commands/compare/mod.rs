@@ -102,7 +102,7 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     }
     let mut all = Vec::new();
     for ((want, got), gates) in pairs.iter().zip(bound) {
-        let comparison = Comparison::new(want, got, &metrics, &gates);
+        let comparison = Comparison::new(*want, *got, &metrics, &gates);
         if args.json {
             output::line(out, output::record(&comparison))?;
         }

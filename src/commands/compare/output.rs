@@ -8,12 +8,13 @@ use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 use serde_json::{Map, Value, json};
 
 use super::CompareArgs;
-use super::judge::{Comparison, Side, Unjudged, digits};
+use super::judge::{Comparison, Unjudged, digits};
 use crate::output::table_width;
 use ulplab_checkpoint::parity::output::write;
 use ulplab_core::error::{Exit, Result, counted};
 use ulplab_core::metrics::{Metric, Show};
 use ulplab_core::record::to_json;
+use ulplab_core::tensorfile::Tensor;
 
 /// Version of the JSON records.
 const SCHEMA: u32 = 1;
@@ -77,10 +78,10 @@ pub(super) fn finish(
     }
     let mut lines = rows(metrics, all, table_width());
     lines.extend(unmatched.iter().map(|(side, name)| format!("only in {side}: {name}")));
-    let texts = |begin: &str, of: fn(&Comparison) -> &[String]| -> Vec<String> {
+    let texts = |begin: &str, of: for<'c> fn(&'c Comparison) -> &'c [String]| -> Vec<String> {
         let texts = all
             .iter()
-            .flat_map(|one| of(one).iter().map(move |text| (&one.name, text)));
+            .flat_map(|one| of(one).iter().map(move |text| (one.want.name, text)));
         texts.map(|(name, text)| format!("{begin} {name}: {text}")).collect()
     };
     for (mut texts, what) in [
@@ -151,7 +152,7 @@ fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<String> {
     let both = |want: String, got: String| if want == got { want } else { format!("{want}/{got}") };
     let (want, got) = (&comparison.want, &comparison.got);
     let mut cells = vec![
-        comparison.name.clone(),
+        want.name.into(),
         both(want.dtype.to_string(), got.dtype.to_string()),
         both(format!("{:?}", want.shape), format!("{:?}", got.shape)),
     ];
@@ -188,22 +189,22 @@ fn show(metric: &Metric, value: f64) -> String {
 
 /// A comparison as a record.
 pub(super) fn record(comparison: &Comparison) -> Value {
-    let side =
-        |side: &Side| json!({ "dtype": side.dtype.to_string(), "shape": side.shape, "nonfinite": side.nonfinite });
+    let side = |tensor: Tensor, nonfinite: u64| json!({ "dtype": tensor.dtype.to_string(), "shape": tensor.shape, "nonfinite": nonfinite });
+    let [nonfinite_want, nonfinite_got] = comparison.nonfinite;
     let metrics = comparison
         .metrics
         .iter()
         .map(|(metric, value)| (metric.name.into(), to_json(*value)));
     let gates = comparison.gates.iter().map(
-        |judged| json!({ "gate": judged.gate, "value": judged.value.map_or(Value::Null, to_json), "pass": judged.pass }),
+        |judged| json!({ "gate": judged.gate.to_string(), "value": judged.value.map_or(Value::Null, to_json), "pass": judged.pass }),
     );
     let mut record = json!({
         "type": "tensor",
-        "name": comparison.name,
+        "name": comparison.want.name,
         "pass": comparison.pass() && comparison.judged(),
         "judged": comparison.judged(),
-        "want": side(&comparison.want),
-        "got": side(&comparison.got),
+        "want": side(comparison.want, nonfinite_want),
+        "got": side(comparison.got, nonfinite_got),
         "metrics": metrics.collect::<Map<_, _>>(),
         "gates": gates.collect::<Vec<_>>(),
         "failures": comparison.failures,
