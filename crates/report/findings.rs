@@ -17,8 +17,7 @@
 //! `last`, or a layer's number; `-` outside the layers. Values are means over the windows.
 
 use super::Summarized;
-use super::index;
-use super::index::Quantity;
+use super::index::{self, Quantity};
 use super::number;
 use ulplab_core::error::{counted, did_you_mean};
 use ulplab_core::metrics::{Bound, Metric};

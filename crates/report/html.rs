@@ -2,15 +2,12 @@
 
 use askama::Template;
 
-use super::Summarized;
-use super::figures;
-use super::figures::{Content, Section};
+use super::figures::{self, Content, Section};
 use super::overview::Row;
 use super::recipes::{Candidate, Gate, Group};
-use super::verdicts::{Check, Outcome};
-use super::worst;
-use super::worst::Place;
-use ulplab_run::experiment::Experiment;
+use super::verdicts::Check;
+use super::worst::{self, Place};
+use super::{Summarized, failures};
 use ulplab_run::run::invocation::quoted;
 use ulplab_run::run::verdict::Status;
 
@@ -32,23 +29,6 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn experiment(&self) -> &Experiment {
-        &self.run.run.manifest.experiment
-    }
-
-    fn outcome(&self) -> &'static str {
-        self.run.tally.outcome().name()
-    }
-
-    /// Class of the verdict's colours.
-    fn tone(&self) -> &'static str {
-        match self.run.tally.outcome() {
-            Outcome::Pass => "pass",
-            Outcome::Fail => "fail",
-            Outcome::Incomplete | Outcome::NotJudged | Outcome::PartlyJudged => "open",
-        }
-    }
-
     /// A sentence on the recipes that the page leaves out.
     fn partial(&self) -> Option<String> {
         let (shown, all) = (self.run.candidates.len(), self.whole.candidates.len());
@@ -58,11 +38,6 @@ impl Page<'_> {
                  The verdict counts all of them, and summary.parquet and junit.xml have them all."
             )
         })
-    }
-
-    /// The overview's sort order, in words.
-    fn order(&self) -> &'static str {
-        self.run.show.order(self.run.index)
     }
 
     /// Anchor of a recipe's worst element, if there is one.
@@ -88,7 +63,7 @@ impl Page<'_> {
 
     /// The experiment file, or the beginning of a large one.
     fn file(&self) -> String {
-        let text = toml::to_string_pretty(self.experiment());
+        let text = toml::to_string_pretty(&self.run.run.manifest.experiment);
         let mut text = text.unwrap_or_else(|error| format!("# cannot be written: {error}"));
         if text.len() > LARGEST_FILE {
             let end = text[..text.floor_char_boundary(LARGEST_FILE)].rfind('\n').unwrap_or(0);

@@ -133,18 +133,7 @@ pub struct Summarized<'a> {
 fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> T {
     let index = Index::new(run);
     let candidates = recipes::candidates(run, show, &index);
-    let loss = Loss::of(run);
-    write(&Summarized {
-        run,
-        show,
-        index: &index,
-        candidates: &candidates,
-        overview: Overview::new(show.columns(), &index, &candidates),
-        checks: verdicts::checks(run, &index),
-        tally: Tally::new(run, &candidates),
-        loss,
-        blind: loss::blind(run).map(|why| format!("CAUTION: {why}")),
-    })
+    write(&Summarized::new(run, show, &index, &candidates))
 }
 
 /// Formats with the same gates, of which the smallest is named; `None` if all formats have them.
@@ -169,22 +158,28 @@ impl Among<'_> {
 }
 
 impl<'a> Summarized<'a> {
+    fn new(run: &'a Run, show: &'a dyn Show, index: &'a Index<'a>, candidates: &'a [Candidate<'a>]) -> Self {
+        Self {
+            run,
+            show,
+            index,
+            candidates,
+            overview: Overview::new(show.columns(), index, candidates),
+            checks: verdicts::checks(run, index),
+            tally: Tally::new(run, candidates),
+            loss: Loss::of(run),
+            blind: loss::blind(run).map(|why| format!("CAUTION: {why}")),
+        }
+    }
+
     /// The same of some of its candidates; verdicts are counted as before.
     fn only<'b>(&'b self, candidates: &'b [Candidate<'a>]) -> Summarized<'b> {
         let names: HashSet<&str> = candidates.iter().map(|candidate| candidate.name).collect();
-        let mut checks = verdicts::checks(self.run, self.index);
-        checks.retain(|check| names.contains(check.verdict.recipe.as_str()));
-        Summarized {
-            run: self.run,
-            show: self.show,
-            index: self.index,
-            candidates,
-            overview: Overview::new(self.show.columns(), self.index, candidates),
-            checks,
-            tally: self.tally.clone(),
-            loss: self.loss,
-            blind: self.blind.clone(),
-        }
+        let mut some = Summarized::new(self.run, self.show, self.index, candidates);
+        some.checks
+            .retain(|check| names.contains(check.verdict.recipe.as_str()));
+        some.tally.clone_from(&self.tally);
+        some
     }
 
     /// The answer in a sentence: the smallest format that passes, in caches or else of weights, and of equally small ones the one with

@@ -94,11 +94,7 @@ pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String 
 
 /// A whole number, or one decimal.
 pub fn tenths(x: f64) -> String {
-    if x.fract() == 0.0 {
-        format!("{x:.0}")
-    } else {
-        format!("{x:.1}")
-    }
+    format!("{x:.0$}", usize::from(x.fract() != 0.0))
 }
 
 /// A value of the metric called `metric`.

@@ -2,10 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::failures;
-use super::failures::Line;
-use super::index;
-use super::index::{Index, Quantity};
+use super::index::{self, Index, Quantity};
 use super::number;
 use super::recipes::{Candidate, Gate, Group, REFERENCE};
 use ulplab_core::error::counted;
@@ -134,11 +131,6 @@ impl Check<'_> {
         }
     }
 
-    /// Window of the measured value, or case; if it is of one.
-    pub fn window(&self) -> &str {
-        self.verdict.window.as_deref().unwrap_or("—")
-    }
-
     /// The quantity to compare with the bound, and the reason for the bound.
     pub fn reason(&self) -> String {
         let own = match self.reference.as_str() {
@@ -150,16 +142,6 @@ impl Check<'_> {
             None => String::new(),
         };
         format!("{}{own}; {}{follows}", self.statistic, self.verdict.rule.why)
-    }
-
-    /// The reason of its failure.
-    pub fn wrong(&self) -> Vec<Line<'_>> {
-        failures::lines(&self.verdict.failures)
-    }
-
-    /// Number of further failing cells; empty if there are none.
-    pub fn more(&self) -> String {
-        failures::more(&self.verdict.failures)
     }
 }
 

@@ -44,10 +44,6 @@ impl Chart for Dots {
         &self.title
     }
 
-    fn is_empty(&self) -> bool {
-        self.scale().is_none()
-    }
-
     fn table(&self) -> Table {
         let row = |row: &DotRow| {
             let values: Vec<String> = row.dots.iter().map(|dot| number::error(dot.value)).collect();

@@ -55,10 +55,6 @@ impl Chart for Heat {
         &self.title
     }
 
-    fn is_empty(&self) -> bool {
-        self.scale().is_none()
-    }
-
     fn table(&self) -> Table {
         let rows = self.rows.iter().map(|row| (&row.name[..], &row.values[..]));
         by_place(rows, |layer| format!("{AXIS} {layer}"), &self.metric)

@@ -85,10 +85,6 @@ impl Chart for Lines {
         &self.title
     }
 
-    fn is_empty(&self) -> bool {
-        self.scales().is_none()
-    }
-
     fn table(&self) -> Table {
         let rows = self.series.iter().map(|series| (&series.name[..], &series.points[..]));
         by_place(rows, |place| self.place(place), &self.metric)

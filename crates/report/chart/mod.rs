@@ -27,9 +27,6 @@ pub const GREY: usize = SLOTS;
 pub trait Chart {
     fn title(&self) -> &str;
 
-    /// True if there is nothing to draw.
-    fn is_empty(&self) -> bool;
-
     /// The chart as SVG; empty if there is nothing to draw.
     fn svg(&self) -> String;
 

@@ -49,10 +49,6 @@ impl Chart for Scatter {
         &self.title
     }
 
-    fn is_empty(&self) -> bool {
-        self.scales().is_none()
-    }
-
     fn table(&self) -> Table {
         let row = |point: &Point| {
             let numbers = [point.cost, point.error].map(number::error);

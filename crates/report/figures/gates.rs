@@ -5,8 +5,7 @@ use crate::chart::Bound;
 use crate::index::Quantity;
 use crate::number;
 use crate::verdicts;
-use ulplab_core::metrics;
-use ulplab_core::metrics::{Better, COSINE, Metric, RELATIVE_L2};
+use ulplab_core::metrics::{self, Better, COSINE, Metric, RELATIVE_L2};
 use ulplab_run::experiment::Rule;
 use ulplab_run::run::verdict::Verdict;
 

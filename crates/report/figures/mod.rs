@@ -1,19 +1,14 @@
 //! The charts of a run, and their texts.
 
-mod curves;
-mod fold;
 pub mod gates;
 
-pub use curves::Curves;
-pub use fold::fold;
-
 use super::Summarized;
-use super::chart::{Axis, Chart, Lines, Series};
+use super::chart::{Axis, Chart, Coloured, GREY, Lines, SLOTS, Series};
 use super::index::Quantity;
 use super::number;
 use super::recipes::{Candidate, Group, REFERENCE};
 use super::table::Table;
-use ulplab_core::metrics::{KL, RELATIVE_L2};
+use ulplab_core::metrics::{KL, Metric, RELATIVE_L2};
 
 /// Charts under one heading.
 pub struct Section {
@@ -59,7 +54,7 @@ impl Content {
     /// True if there is nothing to show.
     fn is_empty(&self) -> bool {
         match self {
-            Self::Chart(chart) => chart.is_empty(),
+            Self::Chart(chart) => chart.svg().is_empty(),
             Self::Table(table) => table.rows.is_empty(),
             Self::List(items) => items.is_empty(),
         }
@@ -190,6 +185,29 @@ pub fn wide(content: impl Into<Content>, caption: String) -> Figure {
     }
 }
 
+/// A chart of all `items`; then, folded, charts of those that are grey in it, each with its own colours. `chart` is given a
+/// title and what to draw.
+pub fn fold<T: Coloured + Clone>(items: Vec<T>, title: &str, chart: impl Fn(String, Vec<T>) -> Figure) -> Vec<Figure> {
+    let mut grey = items.clone();
+    grey.retain_mut(|item| *item.slot() >= GREY);
+    let parts = grey.len().div_ceil(SLOTS);
+    let mut figures = vec![chart(title.into(), items)];
+    for (part, others) in grey.chunks_mut(SLOTS).enumerate() {
+        for (slot, item) in others.iter_mut().enumerate() {
+            *item.slot() = slot;
+        }
+        let part = match parts {
+            1 => String::new(),
+            _ => format!(" ({} of {parts})", part + 1),
+        };
+        figures.push(Figure {
+            folded: true,
+            ..chart(format!("{title}: others{part}"), others.to_vec())
+        });
+    }
+    figures
+}
+
 /// Lines of the plain recipes.
 pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, range: &[f64]) -> Vec<Figure> {
     let plain = of_group(run, Group::Plain);
@@ -218,4 +236,46 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
         };
         figure(lines, caption)
     })
+}
+
+/// A chart of curves.
+pub struct Curves {
+    pub title: String,
+    /// Label of the values.
+    pub unit: &'static str,
+    pub metric: &'static Metric,
+    pub axis: Axis,
+    /// True if the values' axis is logarithmic.
+    pub log: bool,
+    /// Further values that the axis must include.
+    pub range: Vec<f64>,
+}
+
+impl Curves {
+    /// A chart of all recipes, and folded ones of those that have no colour in it, all with the same axis.
+    pub fn figures(self, run: &Summarized, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
+        let series = |candidate: &Candidate| Series {
+            name: candidate.name.into(),
+            slot: candidate.slot,
+            dashed: false,
+            points: points(candidate),
+        };
+        let all: Vec<Series> = run.candidates.iter().map(series).collect();
+        let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+        let range: Vec<f64> = values.chain(self.range).collect();
+        fold(all, &self.title, |title, series| {
+            let lines = Lines {
+                title,
+                unit: self.unit.into(),
+                log: self.log,
+                axis: self.axis,
+                metric: self.metric.name.into(),
+                series,
+                range: range.clone(),
+                bound: None,
+                size: HALF,
+            };
+            figure(lines, String::new())
+        })
+    }
 }

@@ -148,23 +148,29 @@ impl Outcome {
         }
     }
 
-    pub fn name(self) -> &'static str {
+    /// Its name, the class of its colours in a page, their code in a terminal (green, red or yellow), and its exit code.
+    fn row(self) -> (&'static str, &'static str, u8, Exit) {
         match self {
-            Self::Pass => "PASS",
-            Self::Fail => "FAIL",
-            Self::Incomplete => "INCOMPLETE",
-            Self::NotJudged => "NOT JUDGED",
-            Self::PartlyJudged => "PARTLY JUDGED",
+            Self::Pass => ("PASS", "pass", 32, Exit::Pass),
+            Self::Fail => ("FAIL", "fail", 31, Exit::GateFailed),
+            Self::Incomplete => ("INCOMPLETE", "open", 33, Exit::Incomplete),
+            Self::NotJudged => ("NOT JUDGED", "open", 33, Exit::NotJudged),
+            Self::PartlyJudged => ("PARTLY JUDGED", "open", 33, Exit::NotJudged),
         }
+    }
+
+    pub fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// Class of its colours in a page.
+    pub fn tone(self) -> &'static str {
+        self.row().1
     }
 
     /// The terminal's colour of its name: green, red or yellow.
     pub fn colour(self) -> u8 {
-        match self {
-            Self::Pass => 32,
-            Self::Fail => 31,
-            Self::Incomplete | Self::NotJudged | Self::PartlyJudged => 33,
-        }
+        self.row().2
     }
 
     /// Exit code of a timing run, which fails only if a kernel fails or if the run is incomplete.
@@ -176,11 +182,6 @@ impl Outcome {
     }
 
     pub fn exit(self) -> Exit {
-        match self {
-            Self::Pass => Exit::Pass,
-            Self::Fail => Exit::GateFailed,
-            Self::Incomplete => Exit::Incomplete,
-            Self::NotJudged | Self::PartlyJudged => Exit::NotJudged,
-        }
+        self.row().3
     }
 }
