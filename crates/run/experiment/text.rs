@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Mistake;
 use crate::dataset::{Manifest as Datasets, Tokenizer, Tokens};
+use crate::json::is_default;
 use ulplab_core::error::Result;
 use ulplab_core::random::stream;
 
@@ -18,7 +19,7 @@ pub struct Window {
     /// Name of a text in `datasets/manifest.toml`, or the path of a text file.
     pub text: String,
     /// First byte; a tokenizer begins with the first whole character there.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub offset: usize,
     /// In place of `offset`: this draw of the first byte, with the experiment's seed; each draw is as likely to begin at any byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,10 +27,6 @@ pub struct Window {
     /// So many windows, the draws 1, 2, … of the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draws: Option<usize>,
-}
-
-fn is_zero(n: &usize) -> bool {
-    *n == 0
 }
 
 /// Deserializes windows. A window with `draws` is written out as one window for each draw.

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Mistake, Rule, Statistic};
+use crate::json::is_default;
 use crate::run::definitions::Definitions;
 use crate::run::{Manifest, seal};
 use crate::statistics::{CONFIDENCE, Scale, Threshold, threshold};
@@ -41,7 +42,7 @@ pub struct Calibration {
     pub windows: usize,
     pub texts: Vec<String>,
     /// Number of windows that generators draw, and their description.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub drawn_windows: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drawn: Option<String>,
@@ -91,10 +92,6 @@ pub struct Effect {
     pub gain: f64,
     /// `None` is not a finite number, which every gate notices.
     pub values: Vec<Option<f64>>,
-}
-
-fn is_zero(n: &usize) -> bool {
-    *n == 0
 }
 
 impl Calibration {

@@ -6,37 +6,9 @@ use ulplab_core::vacuous::vacuous;
 
 /// Refuses a bound that nothing can break, as `cosine >= -1`, and one that bad values meet and good ones break, as
 /// `cosine <= 0.9`. A metric whose values have either sign may be bounded from both sides.
-pub fn check(metric: &Metric, bound: Bound) -> Result<(), String> {
-    check_side(metric, bound, false)
-}
-
-/// [`check`], and an error if the statistic is the best window, which says nothing about the others. A control points the other way: it
-/// requires that a bad result is recognised as bad.
-pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
-    if rule.control {
-        return check_side(metric, bound, true);
-    }
-    let hint = match metric.better == bound.better {
-        true => "",
-        false => ", or set control = true to demand that something bad is seen to be bad",
-    };
-    check(metric, bound).map_err(|why| why + hint)?;
-    let (best, name, worst) = match bound.better {
-        Better::Higher => (Statistic::Max, "max", "min"),
-        Better::Lower => (Statistic::Min, "min", "max"),
-    };
-    if rule.statistic == best {
-        let metric = metric.name;
-        return Err(format!(
-            "statistic = \"{name}\" with '{bound}' looks at the best window only: {metric} of the others may be anything; \
-             expected \"{worst}\", \"mean\" or an end of the interval"
-        ));
-    }
-    Ok(())
-}
-
-/// Refuses a gate that good values break, or a control that they meet, and one of either that all values meet.
-fn check_side(metric: &Metric, bound: Bound, control: bool) -> Result<(), String> {
+///
+/// A control points the other way: it is refused if good values meet it.
+pub fn check(metric: &Metric, bound: Bound, control: bool) -> Result<(), String> {
     let signed = matches!(metric.show, Show::Signed | Show::DecibelsAbove);
     if signed || (metric.better == bound.better) != control {
         return vacuous(metric.name, bound).map_or(Ok(()), Err);
@@ -52,4 +24,29 @@ fn check_side(metric: &Metric, bound: Bound, control: bool) -> Result<(), String
             "{why}, and a control demands that something bad is seen to be bad: demand {other}, or leave out control = true"
         ),
     })
+}
+
+/// [`check`], and an error if the statistic is the best window, which says nothing about the others. A control points the other way: it
+/// requires that a bad result is recognised as bad.
+pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
+    if rule.control {
+        return check(metric, bound, true);
+    }
+    let hint = match metric.better == bound.better {
+        true => "",
+        false => ", or set control = true to demand that something bad is seen to be bad",
+    };
+    check(metric, bound, false).map_err(|why| why + hint)?;
+    let (best, name, worst) = match bound.better {
+        Better::Higher => (Statistic::Max, "max", "min"),
+        Better::Lower => (Statistic::Min, "min", "max"),
+    };
+    if rule.statistic == best {
+        let metric = metric.name;
+        return Err(format!(
+            "statistic = \"{name}\" with '{bound}' looks at the best window only: {metric} of the others may be anything; \
+             expected \"{worst}\", \"mean\" or an end of the interval"
+        ));
+    }
+    Ok(())
 }

@@ -1,6 +1,5 @@
 //! Rules, and their verdicts on a run.
 
-mod bind;
 pub mod calibration;
 mod check;
 mod decided;
@@ -8,18 +7,18 @@ pub mod direction;
 mod failures;
 mod paired;
 
-pub use bind::bind;
 pub use calibration::resolve;
 pub use check::{GateContext, check};
 pub use decided::{UntilDecided, check_sequential, records};
 pub use paired::{Paired, paired, silent_zone};
 
+use std::collections::HashMap;
 use std::str::FromStr;
 
 use crate::experiment::{Rule, Statistic};
-use crate::run::by_recipe;
 use crate::run::summary::{LEAST_WINDOWS, Summary};
 use crate::run::verdict::{Failures, Status, Verdict};
+use crate::run::{Hindrance, Manifest, by_recipe};
 use crate::statistics::{self, Decision, Evidence};
 use ulplab_core::error::counted;
 use ulplab_core::metrics::{BOUND_RATIO, Better, Bound, VIOLATIONS};
@@ -35,18 +34,53 @@ pub struct Binding<'a> {
     pub planned: usize,
     /// Number of them that were not selected.
     pub left_out: usize,
-    pub unmeasured: Unmeasured,
+    /// The verdict if nothing was measured at the rule's place, and why; none if that place is never measured.
+    pub unmeasured: Option<(Status, String)>,
 }
 
-/// The consequence if nothing was measured at a rule's place.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Unmeasured {
-    /// The rule names a place that is never measured.
-    NoSuchPlace,
-    /// The rule is not judged, for this reason.
-    NotJudged(String),
-    /// The recipe cannot run on this device, for this reason.
-    NotForDevice(String),
+/// Pairs each rule with each recipe that the rule binds. Recipes without a selected cell are included.
+pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
+    let (run, left_out) = (counts(&manifest.cells), counts(&manifest.left_out));
+    let binding = |rule: &'m Rule, recipe: &'m str| {
+        let cells = (recipe, rule.phase.name());
+        let [run, left_out] = [&run, &left_out].map(|counts| counts.get(&cells).copied().unwrap_or(0));
+        let not_judged = |why: String| Some((Status::NotJudged, why));
+        let unmeasured = match manifest.hindered.get(recipe) {
+            Some(Hindrance::OtherDevice(why)) => Some((Status::NotForDevice, why.clone())),
+            Some(Hindrance::Missing(why)) => not_judged(why.clone()),
+            None if run == 0 => not_judged("none of its cells was selected".into()),
+            None if manifest.plan.by_case() => not_judged(format!("it takes none of {}", counted(run, "case"))),
+            None if left_out > 0 => not_judged(format!(
+                "nothing was measured there in {run} of {}, and the others were not selected",
+                counted(run + left_out, "cell")
+            )),
+            None => None,
+        };
+        Binding {
+            rule,
+            recipe,
+            planned: run + left_out,
+            left_out,
+            unmeasured,
+        }
+    };
+    let of_rule = |rule: &'m Rule| {
+        let bound = manifest.plan.bound_by(rule);
+        bound.map(|recipe| binding(rule, recipe)).collect::<Vec<_>>()
+    };
+    manifest.experiment.gates.iter().flat_map(of_rule).collect()
+}
+
+/// Number of cells of each recipe in each phase.
+fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
+    let mut counts = HashMap::new();
+    for id in cells {
+        let mut parts = id.splitn(3, '/');
+        if let (Some(recipe), Some(phase)) = (parts.next(), parts.next()) {
+            *counts.entry((recipe, phase)).or_insert(0) += 1;
+        }
+    }
+    counts
 }
 
 impl<'a> Binding<'a> {
@@ -57,7 +91,7 @@ impl<'a> Binding<'a> {
             recipe,
             planned: 0,
             left_out: 0,
-            unmeasured: Unmeasured::NoSuchPlace,
+            unmeasured: None,
         }
     }
 
@@ -78,16 +112,14 @@ impl<'a> Binding<'a> {
             return Ok(verdict);
         }
         // A NaN over one window is a NaN that was measured, and fails.
-        let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.is_undefined(s));
+        let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.undefined(s).is_some());
         let worst = worst(rule.statistic, bound.better, firm.into_iter());
         if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {
             let control = if rule.control { "control fails: " } else { "" };
             let message = format!("{control}{}", measured(rule, worst));
             return Ok(self.verdict(Status::Fail, Some(worst), message));
         }
-        if let Some(first) = thin.first() {
-            let place = place(first.layer, &first.site);
-            let why = rule.statistic.undefined(first, &place);
+        if let Some(why) = thin.first().and_then(|first| rule.statistic.undefined(first)) {
             return Ok(self.verdict(Status::NotJudged, None, why));
         }
         match (worst, &self.unmeasured) {
@@ -97,9 +129,8 @@ impl<'a> Binding<'a> {
                 Ok(self.verdict(Status::NotJudged, Some(worst), why))
             }
             (Some(worst), _) => Ok(self.verdict(Status::Pass, Some(worst), measured(rule, worst))),
-            (None, Unmeasured::NotJudged(why)) => Ok(self.verdict(Status::NotJudged, None, why.clone())),
-            (None, Unmeasured::NotForDevice(why)) => Ok(self.verdict(Status::NotForDevice, None, why.clone())),
-            (None, Unmeasured::NoSuchPlace) => Err(format!(
+            (None, Some((status, why))) => Ok(self.verdict(*status, None, why.clone())),
+            (None, None) => Err(format!(
                 "gate on {} at '{}' ({}): nothing was measured there for '{}'",
                 rule.metric, rule.at, rule.phase, self.recipe
             )),
@@ -300,28 +331,27 @@ impl Statistic {
         matches!(self, Self::CiLow | Self::CiHigh | Self::LimitLow | Self::LimitHigh)
     }
 
-    /// True if the windows are too few for it, or too similar. Values that are not finite define it well enough to fail.
-    fn is_undefined(self, summary: &Summary) -> bool {
-        match self {
-            Self::CiLow | Self::CiHigh => summary.windows < LEAST_WINDOWS && !summary.mean.is_nan(),
-            Self::LimitLow | Self::LimitHigh => summary.mean.is_finite() && summary.limits().is_none(),
-            Self::Mean | Self::Min | Self::Max | Self::Sequential => false,
-        }
-    }
-
-    /// The reason for that.
-    fn undefined(self, summary: &Summary, place: &str) -> String {
-        let windows = summary.windows;
-        match self {
-            Self::CiLow | Self::CiHigh => {
+    /// Why it is not defined: the windows are too few for it, or too similar. Values that are not finite define it well enough to fail.
+    fn undefined(self, summary: &Summary) -> Option<String> {
+        let (windows, place, least) = (
+            summary.windows,
+            place(summary.layer, &summary.site),
+            statistics::LEAST_WINDOWS,
+        );
+        let were = if windows == 1 { "was" } else { "were" };
+        let why = match self {
+            Self::CiLow | Self::CiHigh if windows < LEAST_WINDOWS && !summary.mean.is_nan() => {
                 format!("an interval needs at least {LEAST_WINDOWS} windows, and one was measured at {place}")
             }
-            _ if (windows as usize) < statistics::LEAST_WINDOWS => {
-                let least = statistics::LEAST_WINDOWS;
-                let were = if windows == 1 { "was" } else { "were" };
+            Self::LimitLow | Self::LimitHigh if !summary.mean.is_finite() || summary.limits().is_some() => return None,
+            Self::LimitLow | Self::LimitHigh if (windows as usize) < least => {
                 format!("a limit needs at least {least} windows, and {windows} {were} measured at {place}")
             }
-            _ => format!("{windows} windows at {place} set no limit: too many of their values are equal"),
-        }
+            Self::LimitLow | Self::LimitHigh => {
+                format!("{windows} windows at {place} set no limit: too many of their values are equal")
+            }
+            _ => return None,
+        };
+        Some(why)
     }
 }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::json::is_default;
 use ulplab_core::metrics::MAX_ABS;
 use ulplab_core::record::{Failure, Phase, Record, Worst, from_json, to_json};
 
@@ -21,9 +22,9 @@ struct Measurement {
     layer: Option<u32>,
     site: String,
     n: u64,
-    #[serde(default, skip_serializing_if = "zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     nonfinite_want: u64,
-    #[serde(default, skip_serializing_if = "zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     nonfinite_got: u64,
     /// Metric to value; NaN is null, infinities are strings.
     metrics: Map<String, Value>,
@@ -33,10 +34,6 @@ struct Measurement {
     /// Belongs to the metric of that name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     failures: BTreeMap<String, Box<Failure>>,
-}
-
-fn zero(n: &u64) -> bool {
-    *n == 0
 }
 
 impl Measurement {

@@ -44,7 +44,7 @@ impl FromStr for Gate {
         let bound: Bound = bound.parse().map_err(error)?;
         let (pattern, name) = left.rsplit_once(':').unwrap_or(("**", left));
         let metric = pair_metric(name).map_err(|cause| error(cause.to_string()))?;
-        direction::check(metric, bound).map_err(error)?;
+        direction::check(metric, bound, false).map_err(error)?;
         Ok(Self {
             text: text.into(),
             pattern: pattern.trim().into(),
