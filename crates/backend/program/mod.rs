@@ -154,11 +154,7 @@ impl<'a> Program<'a> {
 /// to write.
 pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> ulplab_core::error::Result<()> {
     let given = || problem.buffers.iter().filter(|buffer| buffer.role != Role::Out);
-    let slot = |buffer: &Buffer| Slot {
-        name: buffer.name.into(),
-        dtype: buffer.dtype,
-        shape: buffer.shape.clone(),
-    };
+    let slot = |buffer: &Buffer| Slot::new(buffer.name, buffer.dtype, &buffer.shape[..]);
     let metadata = metadata(op, case, problem);
     write_safetensors(file, given().map(slot).collect(), &metadata, |writer| {
         given().try_for_each(|buffer| writer.put(buffer.name, &buffer.bytes))

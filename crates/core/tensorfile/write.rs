@@ -23,6 +23,14 @@ pub struct Slot {
     pub shape: Vec<usize>,
 }
 
+impl Slot {
+    /// A tensor of that name, type and shape.
+    pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<usize>>) -> Self {
+        let (name, shape) = (name.into(), shape.into());
+        Self { name, dtype, shape }
+    }
+}
+
 /// Accepts the tensors of a file in any order, whole or in parts.
 pub struct Writer<'a> {
     out: &'a mut BufWriter<File>,

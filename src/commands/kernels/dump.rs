@@ -7,8 +7,7 @@ use crate::backend::program::{metadata, write_inputs};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::signal;
 use crate::studies::Text;
-use crate::studies::kernels::operations;
-use crate::studies::kernels::operations::{Definitions, Operation};
+use crate::studies::kernels::operations::{self, Definitions, Operation};
 use crate::studies::kernels::sites;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::tensorfile::{Slot, write_safetensors};
@@ -116,11 +115,9 @@ fn numbered(mut tensors: Vec<Tensor>) -> Vec<Tensor> {
 }
 
 fn write(file: &Path, op: &str, case: &Case, problem: &Problem, tensors: &[Tensor]) -> Result<()> {
-    let slots = tensors.iter().map(|tensor| Slot {
-        name: tensor.name.clone(),
-        dtype: tensor.dtype,
-        shape: tensor.shape.clone(),
-    });
+    let slots = tensors
+        .iter()
+        .map(|tensor| Slot::new(&tensor.name, tensor.dtype, &tensor.shape[..]));
     let mut metadata = metadata(op, case, problem);
     for judge in &problem.judges {
         let judged = format!("{}: {}", judge.how(), judge.why);

@@ -78,11 +78,9 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     }
     let used: HashSet<&str> = jobs.iter().flat_map(|job| job.packed.buffers.names()).collect();
     let copied: Vec<Tensor> = file.tensors().filter(|tensor| !used.contains(tensor.name)).collect();
-    let decoded = jobs.iter().map(|job| Slot {
-        name: job.packed.name.clone(),
-        dtype: job.dtype,
-        shape: job.packed.shape.clone(),
-    });
+    let decoded = jobs
+        .iter()
+        .map(|job| Slot::new(&job.packed.name, job.dtype, &job.packed.shape[..]));
     let slots = decoded.chain(copied.iter().map(slot)).collect();
     // The manifest still describes the copied tensors.
     let mut manifest = Manifest::read(&file)?;

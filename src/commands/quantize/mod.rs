@@ -201,11 +201,7 @@ impl Plan {
                 Some(placement) => [leading(tensor.shape), &[placement.len() * 8 / part.dtype.bitsize()]].concat(),
                 None => spread(&part.shape, tensor.shape),
             };
-            slots.push(Slot {
-                name: format!("{}.{}", tensor.name, part.name),
-                dtype: part.dtype,
-                shape,
-            });
+            slots.push(Slot::new(format!("{}.{}", tensor.name, part.name), part.dtype, shape));
         }
         Ok(slots)
     }
@@ -324,11 +320,7 @@ fn unfit(tensor: &Tensor) -> Option<String> {
 }
 
 fn slot(tensor: &Tensor) -> Slot {
-    Slot {
-        name: tensor.name.into(),
-        dtype: tensor.dtype,
-        shape: tensor.shape.into(),
-    }
+    Slot::new(tensor.name, tensor.dtype, tensor.shape)
 }
 
 /// Both commands write safetensors only, and never over their input.

@@ -104,11 +104,9 @@ impl Capsules {
         metadata.extend(more.map(|(name, text)| (name.to_string(), text)));
 
         let tensors = &contents.tensors;
-        let slots = tensors.iter().map(|tensor| Slot {
-            name: tensor.name.clone(),
-            dtype: tensor.dtype,
-            shape: tensor.shape.clone(),
-        });
+        let slots = tensors
+            .iter()
+            .map(|tensor| Slot::new(&tensor.name, tensor.dtype, &tensor.shape[..]));
         let name = name(&cell.recipe, &draw.case.name);
         let file = self.folder.join(format!("{name}.safetensors"));
         write_safetensors(&file, slots.collect(), &metadata, |writer| {
