@@ -108,7 +108,7 @@ fn all_problems_are_reported_at_once() {
         spec("table", &[1], true),
     ];
     fails(
-        tensors.check(&needed),
+        tensors.check(&needed, &[]),
         &[
             "5 problems",
             "'layers.0.kv_norm' is [2], the model needs [3]",
@@ -125,7 +125,7 @@ fn a_long_list_of_problems_is_cut() {
     let folder = folder(&[one("a", 1.0)]);
     let needed: Vec<_> = (0..50).map(|i| spec(&format!("tensor{i:02}"), &[1], false)).collect();
     let message = fails(
-        Tensors::open(folder.path()).unwrap().check(&needed),
+        Tensors::open(folder.path()).unwrap().check(&needed, &[]),
         &["50 problems", "'tensor19'", "… and 30 more"],
     );
     assert!(!message.contains("tensor20"));
@@ -142,7 +142,7 @@ fn unused_tensors_are_named_but_allowed() {
     ]);
     let unused = Tensors::open(folder.path())
         .unwrap()
-        .check(&[spec("w", &[1], false)])
+        .check(&[spec("w", &[1], false)], &[])
         .unwrap();
     assert_eq!(unused, ["mtp.norm", "v", "v_scale_inv"]);
 }
@@ -190,7 +190,7 @@ fn read_all(bytes: &[u8]) {
         spec("v", &[6], false),
         spec("ids", &[3], true),
     ] {
-        let checked = tensors.check(std::slice::from_ref(&needed)).is_ok();
+        let checked = tensors.check(std::slice::from_ref(&needed), &[]).is_ok();
         let read = match needed.integer {
             true => tensors.integers(&needed.name, &needed.shape, 4).map(|ids| ids.len()),
             false => tensors.floats(&needed.name, &needed.shape).map(|values| values.len()),

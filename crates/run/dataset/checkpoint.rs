@@ -42,7 +42,7 @@ impl Checkpoint {
         let tensors = Tensors::open(folder)?.in_blocks(block);
         fits(&*config, tensors.size()).map_err(wrong)?;
         let needed = config.tensors();
-        let unused = tensors.check_by(&needed, &config.sizes())?;
+        let unused = tensors.check(&needed, &config.sizes())?;
         let mut notes = tensors.notes(&needed, config.layers(), &unused)?;
         let note = |key| format!("'{key}' of config.json is not read: the experiment says that it is inert");
         notes.extend(inert.iter().map(note));

@@ -44,13 +44,9 @@ impl Tensors {
     }
 
     /// Checks that all tensors a model needs are there, of the right shape, of a type ulplab reads, and with scales that
-    /// fit; every problem is reported in one error. Returns the tensors that the model does not use.
-    pub fn check(&self, needed: &[TensorSpec]) -> Result<Vec<String>> {
-        self.check_by(needed, &[])
-    }
-
-    /// Does the same; errors about shapes name those of these sizes that are keys of a configuration.
-    pub fn check_by(&self, needed: &[TensorSpec], sizes: &[(&'static str, usize)]) -> Result<Vec<String>> {
+    /// fit; every problem is reported in one error, and those about shapes name those of these sizes that are keys of a configuration.
+    /// Returns the tensors that the model does not use.
+    pub fn check(&self, needed: &[TensorSpec], sizes: &[(&'static str, usize)]) -> Result<Vec<String>> {
         let unused = self.read.unused(needed);
         let names: BTreeSet<&str> = unused.iter().copied().collect();
         let mut problems = Problems::default();

@@ -10,7 +10,7 @@ use ulplab_core::{Error, Result};
 /// Reads `text`, the contents of `file`, as a `T`. With `deny_unknown_fields` on the types, an unknown key is an error.
 pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
-        let message = explain(&error);
+        let message = explain_beside(&error, &[]);
         match error.span().and_then(|span| text.get(..span.start)) {
             Some(before) => {
                 let line = before.matches('\n').count() + 1;
@@ -21,12 +21,7 @@ pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
     })
 }
 
-/// The parser's message, with the nearest valid name if a name is unknown.
-pub fn explain(error: &toml::de::Error) -> String {
-    explain_beside(error, &[])
-}
-
-/// The same where names are valid, too, that the parser does not know of.
+/// The parser's message, with the nearest valid name if a name is unknown; `others` are valid, too, and the parser does not know of them.
 pub fn explain_beside(error: &toml::de::Error, others: &[&str]) -> String {
     let mut message = in_words(error.message().trim_end());
     let near = suggestion(&message, others);

@@ -61,20 +61,14 @@ impl Summary {
         }
         if self.metric == PERPLEXITY.name {
             let Limits { low, high } = statistics::limits(&logarithms(&self.values), seed)?;
-            return Some(Limits {
-                low: low.exp(),
-                high: high.exp(),
-            });
+            return Some(Limits::new(low.exp(), high.exp()));
         }
         let of_values = statistics::limits(&self.values, seed);
         if self.flips.len() < statistics::LEAST_WINDOWS || net::all(&self.flips).all() >= net::RARE {
             return of_values;
         }
         let of_counts = net::limits(&self.flips);
-        let wider = |of_values: Limits| Limits {
-            low: of_values.low.min(of_counts.low),
-            high: of_values.high.max(of_counts.high),
-        };
+        let wider = |of: Limits| Limits::new(of.low.min(of_counts.low), of.high.max(of_counts.high));
         Some(of_values.map_or(of_counts, wider))
     }
 

@@ -19,6 +19,12 @@ pub struct Limits {
     pub high: f64,
 }
 
+impl Limits {
+    pub fn new(low: f64, high: f64) -> Self {
+        Self { low, high }
+    }
+}
+
 /// Limits of the mean of independent values, by the studentised bootstrap (Efron 1982; Hall 1988): of resamples, the distance of their
 /// mean in units of their own standard error is counted, and so a skew shifts both limits to the side where it must. The error of the
 /// level falls with 1/n; that of percentiles, which only move within the values that were seen, with 1/√n.
@@ -33,10 +39,7 @@ pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     }
     let (mean, error) = mean_and_error(values.iter().copied(), n);
     if values.iter().all(|value| *value == values[0]) {
-        return Some(Limits {
-            low: values[0],
-            high: values[0],
-        });
+        return Some(Limits::new(values[0], values[0]));
     }
     let mut rng = ChaCha8Rng::from_seed(seed);
     let mut resample = vec![0.0; n];
@@ -56,10 +59,10 @@ pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     distances.sort_by(f64::total_cmp);
     let outside = ((1.0 - CONFIDENCE) * RESAMPLES as f64) as usize;
     let limit = |distance: f64| Some(mean - distance * error).filter(|limit| limit.is_finite());
-    Some(Limits {
-        low: limit(distances[RESAMPLES - 1 - outside])?,
-        high: limit(distances[outside])?,
-    })
+    Some(Limits::new(
+        limit(distances[RESAMPLES - 1 - outside])?,
+        limit(distances[outside])?,
+    ))
 }
 
 /// The mean of `n` values, and its standard error, which is NaN of one value.

@@ -31,10 +31,7 @@ pub fn limits(windows: &[Window]) -> Limits {
     let confidence = f64::midpoint(1.0, CONFIDENCE);
     let above = |count: u64| rate_above(count as usize, n as usize, confidence);
     let below = |count: u64| rate_below(count as usize, n as usize, confidence);
-    Limits {
-        low: below(lost) - above(gained),
-        high: above(lost) - below(gained),
-    }
+    Limits::new(below(lost) - above(gained), above(lost) - below(gained))
 }
 
 /// The logarithms of evidence against a mean above a bound, and against one below it, by bets on each prediction (Waudby-Smith and Ramdas
