@@ -2,7 +2,6 @@
 
 mod notes;
 mod null;
-mod others;
 mod page;
 
 use std::io::Write;
@@ -64,7 +63,7 @@ pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     if !args.calibrated.is_empty() {
         let read = args.calibrated.iter().map(|path| Calibration::read(path));
         let read = read.collect::<Result<Vec<_>>>()?;
-        let page = page::page(&read, &others::uncalibrated(&read)?)?;
+        let page = page::page(&read, &page::uncalibrated(&read)?)?;
         out!("{page}");
         return Ok(Some(Exit::Pass));
     }

@@ -3,12 +3,10 @@
 use std::path::PathBuf;
 
 use crate::json;
-use crate::ops;
-use crate::ops::{OPS, Op};
+use crate::ops::{self, OPS, Op};
 use crate::progress::Progress;
 use crate::report::columns::{fitted, wrapped};
-use crate::studies::kernels::power;
-use crate::studies::kernels::power::Power;
+use crate::studies::kernels::power::{self, Power};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
 

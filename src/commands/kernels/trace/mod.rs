@@ -72,6 +72,10 @@ pub struct Cost {
 }
 
 impl Cost {
+    fn new(bytes: u64, flops: u64) -> Self {
+        Self { bytes, flops }
+    }
+
     /// Least possible microseconds: the longer of memory time and arithmetic time.
     pub fn limit(self, ceilings: &Ceilings, products: Factor) -> f64 {
         let memory = self.bytes as f64 / (ceilings.copy_gb_s * 1e3);
@@ -85,10 +89,7 @@ impl Launch {
     /// Bytes and operations of all its turns.
     pub fn all(&self) -> Cost {
         let turns = self.turns as u64;
-        Cost {
-            bytes: turns * self.cost.bytes,
-            flops: turns * self.cost.flops,
-        }
+        Cost::new(turns * self.cost.bytes, turns * self.cost.flops)
     }
 
     /// The time of all its turns, if one takes `us`.
@@ -100,10 +101,7 @@ impl Launch {
 impl Trace {
     /// Counts bytes and operations, without a GPU.
     pub fn count(source: &Source, variant: &Variant, problem: &Problem, plan: &Plan) -> Self {
-        let least = Cost {
-            bytes: problem.bytes,
-            flops: problem.flops,
-        };
+        let least = Cost::new(problem.bytes, problem.flops);
         let turns = |at: usize| plan.run.turns.iter().filter(move |turn| turn.step == at);
         let launch = |(at, step): (usize, &Step)| Launch {
             name: step.name.clone(),
@@ -141,10 +139,7 @@ impl Trace {
     /// Bytes and operations of all launches together.
     pub fn cost(&self) -> Cost {
         let sum = |of: fn(Cost) -> u64| self.launches.iter().map(|launch| of(launch.all())).sum();
-        Cost {
-            bytes: sum(|cost| cost.bytes),
-            flops: sum(|cost| cost.flops),
-        }
+        Cost::new(sum(|cost| cost.bytes), sum(|cost| cost.flops))
     }
 
     /// The sum of the launches' own times.
@@ -172,10 +167,8 @@ fn cost(step: &Step, arguments: &[Named], problem: &Problem, plan: &Plan) -> Cos
         size.or(plan.scratch(name).map(|scratch| scratch.bytes)).unwrap_or(0) as u64
     };
     let names: BTreeSet<&Named> = arguments.iter().collect();
-    Cost {
-        bytes: step.bytes.unwrap_or_else(|| names.into_iter().map(size).sum()),
-        flops: step.flops,
-    }
+    let bytes = step.bytes.unwrap_or_else(|| names.into_iter().map(size).sum());
+    Cost::new(bytes, step.flops)
 }
 
 fn what(step: &Step) -> String {

@@ -1,7 +1,6 @@
 //! `ulplab submit`: a sweep as an array of Slurm jobs, and a job that judges it.
 
-mod script;
-
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,9 +8,10 @@ use std::process::{Child, Command, Stdio};
 use super::sweep::{self, SweepArgs};
 use crate::itself;
 use crate::run::folder::JOBS;
+use crate::run::invocation::quoted;
+use crate::run::runs::slug;
 use crate::run::{now, runs};
 use crate::studies::limits::Bytes;
-use script::Jobs;
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::input;
@@ -189,5 +189,89 @@ fn ended(child: &mut Child, script: &Path) -> Result<()> {
     match status.success() {
         true => Ok(()),
         false => Err(Error::Setup(format!("sbatch refused {}: {status}", script.display()))),
+    }
+}
+
+/// An array of jobs and the job that judges it.
+struct Jobs<'a> {
+    args: &'a SubmitArgs,
+    /// Name of the experiment.
+    name: &'a str,
+    seed: u64,
+    tasks: usize,
+    gres: Option<String>,
+    /// The words that start this program.
+    program: &'a [OsString],
+    /// The folder in which relative paths begin.
+    here: &'a Path,
+    /// The folder of the run.
+    run: &'a Path,
+}
+
+impl Jobs<'_> {
+    /// Each task runs its slice. Slurm runs it again if its node fails; what is finished is not run twice.
+    fn array(&self) -> Result<String> {
+        let Self { args, tasks, .. } = self;
+        let parallel = args.parallel.map_or(String::new(), |parallel| format!("%{parallel}"));
+        let mut options = vec![format!("--array=1-{tasks}{parallel}")];
+        options.extend(self.common("%a.log"));
+        options.push(format!("--cpus-per-task={}", args.cpus));
+        options.extend(self.gres.iter().map(|gres| format!("--gres={gres}")));
+        options.extend(["--requeue".into(), "--open-mode=append".into()]);
+        // So that the cells at work are finished and nothing is lost; Slurm kills half a minute after its own signal.
+        options.extend(args.time.iter().map(|_| "--signal=B:TERM@60".into()));
+        let sweep = args.sweep.invocation().command(self.seed);
+        let mut words = sweep.strip_prefix("ulplab").unwrap_or(&sweep).to_string();
+        if let Some(memory) = args.sweep.max_memory {
+            words += &format!(" --max-memory {}", memory.0);
+        }
+        let cpus = args.cpus;
+        let share = format!("--partition \"slice:$SLURM_ARRAY_TASK_ID/{tasks}\" --threads {cpus}");
+        let run = quoted(&self.run.display().to_string());
+        self.script(&options, &format!("{words} --out {run} {share}"))
+    }
+
+    /// Script that runs when all tasks have ended, successfully or not.
+    fn merge(&self) -> Result<String> {
+        let run = quoted(&self.run.display().to_string());
+        self.script(&self.common("merge.log"), &format!(" merge {run}"))
+    }
+
+    /// The options of both jobs.
+    fn common(&self, log: &str) -> Vec<String> {
+        let args = self.args;
+        let folder = self.run.join(JOBS).display().to_string().replace('%', "%%");
+        let mut options = vec![
+            format!("--job-name={}", slug(self.name)),
+            format!("--chdir={}", self.here.display()),
+            format!("--output={folder}/{log}"),
+        ];
+        let named = [
+            ("time", &args.time),
+            ("partition", &args.partition_name),
+            ("account", &args.account),
+        ];
+        let given = named.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        options.extend(given.map(|(name, value)| format!("--{name}={value}")));
+        options.extend(args.sbatch.iter().cloned());
+        options
+    }
+
+    /// A script with these options that becomes `ulplab`, so that a signal to the script reaches it.
+    fn script(&self, options: &[String], command: &str) -> Result<String> {
+        let mut text = String::from("#!/bin/sh\n");
+        for option in options {
+            if option.chars().any(char::is_control) || option.contains('"') {
+                let why = "a script for sbatch cannot hold this option";
+                return Err(Error::Usage(format!("{option:?}: {why}")));
+            }
+            let option = match option.split_once('=') {
+                Some((name, value)) if value.contains(' ') => format!("{name}=\"{value}\""),
+                _ => option.clone(),
+            };
+            text += &format!("#SBATCH {option}\n");
+        }
+        let program = self.program.iter().map(|word| quoted(&word.display().to_string()));
+        Ok(text + &format!("exec {}{command}\n", program.collect::<Vec<_>>().join(" ")))
     }
 }

@@ -1,0 +1,220 @@
+//! `ulplab kernels check`, `time`, `mutants` and `attest`: the subcommands that run an experiment of kernels.
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::PossibleValuesParser;
+
+use crate::commands::sweep::{self, Question, SweepArgs};
+use crate::experiment::file::ExperimentFile;
+use crate::studies::kernels::{ARCHITECTURES, Devices, KernelStudy, OnDevice, Options, SHIPPED, Workers, attest};
+use crate::studies::{self, ParsedExperiment};
+use ulplab_core::error::{Error, Exit, Result};
+
+/// Options of these subcommands.
+#[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("experiment", experiment_or_shipped))]
+struct RunArgs {
+    #[command(flatten)]
+    sweep: SweepArgs,
+    /// Keep the inputs, outputs, expected outputs and bounds of each cell that fails, as DIR/<recipe>.<case>.safetensors of
+    /// at most 64 MiB.
+    #[arg(long, value_name = "DIR")]
+    keep_failed: Option<PathBuf>,
+    /// Also show the times of peers (third-party implementations) on the same cases, from a file written by
+    /// experiments/peers/kernels.py.
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+    /// Processes that share the work on each GPU, operation by operation: most of the time goes into references on the CPU. Times are
+    /// taken by one process at a time [default: half of the cores, at most 8; without a GPU 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: Option<u16>,
+    /// The GPUs to use: all, or their numbers, such as 0,2 [default: the first].
+    #[arg(long, value_name = "GPUS", default_value = "0", hide_default_value = true)]
+    devices: Devices,
+}
+
+/// Makes the experiment optional in a command with the options of `ulplab sweep`.
+fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
+    experiment
+        .required(false)
+        .default_value(SHIPPED)
+        .value_name("EXPERIMENT")
+        .help("The experiment: a file, or the name of a shipped experiment")
+}
+
+impl RunArgs {
+    /// Runs an experiment of kernels. Other experiments are an error.
+    fn start(&self, options: Options) -> Result<Exit> {
+        let args = &self.sweep;
+        let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
+        let parsed = studies::parse(&file)?;
+        let Some(study) = studies::read_as::<KernelStudy>(&parsed.experiment)? else {
+            let path = args.experiment.display();
+            let why = format!("this is not an experiment of kernels; `ulplab sweep {path}` runs it");
+            return Err(Error::config(&file.path, why));
+        };
+        let study = KernelStudy {
+            options: Options {
+                keep_failed: self.keep_failed.clone(),
+                peers: self.peers.clone(),
+                workers: Some(Workers {
+                    jobs: self.jobs.map(usize::from),
+                    devices: self.devices.clone(),
+                }),
+                ..options
+            },
+            ..study
+        };
+        let parsed = ParsedExperiment {
+            study: Box::new(study),
+            ..parsed
+        };
+        sweep::answer(args, &Question::new(args, file, parsed)?)
+    }
+}
+
+/// Check every variant on every case, and time the right ones on the timed cases.
+///
+/// Without a GPU, kernels are compiled, their headers are checked against the compiled code, and the exit code is 4.
+/// `--device compile` requests only that; the exit code is then the one of the attestations.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Run kernels on a GPU, or only compile them and check them against their attestations.
+    #[arg(long, value_enum, default_value = "cuda")]
+    device: OnDevice,
+    /// Architectures to compile for where no kernel is run, all of them if absent; may be repeated.
+    #[arg(long = "arch", value_name = "ARCH", value_parser = PossibleValuesParser::new(ARCHITECTURES))]
+    architectures: Vec<String>,
+}
+
+pub(super) fn check(args: &CheckArgs) -> Result<Exit> {
+    let kernels = Options {
+        device: args.device,
+        architectures: args.architectures.clone(),
+        ..Options::default()
+    };
+    args.run.start(kernels)
+}
+
+/// Time the kernels on this machine's GPU: µs, bytes, share of the copy bandwidth; --peers adds third-party times.
+///
+/// Each kernel is checked first and timed only if it is right. Only the timed cases are run, and the exit code is 0 unless a
+/// kernel is wrong. A line on standard error says what a cell took as soon as it ends. The records stay in the folder of the run, which
+/// --resume goes on with. `ulplab kernels bench` times the peers, too.
+#[derive(Debug, clap::Args)]
+pub struct TimeArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Leave the variant `simple` out of every case that another selected variant takes.
+    #[arg(long)]
+    fast_only: bool,
+}
+
+pub(super) fn time(args: &TimeArgs) -> Result<Exit> {
+    let kernels = Options {
+        timed: true,
+        fast_only: args.fast_only,
+        ..Options::default()
+    };
+    let exit = args.run.start(kernels)?;
+    if args.fast_only && args.run.sweep.dry_run {
+        errln!("--fast-only: which variants take a case depends on the GPU, so those called `simple` are listed, too");
+    }
+    Ok(exit)
+}
+
+/// Check the kernels, then plant every fault in turn and report which check notices it; or check them with one fault planted.
+///
+/// The exit code is 100 if a fault goes unnoticed; with one fault planted, by its name, it is 100 if the checks notice it.
+/// Without a GPU, the faults are only compiled.
+#[derive(Debug, clap::Args)]
+#[command(mut_arg("experiment", fault_or_experiment))]
+pub struct MutantsArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// The experiment, if a fault is named.
+    #[arg(index = 2, value_name = "EXPERIMENT")]
+    of: Option<PathBuf>,
+    /// Run kernels on a GPU, or only compile them and check them against their attestations.
+    #[arg(long, value_enum, default_value = "cuda")]
+    device: OnDevice,
+}
+
+fn fault_or_experiment(first: clap::Arg) -> clap::Arg {
+    first
+        .required(false)
+        .default_value(SHIPPED)
+        .index(1)
+        .value_name("OP.MUTANT|EXPERIMENT")
+        .help("The fault to plant, e.g. rope.cos_sin_swapped; or the experiment, to plant every fault of its kernels")
+}
+
+pub(super) fn mutants(args: &MutantsArgs) -> Result<Exit> {
+    let mut run = args.run.clone();
+    let first = &args.run.sweep.experiment;
+    let fault = fault(first);
+    run.sweep.experiment = match (&args.of, &fault) {
+        (Some(experiment), Some(_)) => experiment.clone(),
+        (None, Some(_)) => SHIPPED.into(),
+        (None, None) => first.clone(),
+        (Some(second), None) => {
+            let (first, second) = (first.display(), second.display());
+            let message = format!("'{first}' is not a mutant: expected OP.MUTANT before the experiment '{second}'");
+            return Err(Error::Usage(message));
+        }
+    };
+    run.start(Options {
+        device: args.device,
+        mutants: fault.is_none(),
+        mutant: fault,
+        ..Options::default()
+    })
+}
+
+/// A word as the name of a fault; none if it names a file or a shipped experiment.
+fn fault(word: &Path) -> Option<String> {
+    let name = word.to_str()?;
+    let is_file = name.contains('/') || name.ends_with(".toml") || word.is_file();
+    (name.contains('.') && !is_file).then(|| name.into())
+}
+
+/// The groups of options that only a run takes.
+const RUN: [&str; 2] = ["SweepArgs", "RunArgs"];
+
+/// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the
+/// kernels that have changed since they were verified.
+///
+/// The attestations go to DIR/<device>/kernels.json. --check needs no GPU.
+#[derive(Debug, clap::Args)]
+pub struct AttestArgs {
+    /// Folder of the attestations [default of --check and --digests: experiments/results].
+    #[arg(value_name = "DIR", required_unless_present_any = ["check", "digests"])]
+    folder: Option<PathBuf>,
+    /// Check that every kernel, its flags and its bounds are unchanged since they were verified. A judgement that was written in
+    /// another way is unchanged if its inputs, launches and answers are.
+    #[arg(long, conflicts_with_all = RUN)]
+    check: bool,
+    /// Store digests of the inputs, launches and answers of all files that are as they were verified, so that --check can hold a
+    /// judgement that is written in another way against them. Takes minutes, and no GPU.
+    #[arg(long, conflicts_with_all = RUN, conflicts_with = "check")]
+    digests: bool,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+pub(super) fn attest(args: &AttestArgs) -> Result<Exit> {
+    if args.check {
+        return attest::gate(args.folder.as_deref());
+    }
+    if args.digests {
+        return attest::store_digests(args.folder.as_deref());
+    }
+    let kernels = Options {
+        mutants: true,
+        attest: args.folder.clone(),
+        ..Options::default()
+    };
+    args.run.start(kernels)
+}
