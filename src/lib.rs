@@ -19,7 +19,7 @@ pub use ulplab_checkpoint::{checkpoint, packed, parity};
 pub use ulplab_core::{atomic, error, formats, input, layouts, metrics, pattern, random, record, tensorfile, text};
 pub use ulplab_report as report;
 pub use ulplab_run::{
-    dataset, entries, experiment, gate, git, itself, json, output, progress, run, shipped, signal, statistics,
+    dataset, entries, experiment, gate, itself, json, output, progress, run, shipped, signal, statistics,
 };
 
 pub use error::{Error, Exit, Result};

@@ -7,8 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::git::git;
 use ulplab_core::error::{Error, Result};
+
+/// The output of a git command in a folder; `None` if there is no git, or the command fails there.
+pub fn git(folder: &Path, args: &[&str]) -> Option<String> {
+    let mut command = Command::new("git");
+    command.args(["--no-optional-locks", "-C"]).arg(folder).args(args);
+    let output = command.output().ok()?;
+    let text = || String::from_utf8_lossy(&output.stdout).trim().to_string();
+    output.status.success().then(text)
+}
 
 /// The commit of the working tree that a folder is in, with `+` behind it if it has uncommitted changes.
 pub fn commit_of(folder: &Path) -> Option<String> {

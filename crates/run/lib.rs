@@ -7,7 +7,6 @@ pub mod dataset;
 pub mod entries;
 pub mod experiment;
 pub mod gate;
-pub mod git;
 pub mod itself;
 pub mod json;
 pub mod progress;

@@ -40,7 +40,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
             return Err(Error::Usage(message.into()));
         }
     };
-    strangers(&folder, &manifest)?;
+    folder.check_cells(&manifest)?;
     let records = match gate::records(&folder, &manifest) {
         Err(why @ Error::Incomplete(_)) => {
             for id in folder.missing(&manifest)? {
@@ -60,12 +60,6 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
     Ok(run.outcome().exit())
 }
 
-/// Refuses a file among the cells that is none of this run.
-fn strangers(folder: &Folder, manifest: &Manifest) -> Result<()> {
-    let refused = |file| Err(Error::data(file, "no cell that the run in this folder plans"));
-    folder.stranger(manifest)?.map_or(Ok(()), refused)
-}
-
 /// The folder of the merged run, with all cells that any of the folders has.
 fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
     let sources = folders.iter().map(|path| Folder::open(path));
@@ -78,7 +72,7 @@ fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
             let message = format!("{here}: its cells are not part of the run in {there}: {differences}");
             return Err(Error::Usage(message));
         }
-        strangers(folder, other)?;
+        folder.check_cells(other)?;
     }
     let (target, manifest) = Folder::enter(out, manifest, true)?;
     // What is there already counts like what comes.

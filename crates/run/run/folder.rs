@@ -40,7 +40,7 @@ const STALE: Duration = Duration::from_secs(3600);
 pub struct Folder {
     pub path: PathBuf,
     /// Fingerprint of the run that is in it.
-    run: String,
+    pub run: String,
 }
 
 /// The last line of a cell's file.
@@ -122,11 +122,6 @@ impl Folder {
         Ok((Self { path, run }, manifest))
     }
 
-    /// The fingerprint of the run that is in it.
-    pub fn run(&self) -> &str {
-        &self.run
-    }
-
     /// The folder in which each process that works on the run leaves its session.
     pub fn sessions(&self) -> PathBuf {
         self.path.join(SESSIONS)
@@ -190,13 +185,19 @@ impl Folder {
         Ok(ids.filter(|id| !present.contains(OsStr::new(&file_name(id)))).collect())
     }
 
-    /// The first file among the cells that is not a cell of the run.
-    pub fn stranger(&self, manifest: &Manifest) -> Result<Option<PathBuf>> {
+    /// Refuses a file among the cells that is not a cell of the run.
+    pub fn check_cells(&self, manifest: &Manifest) -> Result<()> {
         let cells = self.path.join(CELLS);
         let known: HashSet<String> = manifest.cells.iter().map(|id| file_name(id)).collect();
         let strange = |name: &OsString| !is_temporary(name) && !name.to_str().is_some_and(|name| known.contains(name));
         let found = names(&cells).map_err(Error::io(&cells, "read"))?;
-        Ok(found.into_iter().filter(strange).min().map(|name| cells.join(name)))
+        let refused = |name| {
+            Err(Error::data(
+                cells.join(name),
+                "no cell that the run in this folder plans",
+            ))
+        };
+        found.into_iter().filter(strange).min().map_or(Ok(()), refused)
     }
 
     /// Takes a cell from another folder of the same run, byte for byte.

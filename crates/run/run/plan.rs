@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Rule;
 use ulplab_core::error::{Error, Result};
-use ulplab_core::pattern;
-use ulplab_core::pattern::selects;
+use ulplab_core::pattern::{self, selects};
 use ulplab_core::record::Phase;
 
 /// Name of the built-in recipe that measures the reference's own error: f32 against f64.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::diff;
 use super::judged;
-use crate::git::git;
+use crate::itself::git;
 use crate::run::definitions::Definitions;
 use crate::run::folder::Folder;
 use crate::run::verdict::{Outcome, Verdict};

@@ -105,7 +105,7 @@ impl ReadyKernels<'_> {
     /// The results of planted faults in a run's folder, if faults are planted and there are kernels to plant them in.
     fn faults(&self, folder: &Folder, manifest: &Manifest) -> Option<MutantFiles> {
         let planted = self.study.options.mutants && manifest.ceilings.is_some();
-        planted.then(|| MutantFiles::new(&folder.path, folder.run()))
+        planted.then(|| MutantFiles::new(&folder.path, &folder.run))
     }
 
     /// The results of all planted faults.
@@ -230,7 +230,7 @@ impl ReadyRecipes for ReadyKernels<'_> {
             return Ok(());
         };
         lab.bar.finish_and_clear();
-        on_device.mutants(&planted, own, &MutantFiles::new(&folder.path, folder.run()))
+        on_device.mutants(&planted, own, &MutantFiles::new(&folder.path, &folder.run))
     }
 
     fn check_kept(&self, folder: &Folder, manifest: &Manifest, cells: &[&Cell]) -> Result<()> {
