@@ -23,7 +23,7 @@ use ulplab_core::input;
 pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Result<()> {
     store::write_run(run, &folder.path)?;
     report::write_all(run, study, &folder.path)?;
-    print(run, study, folder, json, Gates::Own);
+    print(run, study, folder, json, true);
     Ok(())
 }
 
@@ -68,8 +68,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
         paired::print(&run)?;
         return Ok(Exit::Pass);
     }
-    let gates = if args.rules.is_some() { Gates::Given } else { Gates::Own };
-    print(&run, &*study, &folder, args.json, gates);
+    print(&run, &*study, &folder, args.json, args.rules.is_none());
     Ok(run.outcome().exit())
 }
 
@@ -113,16 +112,9 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Origin of the gates of the shown verdicts. The report in the folder uses the run's own.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Gates {
-    Own,
-    Given,
-}
-
 /// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has
-/// its own line if it does not fit, so that it can be copied whole.
-fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, gates: Gates) {
+/// its own line if it does not fit, so that it can be copied whole. The report has the verdicts of the run's `own` gates.
+fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, own: bool) {
     paired::warnings(run).iter().for_each(|warning| errln!("{warning}"));
     if as_json {
         loss::blind(run).iter().for_each(|why| errln!("{why}"));
@@ -131,9 +123,9 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, gates: Ga
         }
         return;
     }
-    let page = match gates {
-        Gates::Own => folder.path.join("report.html").display().to_string(),
-        Gates::Given => "(report.html has the verdicts of the run's own gates)".into(),
+    let page = match own {
+        true => folder.path.join("report.html").display().to_string(),
+        false => "(report.html has the verdicts of the run's own gates)".into(),
     };
     let took = format!("; {} in {:.1} s", counted(run.cells(), "cell"), run.manifest.seconds);
     // The text ends with the verdict and its counts.

@@ -147,12 +147,8 @@ impl Status {
         let (share, done, cells) = (100.0 * self.done_cost, self.done, self.cells);
         let experiment = shown(experiment);
         outln!("{experiment}: {done} of {cells} cells are done, {share:.1} % of the estimated cost");
-        let Tasks {
-            running,
-            done,
-            failed,
-            died,
-        } = self.tasks;
+        let (running, failed) = (self.tasks.running, self.tasks.failed);
+        let (done, died) = (self.tasks.done, self.tasks.died);
         outln!("tasks: {running} at work, {done} done, {failed} failed, {died} died");
         if running > 0 {
             let cells = counted(self.running, "cell");

@@ -77,7 +77,6 @@ impl<'a> Bench<'a> {
     pub fn new(
         model: &'a dyn Model<f32>,
         mix: &'a Mix,
-        recipe: &'a str,
         windows: &'a [(String, Vec<u32>)],
         progress: &'a (dyn Fn(usize, &str) + Sync),
     ) -> Result<Self> {
@@ -90,7 +89,7 @@ impl<'a> Bench<'a> {
         Ok(Self {
             model,
             mix,
-            recipe,
+            recipe: &mix.wrong.name,
             rules: Vec::new(),
             windows: traced.collect::<Result<_>>()?,
             telling: (0..windows.len()).collect(),

@@ -12,7 +12,7 @@ use super::explain::Explanation;
 use super::mix::{Mix, Place, SuspectSet};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{Noise, Rounding};
-use crate::experiment::Mistake;
+use crate::experiment::{Experiment, Mistake};
 use crate::json;
 use crate::run::seal;
 use crate::studies::model::Watch;
@@ -173,18 +173,11 @@ impl SiteLabel {
     }
 }
 
-/// The experiment and the right recipe that a capsule is of.
-pub struct Origin<'a> {
-    pub experiment: &'a str,
-    pub right: &'a str,
-    pub seed: u64,
-}
-
 /// Writes a capsule: `in.PLACE`, `want.PLACE` and `got.PLACE` of every place that was taken.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, origin: &Origin) -> Result<()> {
+pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, of: &Experiment) -> Result<()> {
     let wrong = mix.recipe(&found.wrong);
     let turned = mix.rounding(&found.wrong, config).map_err(Mistake::usage)?;
     let channels = turned.turned.iter();
@@ -192,14 +185,14 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
     let label = Label {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
-        experiment: origin.experiment.into(),
+        experiment: of.name.clone(),
         recipe: found.recipe.clone(),
-        right: origin.right.into(),
+        right: mix.right.name.clone(),
         window: found.window.clone(),
         failed: found.failed.iter().map(|failed| failed.message.clone()).collect(),
         sites: found.taken.iter().map(SiteLabel::new).collect(),
         right_rounds: mix.recipe(&SuspectSet::default()).rounds,
-        noise: wrong.noise(origin.seed).map_err(Mistake::usage)?,
+        noise: wrong.noise(of.seed).map_err(Mistake::usage)?,
         wrong_rounds: wrong.rounds,
         turned: channels.collect(),
         again: format!("ulplab bisect --replay {}", file.display()),
@@ -209,11 +202,7 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
     let names: Vec<[String; 3]> = taken.iter().map(|taken| names(&taken.name())).collect();
     let held = taken.iter().zip(&names);
     let held: Vec<Held> = held.flat_map(|(taken, names)| taken.held(names)).collect();
-    let slots = held.iter().map(|(name, shape, _)| Slot {
-        name: name.to_string(),
-        dtype: Dtype::F32,
-        shape: shape.to_vec(),
-    });
+    let slots = held.iter().map(|(name, shape, _)| Slot::new(*name, Dtype::F32, *shape));
     let digest = digest(&text, held.iter().copied());
     let metadata = Metadata::from([(LABEL.to_string(), text), (SEAL.to_string(), digest)]);
     write_safetensors(file, slots.collect(), &metadata, |writer| {
@@ -285,7 +274,8 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
             "damaged or edited: its label and tensors do not match '{SEAL}'; write it again with `ulplab bisect --capsule`"
         )));
     }
-    if sites.iter().all(Stored::is_right) {
+    let right = |stored: &Stored| changed(&stored.taken.want.data, &stored.taken.got.data) == 0;
+    if sites.iter().all(right) {
         let why = "holds no failure: what the two recipes left is equal in it";
         return Err(wrong(why.into()));
     }
@@ -411,11 +401,6 @@ impl Stored {
             info,
             taken: Passage { site, input, want, got },
         })
-    }
-
-    /// True if what the two recipes left is equal in the capsule.
-    fn is_right(&self) -> bool {
-        changed(&self.taken.want.data, &self.taken.got.data) == 0
     }
 
     fn replay(&self, right: &Rounding, wrong: &Rounding) -> Replayed {

@@ -55,8 +55,8 @@ impl SuspectSet {
 
 /// Two recipes, and where they differ.
 pub struct Mix {
-    right: Recipe,
-    wrong: Recipe,
+    pub right: Recipe,
+    pub wrong: Recipe,
     seed: u64,
     /// In the order in which a model passes them.
     pub suspects: Vec<Suspect>,
@@ -158,10 +158,6 @@ impl Mix {
             formats: rounds.iter().map(format).collect(),
             rounds,
         }));
-    }
-
-    pub fn wrong_name(&self) -> &str {
-        &self.wrong.name
     }
 
     /// All that the recipes differ in.

@@ -197,24 +197,18 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     check_memory(args, &study, &*model)?;
     let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(Mistake::usage)?;
     let found = search(args, &study, &prepared, &rules, &mix, &*model)?;
-    let origin = capsule::Origin {
-        experiment: &question.parsed.experiment.name,
-        right: &args.right,
-        seed: question.parsed.experiment.seed,
-    };
+    let experiment = &question.parsed.experiment;
     if let Some(file) = &args.capsule {
-        capsule::write(file, &found, &mix, model.config(), &origin)?;
+        capsule::write(file, &found, &mix, model.config(), experiment)?;
     }
     if let Some(file) = &args.output {
-        let text = output::experiment(&question.parsed.experiment, &mix.recipe(&found.wrong), &rules, &found)?;
+        let text = output::experiment(experiment, &mix.recipe(&found.wrong), &rules, &found)?;
         write_text(file, &text)?;
     }
-    let name = &question.parsed.experiment.name;
-    json::print_or(args.json, &found, || output::text(&found, &mix, args, name))?;
-    Ok(if found.whole() {
-        Exit::GateFailed
-    } else {
-        Exit::NotJudged
+    json::print_or(args.json, &found, || output::text(&found, &mix, args, &experiment.name))?;
+    Ok(match found.whole() {
+        true => Exit::GateFailed,
+        false => Exit::NotJudged,
     })
 }
 
@@ -238,8 +232,7 @@ fn search(
         bar.set_position(cells as u64);
         bar.set_message(what.to_string());
     };
-    let name = mix.wrong_name();
-    let mut bench = Bench::new(model, mix, name, &windows, &show)?;
+    let mut bench = Bench::new(model, mix, &windows, &show)?;
     let failed = bench.wrong(rules)?;
     bench.right(&args.right)?;
     // The last one takes what passes at the culprits.

@@ -6,8 +6,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use ulplab_core::list::grouped;
-use ulplab_core::metrics;
-use ulplab_core::metrics::{Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER};
+use ulplab_core::metrics::{self, Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER};
 use ulplab_core::record::{Phase, Record, Worst};
 
 /// A record of BASE and the same one of NEW.
