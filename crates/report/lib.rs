@@ -46,13 +46,6 @@ pub struct Report {
     write: fn(&Summarized) -> String,
 }
 
-impl Report {
-    /// The text of the report on a run.
-    pub fn text(&self, run: &Run, show: &dyn Show) -> String {
-        with(run, show, self.write)
-    }
-}
-
 /// All reports.
 pub const REPORTS: &[Report] = &[
     Report {

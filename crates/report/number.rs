@@ -37,10 +37,9 @@ pub fn error(x: f64) -> String {
 
 /// A difference that may be of either sign.
 pub fn signed(x: f64) -> String {
-    if x.is_nan() {
-        not_finite(x)
-    } else {
-        format!("{}{}", if x < 0.0 { '-' } else { '+' }, error(x.abs()))
+    match x.is_nan() {
+        true => not_finite(x),
+        false => format!("{}{}", if x < 0.0 { '-' } else { '+' }, error(x.abs())),
     }
 }
 
@@ -70,10 +69,9 @@ pub fn larger(a: f64, b: f64) -> f64 {
 
 /// Decibels (a tenth is a difference of about one per cent in the error) and exponents.
 pub fn decibels(x: f64) -> String {
-    if x.is_finite() {
-        format!("{x:.2}")
-    } else {
-        not_finite(x)
+    match x.is_finite() {
+        true => format!("{x:.2}"),
+        false => not_finite(x),
     }
 }
 

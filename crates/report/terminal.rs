@@ -183,9 +183,8 @@ fn right(text: &str) -> Cell {
 /// At most `width` characters, without control characters (a name must not move the cursor).
 fn clip(text: &str, width: usize) -> String {
     let clean = text.chars().map(|c| if hidden(c) { REPLACEMENT } else { c });
-    if text.chars().count() <= width {
-        clean.collect()
-    } else {
-        clean.take(width.saturating_sub(1)).chain(['…']).collect()
+    match text.chars().count() <= width {
+        true => clean.collect(),
+        false => clean.take(width.saturating_sub(1)).chain(['…']).collect(),
     }
 }

@@ -225,10 +225,9 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
 
 /// Returns the name of a site as experiments write it, and a line about the site: shape, description and kind.
 fn row(path: &dyn paths::Path, site: &SiteInfo) -> Row {
-    let layers = if site.in_layers() && path.reads_tokens() {
-        "layers.*."
-    } else {
-        ""
+    let layers = match site.in_layers() && path.reads_tokens() {
+        true => "layers.*.",
+        false => "",
     };
     let kind = match site.kind {
         SiteKind::Tensor => "",

@@ -32,9 +32,8 @@ pub(crate) fn check_two(names: [&str; 2], paths: [&Path; 2]) -> Result<()> {
     let [one, other] = paths.map(place);
     if one.is_some() && one == other {
         let ([a, b], path) = (names, paths[1].display());
-        return Err(Error::Usage(format!(
-            "{path}: {a} and {b} are the same, and equal themselves; expected two"
-        )));
+        let message = format!("{path}: {a} and {b} are the same, and equal themselves; expected two");
+        return Err(Error::Usage(message));
     }
     Ok(())
 }

@@ -54,10 +54,9 @@ fn row(test: &Paired) -> Vec<String> {
         true => unknown.into(),
         false => number::error(number),
     };
-    let evidence = if test.p.is_nan() {
-        f64::NAN
-    } else {
-        test.flips.evidence_of_loss()
+    let evidence = match test.p.is_nan() {
+        true => f64::NAN,
+        false => test.flips.evidence_of_loss(),
     };
     let limits = test.limits.map(|limits| [limits.low, limits.high]);
     let limits = limits.map(|limits| limits.map(number::signed).join(" … "));

@@ -176,9 +176,8 @@ fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_digit()) {
         ended(&mut child, script)?;
         let (script, line) = (script.display(), line.trim());
-        return Err(Error::Setup(format!(
-            "sbatch {script}: it printed '{line}', expected the id of a job"
-        )));
+        let message = format!("sbatch {script}: it printed '{line}', expected the id of a job");
+        return Err(Error::Setup(message));
     }
     Ok((child, id))
 }

@@ -14,9 +14,8 @@ pub fn study(run: &Run) -> Box<dyn Study> {
 }
 
 fn text(run: &Run, name: &str) -> String {
-    let mut reports = report::REPORTS.iter();
-    let report = reports.find(|report| report.name == name).expect("a report");
-    report.text(run, &*study(run))
+    let mut reports = texts(run, &*study(run)).into_iter();
+    reports.find(|(report, _)| report.name == name).expect("a report").1
 }
 
 pub fn html(run: &Run) -> String {

@@ -8,7 +8,7 @@ use super::index::Quantity;
 use super::number;
 use super::recipes::{Candidate, Group, REFERENCE};
 use super::table::Table;
-use ulplab_core::metrics::{KL, Metric, RELATIVE_L2};
+use ulplab_core::metrics::{KL, RELATIVE_L2};
 
 /// Charts under one heading.
 pub struct Section {
@@ -238,44 +238,20 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
     })
 }
 
-/// A chart of curves.
-pub struct Curves {
-    pub title: String,
-    /// Label of the values.
-    pub unit: &'static str,
-    pub metric: &'static Metric,
-    pub axis: Axis,
-    /// True if the values' axis is logarithmic.
-    pub log: bool,
-    /// Further values that the axis must include.
-    pub range: Vec<f64>,
-}
-
-impl Curves {
-    /// A chart of all recipes, and folded ones of those that have no colour in it, all with the same axis.
-    pub fn figures(self, run: &Summarized, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
-        let series = |candidate: &Candidate| Series {
-            name: candidate.name.into(),
-            slot: candidate.slot,
-            dashed: false,
-            points: points(candidate),
-        };
-        let all: Vec<Series> = run.candidates.iter().map(series).collect();
-        let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
-        let range: Vec<f64> = values.chain(self.range).collect();
-        fold(all, &self.title, |title, series| {
-            let lines = Lines {
-                title,
-                unit: self.unit.into(),
-                log: self.log,
-                axis: self.axis,
-                metric: self.metric.name.into(),
-                series,
-                range: range.clone(),
-                bound: None,
-                size: HALF,
-            };
-            figure(lines, String::new())
-        })
-    }
+/// Lines of all recipes in a chart that has none yet, and folded charts of those that have no colour in it, all with the same axis.
+pub fn recipe_lines(run: &Summarized, chart: &Lines, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
+    let series = |candidate: &Candidate| Series {
+        name: candidate.name.into(),
+        slot: candidate.slot,
+        dashed: false,
+        points: points(candidate),
+    };
+    let all: Vec<Series> = run.candidates.iter().map(series).collect();
+    let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+    let range: Vec<f64> = values.chain(chart.range.iter().copied()).collect();
+    fold(all, &chart.title, |title, series| {
+        let mut lines = chart.clone();
+        (lines.title, lines.series, lines.range) = (title, series, range.clone());
+        figure(lines, String::new())
+    })
 }

@@ -262,9 +262,8 @@ impl Dataset {
                 return Err(format!("path '{path}' leaves the folder of the manifest"));
             }
             if blake3.len() != 64 || !blake3.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
-                return Err(format!(
-                    "blake3 '{blake3}' of {path} is not 64 lower-case hexadecimal digits"
-                ));
+                let message = format!("blake3 '{blake3}' of {path} is not 64 lower-case hexadecimal digits");
+                return Err(message);
             }
         }
         Ok(())

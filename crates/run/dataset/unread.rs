@@ -121,9 +121,8 @@ impl<'a> Model<'a> {
     /// A head of a model that is tied to its embedding.
     fn head(&self, read: &Safetensors, name: &str) -> Result<&'static str, String> {
         let Some(embedding) = self.embedding else {
-            return Err(format!(
-                "tensor '{name}' is not read, and the model has no embedding to compare it with"
-            ));
+            let message = format!("tensor '{name}' is not read, and the model has no embedding to compare it with");
+            return Err(message);
         };
         let values = |name: &str| read.floats(name, &embedding.shape).ok();
         let same = read.shape(name) == read.shape(&embedding.name)

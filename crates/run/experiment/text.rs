@@ -60,14 +60,8 @@ impl Window {
     /// letters, digits, `_` and `-` becomes `_`.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.text).file_stem().unwrap_or_default().to_string_lossy();
-        let plain = |c: char| {
-            if c.is_ascii_alphanumeric() || "_-".contains(c) {
-                c
-            } else {
-                '_'
-            }
-        };
-        let stem: String = stem.chars().map(plain).collect();
+        let other = |c: char| !c.is_ascii_alphanumeric() && !"_-".contains(c);
+        let stem = stem.replace(other, "_");
         match self.draw {
             Some(draw) => format!("{stem}~{draw}"),
             None => format!("{stem}@{}", self.offset),

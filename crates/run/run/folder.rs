@@ -163,9 +163,8 @@ impl Folder {
         let missing = self.missing(manifest)?;
         if let Some(first) = missing.first() {
             let (missing, all, path) = (missing.len(), manifest.cells.len(), self.path.display());
-            return Err(Error::Incomplete(format!(
-                "{path}: {missing} of {all} cells are missing, the first is '{first}'"
-            )));
+            let message = format!("{path}: {missing} of {all} cells are missing, the first is '{first}'");
+            return Err(Error::Incomplete(message));
         }
         let read: Vec<Result<Vec<Record>>> = manifest.cells.par_iter().map(|id| self.read_cell(id)).collect();
         // The first of several wrong cells is named, in the order of the plan.

@@ -91,10 +91,6 @@ pub fn read(text: &str) -> Result<Vec<Record>, String> {
         let line: Measurement = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
         for (metric, value) in &line.metrics {
             records.push(Record {
-                cell: line.cell.clone(),
-                recipe: line.recipe.clone(),
-                phase: line.phase,
-                window: line.window.clone(),
                 layer: line.layer,
                 site: line.site.clone(),
                 metric: metric.clone(),
@@ -104,6 +100,7 @@ pub fn read(text: &str) -> Result<Vec<Record>, String> {
                 nonfinite_got: line.nonfinite_got,
                 worst: line.worst.clone().filter(|_| metric == MAX_ABS.name),
                 failure: line.failures.get(metric).cloned(),
+                ..Record::blank(&line.cell, &line.recipe, line.phase, &line.window)
             });
         }
     }

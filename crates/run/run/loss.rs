@@ -80,9 +80,8 @@ pub fn blind(run: &Run) -> Option<String> {
     const SO: &str = "this text or checkpoint cannot tell formats apart";
     if let Some(loss) = Loss::of(run).filter(Loss::hardly_predicts) {
         let (nats, uniform) = (digits(loss.nats), digits(loss.uniform.unwrap_or(f64::NAN)));
-        return Some(format!(
-            "{SO}: the reference's loss is {nats} nats/token, and uniform guesses have {uniform}"
-        ));
+        let message = format!("{SO}: the reference's loss is {nats} nats/token, and uniform guesses have {uniform}");
+        return Some(message);
     }
     let recipes = at_the_end(run, &DELTA_NATS).filter(|summary| summary.recipe != REFERENCE);
     // Over one window nothing is known of the noise.

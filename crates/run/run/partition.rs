@@ -122,9 +122,8 @@ impl Partition {
                 if here.is_empty() {
                     let ops = cells.iter().map(|cell| cell.kernel().0);
                     let near = did_you_mean(op, ops);
-                    return Err(Error::Usage(format!(
-                        "--partition {self}: there is no cell of '{op}'{near}"
-                    )));
+                    let message = format!("--partition {self}: there is no cell of '{op}'{near}");
+                    return Err(Error::Usage(message));
                 }
                 // What is made once for a case is made in one share. Cases of a kind have neighbouring numbers, and take about as long.
                 let mut cases: Vec<usize> = here.iter().map(|cell| cell.window).collect();

@@ -47,9 +47,8 @@ pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Resu
         && schema != expected
     {
         let age = if schema < expected { "an older" } else { "a newer" };
-        return Err(format!(
-            "it is of schema {schema}: {age} version of ulplab wrote it, this one reads {expected}"
-        ));
+        let message = format!("it is of schema {schema}: {age} version of ulplab wrote it, this one reads {expected}");
+        return Err(message);
     }
     check(bytes, CLOSE_JSON)?;
     let mut value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;

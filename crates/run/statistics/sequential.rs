@@ -52,10 +52,9 @@ pub fn decide(values: &[f64], windows: &[net::Window], bound: f64, lower: bool) 
             return (Decision::Undecided, at, evidence);
         }
         for (log, sign) in of_values.iter_mut().zip([1.0, -1.0]) {
-            let best = if squares > 0.0 {
-                f64::max(sign * sum / squares, 0.0)
-            } else {
-                0.0
+            let best = match squares > 0.0 {
+                true => f64::max(sign * sum / squares, 0.0),
+                false => 0.0,
             };
             let z = best * sign * y;
             *log += z - z * z / 2.0;

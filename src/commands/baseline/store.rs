@@ -106,9 +106,8 @@ fn read(path: &Path) -> Result<Baseline> {
     let (folder, manifest) = Folder::open(path)?;
     if manifest.fingerprint != accepted.run {
         let (accepted, found) = (&accepted.run, &manifest.fingerprint);
-        return Err(wrong(format!(
-            "it accepts the run {accepted}, and the run next to it is {found}"
-        )));
+        let message = format!("it accepts the run {accepted}, and the run next to it is {found}");
+        return Err(wrong(message));
     }
     Ok(Baseline {
         path: folder.path,

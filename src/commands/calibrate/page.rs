@@ -193,9 +193,8 @@ fn why(read: &ExperimentFile, file: &Path) -> Result<String> {
     };
     if !null.cells.is_empty() {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        return Ok(format!(
-            "not measured; `ulplab gate --calibrate {FOLDER}/{name} -o FILE` does"
-        ));
+        let message = format!("not measured; `ulplab gate --calibrate {FOLDER}/{name} -o FILE` does");
+        return Ok(message);
     }
     let mut reasons: Vec<String> = null.trials.into_iter().filter_map(|trial| trial.null.err()).collect();
     reasons.sort();

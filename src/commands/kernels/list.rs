@@ -7,7 +7,7 @@ use crate::backend::cuda::Source;
 use crate::commands::kernels::describe::{CaseLine, JudgementLine, describe};
 use crate::json;
 use crate::ops::{self, OPS};
-use crate::report::columns::wrapped;
+use crate::report::columns::{fitted, wrapped};
 use crate::studies::kernels::power::Power;
 use crate::studies::kernels::{folder, power};
 use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
@@ -87,25 +87,18 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
 
 /// A line for each operation.
 fn overview(listed: &[OperationEntry]) -> String {
+    // Counts stand at the right, below their heads.
     let rows = listed.iter().map(|entry| {
-        let [variants, cases] = [entry.variants.len(), entry.cases.len()].map(|count| count.to_string());
-        [entry.op.clone(), variants, cases, entry.judged_by(), entry.doc.clone()]
+        let (variants, cases) = (
+            format!("{:>8}", entry.variants.len()),
+            format!("{:>5}", entry.cases.len()),
+        );
+        vec![entry.op.clone(), variants, cases, entry.judged_by(), entry.doc.clone()]
     });
-    let heads = [
-        "operation",
-        "variants",
-        "cases",
-        "outputs are judged by",
-        "what it computes",
-    ];
-    let rows: Vec<[String; 5]> = std::iter::once(heads.map(String::from)).chain(rows).collect();
-    let wide = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
-    let [op, variants, cases, judged] = [0, 1, 2, 3].map(wide);
-    let line = |row: &[String; 5]| {
-        let [a, b, c, d, e] = row;
-        format!("{a:op$}  {b:>variants$}  {c:>cases$}  {d:judged$}  {e}\n")
-    };
-    rows.iter().map(line).collect::<String>() + "\n`ulplab kernels list OP` says more of one, `--all` of every one.\n"
+    let heads = "operation,variants,cases,outputs are judged by,what it computes";
+    let heads: Vec<&str> = heads.split(',').collect();
+    let lines = fitted(&heads, &rows.collect::<Vec<_>>(), &[], usize::MAX);
+    lines.join("\n") + "\n\n`ulplab kernels list OP` says more of one, `--all` of every one.\n"
 }
 
 impl OperationEntry {

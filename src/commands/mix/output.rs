@@ -114,10 +114,9 @@ pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
             None => format!("nothing: all in {}", found.formats[0]),
             Some([group, format]) => format!("{group} to {format}"),
         };
-        let mark = if found.chosen == Some(at) {
-            "  <- the budget"
-        } else {
-            ""
+        let mark = match found.chosen == Some(at) {
+            true => "  <- the budget",
+            false => "",
         };
         text += &format!("{step:>4}  {bytes:>11.0}  {of_bf16:>7.3}  {bits:>6.2}  {chosen_on:>21}  {held:>21}  ");
         text += &format!("{flips:>6.3}  {raised}{mark}\n");

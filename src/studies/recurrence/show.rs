@@ -1,8 +1,8 @@
 //! Reports on recurrences: errors against steps, and their growth.
 
 use super::RecurrenceStudy;
-use crate::report::chart::Axis;
-use crate::report::figures::{Curves, Figure, Section};
+use crate::report::chart::{Axis, Lines};
+use crate::report::figures::{Figure, HALF, Section, recipe_lines};
 use crate::report::overview::Column;
 use crate::report::{Show, Summarized};
 use crate::studies::show::{by_source, cell, summary};
@@ -54,15 +54,16 @@ impl Show for RecurrenceStudy {
 
 fn against_steps(study: &RecurrenceStudy, run: &Summarized, source: &str, what: &str) -> Vec<Figure> {
     let checkpoints: Vec<usize> = study.checkpoints().collect();
-    let curves = Curves {
+    let lines = Lines {
         title: format!("{source}, {what}"),
-        unit: "relative L2 error",
-        metric: &RELATIVE_L2,
+        unit: "relative L2 error".into(),
+        metric: RELATIVE_L2.name.into(),
         axis: Axis::Steps,
         log: true,
-        range: Vec::new(),
+        size: HALF,
+        ..Lines::default()
     };
-    curves.figures(run, |candidate| {
+    recipe_lines(run, &lines, |candidate| {
         let points = checkpoints.iter().filter_map(|steps| {
             let site = format!("{source}.{what}.{steps}");
             let error = summary(run.index, candidate.name, &site, &RELATIVE_L2)?.mean;

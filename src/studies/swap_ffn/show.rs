@@ -1,8 +1,8 @@
 //! Reports on Swap-FFN: how long decisions stay those of the reference, and what it costs when they do not.
 
 use super::{Recipe, SwapFfnStudy};
-use crate::report::chart::Axis;
-use crate::report::figures::{Curves, Figure, Section};
+use crate::report::chart::{Axis, Lines};
+use crate::report::figures::{Figure, HALF, Section, recipe_lines};
 use crate::report::index::{Index, Quantity};
 use crate::report::overview::Column;
 use crate::report::recipes::Group;
@@ -133,18 +133,20 @@ impl Show for SwapFfnStudy {
 fn curves(study: &SwapFfnStudy, run: &Summarized, source: &str, title: &str, measured: Measured) -> Vec<Figure> {
     let (_, _, metric, unit) = measured;
     let log = [&RELATIVE_L2, &metrics::FLIP_MARGIN].contains(&metric);
-    let curves = Curves {
+    let lines = Lines {
         title: format!("{source}: {title}"),
-        unit,
-        metric,
+        unit: unit.into(),
+        metric: metric.name.into(),
         axis: Axis::Tokens,
         log,
         range: match log {
             true => Vec::new(),
             false => vec![if metric == &metrics::LANE_DISTANCE { 0.0 } else { 1.0 }],
         },
+        size: HALF,
+        ..Lines::default()
     };
-    curves.figures(run, |candidate| {
+    recipe_lines(run, &lines, |candidate| {
         let points = study.checkpoints().filter_map(|tokens| {
             let value = value(run.index, candidate.name, source, measured, tokens)?;
             Some((tokens as u32, value))
@@ -157,15 +159,16 @@ fn curves(study: &SwapFfnStudy, run: &Summarized, source: &str, title: &str, mea
 fn first(run: &Summarized, source: &str) -> Vec<Figure> {
     let site = format!("{source}.first");
     let quantity = Quantity::new(Cumulative, &site, GATE_AGREEMENT.name);
-    let curves = Curves {
+    let lines = Lines {
         title: format!("{source}: gates of the first token"),
-        unit: "share of gates that are the same",
-        metric: &GATE_AGREEMENT,
+        unit: "share of gates that are the same".into(),
+        metric: GATE_AGREEMENT.name.into(),
         axis: Axis::Events,
-        log: false,
         range: vec![1.0],
+        size: HALF,
+        ..Lines::default()
     };
-    curves.figures(run, |candidate| {
+    recipe_lines(run, &lines, |candidate| {
         let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
         let points = layers.filter_map(|(event, summary)| Some(((*event)?, summary.mean)));
         points.collect()

@@ -223,10 +223,9 @@ fn short(judge: &Judge) -> String {
         Rule::Equal { any_nan, also, .. } => {
             let also = also.as_ref();
             let also = also.map_or("", |_| ", or those of another admissible rounding");
-            let any = if any_nan.is_empty() {
-                ""
-            } else {
-                "; every NaN counts as equal"
+            let any = match any_nan.is_empty() {
+                true => "",
+                false => "; every NaN counts as equal",
             };
             format!("equal bytes{also}{any}")
         }
