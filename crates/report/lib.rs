@@ -13,7 +13,6 @@ pub mod markdown;
 pub mod number;
 pub mod overview;
 pub mod recipes;
-mod show;
 pub mod table;
 mod terminal;
 mod verdicts;
@@ -26,16 +25,72 @@ use ulplab_core::atomic::write_text;
 use ulplab_core::error::counted;
 use ulplab_core::list::{distinct, grouped};
 use ulplab_core::{Error, Result};
+use ulplab_run::experiment::Reading;
 use ulplab_run::run::loss::{self, Loss};
 use ulplab_run::run::verdict::{Status, Verdict};
 use ulplab_run::run::{Manifest, Run};
 
+use figures::Section;
 use index::Index;
-use overview::Overview;
+use overview::{Column, Overview};
 use recipes::{Candidate, Gate, Group};
-pub use show::Show;
 use verdicts::Check;
 pub use verdicts::{Outcome, Tally};
+
+/// The content of a study's reports, which know no kind of experiment themselves.
+pub trait Show {
+    /// The model and the text that it reads; by default none.
+    fn reading(&self) -> Reading<'_> {
+        Reading::default()
+    }
+
+    /// Description of the figures; empty by default.
+    fn drawn(&self) -> Option<String> {
+        None
+    }
+
+    /// Columns of the overview; one that has no number in any row is not shown.
+    fn columns(&self) -> Vec<Column>;
+
+    /// Charts and tables under headings; empty ones are not shown.
+    fn sections(&self, run: &Summarized) -> Vec<Section>;
+
+    /// The sort order of the overview's rows, in words.
+    fn order(&self, _index: &Index) -> &'static str {
+        "in the experiment's order"
+    }
+
+    /// The sort key of a recipe, smallest first; `None` if unknown. By default its place in the experiment, `at`.
+    fn sort_key(&self, _index: &Index, _recipe: &str, at: usize) -> Option<f64> {
+        Some(at as f64)
+    }
+
+    /// The kind of a recipe, and the recipe that it is compared with; `sized` says whether a recipe has a size in
+    /// a cache.
+    fn group(&self, _recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
+        (Group::Plain, None)
+    }
+
+    /// The size of a recipe's weights in 10⁶ bytes, if it rounds any.
+    fn weight_megabytes(&self, _index: &Index, _recipe: &str) -> Option<f64> {
+        None
+    }
+
+    /// True if only formats wherever they would be used have colours, and the smallest of those that pass is an answer.
+    fn ranks_sizes(&self) -> bool {
+        false
+    }
+
+    /// True if each case is right or wrong by itself, and not a mean over windows.
+    fn by_case(&self) -> bool {
+        false
+    }
+
+    /// The noun for a recipe.
+    fn noun(&self) -> &'static str {
+        "recipe"
+    }
+}
 
 /// A way to show a run.
 pub struct Report {
@@ -129,25 +184,17 @@ fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> 
     write(&Summarized::new(run, show, &index, &candidates))
 }
 
-/// Formats with the same gates, of which the smallest is named; `None` if all formats have them.
-struct Among<'a>(Option<Vec<&'a str>>);
-
-impl Among<'_> {
-    /// The sentence whose answer is given.
-    fn sentence(&self, answer: &str) -> String {
-        match &self.0 {
-            None => format!("The smallest format that passes: {answer}"),
-            Some(names) => {
-                let (shown, left) = names.split_at(names.len().min(6));
-                let more = if left.is_empty() { "" } else { ", …" };
-                format!(
-                    "The smallest format that passes, of the {} with the same gates ({}{more}): {answer}; other formats have other gates",
-                    names.len(),
-                    shown.join(", ")
-                )
-            }
-        }
-    }
+/// The sentence whose answer is given, on formats with the same gates; `None` if all formats have them.
+fn sentence(among: Option<Vec<&str>>, answer: &str) -> String {
+    let Some(names) = among else {
+        return format!("The smallest format that passes: {answer}");
+    };
+    let (shown, left) = names.split_at(names.len().min(6));
+    let more = if left.is_empty() { "" } else { ", …" };
+    let (count, shown) = (names.len(), shown.join(", "));
+    format!(
+        "The smallest format that passes, of the {count} with the same gates ({shown}{more}): {answer}; other formats have other gates"
+    )
 }
 
 impl<'a> Summarized<'a> {
@@ -194,7 +241,7 @@ impl<'a> Summarized<'a> {
             let (name, bytes) = (smallest.name, number::tenths(bytes));
             let share = smallest.of_bf16.map(|share| number::significant(share, 3));
             let share = share.map_or(String::new(), |share| format!(", caches of {share} of bf16's size"));
-            return Some(among.sentence(&format!("{name}, {bytes} bytes per vector{share}")));
+            return Some(sentence(among, &format!("{name}, {bytes} bytes per vector{share}")));
         }
         let megabytes = |candidate: &Candidate| self.show.weight_megabytes(self.index, candidate.name);
         let real = all().filter(|candidate| candidate.group != Group::Noise);
@@ -202,12 +249,15 @@ impl<'a> Summarized<'a> {
         let weighed: Vec<_> = weighed.collect();
         let (megabytes, smallest, among) = self.smallest_of(&weighed)?;
         let answer = format!("{}, {} MB of weights", smallest.name, number::error(megabytes));
-        Some(among.sentence(&answer))
+        Some(sentence(among, &answer))
     }
 
     /// The smallest of some sized recipes that passes, and those that it is ranked with. Recipes that different gates bind do not
     /// compare: only those with the gates that bind the most of them are ranked.
-    fn smallest_of<'c>(&self, sized: &[(f64, &'c Candidate<'c>)]) -> Option<(f64, &'c Candidate<'c>, Among<'c>)> {
+    fn smallest_of<'c>(
+        &self,
+        sized: &[(f64, &'c Candidate<'c>)],
+    ) -> Option<(f64, &'c Candidate<'c>, Option<Vec<&'c str>>)> {
         let mut bind: HashMap<&str, BTreeSet<String>> = HashMap::new();
         let verdicts = self.run.verdicts.iter().filter(|verdict| !verdict.rule.control);
         for Verdict { recipe, rule, .. } in verdicts {
@@ -232,8 +282,7 @@ impl<'a> Summarized<'a> {
         let passing = sized.iter().filter(|(_, candidate)| passing(candidate));
         // Candidates are sorted by error, and the first of equals is kept.
         let (size, smallest) = passing.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        let among = Among((gates.len() > 1).then(|| names.clone()));
-        Some((*size, smallest, among))
+        Some((*size, smallest, (gates.len() > 1).then(|| names.clone())))
     }
 
     /// Recipes that have no row, in a line: those that were not selected.

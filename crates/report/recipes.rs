@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::Show;
 use super::chart::{GREY, SLOTS};
 use super::index::Index;
-use super::show::Show;
 use ulplab_run::run::verdict::Verdict;
 use ulplab_run::run::{RecipeInfo, Run, by_recipe};
 

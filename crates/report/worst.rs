@@ -54,17 +54,10 @@ impl Place<'_> {
         format!("[{}]", index.join(", "))
     }
 
-    pub fn want(&self) -> String {
-        digits(self.element.want)
-    }
-
-    pub fn got(&self) -> String {
-        digits(self.element.got)
-    }
-
-    /// got − want
-    pub fn error(&self) -> String {
-        format!("{:+.3e}", self.element.got - self.element.want)
+    /// The reference's value, the recipe's, and the difference.
+    pub fn numbers(&self) -> [String; 3] {
+        let Worst { want, got, .. } = self.element;
+        [digits(*want), digits(*got), format!("{:+.3e}", got - want)]
     }
 }
 

@@ -160,16 +160,9 @@ fn rules() -> Vec<Row> {
     let mut all = Vec::from_iter(POWER_RULES.iter().map(|rule| ("e8m0(rule)", rule.name, rule.doc)));
     all.extend(F32_RULES.iter().map(|rule| ("f32(rule)", rule.name, rule.doc)));
     all.extend(HALF_RULES.iter().map(|rule| ("f16(rule)", rule.name, rule.doc)));
-    all.extend(
-        AFFINE_RULES
-            .iter()
-            .map(|rule| ("uint4/…:f16(rule)", rule.name, rule.doc)),
-    );
-    all.extend(
-        NVFP4_SINGLE_RULES
-            .iter()
-            .map(|rule| ("e4m3(rule)", rule.name, rule.doc)),
-    );
+    let (affine, single) = (AFFINE_RULES.iter(), NVFP4_SINGLE_RULES.iter());
+    all.extend(affine.map(|rule| ("uint4/…:f16(rule)", rule.name, rule.doc)));
+    all.extend(single.map(|rule| ("e4m3(rule)", rule.name, rule.doc)));
     all.extend(NVFP4_RULES.iter().map(|rule| ("e4m3(rule)/t:f32", rule.name, rule.doc)));
     let row = |(form, name, doc): (&str, &str, &str)| (form.replace("rule", name), doc.to_string());
     all.into_iter().map(row).collect()

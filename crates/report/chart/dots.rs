@@ -81,7 +81,7 @@ impl Chart for Dots {
             y += ROW + if row.head && at > 0 { HEAD } else { 0.0 };
             self.row(&mut svg, row, y, area, &x);
         }
-        svg.finish()
+        svg.0 + "</svg>"
     }
 }
 

@@ -91,7 +91,7 @@ impl Chart for Heat {
         }
         svg.text(left - 8.0, bottom + 14.0, "tick end", AXIS);
         legend(&mut svg, &scale, left, bottom + 30.0);
-        svg.finish()
+        svg.0 + "</svg>"
     }
 }
 

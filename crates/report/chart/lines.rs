@@ -116,7 +116,7 @@ impl Chart for Lines {
         self.bound_label(&mut svg, area, &x, &y);
         self.labels(&mut svg, area, &x, &y);
         self.readings(&mut svg, area, &x);
-        svg.finish()
+        svg.0 + "</svg>"
     }
 }
 

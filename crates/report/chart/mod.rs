@@ -87,7 +87,7 @@ struct Area {
     bottom: f64,
 }
 
-/// A picture as it is written.
+/// A picture as it is written, without its end.
 struct Svg(String);
 
 impl Svg {
@@ -100,10 +100,6 @@ impl Svg {
         svg.text(0.0, 14.0, "title", title);
         svg.text(0.0, 30.0, "unit", unit);
         svg
-    }
-
-    fn finish(self) -> String {
-        self.0 + "</svg>"
     }
 
     /// The lower edge of the area, with the name of its axis so far below it.

@@ -115,7 +115,7 @@ impl Chart for Scatter {
             let class = format!("series {class} s{}", point.slot);
             svg.text(anchor, place[3] - 3.0, &class, &name);
         }
-        svg.finish()
+        svg.0 + "</svg>"
     }
 }
 

@@ -161,18 +161,6 @@ struct SiteLabel {
     first_row: usize,
 }
 
-impl SiteLabel {
-    fn new(taken: &Passage) -> Self {
-        Self {
-            name: taken.name(),
-            layer: taken.site.layer,
-            site: taken.site.name.into(),
-            role: role_name(taken.site.role).map(String::from),
-            first_row: taken.site.first_row,
-        }
-    }
-}
-
 /// Writes a capsule: `in.PLACE`, `want.PLACE` and `got.PLACE` of every place that was taken.
 ///
 /// # Errors
@@ -182,6 +170,13 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
     let turned = mix.rounding(&found.wrong, config).map_err(Mistake::usage)?;
     let channels = turned.turned.iter();
     let channels = channels.map(|(site, channels)| (site.to_string(), *channels));
+    let site = |taken: &Passage| SiteLabel {
+        name: taken.name(),
+        layer: taken.site.layer,
+        site: taken.site.name.into(),
+        role: role_name(taken.site.role).map(String::from),
+        first_row: taken.site.first_row,
+    };
     let label = Label {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
@@ -190,7 +185,7 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
         right: mix.right.name.clone(),
         window: found.window.clone(),
         failed: found.failed.iter().map(|failed| failed.message.clone()).collect(),
-        sites: found.taken.iter().map(SiteLabel::new).collect(),
+        sites: found.taken.iter().map(site).collect(),
         right_rounds: mix.recipe(&SuspectSet::default()).rounds,
         noise: wrong.noise(of.seed).map_err(Mistake::usage)?,
         wrong_rounds: wrong.rounds,
@@ -315,23 +310,17 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         outln!("  it failed: {}", shown(message));
     }
     for place in &replayed {
-        place.print();
-    }
-    outln!("{verdict}");
-    Ok(exit)
-}
-
-impl Replayed {
-    fn print(&self) {
-        let (place, relative, cosine, most) = (shown(&self.place), self.relative_l2, self.cosine, self.max_abs);
-        outln!("{place}: relative error {relative:.3e}, cosine {cosine:.7}, furthest off by {most:.3e}");
-        let all = counted(self.elements, "element");
-        for (changed, recipe) in [(self.got_changed, "wrong"), (self.want_changed, "right")] {
+        let (name, relative, cosine, most) = (shown(&place.place), place.relative_l2, place.cosine, place.max_abs);
+        outln!("{name}: relative error {relative:.3e}, cosine {cosine:.7}, furthest off by {most:.3e}");
+        let all = counted(place.elements, "element");
+        for (changed, recipe) in [(place.got_changed, "wrong"), (place.want_changed, "right")] {
             if changed > 0 {
                 outln!("  the {recipe} recipe leaves {changed} of {all} otherwise than in the capsule");
             }
         }
     }
+    outln!("{verdict}");
+    Ok(exit)
 }
 
 /// Decides the verdict of a replay. `GONE` requires that the right recipe reproduces its values in the capsule bit for bit: otherwise

@@ -1,6 +1,5 @@
 //! `ulplab gate --calibrate`: how often each gate of an experiment fails what is right, and which errors it notices.
 
-mod notes;
 mod null;
 mod page;
 

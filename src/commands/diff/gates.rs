@@ -73,15 +73,6 @@ enum LargestWorsening {
     PerCent(f64),
 }
 
-impl LargestWorsening {
-    fn admits(self, pair: &Pair) -> bool {
-        match self {
-            Self::Absolute(most) => pair.worsening() <= most,
-            Self::PerCent(most) => pair.per_cent() <= most,
-        }
-    }
-}
-
 impl FromStr for LargestWorsening {
     type Err = String;
 
@@ -188,7 +179,11 @@ impl Gate {
         if bound.is_empty() && missing + added == 0 {
             return Err(self.idle(pairs));
         }
-        let failing = bound.iter().filter(|pair| !self.most.admits(pair)).count();
+        let holds = |pair: &&&Pair| match self.most {
+            LargestWorsening::Absolute(most) => pair.worsening() <= most,
+            LargestWorsening::PerCent(most) => pair.per_cent() <= most,
+        };
+        let failing = bound.len() - bound.iter().filter(holds).count();
         let counts = [failing, missing, added];
         Ok(check(&self.text, &self.demand.why, &bound, counts, "worsen by more"))
     }

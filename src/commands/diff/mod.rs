@@ -150,10 +150,16 @@ impl Diff {
         if how.identical {
             checks.push(gates::identical(&pairs));
         }
+        let side = |path: &Path, manifest: &Manifest| Side {
+            path: path.to_path_buf(),
+            experiment: manifest.experiment.name.clone(),
+            started_at: manifest.started_at.clone(),
+            fingerprint: manifest.fingerprint.clone(),
+        };
         let statuses: Vec<Status> = checks.iter().map(|check| check.status).collect();
         Ok(Self {
-            base: Side::new(paths[0], &base.manifest),
-            new: Side::new(paths[1], &new.manifest),
+            base: side(paths[0], &base.manifest),
+            new: side(paths[1], &new.manifest),
             loosened: verdicts::loosened(&counterparts),
             question: differences(&base.manifest, &new.manifest),
             verdicts,
@@ -163,17 +169,6 @@ impl Diff {
             checks,
             outcome: Outcome::from_statuses(&statuses, true, true),
         })
-    }
-}
-
-impl Side {
-    fn new(path: &Path, manifest: &Manifest) -> Self {
-        Self {
-            path: path.to_path_buf(),
-            experiment: manifest.experiment.name.clone(),
-            started_at: manifest.started_at.clone(),
-            fingerprint: manifest.fingerprint.clone(),
-        }
     }
 }
 

@@ -30,11 +30,6 @@ impl Block {
         let (title, rows) = (title.into(), rows.into_iter().collect());
         Self { title, heads, rows }
     }
-
-    /// Columns to drop if the width is small, in this order: those that follow from the others.
-    fn least(&self) -> &'static [usize] {
-        if self.heads == CHANGES { &LEAST } else { &[] }
-    }
 }
 
 /// For a terminal of `width` characters; the last line is the verdict.
@@ -42,8 +37,9 @@ pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
     let mut text = format!("BASE {}\nNEW  {}\n", side(&diff.base), side(&diff.new));
     for block in blocks(diff) {
         text += &format!("\n{}\n", block.title);
+        let least: &[usize] = if block.heads == CHANGES { &LEAST } else { &[] };
         // The margin is a character.
-        let lines = fitted(block.heads, &block.rows, block.least(), width.saturating_sub(1));
+        let lines = fitted(block.heads, &block.rows, least, width.saturating_sub(1));
         if !block.rows.is_empty() {
             text.extend(lines.iter().map(|line| format!(" {line}\n")));
         }
