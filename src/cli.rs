@@ -65,7 +65,8 @@ enum Command {
     Quantize(quantize::QuantizeArgs),
     Dequantize(quantize::DequantizeArgs),
     Inspect(inspect::InspectArgs),
-    Kernels(kernels::KernelsArgs),
+    #[command(subcommand)]
+    Kernels(kernels::KernelsCommand),
     Audit(audit::AuditArgs),
     Submit(submit::SubmitArgs),
     Status(status::StatusArgs),
@@ -73,7 +74,8 @@ enum Command {
     Baseline(baseline::BaselineArgs),
     List(inventory::ListArgs),
     Doctor(inventory::DoctorArgs),
-    Dev(dev::DevArgs),
+    #[command(subcommand)]
+    Dev(dev::DevCommand),
     /// A program of another name, and its words.
     #[command(external_subcommand)]
     External(Vec<OsString>),
@@ -265,7 +267,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Quantize(args) => quantize::quantize(&args),
         Command::Dequantize(args) => quantize::dequantize(&args),
         Command::Inspect(args) => inspect::run(&args),
-        Command::Kernels(args) => kernels::run(&args),
+        Command::Kernels(command) => kernels::run(&command),
         Command::Audit(args) => audit::run(&args),
         Command::Submit(args) => submit::run(&args),
         Command::Status(args) => status::run(&args),
@@ -273,7 +275,7 @@ fn run(cli: Cli) -> Result<Exit> {
         Command::Baseline(args) => baseline::run(&args),
         Command::List(args) => inventory::list(&args),
         Command::Doctor(args) => inventory::doctor(&args),
-        Command::Dev(args) => dev::run(&args, command()),
+        Command::Dev(inner) => dev::run(&inner, command()),
         Command::External(words) => {
             external::start(&words[0].to_string_lossy(), &words[1..])?;
             Ok(refused(ErrorKind::InvalidSubcommand))

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use super::incomparable;
-use super::store::{Baseline, Store};
+use super::{Baseline, Store, incomparable};
 use crate::commands::diff;
 use crate::json;
 use crate::output::width;

@@ -1,24 +1,29 @@
 //! `ulplab baseline`: runs that a person accepted, with a reason, and what later runs are compared with.
 //!
-//! A baseline is a copy of a run and a file that says who accepted it and why, below `baselines/<experiment>/<device>`: a folder to
-//! keep under version control. Only a run whose gates all hold becomes one. A run is compared with the last baseline of its
+//! A baseline is a copy of a run and a file that says who accepted it and why, which is written last: a copy that was interrupted is not
+//! a baseline. It is below `baselines/<experiment>/<device>`, a folder to keep under version control. Only a run whose gates all hold becomes one. A run is compared with the last baseline of its
 //! experiment and device, as `ulplab diff` does; where the question or a definition changed in between, numbers of the two do not
 //! mean the same, and the answer is that they are incomparable.
 
 mod drift;
-mod store;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use super::diff;
 use super::judged;
+use crate::entries::entries;
 use crate::itself::git;
 use crate::run::definitions::Definitions;
 use crate::run::folder::Folder;
+use crate::run::runs::slug;
 use crate::run::verdict::{Outcome, Verdict};
 use crate::run::{Manifest, Run, now};
-use store::{Accepted, Baseline, Store};
+use ulplab_core::atomic::create_atomic;
 use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::input;
 use ulplab_core::text::shown;
 
 /// Accept runs as baselines, compare runs with them, and show how accepted runs drift.
@@ -101,7 +106,7 @@ impl AcceptArgs {
             return Err(Error::Usage(refused(why)));
         }
         let accepted = Accepted {
-            schema: store::SCHEMA,
+            schema: SCHEMA,
             run: run.manifest.fingerprint.clone(),
             accepted_at: now(),
             by: by.trim().into(),
@@ -191,4 +196,115 @@ fn none_for(manifest: &Manifest, store: &Store) -> Result<String> {
     Ok(format!(
         "NOT COMPARED: {folder} has no baseline of '{name}' on '{device}'{others}; `ulplab baseline accept RUN --why TEXT` makes one"
     ))
+}
+
+/// The file that makes a run a baseline.
+const ACCEPTED: &str = "accepted.json";
+const SCHEMA: u32 = 1;
+
+/// The acceptance of a run: person, time and reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Accepted {
+    schema: u32,
+    /// Fingerprint of the run.
+    run: String,
+    /// RFC 3339.
+    accepted_at: String,
+    by: String,
+    why: String,
+    definitions: Definitions,
+}
+
+/// A run that was accepted.
+#[derive(Debug)]
+struct Baseline {
+    path: PathBuf,
+    manifest: Manifest,
+    accepted: Accepted,
+}
+
+/// The folder of all baselines.
+struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// The folder of the baselines of an experiment and a device.
+    fn place(&self, experiment: &str, device: &str) -> PathBuf {
+        self.path.join(slug(experiment)).join(slug(device))
+    }
+
+    /// Copies a run, and marks it as accepted. A run that is a baseline already is an error.
+    fn add(&self, folder: &Folder, manifest: &Manifest, accepted: &Accepted) -> Result<PathBuf> {
+        let home = self.place(&manifest.experiment.name, &manifest.device);
+        let name = manifest.started_at.replace(':', "");
+        let path = home.join(format!("{name}-{}", &manifest.fingerprint[..8]));
+        let (copy, same) = Folder::enter(&path, manifest, true)?;
+        for cell in same.plan.cells() {
+            copy.write_cell(&cell, &folder.read_cell(&cell.id)?)?;
+        }
+        let text = serde_json::to_vec_pretty(accepted).expect("plain data has a form in JSON");
+        match create_atomic(&path.join(ACCEPTED), |out| out.write_all(&text))? {
+            true => Ok(path),
+            false => Err(Error::Usage(format!("{}: a baseline already", path.display()))),
+        }
+    }
+
+    /// Baselines of an experiment on a device, in the order in which they were accepted.
+    fn of(&self, experiment: &str, device: &str) -> Result<Vec<Baseline>> {
+        let mut found = in_folder(&self.place(experiment, device))?;
+        // Other names may have the same folder.
+        found.retain(|base| base.manifest.experiment.name == experiment && base.manifest.device == device);
+        Ok(found)
+    }
+
+    /// All baselines, by experiment, device and time.
+    fn all(&self) -> Result<Vec<Baseline>> {
+        let mut found = Vec::new();
+        for experiment in folders(&self.path)? {
+            for device in folders(&experiment)? {
+                found.extend(in_folder(&device)?);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn in_folder(path: &Path) -> Result<Vec<Baseline>> {
+    let marked = folders(path)?.into_iter().filter(|path| path.join(ACCEPTED).exists());
+    let mut found = marked.map(|path| read(&path)).collect::<Result<Vec<_>>>()?;
+    found.sort_by(|a, b| a.accepted.accepted_at.cmp(&b.accepted.accepted_at));
+    Ok(found)
+}
+
+fn read(path: &Path) -> Result<Baseline> {
+    let file = path.join(ACCEPTED);
+    let wrong = |message: String| Error::data(&file, message);
+    let accepted: Accepted = serde_json::from_str(&input::text(&file)?).map_err(|error| wrong(error.to_string()))?;
+    if accepted.schema != SCHEMA {
+        let found = accepted.schema;
+        return Err(wrong(format!("schema {found}; this version of ulplab reads {SCHEMA}")));
+    }
+    let (folder, manifest) = Folder::open(path)?;
+    if manifest.fingerprint != accepted.run {
+        let (accepted, found) = (&accepted.run, &manifest.fingerprint);
+        let message = format!("it accepts the run {accepted}, and the run next to it is {found}");
+        return Err(wrong(message));
+    }
+    Ok(Baseline {
+        path: folder.path,
+        manifest,
+        accepted,
+    })
+}
+
+/// The folders in a folder, by name; none if it is not there.
+fn folders(path: &Path) -> Result<Vec<PathBuf>> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let mut paths = entries(path, "read")?;
+    paths.retain(|path| path.is_dir());
+    Ok(paths)
 }

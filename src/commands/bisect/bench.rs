@@ -231,7 +231,7 @@ impl<'a> Bench<'a> {
                 .filter_map(|(layer, side)| Some((self.kept.get(&(*side, phase, at))?, *layer)));
             let start = starts.max_by_key(|(_, layer)| *layer);
             let blank = self.blank(phase, window);
-            run_from(self.text(window), &rounding, &window.want, blank, start, &mut Nothing)
+            run_from(self.text(window), &rounding, &window.want, blank, start, &mut ())
         });
         Ok(runs.collect::<Result<Vec<_>>>()?.concat())
     }
@@ -321,8 +321,3 @@ impl<'a> Bench<'a> {
         });
     }
 }
-
-/// Looks at nothing.
-struct Nothing;
-
-impl Watch for Nothing {}

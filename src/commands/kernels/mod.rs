@@ -16,14 +16,8 @@ use ulplab_core::error::{Error, Exit, Result};
 use ulplab_operations::ops::{Case, Data, Inputs, Op, Problem};
 
 /// Check, time, trace and describe GPU kernels, and attest that they were verified.
-#[derive(Debug, clap::Args)]
-pub struct KernelsArgs {
-    #[command(subcommand)]
-    command: KernelsCommand,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum KernelsCommand {
+pub enum KernelsCommand {
     List(list::ListArgs),
     Check(runs::CheckArgs),
     Time(runs::TimeArgs),
@@ -38,8 +32,8 @@ enum KernelsCommand {
     Attest(runs::AttestArgs),
 }
 
-pub fn run(args: &KernelsArgs) -> Result<Exit> {
-    match &args.command {
+pub fn run(command: &KernelsCommand) -> Result<Exit> {
+    match command {
         KernelsCommand::List(args) => list::run(args),
         KernelsCommand::Check(args) => runs::check(args),
         KernelsCommand::Time(args) => runs::time(args),

@@ -90,12 +90,11 @@ pub struct CheckArgs {
 }
 
 pub(super) fn check(args: &CheckArgs) -> Result<Exit> {
-    let kernels = Options {
+    args.run.start(Options {
         device: args.device,
         architectures: args.architectures.clone(),
         ..Options::default()
-    };
-    args.run.start(kernels)
+    })
 }
 
 /// Time the kernels on this machine's GPU: µs, bytes, share of the copy bandwidth; --peers adds third-party times.
@@ -113,12 +112,11 @@ pub struct TimeArgs {
 }
 
 pub(super) fn time(args: &TimeArgs) -> Result<Exit> {
-    let kernels = Options {
+    let exit = args.run.start(Options {
         timed: true,
         fast_only: args.fast_only,
         ..Options::default()
-    };
-    let exit = args.run.start(kernels)?;
+    })?;
     if args.fast_only && args.run.sweep.dry_run {
         errln!("--fast-only: which variants take a case depends on the GPU, so those called `simple` are listed, too");
     }
@@ -144,8 +142,6 @@ pub struct MutantsArgs {
 
 fn fault_or_experiment(first: clap::Arg) -> clap::Arg {
     first
-        .required(false)
-        .default_value(SHIPPED)
         .index(1)
         .value_name("OP.MUTANT|EXPERIMENT")
         .help("The fault to plant, e.g. rope.cos_sin_swapped; or the experiment, to plant every fault of its kernels")
@@ -211,10 +207,9 @@ pub(super) fn attest(args: &AttestArgs) -> Result<Exit> {
     if args.digests {
         return attest::store_digests(args.folder.as_deref());
     }
-    let kernels = Options {
+    args.run.start(Options {
         mutants: true,
         attest: args.folder.clone(),
         ..Options::default()
-    };
-    args.run.start(kernels)
+    })
 }

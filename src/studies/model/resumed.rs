@@ -19,6 +19,9 @@ pub trait Watch {
     fn after(&mut self, _site: &Site, _tensor: &Tensor<f32>) {}
 }
 
+/// Looks at nothing.
+impl Watch for () {}
+
 /// A run's records, and the streams that left its layers.
 pub struct Kept {
     pub records: Vec<Record>,

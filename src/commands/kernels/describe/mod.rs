@@ -1,8 +1,6 @@
 //! `ulplab kernels describe`: inputs and outputs of an operation, and how they are judged, taken from the operation itself.
 
-mod own;
 mod shapes;
-mod words;
 
 use std::path::PathBuf;
 
@@ -12,7 +10,7 @@ use serde::Serialize;
 use crate::experiment::Mistake;
 use crate::json;
 use crate::ops;
-use crate::studies::kernels::operations::{self, Sample, samples};
+use crate::studies::kernels::operations::{self, Output, OwnOp, Sample, Size, expressions, samples, type_of};
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::list::{distinct, grouped};
 use ulplab_operations::ops::judge::{Judge, Rule};
@@ -98,7 +96,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     let op = operations::given(&defined.study, &args.op, file)?;
     let cases = op.cases().map_err(Mistake::usage)?;
     let description = match op.own {
-        Some(own) => own::describe(own, &cases),
+        Some(own) => describe_own(own, &cases),
         None => Description {
             cases: cases.iter().map(CaseLine::new).collect(),
             ..describe(ops::find(&args.op).map_err(Error::Usage)?).map_err(Error::Usage)?
@@ -125,6 +123,60 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
         judgements: judgements(&samples),
         cases: cases.iter().map(CaseLine::new).collect(),
     })
+}
+
+/// The description of an operation of a user's, with these cases, as its experiment file says it: its reference is not run.
+fn describe_own(op: &OwnOp, cases: &[Case]) -> Description {
+    let line = |name: &str, role, dtype: &Option<String>, shape: &[Size]| BufferLine {
+        name: name.into(),
+        role,
+        dtypes: distinct(cases.iter().map(|case| type_of(dtype, case))),
+        shape: expressions(shape),
+        such_as: None,
+    };
+    let inputs = op.inputs.iter();
+    let inputs = inputs.map(|input| line(&input.name, "in", &input.dtype, &input.shape));
+    let outputs = op.outputs.iter();
+    let outputs = outputs.map(|output| line(&output.name, "out", &output.dtype, &output.shape));
+    let of_key = |name: &str| -> Vec<String> {
+        let named = cases.iter().flat_map(|case| &case.keys).filter(|(key, _)| *key == name);
+        distinct(named.map(|(_, value)| value.clone()))
+    };
+    let scalar = |name: &String| ScalarLine {
+        name: name.clone(),
+        r#type: "number",
+        values: of_key(name),
+    };
+    let dtypes = of_key("dtype");
+    Description {
+        op: op.name.clone(),
+        doc: op.doc.clone(),
+        buffers: inputs.chain(outputs).collect(),
+        scalars: op.scalars.keys().map(scalar).collect(),
+        sizes: op.sizes.clone(),
+        keys: Vec::from_iter((!dtypes.is_empty()).then(|| ("dtype".to_string(), dtypes))),
+        judgements: op.outputs.iter().map(judgement_of).collect(),
+        cases: cases.iter().map(CaseLine::new).collect(),
+    }
+}
+
+fn judgement_of(output: &Output) -> JudgementLine {
+    let how = match output.bound {
+        None => "bits must be equal".into(),
+        Some(bound) if bound.by_reference => "each element must be within the bound that the reference says".into(),
+        Some(bound) => format!(
+            "each element y must be within {:e} |y| + {:e} of the reference's",
+            bound.relative, bound.absolute
+        ),
+    };
+    JudgementLine {
+        output: output.name.clone(),
+        rule: if output.bound.is_none() { "equal" } else { "within" },
+        short: how.clone(),
+        how,
+        why: output.why.clone(),
+        such_as: None,
+    }
 }
 
 /// A case, and the shape of a buffer in the case.
@@ -317,7 +369,7 @@ fn text(description: &Description) -> String {
     }
     // A key that is the same in all cases tells none apart.
     for (key, values) in keys.iter().filter(|(_, values)| values.len() > 1) {
-        let word = words::of_key(op, key).map_or(String::new(), |word| format!("{word}: "));
+        let word = word_of_key(op, key).map_or(String::new(), |word| format!("{word}: "));
         lines.push(format!("key    {key}: {word}{}", values.join(", ")));
     }
     lines.extend([String::new(), "how outputs are judged".into()]);
@@ -332,4 +384,40 @@ fn text(description: &Description) -> String {
         lines.push(format!("  {:wide$}  {}", case.name, case.about()));
     }
     lines.join("\n") + "\n"
+}
+
+/// Keys, and what they choose; an operation before a dot, if the key means something else there.
+const KEYS: [(&str, &str); 26] = [
+    ("L", "how an exchange with a bank is made"),
+    ("W", "type of the weights"),
+    ("direction", "which way it turns"),
+    ("dtype", "type of the activations"),
+    ("edges", "which edge values the cases with edges have"),
+    ("ends", "how long the groups are"),
+    ("form", "how the decay is made of its raw gate"),
+    ("format", "number format of the codes"),
+    ("gate", "one decay for each head (gdn), or for each channel (kda)"),
+    ("groups", "what the matrix is cut into groups along"),
+    ("index", "record of the indexer's cache"),
+    ("kind", "one decay for each head (gdn), or for each channel (kda)"),
+    ("layout", "order of the state's dimensions"),
+    ("operand", "type of the operands"),
+    ("out", "type of the output"),
+    ("reads", "which entries are read"),
+    ("record", "record of the KV cache"),
+    ("record_write.form", "whether the input is normed before it is stored"),
+    ("routed", "format of the routed experts' weights"),
+    ("routing", "how tokens are spread over the experts"),
+    ("select", "what selects the experts"),
+    ("sequences", "how long the sequences are"),
+    ("state", "type of the state"),
+    ("state_transpose.dtype", "type of the state"),
+    ("stored", "format of the weights"),
+    ("width", "columns of the instruction"),
+];
+
+/// The choice that a key of an operation makes.
+fn word_of_key(op: &str, key: &str) -> Option<&'static str> {
+    let find = |name: &str| KEYS.iter().find(|(key, _)| *key == name).map(|(_, word)| *word);
+    find(&format!("{op}.{key}")).or_else(|| find(key))
 }

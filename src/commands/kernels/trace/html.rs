@@ -2,9 +2,8 @@
 
 use askama::Template;
 
-use super::Trace;
-use super::command::Traces;
 use super::terminal::{Rows, launches, side_by_side};
+use super::{Trace, Traces};
 use crate::report::chart::{Chart, Dot, DotRow, Dots, Mark};
 
 #[derive(Template)]

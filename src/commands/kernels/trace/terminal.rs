@@ -1,7 +1,6 @@
 //! A trace as text.
 
-use super::command::Traces;
-use super::{Cost, Trace};
+use super::{Cost, Trace, Traces};
 use crate::report::columns::aligned;
 
 /// Every variant's launches, then all variants side by side.
