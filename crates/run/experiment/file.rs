@@ -115,9 +115,9 @@ impl ExperimentFile {
             return self.at_byte(gap.as_ref().and_then(|gap| self.place(&gap.path)), &message);
         }
         let named = words.split('`').nth(1).unwrap_or_default();
-        let gap = gap.filter(|gap| {
-            gap.concerns(named) && (words.starts_with("missing field") || words.starts_with("unknown field"))
-        });
+        let of_keys = words.starts_with("missing field") || words.starts_with("unknown field");
+        let concerns = |gap: &Gap| gap.missing.iter().chain(&gap.unknown).any(|(name, _)| name == named);
+        let gap = gap.filter(|gap| of_keys && concerns(gap));
         let start = error.span().map(|span| span.start);
         let root = DeTable::parse(&self.text).ok().map(Spanned::into_inner);
         let (mut place, mut others) = (String::new(), &[][..]);

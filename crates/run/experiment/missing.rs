@@ -14,19 +14,14 @@ const LONGEST: usize = 90;
 pub(super) struct Gap {
     pub path: Vec<Step>,
     /// Unknown keys, with the known one that each may stand for.
-    unknown: Vec<(String, String)>,
+    pub unknown: Vec<(String, String)>,
     /// The keys that are missing, with what they may be.
-    missing: Vec<(String, String)>,
+    pub missing: Vec<(String, String)>,
     /// True if `[key]` should be `[[key]]`.
     pub alone: bool,
 }
 
 impl Gap {
-    /// True if it is about a key of this name.
-    pub fn concerns(&self, key: &str) -> bool {
-        self.missing.iter().chain(&self.unknown).any(|(name, _)| name == key)
-    }
-
     /// True if the table lacks a key.
     pub fn lacks(&self) -> bool {
         !self.missing.is_empty()

@@ -110,11 +110,6 @@ impl Calibration {
         Ok(found)
     }
 
-    /// The bytes of its file.
-    pub fn sealed(&self) -> Vec<u8> {
-        seal::json(self)
-    }
-
     /// The first recipe whose number of values is neither that of the draws nor 0, in words.
     fn miscounted(&self) -> Option<String> {
         let of_gate = |gate: &CalibratedGate| {

@@ -52,7 +52,7 @@ pub fn write_records(run: &Run, path: &Path) -> Result<()> {
         Column::text("recipe", records().map(|r| Some(r.recipe.as_str()))),
         Column::text("phase", records().map(|r| Some(r.phase.name()))),
         Column::text("window", records().map(|r| Some(r.window.as_str()))),
-        layers(records().map(|r| r.layer)),
+        Column::layers(records().map(|r| r.layer)),
         Column::text("site", records().map(|r| Some(r.site.as_str()))),
         Column::text("metric", records().map(|r| Some(r.metric.as_str()))),
         Column::floats("value", records().map(|r| Some(r.value))),
@@ -74,7 +74,7 @@ pub fn write_summaries(run: &Run, path: &Path) -> Result<()> {
     columns.extend([
         Column::text("recipe", rows().map(|s| Some(s.recipe.as_str()))),
         Column::text("phase", rows().map(|s| Some(s.phase.name()))),
-        layers(rows().map(|s| s.layer)),
+        Column::layers(rows().map(|s| s.layer)),
         Column::text("site", rows().map(|s| Some(s.site.as_str()))),
         Column::text("metric", rows().map(|s| Some(s.metric.as_str()))),
         Column::counts("windows", rows().map(|s| s.windows.into())),
@@ -98,11 +98,6 @@ fn provenance(manifest: &Manifest, rows: usize) -> Vec<Column> {
         constant("device", Some(manifest.device.as_str())),
         Column::counts("seed", repeat_n(manifest.experiment.seed, rows)),
     ]
-}
-
-/// Layers as nullable `i32`, null outside the layers.
-fn layers(layers: impl Iterator<Item = Option<u32>>) -> Column {
-    Column::ints("layer", layers.map(|layer| layer.map(|layer| layer as i32)))
 }
 
 /// The first and the last line of `records.jsonl`; `type` tells them from the measurements.

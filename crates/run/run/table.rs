@@ -57,8 +57,10 @@ impl Column {
         Self::flat::<Int64Type>(format!("optional int64 {name} (integer(64,false));"), rows)
     }
 
-    pub fn ints(name: &str, rows: impl Iterator<Item = Option<i32>>) -> Self {
-        Self::flat::<Int32Type>(format!("optional int32 {name};"), rows)
+    /// Layers as nullable `i32`, null outside the layers.
+    pub fn layers(rows: impl Iterator<Item = Option<u32>>) -> Self {
+        let rows = rows.map(|layer| layer.map(|layer| layer as i32));
+        Self::flat::<Int32Type>("optional int32 layer;".into(), rows)
     }
 
     /// Lists of counts.

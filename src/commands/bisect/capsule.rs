@@ -46,12 +46,6 @@ pub struct Energies {
 }
 
 impl Passage {
-    /// Lets another recipe be the wrong one.
-    pub fn leave(&mut self, wrong: &Rounding) {
-        self.got = self.input.clone();
-        wrong.apply(&self.site, &mut self.got);
-    }
-
     pub fn energies(&self) -> Energies {
         let (cols, tokens) = (self.got.cols(), self.got.shape[0]);
         let of_token = self.got.data.len() / tokens.max(1);

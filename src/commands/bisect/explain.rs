@@ -141,7 +141,9 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     if let (None, [culprit], [taken]) = (&undivided, &mut culprits[..], &mut taken[..]) {
         culprit.divide(bench, taken, down_to)?;
         wrong = culprit.wrong.clone();
-        taken.leave(&bench.mix.rounding(&wrong, bench.config()).map_err(Mistake::usage)?);
+        taken.got = taken.input.clone();
+        let rounding = bench.mix.rounding(&wrong, bench.config()).map_err(Mistake::usage)?;
+        rounding.apply(&taken.site, &mut taken.got);
     }
     Ok(Explanation {
         recipe: bench.recipe.into(),

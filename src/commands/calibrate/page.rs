@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::Sample;
-use super::null::derive;
+use super::{Sample, derive};
 use crate::entries::with_extension;
 use crate::experiment::file::ExperimentFile;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, Judged, direction};

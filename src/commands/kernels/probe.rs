@@ -102,8 +102,15 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
             findings.instructions.push(found);
         }
     }
-    json::print_or(args.json, &findings, || findings.summary())?;
-    Ok(Exit::judged(findings.instructions.iter().all(Finding::as_assumed)))
+    let (device, all) = (&findings.device, findings.instructions.len());
+    let equal = findings
+        .instructions
+        .iter()
+        .filter(|finding| finding.as_assumed())
+        .count();
+    let summary = || format!("{device}: {equal} of {all} instructions sum as assumed, bit for bit\n");
+    json::print_or(args.json, &findings, summary)?;
+    Ok(Exit::judged(equal == all))
 }
 
 /// All rules that are tried of an operand.
@@ -223,13 +230,5 @@ impl Finding {
         };
         let verdict = if self.as_assumed() { "equal" } else { "DIFFERENT" };
         format!("{name:24} {rule}; {verdict}: {differing} of {vectors} vectors differ from crates/core/accumulator.rs")
-    }
-}
-
-impl Findings {
-    fn summary(&self) -> String {
-        let (device, all) = (&self.device, self.instructions.len());
-        let equal = self.instructions.iter().filter(|finding| finding.as_assumed()).count();
-        format!("{device}: {equal} of {all} instructions sum as assumed, bit for bit\n")
     }
 }

@@ -296,15 +296,6 @@ fn short(judge: &Judge) -> String {
     }
 }
 
-impl Description {
-    /// True of a size that shapes name, or all sizes of an operation of the user's.
-    fn is_named(&self, size: &str) -> bool {
-        let word = |c: char| !(c.is_alphanumeric() || c == '_');
-        let lengths = self.buffers.iter().flat_map(|buffer| &buffer.shape);
-        lengths.flat_map(|length| length.split(word)).any(|name| name == size)
-    }
-}
-
 impl CaseLine {
     /// Sizes, inputs and whether it is timed, in words.
     pub fn about(&self) -> String {
@@ -358,7 +349,10 @@ fn text(description: &Description) -> String {
         let (name, kind, values) = (&scalar.name, scalar.r#type, scalar.values.join(" or "));
         lines.push(format!("  {name}  {kind}, {values}"));
     }
-    let (named, internal): (Vec<&String>, Vec<&String>) = sizes.iter().partition(|size| description.is_named(size));
+    let between = |c: char| !(c.is_alphanumeric() || c == '_');
+    let lengths = description.buffers.iter().flat_map(|buffer| &buffer.shape);
+    let words: Vec<&str> = lengths.flat_map(|length| length.split(between)).collect();
+    let (named, internal): (Vec<&String>, Vec<&String>) = sizes.iter().partition(|size| words.contains(&size.as_str()));
     let joined = |sizes: Vec<&String>| sizes.into_iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     lines.extend([String::new(), format!("sizes  {}", joined(named))]);
     if !internal.is_empty() {
