@@ -2,9 +2,8 @@
 //!
 //! The build script includes this file, too.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Folders whose files in Rust compute what a run measures. Folders of tests are left aside; comments and tests in a file count.
 pub const FOLDERS: [&str; 10] = [

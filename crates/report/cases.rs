@@ -1,8 +1,7 @@
 //! Kernels case by case: right or wrong, by how much, how fast.
 
-use super::Show;
 use super::columns::aligned;
-use super::number;
+use super::{Show, number};
 use ulplab_core::list::grouped;
 use ulplab_core::metrics::{BOUND_RATIO, US_CLAIMED, US_COLD, VIOLATIONS};
 use ulplab_core::record::Record;

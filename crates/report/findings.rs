@@ -16,9 +16,8 @@
 //! A QUANTITY is `PHASE SITE METRIC OVER`; OVER says how layers become one number: `mean`, `median`, `min`, `max`, `first`,
 //! `last`, or a layer's number; `-` outside the layers. Values are means over the windows.
 
-use super::Summarized;
 use super::index::{self, Quantity};
-use super::number;
+use super::{Summarized, number};
 use ulplab_core::error::{counted, did_you_mean};
 use ulplab_core::metrics::{Bound, Metric};
 use ulplab_core::record::Phase;

@@ -7,10 +7,9 @@ use rayon::prelude::*;
 
 use super::diff::timed;
 use super::judged;
-use crate::gate;
 use crate::run::folder::Folder;
 use crate::run::{Manifest, Run, lines};
-use crate::studies;
+use crate::{gate, studies};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::record::Record;
 use ulplab_core::text::shown;

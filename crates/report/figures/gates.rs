@@ -1,10 +1,8 @@
 //! Gates as lines across charts.
 
-use crate::Summarized;
 use crate::chart::Bound;
 use crate::index::Quantity;
-use crate::number;
-use crate::verdicts;
+use crate::{Summarized, number, verdicts};
 use ulplab_core::metrics::{self, Better, COSINE, Metric, RELATIVE_L2};
 use ulplab_run::experiment::Rule;
 use ulplab_run::run::verdict::Verdict;

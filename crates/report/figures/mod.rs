@@ -2,12 +2,11 @@
 
 pub mod gates;
 
-use super::Summarized;
 use super::chart::{Axis, Chart, Coloured, GREY, Lines, SLOTS, Series};
 use super::index::Quantity;
-use super::number;
 use super::recipes::{Candidate, Group, REFERENCE};
 use super::table::Table;
+use super::{Summarized, number};
 use ulplab_core::metrics::{KL, RELATIVE_L2};
 
 /// Charts under one heading.

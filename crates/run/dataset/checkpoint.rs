@@ -6,8 +6,7 @@ use reference::paths::{self, Config, Model, Scalar, Weights};
 use reference::{Numerics, Plain};
 
 use super::{Tensors, Tokenizer, quantized};
-use ulplab_core::input;
-use ulplab_core::{Error, Result};
+use ulplab_core::{Error, Result, input};
 
 /// A checkpoint as `transformers` names its tensors: `config.json`, and safetensors in one file or many.
 pub struct Checkpoint {

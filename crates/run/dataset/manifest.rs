@@ -13,9 +13,8 @@ use super::tokenizer;
 use crate::entries::with_extension;
 use crate::shipped;
 use ulplab_core::error::did_you_mean;
-use ulplab_core::input;
 use ulplab_core::text::shown;
-use ulplab_core::{Error, Result};
+use ulplab_core::{Error, Result, input};
 
 const MANIFEST: &str = "manifest.toml";
 const CONFIG: &str = "config.json";

@@ -14,11 +14,10 @@ use std::time::Duration;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::Manifest;
 use super::invocation::quoted;
 use super::plan::Cell;
 use super::store::SCHEMA;
-use super::{lines, seal, session};
+use super::{Manifest, lines, seal, session};
 use ulplab_core::atomic::{create_atomic, is_temporary, write_atomic};
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::input;

@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::lines;
 use super::loss::Loss;
 use super::table::{self, Column};
-use super::{Manifest, Run};
+use super::{Manifest, Run, lines};
 use crate::run::verdict::Status;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::{Error, Result};

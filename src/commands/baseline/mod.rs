@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::diff;
-use super::judged;
+use super::{diff, judged};
 use crate::entries::entries;
 use crate::itself::git;
 use crate::run::definitions::Definitions;

@@ -5,10 +5,9 @@ use serde::Serialize;
 use crate::backend::cuda::run::Running;
 use crate::backend::cuda::time::Replay;
 use crate::backend::cuda::{Device, Session, Source};
-use crate::json;
-use crate::ops;
 use crate::statistics::outside;
 use crate::studies::kernels::file;
+use crate::{json, ops};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_operations::ops::{Case, Problem};
 

@@ -15,9 +15,9 @@ use crate::progress::{self, Lines};
 use crate::run::folder::Folder;
 use crate::run::invocation::Invocation;
 use crate::run::partition::{Partition, PartitionArg, cost};
-use crate::run::plan::{Cell, Plan, select, unnameable};
+use crate::run::plan::{Cell, select, unnameable};
 use crate::run::session::ActiveSession;
-use crate::run::{self, Manifest, RecipeInfo, Run, runs, scheduler, store};
+use crate::run::{self, Manifest, Run, runs, scheduler, store};
 use crate::studies::inputs::{Inputs, verified};
 use crate::studies::limits::{Bytes, available, check_cells, check_size};
 use crate::studies::{self, Lab, Measured, ParsedExperiment, Planned, ReadyRecipes, Share};
@@ -341,12 +341,31 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         check_sequential(&head.gates).map_err(|mistake| gates.error(&mistake))?;
     }
     let cells = select(selectable, &args.only, &args.skip)?;
-    let recipes = sized(study.recipes(), &*ready);
+    let mut recipes = study.recipes();
+    for recipe in &mut recipes {
+        let bytes = ready.bytes(&recipe.name);
+        recipe.bytes_per_vector = bytes.vector;
+        recipe.bytes_per_token = bytes.token;
+        recipe.of_bf16 = bytes.of_bf16;
+    }
+    let folder = args.experiment.parent();
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
     let mut manifest = Manifest {
         data: verified(reading, &datasets)?,
         notes: description.notes.clone(),
         vocabulary: config.and_then(|config| config.vocabulary()),
-        ..manifest(args, parsed, plan, recipes)
+        schema: store::SCHEMA,
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: itself::commit_of(folder.unwrap_or(Path::new("."))),
+        program: provenance::program(),
+        experiment: parsed.experiment.clone(),
+        plan,
+        invocation: args.invocation(),
+        device: "cpu".into(),
+        threads: rayon::current_num_threads(),
+        started_at: run::now(),
+        recipes,
+        ..Manifest::default()
     };
     ready.prepare(file, &cells, &mut manifest)?;
     manifest.keep(&cells);
@@ -400,39 +419,4 @@ fn partition(asked: &PartitionArg) -> Result<Partition> {
         errln!("--partition {partition}, from {from}");
     }
     Ok(partition)
-}
-
-/// Recipes as reports name them, with their sizes in caches.
-fn sized(mut recipes: Vec<RecipeInfo>, ready: &dyn ReadyRecipes) -> Vec<RecipeInfo> {
-    for recipe in &mut recipes {
-        let bytes = ready.bytes(&recipe.name);
-        recipe.bytes_per_vector = bytes.vector;
-        recipe.bytes_per_token = bytes.token;
-        recipe.of_bf16 = bytes.of_bf16;
-    }
-    recipes
-}
-
-/// The manifest of a run that has read no data.
-fn manifest(args: &SweepArgs, parsed: &ParsedExperiment, plan: Plan, recipes: Vec<RecipeInfo>) -> Manifest {
-    Manifest {
-        schema: store::SCHEMA,
-        version: env!("CARGO_PKG_VERSION").into(),
-        commit: commit(&args.experiment),
-        program: provenance::program(),
-        experiment: parsed.experiment.clone(),
-        plan,
-        invocation: args.invocation(),
-        device: "cpu".into(),
-        threads: rayon::current_num_threads(),
-        started_at: run::now(),
-        recipes,
-        ..Manifest::default()
-    }
-}
-
-/// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.
-fn commit(experiment: &Path) -> Option<String> {
-    let folder = experiment.parent().filter(|folder| !folder.as_os_str().is_empty());
-    itself::commit_of(folder.unwrap_or(Path::new(".")))
 }

@@ -8,9 +8,8 @@ use safetensors::Dtype;
 use serde::Serialize;
 
 use crate::experiment::Mistake;
-use crate::json;
-use crate::ops;
 use crate::studies::kernels::operations::{self, Output, OwnOp, Sample, Size, expressions, samples, type_of};
+use crate::{json, ops};
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::list::{distinct, grouped};
 use ulplab_operations::ops::judge::{Judge, Rule};
