@@ -50,14 +50,6 @@ pub struct CalibrateArgs {
     pub calibrated: Vec<PathBuf>,
 }
 
-/// Numbers of draws and effects of a calibration.
-pub struct Sample {
-    /// Draws of each statistic.
-    draws: usize,
-    /// Errors to notice, in multiples of a recipe's own.
-    effects: Vec<f64>,
-}
-
 /// Calibrates, or prints what was calibrated; `None` if neither is wanted.
 pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     if !args.calibrated.is_empty() {
@@ -93,18 +85,16 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     if head.gates.is_empty() {
         return Err(Error::config(&file.path, "the file has no [[gate]]"));
     }
-    let sample = Sample {
-        draws: args.draws.into(),
-        effects: match args.effects.is_empty() {
-            true => vec![2.0, 4.0],
-            false => args.effects.clone(),
-        },
+    let draws = usize::from(args.draws);
+    let effects = match &args.effects[..] {
+        [] => &[2.0, 4.0],
+        given => given,
     };
-    if let Some(gain) = sample.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
+    if let Some(gain) = effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
     let wrong = |why: String| Error::config(&file.path, why);
-    let null = derive(head, study, &plan, &sample)
+    let null = derive(head, study, &plan, draws, effects)
         .map_err(|why| wrong(format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind)))?;
     if null.cells.is_empty() {
         return Err(wrong("no gate binds a recipe that the CPU can compute".into()));
@@ -112,7 +102,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let (folder, manifest) = measure(args, &null)?;
     let reading = study.reading();
     let windows = plan.windows.len();
-    let sets = sets(&manifest, reading.windows.len(), sample.draws);
+    let sets = sets(&manifest, reading.windows.len(), draws);
     let trials = null.trials.iter().map(|trial| {
         let rule = trial.rule;
         let what = (&rule.metric, &rule.at, rule.phase, rule.statistic);
@@ -143,7 +133,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         drawn_windows: windows - reading.windows.len(),
         drawn: study.drawn(),
         texts,
-        draws: sample.draws,
+        draws,
         gates,
     })
 }
@@ -275,12 +265,18 @@ struct Null<'a> {
 ///
 /// # Errors
 /// Why gates of its kind are not calibrated.
-fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, sample: &Sample) -> Result<Null<'a>, String> {
+fn derive<'a>(
+    head: &'a Head,
+    study: &dyn Study,
+    plan: &Plan,
+    draws: usize,
+    effects: &[f64],
+) -> Result<Null<'a>, String> {
     let bound = |rule: &'a Rule| plan.bound_by(rule).map(move |recipe| (rule, recipe.to_string()));
     let bound: Vec<(&Rule, String)> = head.gates.iter().flat_map(bound).collect();
     let asked = bound.iter().filter(|(rule, _)| not_asked(rule).is_none());
     let wanted: Vec<Wanted> = distinct(asked.flat_map(|(rule, recipe)| {
-        let gains = std::iter::once(None).chain(gains(rule, sample).map(Some));
+        let gains = std::iter::once(None).chain(gains(rule, effects).map(Some));
         gains.map(|gain| Wanted {
             recipe: recipe.clone(),
             phase: rule.phase,
@@ -289,7 +285,7 @@ fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, sample: &Sample) -
     }));
     let mut phases = plan.phases.clone();
     phases.retain(|phase| head.gates.iter().any(|rule| rule.phase == *phase));
-    let null = study.null(sample.draws, &phases, &wanted)?;
+    let null = study.null(draws, &phases, &wanted)?;
     let named = wanted.iter().zip(&null.names);
     let cells = named.filter_map(|(wanted, name)| Some(format!("{}/{}/*", name.as_ref().ok()?, wanted.phase)));
     let cells = distinct(cells);
@@ -308,7 +304,7 @@ fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, sample: &Sample) -
             (Err(_), _) => Ok(Vec::new()),
             (Ok(_), Some((_, why))) => Err(why.to_string()),
             (Ok(_), None) => {
-                let each = gains(rule, sample).map(|gain| Ok((gain, find(rule, &recipe, Some(gain))?)));
+                let each = gains(rule, effects).map(|gain| Ok((gain, find(rule, &recipe, Some(gain))?)));
                 each.collect()
             }
         };
@@ -349,9 +345,9 @@ fn not_asked(rule: &Rule) -> Option<&'static str> {
 }
 
 /// The sizes of noise at which a gate is measured. If it bounds how good a recipe may be, the error is as many times smaller.
-fn gains(rule: &Rule, sample: &Sample) -> impl Iterator<Item = f64> {
+fn gains(rule: &Rule, effects: &[f64]) -> impl Iterator<Item = f64> {
     let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
     let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);
-    let each = if unmoved { &[][..] } else { &sample.effects[..] };
+    let each = if unmoved { &[][..] } else { effects };
     each.iter().map(move |gain| if inverted { 1.0 / gain } else { *gain })
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Sample, derive};
+use super::derive;
 use crate::entries::with_extension;
 use crate::experiment::file::ExperimentFile;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, Judged, direction};
@@ -180,15 +180,11 @@ pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
 /// Why an experiment is not calibrated.
 fn why(read: &ExperimentFile, file: &Path) -> Result<String> {
     let parsed = studies::parse(read)?;
-    let sample = Sample {
-        draws: 1,
-        effects: Vec::new(),
-    };
     let (head, study) = (&parsed.experiment.head, &*parsed.study);
     if head.gates.is_empty() {
         return Ok("it has no gate".into());
     }
-    let null = match derive(head, study, &study.plan(), &sample) {
+    let null = match derive(head, study, &study.plan(), 1, &[]) {
         Ok(null) => null,
         Err(why) => return Ok(why),
     };
