@@ -137,7 +137,7 @@ impl Manifest {
             return Ok(folder.to_path_buf());
         }
         let files = &self.expect(name, Kind::Checkpoint)?.files;
-        let mut paths = files.iter().map(|file| self.path(file));
+        let mut paths = files.iter().map(|file| self.root.join(&file.path));
         let folder = paths.find_map(|path| Some(path.parent()?.to_path_buf()).filter(|_| path.ends_with(CONFIG)));
         folder.ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
     }
@@ -150,7 +150,7 @@ impl Manifest {
     fn open_text(&self, name: &str) -> Result<(PathBuf, File, u64)> {
         let path = match self.unlisted_text(name) {
             Some(path) => path.to_path_buf(),
-            None => self.path(&self.expect(name, Kind::Text)?.files[0]),
+            None => self.root.join(&self.expect(name, Kind::Text)?.files[0].path),
         };
         let file = input::open(&path)?;
         let metadata = file.metadata();
@@ -193,7 +193,7 @@ impl Manifest {
         // A tokenizer next to a checkpoint decides its ids, listed or not.
         if dataset.kind == Kind::Checkpoint {
             let path = self.checkpoint(name)?.join(tokenizer::FILE);
-            let listed = dataset.files.iter().any(|file| self.path(file) == path);
+            let listed = dataset.files.iter().any(|file| self.root.join(&file.path) == path);
             if path.is_file() && !listed {
                 verified.push(hash_file(&path)?);
             }
@@ -202,7 +202,7 @@ impl Manifest {
     }
 
     fn verify_file(&self, expected: &DataFile) -> Result<(String, String)> {
-        let path = self.path(expected);
+        let path = self.root.join(&expected.path);
         let bytes = map(&path)?;
         let differs = |found: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| {
             let message =
@@ -238,10 +238,6 @@ impl Manifest {
         }
         let message = format!("'{name}' is a {:?}, but a {kind:?} is needed", dataset.kind).to_lowercase();
         Err(Error::config(self.root.join(MANIFEST), message))
-    }
-
-    fn path(&self, file: &DataFile) -> PathBuf {
-        self.root.join(&file.path)
     }
 }
 

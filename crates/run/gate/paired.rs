@@ -35,10 +35,8 @@ pub struct Paired<'a> {
 impl Paired<'_> {
     /// True if the tests are defined, and neither shows a difference in the accuracy of predictions.
     pub fn is_silent(&self) -> bool {
-        self.adjusted > LEVEL
-            && self
-                .limits
-                .is_some_and(|limits| limits.low <= 0.0 && limits.high >= 0.0)
+        let has_zero = |limits: Limits| limits.low <= 0.0 && limits.high >= 0.0;
+        self.adjusted > LEVEL && self.limits.is_some_and(has_zero)
     }
 }
 
