@@ -37,28 +37,29 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 
 /// Options that define how to find quantized tensors in a file, and their format. A `None` is taken from the file's metadata, or from names,
 /// types and shapes.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct Naming {
     /// Format: a name from `ulplab list formats`, or a format string [default: from the file's metadata, or else from names,
     /// types and shapes by the conventions of docs/quantized-files.md].
-    #[arg(long, value_name = "FORMAT")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "FORMAT"))]
     pub format: Option<String>,
     /// Rule that picks the scales, from the format's table in docs/formats.md, e.g. te or transformer_engine [default: the
     /// first rule of the table; if a name defines the meaning of an NVFP4 global scale: modelopt for `w_scale_2`, vllm for
     /// `w_global_scale`, torchao for `w.per_tensor_scale`].
-    #[arg(long, value_name = "RULE")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "RULE"))]
     pub rule: Option<String>,
     /// Name of the tensor of codes; needed only if its suffix is not recognised.
-    #[arg(long, value_name = "NAME")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
     pub data: Option<String>,
     /// Name of the tensor of scales.
-    #[arg(long, value_name = "NAME", requires = "data")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME", requires = "data"))]
     pub scale: Option<String>,
     /// Name of the tensor of global scales.
-    #[arg(long, value_name = "NAME", requires = "data")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME", requires = "data"))]
     pub global: Option<String>,
     /// Layout of the scales, e.g. blocked_128x4 [default: from the file's metadata, or else row-major].
-    #[arg(long, value_name = "LAYOUT")]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "LAYOUT"))]
     pub layout: Option<String>,
 }
 
