@@ -348,20 +348,20 @@ template <class T, class To> __device__ __forceinline__ void cluster(Step<T> ste
     const float *kv, const float *gate, const float *ape, const float *weight, const float *cos, const float *sin,     \
         const int *position, float *ring_kv, float *ring_gate, T *entries, float *stages, int rows, int rate, int dim, \
         int turned, int capacity, int overlap, float eps
-#define STEP(T)                                                                                                            \
+#define STEP_OF(T)                                                                                                         \
     Step<T> {                                                                                                              \
         kv, gate, ape, weight, cos, sin, position, ring_kv, ring_gate, entries, stages, rows, rate, dim, turned, capacity, \
             overlap, eps                                                                                                   \
     }
 #define ENTRIES(DTYPE, T)                                                       \
     KERNEL(compressor_simple_##DTYPE, __launch_bounds__(1024))(PARAMETERS(T)) { \
-        simple(STEP(T));                                                        \
+        simple(STEP_OF(T));                                                     \
     }                                                                           \
     KERNEL(compressor_warps_##DTYPE, __launch_bounds__(256))(PARAMETERS(T)) {   \
-        warps(STEP(T), ToMemory{}, blockIdx.x);                                 \
+        warps(STEP_OF(T), ToMemory{}, blockIdx.x);                              \
     }                                                                           \
     KERNEL(compressor_cluster_##DTYPE, __launch_bounds__(256))(PARAMETERS(T)) { \
-        cluster(STEP(T), ToMemory{});                                           \
+        cluster(STEP_OF(T), ToMemory{});                                        \
     }
 
 ENTRIES(bf16, bf16)

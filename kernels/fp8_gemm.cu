@@ -143,7 +143,7 @@ __device__ void simple(const u8 *x, const float *x_scale, const u8 *w, const flo
 #endif
         to_tile(w_tile, w, n0, N, block * 128, K);
         to_tile(x_tile, x, b0, B, block * 128, K);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        fence_proxy_async_smem();
         __syncthreads();
 #ifdef MUTANT_PROMOTED_LATE
         if (block % 2 == 0)

@@ -120,6 +120,33 @@ __device__ __forceinline__ u64 warp_first(u64 place) {
     return place;
 }
 
+// What the σ of a row's experts are divided by: their sum, or a little more. All lanes have it.
+__device__ __forceinline__ float divisor(float sum, const float *logits, int count) {
+#ifdef MUTANT_SUM_OF_ALL
+    float part = 0.0f;
+    for (int expert = threadIdx.x % 32; expert < count; expert += 32)
+        part += sqrt_softplus(logits[expert]);
+    sum = warp_sum(part);
+#endif
+#ifndef MUTANT_TINY_LOST
+    sum += 1e-20f;
+#endif
+    return sum;
+}
+
+// The weight of an expert with this σ, or of none.
+template <bool TABLE>
+__device__ __forceinline__ float weight_of(int expert, float sigma, float divisor, const float *bias, float scale) {
+#ifdef MUTANT_BIAS_IN_WEIGHTS
+    sigma += TABLE || expert < 0 ? 0.0f : bias[expert];
+#endif
+#ifdef MUTANT_SCALE_LOST
+    return sigma / divisor;
+#else
+    return sigma / divisor * scale;
+#endif
+}
+
 template <bool TABLE>
 __device__ void simple(const float *logits, const float *bias, const int *table, const int *token, int *experts, float *weights,
                        int rows, int count, int selected, float scale) {
@@ -169,28 +196,13 @@ __device__ void simple(const float *logits, const float *bias, const int *table,
                 own_experts[slot] = expert;
             sum += expert < 0 ? 0.0f : sqrt_softplus(own_logits[expert]);
         }
-#ifdef MUTANT_SUM_OF_ALL
-        float part = 0.0f;
-        for (int expert = lane; expert < count; expert += 32)
-            part += sqrt_softplus(own_logits[expert]);
-        sum = warp_sum(part);
-#endif
-#ifndef MUTANT_TINY_LOST
-        sum += 1e-20f;
-#endif
+        sum = divisor(sum, own_logits, count);
         // The experts that the first lane wrote.
         __syncwarp();
         for (int slot = lane; slot < selected; slot += 32) {
             const int expert = own_experts[slot];
-            float sigma = expert < 0 ? 0.0f : sqrt_softplus(own_logits[expert]);
-#ifdef MUTANT_BIAS_IN_WEIGHTS
-            sigma += TABLE || expert < 0 ? 0.0f : bias[expert];
-#endif
-#ifdef MUTANT_SCALE_LOST
-            own_weights[slot] = sigma / sum;
-#else
-            own_weights[slot] = sigma / sum * scale;
-#endif
+            const float sigma = expert < 0 ? 0.0f : sqrt_softplus(own_logits[expert]);
+            own_weights[slot] = weight_of<TABLE>(expert, sigma, sum, bias, scale);
         }
     }
 }
@@ -286,26 +298,9 @@ __device__ __forceinline__ void registers(const float *logits, const float *bias
         float sum = 0.0f;
         for (int slot = 0; slot < selected; slot++)
             sum += __shfl_sync(0xffffffff, sigma, slot);
-#ifdef MUTANT_SUM_OF_ALL
-        float part = 0.0f;
-        for (int other = lane; other < count; other += 32)
-            part += sqrt_softplus(own_logits[other]);
-        sum = warp_sum(part);
-#endif
-#ifndef MUTANT_TINY_LOST
-        sum += 1e-20f;
-#endif
-        if (lane >= selected)
-            continue;
-#ifdef MUTANT_BIAS_IN_WEIGHTS
-        sigma += TABLE || expert < 0 ? 0.0f : bias[expert];
-#endif
-        experts[to] = expert;
-#ifdef MUTANT_SCALE_LOST
-        weights[to] = sigma / sum;
-#else
-        weights[to] = sigma / sum * scale;
-#endif
+        sum = divisor(sum, own_logits, count);
+        if (lane < selected)
+            experts[to] = expert, weights[to] = weight_of<TABLE>(expert, sigma, sum, bias, scale);
     }
 }
 

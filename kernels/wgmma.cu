@@ -77,7 +77,7 @@ template <class Operand, int N, bool REGISTERS> __device__ void tile(const u8 *a
 #endif
     to_tile(a_tile, (const uint4 *)a, 64, row_bytes / 16);
     to_tile(b_tile, (const uint4 *)b, N, row_bytes / 16);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    fence_proxy_async_smem();
     __syncthreads();
 
     float sums[N / 2];

@@ -121,11 +121,12 @@ template <int WARPS> struct PoolRoom {
 
 // Most numbers of the first products that a CTA has, and channels of a compressor.
 template <class W, bool STAGED> struct Room {
-    static constexpr int OWN = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI, CHANNELS = 2 * MOST_D, ROWS = OWN;
+    static constexpr int DOWN_PRODUCTS = MOST_RQ + MOST_D + MOST_HI + 4 * MOST_D + 4 * MOST_DI, CHANNELS = 2 * MOST_D,
+                         ROWS = DOWN_PRODUCTS;
 };
 
 template <class W> struct Room<W, true> {
-    static constexpr int OWN = sizeof(Staged<W>::down.codes) / sizeof(typename W::Code) / W::Sizes::C,
+    static constexpr int DOWN_PRODUCTS = sizeof(Staged<W>::down.codes) / sizeof(typename W::Code) / W::Sizes::C,
                          CHANNELS = 2 * Staged<W>::KV, ROWS = 1;
 };
 
@@ -162,8 +163,8 @@ struct Mixing {
 struct Compressor {
     // What is added to the token's logits, and the weights of the norm.
     const float *ape, *norm;
-    // The rings, and where the token's own numbers go.
-    float *ring_kv, *ring_gate, *own_kv, *own_gate;
+    // The rings, and the slots of this token in them.
+    float *ring_kv, *ring_gate, *token_kv, *token_gate;
     // The entries, and the one that the token completes, if it does, and its number, or -1.
     float *entries, *entry;
     int newest;
@@ -183,12 +184,17 @@ template <class W> struct Layer {
     // Matrices of the first products, as `DownShares::row` counts them; nobody reads them where weights are staged.
     Matrix<W> matrices[W::STAGED ? 1 : 7];
     // Vectors of the window, and the one of the token.
-    float *window, *own_vector;
+    float *window, *token_vector;
     Compressor main, index;
     // Small vectors, which would take as long as a matrix from L2: what `mixing` points to, the norm of queries' rank, sinks, and
     // what is added to the scores of experts. Norms are read as vectors.
     alignas(16) float norm[2][MOST_C], q_norm[MOST_RQ];
     float base[2][MUS], scale[2][3], sinks[MOST_H], bias[MOST_E];
+};
+
+// Where two keys are, for one load.
+struct alignas(16) TwoRows {
+    const float *of[2];
 };
 
 template <class W> struct alignas(16) Shared {
@@ -206,9 +212,12 @@ template <class W> struct alignas(16) Shared {
         struct {
             float query[MOST_HD], index_query[MOST_HIDI];
             // What heads read, of all channels or of this CTA's, and before, what quarters have read. Where weights are staged, a warp
-            // keeps the weights of keys there.
-            float heads[W::STAGED ? CHUNK : MOST_HD],
-                read[W::STAGED ? W::Ranks::WARPS : QUARTERS][W::STAGED ? 16 : 32 * W::Ranks::WARPS];
+            // keeps the weights of keys there; elsewhere, before it stores what it has read, where its keys are.
+            float heads[W::STAGED ? CHUNK : MOST_HD];
+            union {
+                float read[W::STAGED ? W::Ranks::WARPS : QUARTERS][W::STAGED ? 16 : 32 * W::Ranks::WARPS];
+                TwoRows rows[W::STAGED ? 1 : W::Ranks::WARPS][32];
+            };
         };
         // What pools tokens has this room, before queries are there.
         PoolRoom<W::Ranks::WARPS> pool;
@@ -222,7 +231,7 @@ template <class W> struct alignas(16) Shared {
     float low_parts[W::STAGED ? MOST_HD / CHUNK * MOST_O / 2 : 4];
     float expert_logits[MOST_E], expert_weights[MOST_K], hidden[MOST_HIDDEN];
     // This CTA's share of a product.
-    float own[Room::OWN];
+    float down_products[Room::DOWN_PRODUCTS];
     // Angles of the token, and of the first tokens of its windows.
     float cos[3][MOST_R / 2], sin[3][MOST_R / 2];
     float inverse[MOST_H], row_logits[MOST_V];

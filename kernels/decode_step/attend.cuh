@@ -8,19 +8,19 @@ namespace persistent {
 // The keys of a row: its window from the oldest vector on, then entries. Those of this token are in shared memory, so that nobody has
 // to wait until they are seen elsewhere.
 struct Keys {
-    const float *window, *entries, *own, *own_entry;
+    const float *window, *entries, *token_key, *token_entry;
     const int *chosen;
     int recent, oldest, slots, dim, newest, count;
 
     template <class W> __device__ __forceinline__ Keys(const Context<W> &c, const Layer<W> &layer, int available) {
         const int t = c.row.position, first = max(0, t - c.a.Wn + 1);
         window = layer.window, entries = layer.main.entries, chosen = chooses(c, layer.sparse) ? c.s.chosen : nullptr;
-        own = c.s.kv, own_entry = c.s.pooled, newest = layer.main.newest;
+        token_key = c.s.kv, token_entry = c.s.pooled, newest = layer.main.newest;
         recent = t - first + 1, oldest = first % c.a.Wn, slots = c.a.Wn, dim = c.a.D;
         count = recent + (layer.sparse ? min(available, c.a.topk) : available);
     }
 
-    // Whether a key is known, and in global memory, before the token's own numbers are there.
+    // True if a key is known, and is in global memory, before the numbers of this token are.
     __device__ __forceinline__ bool early(int key) const {
         return key < recent - 1 || (!chosen && key >= recent && key < count && key - recent != newest);
     }
@@ -31,7 +31,7 @@ struct Keys {
         const int slot = oldest + key, wrapped = slot < slots ? slot : slot - slots;
         const int entry = recently ? 0 : chosen ? chosen[key - recent] : key - recent;
         const float *const from = (recently ? window : entries) + (size_t)(recently ? wrapped : entry) * dim;
-        return key == recent - 1 ? own : !recently && entry == newest ? own_entry : from;
+        return key == recent - 1 ? token_key : !recently && entry == newest ? token_entry : from;
     }
 };
 
@@ -86,7 +86,7 @@ template <class W> __device__ __forceinline__ float score_of(const Context<W> &c
 
 // A warp for each key, of which the first is loaded if it was there early.
 template <class W>
-__device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Key<W> own, int first, int last) {
+__device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Key<W> loaded, int first, int last) {
     const Arguments<W> &a = c.a;
     const int lane = threadIdx.x % 32, step = c.WARPS << c.team.bits, mine = Key<W>::first(c);
 #pragma unroll 1
@@ -94,11 +94,11 @@ __device__ __forceinline__ void scores(const Context<W> &c, const Keys &keys, Ke
         if (key < first)
             continue;
         if (key != mine || !keys.early(key))
-            own.load(c, keys.row(key));
+            loaded.load(c, keys.row(key));
 #pragma unroll 1
         for (int head = 0; head < a.H; head++) {
-            const float2 sums = own.sums(c, head);
-            c.team.give(c.s.arrived + SCORES, c.s.scores(a, head) + key, score_of(c, warp_sum(sums.x), warp_sum(sums.y)), lane);
+            const float2 sums = loaded.sums(c, head);
+            c.team.send(c.s.arrived + SCORES, c.s.scores(a, head) + key, score_of(c, warp_sum(sums.x), warp_sum(sums.y)), lane);
         }
     }
 }
@@ -115,14 +115,16 @@ template <class W> __device__ __forceinline__ bool heads_apart(const Context<W> 
     return !W::STAGED && (c.a.G & others) == 0 && (c.a.H * c.a.D / 8 & others) == 0;
 }
 
-// What heads read, turned back, where all CTAs have all scores. A quarter of the threads has every fourth group, and a thread four
+// The sums of vectors for all heads, with RoPE undone, if all CTAs have all scores. A quarter of the threads has every fourth group, and a thread four
 // channels, so that it adds up its groups in registers: a quarter hands over one number for each channel. The keys of a group are
 // loaded while the last group's are added up, those of the first before all scores are there.
 template <class W> struct Attend {
-    static constexpr int WORKERS = Context<W>::WORKERS, LANES = WORKERS / QUARTERS, EACH = GROUPS / QUARTERS, TURNS = 6;
-    static_assert(LANES % 32 == 0 && TURNS * EACH <= 32, "a lane of a warp finds each of its keys");
+    static constexpr int WORKERS = Context<W>::WORKERS, LANES = WORKERS / QUARTERS, EACH = GROUPS / QUARTERS, BATCH = 6;
+    static_assert(LANES % 32 == 0 && BATCH * EACH <= 32, "a lane of a warp finds each of its keys");
+    static_assert(BATCH % 2 == 0 && sizeof(TwoRows[32]) == 32 * sizeof(float4),
+                  "a warp has its rows where it stores what it has read");
     struct Vectors {
-        float4 of[TURNS];
+        float4 of[BATCH];
     };
     const Context<W> &c;
     const Keys &keys;
@@ -130,7 +132,7 @@ template <class W> struct Attend {
     Share share;
     // The first channel of this lane among those of all heads, and its quarter.
     int at, quarter;
-    // Where one of the warp's keys is: those of the first turns of a group, then those of the next.
+    // Where one of the warp's keys is: the first BATCH of a group, then those of the next.
     const float *row;
     Vectors vectors;
 
@@ -149,13 +151,23 @@ template <class W> struct Attend {
         return min(at, c.a.H * c.a.D - 4) % c.a.D;
     }
 
-    // Loads the keys of the first turns of a group. Behind the last key is the last one again.
+    // Where the keys of this warp are, in the order of its lanes. All lanes load the same, which is cheaper than a shuffle of a pointer.
+    __device__ __forceinline__ TwoRows *rows() const {
+        return c.s.rows[threadIdx.x / 32];
+    }
+
+    __device__ __forceinline__ void store_row() const {
+        rows()[threadIdx.x % 32 / 2].of[threadIdx.x % 2] = row;
+        __syncwarp();
+    }
+
+    // Loads the first BATCH keys of a group. After the last key, that key is loaded again.
     __device__ __forceinline__ Vectors load(int group, int channel) const {
         Vectors vectors;
 #pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            const float *const from = (const float *)__shfl_sync(0xffffffff, (u64)row, group * TURNS + turn);
-            vectors.of[turn] = load4(from + channel);
+        for (int i = 0; i < BATCH; i += 2) {
+            const TwoRows two = rows()[(group * BATCH + i) / 2];
+            vectors.of[i] = load4(two.of[0] + channel), vectors.of[i + 1] = load4(two.of[1] + channel);
         }
         return vectors;
     }
@@ -164,8 +176,9 @@ template <class W> struct Attend {
     __device__ __forceinline__ void load() {
         if (!any())
             return;
-        const int lane = threadIdx.x % 32, group = lane / TURNS * QUARTERS + quarter;
-        row = keys.row(min(group + GROUPS * (lane % TURNS), keys.count - 1));
+        const int lane = threadIdx.x % 32, group = lane / BATCH * QUARTERS + quarter;
+        row = keys.row(min(group + GROUPS * (lane % BATCH), keys.count - 1));
+        store_row();
         vectors = load(0, channel());
     }
 
@@ -186,8 +199,10 @@ template <class W> struct Attend {
                 const int channel = this->channel(), head = min(at / a.D, a.H - 1);
                 const float *const scores = c.s.scores(a, head);
                 float4 part = make_float4(0, 0, 0, 0);
-                if (chunk > 0)
+                if (chunk > 0) {
+                    store_row();
                     vectors = load(0, channel);
+                }
 #pragma unroll 1
                 for (int number = 0; number < EACH; number++) {
                     const int group = number * QUARTERS + quarter;
@@ -198,21 +213,23 @@ template <class W> struct Attend {
                         sum.z = fmaf(weight, vector.z, sum.z), sum.w = fmaf(weight, vector.w, sum.w);
                     };
 #pragma unroll
-                    for (int turn = 0; turn < TURNS; turn++)
-                        if (const int key = group + GROUPS * turn; key < last)
-                            add(scores[key], vectors.of[turn]);
+                    for (int i = 0; i < BATCH; i++)
+                        if (const int key = group + GROUPS * i; key < last)
+                            add(scores[key], vectors.of[i]);
 #pragma unroll 1
-                    for (int key = group + GROUPS * TURNS; key < last; key += GROUPS)
+                    for (int key = group + GROUPS * BATCH; key < last; key += GROUPS)
                         add(scores[key], load4(keys.row(key) + channel));
                     const float factor = c.s.factors[head][group];
                     part.x = fmaf(factor, sum.x, part.x), part.y = fmaf(factor, sum.y, part.y);
                     part.z = fmaf(factor, sum.z, part.z), part.w = fmaf(factor, sum.w, part.w);
                     vectors = next;
                 }
+                // In the place of the rows.
+                __syncwarp();
                 *(float4 *)(c.s.read[quarter] + 4 * (threadIdx.x % LANES)) = part;
             }
             c.sync();
-            turn_back(chunk);
+            rotate_back(chunk);
             if (chunk + WORKERS < share.count)
                 c.sync();
         }
@@ -249,16 +266,16 @@ template <class W> struct Attend {
             c.s.inverse[head] = inverse;
     }
 
-    // Adds up what quarters have read of the channels from `chunk` on, and gives it to all CTAs that need it; a thread has four channels
-    // for one.
-    __device__ __forceinline__ void turn_back(int chunk) const {
+    // Adds up the sums of the quarters over the channels from `chunk` on, undoes RoPE, and sends them to all CTAs that need them; a thread
+    // has four channels for one CTA.
+    __device__ __forceinline__ void rotate_back(int chunk) const {
         const Arguments<W> &a = c.a;
         const bool apart = heads_apart(c);
         const int bits = apart ? 0 : c.team.bits, other = apart ? c.team.rank : threadIdx.x & (c.team.ranks() - 1),
                   count = min(WORKERS, share.count - chunk);
 #pragma unroll 1
         for (int in_chunk = 4 * (threadIdx.x >> bits); in_chunk < count; in_chunk += 4 * (WORKERS >> bits)) {
-            const int to = share.first + chunk + in_chunk, head = to / a.D, turned = to % a.D - (a.D - a.R);
+            const int to = share.first + chunk + in_chunk, head = to / a.D, rotated = to % a.D - (a.D - a.R);
             const float4 parts[QUARTERS] = {load4(c.s.read[0] + in_chunk), load4(c.s.read[1] + in_chunk),
                                             load4(c.s.read[2] + in_chunk), load4(c.s.read[3] + in_chunk)};
             const float inverse = c.s.inverse[head];
@@ -268,17 +285,17 @@ template <class W> struct Attend {
                                      sum(parts[0].y, parts[1].y, parts[2].y, parts[3].y)),
                    high = make_float2(sum(parts[0].z, parts[1].z, parts[2].z, parts[3].z),
                                       sum(parts[0].w, parts[1].w, parts[2].w, parts[3].w));
-            if (turned >= 0) {
-                low = rope_file::turn<true>(low, c.s.cos[0][turned / 2], c.s.sin[0][turned / 2]);
-                high = rope_file::turn<true>(high, c.s.cos[0][turned / 2 + 1], c.s.sin[0][turned / 2 + 1]);
+            if (rotated >= 0) {
+                low = rope_file::turn<true>(low, c.s.cos[0][rotated / 2], c.s.sin[0][rotated / 2]);
+                high = rope_file::turn<true>(high, c.s.cos[0][rotated / 2 + 1], c.s.sin[0][rotated / 2 + 1]);
             }
             c.team.store(c.s.arrived + HEADS, c.s.heads + to, make_float4(low.x, low.y, high.x, high.y), other);
         }
     }
 };
 
-// The same where each CTA has a group of keys, in shared memory, a warp for each; later keys are few, and are read again. Each CTA gives
-// each other what its group has of the channels of that one.
+// The same where each CTA has a group of keys, in shared memory, a warp for each; later keys are few, and are read again. Each CTA sends
+// every other the sums of its group over the channels of that one.
 template <class W> struct Group {
     typedef typename W::Sizes S;
     static constexpr int HERE = Staged<W>::KEYS;
@@ -317,19 +334,19 @@ template <class W> struct Group {
             const int key = number(at);
             if (key < first)
                 continue;
-            Key<W> own;
+            Key<W> loaded;
             if (at == warp && (keys.early(key) || key == keys.recent - 1)) {
                 mbarrier_wait_parity(c.s.staged.keys_here + warp, layer & 1);
-                own.load(c, c.s.staged.key(warp));
+                loaded.load(c, c.s.staged.key(warp));
             } else {
-                own.load(c, keys.row(key));
+                loaded.load(c, keys.row(key));
                 if (at == warp) {
-                    own.store(c.s.staged.key(warp));
+                    loaded.store(c.s.staged.key(warp));
                     // A bulk copy comes to the same place later.
                     fence_proxy_async_smem();
                 }
             }
-            const float2 low = own.sums(c, 0), high = own.sums(c, 1);
+            const float2 low = loaded.sums(c, 0), high = loaded.sums(c, 1);
             const float sums = warp_sums(low.x, high.x, low.y, high.y);
             const float squares = __shfl_sync(0xffffffff, sums, 16 + lane % 16);
             if (lane < 16 && lane % 8 == 0)
@@ -337,8 +354,8 @@ template <class W> struct Group {
         }
     }
 
-    // Gives what the group has.
-    __device__ __forceinline__ void give() const {
+    // Sends the sums of the group to the CTAs that add them up.
+    __device__ __forceinline__ void send() const {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = 2 * threadIdx.x;
 #ifdef MUTANT_LAST_KEY_LOST
         const int last = keys.count - 1;
@@ -367,9 +384,9 @@ template <class W> struct Group {
         const auto pair = [&](const float *vector) { return *(const float2 *)(vector + channel); };
 #pragma unroll 1
         for (int first = 0; first < count; first += HERE) {
-            const int own = first + lane % 8;
+            const int mine = first + lane % 8;
             // Behind the last key, nothing.
-            const float score = scores[min(own, count - 1)], weight = own < count ? expf(score - top) : 0.0f;
+            const float score = scores[min(mine, count - 1)], weight = mine < count ? expf(score - top) : 0.0f;
             if (lane < 16)
                 weights[lane] = weight;
             __syncwarp();
@@ -406,10 +423,10 @@ template <class W> struct Group {
             c.team.store(arrived, c.s.group_sums[c.team.rank], make_float4(top, second ? high_sum : low_sum, 0, 0), other);
     }
 
-    // Adds up what groups have given, turned back; four lanes have a channel.
+    // Adds up the sums of all groups, and undoes RoPE; four lanes have a channel.
     __device__ __forceinline__ void merge(const float *sinks) const {
         const int lane = threadIdx.x % 4, channel = threadIdx.x / 4, of_all = c.team.rank * CHUNK + channel;
-        const int head = of_all / S::D, turned = of_all % S::D - (S::D - S::R);
+        const int head = of_all / S::D, rotated = of_all % S::D - (S::D - S::R);
         const float sink = sinks[head];
         float tops[GROUPS / 4], sums[GROUPS / 4], most = sink, total = 0.0f, out = 0.0f;
 #pragma unroll
@@ -427,9 +444,9 @@ template <class W> struct Group {
         out = lanes_sum<4>(out) * (1.0f / (lanes_sum<4>(total) + expf(sink - most)));
         const float other = __shfl_xor_sync(0xffffffff, out, 4);
         const bool odd = channel % 2;
-        if (turned >= 0) {
-            const float2 pair = rope_file::turn<true>(make_float2(odd ? other : out, odd ? out : other), c.s.cos[0][turned / 2],
-                                                      c.s.sin[0][turned / 2]);
+        if (rotated >= 0) {
+            const float2 pair = rope_file::turn<true>(make_float2(odd ? other : out, odd ? out : other), c.s.cos[0][rotated / 2],
+                                                      c.s.sin[0][rotated / 2]);
             out = odd ? pair.y : pair.x;
         }
         if (lane == 0)

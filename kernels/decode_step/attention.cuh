@@ -11,29 +11,30 @@ namespace persistent {
 
 // ---- down, and pool
 
-// Stores the values and logits of a token in the rings, by `step` threads. `own` has values, then logits, [halves, channels of the share]
+// Stores the values and logits of a token in the rings, by `step` threads. `products` has values, then logits, [halves, channels of the share]
 // each; ape(i, channel) is what is added to the logit of number i.
 template <class Ape>
-__device__ __forceinline__ void store_rings(const Compressor &of, Share share, const u16 *channels, const float *own, int thread,
-                                            int step, Ape ape) {
+__device__ __forceinline__ void store_rings(const Compressor &of, Share share, const u16 *channels, const float *products,
+                                            int thread, int step, Ape ape) {
     const int count = of.halves * share.count;
 #pragma unroll 1
     for (int at = thread; at < count; at += step) {
         const int channel = channels[at];
-        of.own_kv[channel] = own[at], of.own_gate[channel] = own[count + at] + ape(at, channel);
+        of.token_kv[channel] = products[at], of.token_gate[channel] = products[count + at] + ape(at, channel);
     }
 }
 
 // What a CTA has of both compressors.
 template <class W> struct Rings {
     Share kv, index;
-    const float *own_main, *own_index;
+    const float *main_products, *index_products;
     float main_ape, index_ape;
 
     // If workers store them, what is added to the logits of the first numbers is on its way while products are.
     __device__ __forceinline__ Rings(const Context<W> &c, const Layer<W> &layer, const DownShares &shares, bool workers)
         : kv(shares.kv), index(shares.index) {
-        own_main = c.s.own + shares.low.count + kv.count + shares.heads.count, own_index = own_main + shares.of_main();
+        main_products = c.s.down_products + shares.low.count + kv.count + shares.heads.count,
+        index_products = main_products + shares.of_main();
         const auto ape = [&](const Compressor &of, Share share, const u16 *channels) {
             return threadIdx.x < of.halves * share.count ? __ldg(of.ape + channels[threadIdx.x]) : 0.0f;
         };
@@ -42,24 +43,24 @@ template <class W> struct Rings {
     }
 
     __device__ __forceinline__ void store(const Context<W> &c, const Layer<W> &layer) const {
-        const auto store = [&](const Compressor &of, Share share, const u16 *channels, const float *own, float of_first) {
-            store_rings(of, share, channels, own, threadIdx.x, c.WORKERS,
+        const auto store = [&](const Compressor &of, Share share, const u16 *channels, const float *products, float of_first) {
+            store_rings(of, share, channels, products, threadIdx.x, c.WORKERS,
                         [&](int at, int channel) { return at < c.WORKERS ? of_first : __ldg(of.ape + channel); });
         };
-        store(layer.main, kv, c.s.channels[layer.sparse], own_main, main_ape);
+        store(layer.main, kv, c.s.channels[layer.sparse], main_products, main_ape);
         if (layer.sparse)
-            store(layer.index, index, c.s.channels[2], own_index, index_ape);
+            store(layer.index, index, c.s.channels[2], index_products, index_ape);
     }
 
     // The same by a warp, if nobody waits for it.
     __device__ __forceinline__ void store_apart(const Context<W> &c, const Layer<W> &layer) const {
-        const auto store = [&](const Compressor &of, Share share, const u16 *channels, const float *own) {
-            store_rings(of, share, channels, own, threadIdx.x % 32, 32,
+        const auto store = [&](const Compressor &of, Share share, const u16 *channels, const float *products) {
+            store_rings(of, share, channels, products, threadIdx.x % 32, 32,
                         [&](int, int channel) { return __ldg(of.ape + channel); });
         };
-        store(layer.main, kv, c.s.channels[layer.sparse], own_main);
+        store(layer.main, kv, c.s.channels[layer.sparse], main_products);
         if (layer.sparse)
-            store(layer.index, index, c.s.channels[2], own_index);
+            store(layer.index, index, c.s.channels[2], index_products);
     }
 };
 
@@ -70,7 +71,7 @@ __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer,
                                      const Rings<W> &rings) {
     const Arguments<W> &a = c.a;
     const Share low = shares.low, kv = shares.kv, heads = shares.heads, index = shares.index;
-    float *const own_kv = c.s.own + low.count, *const own_heads = own_kv + kv.count;
+    float *const kv_products = c.s.down_products + low.count, *const head_products = kv_products + kv.count;
     const int count = shares.count();
     const auto row = [&](int unit) {
         if constexpr (W::STAGED) {
@@ -83,33 +84,33 @@ __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer,
     if constexpr (W::STAGED)
         c.s.staged.wait(FIRST, layer.layer);
     u64 *const arrived = c.s.arrived + DOWN;
-    // The first units are given at once.
-    const int behind_kv = low.count + kv.count, behind_heads = behind_kv + heads.count;
+    // The first units are sent at once.
+    const int after_kv = low.count + kv.count, after_heads = after_kv + heads.count;
     const auto place = [&](int unit) {
-        return unit < low.count   ? c.s.low + low.first + unit
-               : unit < behind_kv ? c.s.kv + kv.first + unit - low.count
-                                  : c.s.head_weights + heads.first + unit - behind_kv;
+        return unit < low.count  ? c.s.low + low.first + unit
+               : unit < after_kv ? c.s.kv + kv.first + unit - low.count
+                                 : c.s.head_weights + heads.first + unit - after_kv;
     };
     products<typename W::Ranks, W::STAGED ? 1 : 2, W::STAGED>(count, a.C, c.s.normed, row, [&](int unit, float product) {
         if constexpr (W::STAGED)
-            if (const int four = unit / 4 * 4; unit / 8 * 8 < behind_heads)
-                c.team.give_four(arrived, four < behind_heads ? place(four) : nullptr, product);
+            if (const int four = unit / 4 * 4; unit / 8 * 8 < after_heads)
+                c.team.broadcast_four(arrived, four < after_heads ? place(four) : nullptr, product);
         if (threadIdx.x % 4 == 0 && unit < count)
-            c.s.own[unit] = product;
+            c.s.down_products[unit] = product;
     });
     // The copier waits for it, and the mixer.
     if constexpr (W::STAGED) {
         named_barrier_arrive(FIRST_READ, c.WORKERS + 32);
-        named_barrier_arrive(OWN_READY, c.WORKERS + 32);
+        named_barrier_arrive(DOWN_READY, c.WORKERS + 32);
     }
     // Nobody else reads these numbers before `store_rings`.
     if (!W::STAGED || layer.main.entry)
         c.sync();
     if constexpr (!W::STAGED) {
-        c.team.give_all(arrived, c.s.low + low.first, c.s.own, low.count);
-        c.team.give_all(arrived, c.s.kv + kv.first, own_kv, kv.count);
+        c.team.broadcast(arrived, c.s.low + low.first, c.s.down_products, low.count);
+        c.team.broadcast(arrived, c.s.kv + kv.first, kv_products, kv.count);
         // A share of them begins at any number.
-        c.team.template give_all<false>(arrived, c.s.head_weights + heads.first, own_heads, heads.count);
+        c.team.template broadcast<false>(arrived, c.s.head_weights + heads.first, head_products, heads.count);
     }
     if (!layer.main.entry)
         return;
@@ -117,8 +118,8 @@ __device__ __forceinline__ void down(const Context<W> &c, const Layer<W> &layer,
     c.sync();
     pool<Context<W>::WARPS>(c.s.pool, c.row.position, {&layer.main, kv, c.s.pooled}, {&layer.index, index, c.s.index_pooled});
     c.sync();
-    c.team.give_all(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
-    c.team.give_all(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
+    c.team.broadcast(arrived, c.s.pooled + kv.first, c.s.pooled + kv.first, kv.count);
+    c.team.broadcast(arrived, c.s.index_pooled + index.first, c.s.index_pooled + index.first, index.count);
 }
 
 // ---- up, with what is kept of the token
@@ -135,26 +136,26 @@ template <class W> __device__ __forceinline__ float inverse_rms_of(const Context
 // A vector of a token, of which each thread has a pair; this CTA has a share of those that are stored.
 struct Pair {
     int channel;
-    bool there, own;
+    bool in_range, stored;
     float2 norm;
 
     __device__ __forceinline__ Pair(const float *weights, int dim, Share share) {
-        channel = 2 * threadIdx.x, there = channel < dim, own = (u32)(channel - share.first) < (u32)share.count;
-        norm = there ? *(const float2 *)(weights + channel) : make_float2(0, 0);
+        channel = 2 * threadIdx.x, in_range = channel < dim, stored = (u32)(channel - share.first) < (u32)share.count;
+        norm = in_range ? *(const float2 *)(weights + channel) : make_float2(0, 0);
     }
 
-    // Norms and turns it, in its place, where all keys of this token are read, and stores it at `to`, and where a tap keeps it.
+    // Norms and rotates the pair in place, where all keys of this token are read. Stores it at `to`, and at `kept` for a tap.
     template <class W>
     __device__ __forceinline__ void store(const Context<W> &c, float *x, float inverse, int dim, int table, float *to,
                                           float *kept) const {
-        if (!there)
+        if (!in_range)
             return;
-        const int turned = channel - (dim - c.a.R);
+        const int rotated = channel - (dim - c.a.R);
         float2 y = make_float2(x[channel] * norm.x * inverse, x[channel + 1] * norm.y * inverse);
-        if (turned >= 0)
-            y = rope_file::turn<false>(y, c.s.cos[table][turned / 2], c.s.sin[table][turned / 2]);
+        if (rotated >= 0)
+            y = rope_file::turn<false>(y, c.s.cos[table][rotated / 2], c.s.sin[table][rotated / 2]);
         *(float2 *)(x + channel) = y;
-        if (!own)
+        if (!stored)
             return;
         *(float2 *)(to + channel) = y;
         if (kept)
@@ -167,24 +168,24 @@ struct Pair {
                                                 int table, float *kept) const {
         if (of.entry)
             store(c, pooled, inverse, of.dim, table, of.entry, kept);
-        else if (kept && own)
+        else if (kept && stored)
             *(float2 *)(kept + channel) = make_float2(0, 0);
     }
 };
 
-// Turns the pairs of four numbers of a head of `dim`, from `channel` of that head on, if they are among the last.
+// Rotates two pairs of a head of `dim` channels, from `channel` on, if they are among the channels that RoPE rotates.
 template <class W>
-__device__ __forceinline__ float4 turn_four(const Context<W> &c, float4 x, int channel, int dim, int table = 0) {
-    const int turned = channel - (dim - c.a.R);
-    if (turned < 0)
+__device__ __forceinline__ float4 rotate_four(const Context<W> &c, float4 x, int channel, int dim, int table = 0) {
+    const int rotated = channel - (dim - c.a.R);
+    if (rotated < 0)
         return x;
-    const float2 low = rope_file::turn<false>(make_float2(x.x, x.y), c.s.cos[table][turned / 2], c.s.sin[table][turned / 2]);
+    const float2 low = rope_file::turn<false>(make_float2(x.x, x.y), c.s.cos[table][rotated / 2], c.s.sin[table][rotated / 2]);
     const float2 high =
-        rope_file::turn<false>(make_float2(x.z, x.w), c.s.cos[table][turned / 2 + 1], c.s.sin[table][turned / 2 + 1]);
+        rope_file::turn<false>(make_float2(x.z, x.w), c.s.cos[table][rotated / 2 + 1], c.s.sin[table][rotated / 2 + 1]);
     return make_float4(low.x, low.y, high.x, high.y);
 }
 
-// Queries of heads, and index queries, of the normed rank: turned, but heads are not normed yet.
+// Queries of heads, and index queries, of the normed rank: rotated, but heads are not normed yet.
 template <class W> __device__ __forceinline__ void up(const Context<W> &c, const Layer<W> &layer) {
     const Arguments<W> &a = c.a;
     const Share query = c.team.template share<4>(a.H * a.D),
@@ -248,9 +249,9 @@ template <class W> __device__ __forceinline__ void up(const Context<W> &c, const
             if (four >= count)
                 continue;
             const int dim = is_index ? a.DI : a.D;
-            all = turn_four(c, all, (is_index ? of_index : of_head) % dim, dim);
+            all = rotate_four(c, all, (is_index ? of_index : of_head) % dim, dim);
             float *const to = is_index ? c.s.index_query + of_index : c.s.query + of_head;
-            c.team.give(arrived, to, all, threadIdx.x % 16);
+            c.team.send(arrived, to, all, threadIdx.x % 16);
         }
     }
 }
@@ -269,7 +270,7 @@ template <class W> __device__ __forceinline__ void store_keys(const Context<W> &
             c.s.inverse[warp] = inverse;
     }
     c.sync();
-    of_window.store(c, c.s.kv, c.s.inverse[0], a.D, 0, layer.own_vector,
+    of_window.store(c, c.s.kv, c.s.inverse[0], a.D, 0, layer.token_vector,
                     a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, a.D) : nullptr);
     // Where there are no taps, most tokens are done.
     if (layer.main.entry || a.at_kv_compressed || a.at_index_key) {
@@ -284,27 +285,27 @@ template <class W> __device__ __forceinline__ void store_keys(const Context<W> &
     c.sync();
 }
 
-// Norms and turns a vector of this token, puts it at `here`, and stores it at `to`, if this is a place, and where a tap keeps it; by a
+// Norms and rotates a vector of this token, puts it at `here`, and stores it at `to`, if this is a place, and where a tap keeps it; by a
 // warp.
 template <class W>
 __device__ __forceinline__ void store_vector(const Context<W> &c, const float *x, float *here, const float *norm, int dim,
                                              int table, float *to, float *kept) {
-    Key<W> own;
-    own.load(c, x, dim);
+    Key<W> vector;
+    vector.load(c, x, dim);
     float squares = 0.0f;
 #pragma unroll
-    for (int part = 0; part < own.PARTS; part++)
-        squares = dot4(own.parts[part], own.parts[part], squares);
+    for (int part = 0; part < vector.PARTS; part++)
+        squares = dot4(vector.parts[part], vector.parts[part], squares);
     const float inverse = rmsnorm_file::inverse_rms(warp_sum(squares), dim, c.a.eps);
 #pragma unroll
-    for (int part = 0; part < own.PARTS; part++) {
+    for (int part = 0; part < vector.PARTS; part++) {
         const int at = 128 * part + 4 * (threadIdx.x % 32);
         if (at >= dim)
             continue;
-        const float4 four = own.parts[part], by = load4(norm + at);
+        const float4 four = vector.parts[part], by = load4(norm + at);
         const float4 normed =
             make_float4(four.x * by.x * inverse, four.y * by.y * inverse, four.z * by.z * inverse, four.w * by.w * inverse);
-        const float4 y = turn_four(c, normed, at, dim, table);
+        const float4 y = rotate_four(c, normed, at, dim, table);
         *(float4 *)(here + at) = y;
         if (to)
             *(float4 *)(to + at) = y;
@@ -350,7 +351,7 @@ template <class W> __device__ __forceinline__ void store_entries(const Context<W
 
 // By the mixer, while the others make queries: puts the window's vector in the place of the key that it is, if this CTA has it, and
 // stores what only later tokens read.
-template <class W> __device__ __forceinline__ void store_own(const Context<W> &c, const Layer<W> &layer) {
+template <class W> __device__ __forceinline__ void store_window_key(const Context<W> &c, const Layer<W> &layer) {
     typedef typename W::Sizes S;
     typedef Staged<W> Staged;
     static_assert(S::Wn <= GROUPS * Staged::KEYS, "the window's keys are the first of a warp");
@@ -360,7 +361,7 @@ template <class W> __device__ __forceinline__ void store_own(const Context<W> &c
     if (key % GROUPS == c.team.rank) {
         mbarrier_wait_parity(c.s.arrived + DOWN, layer.layer & 1);
         staged.wait(ATTENTION, layer.layer);
-        store_vector(c, c.s.kv, staged.key(at), staged.kv_norm, S::D, 0, layer.own_vector,
+        store_vector(c, c.s.kv, staged.key(at), staged.kv_norm, S::D, 0, layer.token_vector,
                      a.at_kv_window ? c.kept(a.at_kv_window, layer.layer, a.layers, S::D) : nullptr);
         // A bulk copy comes to the same place later.
         fence_proxy_async_smem();
@@ -368,7 +369,7 @@ template <class W> __device__ __forceinline__ void store_own(const Context<W> &c
         if (threadIdx.x % 32 == 0)
             mbarrier_arrive(staged.keys_here + at);
     }
-    named_barrier_sync(OWN_READY, c.WORKERS + 32);
+    named_barrier_sync(DOWN_READY, c.WORKERS + 32);
     if (!layer.main.entry)
         Rings<W>(c, layer, DownShares(c, layer.sparse), false).store_apart(c, layer);
 }
@@ -427,7 +428,7 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
         c.exchange(INDEX_SCORES, layer.number, entries);
         if (!W::STAGED || entries > 2 * MOST_FEW || a.at_topk) {
             select(c, layer, entries);
-        } else if (const int own = Key<W>::first(c); own >= known && own < keys.count) {
+        } else if (const int mine = Key<W>::first(c); mine >= known && mine < keys.count) {
             if (entries <= MOST_FEW)
                 select_few<MOST_FEW>(c, entries);
             else
@@ -444,7 +445,7 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
                 break;
             choose();
         }
-        group.give();
+        group.send();
         c.exchange(SCORES, layer.layer, GROUPS * (CHUNK + 4));
         group.merge(layer.sinks);
         // Each CTA has what it read.
@@ -455,8 +456,8 @@ template <class W> __device__ __forceinline__ void attention(const Context<W> &c
     } else {
         Attend<W> attend(c, keys, layer.sinks);
         Key<W> key = {};
-        if (const int own = Key<W>::first(c); keys.early(own))
-            key.load(c, keys.row(own));
+        if (const int mine = Key<W>::first(c); keys.early(mine))
+            key.load(c, keys.row(mine));
         until_up();
         scores(c, keys, key, 0, known);
         if (choosing) {

@@ -38,7 +38,7 @@ template <class W> __device__ __forceinline__ int first_entry(const Context<W> &
     return (c.WARPS - 1 - (int)threadIdx.x / 32 << c.team.bits) + c.team.rank;
 }
 
-// A warp for each entry, of which the first is loaded. What is given are scores as keys of the choice.
+// Scores entries, a warp for each, of which the first is loaded already. Sends the scores as keys of the choice.
 template <class W>
 __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W> &layer, int entries, float4 key) {
     const Arguments<W> &a = c.a;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void index_scores(const Context<W> &c, const Layer<W>
             for (int head = 0; head < a.HI; head++)
                 add(head, warp_sum(product(head)));
         }
-        c.team.give(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
+        c.team.send(c.s.arrived + INDEX_SCORES, (float *)c.s.index_keys() + entry, __uint_as_float(top_k_file::key_of(score)),
                     lane);
     }
 }
@@ -118,10 +118,10 @@ template <class W> __device__ __forceinline__ void select(const Context<W> &c, c
     const u32 *const words = (const u32 *)taken;
 #pragma unroll 1
     for (int entry = threadIdx.x; entry < entries; entry += c.WORKERS) {
-        const u32 own = words[entry / 32], bit = 1u << entry % 32;
-        if (!(own & bit))
+        const u32 word = words[entry / 32], bit = 1u << entry % 32;
+        if (!(word & bit))
             continue;
-        int at = __popc(own & (bit - 1));
+        int at = __popc(word & (bit - 1));
 #pragma unroll 1
         for (int word = 0; word < entry / 32; word++)
             at += __popc(words[word]);
@@ -131,46 +131,57 @@ template <class W> __device__ __forceinline__ void select(const Context<W> &c, c
     c.keep(a.at_topk, layer.number, a.sparse, c.s.chosen, a.topk);
 }
 
-// The same of few entries, by each warp that reads a chosen one, so that nobody waits. A lane has the keys of every 32nd entry, and
-// counts the larger ones of all. The least of those that fewer than `topk` are larger than is taken as often as there is room.
+// The same of few entries, by each warp that reads a chosen one, so that nobody waits. A lane has the keys of every 32nd entry. The key of
+// the last that is chosen lies in an interval, which is cut into quarters until as many keys as are chosen lie in it or above, or it has
+// one key; that is taken as often as there is room.
 constexpr int MOST_FEW = 64;
 
 template <int MOST, class W> __device__ __forceinline__ void select_few(const Context<W> &c, int entries) {
     constexpr int EACH = MOST / 32;
+    static_assert(MOST < 256, "a count has a byte");
     const u32 *const keys = c.s.index_keys();
     const int lane = threadIdx.x % 32, topk = c.a.topk;
     const u32 before = (1u << lane) - 1;
     // No key is 0.
-    u32 own[EACH], least = ~0u;
-    int larger[EACH] = {}, room = topk, taken = 0;
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        own[i] = lane + 32 * i < entries ? keys[lane + 32 * i] : 0;
-    const auto count = [&](u32 other) {
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            larger[i] += other > own[i];
-    };
-    int at = 0;
-#pragma unroll 4
-    for (; at + 4 <= entries; at += 4) {
-        const uint4 four = *(const uint4 *)(keys + at);
-        count(four.x), count(four.y), count(four.z), count(four.w);
-    }
-#pragma unroll 1
-    for (; at < entries; at++)
-        count(keys[at]);
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        least = own[i] > 0 && larger[i] < topk ? min(least, own[i]) : least;
-    least = __reduce_min_sync(0xffffffff, least);
-#pragma unroll
-    for (int i = 0; i < EACH; i++)
-        room -= __popc(__ballot_sync(0xffffffff, own[i] > least));
+    u32 mine[EACH], above[EACH], least = ~0u, greatest = 0;
+    int room = topk, taken = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const u32 equal = __ballot_sync(0xffffffff, own[i] == least);
-        const bool takes = own[i] > least || (own[i] == least && __popc(equal & before) < room);
+        mine[i] = lane + 32 * i < entries ? keys[lane + 32 * i] : 0;
+        least = min(least, mine[i] > 0 ? mine[i] : ~0u), greatest = max(greatest, mine[i]);
+    }
+    least = __reduce_min_sync(0xffffffff, least), greatest = __reduce_max_sync(0xffffffff, greatest);
+    // Keys as they lie above the interval's beginning; 0 is also what lies below it.
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        above[i] = max(mine[i], least) - least;
+    // A quarter has 2^shift keys.
+    int shift = max(0, 30 - __clz(greatest - least));
+#pragma unroll 1
+    while (true) {
+        // How many keys lie in the second quarter or above, in the third or above, and in the last or above: a byte for each.
+        u32 counts = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            counts += 0x010101 >> 8 * (3 - min(above[i] >> shift, 3u));
+        counts = __reduce_add_sync(0xffffffff, counts);
+        const u32 in[3] = {counts & 255, counts >> 8 & 255, counts >> 16};
+        const u32 quarter = (in[0] >= topk) + (in[1] >= topk) + (in[2] >= topk);
+        least += quarter << shift;
+        if (shift == 0 || in[0] == topk || in[1] == topk || in[2] == topk)
+            break;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            above[i] = max(above[i], quarter << shift) - (quarter << shift);
+        shift = max(0, shift - 2);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        room -= __popc(__ballot_sync(0xffffffff, mine[i] > least));
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const u32 equal = __ballot_sync(0xffffffff, mine[i] == least);
+        const bool takes = mine[i] > least || (mine[i] == least && __popc(equal & before) < room);
         const u32 all = __ballot_sync(0xffffffff, takes);
         if (takes)
             c.s.chosen[taken + __popc(all & before)] = lane + 32 * i;

@@ -53,21 +53,21 @@ __device__ __forceinline__ void request(const compressor_file::Step<float> &step
 #define STEP_OF(PREFIX, RATE, OVERLAP, DIM)                                                                                     \
     compressor_file::Step<float> {                                                                                              \
         PREFIX##kv, PREFIX##gate, PREFIX##ape, PREFIX##weight, cos, sin, position, PREFIX##ring_kv, PREFIX##ring_gate, nullptr, \
-            PREFIX##stages, rows, RATE, DIM, turned, 0, OVERLAP, eps                                                            \
+            PREFIX##stages, rows, RATE, DIM, rotated, 0, OVERLAP, eps                                                           \
     }
 
 // Of each row, the first thread block has the entry, the second its index key, and each of the others four heads of queries.
 #define SPARSE_ENTRY(R, I, CODED)                                                                                               \
     KERNEL(decode_step_sparse_##R##_##I,                                                                                        \
            __launch_bounds__(R::DIM / 4))(COMPRESSOR(), COMPRESSOR(key_), const int *slots, const float *cos, const float *sin, \
-                                          const int *position, int rows, int turned, float eps, float *query, CODED *coded,     \
+                                          const int *position, int rows, int rotated, float eps, float *query, CODED *coded,    \
                                           float *head_weights, const float *cos_t, const float *sin_t, int heads) {             \
         if (blockIdx.x == 0) {                                                                                                  \
             const auto step = STEP_OF(, 4, 1, R::DIM);                                                                          \
             request(step, blockIdx.y, 0, 1);                                                                                    \
             compressor_file::warps(step, ToRecord<R>{slots, pages}, blockIdx.y);                                                \
         } else if (blockIdx.x > 1)                                                                                              \
-            index_query(query, coded, head_weights, cos_t, sin_t, heads, turned, blockIdx.x - 2);                               \
+            index_query(query, coded, head_weights, cos_t, sin_t, heads, rotated, blockIdx.x - 2);                              \
         else if (threadIdx.x < I::DIM / 4) {                                                                                    \
             const auto step = STEP_OF(key_, 4, 1, I::DIM);                                                                      \
             request(step, blockIdx.y, 0, 1);                                                                                    \
@@ -78,7 +78,7 @@ __device__ __forceinline__ void request(const compressor_file::Step<float> &step
     SPARSE_ENTRY(R, index_fp8, u32)                                                                                           \
     SPARSE_ENTRY(R, index_mxfp4, uint2)                                                                                       \
     KERNEL(decode_step_heavy_##R, __launch_bounds__(256))(COMPRESSOR(), const int *slots, const float *cos, const float *sin, \
-                                                          const int *position, int rows, int turned, float eps) {             \
+                                                          const int *position, int rows, int rotated, float eps) {            \
         const auto step = STEP_OF(, 128, 0, R::DIM);                                                                          \
         request(step, blockIdx.x / 8, blockIdx.x % 8, 8);                                                                     \
         compressor_file::cluster(step, ToRecord<R>{slots, pages});                                                            \

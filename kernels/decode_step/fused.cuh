@@ -82,7 +82,7 @@ __device__ __forceinline__ void low_query(const float *x, const float *weight, f
 }
 
 // Rotates a pair by an angle.
-__device__ __forceinline__ float2 turned(float2 x, float cos, float sin) {
+__device__ __forceinline__ float2 rotate(float2 x, float cos, float sin) {
     return make_float2(x.x * cos - x.y * sin, x.y * cos + x.x * sin);
 }
 
@@ -152,7 +152,7 @@ __device__ __forceinline__ void head_norm(const float *raw_query, const float *r
     float2 low = make_float2(x.x * weight.x * inverse, x.y * weight.y * inverse);
     float2 high = make_float2(x.z * weight.z * inverse, x.w * weight.w * inverse);
     if (turns)
-        low = turned(low, c[0], s[0]), high = turned(high, c[1], s[1]);
+        low = rotate(low, c[0], s[0]), high = rotate(high, c[1], s[1]);
     float *const kept = of_window ? kv : query;
     const float4 y = make_float4(low.x, low.y, high.x, high.y);
     if (kept != nullptr)
@@ -206,7 +206,7 @@ __device__ __forceinline__ void heads(const bf16 *x, const float *cos, const flo
     for (int i = 0; i < EACH; i++) {
         const bool even = threadIdx.x % 2 == 0;
         const float other = __shfl_xor_sync(0xffffffff, y[i], 1);
-        const float2 pair = turned(even ? make_float2(y[i], other) : make_float2(other, y[i]), c[i], s[i]);
+        const float2 pair = rotate(even ? make_float2(y[i], other) : make_float2(other, y[i]), c[i], s[i]);
         if (turns[i])
             y[i] = even ? pair.x : pair.y;
     }
@@ -250,7 +250,7 @@ template <class F> struct ToHeadCodes {
 #else
             const float back = -1.0f;
 #endif
-            low = turned(low, cos[pair], back * sin[pair]), high = turned(high, cos[pair + 1], back * sin[pair + 1]);
+            low = rotate(low, cos[pair], back * sin[pair]), high = rotate(high, cos[pair + 1], back * sin[pair + 1]);
         }
         const float4 y = make_float4(low.x, low.y, high.x, high.y);
         if (kept != nullptr)

@@ -65,9 +65,9 @@ struct IndexHead {
     bool exists;
     float4 x;
 
-    // Loads one of four heads, and turns its last `turned` channels by RoPE in place. 0 if that has been done before.
-    __device__ __forceinline__ IndexHead(float *query, const float *cos, const float *sin, int heads, int turned, int four) {
-        const int of_row = four * 4 + threadIdx.x / 32, channel = threadIdx.x % 32 * 4, first = INDEX_CHANNELS - turned;
+    // Loads one of four heads, and turns its last `rotated` channels by RoPE in place. 0 if that has been done before.
+    __device__ __forceinline__ IndexHead(float *query, const float *cos, const float *sin, int heads, int rotated, int four) {
+        const int of_row = four * 4 + threadIdx.x / 32, channel = threadIdx.x % 32 * 4, first = INDEX_CHANNELS - rotated;
         head = (size_t)blockIdx.y * heads + of_row, exists = of_row < heads;
         wait_on_dependent_grids();
         launch_dependent_grids();
@@ -76,7 +76,7 @@ struct IndexHead {
         float4 *const at = (float4 *)(query + head * INDEX_CHANNELS + channel);
         x = *at;
         if (channel >= first) {
-            const size_t angle = (size_t)blockIdx.y * (turned / 2) + (channel - first) / 2;
+            const size_t angle = (size_t)blockIdx.y * (rotated / 2) + (channel - first) / 2;
             const float c[2] = {cos[angle], cos[angle + 1]}, s[2] = {sin[angle], sin[angle + 1]};
             x = make_float4(x.x * c[0] - x.y * s[0], x.y * c[0] + x.x * s[0], x.z * c[1] - x.w * s[1], x.w * c[1] + x.z * s[1]);
             *at = x;
@@ -117,18 +117,18 @@ __device__ __forceinline__ void code_head(IndexHead own, uint2 *coded, float *) 
 // Each warp has a head of a row's queries, of four that a thread block has. Coded is u32 for E4M3, and uint2 for bfloat16.
 template <class Coded>
 __device__ __forceinline__ void index_query(float *query, Coded *coded, float *head_weights, const float *cos, const float *sin,
-                                            int heads, int turned, int four) {
-    const IndexHead own(query, cos, sin, heads, turned, four);
+                                            int heads, int rotated, int four) {
+    const IndexHead own(query, cos, sin, heads, rotated, four);
     if (own.exists)
         code_head(own, coded, head_weights);
 }
 
 KERNEL(decode_step_index_query_index_fp8, __launch_bounds__(128))(float *query, u32 *coded, float *head_weights, const float *cos,
-                                                                  const float *sin, int heads, int turned) {
-    index_query(query, coded, head_weights, cos, sin, heads, turned, blockIdx.x);
+                                                                  const float *sin, int heads, int rotated) {
+    index_query(query, coded, head_weights, cos, sin, heads, rotated, blockIdx.x);
 }
 
 KERNEL(decode_step_index_query_index_mxfp4, __launch_bounds__(128))(float *query, uint2 *coded, float *head_weights,
-                                                                    const float *cos, const float *sin, int heads, int turned) {
-    index_query(query, coded, head_weights, cos, sin, heads, turned, blockIdx.x);
+                                                                    const float *cos, const float *sin, int heads, int rotated) {
+    index_query(query, coded, head_weights, cos, sin, heads, rotated, blockIdx.x);
 }

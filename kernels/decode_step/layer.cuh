@@ -53,7 +53,7 @@ template <class W> __device__ __forceinline__ void find(const Context<W> &c, int
     to.mixing[0] = {a.attn_fn + layer * MUS * wide, to.base[0], to.scale[0], to.norm[0]};
     to.mixing[1] = {a.moe_fn + layer * MUS * wide, to.base[1], to.scale[1], to.norm[1]};
     to.window = a.window + ((size_t)layer * a.B + c.row.row) * a.Wn * a.D;
-    to.own_vector = to.window + (size_t)window_slot(t, a.Wn) * a.D;
+    to.token_vector = to.window + (size_t)window_slot(t, a.Wn) * a.D;
     const auto compressor = [&](const float *ape, const float *norm, float *ring_kv, float *ring_gate, float *entries, int rate,
                                 int dim, int halves, int capacity) {
         const int width = dim * halves, slots = rate * halves, window = t / rate * rate;
@@ -62,16 +62,16 @@ template <class W> __device__ __forceinline__ void find(const Context<W> &c, int
 #else
         const int first = max(0, window - rate * (halves - 1));
 #endif
-        const size_t ring = at * slots * width, own = ring + t % slots * width;
-        float *const own_entries = entries + at * capacity * dim;
+        const size_t ring = at * slots * width, slot = ring + t % slots * width;
+        float *const layer_entries = entries + at * capacity * dim;
         return Compressor{ape + ((size_t)number * rate + t % rate) * width,
                           norm + number * dim,
                           ring_kv + ring,
                           ring_gate + ring,
-                          ring_kv + own,
-                          ring_gate + own,
-                          own_entries,
-                          (t + 1) % rate == 0 ? own_entries + (size_t)(t / rate) * dim : nullptr,
+                          ring_kv + slot,
+                          ring_gate + slot,
+                          layer_entries,
+                          (t + 1) % rate == 0 ? layer_entries + (size_t)(t / rate) * dim : nullptr,
                           (t + 1) % rate == 0 ? t / rate : -1,
                           slots,
                           dim,

@@ -35,7 +35,7 @@ template <class W> __device__ __forceinline__ void route(const Context<W> &c, in
 // The second products, added up over experts; by each CTA, all of it. Four lanes have a channel, and load what a slot has of it.
 template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int layer) {
     // What three slots have is asked for at once.
-    constexpr int PARTS = 4, TURNS = 3;
+    constexpr int PARTS = 4, BATCH = 3;
     const Arguments<W> &a = c.a;
     const auto column = [](int part) { return 4 * (int)(threadIdx.x % 4 + 4 * part); };
 #ifdef MUTANT_SHARED_EXPERT_LOST
@@ -60,22 +60,21 @@ template <class W> __device__ __forceinline__ void mix(const Context<W> &c, int 
         float sums[PARTS] = {};
         const int own_channel = min(channel, a.C - 1);
 #pragma unroll 1
-        for (int first = 0; first < slots; first += TURNS) {
-            float4 weights[TURNS][PARTS];
+        for (int first = 0; first < slots; first += BATCH) {
+            float4 weights[BATCH][PARTS];
 #pragma unroll
-            for (int turn = 0; turn < TURNS; turn++) {
-                const auto row_of_slot = row(min(first + turn, slots - 1), own_channel);
+            for (int i = 0; i < BATCH; i++) {
+                const auto row_of_slot = row(min(first + i, slots - 1), own_channel);
 #pragma unroll
                 for (int part = 0; part < PARTS; part++)
-                    weights[turn][part] = row_of_slot.four(min(column(part), a.I - 4));
+                    weights[i][part] = row_of_slot.four(min(column(part), a.I - 4));
             }
 #pragma unroll
-            for (int turn = 0; turn < TURNS; turn++)
+            for (int i = 0; i < BATCH; i++)
 #pragma unroll
                 for (int part = 0; part < PARTS; part++)
-                    if (first + turn < slots && column(part) < a.I)
-                        sums[part] =
-                            dot4(weights[turn][part], load4(c.s.hidden + (first + turn) * a.I + column(part)), sums[part]);
+                    if (first + i < slots && column(part) < a.I)
+                        sums[part] = dot4(weights[i][part], load4(c.s.hidden + (first + i) * a.I + column(part)), sums[part]);
         }
         out = lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
     }
@@ -123,6 +122,19 @@ template <class W> __device__ __forceinline__ void route_staged(const Context<W>
         c.kept(a.at_router, layer - a.hashes, a.layers - a.hashes, S::K)[lane] = expert;
 }
 
+// Rows of gate and of up in turn, so that neighbours, of four lanes each, have both of one number. The row of a number in the matrix of
+// all experts, each of which has `rows` of gate and as many of up.
+__device__ __forceinline__ int gate_up_row(int expert, bool is_up, int rows, int number) {
+    return (2 * expert + is_up) * rows + number;
+}
+
+// The number that comes of both products.
+__device__ __forceinline__ float gate_up(float product, float limit) {
+    const bool is_up = threadIdx.x / 4 % 2;
+    const float other = __shfl_xor_sync(0xffffffff, product, 4);
+    return swiglu(is_up ? other : product, is_up ? product : other, limit);
+}
+
 // The first products where weights are staged: a warp for each expert, which multiplies while another finds out whether the token has it.
 template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, const Layer<W> &of) {
     typedef typename W::Sizes S;
@@ -132,13 +144,11 @@ template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, c
         route_staged(c, of);
     if (own > S::E)
         return;
-    // Rows of gate and of up in turn, so that neighbours have both of one number.
-    const int number = min(lane / 8, Staged<W>::HIDDEN - 1), first = c.team.rank * Staged<W>::HIDDEN, up = lane / 4 % 2;
-    const int expert_row = 2 * own + up;
-    const StagedRow<W> row = {c.s.staged.hidden.row(expert_row * Staged<W>::HIDDEN + number).codes,
-                              c.s.staged.hidden_scales.row(expert_row * S::I + first + number).scales};
-    const float product = product_of<true>(row, c.s.normed, S::C), other = __shfl_xor_sync(0xffffffff, product, 4);
-    float value = swiglu(up ? other : product, up ? product : other, c.a.limit);
+    const int number = min(lane / 8, Staged<W>::HIDDEN - 1), first = c.team.rank * Staged<W>::HIDDEN;
+    const bool is_up = lane / 4 % 2;
+    const StagedRow<W> row = {c.s.staged.hidden.row(gate_up_row(own, is_up, Staged<W>::HIDDEN, number)).codes,
+                              c.s.staged.hidden_scales.row(gate_up_row(own, is_up, S::I, first + number)).scales};
+    float value = gate_up(product_of<true>(row, c.s.normed, S::C), c.a.limit);
     int own_slot = own == S::E ? S::K : -1;
     if (own < S::E) {
         named_barrier_sync(ROUTED_READY, 32 * (S::E + 1));
@@ -148,7 +158,7 @@ template <class W> __device__ __forceinline__ void hidden(const Context<W> &c, c
         value *= c.s.expert_weights[max(own_slot, 0)];
     }
     if (own_slot >= 0 && lane / 8 < Staged<W>::HIDDEN)
-        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + own_slot * S::I + first + number, value, lane % 8);
+        c.team.template broadcast_by<8>(c.s.arrived + HIDDEN, c.s.hidden + own_slot * S::I + first + number, value, lane % 8);
 }
 
 // The same of any sizes.
@@ -167,24 +177,24 @@ template <class W> __device__ __forceinline__ void routed_hidden(const Context<W
     if (layer >= a.hashes)
         c.keep(a.at_router, layer - a.hashes, a.layers - a.hashes, c.s.experts, a.K);
 
-    // Rows of gate and of up in turn, so that neighbours have both of one number.
     const Share share = c.team.template share<1>(a.I);
     const int count = 2 * (a.K + 1) * share.count;
     const auto row = [&](int unit) {
-        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, at = of & 255, up = unit % 2;
-        const auto gate_up = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, number = of & 255;
+        const bool is_up = unit % 2;
+        const auto routed = Matrix<W>{a.gate_up, a.gate_up_scales}.from((size_t)layer * a.E * 2 * a.I, a.C);
         const auto shared = Matrix<W>{a.shared_gate_up, a.shared_gate_up_scales}.from((size_t)layer * 2 * a.I, a.C);
-        return slot < a.K ? gate_up.row((c.s.experts[slot] * 2 + up) * a.I + at, a.C) : shared.row(up * a.I + at, a.C);
+        return slot < a.K ? routed.row(gate_up_row(c.s.experts[slot], is_up, a.I, number), a.C)
+                          : shared.row(gate_up_row(0, is_up, a.I, number), a.C);
     };
     products<typename W::Ranks, 1>(count, a.C, c.s.normed, row, [&](int unit, float product) {
-        const float other = __shfl_xor_sync(0xffffffff, product, 4);
+        const float value = gate_up(product, a.limit);
         if (unit >= count)
             return;
-        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8, lane = threadIdx.x % 8;
-        const float gate = lane < 4 ? product : other, up = lane < 4 ? other : product;
+        const int of = c.s.hidden_rows[unit / 2], slot = of >> 8;
         const float weight = slot < a.K ? c.s.expert_weights[slot] : 1.0f;
-        c.team.template give_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255), swiglu(gate, up, a.limit) * weight,
-                                   lane);
+        c.team.template broadcast_by<8>(c.s.arrived + HIDDEN, c.s.hidden + slot * a.I + (of & 255), value * weight,
+                                        threadIdx.x % 8);
     });
 }
 

@@ -7,7 +7,7 @@ namespace persistent {
 
 // Sixteen lanes for each row, four of which have every fourth chunk of channels; the sum is that of chunks, one after the other.
 template <class W> __device__ __forceinline__ void output_down(const Context<W> &c, const Layer<W> &layer) {
-    constexpr int LANES = 16, TURNS = 2;
+    constexpr int LANES = 16, BATCH = 2;
     const Arguments<W> &a = c.a;
     const int of_group = a.H * a.D / a.G, chunks = (of_group + CHUNK - 1) / CHUNK;
     const Share share = c.team.template share<1>(a.G * a.Ro);
@@ -18,34 +18,34 @@ template <class W> __device__ __forceinline__ void output_down(const Context<W> 
         const float *const heads = c.s.heads + row / a.Ro * of_group;
         float sum = 0.0f;
 #pragma unroll 1
-        for (int first = 0; first < chunks; first += 4 * TURNS) {
-            FourParts loaded[TURNS];
+        for (int first = 0; first < chunks; first += 4 * BATCH) {
+            FourParts loaded[BATCH];
 #pragma unroll
-            for (int turn = 0; turn < TURNS; turn++)
-                loaded[turn].load(weights, min(first + 4 * turn + (int)threadIdx.x / 4 % 4, chunks - 1) * CHUNK, of_group);
+            for (int i = 0; i < BATCH; i++)
+                loaded[i].load(weights, min(first + 4 * i + (int)threadIdx.x / 4 % 4, chunks - 1) * CHUNK, of_group);
 #pragma unroll
-            for (int turn = 0; turn < TURNS; turn++) {
-                const int column = min(first + 4 * turn + (int)threadIdx.x / 4 % 4, chunks - 1) * CHUNK;
-                const float product = loaded[turn].product(heads + column, min(CHUNK, of_group - column));
+            for (int i = 0; i < BATCH; i++) {
+                const int column = min(first + 4 * i + (int)threadIdx.x / 4 % 4, chunks - 1) * CHUNK;
+                const float product = loaded[i].product(heads + column, min(CHUNK, of_group - column));
 #pragma unroll
                 for (int of = 0; of < 4; of++) {
                     const float of_chunk = __shfl_sync(0xffffffff, product, 4 * of, LANES);
-                    sum = first + 4 * turn + of < chunks ? sum + of_chunk : sum;
+                    sum = first + 4 * i + of < chunks ? sum + of_chunk : sum;
                 }
             }
         }
         if (unit < share.count)
-            c.team.template give_by<LANES>(c.s.arrived + LOW_HEADS, c.s.low_heads + row, sum, threadIdx.x % LANES);
+            c.team.template broadcast_by<LANES>(c.s.arrived + LOW_HEADS, c.s.low_heads + row, sum, threadIdx.x % LANES);
     }
 }
 
-// The same where a CTA has read a chunk of channels, and the columns of these: what it is worth is given to all, who add it up.
+// The same if a CTA has read a chunk of channels: it multiplies the columns of these, and sends the products to all CTAs, which add them.
 template <class W> __device__ __forceinline__ void output_part(const Context<W> &c, const float *chunk) {
     const Arguments<W> &a = c.a;
     const int of_group = a.H * a.D / a.G / CHUNK, group = c.team.rank / of_group, number = c.team.rank % of_group;
     if (const int unit = threadIdx.x / 4; unit < a.Ro) {
         const float sum = product_of<true>(c.s.staged.output_down_row(unit, number), chunk, CHUNK);
-        c.team.give_four(c.s.arrived + LOW_HEADS, c.s.low_parts + (number * a.G + group) * a.Ro + unit / 4 * 4, sum);
+        c.team.broadcast_four(c.s.arrived + LOW_HEADS, c.s.low_parts + (number * a.G + group) * a.Ro + unit / 4 * 4, sum);
     }
 }
 

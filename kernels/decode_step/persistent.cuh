@@ -12,7 +12,7 @@ namespace persistent {
 // The streams of the token, and angles.
 template <class W> __device__ __forceinline__ void begin(const Context<W> &c) {
     const Arguments<W> &a = c.a;
-    const int t = turned_position(a.position, c.row.row), pairs = a.R / 2;
+    const int t = rotation_position(a.position, c.row.row), pairs = a.R / 2;
 #pragma unroll 1
     for (int at = threadIdx.x; at < STREAMS * a.C; at += c.WORKERS)
         c.s.x[0][at] = stream_begins(a.embedding[(size_t)c.row.token * a.C + at % a.C], at / a.C);
@@ -86,10 +86,10 @@ template <class W> __device__ __forceinline__ void copy_next(const Context<W> &c
     if constexpr (W::STAGED) {
         if (!experts)
             copy_keys(c, c.s.layers[layer % 2]);
-        // What is needed first is asked for first.
+        // Copies that are needed first are started first.
 #pragma unroll 1
-        for (int turn = 0; turn < 2; turn++) {
-            const bool of_streams = turn == 1;
+        for (int i = 0; i < 2; i++) {
+            const bool of_streams = i == 1;
             if (more || (!experts && !of_streams))
                 copy_ahead(c,
                            of_streams ? experts ? EXPERTS_STREAMS : ATTENTION_STREAMS
@@ -163,7 +163,7 @@ template <class W> __device__ __forceinline__ void step(const Arguments<W> &a) {
                 copy_next(c, half);
             else if constexpr (W::STAGED)
                 if (half % 2 == 0)
-                    store_own(c, layer);
+                    store_window_key(c, layer);
             if constexpr (!W::Ranks::COUNTED) {
                 cluster_wait();
 #pragma unroll 1

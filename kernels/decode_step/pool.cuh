@@ -46,9 +46,9 @@ template <int WARPS> struct Pool {
     }
 
     // Loads the logits of the channels from `channel` on, of the share, of a part, and the values.
-    template <bool VALUES> __device__ __forceinline__ void load(const Pooled &what, int channel, int part, int turn) {
+    template <bool VALUES> __device__ __forceinline__ void load(const Pooled &what, int channel, int part, int stride) {
         const Compressor &of = *what.of;
-        const int n = what.share.count, width = of.dim * of.halves, step = turn % of.slots * width, all = of.slots * width;
+        const int n = what.share.count, width = of.dim * of.halves, step = stride % of.slots * width, all = of.slots * width;
         int token = of.first + part, at = (of.first_slot + part) % of.slots * width + what.share.first + channel;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -57,11 +57,11 @@ template <int WARPS> struct Pool {
             gates[i] = ldcg(of.ring_gate + from);
             if (VALUES)
                 values[i] = ldcg(of.ring_kv + from);
-            token += turn, at += step, at -= at < all ? 0 : all;
+            token += stride, at += step, at -= at < all ? 0 : all;
         }
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const int token = of.first + part + i * turn;
+            const int token = of.first + part + i * stride;
 #pragma unroll
             for (int j = 0; j < VECTOR; j++) {
 #ifdef MUTANT_ABSENT_POOLED_AS_ZEROS

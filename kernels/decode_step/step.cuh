@@ -13,8 +13,8 @@ __device__ __forceinline__ int token_of(const int *token, int row) {
 #endif
 }
 
-// The position by which a row is turned.
-__device__ __forceinline__ int turned_position(const int *position, int row) {
+// The position by which a row is rotated.
+__device__ __forceinline__ int rotation_position(const int *position, int row) {
 #ifdef MUTANT_ROPE_OF_ROW_0
     return position[0];
 #else
@@ -87,10 +87,10 @@ KERNEL(decode_step_begin, __launch_bounds__(128))(const int *token, const int *p
         for (int stream = 0; stream < 4 && channel < channels; stream++)
             x[((size_t)row * 4 + stream) * channels + channel] = stream_begins(values[i], stream);
     }
-    const int turned = turned_position(position, row);
+    const int angle = rotation_position(position, row);
     for (int pair = blockIdx.x * 128 + threadIdx.x; pair < pairs; pair += gridDim.x * 128) {
-        cos_t[(size_t)row * pairs + pair] = turned < 0 ? 1.0f : cos[(size_t)turned * pairs + pair];
-        sin_t[(size_t)row * pairs + pair] = turned < 0 ? 0.0f : sin[(size_t)turned * pairs + pair];
+        cos_t[(size_t)row * pairs + pair] = angle < 0 ? 1.0f : cos[(size_t)angle * pairs + pair];
+        sin_t[(size_t)row * pairs + pair] = angle < 0 ? 0.0f : sin[(size_t)angle * pairs + pair];
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         const int seen = padding ? 0 : entries_seen(at);

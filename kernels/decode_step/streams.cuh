@@ -126,7 +126,7 @@ template <class W> __device__ __forceinline__ void head(const Context<W> &c) {
             const int token = share.first + unit, lane = threadIdx.x % 4;
             if (lane == 0)
                 logits[token] = product;
-            c.team.template give_by<4>(c.s.arrived + LOGITS, c.s.row_logits + token, product, lane);
+            c.team.template broadcast_by<4>(c.s.arrived + LOGITS, c.s.row_logits + token, product, lane);
         });
     c.exchange(LOGITS, 0, a.V);
     if (c.team.rank != 0)

@@ -21,26 +21,7 @@ __host__ __device__ constexpr int threads_of(int warps) {
 constexpr int MOST_RANKS = 16;
 
 // Numbers of named barriers.
-constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4, OWN_READY = 5, ROUTED_READY = 6;
-
-__device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
-    ::st_shared_cluster(to, x);
-}
-
-__device__ __forceinline__ void st_shared_cluster(u32 to, float4 x) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
-                 : "memory");
-}
-
-// The same of a number or of four, and the barrier of that CTA counts their bytes.
-__device__ __forceinline__ void st_async_cluster(u32 to, float x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
-                 : "memory");
-}
-
-__device__ __forceinline__ void st_async_cluster(u32 to, float4 x, u32 barrier) {
-    st_async(to, {x.x, x.y, x.z, x.w}, barrier);
-}
+constexpr int WORK = 1, PRODUCTS_READY = 2, MIXING_READY = 3, FIRST_READ = 4, DOWN_READY = 5, ROUTED_READY = 6;
 
 __device__ __forceinline__ float4 ldg4(const float *from) {
     return __ldg((const float4 *)from);
@@ -97,9 +78,9 @@ template <class Ranks> struct Team : Ranks {
     int rank;
 
     __device__ __forceinline__ Team() {
-        u32 own;
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(own));
-        rank = own;
+        u32 rank_of_cta;
+        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank_of_cta));
+        rank = rank_of_cta;
     }
 
     __device__ __forceinline__ int ranks() const {
@@ -119,22 +100,22 @@ template <class Ranks> struct Team : Ranks {
     // Stores a number, or four, in the shared memory of a CTA. `arrived` counts its bytes there, if they are counted.
     template <class X> __device__ __forceinline__ void store(u64 *arrived, float *to, X x, int other) const {
         if constexpr (Ranks::COUNTED)
-            st_async_cluster(map_shared_rank(to, other), x, map_shared_rank(arrived, other));
+            st_async(map_shared_rank(to, other), x, map_shared_rank(arrived, other));
         else
-            persistent::st_shared_cluster(map_shared_rank(to, other), x);
+            st_shared_cluster(map_shared_rank(to, other), x);
     }
 
-    // Gives a number, or four, to the CTA of this lane.
-    template <class X> __device__ __forceinline__ void give(u64 *arrived, float *to, X x, int lane) const {
+    // Sends a number, or four, to the CTA of this lane.
+    template <class X> __device__ __forceinline__ void send(u64 *arrived, float *to, X x, int lane) const {
         if (lane < ranks())
             store(arrived, to, x, lane);
     }
 
-    // Gives a number that `LANES` lanes have to all CTAs.
-    template <int LANES> __device__ __forceinline__ void give_by(u64 *arrived, float *to, float x, int lane) const {
+    // Sends a number that `LANES` lanes have to all CTAs.
+    template <int LANES> __device__ __forceinline__ void broadcast_by(u64 *arrived, float *to, float x, int lane) const {
 #pragma unroll
         for (int first = 0; first < MOST_RANKS; first += LANES)
-            give(arrived, to, x, first + lane);
+            send(arrived, to, x, first + lane);
     }
 
     // The numbers of four units of `products`; by all lanes of a warp, sixteen of which get the same.
@@ -145,16 +126,16 @@ template <class Ranks> struct Team : Ranks {
         return four;
     }
 
-    // Gives them to all CTAs, if they have a place.
-    __device__ __forceinline__ void give_four(u64 *arrived, float *to, float product) const {
+    // Sends them to all CTAs, unless `to` is null.
+    __device__ __forceinline__ void broadcast_four(u64 *arrived, float *to, float product) const {
         const float4 all = four(product);
         if (to)
-            give(arrived, to, all, threadIdx.x % 16);
+            send(arrived, to, all, threadIdx.x % 16);
     }
 
-    // Gives `count` numbers in shared memory to all CTAs, by all workers: four at a time only if both places are 16-byte aligned.
+    // Sends `count` numbers in shared memory to all CTAs, by all workers: four at a time only if both places are 16-byte aligned.
     template <bool ALIGNED = true>
-    __device__ __forceinline__ void give_all(u64 *arrived, float *to, const float *from, int count) const {
+    __device__ __forceinline__ void broadcast(u64 *arrived, float *to, const float *from, int count) const {
         const int other = threadIdx.x & (ranks() - 1), first = threadIdx.x >> bits, step = WORKERS >> bits;
         const int fours = ALIGNED ? count / 4 : 0;
 #pragma unroll 1
@@ -198,11 +179,11 @@ struct FourParts {
 // The product of a row with a vector in shared memory, both of at most 64 numbers, by four lanes, in the order of `products`.
 template <bool STAGED, class Row> __device__ __forceinline__ float product_of(const Row &weights, const float *vector, int K) {
     constexpr int PARTS = 4;
-    const int lane = threadIdx.x % 4, turn = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
+    const int lane = threadIdx.x % 4, swizzle = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
     float sums[PARTS];
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
-        const int column = 4 * (lane + 4 * (part ^ turn));
+        const int column = 4 * (lane + 4 * (part ^ swizzle));
         sums[part] = column < K ? dot4(weights.four(column), load4(vector + column), 0.0f) : 0.0f;
     }
     return lanes_sum<4>((sums[0] + sums[1]) + (sums[2] + sums[3]));
@@ -224,8 +205,8 @@ template <class Ranks, int UNITS, bool STAGED = false, class Row, class Done>
 __device__ __forceinline__ void products(int count, int K, const float *vector, Row row, Done done) {
     constexpr int GROUPS = Team<Ranks>::WORKERS / 4, PARTS = 4;
     const int lane = threadIdx.x % 4;
-    const int turn = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
-    const auto column = [&](int part) { return 4 * (lane + 4 * (part ^ turn)); };
+    const int swizzle = STAGED && K == 16 * PARTS ? threadIdx.x / 4 % PARTS : 0;
+    const auto column = [&](int part) { return 4 * (lane + 4 * (part ^ swizzle)); };
     float4 x[PARTS];
 #pragma unroll
     for (int part = 0; part < PARTS; part++)

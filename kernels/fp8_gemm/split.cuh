@@ -28,12 +28,6 @@ __device__ __forceinline__ void warpgroup_sync(int group) {
         named_barrier_sync(4, 128);
 }
 
-// A number to another thread block, whose barrier counts its bytes.
-__device__ __forceinline__ void st_async(u32 to, float x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
-                 : "memory");
-}
-
 // A tile of 64 weights and up to two tokens, for a cluster of thread blocks of four warpgroups. The columns of the instruction that
 // belong to no token are not initialised, and their sums are not used.
 template <class Y>

@@ -237,7 +237,7 @@ template <class Y> __device__ __forceinline__ void consume(const Work &work, Y *
     const int token = warp * 16 + lane / 4;
     const float *const scale_0 = work.x_scale + (token & (work.rows - 1)) * work.x_scale_stride;
     const float *const scale_1 = work.x_scale + ((token + 8) & (work.rows - 1)) * work.x_scale_stride;
-    const u32 other = map_shared_rank(barriers->x_empty, work.pair ? 1 - blockIdx.x % 2 : 0);
+    const u32 peer_empty = map_shared_rank(barriers->x_empty, work.pair ? 1 - blockIdx.x % 2 : 0);
 
     u64 *const full = barriers->full + group * work.stages, *const empty = barriers->empty + group * work.stages;
     const u32 ring = smem_address(work.stage(group * work.stages));
@@ -250,7 +250,7 @@ template <class Y> __device__ __forceinline__ void consume(const Work &work, Y *
         if (lane == 0 && !work.resident) {
             mbarrier_arrive(barriers->x_empty + x.slot);
             if (work.pair)
-                mbarrier_arrive_cluster(other + x.slot * 8);
+                mbarrier_arrive_cluster(peer_empty + x.slot * 8);
         }
         __syncwarp();
     };

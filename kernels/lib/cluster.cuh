@@ -40,15 +40,45 @@ __device__ __forceinline__ u32 map_shared_peer(const void *at) {
     return address;
 }
 
-__device__ __forceinline__ void st_shared_cluster(u32 to, float x) {
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+// What one store writes: 4, 8 or 16 bytes of any type, as most of them are f32.
+template <class T> struct Words {
+    static constexpr int COUNT = sizeof(T) / 4;
+    static_assert(4 * COUNT == sizeof(T) && (COUNT & COUNT - 1) == 0 && COUNT <= 4, "what instructions store");
+    float of[COUNT];
+
+    __device__ __forceinline__ Words(const T &x) {
+        memcpy(of, &x, sizeof(T));
+    }
+};
+
+// In the shared memory of another CTA, or of this one.
+template <class T> __device__ __forceinline__ void st_shared_cluster(u32 to, const T &x) {
+    const Words<T> bits(x);
+    if constexpr (bits.COUNT == 1)
+        asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(bits.of[0]) : "memory");
+    else if constexpr (bits.COUNT == 2)
+        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(bits.of[0]), "f"(bits.of[1]) : "memory");
+    else
+        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(bits.of[0]), "f"(bits.of[1]),
+                     "f"(bits.of[2]), "f"(bits.of[3])
+                     : "memory");
 }
 
-// Four numbers to another CTA, whose barrier counts their bytes.
-__device__ __forceinline__ void st_async(u32 to, const float (&x)[4], u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(barrier)
-                 : "memory");
+// The same, and the barrier of that CTA counts the bytes.
+template <class T> __device__ __forceinline__ void st_async(u32 to, const T &x, u32 barrier) {
+    const Words<T> bits(x);
+    if constexpr (bits.COUNT == 1)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(bits.of[0]),
+                     "r"(barrier)
+                     : "memory");
+    else if constexpr (bits.COUNT == 2)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                     "f"(bits.of[0]), "f"(bits.of[1]), "r"(barrier)
+                     : "memory");
+    else
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                     "f"(bits.of[0]), "f"(bits.of[1]), "f"(bits.of[2]), "f"(bits.of[3]), "r"(barrier)
+                     : "memory");
 }
 
 // At a barrier of another CTA, which so learns that memory of its own has been read. The scope is the CTA, as CUTLASS has it: what a

@@ -1,5 +1,5 @@
 // A warpgroup computes 64 rows of a matrix by one token, which is the first of eight columns of the instruction; the others are
-// zeros. Weights are decoded by their definition into a tile of shared memory.
+// zeros. Weights are decoded as in the definition of `fp4_gemm`.
 #pragma once
 
 // The matrices [rows, cols] of all experts.
@@ -13,54 +13,13 @@ struct Matrices {
 template <class F, class RowOf>
 __device__ __forceinline__ void simple_products(const Matrices &matrices, int expert, const bf16 *token, RowOf row_of,
                                                 float (&total)[4]) {
-    __shared__ __align__(1024) u8 w_tile[64 * 128];
-    __shared__ __align__(1024) u8 x_tile[8 * 128];
-    const int K = matrices.cols, blocks = K / F::block, last = columns(K);
     const size_t first_row = size_t(expert) * matrices.rows;
-    float sums[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        sums[i] = total[i] = 0.0f;
-    for (int first = 0; first < last; first += 64) {
-        for (int i = threadIdx.x; i < 64 * 64; i += 128) {
-            const int row = row_of(i / 64), col = first + i % 64;
-            float weight = 0.0f;
-            if (row >= 0 && col < K) {
-                const u32 code = matrices.codes[(first_row + row) * (K / 2) + col / 2] >> nibble_of(col) & 15;
-                // Three bits of an f32, times 2^126.
-                const float value = __uint_as_float((code & 8) << 28 | (code & 7) << 22) * __uint_as_float(0x7e800000);
-                weight = value * F::scale(matrices.scales[(first_row + row) * blocks + block_of<F>(col, blocks)]);
-            }
-            from_f32(*(bf16 *)(w_tile + swizzle_128b(i / 64, i % 64 / 8) + i % 8 * 2), weight);
-        }
-        for (int i = threadIdx.x; i < 8 * 64; i += 128) {
-            bf16 number = {0};
-            if (i < 64 && first + i < K)
-                number = token[first + i];
-            *(bf16 *)(x_tile + swizzle_128b(i / 64, i % 64 / 8) + i % 8 * 2) = number;
-        }
-        fence_proxy_async_smem();
-        __syncthreads();
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < 4; step++)
-            Step<Bf16, 8>::shared(sums, wgmma_descriptor(smem_address(w_tile)) + step * 2,
-                                  wgmma_descriptor(smem_address(x_tile)) + step * 2);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        __syncthreads();
-        if ((first + 64) % 1024 == 0 || first + 64 >= last) {
-#ifdef MUTANT_LAST_PART_LOST
-            if (first >= 1024 && first + 64 >= last)
-                break;
-#endif
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                total[i] = first < 1024 ? sums[i] : total[i] + sums[i];
-                sums[i] = 0.0f;
-            }
-        }
-    }
+    const auto weight_of = [&](int row_of_tile, int col) {
+        const int row = row_of(row_of_tile);
+        return row < 0 ? 0.0f : weight_at<F>(matrices.codes, matrices.scales, first_row + row, col, matrices.cols);
+    };
+    const auto token_of = [&](int row, int col) { return row == 0 ? token[col] : bf16{0}; };
+    add_parts<8>(matrices.cols, weight_of, token_of, total);
 }
 
 // A block has 32 numbers between the products; a warp has eight, whose rows of gate and of up lie one below the other.

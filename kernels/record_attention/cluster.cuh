@@ -259,9 +259,9 @@ template <bool PAIR> struct Consumer {
                     at[8 * 8 / 2] = make_float2(x[2], x[3]);
             } else {
                 if (head < heads)
-                    st_async(to, x[0], x[1], received);
+                    st_async(to, make_float2(x[0], x[1]), received);
                 if (head + 8 < heads)
-                    st_async(to + 8 * 8 * sizeof(float), x[2], x[3], received);
+                    st_async(to + 8 * 8 * sizeof(float), make_float2(x[2], x[3]), received);
             }
             to += SLICE * sizeof(float);
             if (++slice == each && i < 31) {

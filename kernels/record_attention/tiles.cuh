@@ -35,20 +35,6 @@ struct Attention {
 };
 static_assert(sizeof(Attention) <= 217728, "launch.shared in the header");
 
-// Numbers to another CTA, or this one, whose barrier counts their bytes.
-__device__ __forceinline__ void st_async(u32 to, float x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x), "r"(barrier)
-                 : "memory");
-}
-__device__ __forceinline__ void st_async(u32 to, u32 x, u32 barrier) {
-    st_async(to, __uint_as_float(x), barrier);
-}
-__device__ __forceinline__ void st_async(u32 to, float x, float y, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(x), "f"(y),
-                 "r"(barrier)
-                 : "memory");
-}
-
 // ---- pairs of thread blocks, neighbours in the cluster, that have the same keys and other heads
 
 // Which thread block of its pair this one is.

@@ -14,24 +14,6 @@ __device__ __forceinline__ void red_shared_cluster_add(u32 to, u32 x) {
     asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 
-// To another CTA, whose barrier counts the bytes.
-__device__ __forceinline__ void st_async(u32 to, u32 x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(x), "r"(barrier)
-                 : "memory");
-}
-
-__device__ __forceinline__ void st_async(u32 to, Entry x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];" ::"r"(to), "r"(x.key),
-                 "r"(x.index), "r"(barrier)
-                 : "memory");
-}
-
-__device__ __forceinline__ void st_async(u32 to, uint4 x, u32 barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "r"(x.x),
-                 "r"(x.y), "r"(x.z), "r"(x.w), "r"(barrier)
-                 : "memory");
-}
-
 struct ClusterShared {
     float scores[SHARE];
     union {
@@ -106,7 +88,6 @@ __device__ __noinline__ void by_parts(Places share, int rank, int k, int *out) {
     }
 }
 
-// CTA `rank` of a row has an equal share of its candidates, in one piece that begins at a multiple of 16 bytes.
 KERNEL(top_k_cluster, __launch_bounds__(THREADS, 2))(const float *scores, const int *counts, int *indices, int, int n, int k) {
     ClusterShared &shared = *(ClusterShared *)bytes;
     const int row = blockIdx.x / RANKS, rank = blockIdx.x % RANKS, lane = threadIdx.x % 32;
@@ -120,10 +101,7 @@ KERNEL(top_k_cluster, __launch_bounds__(THREADS, 2))(const float *scores, const 
     count = rounded_down(count);
 
     // ---- prologue: the share is copied; other CTAs may send once they know that this one's barriers are there
-    const float *from = scores + (size_t)row * n;
-    const int ahead = (size_t)from / sizeof(float) % 4, all = ahead + count;
-    const int each = (all + 32 * RANKS - 1) / (32 * RANKS) * 32, start = rank * each;
-    const Places share = {rank == 0 ? ahead : 0, max(0, min(each, all - start)), start - ahead};
+    const auto [from, share] = Share::of<RANKS>(scores + (size_t)row * n, count, rank);
     // The maxima are of the scores of one thread, of two, or of four.
     const int lanes = k <= MAXIMA / 16 ? 4 : k <= MAXIMA / 8 ? 2 : 1, groups = THREADS / lanes;
     if (threadIdx.x == 0) {
@@ -132,7 +110,7 @@ KERNEL(top_k_cluster, __launch_bounds__(THREADS, 2))(const float *scores, const 
         mbarrier_init(&shared.counts_here, 1);
         mbarrier_init(&shared.gathered_here, 1);
         fence_mbarrier_init();
-        load_scores(shared.scores, from - ahead + start, share.end, &shared.scores_here);
+        load_scores(shared.scores, from, share.end, &shared.scores_here);
         mbarrier_arrive_expect_tx(&shared.maxima_here, (RANKS - 1) * groups * 4);
         mbarrier_arrive_expect_tx(&shared.counts_here, (RANKS - 1) * 4);
     }

@@ -31,6 +31,18 @@ struct Places {
     }
 };
 
+// The candidates of a row that CTA `rank` of RANKS has: as many as each other, in one piece that begins at a multiple of 16 bytes.
+struct Share {
+    const float *from;
+    Places places;
+
+    template <int RANKS> static __device__ __forceinline__ Share of(const float *row, int count, int rank) {
+        const int ahead = (size_t)row / sizeof(float) % 4, all = ahead + count;
+        const int each = (all + 32 * RANKS - 1) / (32 * RANKS) * 32, start = rank * each;
+        return {row - ahead + start, {rank == 0 ? ahead : 0, max(0, min(each, all - start)), start - ahead}};
+    }
+};
+
 // Copies `count` scores from a multiple of 16 bytes; the barrier's phase ends when they are there. By one thread.
 __device__ __forceinline__ void load_scores(float *to, const float *from, int count, u64 *here) {
     const int whole = count / 4 * 4;

@@ -24,14 +24,6 @@ struct StreamShared {
 };
 static_assert(sizeof(StreamShared) == 213416, "the header says how much shared memory is asked for");
 
-__device__ __forceinline__ void st_shared_cluster(u32 to, u32 x) {
-    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
-}
-
-__device__ __forceinline__ void st_shared_cluster(u32 to, Entry x) {
-    asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(x.key), "r"(x.index) : "memory");
-}
-
 // The list of a CTA.
 struct List {
     u32 k, size, list;
@@ -96,13 +88,11 @@ KERNEL(top_k_stream, __launch_bounds__(STREAMING, 1))(const float *scores, const
         return;
     count = rounded_down(count);
 
-    // From a multiple of 16 bytes.
-    const float *from = scores + (size_t)row * n;
-    const int ahead = (size_t)from / sizeof(float) % 4, all = ahead + count;
-    const int each = (all + 32 * HALVES - 1) / (32 * HALVES) * 32, start = rank * each, length = max(0, min(each, all - start));
+    const Share share = Share::of<HALVES>(scores + (size_t)row * n, count, rank);
+    const int length = share.places.end;
     const auto load = [&](int first) {
         const int piece = first / PIECE % 2;
-        load_scores(shared.pieces[piece], from - ahead + start + first, min(PIECE, length - first), &shared.here[piece]);
+        load_scores(shared.pieces[piece], share.from + first, min(PIECE, length - first), &shared.here[piece]);
     };
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.here[0], 1);
@@ -117,7 +107,7 @@ KERNEL(top_k_stream, __launch_bounds__(STREAMING, 1))(const float *scores, const
     for (int first = 0; first < length; first += PIECE) {
         const int piece = first / PIECE;
         mbarrier_wait_parity(&shared.here[piece % 2], piece / 2 % 2);
-        const Places places = {rank == 0 && first == 0 ? ahead : 0, min(PIECE, length - first), start + first - ahead};
+        const Places places = {first == 0 ? share.places.begin : 0, min(PIECE, length - first), share.places.first + first};
         if (first == 0 && k <= MAXIMA_OF_PIECE) {
             // The other list is not in use yet.
             uint4 *maxima = (uint4 *)shared.lists[1];
