@@ -108,8 +108,11 @@ use ulplab::ops::{Buffer, Case, Data, Inputs, OPS, Op, Outputs, Problem, Role, S
 use ulplab::studies::Text;
 use ulplab::studies::kernels::sites;
 
+/// The root of the repository.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
 fn datasets() -> Manifest {
-    Manifest::open(Some(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets"))).unwrap()
+    Manifest::open(Some(&Path::new(ROOT).join("datasets"))).unwrap()
 }
 
 /// The model of 61 layers.
@@ -378,7 +381,7 @@ fn cases_and_headers_fit() {
     let found = |pattern: &str| sites(text, pattern);
     let checkpoint = datasets().checkpoint("dsv4-mini").unwrap();
     let data = Data::new(1, &found).with_checkpoint(Some(&checkpoint));
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    let folder = Path::new(ROOT).join("kernels");
     let sources = Source::read_all(&folder, &ulplab::ops::COMPOSITIONS).unwrap();
     assert_eq!(sources.len(), OPS.len(), "a .cu for each operation");
     for source in sources {

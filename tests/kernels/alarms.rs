@@ -357,7 +357,7 @@ fn right_kernels_with_a_gain_are_refused() {
 /// The experiment that draws right kernels on a GPU has a case for each variant that it names.
 #[test]
 fn shipped_draws_reach_every_variant() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(crate::ROOT);
     let text = fs::read_to_string(root.join("experiments/draws.toml")).unwrap();
     let experiment: toml::Table = text.parse().unwrap();
     let patterns = |key: &str| -> Vec<String> {

@@ -102,11 +102,7 @@ fn rows_are_run_in_other_batches_or_a_reason_is_stated() {
 
 #[test]
 fn kernels_repeat_their_bits_or_say_why_not() {
-    let sources = Source::read_all(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels"),
-        &ulplab::ops::COMPOSITIONS,
-    )
-    .unwrap();
+    let sources = Source::read_all(&Path::new(crate::ROOT).join("kernels"), &ulplab::ops::COMPOSITIONS).unwrap();
     let mut varying = Vec::new();
     for source in &sources {
         for variant in &source.header.variants {

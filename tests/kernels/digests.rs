@@ -14,7 +14,7 @@ const ARCH: &str = "sm_90a";
 
 /// Reads a file of kernels in which texts are replaced; each must be in the file, or in one that it includes from its folder.
 fn edited(folder: &TempDir, op: &str, edits: &[(&str, &str, &str)]) -> Source {
-    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+    let kernels = Path::new(crate::ROOT).join("kernels");
     let copied = std::process::Command::new("cp")
         .args(["-r", "."])
         .arg(folder.path())
@@ -121,7 +121,7 @@ fn launches_change_with_what_is_launched() {
     };
     let before = digest(&[]);
     assert!(before.launches.len() > 1);
-    let file = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/mhc_pre.cu")).unwrap();
+    let file = std::fs::read_to_string(Path::new(crate::ROOT).join("kernels/mhc_pre.cu")).unwrap();
     let renamed = file.replace("\"sums\"", "\"partial\"");
     assert_ne!(renamed, file, "mhc_pre.cu has scratch of that name");
     assert_eq!(digest(&[("mhc_pre.cu", &file, &renamed)]), before);
@@ -189,7 +189,7 @@ fn verdicts_change_with_what_is_judged() {
 /// Stored digests are those of the tree: launches of all files, and verdicts and machine code of two.
 #[test]
 fn stored_digests_are_those_of_the_tree() {
-    let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tree = Path::new(crate::ROOT);
     let stored = Attestation::read(&tree.join("experiments/results/h200/kernels.json")).unwrap();
     let sources = Source::read_all(&tree.join("kernels"), &ulplab::ops::COMPOSITIONS).unwrap();
     assert_eq!(stored.ops.len(), sources.len());

@@ -7,7 +7,7 @@ use ulplab::ops::OPS;
 use ulplab::{judgement, provenance};
 
 fn texts() -> BTreeMap<String, String> {
-    judgement::texts(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap()
+    judgement::texts(Path::new(crate::ROOT)).unwrap()
 }
 
 /// The operations whose digest changes with a text in one file.

@@ -229,11 +229,7 @@ fn calls_have_what_variants_take() {
         }
         assert_eq!(stand_in.failure(), None);
     }
-    let sources = Source::read_all(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels"),
-        &ulplab::ops::COMPOSITIONS,
-    )
-    .unwrap();
+    let sources = Source::read_all(&Path::new(crate::ROOT).join("kernels"), &ulplab::ops::COMPOSITIONS).unwrap();
     let calls = cpu.calls.lock().unwrap();
     for op in CALLED {
         let source = sources.iter().find(|source| source.op == op).unwrap();

@@ -7,7 +7,7 @@ use safetensors::{Dtype, SafeTensors};
 use ulplab::ops::ON_TENSORS;
 use ulplab_operations::expected::{Call, Given, Operation, Tensor};
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+use crate::ROOT;
 
 /// The model of each operation, and the reason.
 const MODELS: [(&str, &str, &str); 21] = [
