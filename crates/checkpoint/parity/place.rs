@@ -49,7 +49,7 @@ impl Hits {
         self.cols[c] += 1;
     }
 
-    /// Those of both, either of which may have no rows.
+    /// The rows of both, where either may have none.
     pub fn merge(mut self, other: Self) -> Self {
         if self.rows.is_empty() {
             return other;
