@@ -11,6 +11,7 @@
 use rayon::prelude::*;
 
 use super::BLOCK;
+use super::linear::Linear;
 use super::rmsnorm::inverse_rms;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
@@ -22,7 +23,7 @@ const LANES: usize = 16;
 #[derive(Clone, Debug)]
 pub struct HyperConnection<T> {
     /// `[2n + n², n·D]`.
-    pub projection: Tensor<T>,
+    pub projection: Linear<T>,
     /// base `[2n + n²]`.
     pub base: Vec<T>,
     /// scale₀, scale₁ and scale₂.
@@ -140,7 +141,7 @@ impl<T: Real> Mixing<T> {
 #[derive(Clone, Debug)]
 pub struct HyperHead<T> {
     /// `[n, n·D]`.
-    pub projection: Tensor<T>,
+    pub projection: Linear<T>,
     /// base `[n]`.
     pub base: Vec<T>,
     /// One for all streams.

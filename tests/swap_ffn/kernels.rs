@@ -1,5 +1,6 @@
 //! Kernels in the place of the path: calls as they are made, answered by the reference.
 
+use reference::ops::linear::Linear;
 use reference::paths::swap_ffn::{Collapse, Config, Ffn, Film, LaneRule, Model, Router, State};
 use reference::{Numerics, Site, Tensor};
 use ulplab::formats::codec;
@@ -55,6 +56,9 @@ impl Runner for Cpu {
             ..Config::STANDARD
         };
         assert_eq!((call.case.key("W"), call.case.key("L")), ("bf16", "transpose"));
+        let linear = |name| Linear {
+            weight: tensor(&call, name),
+        };
         let bias = tensor(&call, "router_bias").data;
         let film = Film {
             scale: tensor(&call, "film_scale"),
@@ -62,18 +66,18 @@ impl Runner for Cpu {
             alpha: tensor(&call, "film_alpha"),
         };
         let router = Router::Folded {
-            weight: tensor(&call, "router"),
+            weight: linear("router"),
             bias: std::array::from_fn(|at| bias[at]),
         };
         let ffn = Ffn {
             norm: tensor(&call, "ffn_g").data,
-            w1: tensor(&call, "w1"),
-            w3: tensor(&call, "w3"),
-            w2: tensor(&call, "w2"),
+            w1: linear("w1"),
+            w3: linear("w3"),
+            w2: linear("w2"),
         };
         let collapse = Collapse {
             basis: tensor(&call, "basis"),
-            decoder: tensor(&call, "decoder"),
+            decoder: linear("decoder"),
         };
         let model = Model::new(config, film, router, ffn, collapse)?;
         let map = call.problem.buffers.iter().find(|buffer| buffer.name == "map").unwrap();

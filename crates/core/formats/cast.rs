@@ -37,9 +37,15 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// The operation without a last step.
-    pub const fn by(divide: bool) -> Self {
-        Self { divide, zero: -0.0 }
+    pub const TIMES: Self = Self {
+        divide: false,
+        zero: -0.0,
+    };
+
+    /// True if the last step changes no result.
+    #[inline(always)]
+    pub fn adds_nothing(self) -> bool {
+        self.zero.to_bits() == (-0.0f32).to_bits()
     }
 
     #[inline(always)]

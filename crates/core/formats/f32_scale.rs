@@ -72,8 +72,11 @@ impl F32Rule {
             // The quotient is computed in f64, with a floor that no f32 equals.
             (StoredScale::Encode, power) => {
                 let scale = (f64::from(limits.max) / f64::from(amax).max(1e-12)) as f32;
-                let below = f32::from_bits(scale.to_bits() & INFINITY_BITS);
-                if power { below } else { scale }
+                if power {
+                    f32::from_bits(scale.to_bits() & INFINITY_BITS)
+                } else {
+                    scale
+                }
             }
         }
     }
@@ -92,12 +95,20 @@ impl F32Rule {
     }
 
     pub(super) fn operation(&self) -> Operation {
-        Operation::by(self.stored == StoredScale::Decode && self.divide)
+        let divide = self.stored == StoredScale::Decode && self.divide;
+        Operation {
+            divide,
+            ..Operation::TIMES
+        }
     }
 
     /// The operation that decodes codes to values.
     pub(super) fn inverse(&self) -> Operation {
-        Operation::by(self.stored == StoredScale::Encode)
+        let divide = self.stored == StoredScale::Encode;
+        Operation {
+            divide,
+            ..Operation::TIMES
+        }
     }
 }
 

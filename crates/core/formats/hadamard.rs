@@ -48,8 +48,9 @@ fn signs(size: usize) -> Vec<f32> {
         return TE.to_vec();
     }
     let mut random = ChaCha8Rng::seed_from_u64(size as u64);
-    let sign = |_| if random.next_u32() & 1 == 0 { 1.0 } else { -1.0 };
-    (0..size).map(sign).collect()
+    (0..size)
+        .map(|_| if random.next_u32() & 1 == 0 { 1.0 } else { -1.0 })
+        .collect()
 }
 
 /// The random Hadamard transform of each `size` consecutive elements: random signs, then [`hadamard`]. `size` is a power of

@@ -32,7 +32,11 @@ impl Scale {
     /// The scales of that kind for an element, one per rule of the table, the default first; empty if there is no such
     /// kind.
     pub fn table(kind: &str, element: &Element, two_levels: bool) -> Vec<Self> {
-        let half = [Half::F16, Half::Bf16].into_iter().find(|half| half.name() == kind);
+        let half = match kind {
+            "f16" => Some(Half::F16),
+            "bf16" => Some(Half::Bf16),
+            _ => None,
+        };
         match (kind, half) {
             ("f32", _) | (_, Some(_)) if element.needs_zero_point() => {
                 let affine = |rule| Self::Affine(Affine { half, rule });
@@ -51,8 +55,9 @@ impl Scale {
     pub const fn bytes(&self) -> usize {
         match self {
             Self::E8m0(_) | Self::E4m3(_) => 1,
-            Self::F32(_) | Self::Affine(Affine { half: None, .. }) => 4,
-            Self::Half(..) | Self::Affine(_) => 2,
+            Self::F32(_) => 4,
+            Self::Half(..) => 2,
+            Self::Affine(affine) => affine.bytes(),
         }
     }
 
@@ -68,12 +73,12 @@ impl Scale {
     }
 
     /// Name of the scale's type in format strings.
-    pub fn kind(&self) -> &'static str {
+    pub const fn kind(&self) -> &'static str {
         match self {
             Self::E8m0(_) => "e8m0",
             Self::F32(_) => "f32",
             Self::Half(half, _) => half.name(),
-            Self::Affine(affine) => affine.half.map_or("f32", Half::name),
+            Self::Affine(affine) => affine.kind(),
             Self::E4m3(_) => "e4m3",
         }
     }
@@ -88,10 +93,10 @@ impl Scale {
         }
     }
 
-    /// The operation on elements before their cast; for scales with a zero point use [`Affine::apply`].
+    /// The operation on elements before their cast; for scales with a zero point use [`Affine::forward`].
     pub(super) fn division(&self) -> Operation {
         match self {
-            Self::E8m0(_) | Self::Affine(_) => Operation::by(false),
+            Self::E8m0(_) | Self::Affine(_) => Operation::TIMES,
             Self::F32(rule) | Self::Half(_, rule) => rule.operation(),
             Self::E4m3(rule) => rule.operation(),
         }
@@ -136,15 +141,18 @@ impl Scale {
         }
         let mut factor = [0.0];
         self.decode(bytes, &Level::ONE, &mut factor);
-        let (divide, [factor]) = (self.multiplication().divide, factor);
-        if divide { 1.0 / factor } else { factor }
+        if self.multiplication().divide {
+            1.0 / factor[0]
+        } else {
+            factor[0]
+        }
     }
 
     /// The operation on decoded codes.
     pub(super) fn multiplication(&self) -> Operation {
         match self {
             Self::F32(rule) | Self::Half(_, rule) => rule.inverse(),
-            Self::E8m0(_) | Self::E4m3(_) | Self::Affine(_) => Operation::by(false),
+            Self::E8m0(_) | Self::E4m3(_) | Self::Affine(_) => Operation::TIMES,
         }
     }
 

@@ -171,8 +171,11 @@ impl Call {
         if number.fract() == 0.0 && range.contains(&(number as usize)) && number >= 0.0 {
             return Ok(number as usize);
         }
-        let missing = number.is_nan();
-        let found = if missing { "missing".into() } else { number.to_string() };
+        let found = if number.is_nan() {
+            "missing".into()
+        } else {
+            number.to_string()
+        };
         let operation = self.operation.name;
         Err(format!(
             "{operation}: '{name}' is {found}, expected a whole number {words}"
@@ -184,9 +187,13 @@ impl Call {
     /// # Errors
     /// Names the number.
     pub(super) fn expect_not_negative(&self, name: &str) -> Result<(), String> {
-        let (operation, number) = (self.operation.name, self.number(name));
-        let wrong = (number < 0.0).then(|| format!("{operation}: {name} = {number}, expected 0 or more"));
-        wrong.map_or(Ok(()), Err)
+        match self.number(name) {
+            number if number < 0.0 => Err(format!(
+                "{}: {name} = {number}, expected 0 or more",
+                self.operation.name
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The factor of scores, or of queries: 1/√dim if it is not given.
@@ -228,10 +235,13 @@ impl Call {
     pub fn expect_whole(&self, name: &str, least: f64, most: f64) -> Result<(), String> {
         let fits = |x: &&f64| x.fract() == 0.0 && (least..=most).contains(*x);
         let data = self.optional(name).map(|tensor| &tensor.data[..]);
-        let (operation, other) = (self.operation.name, data.into_iter().flatten().find(|x| !fits(x)));
-        let wrong =
-            other.map(|x| format!("{operation}: '{name}' has {x}, expected whole numbers from {least} to {most}"));
-        wrong.map_or(Ok(()), Err)
+        match data.into_iter().flatten().find(|x| !fits(x)) {
+            Some(x) => Err(format!(
+                "{}: '{name}' has {x}, expected whole numbers from {least} to {most}",
+                self.operation.name
+            )),
+            None => Ok(()),
+        }
     }
 
     /// An error unless a tensor, if it is given, has this shape.

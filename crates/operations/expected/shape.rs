@@ -69,8 +69,10 @@ impl<'a> Shapes<'a> {
 
     /// The size of a letter, if a tensor has it.
     pub fn size(&self, letter: &str) -> Option<usize> {
-        let known = self.sizes.iter().find(|(known, _)| *known == letter);
-        known.map(|(_, size)| *size)
+        self.sizes
+            .iter()
+            .find(|(known, _)| *known == letter)
+            .map(|(_, size)| *size)
     }
 
     /// Extends these sizes by those of a tensor, if it has a shape of these dimensions.

@@ -70,12 +70,8 @@ impl Blocks {
     /// If the case names another one.
     pub fn for_case(case: &Case) -> Result<&'static Self, String> {
         let key = case.key("format");
-        Self::named(key).ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
-    }
-
-    /// The format that cases call `key`; `None` if there is none.
-    pub fn named(key: &str) -> Option<&'static Self> {
-        BLOCKS.iter().find(|blocks| blocks.key == key)
+        let found = BLOCKS.iter().find(|blocks| blocks.key == key);
+        found.ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
     }
 
     /// True if an operation is timed in this format on elements of a type.

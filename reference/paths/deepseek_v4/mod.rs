@@ -6,6 +6,7 @@
 mod config;
 mod layer;
 mod model;
+mod parts;
 mod path;
 mod read;
 pub mod sites;
@@ -14,6 +15,7 @@ mod state;
 pub use crate::paths::Scalar;
 pub use config::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 pub use model::Model;
-pub use path::PATH;
+pub use parts::{CompressedParts, LayerParts, StateParts};
+pub use path::DeepSeekV4;
 pub use sites::SITES;
-pub use state::{CacheParts, CompressedParts, LayerParts, State, StateParts};
+pub use state::{CacheParts, Compressed, LayerState, State};

@@ -1,7 +1,6 @@
 //! Two real tensors of the same shape.
 
-use super::Number;
-use super::moments::{argmax, moments};
+use super::moments::{Moments, argmax, moments};
 use super::ulps::{Bits, Ulps};
 use crate::record;
 
@@ -46,7 +45,7 @@ pub struct Worst {
 
 impl Worst {
     /// The element at an index of two tensors.
-    fn at<X: Number, Y: Number>(index: usize, want: &[X], got: &[Y]) -> Self {
+    fn at<X: Copy + Into<f64>, Y: Copy + Into<f64>>(index: usize, want: &[X], got: &[Y]) -> Self {
         let (want, got) = (want[index].into(), got[index].into());
         Self { index, want, got }
     }
@@ -79,34 +78,40 @@ const SAFE: std::ops::Range<f64> = 1e-250..1e300;
 impl Pair {
     /// # Panics
     /// If the lengths differ: the caller compares shapes first.
-    pub fn new<X: Number + Sync, Y: Number + Sync>(want: &[X], got: &[Y]) -> Self {
+    pub fn new<X, Y>(want: &[X], got: &[Y]) -> Self
+    where
+        X: Copy + Into<f64> + Sync,
+        Y: Copy + Into<f64> + Sync,
+    {
         assert_eq!(want.len(), got.len(), "elements of the two tensors");
-        let (mut sums, mut scale, mut scan) = (moments(want, got, 1.0, 0), 1.0, Scan::default());
+        let mut sums = moments(want, got, 1.0);
+        let mut scale = 1.0;
         // A non-finite element makes these sums non-finite.
         if !SAFE.contains(&sums.xx) || !SAFE.contains(&sums.yy) {
-            scan = Scan::new(want, got);
-            if scan.finite() && scan.max > 0.0 {
+            let scan = Scan::new(want, got);
+            if scan.nonfinite_want + scan.nonfinite_got > 0 {
+                return scan.into_pair(want, got);
+            }
+            if scan.max > 0.0 {
                 // The largest element is scaled to 1 ≤ |x| < 2; the scale is bounded so that it and its inverse are normal.
                 scale = scan.max.log2().floor().clamp(-1000.0, 1000.0).exp2();
-                sums = moments(want, got, 1.0 / scale, 0);
+                sums = moments(want, got, 1.0 / scale);
             }
         }
-        let worst = match scan.finite() {
-            true => (!want.is_empty()).then(|| argmax(want, got, 1.0 / scale, &sums)),
-            false => scan.differ.or(scan.first),
-        };
-        let sums = [sums.xx, sums.yy, sums.xy, sums.ee, sums.max * scale];
-        let [xx, yy, xy, ee, max_abs] = sums.map(|sum| if scan.finite() { sum } else { f64::NAN });
+        let worst = (!want.is_empty()).then(|| argmax(want, got, 1.0 / scale, &sums));
+        let Moments {
+            xx, yy, xy, ee, max, ..
+        } = sums;
         Self {
             n: want.len() as u64,
-            nonfinite_want: scan.nonfinite_want,
-            nonfinite_got: scan.nonfinite_got,
-            same_nonfinite: scan.differ.is_none(),
+            nonfinite_want: 0,
+            nonfinite_got: 0,
+            same_nonfinite: true,
             xx,
             yy,
             xy,
             ee,
-            max_abs,
+            max_abs: max * scale,
             worst: worst.map(|index| Worst::at(index, want, got)),
             scale,
             ulps: None,
@@ -165,7 +170,11 @@ impl Pair {
         want: impl Iterator<Item = u64>,
         got: impl Iterator<Item = u64>,
     ) -> Self {
-        self.ulps = self.finite().then(|| Ulps::new(width, want, got)).flatten();
+        self.ulps = if self.finite() {
+            Ulps::new(width, want, got)
+        } else {
+            None
+        };
         self
     }
 
@@ -188,7 +197,11 @@ struct Scan {
 }
 
 impl Scan {
-    fn new<X: Number, Y: Number>(want: &[X], got: &[Y]) -> Self {
+    fn new<X, Y>(want: &[X], got: &[Y]) -> Self
+    where
+        X: Copy + Into<f64>,
+        Y: Copy + Into<f64>,
+    {
         let mut scan = Self::default();
         for (index, (&x, &y)) in want.iter().zip(got).enumerate() {
             let (x, y): (f64, f64) = (x.into(), y.into());
@@ -206,7 +219,25 @@ impl Scan {
         scan
     }
 
-    fn finite(&self) -> bool {
-        self.nonfinite_want + self.nonfinite_got == 0
+    fn into_pair<X, Y>(self, want: &[X], got: &[Y]) -> Pair
+    where
+        X: Copy + Into<f64>,
+        Y: Copy + Into<f64>,
+    {
+        let worst = self.differ.or(self.first);
+        Pair {
+            n: want.len() as u64,
+            nonfinite_want: self.nonfinite_want,
+            nonfinite_got: self.nonfinite_got,
+            same_nonfinite: self.differ.is_none(),
+            xx: f64::NAN,
+            yy: f64::NAN,
+            xy: f64::NAN,
+            ee: f64::NAN,
+            max_abs: f64::NAN,
+            worst: worst.map(|index| Worst::at(index, want, got)),
+            scale: 1.0,
+            ulps: None,
+        }
     }
 }

@@ -2,10 +2,13 @@
 
 use rayon::prelude::*;
 
-/// True for wrong elements.
-pub type Bad<'a> = &'a (dyn Fn(usize) -> bool + Sync);
-/// The kinds of an element, as a bit set.
-pub type Kinds<'a> = &'a (dyn Fn(usize) -> u16 + Sync);
+/// The place of wrong elements, and what all of them have in common.
+pub struct Pattern {
+    /// For example, `all in columns 512 to 1023`.
+    pub place: String,
+    /// The [`KINDS`](super::values::KINDS) that apply to every one of them.
+    pub kinds: u16,
+}
 
 /// Sizes of vectors, tiles and blocks, whose tails are easily forgotten.
 const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
@@ -23,15 +26,22 @@ struct Spread {
     kinds: u16,
 }
 
-/// Finds the place of the wrong elements of a shape, for example `all in columns 512 to 1023`, and the
-/// [`KINDS`](super::values::KINDS) that apply to every one of them; `bad` lists these elements. Rows are not named if they are `chosen`
+/// Finds the pattern of the wrong elements of a shape; `bad` lists these elements. Rows are not named if they are `chosen`
 /// rows of the output.
-pub fn find(shape: &[usize], chosen: bool, bad: Bad, kinds: Kinds) -> (String, u16) {
+pub fn find(
+    shape: &[usize],
+    chosen: bool,
+    bad: &(dyn Fn(usize) -> bool + Sync),
+    kinds: &(dyn Fn(usize) -> u16 + Sync),
+) -> Pattern {
     let spread = spread(shape, bad, kinds);
-    (place(shape, chosen, &spread), spread.kinds)
+    Pattern {
+        place: place(shape, chosen, &spread),
+        kinds: spread.kinds,
+    }
 }
 
-fn spread(shape: &[usize], bad: Bad, kinds: Kinds) -> Spread {
+fn spread(shape: &[usize], bad: &(dyn Fn(usize) -> bool + Sync), kinds: &(dyn Fn(usize) -> u16 + Sync)) -> Spread {
     let cols = shape.last().copied().unwrap_or(1).max(1);
     let rows = shape.iter().product::<usize>() / cols;
     let none = || Spread {

@@ -1,0 +1,28 @@
+//! The path as others find it.
+
+use super::families::MODEL_TYPES;
+use super::{SITES, read};
+use crate::SiteInfo;
+use crate::paths::{self, Path};
+
+/// Transformers with a gated delta rule in most layers.
+#[derive(Clone, Copy, Debug)]
+pub struct Hybrid;
+
+impl Path for Hybrid {
+    fn name(&self) -> &'static str {
+        "hybrid"
+    }
+
+    fn model_types(&self) -> &'static [&'static str] {
+        &MODEL_TYPES
+    }
+
+    fn sites(&self) -> &'static [SiteInfo] {
+        SITES
+    }
+
+    fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn paths::Config>, String> {
+        Ok(Box::new(read::config(json, inert)?))
+    }
+}
