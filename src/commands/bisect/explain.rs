@@ -148,7 +148,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     Ok(Explanation {
         recipe: bench.recipe.into(),
         suspects: bench.mix.suspects.len(),
-        toml: super::as_toml(&bench.mix.recipe(&wrong)),
+        toml: super::output::recipe(&bench.mix.recipe(&wrong)),
         window: bench.window_name().into(),
         tests: bench.tests.clone(),
         cells: bench.cells,

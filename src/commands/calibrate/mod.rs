@@ -1,24 +1,25 @@
 //! `ulplab gate --calibrate`: how often each gate of an experiment fails what is right, and which errors it notices.
 
+mod notes;
+mod null;
+mod others;
 mod page;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::sweep::{self, SweepArgs};
-use crate::experiment::{Experiment, Head, Rule, Statistic};
+use crate::experiment::Rule;
 use crate::gate;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, SCHEMA, definition, direction};
 use crate::run::folder::{Folder, RUN};
-use crate::run::plan::Plan;
-use crate::run::runs::NULL;
+use crate::run::runs;
 use crate::run::summary::summarize;
-use crate::run::{Manifest, runs, seal};
-use crate::studies::Study;
-use crate::studies::null::Wanted;
+use crate::run::{Manifest, seal};
+use null::{Null, Trial, derive};
 use ulplab_core::atomic::{check_writable, write_atomic, write_text};
 use ulplab_core::error::{Error, Exit, Result, counted};
-use ulplab_core::list::{distinct, grouped};
+use ulplab_core::list::grouped;
 use ulplab_core::metrics::Metric;
 use ulplab_core::record::Record;
 
@@ -50,12 +51,20 @@ pub struct CalibrateArgs {
     pub calibrated: Vec<PathBuf>,
 }
 
+/// Numbers of draws and effects of a calibration.
+pub struct Sample {
+    /// Draws of each statistic.
+    draws: usize,
+    /// Errors to notice, in multiples of a recipe's own.
+    effects: Vec<f64>,
+}
+
 /// Calibrates, or prints what was calibrated; `None` if neither is wanted.
 pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     if !args.calibrated.is_empty() {
         let read = args.calibrated.iter().map(|path| Calibration::read(path));
         let read = read.collect::<Result<Vec<_>>>()?;
-        let page = page::page(&read, &page::uncalibrated(&read)?)?;
+        let page = page::page(&read, &others::uncalibrated(&read)?)?;
         out!("{page}");
         return Ok(Some(Exit::Pass));
     }
@@ -85,16 +94,18 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     if head.gates.is_empty() {
         return Err(Error::config(&file.path, "the file has no [[gate]]"));
     }
-    let draws = usize::from(args.draws);
-    let effects = match &args.effects[..] {
-        [] => &[2.0, 4.0],
-        given => given,
+    let sample = Sample {
+        draws: args.draws.into(),
+        effects: match args.effects.is_empty() {
+            true => vec![2.0, 4.0],
+            false => args.effects.clone(),
+        },
     };
-    if let Some(gain) = effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
+    if let Some(gain) = sample.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
     let wrong = |why: String| Error::config(&file.path, why);
-    let null = derive(head, study, &plan, draws, effects)
+    let null = derive(head, study, &plan, &sample)
         .map_err(|why| wrong(format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind)))?;
     if null.cells.is_empty() {
         return Err(wrong("no gate binds a recipe that the CPU can compute".into()));
@@ -102,7 +113,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let (folder, manifest) = measure(args, &null)?;
     let reading = study.reading();
     let windows = plan.windows.len();
-    let sets = sets(&manifest, reading.windows.len(), draws);
+    let sets = sets(&manifest, reading.windows.len(), sample.draws);
     let trials = null.trials.iter().map(|trial| {
         let rule = trial.rule;
         let what = (&rule.metric, &rule.at, rule.phase, rule.statistic);
@@ -133,7 +144,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         drawn_windows: windows - reading.windows.len(),
         drawn: study.drawn(),
         texts,
-        draws,
+        draws: sample.draws,
         gates,
     })
 }
@@ -229,125 +240,4 @@ fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) ->
         Ok(Some(rule.statistic.value(worst)).filter(|value| value.is_finite()))
     };
     sets.iter().map(of_set).collect()
-}
-
-/// Metrics that noise of no size changes, and what they notice.
-const UNMOVED: [(&str, &str); 2] = [
-    (
-        "nonfinite",
-        "it counts numbers that are not finite, of which noise makes none: one is noticed by construction",
-    ),
-    (
-        "cosine_excess",
-        "it holds for any two vectors, whatever their distance, and notices mistakes of the measurement",
-    ),
-];
-
-/// A gate on a recipe, and the recipes of the null experiment that say something of it.
-struct Trial<'a> {
-    rule: &'a Rule,
-    recipe: String,
-    /// The recipe as right code computes it; or why there is none.
-    null: Result<String, String>,
-    /// Its error as noise so many times as large; or why there is none.
-    effects: Result<Vec<(f64, String)>, String>,
-}
-
-/// The null experiment, and what each of its recipes stands for.
-struct Null<'a> {
-    experiment: Experiment,
-    /// Patterns of its cells that a gate looks at.
-    cells: Vec<String>,
-    trials: Vec<Trial<'a>>,
-}
-
-/// The null experiment of all gates of an experiment.
-///
-/// # Errors
-/// Why gates of its kind are not calibrated.
-fn derive<'a>(
-    head: &'a Head,
-    study: &dyn Study,
-    plan: &Plan,
-    draws: usize,
-    effects: &[f64],
-) -> Result<Null<'a>, String> {
-    let bound = |rule: &'a Rule| plan.bound_by(rule).map(move |recipe| (rule, recipe.to_string()));
-    let bound: Vec<(&Rule, String)> = head.gates.iter().flat_map(bound).collect();
-    let asked = bound.iter().filter(|(rule, _)| not_asked(rule).is_none());
-    let wanted: Vec<Wanted> = distinct(asked.flat_map(|(rule, recipe)| {
-        let gains = std::iter::once(None).chain(gains(rule, effects).map(Some));
-        gains.map(|gain| Wanted {
-            recipe: recipe.clone(),
-            phase: rule.phase,
-            gain,
-        })
-    }));
-    let mut phases = plan.phases.clone();
-    phases.retain(|phase| head.gates.iter().any(|rule| rule.phase == *phase));
-    let null = study.null(draws, &phases, &wanted)?;
-    let named = wanted.iter().zip(&null.names);
-    let cells = named.filter_map(|(wanted, name)| Some(format!("{}/{}/*", name.as_ref().ok()?, wanted.phase)));
-    let cells = distinct(cells);
-    let find = |rule: &Rule, recipe: &str, gain: Option<f64>| {
-        let same = |wanted: &Wanted| wanted.recipe == recipe && wanted.phase == rule.phase && wanted.gain == gain;
-        let at = wanted.iter().position(same).expect("it was put there");
-        null.names[at].clone()
-    };
-    let trial = |(rule, recipe): (&'a Rule, String)| {
-        let found = match not_asked(rule) {
-            Some(why) => Err(why.to_string()),
-            None => find(rule, &recipe, None),
-        };
-        let unmoved = UNMOVED.iter().find(|(metric, _)| *metric == rule.metric);
-        let effects = match (&found, unmoved) {
-            (Err(_), _) => Ok(Vec::new()),
-            (Ok(_), Some((_, why))) => Err(why.to_string()),
-            (Ok(_), None) => {
-                let each = gains(rule, effects).map(|gain| Ok((gain, find(rule, &recipe, Some(gain))?)));
-                each.collect()
-            }
-        };
-        Trial {
-            rule,
-            null: found,
-            effects,
-            recipe,
-        }
-    };
-    let trials = bound.into_iter().map(trial).collect();
-    let name = &head.name;
-    let experiment = Experiment {
-        head: Head {
-            name: format!("{name}{NULL}"),
-            question: format!("What do right candidates measure as, at the gates of '{name}'?"),
-            gates: Vec::new(),
-            ..head.clone()
-        },
-        body: null.body,
-    };
-    Ok(Null {
-        experiment,
-        cells,
-        trials,
-    })
-}
-
-/// The reason why a gate is not calibrated, on any metric.
-fn not_asked(rule: &Rule) -> Option<&'static str> {
-    if rule.control {
-        return Some("it is a control, which something bad must meet");
-    }
-    if rule.statistic == Statistic::Sequential {
-        return Some("its rate of false alarms follows from its construction");
-    }
-    None
-}
-
-/// The sizes of noise at which a gate is measured. If it bounds how good a recipe may be, the error is as many times smaller.
-fn gains(rule: &Rule, effects: &[f64]) -> impl Iterator<Item = f64> {
-    let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
-    let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);
-    let each = if unmoved { &[][..] } else { effects };
-    each.iter().map(move |gain| if inverted { 1.0 / gain } else { *gain })
 }

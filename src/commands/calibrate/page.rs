@@ -1,27 +1,20 @@
 //! Calibrations as tables.
 
-use std::path::Path;
-
-use super::derive;
-use crate::entries::with_extension;
-use crate::experiment::file::ExperimentFile;
+use super::notes;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, Judged, direction};
 use crate::report::number;
 use crate::statistics::{CONFIDENCE, rate_above};
-use crate::studies::null::ROUNDS_NOTHING;
-use crate::{shipped, studies};
 use ulplab_core::error::{Result, counted};
-use ulplab_core::list::{distinct, grouped};
 use ulplab_core::metrics::{Better, Metric};
 
 /// A shipped experiment of which there is no calibration, and why.
 pub struct Uncalibrated {
-    experiment: String,
-    why: String,
+    pub experiment: String,
+    pub why: String,
 }
 
 /// Rates of false alarms for which bounds are shown.
-const RATES: [f64; 2] = [1e-3, 1e-6];
+pub const RATES: [f64; 2] = [1e-3, 1e-6];
 
 /// The page of some calibrations, and of shipped experiments that are not among them.
 pub fn page(calibrations: &[Calibration], others: &[Uncalibrated]) -> Result<String> {
@@ -73,7 +66,7 @@ pub fn tables(calibration: &Calibration) -> Result<String> {
         }
         text.extend(rows.iter().map(|row| line(row)));
     }
-    let notes = notes(calibration)?;
+    let notes = notes::of(calibration)?;
     if !notes.is_empty() {
         text += &format!("\n{}\n", notes.join("\n"));
     }
@@ -152,118 +145,4 @@ fn row(gate: &CalibratedGate, recipe: &CalibratedRecipe, gains: &[f64]) -> Resul
     cells.extend(noticed);
     cells.extend(bounds);
     Ok(cells)
-}
-
-/// The folder with the shipped experiments, and what only that folder has.
-const FOLDER: &str = "experiments";
-const SCHEMA: &str = "experiments/experiment.schema.json";
-
-/// The shipped experiments that are not among some calibrations, in the order of their names, each with the reason; nothing where none are
-/// shipped.
-pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
-    let schema = shipped::find(SCHEMA);
-    let Some(folder) = schema.as_deref().and_then(Path::parent) else {
-        return Ok(Vec::new());
-    };
-    let mut all = Vec::new();
-    for file in with_extension(folder, "read", &["toml"])? {
-        let read = ExperimentFile::read(&file, &[])?;
-        let experiment = read.head()?.name;
-        if !calibrations.iter().any(|known| known.experiment == experiment) {
-            let why = why(&read, &file)?;
-            all.push(Uncalibrated { experiment, why });
-        }
-    }
-    Ok(all)
-}
-
-/// Why an experiment is not calibrated.
-fn why(read: &ExperimentFile, file: &Path) -> Result<String> {
-    let parsed = studies::parse(read)?;
-    let (head, study) = (&parsed.experiment.head, &*parsed.study);
-    if head.gates.is_empty() {
-        return Ok("it has no gate".into());
-    }
-    let null = match derive(head, study, &study.plan(), 1, &[]) {
-        Ok(null) => null,
-        Err(why) => return Ok(why),
-    };
-    if !null.cells.is_empty() {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let message = format!("not measured; `ulplab gate --calibrate {FOLDER}/{name} -o FILE` does");
-        return Ok(message);
-    }
-    let mut reasons: Vec<String> = null.trials.into_iter().filter_map(|trial| trial.null.err()).collect();
-    reasons.sort();
-    reasons.dedup();
-    Ok(reasons.join("; "))
-}
-
-/// The size of noise that a gate should notice.
-const TO_NOTICE: f64 = 2.0;
-
-/// More recipes than that are counted where all are meant, and not named.
-const NAMED: usize = 6;
-
-/// A note on a recipe: the text before the name of the recipe, and the text behind the name.
-type Said = (String, String);
-
-/// The notes below the tables of a calibration: the reasons for missing numbers, and the numbers that are findings; a line each; those that say the same of several recipes are one.
-fn notes(calibration: &Calibration) -> Result<Vec<String>> {
-    let mut notes = Vec::new();
-    for note in [findings, unknown] {
-        for gate in &calibration.gates {
-            for recipe in &gate.recipes {
-                let said = note(gate, recipe)?.into_iter();
-                notes.extend(said.map(|said| (said, (format!("`{}`", recipe.recipe), gate.recipes.len()))));
-            }
-        }
-    }
-    let line = |((before, after), recipes): (Said, Vec<(String, usize)>)| {
-        let most = recipes.iter().map(|(_, of)| *of).max().unwrap_or(0);
-        let names = distinct(recipes.into_iter().map(|(name, _)| name));
-        let recipes = match names.len() {
-            all if all == most && all > NAMED => format!("any of the {all} recipes"),
-            _ => names.join(", "),
-        };
-        format!("* {before}{recipes}{after}")
-    };
-    Ok(grouped(notes).into_iter().map(line).collect())
-}
-
-/// A gate that fails what is right, and one that does not notice noise.
-fn findings(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Vec<Said>> {
-    let judged = Judged::new(gate, recipe)?;
-    let (title, mut said) = (gate.title(), Vec::new());
-    if let Some((failed @ 1.., n)) = judged.failed(recipe) {
-        let before = format!("**{title}: it fails what is right** on ");
-        said.push((before, format!(", in {failed} of {}.", counted(n, "draw"))));
-    }
-    let effect = recipe.effects.iter().find(|effect| effect.factor() == TO_NOTICE);
-    if let Some((effect, 0)) = effect.and_then(|effect| Some((effect, judged.noticed(effect)?))) {
-        let gain = effect.gain;
-        said.push((format!("{title}: noise × {gain} is noticed in no draw of "), ".".into()));
-    }
-    Ok(said)
-}
-
-/// Why something has no number.
-fn unknown(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Vec<Said>> {
-    let metric = Metric::find(&gate.metric)?;
-    let (of, mut said) = (format!("`{}` of ", gate.metric), Vec::new());
-    match (&recipe.unknown, recipe.threshold(metric, RATES[1])) {
-        (Some(why), _) => return Ok(vec![(of, format!(" is not calibrated: {why}."))]),
-        (None, Err(why)) => said.push((of, format!(": {why}."))),
-        (None, Ok(_)) => {}
-    }
-    if recipe.effects.is_empty() {
-        said.push(match recipe.powerless.as_deref() {
-            None | Some(ROUNDS_NOTHING) => ("The power on ".into(), format!(" is not known: {ROUNDS_NOTHING}.")),
-            Some(why) => (
-                format!("The power of `{}` on ", gate.metric),
-                format!(" is not measured by noise: {why}."),
-            ),
-        });
-    }
-    Ok(said)
 }

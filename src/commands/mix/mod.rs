@@ -2,6 +2,7 @@
 
 mod groups;
 mod measure;
+mod output;
 pub mod search;
 
 use std::collections::HashSet;
@@ -9,19 +10,18 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::bisect::{as_toml, experiment_of, model_study};
-use super::sweep::{self, SweepArgs};
-use crate::experiment::{Experiment, Rule, Statistic, Window};
+use super::bisect::model_study;
+use super::sweep::{self, Prepared, SweepArgs};
+use crate::experiment::Window;
+use crate::json;
+use crate::signal;
 use crate::statistics::mean_and_error;
 use crate::studies::model::{Recipe, from_start};
-use crate::{json, signal};
 use groups::{Groups, Sizes};
 use measure::{Measure, Point};
 use search::{Assignment, Budget};
 use ulplab_core::atomic::{check_writable, write_text};
-use ulplab_core::error::{Error, Exit, Result, counted};
-use ulplab_core::metrics::KL;
-use ulplab_core::record::Phase;
+use ulplab_core::error::{Error, Exit, Result};
 
 /// Find which formats to mix: bytes against KL divergence, and the recipe for a budget.
 ///
@@ -171,8 +171,7 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     }
     let texts = prepared.inputs.texts.iter().map(|text| &text.ids[..]);
     let windows: Vec<(&str, &[u32])> = names.iter().map(String::as_str).zip(texts).collect();
-    let depends = (prepared.manifest.identity(), &args.at, &args.formats);
-    let fingerprint = blake3::hash(json::line(&depends).as_bytes()).to_hex().to_string();
+    let fingerprint = fingerprint(args, &prepared);
     let mut measure = Measure::new(
         (folder, &question.parsed.experiment.inert),
         model,
@@ -183,10 +182,10 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     let name = &question.parsed.experiment.name;
     let found = signal::while_running(|| found(args, name, &groups, &mut measure, [chosen_on, held]))?;
     if let (Some(file), Some(chosen)) = (&args.output, found.chosen) {
-        let text = experiment(&prepared.manifest.experiment, &groups, &found.points[chosen], args.kl)?;
+        let text = output::experiment(&prepared.manifest.experiment, &groups, &found.points[chosen], args.kl)?;
         write_text(file, &text)?;
     }
-    json::print_or(args.json, &found, || text(&found, &groups, args))?;
+    json::print_or(args.json, &found, || output::text(&found, &groups, args))?;
     let asked = args.bytes.is_some() || args.kl.is_some();
     Ok(Exit::judged(!asked || found.chosen.is_some()))
 }
@@ -209,6 +208,12 @@ fn check(args: &MixArgs) -> Result<()> {
         return usage("-o writes the recipe of a budget: expected --bytes or --kl".into());
     }
     args.output.as_deref().map_or(Ok(()), check_writable)
+}
+
+/// All that measurements depend on.
+fn fingerprint(args: &MixArgs, prepared: &Prepared) -> String {
+    let parts = (prepared.manifest.identity(), &args.at, &args.formats);
+    blake3::hash(json::line(&parts).as_bytes()).to_hex().to_string()
 }
 
 /// Searches, and measures the front on the windows that were held out.
@@ -285,153 +290,4 @@ fn estimate(points: &[Point]) -> Option<Estimate> {
             flips: points.iter().map(|point| point.flips).sum::<f64>() / count as f64,
         }
     })
-}
-
-/// Points that are shown; the others are in the JSON.
-const SHOWN: usize = 24;
-/// Name of the chosen recipe.
-const CHOSEN: &str = "front";
-
-/// The experiment with the chosen recipe and the two ends of the search, and gates on the chosen one.
-fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: Option<f64>) -> Result<String> {
-    let last = groups.formats.len() - 1;
-    let all = |format: usize| vec![format; groups.all.len()];
-    let held_out = chosen.held_out.as_ref();
-    let held_out = held_out.map_or(String::new(), |held| format!(", KL {} on held-out windows", kl(held)));
-    let (step, share, kl) = (chosen.step, chosen.of_bf16, kl(&chosen.chosen_on));
-    let doc =
-        format!("step {step} of the front: {share:.3} of bf16; KL {kl} on the windows that it was chosen on{held_out}");
-    let [cheapest, dearest] = [0, last].map(|format| format!("everything in {}", groups.formats[format]));
-    let recipes = [
-        groups.recipe(CHOSEN, &doc, &chosen.assignment),
-        groups.recipe("cheapest", &cheapest, &all(0)),
-        groups.recipe("dearest", &dearest, &all(last)),
-    ];
-    let mut of = of.clone();
-    // The front is of what runs free.
-    of.body.insert("phases".into(), serde_json::json!(["cumulative"]));
-    of.head.gates = gates(&of.head.gates, chosen, most);
-    experiment_of(&of, &recipes)
-}
-
-/// The gates of an experiment that bind a recipe of any name, on the chosen recipe; those that name others were made for these. If there
-/// is none, the budget in `most` nats is the gate, else what the search measured.
-fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
-    let mut gates: Vec<Rule> = Vec::new();
-    let carried = |rule: &&Rule| !rule.control && rule.phase == Phase::Cumulative && rule.binds(CHOSEN);
-    for rule in of.iter().filter(carried) {
-        let mut rule = rule.clone().stated();
-        rule.recipes = vec![CHOSEN.into()];
-        let same = |other: &Rule| {
-            let why = rule.why.clone();
-            Rule { why, ..other.clone() } == rule
-        };
-        if !gates.iter().any(same) {
-            gates.push(rule);
-        }
-    }
-    if gates.is_empty() {
-        // The budget of `--kl` applies to the windows that the search chose on; the gate applies to all windows.
-        let held_out = chosen.held_out.map_or(0.0, |held| held.kl);
-        let measured = chosen.chosen_on.kl.max(held_out);
-        let (bound, why) = match most {
-            Some(most) => (most, "the budget that the recipe was chosen by"),
-            None => (
-                rounded_up(measured),
-                "what the search measured, rounded up: it holds as long as the recipe is what was found; in its place state the KL that you \
-                 can afford",
-            ),
-        };
-        gates.push(Rule {
-            metric: KL.name.into(),
-            at: "logits".into(),
-            phase: Phase::Cumulative,
-            statistic: Statistic::Mean,
-            require: format!("<= {bound:e}"),
-            flake: None,
-            calibration: None,
-            recipes: vec![CHOSEN.into()],
-            control: false,
-            why: why.into(),
-        });
-    }
-    gates
-}
-
-/// The next larger number of two digits.
-fn rounded_up(value: f64) -> f64 {
-    let text = format!("{value:.1e}");
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let read = |digits: f64| format!("{digits:.1}e{exponent}").parse().unwrap_or(f64::INFINITY);
-    let near = digits.parse().map_or(f64::INFINITY, read);
-    match near >= value {
-        true => near,
-        false => digits.parse().map_or(f64::INFINITY, |digits: f64| read(digits + 0.1)),
-    }
-}
-
-/// The answer as text.
-fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
-    let (of, formats) = (counted(found.groups, "group"), found.formats.join(", "));
-    let [chosen_on, held] = found.windows.map(|windows| counted(windows, "window"));
-    let mut text = format!(
-        "{}: {of} in {formats}, chosen on {chosen_on}, {held} held out\n\n",
-        found.experiment
-    );
-    let unit = if found.weights { "bytes" } else { "bytes/token" };
-    text += &format!(
-        "{:>4}  {unit:>11}  {:>7}  {:>6}  {:>21}  {:>21}  {:>6}  raised\n",
-        "step", "of bf16", "bits", "KL, chosen on", "KL, held out", "flips"
-    );
-    let shown = |at: &usize| is_shown(*at, found);
-    for at in (0..found.points.len()).filter(shown) {
-        let point = &found.points[at];
-        let (step, bytes, of_bf16, bits) = (point.step, point.bytes, point.of_bf16, point.bits);
-        let flips = point.held_out.unwrap_or(point.chosen_on).flips;
-        let (chosen_on, held) = (kl(&point.chosen_on), point.held_out.as_ref().map_or("—".into(), kl));
-        let raised = match &point.raised {
-            None => format!("nothing: all in {}", found.formats[0]),
-            Some([group, format]) => format!("{group} to {format}"),
-        };
-        let mark = match found.chosen == Some(at) {
-            true => "  <- the budget",
-            false => "",
-        };
-        text += &format!("{step:>4}  {bytes:>11.0}  {of_bf16:>7.3}  {bits:>6.2}  {chosen_on:>21}  {held:>21}  ");
-        text += &format!("{flips:>6.3}  {raised}{mark}\n");
-    }
-    let left_out = found.points.len() - (0..found.points.len()).filter(shown).count();
-    if left_out > 0 {
-        text += &format!("      and {} between, which --json has\n", counted(left_out, "point"));
-    }
-    match (found.chosen, args.kl) {
-        (Some(chosen), _) => {
-            let recipe = groups.recipe("front", "the point of the budget", &found.points[chosen].assignment);
-            text += &format!("\n{}", as_toml(&recipe));
-            if let Some(file) = &args.output {
-                text += &format!("\nulplab sweep {}\n", file.display());
-            }
-        }
-        (None, Some(most)) => {
-            let least = found.points.last().map_or(f64::NAN, |point| point.chosen_on.kl);
-            text += &format!("\nNOT REACHED: the least KL is {least:.3e}, more than {most}\n");
-        }
-        (None, None) => {}
-    }
-    text + &format!("\n{}\n", counted(found.passes, "forward pass"))
-}
-
-/// True of the points in the table: about evenly many, with the ends and the chosen one.
-fn is_shown(at: usize, found: &Front) -> bool {
-    let count = found.points.len();
-    let slot = |at: usize| at * (SHOWN - 1) / (count - 1).max(1);
-    count <= SHOWN || at == 0 || at + 1 == count || found.chosen == Some(at) || slot(at) != slot(at - 1)
-}
-
-/// A mean with its standard error over windows.
-fn kl(estimate: &Estimate) -> String {
-    match estimate.kl_error {
-        Some(error) => format!("{:.3e} ±{error:.1e}", estimate.kl),
-        None => format!("{:.3e}", estimate.kl),
-    }
 }

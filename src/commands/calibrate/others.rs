@@ -1,0 +1,62 @@
+//! Shipped experiments of which there is no calibration.
+
+use std::path::Path;
+
+use super::Sample;
+use super::null::derive;
+use super::page::Uncalibrated;
+use crate::entries::with_extension;
+use crate::experiment::file::ExperimentFile;
+use crate::gate::calibration::Calibration;
+use crate::{shipped, studies};
+use ulplab_core::error::Result;
+
+/// The folder with the shipped experiments, and what only that folder has.
+const FOLDER: &str = "experiments";
+const SCHEMA: &str = "experiments/experiment.schema.json";
+
+/// The shipped experiments that are not among some calibrations, in the order of their names, each with the reason; nothing where none are
+/// shipped.
+pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
+    let schema = shipped::find(SCHEMA);
+    let Some(folder) = schema.as_deref().and_then(Path::parent) else {
+        return Ok(Vec::new());
+    };
+    let mut all = Vec::new();
+    for file in with_extension(folder, "read", &["toml"])? {
+        let read = ExperimentFile::read(&file, &[])?;
+        let experiment = read.head()?.name;
+        if !calibrations.iter().any(|known| known.experiment == experiment) {
+            let why = why(&read, &file)?;
+            all.push(Uncalibrated { experiment, why });
+        }
+    }
+    Ok(all)
+}
+
+/// Why an experiment is not calibrated.
+fn why(read: &ExperimentFile, file: &Path) -> Result<String> {
+    let parsed = studies::parse(read)?;
+    let sample = Sample {
+        draws: 1,
+        effects: Vec::new(),
+    };
+    let (head, study) = (&parsed.experiment.head, &*parsed.study);
+    if head.gates.is_empty() {
+        return Ok("it has no gate".into());
+    }
+    let null = match derive(head, study, &study.plan(), &sample) {
+        Ok(null) => null,
+        Err(why) => return Ok(why),
+    };
+    if !null.cells.is_empty() {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        return Ok(format!(
+            "not measured; `ulplab gate --calibrate {FOLDER}/{name} -o FILE` does"
+        ));
+    }
+    let mut reasons: Vec<String> = null.trials.into_iter().filter_map(|trial| trial.null.err()).collect();
+    reasons.sort();
+    reasons.dedup();
+    Ok(reasons.join("; "))
+}

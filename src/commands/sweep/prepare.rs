@@ -1,0 +1,194 @@
+//! The question and the plan of a sweep, before its first cell runs.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::SweepArgs;
+use crate::dataset::{Manifest as Datasets, Tokens};
+use crate::experiment::file::ExperimentFile;
+use crate::experiment::{Mistake, Window};
+use crate::gate::{check_sequential, resolve};
+use crate::run::partition::{Partition, PartitionArg};
+use crate::run::plan::{Cell, Plan, select, unnameable};
+use crate::run::{self, Manifest, RecipeInfo, scheduler, store};
+use crate::studies::inputs::{Inputs, verified};
+use crate::studies::limits::{available, check_cells, check_size};
+use crate::studies::{self, ParsedExperiment, ReadyRecipes};
+use crate::{itself, provenance};
+use ulplab_core::error::Result;
+use ulplab_core::text::shown;
+
+/// The question, as its files say it.
+pub struct Question {
+    pub file: ExperimentFile,
+    /// The file of `--rules`.
+    rules: Option<ExperimentFile>,
+    pub parsed: ParsedExperiment,
+}
+
+/// Everything decided before the first cell runs.
+pub struct Prepared<'a> {
+    pub ready: Box<dyn ReadyRecipes + 'a>,
+    /// The model and each window of text.
+    pub inputs: Inputs,
+    pub cells: Vec<Cell>,
+    pub manifest: Manifest,
+    /// The share of this process; none if it works on all cells.
+    pub partition: Option<Partition>,
+}
+
+/// Reads the experiment, and the file with its gates.
+pub fn read(args: &SweepArgs) -> Result<Question> {
+    read_file(args, ExperimentFile::read(&args.experiment, &args.overrides)?)
+}
+
+/// The same of an experiment that is already read.
+pub fn read_file(args: &SweepArgs, file: ExperimentFile) -> Result<Question> {
+    let parsed = studies::parse(&file)?;
+    Question::new(args, file, parsed)
+}
+
+impl Question {
+    /// An experiment with the seed and the gates that the arguments give it.
+    pub fn new(args: &SweepArgs, file: ExperimentFile, mut parsed: ParsedExperiment) -> Result<Self> {
+        let head = &mut parsed.experiment.head;
+        head.seed = args.seed.unwrap_or(head.seed);
+        let rules = args.rules.as_deref().map(|rules| ExperimentFile::read(rules, &[]));
+        let rules = rules.transpose()?;
+        if let Some(rules) = &rules {
+            head.gates = rules.gates()?;
+        }
+        parsed.resolve(&file)?;
+        Ok(Self { file, rules, parsed })
+    }
+}
+
+/// Plans the run, and checks everything that can be checked before its first cell.
+pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<'a>> {
+    let Question { file, rules, parsed } = question;
+    let wrong = |mistake: Mistake| file.error(&mistake);
+    let (head, study) = (&parsed.experiment.head, &*parsed.study);
+    let partition = args.partition.as_ref().map(partition).transpose()?;
+    study.check().map_err(wrong)?;
+    let plan = study.plan();
+    check_cells(&plan).map_err(wrong)?;
+
+    let datasets = Datasets::open(args.datasets.as_deref())?;
+    let reading = study.reading();
+    let (mut inputs, description) = Inputs::find(file, head, reading, &datasets)?;
+    let notes = &description.notes;
+    notes.iter().for_each(|note| errln!("note: {}", shown(note)));
+    let config = description.config.as_deref();
+    let limit = args.max_memory.or_else(available);
+    check_size(study, config, rayon::current_num_threads(), limit).map_err(wrong)?;
+    inputs.read_texts(file, head, reading, &datasets, &description)?;
+    check_overlaps(reading.windows, &inputs.texts).map_err(wrong)?;
+    let gates = rules.as_ref().unwrap_or(file);
+    let gated = study.check_gates(&head.gates, &plan, config);
+
+    if let Some((cell, message)) = unnameable(&plan.cells()) {
+        return Err(file.error(&parsed.place_of(cell, message)));
+    }
+    let selectable = study.selectable(&plan).map_err(wrong)?;
+    // Formats and sites are named by recipes, and gates by both.
+    let mut ready = study.ready(head.seed, config).map_err(wrong)?;
+    gated.map_err(|mistake| gates.error(&mistake))?;
+    if args.until_decided {
+        check_sequential(&head.gates).map_err(|mistake| gates.error(&mistake))?;
+    }
+    let cells = select(selectable, &args.only, &args.skip)?;
+    let recipes = sized(study.recipes(), &*ready);
+    let mut manifest = Manifest {
+        data: verified(reading, &datasets)?,
+        notes: description.notes.clone(),
+        vocabulary: config.and_then(|config| config.vocabulary()),
+        ..manifest(args, parsed, plan, recipes)
+    };
+    ready.prepare(file, &cells, &mut manifest)?;
+    manifest.keep(&cells);
+    resolve(&mut manifest, gates)?;
+    Ok(Prepared {
+        ready,
+        inputs,
+        cells,
+        manifest,
+        partition,
+    })
+}
+
+/// Refuses windows at given places that share bytes of a text: as samples they would count several times. Draws may share some, for
+/// each is drawn for itself.
+fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(), Mistake> {
+    let span = |at: usize| {
+        let (window, text) = (&windows[at], &texts[at]);
+        window.offset..window.offset.saturating_add(text.bytes.unwrap_or(text.ids.len()))
+    };
+    for (at, window) in windows.iter().enumerate().filter(|(_, window)| window.draw.is_none()) {
+        let before = windows[..at].iter().enumerate();
+        for (other, earlier) in before.filter(|(_, other)| other.draw.is_none()) {
+            let (own, its) = (span(at), span(other));
+            let same_text = earlier.text == window.text && own.start < its.end && its.start < own.end;
+            if same_text || are_copies(&texts[at].ids, &texts[other].ids) {
+                let (earlier, later, apart) = (earlier.name(), window.name(), its.len().max(own.len()));
+                let why = format!("so they are not independent; expected offsets at least {apart} bytes apart");
+                let message = format!("windows '{earlier}' and '{later}' share text, {why}");
+                return Err(Mistake::at("offset", message).within("window", at));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// True if windows are equal, or share a run of three quarters of them and at least 48 tokens: copies of a text under other names.
+fn are_copies(window: &[u32], other: &[u32]) -> bool {
+    let run = (3 * window.len().min(other.len()) / 4).max(48);
+    if window.len().min(other.len()) < run {
+        return window == other;
+    }
+    let runs: HashSet<&[u32]> = other.windows(run).collect();
+    window.windows(run).any(|run| runs.contains(run))
+}
+
+/// The share that the user wants. A share from the environment is printed.
+fn partition(asked: &PartitionArg) -> Result<Partition> {
+    let (partition, from) = scheduler::resolve(asked, |name| std::env::var(name).ok())?;
+    if let Some(from) = from {
+        errln!("--partition {partition}, from {from}");
+    }
+    Ok(partition)
+}
+
+/// Recipes as reports name them, with their sizes in caches.
+fn sized(mut recipes: Vec<RecipeInfo>, ready: &dyn ReadyRecipes) -> Vec<RecipeInfo> {
+    for recipe in &mut recipes {
+        let bytes = ready.bytes(&recipe.name);
+        recipe.bytes_per_vector = bytes.vector;
+        recipe.bytes_per_token = bytes.token;
+        recipe.of_bf16 = bytes.of_bf16;
+    }
+    recipes
+}
+
+/// The manifest of a run that has read no data.
+fn manifest(args: &SweepArgs, parsed: &ParsedExperiment, plan: Plan, recipes: Vec<RecipeInfo>) -> Manifest {
+    Manifest {
+        schema: store::SCHEMA,
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: commit(&args.experiment),
+        program: provenance::program(),
+        experiment: parsed.experiment.clone(),
+        plan,
+        invocation: args.invocation(),
+        device: "cpu".into(),
+        threads: rayon::current_num_threads(),
+        started_at: run::now(),
+        recipes,
+        ..Manifest::default()
+    }
+}
+
+/// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.
+fn commit(experiment: &Path) -> Option<String> {
+    let folder = experiment.parent().filter(|folder| !folder.as_os_str().is_empty());
+    itself::commit_of(folder.unwrap_or(Path::new(".")))
+}
