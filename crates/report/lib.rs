@@ -181,7 +181,17 @@ pub struct Summarized<'a> {
 fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> T {
     let index = Index::new(run);
     let candidates = recipes::candidates(run, show, &index);
-    write(&Summarized::new(run, show, &index, &candidates))
+    write(&Summarized {
+        run,
+        show,
+        index: &index,
+        candidates: &candidates,
+        overview: Overview::new(show.columns(), &index, &candidates),
+        checks: verdicts::checks(run, &index),
+        tally: Tally::new(run, &candidates),
+        loss: Loss::of(run),
+        blind: loss::blind(run).map(|why| format!("CAUTION: {why}")),
+    })
 }
 
 /// The sentence whose answer is given, on formats with the same gates; `None` if all formats have them.
@@ -198,28 +208,19 @@ fn sentence(among: Option<Vec<&str>>, answer: &str) -> String {
 }
 
 impl<'a> Summarized<'a> {
-    fn new(run: &'a Run, show: &'a dyn Show, index: &'a Index<'a>, candidates: &'a [Candidate<'a>]) -> Self {
-        Self {
-            run,
-            show,
-            index,
-            candidates,
-            overview: Overview::new(show.columns(), index, candidates),
-            checks: verdicts::checks(run, index),
-            tally: Tally::new(run, candidates),
-            loss: Loss::of(run),
-            blind: loss::blind(run).map(|why| format!("CAUTION: {why}")),
-        }
-    }
-
     /// The same of some of its candidates; verdicts are counted as before.
     fn only<'b>(&'b self, candidates: &'b [Candidate<'a>]) -> Summarized<'b> {
         let names: HashSet<&str> = candidates.iter().map(|candidate| candidate.name).collect();
-        let mut some = Summarized::new(self.run, self.show, self.index, candidates);
-        some.checks
-            .retain(|check| names.contains(check.verdict.recipe.as_str()));
-        some.tally.clone_from(&self.tally);
-        some
+        let mut checks = verdicts::checks(self.run, self.index);
+        checks.retain(|check| names.contains(check.verdict.recipe.as_str()));
+        Summarized {
+            candidates,
+            overview: Overview::new(self.show.columns(), self.index, candidates),
+            checks,
+            tally: self.tally.clone(),
+            blind: self.blind.clone(),
+            ..*self
+        }
     }
 
     /// The answer in a sentence: the smallest format that passes, in caches or else of weights, and of equally small ones the one with

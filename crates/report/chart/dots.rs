@@ -44,6 +44,10 @@ impl Chart for Dots {
         &self.title
     }
 
+    fn is_empty(&self) -> bool {
+        self.scale().is_none()
+    }
+
     fn table(&self) -> Table {
         let row = |row: &DotRow| {
             let values: Vec<String> = row.dots.iter().map(|dot| number::error(dot.value)).collect();
@@ -81,7 +85,7 @@ impl Chart for Dots {
             y += ROW + if row.head && at > 0 { HEAD } else { 0.0 };
             self.row(&mut svg, row, y, area, &x);
         }
-        svg.0 + "</svg>"
+        svg.finish()
     }
 }
 

@@ -55,6 +55,10 @@ impl Chart for Heat {
         &self.title
     }
 
+    fn is_empty(&self) -> bool {
+        self.scale().is_none()
+    }
+
     fn table(&self) -> Table {
         let rows = self.rows.iter().map(|row| (&row.name[..], &row.values[..]));
         by_place(rows, |layer| format!("{AXIS} {layer}"), &self.metric)
@@ -91,7 +95,7 @@ impl Chart for Heat {
         }
         svg.text(left - 8.0, bottom + 14.0, "tick end", AXIS);
         legend(&mut svg, &scale, left, bottom + 30.0);
-        svg.0 + "</svg>"
+        svg.finish()
     }
 }
 

@@ -85,6 +85,10 @@ impl Chart for Lines {
         &self.title
     }
 
+    fn is_empty(&self) -> bool {
+        self.scales().is_none()
+    }
+
     fn table(&self) -> Table {
         let rows = self.series.iter().map(|series| (&series.name[..], &series.points[..]));
         by_place(rows, |place| self.place(place), &self.metric)
@@ -116,7 +120,7 @@ impl Chart for Lines {
         self.bound_label(&mut svg, area, &x, &y);
         self.labels(&mut svg, area, &x, &y);
         self.readings(&mut svg, area, &x);
-        svg.0 + "</svg>"
+        svg.finish()
     }
 }
 

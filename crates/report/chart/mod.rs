@@ -27,6 +27,9 @@ pub const GREY: usize = SLOTS;
 pub trait Chart {
     fn title(&self) -> &str;
 
+    /// True if there is nothing to draw.
+    fn is_empty(&self) -> bool;
+
     /// The chart as SVG; empty if there is nothing to draw.
     fn svg(&self) -> String;
 
@@ -87,7 +90,7 @@ struct Area {
     bottom: f64,
 }
 
-/// A picture as it is written, without its end.
+/// A picture as it is written.
 struct Svg(String);
 
 impl Svg {
@@ -100,6 +103,10 @@ impl Svg {
         svg.text(0.0, 14.0, "title", title);
         svg.text(0.0, 30.0, "unit", unit);
         svg
+    }
+
+    fn finish(self) -> String {
+        self.0 + "</svg>"
     }
 
     /// The lower edge of the area, with the name of its axis so far below it.

@@ -49,6 +49,10 @@ impl Chart for Scatter {
         &self.title
     }
 
+    fn is_empty(&self) -> bool {
+        self.scales().is_none()
+    }
+
     fn table(&self) -> Table {
         let row = |point: &Point| {
             let numbers = [point.cost, point.error].map(number::error);
@@ -115,7 +119,7 @@ impl Chart for Scatter {
             let class = format!("series {class} s{}", point.slot);
             svg.text(anchor, place[3] - 3.0, &class, &name);
         }
-        svg.0 + "</svg>"
+        svg.finish()
     }
 }
 

@@ -53,7 +53,7 @@ impl Content {
     /// True if there is nothing to show.
     fn is_empty(&self) -> bool {
         match self {
-            Self::Chart(chart) => chart.svg().is_empty(),
+            Self::Chart(chart) => chart.is_empty(),
             Self::Table(table) => table.rows.is_empty(),
             Self::List(items) => items.is_empty(),
         }
