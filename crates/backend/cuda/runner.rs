@@ -62,7 +62,7 @@ fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
     let mut calls = std::iter::once(first).chain(asked);
     if let Err(why) = answer(chosen, &mut calls) {
         let why = message(why);
-        // Who asked may have gone.
+        // The asker may have gone.
         calls.for_each(|Request(_, answer)| drop(answer.send(Err(why.clone()))));
     }
 }

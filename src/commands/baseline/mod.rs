@@ -1,9 +1,9 @@
 //! `ulplab baseline`: runs that a person accepted, with a reason, and what later runs are compared with.
 //!
-//! A baseline is a copy of a run and a file that says who accepted it and why, which is written last: a copy that was interrupted is not
-//! a baseline. It is below `baselines/<experiment>/<device>`, a folder to keep under version control. Only a run whose gates all hold becomes one. A run is compared with the last baseline of its
-//! experiment and device, as `ulplab diff` does; where the question or a definition changed in between, numbers of the two do not
-//! mean the same, and the answer is that they are incomparable.
+//! A baseline is a copy of a run and a file that says who accepted it and why. That file is written last: a copy that was interrupted
+//! is not a baseline. Baselines are below `baselines/<experiment>/<device>`, a folder to keep under version control. Only a run whose
+//! gates all hold becomes one. A run is compared with the last baseline of its experiment and device, as `ulplab diff` does; where the
+//! question or a definition changed in between, numbers of the two do not mean the same, and the answer is that they are incomparable.
 
 mod drift;
 

@@ -34,12 +34,14 @@ pub struct LoosenedGate {
     pub now: Option<String>,
 }
 
-/// The verdict of NEW in the place of one of BASE, or why there is none.
-pub type Counterpart<'a> = Result<&'a Verdict, &'static str>;
-
-/// NEW states the gate.
-const NO_RECIPE: &str = "NEW does not have the recipe";
-const REMOVED: &str = "NEW does not hold the recipe to this gate";
+/// The state in NEW of a verdict of BASE.
+pub enum Counterpart<'a> {
+    Kept(&'a Verdict),
+    /// NEW states the gate, but does not have the recipe.
+    NoRecipe,
+    /// NEW does not hold the recipe to the gate.
+    Removed,
+}
 
 /// A gate's demand, in short, as `min of cosine at layers.*.output (local) >= 0.99`.
 pub fn text(rule: &Rule) -> String {
@@ -84,9 +86,9 @@ pub fn counterparts<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Counte
     let has = |name: &str| name == REFERENCE || recipes.iter().any(|recipe| recipe.name == name);
     let stated = |rule: &Rule| new.manifest.experiment.gates.iter().any(|other| alike(other, rule));
     let counterpart = |verdict: &'a Verdict| match partner(verdict, &new.verdicts) {
-        Some(kept) => Ok(kept),
-        None if stated(&verdict.rule) && !has(&verdict.recipe) => Err(NO_RECIPE),
-        None => Err(REMOVED),
+        Some(kept) => Counterpart::Kept(kept),
+        None if stated(&verdict.rule) && !has(&verdict.recipe) => Counterpart::NoRecipe,
+        None => Counterpart::Removed,
     };
     let verdicts = base.verdicts.iter();
     verdicts.map(|verdict| (verdict, counterpart(verdict))).collect()
@@ -97,9 +99,9 @@ pub fn loosened(counterparts: &[(&Verdict, Counterpart)]) -> Vec<LoosenedGate> {
     let mut found = Vec::new();
     for (verdict, counterpart) in counterparts {
         let now = match counterpart {
-            Ok(new) if looser(&new.rule, &verdict.rule) => Some(new.rule.require.clone()),
-            Err(why) if *why == REMOVED => None,
-            _ => continue,
+            Counterpart::Kept(new) if looser(&new.rule, &verdict.rule) => Some(new.rule.require.clone()),
+            Counterpart::Removed => None,
+            Counterpart::Kept(_) | Counterpart::NoRecipe => continue,
         };
         found.push(((text(&verdict.rule), now), verdict.recipe.clone()));
     }
@@ -115,12 +117,13 @@ pub fn moved(counterparts: &[(&Verdict, Counterpart)], base: &Run, new: &Run) ->
     let mut same = 0;
     for (verdict, counterpart) in counterparts {
         let (now, message) = match counterpart {
-            Ok(new) if new.status == verdict.status => {
+            Counterpart::Kept(new) if new.status == verdict.status => {
                 same += 1;
                 continue;
             }
-            Ok(new) => (Some(*new), new.message.clone()),
-            Err(why) => (None, why.to_string()),
+            Counterpart::Kept(new) => (Some(*new), new.message.clone()),
+            Counterpart::NoRecipe => (None, "NEW does not have the recipe".into()),
+            Counterpart::Removed => (None, "NEW does not hold the recipe to this gate".into()),
         };
         moved.push(ChangedVerdict {
             recipe: verdict.recipe.clone(),
@@ -151,13 +154,14 @@ pub fn moved(counterparts: &[(&Verdict, Counterpart)], base: &Run, new: &Run) ->
 pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
     let passing = || {
         let passing = counterparts.iter().filter(|(verdict, _)| verdict.passes());
-        passing.filter(|(_, now)| now.err() != Some(REMOVED))
+        passing.filter(|(_, counterpart)| !matches!(counterpart, Counterpart::Removed))
     };
-    let count = |which: fn(&Verdict) -> bool| passing().filter(|(_, now)| now.is_ok_and(which)).count();
+    let kept = |counterpart: &Counterpart, which: fn(&Verdict) -> bool| matches!(counterpart, Counterpart::Kept(new) if which(new));
+    let count = |which| passing().filter(|(_, counterpart)| kept(counterpart, which)).count();
     let (all, pass, fail) = (passing().count(), count(Verdict::passes), count(Verdict::fails));
     let unknown = all - pass - fail;
     // A control that holds judges nothing.
-    let holds = |(verdict, now): &(&Verdict, Counterpart)| !verdict.rule.control && now.is_ok_and(Verdict::passes);
+    let holds = |(verdict, now): &(&Verdict, Counterpart)| !verdict.rule.control && kept(now, Verdict::passes);
     let judging = passing().any(holds);
     let loosened = loosened(counterparts);
     let weaker: usize = loosened.iter().map(|loosened| loosened.recipes.len()).sum();

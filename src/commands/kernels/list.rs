@@ -95,8 +95,13 @@ fn overview(listed: &[OperationEntry]) -> String {
         );
         vec![entry.op.clone(), variants, cases, entry.judged_by(), entry.doc.clone()]
     });
-    let heads = "operation,variants,cases,outputs are judged by,what it computes";
-    let heads: Vec<&str> = heads.split(',').collect();
+    let heads = [
+        "operation",
+        "variants",
+        "cases",
+        "outputs are judged by",
+        "what it computes",
+    ];
     let lines = fitted(&heads, &rows.collect::<Vec<_>>(), &[], usize::MAX);
     lines.join("\n") + "\n\n`ulplab kernels list OP` says more of one, `--all` of every one.\n"
 }

@@ -47,12 +47,7 @@ impl Codes<'_> {
             });
         }
         let largest = [240.0, 448.0, 57344.0, 127.0, 6.0, 7.0, 127.5, 128.0, 256.0, 8.0].map(|max: f32| max / element);
-        let factors = FACTORS
-            .into_iter()
-            .chain(THIRDS)
-            .chain(TENTHS)
-            .chain(largest)
-            .chain([element, 1.0 / element]);
+        let factors = FACTORS.into_iter().chain(largest).chain([element, 1.0 / element]);
         for factor in factors.filter(|factor: &f32| (factor - 1.0).abs() > 1e-6) {
             let detail = format!("quotients are {}", recode::factor_name(f64::from(factor), 1e-4));
             self.cast(Cause::Scaling, detail, |y, _| repr.encode(y * factor));
@@ -207,9 +202,22 @@ const BLOCKS: [(&str, fn(&Grid, usize) -> Option<usize>); 7] = [
 ];
 
 /// Factors that quotients may be off by.
-const FACTORS: [f32; 10] = [2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625, 1.5, 0.75];
-const THIRDS: [f32; 2] = [2.0 / 3.0, 4.0 / 3.0];
-const TENTHS: [f32; 2] = [0.9, 1.1];
+const FACTORS: [f32; 14] = [
+    2.0,
+    0.5,
+    4.0,
+    0.25,
+    8.0,
+    0.125,
+    16.0,
+    1.0 / 16.0,
+    1.5,
+    0.75,
+    2.0 / 3.0,
+    4.0 / 3.0,
+    0.9,
+    1.1,
+];
 
 /// An order of the elements of a block: the place of an element, given its index and the number of elements.
 type Permuted = (&'static str, fn(usize, usize) -> usize);
