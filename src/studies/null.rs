@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::study::Keys;
@@ -44,7 +43,7 @@ impl Null {
 pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
 
 /// A recipe that may replace its errors by noise.
-pub trait Candidate: Clone + Serialize + DeserializeOwned {
+pub trait Candidate: Clone {
     /// Its name, its description in one line, and true if noise stands in the place of its errors.
     fn head(&self) -> (&str, Cow<'_, str>, bool);
 
@@ -57,6 +56,9 @@ pub trait Candidate: Clone + Serialize + DeserializeOwned {
         None
     }
 
+    /// Its keys `name`, `noise` and `gain`.
+    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>);
+
     /// Returns the recipe under the name `name`, with its errors replaced by noise that is `gain` times as large.
     #[must_use]
     fn with_noise(&self, name: String, gain: f64) -> Self {
@@ -66,11 +68,10 @@ pub trait Candidate: Clone + Serialize + DeserializeOwned {
 
 /// A recipe whose keys `noise` and `gain` ask for noise in the place of its errors.
 pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
-    let mut keys = recipe.body();
-    keys["name"] = name.into();
-    keys.insert("noise".into(), true.into());
-    keys.insert("gain".into(), gain.into());
-    serde_json::from_value(Value::Object(keys)).expect("a recipe is read as it is written")
+    let mut louder = recipe.clone();
+    let (own_name, noise, own_gain) = louder.noise_keys();
+    (*own_name, *noise, *own_gain) = (name, true, Some(gain));
+    louder
 }
 
 /// The value that `make` gives for each recipe, by its name. A mistake is placed in its recipe.

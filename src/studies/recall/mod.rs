@@ -113,6 +113,10 @@ impl Candidate for Recipe {
         (&self.name, (&self.doc).into(), self.noise)
     }
 
+    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
+        (&mut self.name, &mut self.noise, &mut self.gain)
+    }
+
     fn with_noise(&self, name: String, gain: f64) -> Self {
         match self.score_noise {
             Some(size) => Self {

@@ -109,6 +109,10 @@ impl Candidate for Recipe {
     fn head(&self) -> (&str, Cow<'_, str>, bool) {
         (&self.name, (&self.doc).into(), self.noise)
     }
+
+    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
+        (&mut self.name, &mut self.noise, &mut self.gain)
+    }
 }
 
 impl RecurrenceStudy {

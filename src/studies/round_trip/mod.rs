@@ -84,6 +84,10 @@ impl Candidate for Recipe {
     fn against(&self) -> Option<&str> {
         self.against.as_deref()
     }
+
+    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
+        (&mut self.name, &mut self.noise, &mut self.gain)
+    }
 }
 
 impl Body for RoundTripStudy {
