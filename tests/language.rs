@@ -144,9 +144,10 @@ fn phrase(text: &str) -> Option<String> {
     })
 }
 
-/// String literals that become errors: those of `Err("…")`, `ok_or_else(|| format!("…"))` and the like.
+/// String literals that become errors: those of `Err("…")`, `ok_or_else(|| format!("…"))`, `refuse(…, "…")` and the like, and those that
+/// are first bound to `why` or `message`.
 fn errors(text: &str) -> Vec<(usize, &str)> {
-    const HEADS: [&str; 7] = [
+    const HEADS: [&str; 9] = [
         "Err(",
         "ok_or(",
         "ok_or_else(|| ",
@@ -154,18 +155,27 @@ fn errors(text: &str) -> Vec<(usize, &str)> {
         "map_err(|_| ",
         "bail(",
         "Invalid(",
+        "let why = ",
+        "let message = ",
     ];
     let mut found = Vec::new();
     for head in HEADS {
         for (at, _) in text.match_indices(head) {
             let rest = text[at + head.len()..].trim_start();
-            let rest = rest.strip_prefix("format!(").unwrap_or(rest).trim_start();
+            let rest = rest.strip_prefix("format!(").unwrap_or(rest);
+            let rest = rest.strip_prefix("format_args!(").unwrap_or(rest).trim_start();
             let Some(literal) = rest.strip_prefix('"') else {
                 continue;
             };
             let end = literal.find('"').unwrap_or(literal.len());
             found.push((text[..at].lines().count(), &literal[..end]));
         }
+    }
+    for (at, head) in text.match_indices("refuse(") {
+        let call = text[at + head.len()..].split(';').next().unwrap_or("");
+        // Keys and sets of characters come before the message, and have no space.
+        let message = call.split('"').skip(1).step_by(2).find(|literal| literal.contains(' '));
+        found.extend(message.map(|message| (text[..at].lines().count(), message)));
     }
     found
 }
@@ -299,6 +309,10 @@ fn the_rules_find_what_they_are_for() {
     let code = "x.ok_or_else(|| format!(\"it is empty.\"))?; return Err(\"run is empty\".into());";
     let literals: Vec<&str> = errors(code).into_iter().map(|(_, text)| text).collect();
     assert_eq!(literals, ["run is empty", "it is empty."]);
+    let code =
+        "let why = format_args!(\"its name\");\nMistake::refuse(!is_name(name, \"_-.\"), \"name\", \"it is odd\")?;";
+    let literals: Vec<&str> = errors(code).into_iter().map(|(_, text)| text).collect();
+    assert_eq!(literals, ["its name", "it is odd"]);
     let markdown = prose(Path::new("a.md"), "one\n```\nbeside\n```\ntwo\n");
     assert_eq!(
         markdown.iter().map(|p| p.text.as_str()).collect::<Vec<_>>(),

@@ -1,5 +1,6 @@
 //! Errors that users see, and exit codes.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use crate::text::shown;
@@ -52,12 +53,12 @@ impl Exit {
     }
 }
 
-/// Refuses what is wrong, and says why.
+/// Refuses what is wrong, and says why. The message of what is right is not written: give it as `format_args!`.
 ///
 /// # Errors
 /// If it is wrong.
-pub fn refuse(wrong: bool, why: impl Into<String>) -> Result<(), String> {
-    if wrong { Err(why.into()) } else { Ok(()) }
+pub fn refuse(wrong: bool, why: impl Display) -> Result<(), String> {
+    if wrong { Err(why.to_string()) } else { Ok(()) }
 }
 
 /// The result of a fallible operation, with [`Error`] unless another type is given.

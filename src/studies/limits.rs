@@ -116,7 +116,7 @@ pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     let drawn = plan.windows.iter().filter(|name| name.starts_with("draw-")).count();
     let key = if 2 * drawn > windows { "draws" } else { "window" };
     let most = MOST_CELLS / (recipes * phases).max(1);
-    let message = format!(
+    let message = format_args!(
         "{windows} windows × {recipes} recipes × {phases} phases are {cells} cells, at most {MOST_CELLS} can be planned: {most} \
          windows would do"
     );

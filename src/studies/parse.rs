@@ -154,7 +154,7 @@ fn check_names(head: &Head, study: &dyn Study) -> Result<(), Mistake> {
             // Kernels are named `op.variant`.
             Mistake::refuse(!is_name(name, "_-."), "name", no_name(name)).map_err(wrong)?;
             let taken = recipes[..at].iter().any(|other| other.name == *name) || name == REFERENCE;
-            Mistake::refuse(taken, "name", format!("recipe name '{name}' is taken")).map_err(wrong)
+            Mistake::refuse(taken, "name", format_args!("recipe name '{name}' is taken")).map_err(wrong)
         })
 }
 

@@ -61,7 +61,7 @@ pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), 
         let wrong = |mistake: Mistake| mistake.within("source", at);
         Mistake::refuse(!is_name(name, "_-"), "name", no_name(name)).map_err(wrong)?;
         let twice = sources[..at].iter().any(|other| other.name == *name);
-        Mistake::refuse(twice, "name", format!("source '{name}' is given twice")).map_err(wrong)?;
+        Mistake::refuse(twice, "name", format_args!("source '{name}' is given twice")).map_err(wrong)?;
         check(from).map_err(|message| wrong(Mistake::at("from", format!("source '{name}': {message}"))))
     })
 }
@@ -90,13 +90,13 @@ pub fn check_sources_and_windows<T>(
 
 /// Checks that draws are given if, and only if, there are sources that are `drawn`; `words` are those of `shape`.
 pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) -> Result<(), Mistake> {
-    let message = format!("drawn sources need draws = N and shape = {words}");
+    let message = format_args!("drawn sources need draws = N and shape = {words}");
     Mistake::refuse(drawn && (draws == 0 || shape.contains(&0)), "draws", message)?;
-    let message = format!("draws = {draws}: at most {MOST_DRAWS}");
+    let message = format_args!("draws = {draws}: at most {MOST_DRAWS}");
     Mistake::refuse(draws > MOST_DRAWS, "draws", message)?;
     let [rows, cols] = shape;
     let many = rows.checked_mul(cols).is_none_or(|numbers| numbers > MOST_NUMBERS);
-    let message = format!("shape = [{rows}, {cols}]: a draw has at most {MOST_NUMBERS} numbers");
+    let message = format_args!("shape = [{rows}, {cols}]: a draw has at most {MOST_NUMBERS} numbers");
     Mistake::refuse(many, "shape", message)?;
     let message = "draws and shape are of drawn sources, and there is none";
     Mistake::refuse((draws > 0 || shape != [0, 0]) && !drawn, "draws", message)

@@ -82,7 +82,7 @@ impl Compositions {
             let variant = header.variants.iter_mut().find(|variant| variant.name == name);
             let variant =
                 variant.ok_or_else(|| format!("header: no variant '{name}'; expected the head of its composition"))?;
-            let why = format!("header: variant '{name}' has launches, and a composition; expected one of them");
+            let why = format_args!("header: variant '{name}' has launches, and a composition; expected one of them");
             refuse(!variant.launches.is_empty(), why)?;
             let callable = Arc::clone(&callable);
             variant.composed = Some(Composed { composition, callable });

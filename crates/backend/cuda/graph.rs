@@ -113,8 +113,8 @@ impl<'a> Graph<'a> {
                     Named::Part(_, index) => scratch.is_none() || (0..parts).contains(index),
                     _ => parts == 1,
                 };
-                let why = || format!("launch '{}', argument '{argument}': there are {parts} parts", step.name);
-                there.then_some(()).ok_or_else(why)?;
+                let why = format_args!("launch '{}', argument '{argument}': there are {parts} parts", step.name);
+                refuse(!there, why)?;
             }
         }
         Ok(())
@@ -202,14 +202,13 @@ impl<'a> Graph<'a> {
             return Err(wrong(format!("that variant has nothing called '{stray}'{near}")));
         }
         let (launches, skipped) = (variant.launches.len(), put.skipped);
-        let why = format!("the variant lists {launches} launches, expected more than {skipped}");
-        refuse(launches == 0 || skipped >= launches, wrong(why))?;
-        let others =
-            variant.arch.is_some() && variant.arch != self.variant.arch || variant.products != self.variant.products;
-        refuse(
-            others,
-            wrong("arch or products of the calling variant are others".into()),
-        )?;
+        if launches == 0 || skipped >= launches {
+            let why = format!("the variant lists {launches} launches, expected more than {skipped}");
+            return Err(wrong(why));
+        }
+        if variant.arch.is_some() && variant.arch != self.variant.arch || variant.products != self.variant.products {
+            return Err(wrong("arch or products of the calling variant are others".into()));
+        }
         let mut names = put.names.clone();
         let of_all = self.names.iter().filter(|(name, _)| known.contains(name));
         names.extend(of_all.cloned());
@@ -297,7 +296,7 @@ impl<'a> Graph<'a> {
         for (key, value) in &self.case.keys {
             entry = entry.replace(&format!("{{{key}}}"), value);
         }
-        let why = format!("entry '{entry}' has a key the case does not");
+        let why = format_args!("entry '{entry}' has a key the case does not");
         refuse(entry.contains('{'), why)?;
         let name = match (name, &launch.entry) {
             (Some(name), _) => name.to_string(),

@@ -287,7 +287,7 @@ impl Source {
         for variant in variants {
             let name = &variant.name;
             let none = variant.launches.is_empty() && variant.composed.is_none();
-            let why = format!("variant '{name}' has no launches; expected [[variant.launch]]");
+            let why = format_args!("variant '{name}' has no launches; expected [[variant.launch]]");
             refuse(none, why)?;
             for launch in variant.prepare.iter().chain(&variant.launches) {
                 let wrong = |why| format!("variant '{name}', launch '{}': {why}", launch.name());
@@ -298,7 +298,10 @@ impl Source {
         for mutant in mutants {
             let (name, define) = (&mutant.name, mutant.define());
             let planted = self.texts().any(|(_, text)| text.contains(&define));
-            refuse(!planted, format!("mutant '{name}' is not in the code: no {define}"))?;
+            refuse(
+                !planted,
+                format_args!("mutant '{name}' is not in the code: no {define}"),
+            )?;
             let mut named = mutant.variants.iter();
             if let Some(stray) = named.find(|name| self.variant(name).is_none()) {
                 return Err(format!("mutant '{name}': no variant '{stray}'"));

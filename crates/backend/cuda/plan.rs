@@ -45,7 +45,7 @@ pub struct Turn {
 impl Launches {
     /// Adds a launch.
     pub(super) fn add(&mut self, step: Step, arguments: Vec<Named>) -> Result<(), String> {
-        refuse(self.turns.len() == MOST, format!("more than {MOST} launches"))?;
+        refuse(self.turns.len() == MOST, format_args!("more than {MOST} launches"))?;
         let known = self.steps.iter().position(|known| *known == step);
         let step = known.unwrap_or_else(|| {
             self.steps.push(step);
@@ -249,7 +249,7 @@ impl Work {
             })
         };
         let three = |key: &str, numbers: &[Number]| {
-            let why = format!("{key} has {} numbers, expected one to three", numbers.len());
+            let why = format_args!("{key} has {} numbers, expected one to three", numbers.len());
             refuse(numbers.is_empty() || numbers.len() > 3, why)?;
             let mut all = [1; 3];
             for (at, given) in numbers.iter().enumerate() {

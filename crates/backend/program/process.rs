@@ -64,7 +64,7 @@ impl<'a> Deadline<'a> {
     fn check(&self) -> Result<(), String> {
         refuse(self.limits.stop.load(Ordering::Relaxed), "was interrupted")?;
         let seconds = self.limits.timeout.as_secs_f64();
-        let why = format!("took longer than its timeout of {seconds} s and was killed");
+        let why = format_args!("took longer than its timeout of {seconds} s and was killed");
         refuse(self.began.elapsed() >= self.limits.timeout, why)
     }
 }

@@ -72,7 +72,8 @@ impl Rounding {
             here.any(|place| rounds.iter().any(|round| round.hadamard && round.covers(place)))
         };
         for (query, key) in multiplied(config) {
-            let message = format!("a Hadamard rotation must be on both {query} and {key}, or their products change");
+            let message =
+                format_args!("a Hadamard rotation must be on both {query} and {key}, or their products change");
             Mistake::refuse(rotates(query) != rotates(key), "round", message)?;
         }
         let mut weights = places.iter().filter(|place| place.info.when == When::Load);

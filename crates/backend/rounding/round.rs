@@ -122,7 +122,7 @@ impl Round {
         let why = "only KV vectors and indexer queries and keys have nope and rope segments";
         refuse(self.segment.is_some() && whole, why)?;
         let odd = self.segment.is_some() || !place.cols.is_power_of_two();
-        let why = format!("cannot rotate {} channels (a whole power of two is needed)", place.cols);
+        let why = format_args!("cannot rotate {} channels (a whole power of two is needed)", place.cols);
         refuse(self.hadamard && odd, why)?;
         let why = "a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'";
         refuse(self.hadamard && self.restricted(), why)?;
@@ -152,7 +152,7 @@ impl Round {
         refuse(empty, "the segment has no channel there")?;
         if let (Some(mut range), Some(channels)) = (segment.clone(), &self.channels) {
             let of_segment = format!("the segment has channels {}-{}", range.start, range.end - 1);
-            let why = format!("it rounds nothing: {of_segment}; expected some of them in 'channels'");
+            let why = format_args!("it rounds nothing: {of_segment}; expected some of them in 'channels'");
             refuse(!range.any(|channel| channels.contains(channel)), why)?;
         }
         let whole = self.codec.check(cols * joined);

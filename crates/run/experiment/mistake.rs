@@ -38,8 +38,12 @@ impl Mistake {
     ///
     /// # Errors
     /// The mistake.
-    pub fn refuse(wrong: bool, key: &str, message: impl Into<String>) -> Result<(), Self> {
-        if wrong { Err(Self::at(key, message)) } else { Ok(()) }
+    pub fn refuse(wrong: bool, key: &str, message: impl fmt::Display) -> Result<(), Self> {
+        if wrong {
+            Err(Self::at(key, message.to_string()))
+        } else {
+            Ok(())
+        }
     }
 
     /// The same, seen from the table that has the value under `key`.

@@ -291,7 +291,8 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::folder()?, &ops::COMPOSITIONS)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
     let attestations = Attestation::read_all(&folder)?;
-    let why = format!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
+    let why =
+        format_args!("the folder has no attestation: expected <device>/{FILE}, which `ulplab kernels attest` writes");
     refuse(attestations.is_empty(), why).map_err(|why| Error::data(&folder, why))?;
     let held = Held::new(&sources, &attestations, missing(&sources, &attestations))?;
     held.show(["PASS", "FAIL", "NOT JUDGED"], "");

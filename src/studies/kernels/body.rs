@@ -179,12 +179,12 @@ impl Body for KernelStudy {
 impl Study for KernelStudy {
     fn check(&self) -> Result<(), Mistake> {
         self.reading().check()?;
-        let message = format!("kernels are tried on one window, and {} are given", self.windows.len());
+        let message = format_args!("kernels are tried on one window, and {} are given", self.windows.len());
         Mistake::refuse(self.windows.len() > 1, "window", message)?;
         let message = "there is nothing to try: expected kernels = [\"PATTERN\", …] or [[command]]";
         Mistake::refuse(self.variants.is_empty(), "kernels", message)?;
         let draws = self.draws.unwrap_or(1);
-        let message = format!("draws = {draws}, expected 1 to {MOST_DRAWS}");
+        let message = format_args!("draws = {draws}, expected 1 to {MOST_DRAWS}");
         Mistake::refuse(!(1..=MOST_DRAWS as u64).contains(&draws), "draws", message)?;
         operations::check_cases(self)?;
         let reads = operations::cells(self, |operation, case| operation.reads_site(case))?;

@@ -13,7 +13,7 @@ use crate::backend::cuda::{Plan, Source, Toolkit, Variant};
 use crate::ops;
 use crate::report::columns::fitted;
 use crate::studies::study::Planned;
-use ulplab_core::error::{Error, Exit, Result, did_you_mean, refuse};
+use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::list::distinct;
 use ulplab_operations::ops::{Case, Op, Problem, Scalar};
 
@@ -266,16 +266,24 @@ impl Launches<'_> {
         wrong.extend(numbers.map(|tap| format!("'{tap}' of taps is a number, and keeps nothing")));
         let threads = shape.block.iter().fold(1, |all: u32, size| all.saturating_mul(*size));
         let most = compiled.max_threads.map_or(MOST_THREADS, |most| most.min(MOST_THREADS));
-        let what = format!("a block has {threads} threads, and '{entry}' takes at most {most}");
-        wrong.extend(refuse(threads > most, what).err());
+        if threads > most {
+            wrong.push(format!(
+                "a block has {threads} threads, and '{entry}' takes at most {most}"
+            ));
+        }
         let above = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).any(|(size, most)| *size > most);
-        let what = format!("a block of {:?} threads, at most {MOST_BLOCK:?}", shape.block);
-        wrong.extend(refuse(above(shape.block, MOST_BLOCK), what).err());
-        let what = format!("a grid of {:?} blocks, at most {MOST_BLOCKS:?}", shape.grid);
-        wrong.extend(refuse(above(shape.grid, MOST_BLOCKS), what).err());
+        if above(shape.block, MOST_BLOCK) {
+            wrong.push(format!("a block of {:?} threads, at most {MOST_BLOCK:?}", shape.block));
+        }
+        if above(shape.grid, MOST_BLOCKS) {
+            wrong.push(format!("a grid of {:?} blocks, at most {MOST_BLOCKS:?}", shape.grid));
+        }
         let shared = compiled.shared.saturating_add(shape.shared);
-        let what = format!("a block has {shared} bytes of shared memory, at most {MOST_SHARED}");
-        wrong.extend(refuse(shared > MOST_SHARED, what).err());
+        if shared > MOST_SHARED {
+            wrong.push(format!(
+                "a block has {shared} bytes of shared memory, at most {MOST_SHARED}"
+            ));
+        }
         wrong
     }
 }

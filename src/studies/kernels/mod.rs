@@ -66,9 +66,13 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
         mutants.map(|mutant| source.full_name(&mutant.name)).collect()
     };
     let names: Vec<String> = sources.iter().flat_map(of).collect();
+    if names.iter().any(|other| other == name) {
+        return Ok(());
+    }
     let near = did_you_mean(name, names.iter().map(String::as_str));
-    let why = format!("no mutant '{name}'{near}; `ulplab kernels list --all` lists all");
-    refuse(!names.iter().any(|other| other == name), why).map_err(Error::Usage)
+    Err(Error::Usage(format!(
+        "no mutant '{name}'{near}; `ulplab kernels list --all` lists all"
+    )))
 }
 
 /// Draws after the first have no model.
@@ -338,7 +342,10 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
 /// Tensors at the sites of a pattern when the model reads a text.
 pub fn sites(text: Text<'_>, pattern: &str) -> std::result::Result<Vec<Rows>, String> {
     let found = recorded(&[(pattern, pattern)], text).map_err(|error| error.to_string())?;
-    refuse(found.is_empty(), format!("'{pattern}' matches no site of the model"))?;
+    refuse(
+        found.is_empty(),
+        format_args!("'{pattern}' matches no site of the model"),
+    )?;
     let rows = |sample: Sample| Rows {
         layer: sample.layer,
         cols: sample.cols,

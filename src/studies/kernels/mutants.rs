@@ -75,7 +75,7 @@ impl MutantFiles {
         }
         let planted: Planted =
             serde_json::from_slice(&input::bytes(&file)?).map_err(|why| Error::data(&file, why.to_string()))?;
-        let why = format!("it is of the run {}, expected {}", planted.run, self.run);
+        let why = format_args!("it is of the run {}, expected {}", planted.run, self.run);
         refuse(planted.run != self.run, why).map_err(|why| Error::data(&file, why))?;
         Ok(Some(planted.results))
     }

@@ -67,7 +67,7 @@ impl Peers {
         let text = input::text(file)?;
         let raw: PeersFile =
             serde_json::from_str(&text).map_err(|error| Error::data(file, format!("not a file of peers: {error}")))?;
-        let message = format!(
+        let message = format_args!(
             "method: found {}, expected {METHOD}: its cold times are not to be compared with those of this version; \
              `ulplab kernels bench` times the peers again",
             raw.method
@@ -85,7 +85,7 @@ impl Peers {
                 return Err(wrong(format!(" is no case of an operation{hint}")));
             }
             let peer: Peer = serde_json::from_value(value).map_err(|error| wrong(format!(": {error}")))?;
-            let why = format!(": us_cold is {}, expected microseconds above 0", peer.us_cold);
+            let why = format_args!(": us_cold is {}, expected microseconds above 0", peer.us_cold);
             refuse(!(peer.us_cold.is_finite() && peer.us_cold > 0.0), why).map_err(wrong)?;
             Ok((key, peer))
         };
@@ -103,7 +103,7 @@ impl Peers {
     /// Checks that they were timed on the card of that name.
     pub fn check_device(&self, name: &str) -> Result<()> {
         let device = &self.device;
-        let message = format!("device: the peers were timed on '{device}', and this is '{name}'");
+        let message = format_args!("device: the peers were timed on '{device}', and this is '{name}'");
         refuse(device != name, message).map_err(|why| Error::data(&self.file, why))
     }
 

@@ -85,7 +85,8 @@ impl ModelStudy {
         };
         let alone = recipe.rounds.is_empty() && recipe.kernels.is_empty() && recipe.step.is_none();
         let tokens = self.tokens;
-        let message = format!("it changes nothing: a window of {tokens} tokens is one call; expected shorter calls");
+        let message =
+            format_args!("it changes nothing: a window of {tokens} tokens is one call; expected shorter calls");
         Mistake::refuse(alone && whole && recipe.against.is_none(), key, message)
     }
 
@@ -101,7 +102,7 @@ impl ModelStudy {
         Mistake::refuse(recipe.chunk.is_some() && recipe.cuts.is_some(), "cuts", message)?;
         recipe.noise(0)?;
         for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
-            let message = format!("'{key}' is of the kernels of a whole step, and there is no 'step'");
+            let message = format_args!("'{key}' is of the kernels of a whole step, and there is no 'step'");
             Mistake::refuse(said.is_some() && recipe.step.is_none(), key, message)?;
         }
         let local = recipe.runs_free() && !self.phases.contains(&Phase::Cumulative);

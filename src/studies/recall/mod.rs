@@ -103,7 +103,7 @@ impl Recipe {
         Mistake::refuse(self.noise && self.score_noise.is_some(), "noise", message)?;
         Noise::asked(self.noise, self.gain, 0)?;
         let size = self.score_noise.unwrap_or(1.0);
-        let message = format!("score_noise = {size} is not a size above 0");
+        let message = format_args!("score_noise = {size} is not a size above 0");
         Mistake::refuse(!(size.is_finite() && size > 0.0), "score_noise", message)
     }
 }

@@ -60,7 +60,7 @@ impl Method {
                     let hint = did_you_mean(name, PREFILLS.iter().map(|prefill| prefill.name));
                     return wrong(format!("unknown prefill '{name}'{hint}"));
                 }
-                let message = format!("the prefill '{name}' has its own rounding, expected no 'round'");
+                let message = format_args!("the prefill '{name}' has its own rounding, expected no 'round'");
                 Mistake::refuse(!recipe.rounds.is_empty(), "round", message)?;
             }
             _ => {}
@@ -192,7 +192,7 @@ impl SiteRounding {
                 let fits = codec.check(*cols);
                 fits.map_err(|message| at(format!("{message} ('{place}' of source '{}')", source.name)))?;
                 let stepwise = !matches!(form, Form::Chunked(_)) && place == STATE;
-                let message = format!("stochastic rounding is for a state stored step by step, not for '{place}'");
+                let message = format_args!("stochastic rounding is for a state stored step by step, not for '{place}'");
                 Mistake::refuse(round.direction == Direction::Stochastic && !stepwise, "at", message)?;
             }
             all.extend(places.into_iter().map(|(place, _)| place));

@@ -134,9 +134,9 @@ impl Study for RecurrenceStudy {
         let [heads, steps] = self.shape;
         let odd = steps % CHECKPOINT != 0 || !(steps / CHECKPOINT).is_power_of_two() || steps < 4 * CHECKPOINT;
         let (shape, expected) = (format!("shape = [{heads}, {steps}]"), "doubled twice or more often");
-        let message = format!("{shape}: {steps} steps, expected {CHECKPOINT} {expected}");
+        let message = format_args!("{shape}: {steps} steps, expected {CHECKPOINT} {expected}");
         Mistake::refuse(odd, "shape", message)?;
-        let message = format!("{shape}: {heads} heads, expected at most {MOST_HEADS}");
+        let message = format_args!("{shape}: {heads} heads, expected at most {MOST_HEADS}");
         Mistake::refuse(heads > MOST_HEADS, "shape", message)
     }
 

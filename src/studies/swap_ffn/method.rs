@@ -52,7 +52,7 @@ impl Method {
         let rounds = recipe.rounds.iter().enumerate();
         let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));
         let margin = recipe.margin.unwrap_or(0.0);
-        let message = format!("margin = {margin}, expected a number from 0 on");
+        let message = format_args!("margin = {margin}, expected a number from 0 on");
         Mistake::refuse(!(margin.is_finite() && margin >= 0.0), "margin", message)?;
         Ok(Self {
             rounds: rounds.collect::<Result<_, _>>()?,

@@ -206,7 +206,7 @@ impl Study for SwapFfnStudy {
         })?;
         check_draws(self.draws, self.shape, "[sequences, tokens]", true)?;
         let [sequences, tokens] = self.shape;
-        let message = format!(
+        let message = format_args!(
             "shape = [{sequences}, {tokens}]: expected at most {MOST_SEQUENCES} sequences, and of tokens a power of two up \
              to {MOST_TOKENS}"
         );

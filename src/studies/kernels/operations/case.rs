@@ -66,7 +66,7 @@ impl OwnCase {
         let alike = |case: &&Case| keys.iter().all(|(key, value)| case.key(key) == value);
         let template = shipped.iter().find(alike).filter(|_| !parameters.free);
         let other = template.is_none() && !shipped.is_empty() && !parameters.free;
-        refuse(other, format!("no kernel is written for {keys:?} together"))?;
+        refuse(other, format_args!("no kernel is written for {keys:?} together"))?;
         let inputs = self.inputs(&shipped, &parameters)?;
         let sizes = self.sizes(&parameters)?;
         let mut case = Case {
@@ -170,10 +170,10 @@ impl OwnCase {
             let hint = did_you_mean(name, inputs());
             return Err(format!("{path}: '{name}' is no input{hint}; inputs are {known}"));
         }
-        refuse(file.tensors().len() == 0, format!("{path}: it holds no tensor"))?;
+        refuse(file.tensors().len() == 0, format_args!("{path}: it holds no tensor"))?;
         for (name, shape) in parameters.tensors.iter().filter(|(_, shape)| !shape.is_empty()) {
             let Some(found) = file.get(name) else { continue };
-            let why = format!("{path}: '{name}' is {:?}, expected [{}]", found.shape, shape.join(", "));
+            let why = format_args!("{path}: '{name}' is {:?}, expected [{}]", found.shape, shape.join(", "));
             refuse(found.shape.len() != shape.len(), why)?;
             for (size, found) in shape.iter().zip(found.shape) {
                 if parameters.sizes.contains(size) {

@@ -233,13 +233,17 @@ fn check_command(command: &Command) -> Result<(), Mistake> {
     Mistake::refuse(command.run.is_empty(), "run", "run is empty, expected a program")?;
     if let Some(stated) = &command.accumulator {
         let names = || ACCUMULATORS.iter().map(|(name, ..)| *name);
-        let (all, near) = (names().collect::<Vec<_>>().join(", "), did_you_mean(stated, names()));
-        let why = format!("'{stated}': expected one of {all}{near}");
-        Mistake::refuse(!names().any(|name| name == stated), "accumulator", why)?;
-        let defining = OPS.iter().filter(|op| op.defines_sums()).map(|op| op.name());
-        let (op, all) = (&command.op, defining.collect::<Vec<_>>().join(", "));
-        let why = format!("{op} does not define its sums to the bit; expected it for {all} only");
-        Mistake::refuse(command.sums().is_none(), "accumulator", why)?;
+        if !names().any(|name| name == stated) {
+            let (all, near) = (names().collect::<Vec<_>>().join(", "), did_you_mean(stated, names()));
+            let why = format!("'{stated}': expected one of {all}{near}");
+            return Err(Mistake::at("accumulator", why));
+        }
+        if command.sums().is_none() {
+            let defining = OPS.iter().filter(|op| op.defines_sums()).map(|op| op.name());
+            let (op, all) = (&command.op, defining.collect::<Vec<_>>().join(", "));
+            let why = format!("{op} does not define its sums to the bit; expected it for {all} only");
+            return Err(Mistake::at("accumulator", why));
+        }
     }
     own::check_timeout(command.timeout).map_err(|why| Mistake::at("timeout", why))
 }
@@ -268,7 +272,7 @@ fn check_patterns(study: &KernelStudy, run: &BTreeSet<&str>) -> Result<(), Mista
         checked.map_err(|mistake| mistake.within("command", at))?;
     }
     study.variants.iter().try_for_each(|variant| {
-        let why = format!("'{}': cases leave none that it is tried on", variant.name);
+        let why = format_args!("'{}': cases leave none that it is tried on", variant.name);
         Mistake::refuse(cases_of(study, &variant.name)?.is_empty(), "cases", why)
     })
 }

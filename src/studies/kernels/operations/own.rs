@@ -107,7 +107,7 @@ pub fn timeout() -> f64 {
 
 /// Returns whether a program can be waited for so long.
 pub fn check_timeout(seconds: f64) -> Result<(), String> {
-    let why = format!("timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}");
+    let why = format_args!("timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}");
     refuse(!(seconds > 0.0 && seconds <= MOST_SECONDS), why)
 }
 
@@ -138,7 +138,10 @@ impl OwnOp {
         check_timeout(self.timeout)?;
         self.check_names()?;
         for (name, value) in &self.scalars {
-            refuse(!value.is_finite(), format!("scalars: {name} = {value} is not finite"))?;
+            refuse(
+                !value.is_finite(),
+                format_args!("scalars: {name} = {value} is not finite"),
+            )?;
         }
         for input in &self.inputs {
             let dtype = input.dtype.as_deref().map(known_dtype).transpose()?;
@@ -161,9 +164,9 @@ impl OwnOp {
         let mut seen: HashSet<&str> = RESERVED.into_iter().chain(["dtype"]).collect();
         for name in names {
             let word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-            let why = format!("'{name}' is not a name: a letter, then letters, digits and '_'");
+            let why = format_args!("'{name}' is not a name: a letter, then letters, digits and '_'");
             refuse(!word || !name.starts_with(|c: char| c.is_ascii_alphabetic()), why)?;
-            refuse(!seen.insert(name), format!("the name '{name}' is taken"))?;
+            refuse(!seen.insert(name), format_args!("the name '{name}' is taken"))?;
         }
         Ok(())
     }
@@ -228,11 +231,11 @@ impl Output {
         let (Some(dtype), Some(bound)) = (dtype, self.bound) else {
             return Ok(());
         };
-        let why = format!("{dtype} is compared bit by bit only: expected equal = true in place of bound");
+        let why = format_args!("{dtype} is compared bit by bit only: expected equal = true in place of bound");
         refuse(!(is_number(dtype) || dtype == Dtype::U8), why)?;
         let (absolute, most) = (bound.absolute, largest(dtype));
         let expected = format!("expected less than {most:e}, the largest number of {dtype}");
-        let why = format!("bound: absolute = {absolute:e}, {expected}: nothing could fail it");
+        let why = format_args!("bound: absolute = {absolute:e}, {expected}: nothing could fail it");
         refuse(absolute.is_nan() || absolute >= most, why)
     }
 
@@ -241,7 +244,10 @@ impl Output {
         refuse(!reason, "why is empty, expected the reason of its bound")?;
         let Some(bound) = self.bound else {
             let expected = "expected equal = true or bound = { relative = …, absolute = … }";
-            return refuse(!self.equal, format!("neither equal nor bound is given, {expected}"));
+            return refuse(
+                !self.equal,
+                format_args!("neither equal nor bound is given, {expected}"),
+            );
         };
         let (relative, absolute) = (bound.relative, bound.absolute);
         refuse(self.equal, "equal and bound are both given, expected one of them")?;
@@ -249,7 +255,7 @@ impl Output {
         let expected = "expected 0 <= relative < 1 and a finite absolute >= 0";
         refuse(
             !right,
-            format!("bound: relative = {relative}, absolute = {absolute}, {expected}"),
+            format_args!("bound: relative = {relative}, absolute = {absolute}, {expected}"),
         )?;
         let some = relative > 0.0 || absolute > 0.0;
         refuse(bound.by_reference && some, "bound: by_reference stands alone")?;
