@@ -105,12 +105,12 @@
 //!    cache it goes to ([`cached`](SiteInfo::cached)), whether comparisons look at it ([`compared`](SiteInfo::compared)), and
 //!    which are the residual stream ([`enters`](SiteInfo::enters), [`leaves`](SiteInfo::leaves)) and the
 //!    [`output`](SiteInfo::output).
-//! 2. `config.rs` has a type that `serde` reads from `config.json`, with a check. It implements [`paths::Config`]; the macros
-//!    [`sizes!`] and [`loads!`] write what is alike for all.
+//! 2. `config.rs` has a type that `serde` reads from `config.json`, with a check. It implements [`paths::Config`], for
+//!    which the macro [`sizes!`] writes a method, and [`paths::Loads`].
 //! 3. `model.rs` has a type of its weights, generic over [`Real`], which a [`paths::Loader`] takes from
 //!    [`Weights`](paths::Weights), and a type of its state. They implement [`paths::Model`] and [`paths::State`]; a run calls
 //!    [`Numerics`] at every site of the table. [`paths::asked`] gives the list of tensors that the loader asks for.
-//! 4. `path.rs` has a unit type that implements [`paths::Path`].
+//! 4. `path.rs` has a static [`paths::Path`].
 //! 5. `tests/paths/fixtures.rs` has a small model of it. Tests then hold every call to the table: its layers, its columns, its
 //!    kind, and that nothing is passed that is not listed. `tests/paths/tiny.rs` is a whole path of about a hundred lines, with
 //!    keys and values that are cached apart and a cache that is a state.

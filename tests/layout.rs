@@ -398,12 +398,12 @@ fn quoted(line: &str) -> impl Iterator<Item = &str> {
 /// The program asks the tables of paths. Names without a dot (`output`, `x`) are words of other things too.
 #[test]
 fn the_program_names_no_path_and_no_site() {
-    let names = PATHS.iter().flat_map(|path| path.sites()).map(|site| site.name);
+    let names = PATHS.iter().flat_map(|path| path.sites).map(|site| site.name);
     let names: BTreeSet<&str> = names.filter(|name| name.contains('.')).collect();
     // Of `attention.kv.window` also `attention.kv.`, which names several; `attention.` is enough to mean all.
     let stems: BTreeSet<&str> = names.iter().map(|name| &name[..=name.rfind('.').unwrap()]).collect();
     let sites: Vec<&str> = names.into_iter().chain(stems).collect();
-    let paths: Vec<String> = PATHS.iter().map(|path| format!("paths::{}", path.name())).collect();
+    let paths: Vec<String> = PATHS.iter().map(|path| format!("paths::{}", path.name)).collect();
     let typed = Path::new("src/studies/swap_ffn");
     let named = |file: &Path, line: &str| {
         let site = quoted(line).any(|text| {

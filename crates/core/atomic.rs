@@ -59,7 +59,9 @@ fn prefix(path: &Path) -> Option<OsString> {
 /// same path, the later one wins, whole. On any failure (full disk, read-only folder, an error from `write`) the temporary
 /// file is removed, the file at `path` is unchanged, and the error names `path`.
 pub fn write_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
-    rename(filled(path, write)?, path)
+    let temporary = filled(path, write)?;
+    forget(&temporary.path);
+    persist(temporary.path, path)
 }
 
 /// [`write_atomic`] for a text.
@@ -81,12 +83,9 @@ pub fn check_writable(path: &Path) -> Result<()> {
 /// Some file systems (on object stores) have neither an exclusive rename nor hard links. There, several callers within the
 /// same instant may get `true`; the last of their files remains, whole.
 pub fn create_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<bool> {
-    let Temporary {
-        path: temporary,
-        _locked,
-    } = filled(path, write)?;
-    forget(&temporary);
-    match temporary.persist_noclobber(path) {
+    let temporary = filled(path, write)?;
+    forget(&temporary.path);
+    match temporary.path.persist_noclobber(path) {
         Ok(_) => sync_folder(path)?,
         Err(refused) if refused.error.kind() == ErrorKind::AlreadyExists || path.exists() => return Ok(false),
         Err(refused) => persist(refused.path, path)?,
@@ -136,11 +135,6 @@ fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()
 /// No signal removes the file any more.
 fn forget(temporary: &Path) {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(temporary);
-}
-
-fn rename(temporary: Temporary, path: &Path) -> Result<()> {
-    forget(&temporary.path);
-    persist(temporary.path, path)
 }
 
 fn persist(temporary: TempPath, path: &Path) -> Result<()> {

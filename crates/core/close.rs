@@ -35,7 +35,16 @@ pub trait Quick: Copy + Into<f64> {
 
 macro_rules! quick {
     ($($float:ty, $sure:expr;)*) => {
-        $(impl Quick for $float {
+        $(impl Widen for $float {
+            type Quick = Self;
+
+            #[inline(always)]
+            fn quick(self) -> Self {
+                self
+            }
+        }
+
+        impl Quick for $float {
             const SURE: f64 = $sure;
 
             #[inline(always)]
@@ -52,24 +61,6 @@ macro_rules! quick {
     };
 }
 quick! { f32, 1.0 - 1.0 / (1 << 20) as f64; f64, 1.0; }
-
-impl Widen for f64 {
-    type Quick = Self;
-
-    #[inline(always)]
-    fn quick(self) -> Self {
-        self
-    }
-}
-
-impl Widen for f32 {
-    type Quick = Self;
-
-    #[inline(always)]
-    fn quick(self) -> Self {
-        self
-    }
-}
 
 impl Widen for half::bf16 {
     type Quick = f32;

@@ -116,18 +116,14 @@ pub enum Error {
 impl Error {
     /// An [`Error::Config`] of an experiment or manifest file.
     pub fn config(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
-        Self::Config {
-            file: file.as_ref().to_path_buf(),
-            message: message.into(),
-        }
+        let (file, message) = (file.as_ref().to_path_buf(), message.into());
+        Self::Config { file, message }
     }
 
     /// An [`Error::Data`] of a data file.
     pub fn data(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
-        Self::Data {
-            file: file.as_ref().to_path_buf(),
-            message: message.into(),
-        }
+        let (file, message) = (file.as_ref().to_path_buf(), message.into());
+        Self::Data { file, message }
     }
 
     /// For `map_err`: `action` completes "cannot …".
@@ -167,10 +163,10 @@ pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -
     let wrong = wrong.to_lowercase();
     let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
     let slips = |name: &str| 1 + name.len() / 3;
-    let distances = valid
+    let near = valid
         .iter()
-        .filter(|(lower, name)| wrong.len().abs_diff(lower.len()) <= slips(name))
-        .map(|(lower, name)| (strsim::damerau_levenshtein(&wrong, lower), *name));
+        .filter(|(lower, name)| wrong.len().abs_diff(lower.len()) <= slips(name));
+    let distances = near.map(|(lower, name)| (strsim::damerau_levenshtein(&wrong, lower), *name));
     let nearest = distances.min().filter(|(distance, name)| *distance <= slips(name));
     let family = |belongs: &dyn Fn(&str) -> bool| -> Vec<&str> {
         let names = valid.iter().filter(|(lower, _)| wrong.len() > 2 && belongs(lower));

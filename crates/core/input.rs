@@ -8,11 +8,7 @@ use crate::{Error, Result};
 
 /// Opens a regular file for reading; anything else is an error that says what was found.
 pub fn open(path: &Path) -> Result<File> {
-    open_to(path, "open")
-}
-
-fn open_to(path: &Path, action: &'static str) -> Result<File> {
-    reference::tensorfile::open(path, action).map_err(Into::into)
+    reference::tensorfile::open(path, "open").map_err(Into::into)
 }
 
 /// All bytes of a file of at most `most` bytes. The size of a larger file is returned without reading it.
@@ -24,9 +20,8 @@ pub fn bytes_up_to(path: &Path, most: u64) -> Result<Result<Vec<u8>, u64>> {
     }
     let mut bytes = Vec::new();
     // One byte more is requested, which reveals a file that grows while it is read.
-    file.take(most + 1)
-        .read_to_end(&mut bytes)
-        .map_err(Error::io(path, "read"))?;
+    let read = file.take(most + 1).read_to_end(&mut bytes);
+    read.map_err(Error::io(path, "read"))?;
     match bytes.len() as u64 {
         size if size > most => Ok(Err(size)),
         _ => Ok(Ok(bytes)),
@@ -36,7 +31,7 @@ pub fn bytes_up_to(path: &Path, most: u64) -> Result<Result<Vec<u8>, u64>> {
 /// All bytes of a file.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut file = open_to(path, "read")?;
+    let mut file = reference::tensorfile::open(path, "read").map_err(Into::<Error>::into)?;
     file.read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
     Ok(bytes)
 }

@@ -73,11 +73,10 @@ pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<I
             (some @ 1.., _) if !pattern.contains('*') => format!("; '{clean}' matches {}", counted(some, noun)),
             (_, Some(name)) => format!("; {noun}s are named like '{}'", shown(name)),
         },
-        (some, _) => format!(
-            "; '*' stops at dots: '{}' matches {}",
-            shown(&wide),
-            counted(some, noun)
-        ),
+        (some, _) => {
+            let (wide, found) = (shown(&wide), counted(some, noun));
+            format!("; '*' stops at dots: '{wide}' matches {found}")
+        }
     };
     format!("'{}' matches no {what}{hint}", shown(pattern))
 }

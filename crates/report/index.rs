@@ -29,7 +29,7 @@ pub type Layers<'a> = BTreeMap<Option<u32>, &'a Summary>;
 pub struct Index<'a> {
     summaries: HashMap<(&'a str, Quantity<'a>), Layers<'a>>,
     /// The path of the model that was run, if sites of one were measured.
-    pub path: Option<&'static dyn Path>,
+    pub path: Option<&'static Path>,
     /// The last layer that the residual stream was measured after.
     pub last_layer: Option<u32>,
 }
@@ -89,9 +89,9 @@ impl<'a> Index<'a> {
 }
 
 /// The path that has all sites which were measured: a stored run does not say what its model is, but names what it measured.
-fn path_of(run: &Run) -> Option<&'static dyn Path> {
+fn path_of(run: &Run) -> Option<&'static Path> {
     let sites: HashSet<&str> = run.summaries.iter().map(|summary| summary.site.as_str()).collect();
-    let has_all = |path: &&dyn Path| !sites.is_empty() && sites.iter().all(|site| path.site(site).is_some());
+    let has_all = |path: &&Path| !sites.is_empty() && sites.iter().all(|site| path.site(site).is_some());
     readers().into_iter().find(has_all)
 }
 

@@ -45,16 +45,16 @@ impl Place {
             let flipped = (got + want).abs() <= bound(at) && got * want < 0.0;
             1 + 2 * u16::from(got.is_nan()) + 4 * u16::from(got == 0.0) + 8 * u16::from(flipped)
         };
-        let found = find(shape, false, &|at| outside[at], &kinds);
+        let (place, shared) = find(shape, false, &|at| outside[at], &kinds);
         let ratio_at = |at: usize| ratio(got[at], want[at], bound(at));
         let is_far = |at: usize| outside[at] && ratio_at(at) >= FAR;
         let far = (0..got.len()).filter(|at| is_far(*at)).count();
-        let far = (0 < far && far < all).then(|| (far, find(shape, false, &is_far, &kinds).place));
+        let far = (0 < far && far < all).then(|| (far, find(shape, false, &is_far, &kinds).0));
         Some(Self {
-            far: far.filter(|(_, place)| *place != found.place),
+            far: far.filter(|(_, of_far)| *of_far != place),
             just: (0..got.len()).filter(|at| outside[*at] && ratio_at(*at) < JUST).count(),
-            place: found.place,
-            kinds: found.kinds,
+            place,
+            kinds: shared,
         })
     }
 }
@@ -70,8 +70,8 @@ pub fn pattern(py: Python<'_>, mask: &Bound<'_, Array>) -> PyResult<String> {
         )));
     }
     let bytes = mask.bytes().map_err(wrong)?;
-    let found = pool::run(py, || find(&mask.shape, false, &|at| bytes[at] != 0, &|_| 0));
-    Ok(found.place)
+    let (place, _) = pool::run(py, || find(&mask.shape, false, &|at| bytes[at] != 0, &|_| 0));
+    Ok(place)
 }
 
 /// The result of a comparison, as a dictionary.

@@ -9,6 +9,7 @@ use pyo3::types::{PyBool, PyDict};
 use ulplab::ops::ON_TENSORS;
 use ulplab_operations::expected::draw::Draw;
 use ulplab_operations::expected::mean_error::{Elements, MeanErrors};
+use ulplab_operations::expected::sum::Sums;
 use ulplab_operations::expected::{Call, Given, Kind, Operation, Refused, Tensor};
 
 use crate::tensor::{Array, named, names};
@@ -17,6 +18,15 @@ use crate::{compared, numbers, pool, wrong};
 /// An array of numpy: numbers in a shape.
 fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     PyArray1::from_vec(py, values).reshape(shape)
+}
+
+/// The assumptions on sums that a user may state: name, unit roundoff, and a clause for messages.
+#[pyfunction]
+pub fn sums() -> Vec<(&'static str, f64, &'static str)> {
+    Sums::ALL
+        .iter()
+        .map(|one| (one.name, one.unit(), one.meaning))
+        .collect()
 }
 
 /// The type of that name.

@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     use super::compared::{close, compare, pattern};
     #[pymodule_export]
-    use super::expected::{bounds, drawn, expected, judge, mean_errors, operations, rounded};
+    use super::expected::{bounds, drawn, expected, judge, mean_errors, operations, rounded, sums};
     #[pymodule_export]
     use super::limits::{floats, limits, metrics, tolerated, vacuous, vacuous_between};
     #[pymodule_export]

@@ -1,5 +1,6 @@
 """assert_close with numbers: it passes and fails as numpy's does, on every type, and warns of what shows nothing."""
 
+import re
 import warnings
 
 import ml_dtypes
@@ -111,6 +112,17 @@ def test_assertions_that_show_little_are_warned_of():
         ulplab.assert_close(small.copy(), small, atol=1e-2)
     with pytest.warns(ulplab.UlplabWarning, match="all elements that are wanted are equal"):
         ulplab.assert_close(np.ones(4), np.ones(4), rtol=1e-3)
+
+
+def test_messages_say_what_is_assumed_of_sums():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 64)), rng.standard_normal((64, 2))
+    errors = {}
+    for accumulate, clause in {"f64": "sums in f64, in any order", "bf16": "sums in bf16, in any order", "i32": "exact sums of integers"}.items():
+        with pytest.raises(AssertionError, match=f"outside the bound of 'y', {clause}") as failed:
+            ulplab.assert_close(a @ b + 100, op="matmul", inputs={"a": a, "b": b}, accumulate=accumulate)
+        errors[accumulate] = float(re.search(r"where (\S+) is allowed", str(failed.value))[1])
+    assert errors["i32"] < errors["f64"] < errors["bf16"]
 
 
 def test_calls_that_assert_nothing_are_refused():

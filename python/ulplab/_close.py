@@ -15,18 +15,8 @@ from ._tensors import arguments, array, check_words, inputs as given_inputs, war
 # Metrics that a limit can be given for, and whether a larger value is better.
 _METRICS = dict(_native.limits())
 
-# The types that kernels add in, and the unit roundoff of each: half the spacing at 1.
-_UNITS = {
-    "f64": 2.0**-53,
-    "f32": 2.0**-24,
-    "tf32": 2.0**-11,
-    "f16": 2.0**-11,
-    "bf16": 2.0**-8,
-    # What Hopper's tensor cores keep of sums of FP8 products.
-    "fp8_tensor_core": 2.0**-14,
-    # Integers, whose sums are exact.
-    "i32": 0.0,
-}
+# What may be assumed of a kernel's sums: the unit roundoff of an addition, and a clause for messages.
+_SUMS = {name: (unit, meaning) for name, unit, meaning in _native.sums()}
 
 
 class NoGate(ValueError):
@@ -35,9 +25,14 @@ class NoGate(ValueError):
 
 def unit(accumulate: str) -> float:
     """The unit roundoff of the type that a kernel adds in."""
-    if accumulate not in _UNITS:
-        raise ValueError(f"accumulate = '{accumulate}', expected one of {', '.join(_UNITS)}")
-    return _UNITS[accumulate]
+    return _sums(accumulate)[0]
+
+
+def _sums(accumulate: str) -> tuple[float, str]:
+    """The unit roundoff of an addition, and a clause that says what is assumed."""
+    if accumulate not in _SUMS:
+        raise ValueError(f"accumulate = '{accumulate}', expected one of {', '.join(_SUMS)}")
+    return _SUMS[accumulate]
 
 
 class _Missing:
@@ -332,7 +327,7 @@ def _by_operation(got: Any, inputs: dict[str, Any], call: dict[str, Any], name: 
             warn(message)
             return ""
         return message
-    lines = _errors.outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', sums in {accumulate}")
+    lines = _errors.outside(f"{op}: {name}", got_array, found, f"the bound of '{found['output']}', {_sums(accumulate)[1]}")
     lines += [f"  {line}" for line in _errors.like(found)]
     if not found["like"]:
         lines.append(f"  looks like none of the faults that ulplab.reference.{op} knows")

@@ -9,18 +9,22 @@ use rayon::prelude::*;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
+/// Sizes of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pooling {
+    /// m, tokens per entry.
+    pub rate: usize,
+    pub overlap: bool,
+    /// Channels of an entry; rows are twice as wide with overlap.
+    pub dim: usize,
+}
+
 /// Streaming state: rows of tokens not yet pooled, and with overlap the window before them.
 #[derive(Clone, Debug)]
 pub struct Pool<T> {
-    /// m, tokens per entry.
-    rate: usize,
-    overlap: bool,
-    /// Channels of an entry; rows are twice as wide with overlap.
-    dim: usize,
-    values: Vec<T>,
-    logits: Vec<T>,
-    /// Token number of the first row kept.
-    first: usize,
+    sizes: Pooling,
+    /// Values and logits.
+    pending: [Tensor<T>; 2],
     /// Tokens seen.
     tokens: usize,
 }
@@ -28,56 +32,71 @@ pub struct Pool<T> {
 impl<T: Real> Pool<T> {
     /// Before the first token, with entries of `dim` channels for every `rate` tokens, overlapping or not.
     pub fn new(rate: usize, overlap: bool, dim: usize) -> Self {
+        let sizes = Pooling { rate, overlap, dim };
         Self {
-            rate,
-            overlap,
-            dim,
-            values: Vec::new(),
-            logits: Vec::new(),
-            first: 0,
+            sizes,
+            pending: sizes.pending(),
             tokens: 0,
         }
     }
 
-    /// Tokens per entry.
-    pub fn rate(&self) -> usize {
-        self.rate
-    }
-
-    /// Entries complete so far.
-    pub fn entries(&self) -> usize {
-        self.tokens / self.rate
-    }
-
     /// Rows kept of values and of logits: what a decode cache must hold.
-    pub fn pending(&self) -> (&[T], &[T]) {
-        (&self.values, &self.logits)
-    }
-
-    fn width(&self) -> usize {
-        if self.overlap { 2 * self.dim } else { self.dim }
+    pub fn pending(&self) -> &[Tensor<T>; 2] {
+        &self.pending
     }
 
     /// Takes the next tokens' rows `[tokens, width]` and gives the entries they complete, `[new, dim]`; width is `dim`, or `2 · dim` with
     /// overlap, and every call must have it.
     pub fn push(&mut self, values: &Tensor<T>, logits: &Tensor<T>) -> Tensor<T> {
-        let before = self.entries();
+        let entries = self.sizes.push(self.tokens, self.pending.each_mut(), [values, logits]);
         self.tokens += values.rows();
-        let after = self.entries();
-        let mut entries = Tensor::full([after - before, self.dim], T::ZERO);
-        let (pool, made) = (&*self, entries.data.par_chunks_mut(self.dim).enumerate());
-        made.for_each(|(i, entry)| pool.entry(before + i, &values.data, &logits.data, entry));
+        entries
+    }
+}
 
-        let needed = self.needed();
-        let done = (needed - self.first) * self.width();
-        keep(&mut self.values, &values.data, done);
-        keep(&mut self.logits, &logits.data, done);
-        self.first = needed;
+impl Pooling {
+    /// Channels of a row that waits.
+    pub fn width(self) -> usize {
+        if self.overlap { 2 * self.dim } else { self.dim }
+    }
+
+    /// Token number of the first row that later entries pool after so many tokens: with overlap, the last window pooled is pooled again.
+    pub fn needed(self, tokens: usize) -> usize {
+        (tokens / self.rate).saturating_sub(self.overlap.into()) * self.rate
+    }
+
+    /// No rows of values and of logits, before the first token.
+    pub fn pending<T: Real>(self) -> [Tensor<T>; 2] {
+        [0; 2].map(|rows| Tensor::full([rows, self.width()], T::ZERO))
+    }
+
+    /// [`Pool::push`] after so many tokens, with the rows that are kept of them.
+    pub fn push<T: Real>(self, tokens: usize, kept: [&mut Tensor<T>; 2], new: [&Tensor<T>; 2]) -> Tensor<T> {
+        let (first, before) = (self.needed(tokens), tokens / self.rate);
+        let tokens = tokens + new[0].rows();
+        let mut entries = Tensor::full([tokens / self.rate - before, self.dim], T::ZERO);
+        let (old, made) = (kept.each_ref(), entries.data.par_chunks_mut(self.dim).enumerate());
+        made.for_each(|(i, entry)| self.entry(before + i, first, old, new, entry));
+
+        let done = (self.needed(tokens) - first) * self.width();
+        for (kept, new) in kept.into_iter().zip(new) {
+            let old = done.min(kept.data.len());
+            kept.data.drain(..old);
+            kept.data.extend_from_slice(&new.data[done - old..]);
+            kept.shape[0] = kept.data.len() / self.width();
+        }
         entries
     }
 
-    /// Pools one entry from the rows kept and the new ones after them.
-    fn entry(&self, entry: usize, new_values: &[T], new_logits: &[T], out: &mut [T]) {
+    /// Pools one entry from the rows kept, of tokens from `first` on, and the new ones after them.
+    fn entry<T: Real>(
+        self,
+        entry: usize,
+        first: usize,
+        kept: [&&mut Tensor<T>; 2],
+        new: [&Tensor<T>; 2],
+        out: &mut [T],
+    ) {
         // (token, first channel) of every slot.
         let own = entry * self.rate..(entry + 1) * self.rate;
         let (before, channel) = match self.overlap {
@@ -86,11 +105,12 @@ impl<T: Real> Pool<T> {
         };
         let slots = before.map(|token| (token, 0)).chain(own.map(|token| (token, channel)));
         let slots = slots.map(|(token, channel)| {
-            let start = (token - self.first) * self.width() + channel;
-            match start.checked_sub(self.values.len()) {
-                Some(start) => (&new_values[start..][..self.dim], &new_logits[start..][..self.dim]),
-                None => (&self.values[start..][..self.dim], &self.logits[start..][..self.dim]),
-            }
+            let row = token - first;
+            let [values, logits] = match row.checked_sub(kept[0].rows()) {
+                Some(row) => new.map(|new| new.row(row)),
+                None => kept.map(|kept| kept.row(row)),
+            };
+            (&values[channel..][..self.dim], &logits[channel..][..self.dim])
         });
         let slots: Vec<(&[T], &[T])> = slots.collect();
         vectorized!({
@@ -112,42 +132,4 @@ impl<T: Real> Pool<T> {
             out.iter_mut().zip(&sum).for_each(|(out, &sum)| *out = *out / sum);
         });
     }
-}
-
-/// A pool as it was between two tokens.
-impl<T: Real> Pool<T> {
-    /// A pool like `other` that has seen `tokens` tokens; the rows that wait are still missing.
-    pub(crate) fn restored(other: &Self, tokens: usize) -> Self {
-        let mut pool = Self::new(other.rate, other.overlap, other.dim);
-        pool.tokens = tokens;
-        pool.first = pool.needed();
-        pool
-    }
-
-    /// Token number of the first row that later entries pool: with overlap, the last window pooled is pooled again.
-    fn needed(&self) -> usize {
-        self.entries().saturating_sub(self.overlap.into()) * self.rate
-    }
-
-    /// The rows that wait: all tokens from [`Pool::first`] on.
-    pub(crate) fn with_pending(self, values: Vec<T>, logits: Vec<T>) -> Self {
-        Self { values, logits, ..self }
-    }
-
-    /// Token number of the first row that waits.
-    pub(crate) fn first(&self) -> usize {
-        self.first
-    }
-
-    /// Channels of a row that waits.
-    pub(crate) fn width_of_rows(&self) -> usize {
-        self.width()
-    }
-}
-
-/// Leaves of the elements kept and the new ones after them all but the first `done`.
-fn keep<T: Copy>(kept: &mut Vec<T>, new: &[T], done: usize) {
-    let old = done.min(kept.len());
-    kept.drain(..old);
-    kept.extend_from_slice(&new[done - old..]);
 }

@@ -5,7 +5,7 @@
 use rayon::prelude::*;
 
 use super::BLOCK;
-use super::linear::{Linear, multiply};
+use super::linear::multiply;
 use crate::real::vectorized;
 use crate::{Choice, Operations, Real, Tensor};
 
@@ -13,9 +13,9 @@ use crate::{Choice, Operations, Real, Tensor};
 #[derive(Clone, Debug)]
 pub struct Expert<T> {
     /// W₁ over W₃, `[2·inner, dim]`.
-    pub gate_up: Linear<T>,
+    pub gate_up: Tensor<T>,
     /// W₂, `[dim, inner]`.
-    pub down: Linear<T>,
+    pub down: Tensor<T>,
 }
 
 /// The experts of a layer.
@@ -32,16 +32,16 @@ pub struct Experts<T> {
 impl<T: Real> Expert<T> {
     /// Rows of x through the expert; `weights` has one factor per row, none means 1.
     fn apply(&self, x: &[T], weights: Option<&[T]>, limit: T, operations: &dyn Operations<T>) -> Vec<T> {
-        let (dim, inner) = (self.gate_up.weight.cols(), self.down.weight.cols());
+        let (dim, inner) = (self.gate_up.cols(), self.down.cols());
         let rows = x.len() / dim;
         let mut gate_up = vec![T::ZERO; rows * 2 * inner];
-        multiply(x, &self.gate_up.weight.data, dim, &mut gate_up);
+        multiply(x, &self.gate_up.data, dim, &mut gate_up);
         let mut hidden = operations.swiglu(&gate_up, inner, limit);
         for (hidden, &weight) in hidden.chunks_exact_mut(inner).zip(weights.into_iter().flatten()) {
             hidden.iter_mut().for_each(|hidden| *hidden *= weight);
         }
         let mut y = vec![T::ZERO; rows * dim];
-        multiply(&hidden, &self.down.weight.data, inner, &mut y);
+        multiply(&hidden, &self.down.data, inner, &mut y);
         y
     }
 }

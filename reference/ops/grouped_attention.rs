@@ -14,7 +14,8 @@ const TOKENS: usize = 32;
 /// Keys and values of one layer.
 #[derive(Clone, Debug)]
 pub struct KvCache<T> {
-    heads: Vec<Head<T>>,
+    /// Keys and values of each head.
+    heads: Vec<[Vec<T>; 2]>,
     /// Channels of a key and of a value.
     dims: [usize; 2],
     /// Number of the first token that is kept.
@@ -23,17 +24,11 @@ pub struct KvCache<T> {
     pub tokens: usize,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Head<T> {
-    keys: Vec<T>,
-    values: Vec<T>,
-}
-
 impl<T: Real> KvCache<T> {
     /// No tokens, of so many heads with keys and values of these many channels.
     pub fn new(heads: usize, dims: [usize; 2]) -> Self {
         Self {
-            heads: vec![Head::default(); heads],
+            heads: vec![[Vec::new(), Vec::new()]; heads],
             dims,
             first: 0,
             tokens: 0,
@@ -54,9 +49,9 @@ impl<T: Real> KvCache<T> {
         assert_eq!(keys.shape, [keys.shape[0], heads, self.dims[0]]);
         assert_eq!(values.shape, [keys.shape[0], heads, self.dims[1]]);
         for token in 0..keys.shape[0] {
-            for (number, head) in self.heads.iter_mut().enumerate() {
-                head.keys.extend_from_slice(keys.row(token * heads + number));
-                head.values.extend_from_slice(values.row(token * heads + number));
+            for (number, [own_keys, own_values]) in self.heads.iter_mut().enumerate() {
+                own_keys.extend_from_slice(keys.row(token * heads + number));
+                own_values.extend_from_slice(values.row(token * heads + number));
             }
         }
         self.tokens += keys.shape[0];
@@ -66,10 +61,9 @@ impl<T: Real> KvCache<T> {
     pub fn forget(&mut self, window: usize) {
         let excess = (self.tokens + 1).saturating_sub(window);
         if excess > window {
-            for head in &mut self.heads {
-                // New vectors, because the old ones' memory may be many times what remains.
-                head.keys = head.keys[excess * self.dims[0]..].to_vec();
-                head.values = head.values[excess * self.dims[1]..].to_vec();
+            for (kept, dim) in self.heads.iter_mut().flat_map(|head| head.iter_mut().zip(self.dims)) {
+                // A new vector, because the old one's memory may be many times what remains.
+                *kept = kept[excess * dim..].to_vec();
             }
             self.first += excess;
             self.tokens -= excess;
@@ -78,10 +72,10 @@ impl<T: Real> KvCache<T> {
 
     /// Rows that one head keeps of the tokens from `first` to before `end`, by token number.
     fn read(&self, head: usize, first: usize, end: usize) -> KeyRows<'_, T> {
-        let (from, to, head) = (first - self.first, end - self.first, &self.heads[head]);
+        let (from, to, [keys, values]) = (first - self.first, end - self.first, &self.heads[head]);
         KeyRows {
-            keys: &head.keys[from * self.dims[0]..to * self.dims[0]],
-            values: &head.values[from * self.dims[1]..to * self.dims[1]],
+            keys: &keys[from * self.dims[0]..to * self.dims[0]],
+            values: &values[from * self.dims[1]..to * self.dims[1]],
         }
     }
 

@@ -11,7 +11,6 @@
 use rayon::prelude::*;
 
 use super::BLOCK;
-use super::linear::Linear;
 use super::rmsnorm::inverse_rms;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
@@ -23,7 +22,7 @@ const LANES: usize = 16;
 #[derive(Clone, Debug)]
 pub struct HyperConnection<T> {
     /// `[2n + n², n·D]`.
-    pub projection: Linear<T>,
+    pub projection: Tensor<T>,
     /// base `[2n + n²]`.
     pub base: Vec<T>,
     /// scale₀, scale₁ and scale₂.
@@ -141,7 +140,7 @@ impl<T: Real> Mixing<T> {
 #[derive(Clone, Debug)]
 pub struct HyperHead<T> {
     /// `[n, n·D]`.
-    pub projection: Linear<T>,
+    pub projection: Tensor<T>,
     /// base `[n]`.
     pub base: Vec<T>,
     /// One for all streams.

@@ -21,17 +21,11 @@ pub const SMALL: usize = 256;
 /// Longest sum that `gemm` adds up as one chain on every machine. Its block of k follows the L1 cache and is never below this.
 pub const PIECE: usize = 512;
 
-/// A bias-free linear layer.
-#[derive(Clone, Debug)]
-pub struct Linear<T> {
-    /// `[outputs, inputs]`.
-    pub weight: Tensor<T>,
-}
-
-impl<T: Real> Linear<T> {
-    /// `[.., inputs]` → `[rows, outputs]`.
+/// Weights `[outputs, inputs]` of a bias-free linear layer.
+impl<T: Real> Tensor<T> {
+    /// `[.., inputs]` → `[rows, outputs]`, multiplied by these weights.
     pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
-        let (inputs, outputs) = (self.weight.cols(), self.weight.rows());
+        let (inputs, outputs) = (self.cols(), self.rows());
         let rows = x.data.len() / inputs;
         let mut y = Tensor::full([rows, outputs], T::ZERO);
         if rows <= ROWS {
@@ -46,7 +40,7 @@ impl<T: Real> Linear<T> {
 
     /// The same on this thread, for rows already cut into a block.
     pub fn apply_rows(&self, x: &[T], y: &mut [T]) {
-        multiply(x, &self.weight.data, self.weight.cols(), y);
+        multiply(x, &self.data, self.cols(), y);
     }
 }
 

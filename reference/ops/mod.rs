@@ -13,7 +13,6 @@ pub mod linear_attention;
 pub mod projection;
 pub mod rmsnorm;
 pub mod rope;
-pub mod rope_half;
 pub mod rope_scaling;
 pub mod router;
 pub mod short_conv;

@@ -1,6 +1,6 @@
-//! Rotary position embedding, interleaved (GPT-J), on the last r channels of a row, with YaRN.
+//! Rotary position embedding with YaRN: interleaved (GPT-J), on the last r channels of a row, or half-split (GPT-NeoX), on the first.
 //!
-//! Pair i is channels (d−r+2i, d−r+2i+1); at position p it turns by φ = p·fᵢ. Tables are FP32 in every implementation, so
+//! Pair i is channels (d−r+2i, d−r+2i+1), or (i, i + r/2); at position p it turns by φ = p·fᵢ. Tables are FP32 in every implementation, so
 //! φ is the f32 product of f32 factors; cosine and sine are those of that number, to the precision of `T`. At p ≈ 2²⁰ this
 //! φ is off by up to 2⁻⁵, which is part of the model's definition, not an error to be mended.
 
@@ -54,6 +54,8 @@ pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
 #[derive(Clone, Debug)]
 pub struct Rope<T> {
     frequencies: Vec<f32>,
+    /// YaRN's attention factor: cosines and sines are multiplied by it, and rounded again.
+    factor: Option<T>,
     /// For each position, r/2 pairs (cos φ, sin φ).
     table: Vec<(T, T)>,
 }
@@ -63,8 +65,16 @@ impl<T: Real> Rope<T> {
     pub fn new(frequencies: Vec<f32>) -> Self {
         Self {
             frequencies,
+            factor: None,
             table: Vec::new(),
         }
+    }
+
+    /// The same with cosines and sines multiplied by a factor.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        let factor = Some(T::from_f64(factor));
+        Self { factor, ..self }
     }
 
     /// Makes the table reach to `positions`.
@@ -72,7 +82,9 @@ impl<T: Real> Rope<T> {
         for position in self.table.len() / self.frequencies.len()..positions {
             self.table.extend(self.frequencies.iter().map(|&frequency| {
                 let angle = f64::from(position as f32 * frequency);
-                (T::from_f64(angle.cos()), T::from_f64(angle.sin()))
+                let turn = [angle.cos(), angle.sin()].map(T::from_f64);
+                let [cos, sin] = self.factor.map_or(turn, |factor| turn.map(|x| x * factor));
+                (cos, sin)
             }));
         }
     }
@@ -89,18 +101,49 @@ impl<T: Real> Rope<T> {
     /// # Panics
     /// When a position lies beyond the table, or rows have fewer than r channels.
     pub fn apply(&self, x: &mut Tensor<T>, heads: usize, position: impl Fn(usize) -> usize + Sync, inverse: bool) {
-        let cols = x.cols();
-        let pairs = self.frequencies.len();
+        let first = x.cols() - 2 * self.frequencies.len();
         let sign = if inverse { -T::ONE } else { T::ONE };
+        self.turn(x, heads, position, |x, turns| {
+            for (pair, &(cos, sin)) in x[first..].chunks_exact_mut(2).zip(turns) {
+                let (even, odd, sin) = (pair[0], pair[1], sign * sin);
+                pair[0] = even * cos - odd * sin;
+                pair[1] = odd * cos + even * sin;
+            }
+        });
+    }
+
+    /// Turns the first r channels of every row in place, half-split. Rows are as in [`Rope::apply`], and token i is at position `start + i`.
+    ///
+    /// # Panics
+    /// When a position lies beyond the table, or rows have fewer than r channels.
+    pub fn apply_half(&self, x: &mut Tensor<T>, heads: usize, start: usize) {
+        let pairs = self.frequencies.len();
+        self.turn(
+            x,
+            heads,
+            |token| start + token,
+            |x, turns| {
+                let (first, second) = x[..2 * pairs].split_at_mut(pairs);
+                for ((a, b), &(cos, sin)) in first.iter_mut().zip(second).zip(turns) {
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
+            },
+        );
+    }
+
+    /// Has each row turned by the pairs (cos φ, sin φ) of its position.
+    fn turn(
+        &self,
+        x: &mut Tensor<T>,
+        heads: usize,
+        position: impl Fn(usize) -> usize + Sync,
+        turn: impl Fn(&mut [T], &[(T, T)]) + Sync,
+    ) {
+        let cols = x.cols();
         let blocks = x.data.par_chunks_mut(BLOCK * heads * cols).enumerate();
         blocks.for_each(|(block, rows)| {
             for (row, x) in rows.chunks_exact_mut(cols).enumerate() {
-                let position = position(block * BLOCK + row / heads);
-                for (pair, &(cos, sin)) in x[cols - 2 * pairs..].chunks_exact_mut(2).zip(self.turns(position)) {
-                    let (even, odd, sin) = (pair[0], pair[1], sign * sin);
-                    pair[0] = even * cos - odd * sin;
-                    pair[1] = odd * cos + even * sin;
-                }
+                turn(x, self.turns(position(block * BLOCK + row / heads)));
             }
         });
     }

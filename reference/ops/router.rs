@@ -48,14 +48,21 @@ pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32],
 pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, scale: T) -> Tensor<T> {
     // transformers and DeepSeek's TileKernels add this to the sum, so that all-zero σ gives zero weights and not NaN.
     let tiny = T::from_f64(1e-20);
-    let mut weights = Tensor::full([sigma.rows(), choice.k], T::ZERO);
-    for row in 0..sigma.rows() {
-        let of = |index: usize| sigma.row(row)[index];
+    of_selected(sigma, choice, |weights| {
         let mut sum = tiny;
-        choice.selected(row).for_each(|index| sum += of(index));
-        for (slot, index) in choice.selected(row).enumerate() {
-            weights.row_mut(row)[slot] = of(index) / sum * scale;
-        }
+        weights.iter().for_each(|&x| sum += x);
+        weights.iter_mut().for_each(|x| *x = *x / sum * scale);
+    })
+}
+
+/// The results of `weigh` on the values of a row's selected experts, `[rows, k]` in the order of the choice.
+pub(super) fn of_selected<T: Real>(values: &Tensor<T>, choice: &Choice<T>, weigh: impl Fn(&mut [T])) -> Tensor<T> {
+    let mut weights = Tensor::full([values.rows(), choice.k], T::ZERO);
+    for row in 0..values.rows() {
+        let selected = choice.selected(row).map(|expert| values.row(row)[expert]);
+        let mut selected: Vec<T> = selected.collect();
+        weigh(&mut selected);
+        weights.row_mut(row)[..selected.len()].copy_from_slice(&selected);
     }
     weights
 }

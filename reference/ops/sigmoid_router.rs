@@ -50,11 +50,6 @@ pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, normalised: bool,
     if normalised {
         return router::weights(sigma, choice, scale);
     }
-    let mut weights = Tensor::full([choice.rows(), choice.k], T::ZERO);
-    for row in 0..choice.rows() {
-        for (slot, index) in choice.selected(row).enumerate() {
-            weights.row_mut(row)[slot] = sigma.row(row)[index] * scale;
-        }
-    }
-    weights
+    let scaled = |weights: &mut [T]| weights.iter_mut().for_each(|x| *x *= scale);
+    router::of_selected(sigma, choice, scaled)
 }

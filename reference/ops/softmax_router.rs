@@ -1,5 +1,6 @@
 //! Router of a token to experts by a softmax, and their weights.
 
+use super::router::of_selected;
 use super::top_k::top_k;
 use crate::{Choice, Real, Tensor};
 
@@ -32,22 +33,15 @@ pub fn select<T: Real>(logits: &Tensor<T>, k: usize, over: Softmax) -> Choice<T>
 
 /// The weights of the selected experts, `[rows, k]` in the order of the choice.
 pub fn weights<T: Real>(choice: &Choice<T>, over: Softmax) -> Tensor<T> {
-    let mut weights = Tensor::full([choice.rows(), choice.k], T::ZERO);
-    for row in 0..choice.rows() {
-        let selected = choice.selected(row).map(|expert| choice.scores.row(row)[expert]);
-        let mut selected: Vec<T> = selected.collect();
-        match over {
-            Softmax::OfAll { normalised: false } => {}
-            Softmax::OfAll { normalised: true } => {
-                let mut sum = T::ZERO;
-                selected.iter().for_each(|&x| sum += x);
-                selected.iter_mut().for_each(|x| *x = *x / sum);
-            }
-            Softmax::OfSelected => softmax(&mut selected),
+    of_selected(&choice.scores, choice, |weights| match over {
+        Softmax::OfAll { normalised: false } => {}
+        Softmax::OfAll { normalised: true } => {
+            let mut sum = T::ZERO;
+            weights.iter().for_each(|&x| sum += x);
+            weights.iter_mut().for_each(|x| *x = *x / sum);
         }
-        weights.row_mut(row)[..selected.len()].copy_from_slice(&selected);
-    }
-    weights
+        Softmax::OfSelected => softmax(weights),
+    })
 }
 
 /// Turns logits into probabilities.

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use super::{LoadError, Model, Path, Source, TensorSpec};
 use crate::sites::{Growth, Layers};
-use crate::{Bounded, Numerics, SiteInfo};
+use crate::{Bounded, Numerics, Real, SiteInfo};
 
 /// Input of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,18 +22,32 @@ pub enum Takes {
     },
 }
 
-impl Takes {
-    /// Token ids below this.
-    pub const fn ids(vocabulary: usize) -> Self {
-        Self::Ids { vocabulary }
+/// Makes the model of a configuration in numbers of one kind.
+pub trait Loads<T: Real> {
+    /// Makes the model; [`load`](super::load) is what callers want. Sites that are passed at load are passed to `numerics`.
+    ///
+    /// # Errors
+    /// Those of `weights`, and tensors of which no model can be made.
+    fn load(&self, weights: &mut Source<'_>, numerics: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>, LoadError>;
+}
+
+/// Copies a configuration; every type that is [`Clone`] does so.
+pub trait Boxed {
+    /// Copies it.
+    fn boxed(&self) -> Box<dyn Config>;
+}
+
+impl<C: Config + Clone> Boxed for C {
+    fn boxed(&self) -> Box<dyn Config> {
+        Box::new(self.clone())
     }
 }
 
 /// A configuration that was read and checked: the sizes of a model, and where it passes which site. A path's own type is had
 /// of it as `(config as &dyn Any).downcast_ref()`.
-pub trait Config: Any + Debug + Send + Sync {
+pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug + Send + Sync {
     /// Gives the path that it belongs to.
-    fn path(&self) -> &'static dyn Path;
+    fn path(&self) -> &'static Path;
 
     /// Counts the layers of the model, or other repeated units that have sites, such as events.
     fn layers(&self) -> usize;
@@ -78,39 +92,6 @@ pub trait Config: Any + Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Makes the model; [`load`](super::load) is what callers want. Sites that are passed at load are passed to `numerics`.
-    ///
-    /// # Errors
-    /// Those of `weights`, and tensors of which no model can be made.
-    fn load_f32(
-        &self,
-        weights: &mut Source<'_>,
-        numerics: &mut dyn Numerics<f32>,
-    ) -> Result<Box<dyn Model<f32>>, LoadError>;
-
-    /// Makes the model in f64.
-    ///
-    /// # Errors
-    /// They are those of [`Config::load_f32`].
-    fn load_f64(
-        &self,
-        weights: &mut Source<'_>,
-        numerics: &mut dyn Numerics<f64>,
-    ) -> Result<Box<dyn Model<f64>>, LoadError>;
-
-    /// Makes its model in numbers with error bounds.
-    ///
-    /// # Errors
-    /// They are those of [`Config::load_f32`].
-    fn load_bounded(
-        &self,
-        weights: &mut Source<'_>,
-        numerics: &mut dyn Numerics<Bounded>,
-    ) -> Result<Box<dyn Model<Bounded>>, LoadError>;
-
-    /// Copies it.
-    fn boxed(&self) -> Box<dyn Config>;
-
     /// Counts the token ids, if the model takes them.
     fn vocabulary(&self) -> Option<usize> {
         match self.takes() {
@@ -142,7 +123,7 @@ pub trait Config: Any + Debug + Send + Sync {
     /// Lists every site with every layer that passes it (`None`: outside the layers), site by site.
     fn places(&self) -> Vec<(&'static SiteInfo, Option<usize>)> {
         let layers = || (0..self.layers()).map(Some).chain([None]);
-        let sites = self.path().sites().iter();
+        let sites = self.path().sites.iter();
         let places = sites.flat_map(|site| layers().map(move |layer| (site, layer)));
         places.filter(|(site, layer)| self.passes(site, *layer)).collect()
     }
@@ -152,8 +133,16 @@ pub trait Config: Any + Debug + Send + Sync {
     /// # Panics
     /// If the site is another path's.
     fn cols(&self, site: &SiteInfo) -> usize {
-        let last = site.dims.last().expect("a site has dimensions");
-        last.fixed(&|name| self.size(name))
+        *self.dims(site).last().expect("a site has dimensions")
+    }
+
+    /// Gives the sizes of the dimensions at a site: 1 where a size depends on the call.
+    ///
+    /// # Panics
+    /// If the site is another path's.
+    fn dims(&self, site: &SiteInfo) -> Vec<usize> {
+        let dims = site.dims.iter();
+        dims.map(|dim| dim.fixed(&|name| self.size(name))).collect()
     }
 
     /// Counts the channels of all that belongs to one token at a site: its rows of all streams or heads together. Divided by
@@ -162,8 +151,7 @@ pub trait Config: Any + Debug + Send + Sync {
     /// # Panics
     /// If the site is another path's.
     fn cols_of_token(&self, site: &SiteInfo) -> usize {
-        let dims = site.dims.iter();
-        dims.map(|dim| dim.fixed(&|name| self.size(name))).product()
+        self.dims(site).iter().product()
     }
 
     /// Says how many channels of a row, the last ones, RoPE has turned at a site: 0 if it is not applied.
@@ -203,45 +191,6 @@ macro_rules! sizes {
     ($($field:ident),+ $(,)?) => {
         fn sizes(&self) -> Vec<(&'static str, usize)> {
             vec![$((stringify!($field), self.$field)),+]
-        }
-    };
-}
-
-/// The methods of a [`Config`] that are the same for every path, [`Config::load_f32`], [`Config::load_f64`],
-/// [`Config::load_bounded`] and [`Config::boxed`], from an expression that makes the model in any scalar: `loads!(|config, weights,
-/// numerics| Model::load(config.clone(), weights, numerics))`.
-#[macro_export]
-macro_rules! loads {
-    (|$config:ident, $weights:ident, $numerics:pat_param| $load:expr) => {
-        fn load_f32(
-            &self,
-            $weights: &mut $crate::paths::Source<'_>,
-            $numerics: &mut dyn $crate::Numerics<f32>,
-        ) -> Result<Box<dyn $crate::paths::Model<f32>>, $crate::paths::LoadError> {
-            let $config = self;
-            Ok(Box::new($load?))
-        }
-
-        fn load_f64(
-            &self,
-            $weights: &mut $crate::paths::Source<'_>,
-            $numerics: &mut dyn $crate::Numerics<f64>,
-        ) -> Result<Box<dyn $crate::paths::Model<f64>>, $crate::paths::LoadError> {
-            let $config = self;
-            Ok(Box::new($load?))
-        }
-
-        fn load_bounded(
-            &self,
-            $weights: &mut $crate::paths::Source<'_>,
-            $numerics: &mut dyn $crate::Numerics<$crate::Bounded>,
-        ) -> Result<Box<dyn $crate::paths::Model<$crate::Bounded>>, $crate::paths::LoadError> {
-            let $config = self;
-            Ok(Box::new($load?))
-        }
-
-        fn boxed(&self) -> Box<dyn $crate::paths::Config> {
-            Box::new(self.clone())
         }
     };
 }

@@ -3,7 +3,6 @@
 use std::marker::PhantomData;
 
 use super::{Invalid, LoadError, Source, TensorSpec};
-use crate::ops::linear::Linear;
 use crate::{Real, Tensor};
 
 /// Takes tensors from [`Weights`](super::Weights) in the scalar of the model. A path whose weights are sites passes each tensor on to
@@ -119,42 +118,29 @@ impl<'a, T: Real> Loader<'a, T> {
         Ok(self.tensor(name, &[len])?.data)
     }
 
-    /// Loads a tensor `[outputs, inputs]` to multiply by.
-    ///
-    /// # Errors
-    /// They are those of [`Loader::tensor`].
-    pub fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Linear<T>, LoadError> {
-        let weight = self.tensor(name, &[outputs, inputs])?;
-        Ok(Linear { weight })
-    }
-
     /// Loads several tensors `[outputs, inputs]`, one below the other.
     ///
     /// # Errors
     /// They are those of [`Loader::tensor`].
-    pub fn below(&mut self, names: &[String], outputs: usize, inputs: usize) -> Result<Linear<T>, LoadError> {
+    pub fn below(&mut self, names: &[String], outputs: usize, inputs: usize) -> Result<Tensor<T>, LoadError> {
         let mut data = Vec::new();
         for name in names {
             data.extend(self.tensor(name, &[outputs, inputs])?.data);
         }
         let shape = vec![names.len() * outputs, inputs];
-        Ok(Linear {
-            weight: Tensor { shape, data },
-        })
+        Ok(Tensor { shape, data })
     }
 
     /// Loads a stack `[count, outputs, inputs]` of layers, one tensor in the file.
     ///
     /// # Errors
     /// They are those of [`Loader::tensor`].
-    pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Linear<T>>, LoadError> {
+    pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Tensor<T>>, LoadError> {
         let all = self.tensor(name, &[count, outputs, inputs])?;
         if all.data.is_empty() {
             return Ok(Vec::new());
         }
-        let one = |data: &[T]| Linear {
-            weight: Tensor::new([outputs, inputs], data.to_vec()),
-        };
+        let one = |data: &[T]| Tensor::new([outputs, inputs], data.to_vec());
         Ok(all.data.chunks_exact(outputs * inputs).map(one).collect())
     }
 }

@@ -30,7 +30,7 @@ mod rope;
 pub mod swap_ffn;
 mod weights;
 
-pub use config::{Config, Takes};
+pub use config::{Boxed, Config, Loads, Takes};
 pub use loader::{Loader, asked};
 pub use model::{Input, Model, Scalar, State, load};
 pub use rope::RopeConfig;
@@ -42,21 +42,25 @@ use crate::SiteInfo;
 use crate::sites::{Dim, Flow};
 
 /// A kind of model that the crate computes.
-pub trait Path: Sync {
-    /// Gives the name of its module.
-    fn name(&self) -> &'static str;
+pub struct Path {
+    /// Name of its module.
+    pub name: &'static str,
+    /// Families of checkpoints that it loads, by the `model_type` of their `config.json`.
+    pub model_types: fn() -> Vec<&'static str>,
+    /// Every site, in the order in which they are passed.
+    pub sites: &'static [SiteInfo],
+    /// Reads the text of a `config.json` of one of its model types without some keys, and checks it, as [`Path::config_without`].
+    pub read: fn(&str, &[&str]) -> Result<Box<dyn Config>, String>,
+    /// Says of a checkpoint of an unknown model type which of the path's is nearest to it, and what differs, if it is of this kind.
+    pub nearest: fn(&str) -> Option<String>,
+}
 
-    /// Gives the families of checkpoints that it loads, by the `model_type` of their `config.json`.
-    fn model_types(&self) -> &'static [&'static str];
-
-    /// Gives every site, in the order in which they are passed.
-    fn sites(&self) -> &'static [SiteInfo];
-
+impl Path {
     /// Reads the text of a `config.json` of one of its model types, and checks it.
     ///
     /// # Errors
     /// What is missing, of another type, or does not fit together, and keys that are not read and may change the result.
-    fn config(&self, json: &str) -> Result<Box<dyn Config>, String> {
+    pub fn config(&self, json: &str) -> Result<Box<dyn Config>, String> {
         self.config_without(json, &[])
     }
 
@@ -65,50 +69,47 @@ pub trait Path: Sync {
     ///
     /// # Errors
     /// They are those of [`Path::config`], and a key in `inert` that is read.
-    fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn Config>, String>;
-
-    /// Says of a checkpoint of an unknown model type which of the path's is nearest to it, and what differs, if it is of this kind.
-    fn nearest(&self, _json: &str) -> Option<String> {
-        None
+    pub fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn Config>, String> {
+        (self.read)(json, inert)
     }
 
     /// Finds a site by its name.
-    fn site(&self, name: &str) -> Option<&'static SiteInfo> {
-        self.sites().iter().find(|site| site.name == name)
+    pub fn site(&self, name: &str) -> Option<&'static SiteInfo> {
+        self.sites.iter().find(|site| site.name == name)
     }
 
     /// Gives the site of what a run results in.
     ///
     /// # Panics
     /// If no site is one.
-    fn output(&self) -> &'static SiteInfo {
-        let output = self.sites().iter().find(|site| site.flow == Flow::Output);
-        output.unwrap_or_else(|| panic!("no site of '{}' is the output", self.name()))
+    pub fn output(&self) -> &'static SiteInfo {
+        let output = self.sites.iter().find(|site| site.flow == Flow::Output);
+        output.unwrap_or_else(|| panic!("no site of '{}' is the output", self.name))
     }
 
     /// Says whether its models read the tokens of a sequence: the output then has a row for each of them. The others take
     /// vectors.
-    fn reads_tokens(&self) -> bool {
+    pub fn reads_tokens(&self) -> bool {
         self.output().dims.first() == Some(&Dim::Tokens)
     }
 
     /// Gives the site of the residual stream that leaves a layer, where there is one; its error is the error by layer.
-    fn stream(&self) -> Option<&'static SiteInfo> {
-        self.sites().iter().find(|site| site.flow == Flow::Leaves)
+    pub fn stream(&self) -> Option<&'static SiteInfo> {
+        self.sites.iter().find(|site| site.flow == Flow::Leaves)
     }
 }
 
 /// This is the list of all paths.
-pub const PATHS: &[&dyn Path] = &[&deepseek_v4::DeepSeekV4, &gqa::Gqa, &hybrid::Hybrid, &swap_ffn::SwapFfn];
+pub static PATHS: &[&Path] = &[&deepseek_v4::PATH, &gqa::PATH, &hybrid::PATH, &swap_ffn::PATH];
 
 /// Gives the paths whose models read tokens.
-pub fn readers() -> Vec<&'static dyn Path> {
+pub fn readers() -> Vec<&'static Path> {
     PATHS.iter().copied().filter(|path| path.reads_tokens()).collect()
 }
 
 /// Finds a path by its name.
-pub fn named(name: &str) -> Option<&'static dyn Path> {
-    PATHS.iter().copied().find(|path| path.name() == name)
+pub fn named(name: &str) -> Option<&'static Path> {
+    PATHS.iter().copied().find(|path| path.name == name)
 }
 
 /// Finds the path that loads checkpoints with this `config.json`.
@@ -116,7 +117,7 @@ pub fn named(name: &str) -> Option<&'static dyn Path> {
 /// # Errors
 /// A text that is not a JSON object, and a `model_type` that no path loads: the message names it, those that are known, and what
 /// differs from the nearest of these.
-pub fn find(json: &str) -> Result<&'static dyn Path, String> {
+pub fn find(json: &str) -> Result<&'static Path, String> {
     find_in(PATHS, json)
 }
 
@@ -124,7 +125,7 @@ pub fn find(json: &str) -> Result<&'static dyn Path, String> {
 ///
 /// # Errors
 /// They are those of [`find`].
-pub fn find_in(paths: &[&'static dyn Path], json: &str) -> Result<&'static dyn Path, String> {
+pub fn find_in(paths: &[&'static Path], json: &str) -> Result<&'static Path, String> {
     #[derive(Deserialize)]
     struct Keys {
         model_type: Option<serde_json::Value>,
@@ -135,7 +136,7 @@ pub fn find_in(paths: &[&'static dyn Path], json: &str) -> Result<&'static dyn P
     }
     let keys: Keys =
         serde_json::from_str(json).map_err(|why| format!("it is not JSON: {why}; expected an object of keys"))?;
-    let known = paths.iter().flat_map(|path| path.model_types());
+    let known = paths.iter().flat_map(|path| (path.model_types)());
     let known: Vec<String> = known.map(|name| format!("'{name}'")).collect();
     let known = known.join(", ");
     let name = match &keys.model_type {
@@ -143,11 +144,11 @@ pub fn find_in(paths: &[&'static dyn Path], json: &str) -> Result<&'static dyn P
         Some(other) => return Err(format!("model_type is {other}, expected one of {known}")),
         None => return Err(format!("model_type is missing, expected one of {known}")),
     };
-    let loads = |path: &&&'static dyn Path| path.model_types().contains(&name.as_str());
+    let loads = |path: &&&'static Path| (path.model_types)().contains(&name.as_str());
     paths.iter().find(loads).copied().ok_or_else(|| {
         let architecture = keys.architectures.as_ref().and_then(|names| names.get(0)?.as_str());
         let architecture = architecture.map(|name| format!(" ({name})")).unwrap_or_default();
-        let nearest = paths.iter().find_map(|path| path.nearest(json));
+        let nearest = paths.iter().find_map(|path| (path.nearest)(json));
         let nearest = nearest.map(|nearest| format!("; {nearest}")).unwrap_or_default();
         format!("model_type is '{name}'{architecture}, expected one of {known}{nearest}")
     })

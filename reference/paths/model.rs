@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt::Debug;
 
 use super::weights::Kept;
-use super::{Config, Invalid, LoadError, Source, Weights};
+use super::{Config, Invalid, LoadError, Loads, Source, Weights};
 use crate::{Bounded, Numerics, Real, Tensor};
 
 /// Input of a model.
@@ -83,6 +83,17 @@ pub trait Model<T: Real>: Any + Send + Sync {
     }
 }
 
+/// Refuses token ids that a model with a vocabulary of this size cannot be fed, and none.
+pub(super) fn check_ids(ids: &[u32], vocabulary: usize) -> Result<(), String> {
+    if ids.is_empty() {
+        return Err("no tokens to feed".into());
+    }
+    match ids.iter().find(|&&id| id as usize >= vocabulary) {
+        Some(id) => Err(format!("token {id} is beyond the vocabulary of {vocabulary}")),
+        None => Ok(()),
+    }
+}
+
 /// Refuses tensors to begin with, for states that begin empty.
 pub(super) fn begins_empty<T>(start: &[Tensor<T>]) -> Result<(), String> {
     match start.len() {
@@ -118,7 +129,7 @@ impl<T: Real> dyn State<T> {
     }
 }
 
-fn other() -> String {
+pub(super) fn other() -> String {
     "the state is that of a model of another path".into()
 }
 
@@ -134,11 +145,7 @@ mod sealed {
 
     /// Scalars that this package compiles all paths for.
     pub trait Compiled: Real {
-        fn load(
-            config: &dyn Config,
-            weights: &mut Source<'_>,
-            numerics: &mut dyn Numerics<Self>,
-        ) -> Result<Box<dyn Model<Self>>, LoadError>;
+        fn loads(config: &dyn Config) -> &dyn Loads<Self>;
 
         fn deepseek_v4(
             model: &deepseek_v4::Model<Self>,
@@ -149,14 +156,10 @@ mod sealed {
     }
 
     macro_rules! compiled {
-        ($($scalar:ty: $load:ident),*) => {$(
+        ($($scalar:ty),*) => {$(
             impl Compiled for $scalar {
-                fn load(
-                    config: &dyn Config,
-                    weights: &mut Source<'_>,
-                    numerics: &mut dyn Numerics<Self>,
-                ) -> Result<Box<dyn Model<Self>>, LoadError> {
-                    config.$load(weights, numerics)
+                fn loads(config: &dyn Config) -> &dyn Loads<Self> {
+                    config
                 }
 
                 fn deepseek_v4(
@@ -170,7 +173,7 @@ mod sealed {
             }
         )*};
     }
-    compiled!(f32: load_f32, f64: load_f64, Bounded: load_bounded);
+    compiled!(f32, f64, Bounded);
 }
 
 /// A scalar that models are run in: f32, f64 or [`Bounded`]. For these the code of a model is compiled in this package, with its
@@ -191,7 +194,7 @@ pub fn load<T: Scalar, W: Weights + ?Sized>(
 where
     Invalid: Into<W::Error>,
 {
-    of_weights(weights, |weights| T::load(config, weights, numerics))
+    of_weights(weights, |weights| T::loads(config).load(weights, numerics))
 }
 
 /// Runs `make` on weights as a trait object; an error of the weights keeps its own type.

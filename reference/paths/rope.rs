@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::keys::Keys;
-use crate::ops::rope::Yarn;
-use crate::ops::rope_scaling::Scaling;
+use crate::ops::rope::{Yarn, frequencies};
+use crate::ops::rope_scaling::{each, llama3};
 
 /// A RoPE that layers have.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,11 +108,13 @@ impl Around {
             positive("factor")?.or(ratio).ok_or_else(|| keys.missing("factor"))
         };
         let (mut factor, mut most_tokens) = (1.0, None);
-        let scaling = match kind.as_str() {
-            "default" => Scaling::None,
-            "linear" => Scaling::Linear {
-                factor: needed("factor")?,
-            },
+        let plain = || frequencies(dims, theta, None);
+        let frequencies = match kind.as_str() {
+            "default" => plain(),
+            "linear" => {
+                let factor = needed("factor")? as f32;
+                plain().iter().map(|f| f / factor).collect()
+            }
             "dynamic" => {
                 // Up to the context of training these frequencies are those without scaling.
                 needed("factor")?;
@@ -120,7 +122,7 @@ impl Around {
                     self.most_tokens
                         .ok_or_else(|| keys.missing("max_position_embeddings"))?,
                 );
-                Scaling::None
+                plain()
             }
             "llama3" => {
                 let (low_turns, high_turns) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
@@ -128,12 +130,8 @@ impl Around {
                     let message = format!("is {low_turns}, expected less than high_freq_factor, {high_turns}");
                     return Err(keys.wrong("low_freq_factor", message));
                 }
-                Scaling::Llama3 {
-                    factor: needed("factor")?,
-                    low_turns,
-                    high_turns,
-                    original_positions: original()? as f64,
-                }
+                let factor = needed("factor")?;
+                llama3(&plain(), factor, [low_turns, high_turns], original()? as f64)
             }
             "yarn" => {
                 let original = original()?;
@@ -150,7 +148,7 @@ impl Around {
                     beta_slow: positive("beta_slow")?.unwrap_or(1.0),
                     truncate: keys.optional("truncate")?.unwrap_or(true),
                 };
-                Scaling::Yarn(yarn)
+                frequencies(dims, theta, Some(yarn))
             }
             "longrope" | "su" => {
                 let original = original()?;
@@ -177,12 +175,12 @@ impl Around {
                 };
                 factor = positive("attention_factor")?.unwrap_or(grows);
                 most_tokens = Some(original);
-                Scaling::Each(short)
+                each(&short, dims, theta)
             }
             other => return Err(keys.wrong("rope_type", format!("is '{other}', which is not computed"))),
         };
         Ok(RopeConfig {
-            frequencies: scaling.frequencies(dims, theta),
+            frequencies,
             factor,
             most_tokens,
         })

@@ -9,7 +9,6 @@
 //! Give the kernel's own (`decisions`), and everything else is judged by those of them that errors allow; those that they do not are
 //! taken as the reference takes them.
 
-use reference::ops::linear::Linear;
 use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, LaneRule, Model, Router, State};
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
 use safetensors::Dtype;
@@ -122,14 +121,11 @@ impl Stretch {
             Some(tensor) => numbers(tensor, shape),
             None => Numbers::full(shape, Varied::ZERO),
         };
-        let linear = |name: &str, shape: &[usize]| Linear {
-            weight: part(name, shape),
-        };
         let ffn = Ffn {
             norm: part("ffn_g", &[width]).data,
-            w1: linear("w1", &[inner, width]),
-            w3: linear("w3", &[inner, width]),
-            w2: linear("w2", &[width, inner]),
+            w1: part("w1", &[inner, width]),
+            w3: part("w3", &[inner, width]),
+            w2: part("w2", &[width, inner]),
         };
         let config = Config {
             d_model: width,
@@ -155,12 +151,12 @@ impl Stretch {
         };
         let bias = part("router_bias", &[1 + BANKS]).data;
         let router = Router::Folded {
-            weight: linear("router", &[1 + BANKS, width]),
+            weight: part("router", &[1 + BANKS, width]),
             bias: std::array::from_fn(|at| bias[at]),
         };
         let collapse = Collapse {
             basis: part("basis", &[ways, rank, width]),
-            decoder: linear("decoder", &[width, rank]),
+            decoder: part("decoder", &[width, rank]),
         };
         let model = Model::new(config, film, router, ffn, collapse).map_err(|why| format!("swap_ffn: {why}"))?;
         Ok(Self {

@@ -101,10 +101,10 @@ fn print(rows: &[Row], indent: &str) {
 fn list_sites(args: &ListArgs) -> Result<Exit> {
     let Some(model) = &args.model else {
         for (at, path) in PATHS.iter().enumerate() {
-            let types = path.model_types().join(", ");
+            let types = (path.model_types)().join(", ");
             let space = if at == 0 { "" } else { "\n" };
             outln!("{space}models whose config.json has the model_type {types}");
-            let sites: Vec<Row> = path.sites().iter().map(|site| row(*path, site)).collect();
+            let sites: Vec<Row> = path.sites.iter().map(|site| row(path, site)).collect();
             print(&sites, "  ");
         }
         return Ok(Exit::Pass);
@@ -118,7 +118,7 @@ fn list_sites(args: &ListArgs) -> Result<Exit> {
     for (site, layer) in config.places() {
         layers.entry(site.name).or_default().push(layer);
     }
-    let rows = config.path().sites().iter().filter_map(|site| {
+    let rows = config.path().sites.iter().filter_map(|site| {
         let layers = layers.get(site.name)?;
         let (name, doc) = row(config.path(), site);
         let some = site.in_layers() && layers.len() < config.layers();
@@ -217,7 +217,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
 }
 
 /// Returns the name of a site as experiments write it, and a line about the site: shape, description and kind.
-fn row(path: &dyn paths::Path, site: &SiteInfo) -> Row {
+fn row(path: &paths::Path, site: &SiteInfo) -> Row {
     let layers = match site.in_layers() && path.reads_tokens() {
         true => "layers.*.",
         false => "",

@@ -240,7 +240,7 @@ fn a_saved_folder_is_the_model_in_memory() {
     }
     let known: BTreeSet<String> = paths::readers()
         .iter()
-        .flat_map(|path| path.model_types())
+        .flat_map(|path| (path.model_types)())
         .map(ToString::to_string)
         .collect();
     assert_eq!(families, known, "every family has a fixture");

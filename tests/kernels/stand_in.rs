@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use reference::ops::hyper_connection::HyperConnection;
-use reference::ops::linear::Linear;
 use reference::paths::{Input, Model};
 use reference::{Numerics, Operations, Plain, Tensor};
 use ulplab::backend::cuda::{Plan, Source};
@@ -61,7 +60,7 @@ impl Runner for Cpu {
                 let projection = Tensor::new([24, 4 * dim("C")], input("fn"));
                 let scale = input("scale");
                 let mixer = HyperConnection {
-                    projection: Linear { weight: projection },
+                    projection,
                     base: input("base"),
                     scale: [scale[0], scale[1], scale[2]],
                     streams: 4,

@@ -1,5 +1,4 @@
 use reference::Tensor;
-use reference::ops::linear::Linear;
 use ulplab::formats::element;
 use ulplab::ops::data::{bf16_bytes, f32_bytes, round_to_bf16};
 use ulplab::ops::{Case, Data, Problem};
@@ -30,9 +29,9 @@ struct Kernel<'a> {
     case: &'a Case,
     problem: &'a Problem,
     mistake: Mistake,
-    w1: Linear<f32>,
-    w3: Linear<f32>,
-    w2: Linear<f32>,
+    w1: Tensor<f32>,
+    w3: Tensor<f32>,
+    w2: Tensor<f32>,
 }
 
 impl<'a> Kernel<'a> {
@@ -50,9 +49,7 @@ impl<'a> Kernel<'a> {
                     rows
                 }
             };
-            Linear {
-                weight: Tensor::new(buffer.shape.clone(), data),
-            }
+            Tensor::new(buffer.shape.clone(), data)
         };
         Self {
             case,

@@ -9,7 +9,7 @@ use ulplab::studies::model::null::reordered;
 #[test]
 fn calls_after_which_a_state_is_rounded_are_not_drawn() {
     let growing = |wanted: fn(Growth) -> bool| {
-        let mut sites = PATHS.iter().flat_map(|path| path.sites());
+        let mut sites = PATHS.iter().flat_map(|path| path.sites);
         let found = sites.find(|site| site.cache.is_some_and(|cache| wanted(cache.growth)));
         found.unwrap().name
     };

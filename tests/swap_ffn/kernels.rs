@@ -1,6 +1,5 @@
 //! Kernels in the place of the path: calls as they are made, answered by the reference.
 
-use reference::ops::linear::Linear;
 use reference::paths::swap_ffn::{Collapse, Config, Ffn, Film, LaneRule, Model, Router, State};
 use reference::{Numerics, Site, Tensor};
 use ulplab::formats::codec;
@@ -56,9 +55,6 @@ impl Runner for Cpu {
             ..Config::STANDARD
         };
         assert_eq!((call.case.key("W"), call.case.key("L")), ("bf16", "transpose"));
-        let linear = |name| Linear {
-            weight: tensor(&call, name),
-        };
         let bias = tensor(&call, "router_bias").data;
         let film = Film {
             scale: tensor(&call, "film_scale"),
@@ -66,18 +62,18 @@ impl Runner for Cpu {
             alpha: tensor(&call, "film_alpha"),
         };
         let router = Router::Folded {
-            weight: linear("router"),
+            weight: tensor(&call, "router"),
             bias: std::array::from_fn(|at| bias[at]),
         };
         let ffn = Ffn {
             norm: tensor(&call, "ffn_g").data,
-            w1: linear("w1"),
-            w3: linear("w3"),
-            w2: linear("w2"),
+            w1: tensor(&call, "w1"),
+            w3: tensor(&call, "w3"),
+            w2: tensor(&call, "w2"),
         };
         let collapse = Collapse {
             basis: tensor(&call, "basis"),
-            decoder: linear("decoder"),
+            decoder: tensor(&call, "decoder"),
         };
         let model = Model::new(config, film, router, ffn, collapse)?;
         let map = call.problem.buffers.iter().find(|buffer| buffer.name == "map").unwrap();

@@ -156,7 +156,6 @@ impl Names<'_> {
         }
         if let Some((_, scalar)) = self.problem.scalars.iter().find(|(scalar, _)| scalar == name) {
             return Ok(match *scalar {
-                Scalar::I32(value) => Argument::Narrow(value.cast_unsigned()),
                 Scalar::I64(value) => Argument::Wide(value.cast_unsigned()),
                 Scalar::F32(value) => Argument::Narrow(value.to_bits()),
             });

@@ -170,7 +170,6 @@ pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
     let dims = case.dims.iter().map(|(name, size)| (*name, size.to_string()));
     let scalars = problem.scalars.iter().map(|(name, scalar)| {
         let text = match scalar {
-            Scalar::I32(value) => value.to_string(),
             Scalar::I64(value) => value.to_string(),
             Scalar::F32(value) => value.to_string(),
         };

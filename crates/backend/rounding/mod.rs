@@ -78,7 +78,7 @@ impl Rounding {
         }
         let mut weights = places.iter().filter(|place| place.info.when == When::Load);
         let rounds_weights = weights.any(|place| rounds.iter().any(|round| round.covers(place)));
-        let turned = config.path().sites().iter();
+        let turned = config.path().sites.iter();
         let turned = turned.map(|site| (site.name, config.turned(site)));
         Ok(Self {
             rounds,
@@ -250,7 +250,7 @@ impl Rounding {
         let (mut in_bf16, mut rounds_any) = (0.0, false);
         let mut rounds_vectors = false;
         for layer in 0..config.layers() {
-            for info in config.path().sites() {
+            for info in config.path().sites {
                 let (stored, is_vector) = match info.cache.map(|cache| cache.held) {
                     Some(Held::KeyValue | Held::Key | Held::Value) => (&mut vectors, true),
                     Some(Held::Index) => (&mut keys, false),
@@ -350,7 +350,7 @@ fn of_site(turned: &[(&'static str, usize)], site: &str) -> usize {
 
 /// The sites of queries and keys whose products decide what is selected.
 fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let sites = config.path().sites().iter();
+    let sites = config.path().sites.iter();
     sites.filter_map(|site| match site.decision() {
         Some(Decision::TopK { query, key, .. }) => Some((query, key)),
         _ => None,

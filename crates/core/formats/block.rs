@@ -112,10 +112,8 @@ impl Format {
             Group::Token => bytes as f64,
             Group::Column | Group::Tensor => 0.0,
         };
-        let scales = self
-            .scaling
-            .map_or(0.0, |level| per_group(level.group, level.scale.bytes()));
-        let zeros = self.scaling.zip(self.zero_point());
+        let (scaling, zeros) = (self.scaling, self.scaling.zip(self.zero_point()));
+        let scales = scaling.map_or(0.0, |level| per_group(level.group, level.scale.bytes()));
         let zeros = zeros.map_or(0.0, |(level, zero)| per_group(level.group, zero.zero_bytes()));
         let globals = self.global.map_or(0.0, |group| per_group(group, 4));
         self.data_bytes(cols) as f64 + scales + zeros + globals
@@ -152,21 +150,16 @@ impl Format {
             return Err(format!("{cols} channels are not whole rotations of {size}"));
         }
         if !(cols * self.element.stored_bits()).is_multiple_of(8) {
-            return Err(format!(
-                "{cols} channels of {} bits are not whole bytes",
-                self.element.bits
-            ));
+            let bits = self.element.bits;
+            return Err(format!("{cols} channels of {bits} bits are not whole bytes"));
         }
         Ok(())
     }
 
     /// Elements of [`Format::dtype`] for `cols` codes of a row: bytes if several codes share one.
     pub(super) fn across(&self, cols: usize) -> usize {
-        if self.element.stored_bits() < 8 {
-            self.data_bytes(cols)
-        } else {
-            cols
-        }
+        let packed = self.element.stored_bits() < 8;
+        if packed { self.data_bytes(cols) } else { cols }
     }
 
     /// The type of the codes in files; packed and 6-bit codes are bytes.

@@ -37,15 +37,9 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    pub const TIMES: Self = Self {
-        divide: false,
-        zero: -0.0,
-    };
-
-    /// True if the last step changes no result.
-    #[inline(always)]
-    pub fn adds_nothing(self) -> bool {
-        self.zero.to_bits() == (-0.0f32).to_bits()
+    /// The operation without a last step.
+    pub const fn by(divide: bool) -> Self {
+        Self { divide, zero: -0.0 }
     }
 
     #[inline(always)]

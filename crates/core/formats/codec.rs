@@ -48,15 +48,6 @@ pub trait Codec: Send + Sync {
     }
 }
 
-/// Checks `cols`, and returns the number of rows.
-pub(super) fn rows(codec: &dyn Codec, len: usize, cols: usize) -> usize {
-    if let Err(why) = codec.check(cols) {
-        panic!("{why}");
-    }
-    assert_eq!(len % cols, 0, "{len} elements are not whole rows of {cols}");
-    len / cols
-}
-
 /// A [`Format`] with the name by which it was requested.
 pub(super) struct FormatCodec {
     pub name: String,
@@ -82,9 +73,8 @@ impl Codec for FormatCodec {
     }
 
     fn check(&self, cols: usize) -> Result<(), String> {
-        self.format
-            .check(cols)
-            .map_err(|why| format!("format '{}': {why}", self.name))
+        let found = self.format.check(cols);
+        found.map_err(|why| format!("format '{}': {why}", self.name))
     }
 
     fn encode(&self, x: &[f32], cols: usize) -> Encoded {

@@ -145,7 +145,8 @@ pub(super) fn encode_scaled<S: pulp::Simd>(
     room: &mut [f32],
     out: &mut [u8],
 ) {
-    let whole = match operation.adds_nothing() {
+    // The last step changes no result if it adds −0.
+    let whole = match operation.zero.is_sign_negative() {
         true => encode_whole(simd, repr, (x, width), operation.divide, factors, out),
         false => 0,
     };
@@ -205,28 +206,37 @@ pub(super) fn decode<S: pulp::Simd>(simd: S, repr: &Repr, bits: u32, packed: &[u
     with_cast!(repr, decode_by, simd, bits, packed, out);
 }
 
-fn encode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, x: &[f32], out: &mut [u8]) {
-    simd.vectorize(EncodeLoop { cast, bits, x, out });
+fn encode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, x: &[f32], codes: &mut [u8]) {
+    simd.vectorize(Loop { cast, bits, x, codes });
 }
 
-fn decode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, codes: &[u8], out: &mut [f32]) {
-    simd.vectorize(DecodeLoop { cast, bits, codes, out });
+fn decode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, codes: &[u8], x: &mut [f32]) {
+    simd.vectorize(Loop { cast, bits, x, codes });
 }
 
-/// [`encode_with`] as a function of its own, so that the optimiser sees one loop at a time.
-struct EncodeLoop<'a, C> {
+/// [`encode_with`] and [`decode_with`] as functions of their own, so that the optimiser sees one loop at a time.
+struct Loop<C, X, B> {
     cast: C,
     bits: u32,
-    x: &'a [f32],
-    out: &'a mut [u8],
+    x: X,
+    codes: B,
 }
 
-impl<C: Cast> pulp::WithSimd for EncodeLoop<'_, C> {
+impl<C: Cast> pulp::WithSimd for Loop<C, &[f32], &mut [u8]> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        encode_with(self.cast, self.bits, self.x, self.out);
+        encode_with(self.cast, self.bits, self.x, self.codes);
+    }
+}
+
+impl<C: Cast> pulp::WithSimd for Loop<C, &mut [f32], &[u8]> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        decode_with(self.cast, self.bits, self.codes, self.x);
     }
 }
 
@@ -287,23 +297,6 @@ fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W
         *code = cast.encode(if DIVIDE { x / factor } else { x * factor }) as u8;
     }
     codes
-}
-
-/// [`decode_with`] as a function of its own.
-struct DecodeLoop<'a, C> {
-    cast: C,
-    bits: u32,
-    codes: &'a [u8],
-    out: &'a mut [f32],
-}
-
-impl<C: Cast> pulp::WithSimd for DecodeLoop<'_, C> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        decode_with(self.cast, self.bits, self.codes, self.out);
-    }
 }
 
 /// True if codes of a cast may have that many bits in memory.
@@ -386,9 +379,8 @@ fn decode_with<C: Cast>(cast: C, bits: u32, packed: &[u8], out: &mut [f32]) {
 
 /// Iterates over packed codes of `bits` bits each.
 pub fn unpack(packed: &[u8], bits: usize) -> Vec<u16> {
-    (0..packed.len() * 8 / bits)
-        .map(|at| code_at(packed, bits, at))
-        .collect()
+    let count = packed.len() * 8 / bits;
+    (0..count).map(|at| code_at(packed, bits, at)).collect()
 }
 
 /// The code at an index of packed codes of `bits` bits each.

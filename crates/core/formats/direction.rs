@@ -92,18 +92,10 @@ fn next_to(cast: FloatCast, sign: u32, x: f32, random: u32) -> u16 {
 
 /// Codes in memory order: of the two 4-bit codes in a byte, the first is in the lower half.
 fn pack(codes: impl Iterator<Item = u16>, bits: usize, data: &mut [u8]) {
-    match bits {
-        4 => {
-            data.fill(0);
-            for (at, code) in codes.enumerate() {
-                data[at / 2] |= (code << (4 * (at % 2))) as u8;
-            }
-        }
-        8 => data.iter_mut().zip(codes).for_each(|(byte, code)| *byte = code as u8),
-        _ => {
-            for (bytes, code) in data.chunks_exact_mut(2).zip(codes) {
-                bytes.copy_from_slice(&code.to_le_bytes());
-            }
-        }
+    data.fill(0);
+    for (at, code) in codes.enumerate() {
+        let parts = (code << (at * bits % 8)).to_le_bytes();
+        let bytes = data[at * bits / 8..].iter_mut();
+        bytes.zip(parts).for_each(|(byte, part)| *byte |= part);
     }
 }

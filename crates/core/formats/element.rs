@@ -218,24 +218,17 @@ pub(super) const UE4M3_CAST: FloatCast = FloatCast {
 };
 
 /// Codes of both signs, as many below as above 0.
-const fn integer(bits: u32, fraction_bits: u32) -> Repr {
-    let max = (1 << (bits - 1)) - 1;
+const SIGNED: u32 = 1;
+/// The codes `0 … 2^bits − 1`, decoded with a zero point.
+const UNSIGNED: u32 = 0;
+
+const fn integer(sign_bits: u32, bits: u32, fraction_bits: u32) -> Repr {
+    let max = (1 << (bits - sign_bits)) - 1;
     Repr::Integer(Integer {
         bits,
-        min: -max,
+        min: -max * sign_bits as i32,
         max,
         fraction_bits,
-        whole: Whole::Even,
-    })
-}
-
-/// The codes `0 … 2^bits − 1`, decoded with a zero point.
-const fn unsigned(bits: u32) -> Repr {
-    Repr::Integer(Integer {
-        bits,
-        min: 0,
-        max: (1 << bits) - 1,
-        fraction_bits: 0,
         whole: Whole::Even,
     })
 }
@@ -268,26 +261,26 @@ elements! {
     E2M1 "e2m1" 4 Repr::Float(E2M1_CAST);
         "OCP MX FP4: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; no NaN, so NaN is stored in the scale, \
          whose type must have one"
-    INT8 "int8" 8 integer(8, 0);
+    INT8 "int8" 8 integer(SIGNED, 8, 0);
         "symmetric integer -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one"
-    INT4 "int4" 4 integer(4, 0);
+    INT4 "int4" 4 integer(SIGNED, 4, 0);
         "symmetric integer -7 … 7; no NaN, so NaN is stored in the scale, whose type must have one"
-    INT3 "int3" 3 integer(3, 0);
+    INT3 "int3" 3 integer(SIGNED, 3, 0);
         "symmetric integer -3 … 3; no NaN, so NaN is stored in the scale, whose type must have one"
-    INT2 "int2" 2 integer(2, 0);
+    INT2 "int2" 2 integer(SIGNED, 2, 0);
         "symmetric integer -1 … 1; no NaN, so NaN is stored in the scale, whose type must have one"
-    UINT8 "uint8" 8 unsigned(8);
+    UINT8 "uint8" 8 integer(UNSIGNED, 8, 0);
         "integer 0 … 255 with a scale and a zero point"
-    UINT4 "uint4" 4 unsigned(4);
+    UINT4 "uint4" 4 integer(UNSIGNED, 4, 0);
         "integer 0 … 15 with a scale and a zero point"
-    UINT3 "uint3" 3 unsigned(3);
+    UINT3 "uint3" 3 integer(UNSIGNED, 3, 0);
         "integer 0 … 7 with a scale and a zero point"
-    UINT2 "uint2" 2 unsigned(2);
+    UINT2 "uint2" 2 integer(UNSIGNED, 2, 0);
         "integer 0 … 3 with a scale and a zero point"
     NF4 "nf4" 4 Repr::Codebook(NF4_VALUES);
         "NormalFloat4 of QLoRA: the 16 quantiles of a normal distribution in -1 … 1 that bitsandbytes uses; code 7 is \
          0; no NaN, so NaN is stored in the scale, whose type must have one"
-    MXINT8 "mxint8" 8 integer(8, 6);
+    MXINT8 "mxint8" 8 integer(SIGNED, 8, 6);
         "OCP MX INT8: i/64 for i = -127 … 127; no NaN, so NaN is stored in the scale, whose type must have one"
     UE4M3 "ue4m3" 8 Repr::Float(UE4M3_CAST);
         "E4M3 without a sign, the scale of NVFP4: negative numbers become 0, codes with the top bit are NaN; for \

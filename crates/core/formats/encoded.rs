@@ -29,9 +29,7 @@ pub struct Part {
 impl Encoded {
     /// The bytes of the part with this name; empty if there is no such part.
     pub fn part(&self, name: &str) -> &[u8] {
-        self.parts
-            .iter()
-            .find(|part| part.name == name)
-            .map_or(&[], |part| &part.bytes)
+        let part = self.parts.iter().find(|part| part.name == name);
+        part.map_or(&[], |part| &part.bytes)
     }
 }

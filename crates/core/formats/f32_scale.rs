@@ -72,11 +72,8 @@ impl F32Rule {
             // The quotient is computed in f64, with a floor that no f32 equals.
             (StoredScale::Encode, power) => {
                 let scale = (f64::from(limits.max) / f64::from(amax).max(1e-12)) as f32;
-                if power {
-                    f32::from_bits(scale.to_bits() & INFINITY_BITS)
-                } else {
-                    scale
-                }
+                let below = f32::from_bits(scale.to_bits() & INFINITY_BITS);
+                if power { below } else { scale }
             }
         }
     }
@@ -95,20 +92,12 @@ impl F32Rule {
     }
 
     pub(super) fn operation(&self) -> Operation {
-        let divide = self.stored == StoredScale::Decode && self.divide;
-        Operation {
-            divide,
-            ..Operation::TIMES
-        }
+        Operation::by(self.stored == StoredScale::Decode && self.divide)
     }
 
     /// The operation that decodes codes to values.
     pub(super) fn inverse(&self) -> Operation {
-        let divide = self.stored == StoredScale::Encode;
-        Operation {
-            divide,
-            ..Operation::TIMES
-        }
+        Operation::by(self.stored == StoredScale::Encode)
     }
 }
 

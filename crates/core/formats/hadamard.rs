@@ -48,9 +48,8 @@ fn signs(size: usize) -> Vec<f32> {
         return TE.to_vec();
     }
     let mut random = ChaCha8Rng::seed_from_u64(size as u64);
-    (0..size)
-        .map(|_| if random.next_u32() & 1 == 0 { 1.0 } else { -1.0 })
-        .collect()
+    let sign = |_| if random.next_u32() & 1 == 0 { 1.0 } else { -1.0 };
+    (0..size).map(sign).collect()
 }
 
 /// The random Hadamard transform of each `size` consecutive elements: random signs, then [`hadamard`]. `size` is a power of

@@ -36,10 +36,7 @@ impl Half {
     /// Rounds to the nearest value, ties to even; numbers beyond the range become infinity.
     #[inline(always)]
     pub(super) fn nearest(self, x: f32) -> f32 {
-        match self {
-            Self::F16 => F16_CAST.decode(F16_ADDED.encode(x)),
-            Self::Bf16 => BF16_CAST.decode(BF16_CAST.encode(x)),
-        }
+        self.value(self.bits(x))
     }
 
     /// The smallest value not below `x`, a magnitude or NaN.

@@ -231,9 +231,8 @@ fn smallest(element: &Element) -> String {
 }
 
 fn nan_codes(element: &Element) -> String {
-    let nans: Vec<u32> = (0..1u32 << element.bits)
-        .filter(|code| element.decode(*code as u16).is_nan())
-        .collect();
+    let is_nan = |code: &u32| element.decode(*code as u16).is_nan();
+    let nans: Vec<u32> = (0..1u32 << element.bits).filter(is_nan).collect();
     match nans.as_slice() {
         [] => "none".into(),
         [code] => format!("{code:#x}"),

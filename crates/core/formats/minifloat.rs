@@ -188,11 +188,8 @@ impl FloatCast {
         let magnitude = x.to_bits() & 0x7fff_ffff;
         let top = |overflow| float.max + (overflow == Overflow::Special) as u32;
         let rounded = rounded.min(top(policy.overflow));
-        let limited = if policy.infinity != policy.overflow && magnitude == 0x7f80_0000 {
-            top(policy.infinity)
-        } else {
-            rounded
-        };
+        let infinite = policy.infinity != policy.overflow && magnitude == 0x7f80_0000;
+        let limited = if infinite { top(policy.infinity) } else { rounded };
         self.with_sign(x, limited)
     }
 
@@ -258,17 +255,11 @@ impl Cast for FloatCast {
         // A float whose last bit is worth the smallest subnormal holds `magnitude` as its last bits.
         let lift = (151 - float.bias - float.mantissa_bits) << 23;
         let subnormal = (f32::from_bits(lift | (magnitude & 0x7f_ffff)) - f32::from_bits(lift)).to_bits();
-        let finite = if magnitude >> float.mantissa_bits == 0 {
-            subnormal
-        } else {
-            normal
-        };
+        let small = magnitude >> float.mantissa_bits == 0;
+        let finite = if small { subnormal } else { normal };
         let special = if float.is_nan(code) { 0x7fc0_0000 } else { 0x7f80_0000 };
-        let bits = if magnitude > float.max || float.is_nan(code) {
-            special
-        } else {
-            finite
-        };
+        let above = magnitude > float.max || float.is_nan(code);
+        let bits = if above { special } else { finite };
         f32::from_bits(bits | ((code & float.sign()) << (31 - float.exponent_bits - float.mantissa_bits)))
     }
 }

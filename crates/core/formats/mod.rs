@@ -30,7 +30,6 @@ mod quantize;
 mod records;
 mod scale;
 mod single;
-mod steps;
 mod verify;
 mod zero_point;
 
@@ -87,7 +86,7 @@ const TWO_MEANINGS: &[(&str, &str, &str)] = &[
 /// The codec of a record name, a named format or a format string.
 pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
     if let Some(record) = RECORDS.iter().copied().find(|record| record.name == text) {
-        return Ok(Arc::new(records::RecordCodec { record, page: PAGE }));
+        return Ok(Arc::new(record));
     }
     if let Some(named) = FORMATS.iter().find(|named| named.name == text) {
         let format = named.format.parse()?;

@@ -189,11 +189,8 @@ impl Nvfp4Rule {
     fn scales(&self, scale: BlockScale, amax: &[u32], level: &Level, out: &mut [f32]) {
         let sixth = level.encode * SIXTH;
         for (bits, out) in amax.iter().zip(out) {
-            let amax = if *bits < INFINITY_BITS {
-                f32::from_bits(*bits)
-            } else {
-                f32::NAN
-            };
+            let finite = *bits < INFINITY_BITS;
+            let amax = if finite { f32::from_bits(*bits) } else { f32::NAN };
             let scale = match scale {
                 BlockScale::AmaxTimesSixth => amax * sixth,
                 BlockScale::SixthTimesG => level.encode * (amax * SIXTH),
@@ -241,11 +238,8 @@ impl Nvfp4Rule {
             Division::Over if scale * level.decode == 0.0 => f32::INFINITY,
             Division::Over => scale * level.decode,
         };
-        if self.drops_zero_scale && scale == 0.0 {
-            0.0
-        } else {
-            factor
-        }
+        let dropped = self.drops_zero_scale && scale == 0.0;
+        if dropped { 0.0 } else { factor }
     }
 
     pub(super) fn operation(&self) -> Operation {

@@ -76,10 +76,8 @@ impl Format {
             return Err(format!("format '{self}' has no scales, so no rule '{name}' for them"));
         };
         let scale = find_rule(scale.kind(), self.element, self.global.is_some(), name)?;
-        let format = Self {
-            scaling: Some(Scaling { group, scale }),
-            ..*self
-        };
+        let mut format = *self;
+        format.scaling = Some(Scaling { group, scale });
         // Some rules do not support some groups.
         format.to_string().parse()
     }
@@ -110,22 +108,19 @@ fn find_rule(kind: &str, element: &Element, two_levels: bool, name: &str) -> Res
     let table = Scale::table(kind, element, two_levels);
     let named = |name: &str| table.iter().copied().find(|scale| scale.rule().0 == name);
     let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
-    named(name)
-        .or_else(|| alias.and_then(|(_, name)| named(name)))
-        .ok_or_else(|| {
-            let names: Vec<&str> = table.iter().map(|scale| scale.rule().0).collect();
-            let aliases = ALIASES.iter().filter(|(_, rule)| names.contains(rule));
-            let near = did_you_mean(name, names.iter().copied().chain(aliases.map(|(alias, _)| *alias)));
-            let levels = match table.first() {
-                Some(Scale::E4m3(_)) if two_levels => " under a second level",
-                Some(Scale::Affine(_)) => " with zero points",
-                _ => "",
-            };
-            format!(
-                "unknown rule '{name}' for {kind} scales{levels}; rules are {}{near}",
-                names.join(", ")
-            )
-        })
+    let found = named(name).or_else(|| alias.and_then(|(_, name)| named(name)));
+    found.ok_or_else(|| {
+        let names: Vec<&str> = table.iter().map(|scale| scale.rule().0).collect();
+        let aliases = ALIASES.iter().filter(|(_, rule)| names.contains(rule));
+        let near = did_you_mean(name, names.iter().copied().chain(aliases.map(|(alias, _)| *alias)));
+        let levels = match table.first() {
+            Some(Scale::E4m3(_)) if two_levels => " under a second level",
+            Some(Scale::Affine(_)) => " with zero points",
+            _ => "",
+        };
+        let all = names.join(", ");
+        format!("unknown rule '{name}' for {kind} scales{levels}; rules are {all}{near}")
+    })
 }
 
 /// Splits `<group>:<scale>[(rule)]`.
@@ -159,11 +154,8 @@ fn parse(text: &str) -> Result<Format, String> {
         [] => (None, None),
         [inner] => (Some(inner), None),
         [inner, outer] => (Some(inner), Some(outer)),
-        [.., more] => {
-            return Err(format!(
-                "'{}' is a third level of scales; there are at most two",
-                more.text
-            ));
+        [.., Level { text, .. }] => {
+            return Err(format!("'{text}' is a third level of scales; there are at most two"));
         }
     };
     if let (Some(inner), Some(outer)) = (inner, outer) {
@@ -204,13 +196,12 @@ fn rotation(text: &str) -> Result<(Option<usize>, &str), String> {
 
 /// Splits `name` or `name(argument)`.
 fn call(text: &str) -> Result<(&str, Option<&str>), String> {
-    match text.split_once('(') {
-        None => Ok((text, None)),
-        Some((name, rest)) => match rest.strip_suffix(')') {
-            Some(argument) => Ok((name, Some(argument))),
-            None => Err(format!("'{text}' lacks its closing ')'")),
-        },
-    }
+    let Some((name, rest)) = text.split_once('(') else {
+        return Ok((text, None));
+    };
+    let argument = rest.strip_suffix(')');
+    let lacks = || format!("'{text}' lacks its closing ')'");
+    argument.map(|argument| (name, Some(argument))).ok_or_else(lacks)
 }
 
 fn elements(text: &str) -> Result<(&'static Element, Option<&'static Convention>), String> {
@@ -244,9 +235,9 @@ fn elements(text: &str) -> Result<(&'static Element, Option<&'static Convention>
 }
 
 fn level(text: &str) -> Result<Level<'_>, String> {
-    let (group, scale) = text
-        .split_once(':')
-        .ok_or_else(|| format!("'{text}' should be <group>:<scale>, e.g. 'b32:e8m0'"))?;
+    let Some((group, scale)) = text.split_once(':') else {
+        return Err(format!("'{text}' should be <group>:<scale>, e.g. 'b32:e8m0'"));
+    };
     let tile = |sizes: &str| match sizes.split_once('x') {
         None => size(sizes).map(Group::block),
         Some((rows, cols)) => size(rows)
@@ -277,74 +268,61 @@ fn level(text: &str) -> Result<Level<'_>, String> {
 
 /// Checks that the second level can be above the first.
 fn second_level(inner: &Level, outer: &Level) -> Result<(), String> {
+    let (text, above) = (inner.text, outer.text);
     let (Group::Tile { rows, .. }, "e4m3") = (inner.group, inner.kind) else {
         return Err(format!(
-            "a second level goes above blocks with e4m3 scales, not above '{}'",
-            inner.text
+            "a second level goes above blocks with e4m3 scales, not above '{text}'"
         ));
     };
     if !matches!(outer.group, Group::Token | Group::Tensor) || outer.kind != "f32" || outer.rule.is_some() {
-        return Err(format!(
-            "the second level is 't:f32' or 'token:f32', not '{}'",
-            outer.text
-        ));
+        return Err(format!("the second level is 't:f32' or 'token:f32', not '{above}'"));
     }
     if rows > 1 && outer.group == Group::Token {
-        return Err(format!("'{}' spans tokens, so only 't:f32' goes above it", inner.text));
+        return Err(format!("'{text}' spans tokens, so only 't:f32' goes above it"));
     }
     Ok(())
 }
 
 fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, String> {
+    let (text, group, kind) = (level.text, level.group, level.kind);
+    let (name, bits) = (element.name, element.bits);
     let kinds = ["e8m0", "f32", "f16", "bf16", "e4m3"];
-    if !kinds.contains(&level.kind) {
-        let near = did_you_mean(level.kind, kinds);
-        return Err(format!(
-            "unknown scale '{}'; scales are {}{near}",
-            level.kind,
-            kinds.join(", ")
-        ));
+    if !kinds.contains(&kind) {
+        let (near, all) = (did_you_mean(kind, kinds), kinds.join(", "));
+        return Err(format!("unknown scale '{kind}'; scales are {all}{near}"));
     }
-    if level.kind == "e4m3" && (element.name != "e2m1" || !matches!(level.group, Group::Tile { .. })) {
-        return Err(format!("'{}': e4m3 scales go with blocks of e2m1 (NVFP4)", level.text));
+    if kind == "e4m3" && (name != "e2m1" || !matches!(group, Group::Tile { .. })) {
+        return Err(format!("'{text}': e4m3 scales go with blocks of e2m1 (NVFP4)"));
     }
-    if element.needs_zero_point() && !["f32", "f16", "bf16"].contains(&level.kind) {
+    if element.needs_zero_point() && !["f32", "f16", "bf16"].contains(&kind) {
         return Err(format!(
-            "'{}' has no negative codes, so it needs scales with zero points, f32, f16 or bf16, not '{}'",
-            element.name, level.text
+            "'{name}' has no negative codes, so it needs scales with zero points, f32, f16 or bf16, not '{text}'"
         ));
     }
     // With zero points, whole columns are a group of their own, since keys are stored so.
-    let columns = element.needs_zero_point() && level.group.tile(1, 2).1 == 1;
-    if element.stored_bits() < 8 && level.group == Group::Column && !columns {
+    let columns = element.needs_zero_point() && group.tile(1, 2).1 == 1;
+    if element.stored_bits() < 8 && group == Group::Column && !columns {
         return Err(format!(
-            "'{}' puts neighbouring {}-bit codes under different scales",
-            level.text, element.bits
+            "'{text}' puts neighbouring {bits}-bit codes under different scales"
         ));
     }
-    if let Group::Tile { cols, .. } = level.group
+    if let Group::Tile { cols, .. } = group
         && !columns
         && !(cols * element.stored_bits()).is_multiple_of(8)
     {
-        return Err(format!(
-            "a block of {cols} codes of {} bits is not whole bytes",
-            element.bits
-        ));
+        return Err(format!("a block of {cols} codes of {bits} bits is not whole bytes"));
     }
     let scale = match level.rule {
-        None => Scale::table(level.kind, element, two_levels)[0],
-        Some(rule) => find_rule(level.kind, element, two_levels, rule)?,
+        None => Scale::table(kind, element, two_levels)[0],
+        Some(rule) => find_rule(kind, element, two_levels, rule)?,
     };
-    if let (Scale::E4m3(rule), Group::Tile { rows: 2.., .. }) = (scale, level.group)
+    if let (Scale::E4m3(rule), Group::Tile { rows: 2.., .. }) = (scale, group)
         && rule.select != Select::One
     {
+        let rule = rule.name;
         return Err(format!(
-            "'{}': rule '{}' compares errors within a row, so blocks have one row",
-            level.text, rule.name
+            "'{text}': rule '{rule}' compares errors within a row, so blocks have one row"
         ));
     }
-    Ok(Scaling {
-        group: level.group,
-        scale,
-    })
+    Ok(Scaling { group, scale })
 }

@@ -71,12 +71,9 @@ impl Cast for PowerCast {
         };
         // An infinity is rounded like a number beyond 2^127.
         let code = (field + u32::from(fraction > threshold)).min(254 + u32::from(self.special));
-        let refused = self.positive_only & ((magnitude == 0) | x.is_sign_negative());
-        if (magnitude > INFINITY_BITS) | refused {
-            255
-        } else {
-            code
-        }
+        let unfit = self.positive_only & ((magnitude == 0) | x.is_sign_negative());
+        let refused = (magnitude > INFINITY_BITS) | unfit;
+        if refused { 255 } else { code }
     }
 
     #[inline(always)]

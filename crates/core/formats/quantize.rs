@@ -47,15 +47,10 @@ impl pulp::WithSimd for Encode<'_> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) -> Encoded {
-        let Self {
-            format,
-            x,
-            cols,
-            global,
-        } = self;
+        let Self { format, x, .. } = self;
         match format.rotation {
-            None => format.store(simd, x, cols, global),
-            Some(_) => format.store(simd, &format.rotated(x), cols, global),
+            None => format.store(simd, x, self.cols, self.global),
+            Some(_) => format.store(simd, &format.rotated(x), self.cols, self.global),
         }
     }
 }
@@ -137,10 +132,11 @@ impl Format {
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
-                let across = if affine.is_some() {
-                    cols
-                } else {
-                    across(height, width, cols)
+                // Channels that are measured before any is encoded: of single rows so few that they are still in the L1 cache
+                // when they are read again.
+                let across = match affine.is_none() && height == 1 {
+                    true => span(width).min(cols),
+                    false => cols,
                 };
                 let mut room = Room::new(across.div_ceil(width));
                 for (strip, ((x, data), stored)) in strips.enumerate() {
@@ -238,7 +234,7 @@ impl Format {
                 let piece = &mut room.piece[..x.len()];
                 match scale {
                     Scale::Affine(affine) => {
-                        affine.forward((x, width), [factors, &room.shifts[tile..]], piece);
+                        affine.apply::<false>((x, width), [factors, &room.shifts[tile..]], piece);
                         codes::encode(simd, repr, bits, piece, data);
                     }
                     _ => codes::encode_scaled(simd, element, (x, width), scale.division(), factors, piece, data),
@@ -257,20 +253,12 @@ impl Format {
             return;
         };
         let (down, tiles) = group.count(rows, cols);
-        let stored = encoded.part("scale");
-        assert_eq!(
-            stored.len(),
-            down * tiles * scale.bytes(),
-            "bytes of scales of '{self}'"
-        );
+        let (stored, all) = (encoded.part("scale"), down * tiles * scale.bytes());
+        assert_eq!(stored.len(), all, "bytes of scales of '{self}'");
         let affine = self.zero_point();
         let zero_bytes = affine.map_or(0, |affine| affine.zero_bytes());
-        let zeros = encoded.part("zero");
-        assert_eq!(
-            zeros.len(),
-            down * tiles * zero_bytes,
-            "bytes of zero points of '{self}'"
-        );
+        let (zeros, all) = (encoded.part("zero"), down * tiles * zero_bytes);
+        assert_eq!(zeros.len(), all, "bytes of zero points of '{self}'");
         let levels = self.stored_levels(encoded);
         let (height, width) = group.tile(rows, cols);
         let strips = out
@@ -306,7 +294,9 @@ impl Format {
                 let values = &mut room.piece[..out.len()];
                 codes::decode(simd, &repr, self.element.bits, data, values);
                 match scale {
-                    Scale::Affine(affine) => affine.back((values, width), [factors, &room.shifts[tile..]], out),
+                    Scale::Affine(affine) => {
+                        affine.apply::<true>((values, width), [factors, &room.shifts[tile..]], out)
+                    }
                     _ => codes::scale(simd, (values, width), scale.multiplication(), factors, out),
                 }
             }
@@ -374,13 +364,11 @@ impl Room {
         [scales, zeros]: [&mut [u8]; 2],
     ) {
         self.measure_ranges(simd, x, cols, width);
-        let fitted: Vec<Fitted> = (0..self.amax.len())
-            .map(|tile| match self.amax[tile] >= INFINITY_BITS {
-                true => Affine::NAN,
-                false => affine.fit(self.lo[tile], self.hi[tile], top),
-            })
-            .collect();
-        for (tile, fitted) in fitted.iter().enumerate() {
+        let mut fitted: Vec<Fitted> = vec![Affine::NAN; self.amax.len()];
+        for (tile, fitted) in fitted.iter_mut().enumerate() {
+            if self.amax[tile] < INFINITY_BITS {
+                *fitted = affine.fit(self.lo[tile], self.hi[tile], top);
+            }
             (self.factors[tile], self.shifts[tile]) = (fitted.factor, fitted.shift);
         }
         affine.write(&fitted, scales, zeros);
@@ -396,12 +384,6 @@ fn measure<'a, S: pulp::Simd>(simd: S, (x, cols, width): (&[f32], usize, usize),
         amax::of_blocks(simd, row, width, amax);
     }
     amax
-}
-
-/// Number of channels that are measured before any is encoded: of single rows so few that they are still in the L1 cache
-/// when they are read again.
-fn across(height: usize, width: usize, cols: usize) -> usize {
-    if height == 1 { span(width).min(cols) } else { cols }
 }
 
 /// Number of channels that are processed with one slice of scales: as many whole tiles as fit a piece, or one large tile.

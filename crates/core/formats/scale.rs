@@ -32,11 +32,7 @@ impl Scale {
     /// The scales of that kind for an element, one per rule of the table, the default first; empty if there is no such
     /// kind.
     pub fn table(kind: &str, element: &Element, two_levels: bool) -> Vec<Self> {
-        let half = match kind {
-            "f16" => Some(Half::F16),
-            "bf16" => Some(Half::Bf16),
-            _ => None,
-        };
+        let half = [Half::F16, Half::Bf16].into_iter().find(|half| half.name() == kind);
         match (kind, half) {
             ("f32", _) | (_, Some(_)) if element.needs_zero_point() => {
                 let affine = |rule| Self::Affine(Affine { half, rule });
@@ -55,9 +51,8 @@ impl Scale {
     pub const fn bytes(&self) -> usize {
         match self {
             Self::E8m0(_) | Self::E4m3(_) => 1,
-            Self::F32(_) => 4,
-            Self::Half(..) => 2,
-            Self::Affine(affine) => affine.bytes(),
+            Self::F32(_) | Self::Affine(Affine { half: None, .. }) => 4,
+            Self::Half(..) | Self::Affine(_) => 2,
         }
     }
 
@@ -73,12 +68,12 @@ impl Scale {
     }
 
     /// Name of the scale's type in format strings.
-    pub const fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::E8m0(_) => "e8m0",
             Self::F32(_) => "f32",
             Self::Half(half, _) => half.name(),
-            Self::Affine(affine) => affine.kind(),
+            Self::Affine(affine) => affine.half.map_or("f32", Half::name),
             Self::E4m3(_) => "e4m3",
         }
     }
@@ -93,10 +88,10 @@ impl Scale {
         }
     }
 
-    /// The operation on elements before their cast; for scales with a zero point use [`Affine::forward`].
+    /// The operation on elements before their cast; for scales with a zero point use [`Affine::apply`].
     pub(super) fn division(&self) -> Operation {
         match self {
-            Self::E8m0(_) | Self::Affine(_) => Operation::TIMES,
+            Self::E8m0(_) | Self::Affine(_) => Operation::by(false),
             Self::F32(rule) | Self::Half(_, rule) => rule.operation(),
             Self::E4m3(rule) => rule.operation(),
         }
@@ -141,18 +136,15 @@ impl Scale {
         }
         let mut factor = [0.0];
         self.decode(bytes, &Level::ONE, &mut factor);
-        if self.multiplication().divide {
-            1.0 / factor[0]
-        } else {
-            factor[0]
-        }
+        let (divide, [factor]) = (self.multiplication().divide, factor);
+        if divide { 1.0 / factor } else { factor }
     }
 
     /// The operation on decoded codes.
     pub(super) fn multiplication(&self) -> Operation {
         match self {
             Self::F32(rule) | Self::Half(_, rule) => rule.inverse(),
-            Self::E8m0(_) | Self::E4m3(_) | Self::Affine(_) => Operation::TIMES,
+            Self::E8m0(_) | Self::E4m3(_) | Self::Affine(_) => Operation::by(false),
         }
     }
 

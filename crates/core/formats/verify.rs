@@ -18,7 +18,7 @@ use super::power::PowerCast;
 const RUN: u32 = 1 << 16;
 
 /// The result for one cast.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Verified {
     /// `e4m3`, or `e4m3(torch)`.
     pub cast: String,
@@ -34,9 +34,8 @@ pub struct Verified {
 
 /// Verifies every cast of every element: for all f32, or for those with a bf16 or f16 pattern or near a threshold.
 pub fn verify(exhaustive: bool) -> Vec<Verified> {
-    let own = ELEMENTS
-        .iter()
-        .map(|element| (element.name.to_string(), *element, element.repr));
+    let own = ELEMENTS.iter().copied();
+    let own = own.map(|element| (element.name.to_string(), element, element.repr));
     let others = CASTS.iter().flat_map(|convention| {
         let casts = convention.elements();
         casts.filter_map(move |element| {
@@ -44,25 +43,18 @@ pub fn verify(exhaustive: bool) -> Vec<Verified> {
             Some((name, element, convention.repr(element)?))
         })
     });
-    own.chain(others)
-        .map(|(name, element, repr)| verify_cast(name, element, [&repr; 2], exhaustive))
-        .collect()
+    let verified = |(name, element, repr)| verify_cast(name, element, [&repr; 2], exhaustive);
+    own.chain(others).map(verified).collect()
 }
 
 /// Verifies one cast of an element, the second of two, by the definition of the first.
 pub fn verify_cast(cast: String, element: &Element, [definition, repr]: [&Repr; 2], exhaustive: bool) -> Verified {
     let expected = Expected::new(element, definition);
-    let runs: Vec<Vec<u32>> = if exhaustive { Vec::new() } else { expected.interesting() };
-    let tried: Vec<Tried> = if exhaustive {
-        let whole = (0..RUN).into_par_iter();
-        whole
-            .map(|upper| {
-                let run: Vec<u32> = (0..RUN).map(|lower| upper * RUN + lower).collect();
-                expected.try_on(element, repr, &run)
-            })
-            .collect()
-    } else {
-        runs.par_iter().map(|run| expected.try_on(element, repr, run)).collect()
+    let all = |upper: u32| (0..RUN).map(|lower| upper * RUN + lower).collect::<Vec<u32>>();
+    let try_on = |run: Vec<u32>| expected.try_on(element, repr, &run);
+    let tried: Vec<Verified> = match exhaustive {
+        true => (0..RUN).into_par_iter().map(all).map(try_on).collect(),
+        false => expected.interesting().into_par_iter().map(try_on).collect(),
     };
     let codes = 0..1u32 << element.bits;
     Verified {
@@ -72,14 +64,6 @@ pub fn verify_cast(cast: String, element: &Element, [definition, repr]: [&Repr; 
         first: tried.into_iter().find_map(|tried| tried.first),
         wrong_values: codes.filter(|code| !is_value(repr, *code)).count() as u64,
     }
-}
-
-/// The result for a run of numbers.
-#[derive(Default)]
-struct Tried {
-    numbers: u64,
-    wrong: u64,
-    first: Option<(u32, u32, u32)>,
 }
 
 /// The expected codes.
@@ -119,9 +103,8 @@ impl<'a> Expected<'a> {
         };
         let near = |bits: &u32| {
             let (low, high) = (bits.saturating_sub(2), bits + 2);
-            (low..=high)
-                .chain((low..=high).map(|bits| bits | 0x8000_0000))
-                .collect::<Vec<_>>()
+            let negative = (low..=high).map(|bits| bits | 0x8000_0000);
+            (low..=high).chain(negative).collect::<Vec<_>>()
         };
         vec![
             (0..RUN).flat_map(halves).collect(),
@@ -129,17 +112,17 @@ impl<'a> Expected<'a> {
         ]
     }
 
-    /// Casts numbers by all implementations and counts wrong codes.
-    fn try_on(&self, element: &Element, repr: &Repr, run: &[u32]) -> Tried {
+    /// Casts a run of numbers by all implementations and counts wrong codes.
+    fn try_on(&self, element: &Element, repr: &Repr, run: &[u32]) -> Verified {
         let x: Vec<f32> = run.iter().map(|bits| f32::from_bits(*bits)).collect();
         let (fast, slow) = pulp::Arch::new().dispatch(BothWays {
             repr,
             bits: element.bits,
             x: &x,
         });
-        let mut tried = Tried {
+        let mut tried = Verified {
             numbers: run.len() as u64,
-            ..Tried::default()
+            ..Verified::default()
         };
         let mut rank = Rank::default();
         for ((bits, fast), slow) in run.iter().zip(fast).zip(slow) {
@@ -208,47 +191,37 @@ fn float_value(float: &MiniFloat, code: u32) -> f64 {
 /// Bits of the smallest positive f32 above `x`, or not below it. `x` is exact in f64, and below infinity.
 fn first_from(x: f64, above: bool) -> u32 {
     let rounded = x as f32;
-    let enough = |x: f64, candidate: f32| {
-        if above {
-            f64::from(candidate) > x
-        } else {
-            f64::from(candidate) >= x
-        }
-    };
-    if enough(x, rounded) {
-        rounded.to_bits()
-    } else {
-        rounded.next_up().to_bits()
-    }
+    let found = f64::from(rounded);
+    let enough = found > x || found == x && !above;
+    let first = if enough { rounded } else { rounded.next_up() };
+    first.to_bits()
 }
 
 fn float_thresholds(cast: &FloatCast) -> Vec<u32> {
     let FloatCast { float, policy } = cast;
     let top = float.max + u32::from(policy.overflow == Overflow::Special);
-    (1..=top)
-        .map(|code| {
-            let middle = (float_value(float, code - 1) + float_value(float, code)) / 2.0;
-            let above = match policy.ties {
-                Ties::Even => code % 2 == 1,
-                Ties::Away => false,
-                Ties::Zero => true,
-            };
-            first_from(middle, above)
-        })
-        .collect()
+    let threshold = |code: u32| {
+        let middle = (float_value(float, code - 1) + float_value(float, code)) / 2.0;
+        let above = match policy.ties {
+            Ties::Even => code % 2 == 1,
+            Ties::Away => false,
+            Ties::Zero => true,
+        };
+        first_from(middle, above)
+    };
+    (1..=top).map(threshold).collect()
 }
 
 fn integer_thresholds(integer: &Integer) -> Vec<u32> {
     let unit = f64::from(1u32 << integer.fraction_bits);
-    (1..=integer.max)
-        .map(|code| match integer.whole {
-            Whole::Even => first_from((f64::from(code) - 0.5) / unit, code % 2 == 1),
-            // The sum with 1/2 rounds to 1 from half an ulp below.
-            Whole::HalfAdded if code == 1 => first_from((0.5 - 2f64.powi(-25)) / unit, false),
-            Whole::HalfAdded => first_from((f64::from(code) - 0.5) / unit, false),
-            Whole::TowardZero => first_from(f64::from(code) / unit, false),
-        })
-        .collect()
+    let threshold = |code: i32| match integer.whole {
+        Whole::Even => first_from((f64::from(code) - 0.5) / unit, code % 2 == 1),
+        // The sum with 1/2 rounds to 1 from half an ulp below.
+        Whole::HalfAdded if code == 1 => first_from((0.5 - 2f64.powi(-25)) / unit, false),
+        Whole::HalfAdded => first_from((f64::from(code) - 0.5) / unit, false),
+        Whole::TowardZero => first_from(f64::from(code) / unit, false),
+    };
+    (1..=integer.max).map(threshold).collect()
 }
 
 /// Half-way between neighbours, rounded to f32.
@@ -259,20 +232,19 @@ fn midpoints(book: &Codebook) -> impl Iterator<Item = f32> {
 
 fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
     let top = 254 + i32::from(cast.special);
-    (1..=top)
-        .map(|code| {
-            let (below, own) = (2f64.powi(code - 128), 2f64.powi(code - 127));
-            match *cast {
-                // Infinity is not a number to be reached.
-                _ if own.is_infinite() || (code == 255 && cast.threshold == PowerCast::DOWN.threshold) => 0x7f80_0000,
-                // Among subnormals, anything above 2^-127 is rounded up, unless powers are rounded down.
-                PowerCast { threshold, .. } if threshold == PowerCast::DOWN.threshold => first_from(own, false),
-                PowerCast { threshold: 0, .. } => first_from(below, true),
-                _ if code == 1 => first_from(below, true),
-                _ => first_from((below + own) / 2.0, false),
-            }
-        })
-        .collect()
+    let threshold = |code: i32| {
+        let (below, own) = (2f64.powi(code - 128), 2f64.powi(code - 127));
+        match *cast {
+            // Infinity is not a number to be reached.
+            _ if own.is_infinite() || (code == 255 && cast.threshold == PowerCast::DOWN.threshold) => 0x7f80_0000,
+            // Among subnormals, anything above 2^-127 is rounded up, unless powers are rounded down.
+            PowerCast { threshold, .. } if threshold == PowerCast::DOWN.threshold => first_from(own, false),
+            PowerCast { threshold: 0, .. } => first_from(below, true),
+            _ if code == 1 => first_from(below, true),
+            _ => first_from((below + own) / 2.0, false),
+        }
+    };
+    (1..=top).map(threshold).collect()
 }
 
 /// The code of a magnitude whose code is `rounded` if infinity and sign are ignored.

@@ -110,19 +110,6 @@ pub(super) struct Fitted {
 }
 
 impl Affine {
-    /// Name of the scale's type in format strings.
-    pub const fn kind(&self) -> &'static str {
-        match self.half {
-            None => "f32",
-            Some(half) => half.name(),
-        }
-    }
-
-    /// Bytes of a scale.
-    pub const fn bytes(&self) -> usize {
-        if self.half.is_none() { 4 } else { 2 }
-    }
-
     pub(super) fn dtype(&self) -> Dtype {
         self.half.map_or(Dtype::F32, Half::dtype)
     }
@@ -197,40 +184,32 @@ impl Affine {
         shift: 0.0,
     };
 
-    /// The numbers that are rounded to codes, given the factor and the shift of each block.
+    /// The numbers that are rounded to codes, given the factor and the shift of each block; or, if `BACK`, the values of codes, which are
+    /// given as numbers, by its scale and its zero point.
     #[inline(always)]
-    pub(super) fn forward(&self, blocks: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
-        match self.half.filter(|_| self.rule.narrow_encoding) {
-            None => self.forward_by(|x| x, blocks, numbers, out),
-            Some(Half::F16) => self.forward_by(|x| Half::F16.nearest(x), blocks, numbers, out),
-            Some(Half::Bf16) => self.forward_by(|x| Half::Bf16.nearest(x), blocks, numbers, out),
+    pub(super) fn apply<const BACK: bool>(&self, x: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
+        let [encoding, decoding] = [self.rule.narrow_encoding, self.rule.narrow_decoding];
+        match self.half.filter(|_| if BACK { decoding } else { encoding }) {
+            None => self.apply_by::<BACK>(|x| x, x, numbers, out),
+            Some(Half::F16) => self.apply_by::<BACK>(|x| Half::F16.nearest(x), x, numbers, out),
+            Some(Half::Bf16) => self.apply_by::<BACK>(|x| Half::Bf16.nearest(x), x, numbers, out),
         }
     }
 
     #[inline(always)]
-    fn forward_by(&self, r: impl Fn(f32) -> f32 + Copy, blocks: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
-        match self.rule.zero {
-            ZeroPoint::Minimum => each(|x, s, m| r(r(r(x) - m) / s), blocks, numbers, out),
-            ZeroPoint::Code => each(|x, s, z| r(r(x) / s).round_ties_even() + z, blocks, numbers, out),
-            ZeroPoint::FractionalCode => each(|x, e, z| x * e + z, blocks, numbers, out),
-        }
-    }
-
-    /// Decodes codes, given as numbers, by the scale and the zero point of each block.
-    #[inline(always)]
-    pub(super) fn back(&self, codes: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
-        match self.half.filter(|_| self.rule.narrow_decoding) {
-            None => self.back_by(|x| x, codes, numbers, out),
-            Some(Half::F16) => self.back_by(|x| Half::F16.nearest(x), codes, numbers, out),
-            Some(Half::Bf16) => self.back_by(|x| Half::Bf16.nearest(x), codes, numbers, out),
-        }
-    }
-
-    #[inline(always)]
-    fn back_by(&self, r: impl Fn(f32) -> f32 + Copy, codes: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
-        match self.rule.zero {
-            ZeroPoint::Minimum => each(|c, s, m| r(r(c * s) + m), codes, numbers, out),
-            ZeroPoint::Code | ZeroPoint::FractionalCode => each(|c, s, z| r(r(c - z) * s), codes, numbers, out),
+    fn apply_by<const BACK: bool>(
+        &self,
+        r: impl Fn(f32) -> f32 + Copy,
+        x: Blocks,
+        numbers: [&[f32]; 2],
+        out: &mut [f32],
+    ) {
+        match (self.rule.zero, BACK) {
+            (ZeroPoint::Minimum, false) => each(|x, s, m| r(r(r(x) - m) / s), x, numbers, out),
+            (ZeroPoint::Code, false) => each(|x, s, z| r(r(x) / s).round_ties_even() + z, x, numbers, out),
+            (ZeroPoint::FractionalCode, false) => each(|x, e, z| x * e + z, x, numbers, out),
+            (ZeroPoint::Minimum, true) => each(|c, s, m| r(r(c * s) + m), x, numbers, out),
+            (ZeroPoint::Code | ZeroPoint::FractionalCode, true) => each(|c, s, z| r(r(c - z) * s), x, numbers, out),
         }
     }
 
@@ -240,10 +219,11 @@ impl Affine {
             None => bytes.copy_from_slice(&value.to_le_bytes()),
             Some(half) => bytes.copy_from_slice(&half.bytes(value)),
         };
-        let places = scales
-            .chunks_exact_mut(self.bytes())
-            .zip(zeros.chunks_exact_mut(self.zero_bytes()));
-        for (Fitted { scale, zero, .. }, (scales, zeros)) in fitted.iter().zip(places) {
+        let (scales, zeros) = (
+            scales.chunks_exact_mut(self.dtype().bitsize() / 8),
+            zeros.chunks_exact_mut(self.zero_bytes()),
+        );
+        for (Fitted { scale, zero, .. }, (scales, zeros)) in fitted.iter().zip(scales.zip(zeros)) {
             numbers(*scale, scales);
             match self.rule.zero {
                 ZeroPoint::Code => zeros[0] = *zero as u8,

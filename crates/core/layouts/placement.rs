@@ -150,10 +150,8 @@ impl Placement {
         let b = c.checked_mul(self.scale)?;
         let expert = r.checked_div(self.rows).filter(|expert| *expert < self.experts)?;
         let r = r % self.rows;
-        let part = self
-            .parts
-            .iter()
-            .find(|part| part.rows.contains(&r) && part.bytes.contains(&b))?;
+        let holds = |part: &&Part| part.rows.contains(&r) && part.bytes.contains(&b);
+        let part = self.parts.iter().find(holds)?;
         Some(expert * self.len + part.offset(r, b))
     }
 
@@ -219,12 +217,8 @@ impl Placement {
     }
 
     fn check(&self, what: &str, found: usize, expected: usize) -> Result<(), String> {
-        if found == expected {
-            return Ok(());
-        }
-        Err(format!(
-            "{}: the {what} has {found} bytes, expected {expected}",
-            self.name
-        ))
+        let name = self.name;
+        let wrong = || format!("{name}: the {what} has {found} bytes, expected {expected}");
+        if found == expected { Ok(()) } else { Err(wrong()) }
     }
 }

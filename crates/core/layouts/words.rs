@@ -111,20 +111,17 @@ pub type Pack<'a> = Convert<'a, &'a [u8], &'a mut [u8]>;
 /// Writes a part of the matrix from its tiles.
 pub type Unpack<'a> = Convert<'a, &'a mut [u8], &'a [u8]>;
 
-/// One direction of a conversion, for blocks of three kinds.
-trait Blocks {
-    /// Converts the whole blocks of the bands of a lot, column by column.
-    fn columns(&mut self, by: impl Transpose, starts: &Starts);
+/// One direction of a conversion, block by block.
+pub trait Blocks {
+    /// Converts a whole block of `N` bytes in a tile: from byte `first` of these rows on, at this line of the tiles.
+    fn whole<const N: usize>(&mut self, by: impl Transpose, rows: &[usize; 16], line: usize, first: usize);
 
-    /// Converts the blocks of a band that are whole with `N` bytes in a tile; returns the bytes of each row in them.
-    fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize;
-
-    /// Converts any blocks of a band, from byte `start` of the rows on.
-    fn edges(&mut self, by: impl Transpose, band: &Band, start: usize);
+    /// Converts any `len` bytes of the rows of a band, from byte `first` on.
+    fn edge(&mut self, by: impl Transpose, band: &Band, first: usize, len: usize);
 }
 
 /// Up to 16 rows that are next to each other in tiles.
-struct Band {
+pub struct Band {
     /// Their beginnings in the matrix; `None` for padding.
     rows: [Option<usize>; 16],
     /// Their beginning in the first tile of the part that has them, and their bytes of a tile.
@@ -164,27 +161,46 @@ fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Ba
     std::iter::from_fn(lot).take_while(|lot| !lot.is_empty())
 }
 
-/// The beginnings of the whole bands of a lot, in the matrix and in the tiles, and their number.
-struct Starts([([usize; 16], usize); TOGETHER], usize);
-
-impl Starts {
-    #[inline(always)]
-    fn new(lot: &[Band]) -> Self {
-        let mut starts = Self([([0; 16], 0); TOGETHER], 0);
-        for band in lot.iter().filter(|band| band.whole::<64>(64) > 0) {
-            starts.0[starts.1] = (band.rows.map(|row| row.unwrap_or(0)), band.line);
-            starts.1 += 1;
-        }
-        starts
-    }
-}
-
 impl Band {
     /// Bytes of each row that lie in whole blocks: of `N` bytes in a tile, without padding.
     fn whole<const N: usize>(&self, width: usize) -> usize {
         match self.bytes == N && self.rows[..N / 4].iter().all(Option::is_some) {
             true => width / 64 * 64,
             false => 0,
+        }
+    }
+
+    /// The beginnings of its rows in the matrix, 0 for padding, and of its line in the tiles.
+    fn starts(&self) -> ([usize; 16], usize) {
+        (self.rows.map(|row| row.unwrap_or(0)), self.line)
+    }
+}
+
+impl<M, T> Convert<'_, M, T>
+where
+    Self: Blocks,
+{
+    /// Bytes of a tile.
+    fn size(&self) -> usize {
+        4 * self.part.height()
+    }
+
+    /// Converts the blocks of a band that are whole with `N` bytes in a tile; returns the bytes of each row in them.
+    #[inline(always)]
+    fn band<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
+        let (whole, (rows, line)) = (band.whole::<N>(self.part.bytes.len()), band.starts());
+        for first in (0..whole).step_by(64) {
+            self.whole::<N>(by, &rows, line, first);
+        }
+        whole
+    }
+
+    /// Converts any blocks of a band, from byte `start` of the rows on.
+    #[inline(always)]
+    fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
+        let width = self.part.bytes.len();
+        for first in (start..width).step_by(64) {
+            self.edge(by, band, first, (width - first).min(64));
         }
     }
 }
@@ -196,17 +212,24 @@ where
     #[inline(always)]
     fn run(mut self, by: impl Transpose) {
         if self.part.is_tall() {
+            let width = self.part.bytes.len();
             for lot in lots(self.part, self.stride, self.tiles.as_ptr().addr()) {
-                self.columns(by, &Starts::new(&lot));
+                let whole = lot.iter().filter(|band| band.whole::<64>(64) > 0);
+                let starts: Vec<([usize; 16], usize)> = whole.map(Band::starts).collect();
+                for first in (0..width / 64 * 64).step_by(64) {
+                    for (rows, line) in &starts {
+                        self.whole::<64>(by, rows, *line, first);
+                    }
+                }
                 for band in &lot {
-                    self.edges(by, band, band.whole::<64>(self.part.bytes.len()));
+                    self.edges(by, band, band.whole::<64>(width));
                 }
             }
             return;
         }
         for band in bands(self.part, self.stride, 0) {
             // Heights of 128 and 8 rows.
-            let done = self.whole::<64>(by, &band) + self.whole::<32>(by, &band);
+            let done = self.band::<64>(by, &band) + self.band::<32>(by, &band);
             self.edges(by, &band, done);
         }
     }
@@ -214,116 +237,59 @@ where
 
 impl Blocks for Pack<'_> {
     #[inline(always)]
-    fn columns(&mut self, by: impl Transpose, Starts(starts, count): &Starts) {
-        let (size, width) = (4 * self.part.height(), self.part.bytes.len());
-        for first in (0..width / 64 * 64).step_by(64) {
-            for (rows, line) in &starts[..*count] {
-                let mut block = ZEROS;
-                for (line, row) in block.0.iter_mut().zip(rows) {
-                    line.copy_from_slice(&self.matrix[row + first..][..64]);
-                }
-                let block = by.transpose(block);
-                let tiles = &mut self.tiles[line + first * size / 4..][..15 * size + 64];
-                for t in 0..16 {
-                    tiles[t * size..][..64].copy_from_slice(&block.0[t]);
-                }
-            }
+    fn whole<const N: usize>(&mut self, by: impl Transpose, rows: &[usize; 16], line: usize, first: usize) {
+        let mut block = ZEROS;
+        for (line, row) in block.0[..N / 4].iter_mut().zip(rows) {
+            line.copy_from_slice(&self.matrix[row + first..][..64]);
+        }
+        let (block, size) = (by.transpose(block), self.size());
+        let tiles = &mut self.tiles[line + first * size / 4..][..15 * size + N];
+        for t in 0..16 {
+            tiles[t * size..][..N].copy_from_slice(&block.0[t][..N]);
         }
     }
 
     #[inline(always)]
-    fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
-        let (size, whole) = (4 * self.part.height(), band.whole::<N>(self.part.bytes.len()));
-        let rows = band.rows.map(|row| {
-            let row = &self.matrix[row.unwrap_or(0)..];
-            row[..whole].as_chunks::<64>().0
-        });
-        for (i, first) in (0..whole).step_by(64).enumerate() {
-            let mut block = ZEROS;
-            for (line, row) in block.0[..N / 4].iter_mut().zip(rows) {
-                *line = row[i];
-            }
-            let block = by.transpose(block);
-            let tiles = &mut self.tiles[band.line + first * size / 4..][..15 * size + N];
-            for t in 0..16 {
-                tiles[t * size..][..N].copy_from_slice(&block.0[t][..N]);
+    fn edge(&mut self, by: impl Transpose, band: &Band, first: usize, len: usize) {
+        let mut block = ZEROS;
+        for (line, row) in block.0.iter_mut().zip(band.rows) {
+            if let Some(row) = row {
+                line[..len].copy_from_slice(&self.matrix[row + first..][..len]);
             }
         }
-        whole
-    }
-
-    #[inline(always)]
-    fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
-        let (size, width) = (4 * self.part.height(), self.part.bytes.len());
-        for first in (start..width).step_by(64) {
-            let len = (width - first).min(64);
-            let mut block = ZEROS;
-            for (line, row) in block.0.iter_mut().zip(band.rows) {
-                if let Some(row) = row {
-                    line[..len].copy_from_slice(&self.matrix[row + first..][..len]);
-                }
-            }
-            let block = by.transpose(block);
-            let tiles = &mut self.tiles[band.line + first * size / 4..];
-            for (line, tile) in block.0.iter().zip(tiles.chunks_mut(size)).take(len.div_ceil(4)) {
-                tile[..band.bytes].copy_from_slice(&line[..band.bytes]);
-            }
+        let (block, size) = (by.transpose(block), self.size());
+        let tiles = &mut self.tiles[band.line + first * size / 4..];
+        for (line, tile) in block.0.iter().zip(tiles.chunks_mut(size)).take(len.div_ceil(4)) {
+            tile[..band.bytes].copy_from_slice(&line[..band.bytes]);
         }
     }
 }
 
 impl Blocks for Unpack<'_> {
     #[inline(always)]
-    fn columns(&mut self, by: impl Transpose, Starts(starts, count): &Starts) {
-        let (size, width) = (4 * self.part.height(), self.part.bytes.len());
-        for first in (0..width / 64 * 64).step_by(64) {
-            for (rows, line) in &starts[..*count] {
-                let mut block = ZEROS;
-                let tiles = &self.tiles[line + first * size / 4..][..15 * size + 64];
-                for t in 0..16 {
-                    block.0[t].copy_from_slice(&tiles[t * size..][..64]);
-                }
-                let block = by.transpose(block);
-                for (line, row) in block.0.iter().zip(rows) {
-                    self.matrix[row + first..][..64].copy_from_slice(line);
-                }
-            }
+    fn whole<const N: usize>(&mut self, by: impl Transpose, rows: &[usize; 16], line: usize, first: usize) {
+        let (mut block, size) = (ZEROS, self.size());
+        let tiles = &self.tiles[line + first * size / 4..][..15 * size + N];
+        for t in 0..16 {
+            block.0[t][..N].copy_from_slice(&tiles[t * size..][..N]);
+        }
+        let block = by.transpose(block);
+        for (line, row) in block.0[..N / 4].iter().zip(rows) {
+            self.matrix[row + first..][..64].copy_from_slice(line);
         }
     }
 
     #[inline(always)]
-    fn whole<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
-        let (size, whole) = (4 * self.part.height(), band.whole::<N>(self.part.bytes.len()));
-        let rows = band.rows.map(|row| row.unwrap_or(0));
-        for first in (0..whole).step_by(64) {
-            let mut block = ZEROS;
-            let tiles = &self.tiles[band.line + first * size / 4..][..15 * size + N];
-            for t in 0..16 {
-                block.0[t][..N].copy_from_slice(&tiles[t * size..][..N]);
-            }
-            let block = by.transpose(block);
-            for (line, row) in block.0[..N / 4].iter().zip(rows) {
-                self.matrix[row + first..][..64].copy_from_slice(line);
-            }
+    fn edge(&mut self, by: impl Transpose, band: &Band, first: usize, len: usize) {
+        let (mut block, size) = (ZEROS, self.size());
+        let tiles = &self.tiles[band.line + first * size / 4..];
+        for (line, tile) in block.0.iter_mut().zip(tiles.chunks(size)).take(len.div_ceil(4)) {
+            line[..band.bytes].copy_from_slice(&tile[..band.bytes]);
         }
-        whole
-    }
-
-    #[inline(always)]
-    fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
-        let (size, width) = (4 * self.part.height(), self.part.bytes.len());
-        for first in (start..width).step_by(64) {
-            let len = (width - first).min(64);
-            let mut block = ZEROS;
-            let tiles = &self.tiles[band.line + first * size / 4..];
-            for (line, tile) in block.0.iter_mut().zip(tiles.chunks(size)).take(len.div_ceil(4)) {
-                line[..band.bytes].copy_from_slice(&tile[..band.bytes]);
-            }
-            let block = by.transpose(block);
-            for (line, row) in block.0.iter().zip(band.rows) {
-                if let Some(row) = row {
-                    self.matrix[row + first..][..len].copy_from_slice(&line[..len]);
-                }
+        let block = by.transpose(block);
+        for (line, row) in block.0.iter().zip(band.rows) {
+            if let Some(row) = row {
+                self.matrix[row + first..][..len].copy_from_slice(&line[..len]);
             }
         }
     }

@@ -53,25 +53,21 @@ impl Bound {
             }
             false => format!("{value:.0$e}", digits - 1),
         };
-        let found = (3..17).map(written).find(|text| true_to(text));
-        found.unwrap_or_else(|| {
-            if plain {
-                format!("{value}")
-            } else {
-                format!("{value:e}")
-            }
-        })
+        let exact = if plain {
+            format!("{value}")
+        } else {
+            format!("{value:e}")
+        };
+        let mut found = (3..17).map(written);
+        found.find(|text| true_to(text)).unwrap_or(exact)
     }
 }
 
 /// The number that a text shows: `0.99`, `+1.5e-3`, `>0.9999` or `1 − 4e-9`.
 fn read(text: &str) -> Option<f64> {
     let near_one = |sign: char| {
-        text.strip_prefix("1\u{a0}")?
-            .strip_prefix(sign)?
-            .trim()
-            .parse::<f64>()
-            .ok()
+        let short = text.strip_prefix("1\u{a0}")?.strip_prefix(sign)?;
+        short.trim().parse::<f64>().ok()
     };
     let number = text.strip_prefix('>').unwrap_or(text).parse().ok();
     let below = || near_one('−').map(|short| 1.0 - short);

@@ -1,6 +1,6 @@
 metrics! {
     GATE_AGREEMENT "gate_agreement" "" Higher Share [0.0, 1.0]
-        Decisions(|decisions| decisions.judge(|decisions| decisions.same_gate as f64 / decisions.rows as f64));
+        Decisions(|decisions| decisions.mean(decisions.same_gate as f64));
         "share of rows whose gates are both open or both closed"
 
     /// Undefined if no gate is open on both sides.

@@ -1,3 +1,16 @@
+//! Growth of errors: from layer to layer, and from step to step.
+
+/// Relative errors (`relative_l2`) of a layer's input and output.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gain {
+    /// Relative error of the layer's input.
+    pub entering: f64,
+    /// Relative error of the layer's output.
+    pub leaving: f64,
+    /// Elements of the layer's output.
+    pub n: u64,
+}
+
 /// Relative errors (`relative_l2`) after increasing numbers of steps of a recurrence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
@@ -9,6 +22,12 @@ pub struct Growth {
 const MOST: f64 = 0.5;
 
 metrics! {
+    /// The factor by which a layer amplifies the error of its input, its own error included: above 1, errors grow from layer
+    /// to layer. Undefined if the input has no error.
+    GAIN "gain" "" Lower Significant [0.0, RATIO * RATIO]
+        Gain(|gain| (gain.entering != 0.0).then(|| gain.leaving / gain.entering));
+        "relative error of a layer's output over that of its input"
+
     /// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. A state that
     /// forgets its errors has 0, independent errors that add up have 1/2, and systematic errors have 1. Undefined if an error
     /// is 0, or with fewer than two points. Steps are fewer than 2⁵³, so their logarithms differ by more than 2⁻⁵³.

@@ -9,20 +9,13 @@ pub struct History {
     pub lanes: u64,
 }
 
-impl History {
-    /// A count of all cores as a mean over them; undefined without cores.
-    fn mean(&self, count: u64) -> Option<f64> {
-        (self.cores > 0).then(|| count as f64 / self.cores as f64)
-    }
-}
-
 metrics! {
     /// One flip exchanges a whole vector and changes the bank it leaves behind for good, so a core does not return to the
     /// reference's history.
-    SAME_HISTORY "same_history" "" Higher Share [0.0, 1.0] History(|history| history.mean(history.same));
+    SAME_HISTORY "same_history" "" Higher Share [0.0, 1.0] History(|history| history.mean(history.same as f64));
         "share of cores whose decisions so far all equal the reference's"
 
     /// Hamming distance of the maps. Unrelated maps have a distance of 3.
-    LANE_DISTANCE "lane_distance" "" Lower Significant [0.0, 4.0] History(|history| history.mean(history.lanes));
+    LANE_DISTANCE "lane_distance" "" Lower Significant [0.0, 4.0] History(|history| history.mean(history.lanes as f64));
         "number of a core's four lanes that hold another bank, mean over cores"
 }

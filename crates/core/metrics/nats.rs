@@ -1,4 +1,4 @@
-//! The loss of a model on a text, which needs no reference.
+//! The loss of a model on a text, and how it differs from the reference's.
 
 use super::evidence::Row;
 
@@ -16,6 +16,19 @@ metrics! {
     /// Over windows of one length its geometric mean is the perplexity of all their tokens together, so that is its mean.
     PERPLEXITY "perplexity" "" Lower Significant [1.0, f64::MAX] Kernel;
         "the model's own perplexity: e to the power of `nats`; over windows the geometric mean"
+
+    /// [`DELTA_NATS`] by the bytes of the text, so that models with other tokenizers compare. It is measured where the text is
+    /// known, and only if a token is not a byte.
+    DELTA_NATS_PER_BYTE "delta_nats_per_byte" "nats" Lower Signed [-DIFFERENCE, DIFFERENCE] Kernel;
+        "mean loss of likelihood on the text that really followed, per byte, of a model whose tokens are no bytes"
+
+    /// Mean over the targets of the candidate's minus the reference's negative log-likelihood: per token, so per byte for a
+    /// byte-level model. It is negative if the candidate predicts the text better, and undefined without targets.
+    DELTA_NATS "delta_nats" "nats" Lower Signed [-DIFFERENCE, DIFFERENCE] Logits(|logits| match logits.targets {
+        0 => None,
+        targets => logits.judge(|logits| logits.delta_nats / targets as f64),
+    });
+        "mean loss of likelihood on the text that really followed, per token"
 }
 
 /// The [`NATS`] of logits in `[rows, vocabulary]`, in f64. `targets`: the token that followed at each of the first rows. `None` without
@@ -25,12 +38,8 @@ metrics! {
 /// If there are more targets than rows, or a target is not in the vocabulary.
 pub fn of_logits<X: Copy + Into<f64>>(logits: &[X], vocabulary: usize, targets: &[u32]) -> Option<f64> {
     let rows = logits.chunks_exact(vocabulary.max(1));
-    assert!(
-        targets.len() <= rows.len(),
-        "{} targets for {} rows",
-        targets.len(),
-        rows.len()
-    );
+    let (given, most) = (targets.len(), rows.len());
+    assert!(given <= most, "{given} targets for {most} rows");
     if targets.is_empty() {
         return None;
     }
@@ -42,5 +51,5 @@ pub fn of_logits<X: Copy + Into<f64>>(logits: &[X], vocabulary: usize, targets: 
         row.read(logits);
         row.loss(target as usize)
     });
-    Some(losses.sum::<f64>() / targets.len() as f64)
+    Some(losses.sum::<f64>() / given as f64)
 }

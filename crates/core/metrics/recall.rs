@@ -1,8 +1,7 @@
 // `Choice` says how ties and rows without a real choice are treated.
 metrics! {
     /// Mean over contested rows of |A ∩ B| / |A|, A the reference's selection, B the candidate's.
-    RECALL "recall" "" Higher Share [0.0, 1.0]
-        Choice(|choice| choice.judge(|choice| choice.recall / choice.rows as f64));
+    RECALL "recall" "" Higher Share [0.0, 1.0] Choice(|choice| choice.mean(choice.recall));
         "share of the reference's top-k that the candidate also selected"
 
     RECALL_MIN "recall_min" "" Higher Share [0.0, 1.0] Choice(|choice| choice.judge(|choice| choice.recall_min));
@@ -10,13 +9,9 @@ metrics! {
 
     /// Mean over contested rows of the share of the reference's mass (attention, gate) on A that lies on A ∩ B. Swapped items
     /// are near the threshold, so this is nearer to 1 than the recall.
-    RECALL_MASS "recall_mass" "" Higher Share [0.0, 1.0] Choice(|choice| {
-        let mass = choice.recall_mass?;
-        choice.judge(|choice| mass / choice.rows as f64)
-    });
+    RECALL_MASS "recall_mass" "" Higher Share [0.0, 1.0] Choice(|choice| choice.mean(choice.recall_mass?));
         "recall weighted by the mass the reference gives each item"
 
-    AGREEMENT "agreement" "" Higher Share [0.0, 1.0]
-        Choice(|choice| choice.judge(|choice| choice.equal as f64 / choice.rows as f64));
+    AGREEMENT "agreement" "" Higher Share [0.0, 1.0] Choice(|choice| choice.mean(choice.equal as f64));
         "share of rows in which both select the same set"
 }

@@ -39,11 +39,8 @@ metrics! {
 
 /// From ‖y‖² = ‖x‖² + 2⟨x, e⟩ + ‖e‖².
 pub(super) fn rho(pair: &Pair) -> f64 {
-    if pair.ee == 0.0 {
-        0.0
-    } else {
-        (pair.yy - pair.xx - pair.ee) / (2.0 * pair.xx)
-    }
+    let along = (pair.yy - pair.xx - pair.ee) / (2.0 * pair.xx);
+    if pair.ee == 0.0 { 0.0 } else { along }
 }
 
 /// A metric of a round trip whose elements are all finite.

@@ -34,14 +34,12 @@ metrics! {
         "difference between the measured cosine and cosine_theory; more than f64 rounding is a bug"
 
     /// ε, mean over contested rows.
-    SCORE_ERROR "score_error" "" Lower Significant [0.0, RATIO]
-        Threshold(|threshold| threshold.judge(|threshold| threshold.error / threshold.rows as f64));
+    SCORE_ERROR "score_error" "" Lower Significant [0.0, RATIO] Threshold(|threshold| threshold.mean(threshold.error));
         "standard deviation of the scores' error over that of the scores, mean over rows"
 
     /// 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), for each row's own ε and kept share p; mean over contested rows.
     /// Theory is to first order: it may be far below 0.
-    RECALL_THEORY "recall_theory" "" Higher Share [-RATIO, 1.0]
-        Threshold(|threshold| threshold.judge(|threshold| threshold.expected / threshold.rows as f64));
+    RECALL_THEORY "recall_theory" "" Higher Share [-RATIO, 1.0] Threshold(|threshold| threshold.mean(threshold.expected));
         "recall of normal scores with an independent error of the measured size, to first order"
 
     RECALL_EXCESS "recall_excess" "" Higher Signed [-1.0, RATIO] Threshold(|threshold| {

@@ -1,8 +1,14 @@
+//! Errors of single elements.
+
 use super::{Evidence, Pair, Ulps, ordered};
 
-// The number of representable numbers between two elements: defined only if both tensors have the same floating-point type.
-// The two zeros count as one number.
 metrics! {
+    /// max |x − y|. It is an extreme value, so it grows with the number of elements.
+    MAX_ABS "max_abs" "" Lower Significant [0.0, DIFFERENCE] Pair(|pair| pair.judge(|pair| pair.max_abs));
+        "largest absolute error of an element"
+
+    // The number of representable numbers between two elements: defined only if both tensors have the same floating-point type.
+    // The two zeros count as one number.
     ULP_P50 "ulp_p50" "ulp" Lower Count [0.0, COUNT] Pair(|pair| quantile(pair, |ulps| ulps.p50));
         "median distance in units in the last place"
 
@@ -11,6 +17,11 @@ metrics! {
 
     ULP_MAX "ulp_max" "ulp" Lower Count [0.0, COUNT] Pair(|pair| quantile(pair, |ulps| ulps.max));
         "largest distance in units in the last place"
+
+    /// The only metric that is not NaN if there are such elements.
+    NONFINITE "nonfinite" "" Lower Count [0.0, COUNT]
+        Pair(|pair| Some((pair.nonfinite_want + pair.nonfinite_got) as f64));
+        "number of NaN and infinite elements in both tensors"
 }
 
 fn quantile(pair: &Pair, select: fn(&Ulps) -> u64) -> Option<f64> {

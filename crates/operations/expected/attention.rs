@@ -12,7 +12,7 @@
 use rayon::prelude::*;
 use reference::LAMBDA;
 
-use super::draw::{Cases, Draw, FLOATS};
+use super::draw::{Cases, FLOATS};
 use super::drift::Equal;
 use super::paging::{Keys, starts};
 use super::sum::Terms;
@@ -90,34 +90,24 @@ pub(super) const ATTENTION: Operation = Operation {
         draw: |draw| {
             let [batch, queries, keys, pages, heads, groups, dim, out] = draw.sizes();
             draw.require(heads % groups == 0, "H is not a multiple of G");
-            let ordered =
-                |draw: &Draw, batch: usize, tokens: usize, heads: usize, dim: usize| match draw.is("layout", "bhtd") {
-                    true => [batch, heads, tokens, dim],
-                    false => [batch, tokens, heads, dim],
-                };
-            let of_q = ordered(draw, batch, queries, heads, dim);
-            draw.normal("q", &of_q, 1.0);
-            let paged = draw.has("block_table");
-            let (stored, longest) = if paged {
-                (batch * pages, pages * keys)
-            } else {
-                (batch, keys)
+            let heads_first = draw.is("layout", "bhtd");
+            let ordered = |batch: usize, tokens: usize, heads: usize, dim: usize| match heads_first {
+                true => [batch, heads, tokens, dim],
+                false => [batch, tokens, heads, dim],
             };
-            let (of_k, of_v) = (
-                ordered(draw, stored, keys, groups, dim),
-                ordered(draw, stored, keys, groups, out),
-            );
-            draw.normal("k", &of_k, 1.0);
-            draw.normal("v", &of_v, 1.0);
+            draw.normal("q", &ordered(batch, queries, heads, dim), 1.0);
+            let paged = draw.has("block_table");
+            let each = if paged { pages } else { 1 };
+            let (stored, longest) = (batch * each, each * keys);
+            draw.normal("k", &ordered(stored, keys, groups, dim), 1.0);
+            draw.normal("v", &ordered(stored, keys, groups, out), 1.0);
             if paged {
                 draw.permutation("block_table", &[batch, pages]);
             }
             if draw.has("seq_lens") || paged {
                 draw.whole("seq_lens", &[batch], [queries.min(longest), longest]);
             }
-            if draw.has("sinks") {
-                draw.normal("sinks", &[heads], 1.0);
-            }
+            draw.normal("sinks", &[heads], 1.0);
         },
         why: "scores as sums of D products, exponentials, their sum, and sums of as many products as keys, in any order and in f32",
     }),
@@ -191,16 +181,14 @@ impl Sizes {
 
     /// Number of queries a sequence has.
     fn count(&self, sequence: usize) -> usize {
-        self.starts
-            .as_ref()
-            .map_or(self.queries, |starts| starts[sequence + 1] - starts[sequence])
+        let starts = self.starts.as_ref();
+        starts.map_or(self.queries, |starts| starts[sequence + 1] - starts[sequence])
     }
 
     /// The row of q, and the token in it, that has a sequence's query.
     fn query(&self, sequence: usize, token: usize) -> [usize; 2] {
-        self.starts
-            .as_ref()
-            .map_or([sequence, token], |starts| [0, starts[sequence] + token])
+        let starts = self.starts.as_ref();
+        starts.map_or([sequence, token], |starts| [0, starts[sequence] + token])
     }
 
     /// The sequence, the head and the token of an element of the output's rows.
@@ -211,14 +199,10 @@ impl Sizes {
             let sequence = starts.partition_point(|start| *start <= token) - 1;
             return [sequence, head, token - starts[sequence]];
         }
-        let (inner, outer) = match self.heads_first {
-            true => (self.queries, self.heads),
-            false => (self.heads, self.queries),
-        };
-        let (b, first, second) = (at / (inner * outer), at / inner % outer, at % inner);
+        let (b, at) = (at / (self.queries * self.heads), at % (self.queries * self.heads));
         match self.heads_first {
-            true => [b, first, second],
-            false => [b, second, first],
+            true => [b, at / self.queries, at % self.queries],
+            false => [b, at % self.heads, at / self.heads],
         }
     }
 
@@ -358,11 +342,8 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     columns: usize,
     values: impl Fn(usize) -> V,
 ) -> Row {
-    let most = scores
-        .iter()
-        .map(|(score, _)| *score)
-        .chain(sink)
-        .fold(f64::NEG_INFINITY, f64::max);
+    let all = scores.iter().map(|(score, _)| *score).chain(sink);
+    let most = all.fold(f64::NEG_INFINITY, f64::max);
     if scores.iter().any(|(score, _)| score.is_nan()) || sink.is_some_and(f64::is_nan) {
         return (vec![[f64::NAN, 0.0, 0.0]; columns], (f64::NAN, 0.0));
     }
@@ -375,13 +356,8 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
         (exponent.exp(), relative)
     };
     let mut powers: Vec<(f64, f64)> = scores.iter().map(power).collect();
-    let sums = Terms::of_any_scale(
-        powers
-            .iter()
-            .map(|(power, _)| *power)
-            .chain(sink.map(|sink| (sink - most).exp())),
-        call.u,
-    );
+    let of_sink = sink.map(|sink| (sink - most).exp());
+    let sums = Terms::of_any_scale(powers.iter().map(|(power, _)| *power).chain(of_sink), call.u);
     powers.iter_mut().for_each(|(power, _)| *power /= sums.sum);
     // Equal weights have equal errors.
     let equal = Equal::of(powers.iter().map(|(p, _)| *p));
@@ -396,24 +372,16 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     };
     let lost = |weight: f64| if weight > least { 0.0 } else { weight };
     let column = |col: usize| {
-        let values = values(col);
-        let terms = Terms::of_any_scale(values.clone().zip(&powers).map(|(v, (p, _))| v * p), call.u);
+        let all = values(col).zip(&powers);
+        let terms = Terms::of_any_scale(all.clone().map(|(v, (p, _))| v * p), call.u);
         let o = terms.sum;
-        let of_weights = equal.together(
-            values
-                .clone()
-                .zip(&powers)
-                .map(|(v, (p, relative))| p * relative * (v - o).abs()),
-        );
-        let (most, squares) = equal.sums(values.clone().zip(&powers).map(|(v, (p, _))| rounded(*p) * v.abs()));
+        let of_weights = equal.together(all.clone().map(|(v, (p, relative))| p * relative * (v - o).abs()));
+        let (most, squares) = equal.sums(all.clone().map(|(v, (p, _))| rounded(*p) * v.abs()));
         let spread = (squares / 6.0).sqrt();
         // A sixth is an average of many weights that differ; where they are divided first, a few equal ones may be all that there are.
         let likely = if p_scale.is_some() { spread } else { squares.sqrt() };
         let of_rounding = f64::min(most, LAMBDA * likely);
-        let lost: f64 = values
-            .zip(&powers)
-            .map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs()))
-            .sum();
+        let lost: f64 = all.map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs())).sum();
         let error = terms.error() + of_weights + of_rounding + lost + o.abs() * (of_sum + call.u);
         [o, error, spread]
     };

@@ -171,11 +171,8 @@ impl Call {
         if number.fract() == 0.0 && range.contains(&(number as usize)) && number >= 0.0 {
             return Ok(number as usize);
         }
-        let found = if number.is_nan() {
-            "missing".into()
-        } else {
-            number.to_string()
-        };
+        let missing = number.is_nan();
+        let found = if missing { "missing".into() } else { number.to_string() };
         let operation = self.operation.name;
         Err(format!(
             "{operation}: '{name}' is {found}, expected a whole number {words}"
@@ -187,13 +184,9 @@ impl Call {
     /// # Errors
     /// Names the number.
     pub(super) fn expect_not_negative(&self, name: &str) -> Result<(), String> {
-        match self.number(name) {
-            number if number < 0.0 => Err(format!(
-                "{}: {name} = {number}, expected 0 or more",
-                self.operation.name
-            )),
-            _ => Ok(()),
-        }
+        let (operation, number) = (self.operation.name, self.number(name));
+        let wrong = (number < 0.0).then(|| format!("{operation}: {name} = {number}, expected 0 or more"));
+        wrong.map_or(Ok(()), Err)
     }
 
     /// The factor of scores, or of queries: 1/√dim if it is not given.
@@ -235,13 +228,10 @@ impl Call {
     pub fn expect_whole(&self, name: &str, least: f64, most: f64) -> Result<(), String> {
         let fits = |x: &&f64| x.fract() == 0.0 && (least..=most).contains(*x);
         let data = self.optional(name).map(|tensor| &tensor.data[..]);
-        match data.into_iter().flatten().find(|x| !fits(x)) {
-            Some(x) => Err(format!(
-                "{}: '{name}' has {x}, expected whole numbers from {least} to {most}",
-                self.operation.name
-            )),
-            None => Ok(()),
-        }
+        let (operation, other) = (self.operation.name, data.into_iter().flatten().find(|x| !fits(x)));
+        let wrong =
+            other.map(|x| format!("{operation}: '{name}' has {x}, expected whole numbers from {least} to {most}"));
+        wrong.map_or(Ok(()), Err)
     }
 
     /// An error unless a tensor, if it is given, has this shape.

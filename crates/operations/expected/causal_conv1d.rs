@@ -2,14 +2,13 @@
 //! left: the last inputs. One token is a step of a decoder.
 //!
 //! Error: W products and the bias are a sum of W + 1 terms that f32 adds in any order. SiLU has its own error and passes that of the
-//! sum on ([`super::silu`]). Where a kernel rounds to the output's type before SiLU (`cast`), the sum is off by half a spacing
+//! sum on ([`super::near`]). Where a kernel rounds to the output's type before SiLU (`cast`), the sum is off by half a spacing
 //! more. The state is copied: it has no error.
 
 use rayon::prelude::*;
 
 use super::draw::{Cases, FLOATS};
-use super::near::{Near, stored};
-use super::silu::silu;
+use super::near::{Near, silu, stored};
 use super::{Call, Operation, Output, faults, takes};
 
 pub(super) const CAUSAL_CONV1D: Operation = Operation {
@@ -60,12 +59,8 @@ pub(super) const CAUSAL_CONV1D: Operation = Operation {
             };
             draw.normal("x", &shape, 1.0);
             draw.normal("weight", &[channels, taps], 1.0);
-            if draw.has("bias") {
-                draw.normal("bias", &[channels], 1.0);
-            }
-            if draw.has("state") {
-                draw.normal("state", &[batch, channels, taps.max(2) - 1], 1.0);
-            }
+            draw.normal("bias", &[channels], 1.0);
+            draw.normal("state", &[batch, channels, taps.max(2) - 1], 1.0);
         },
         why: "sums of W products and a bias in any order, and the activation, in f32",
     }),
@@ -126,19 +121,12 @@ impl Sizes {
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let sizes = Sizes::of(call)?;
-    let Sizes {
-        batch,
-        channels,
-        tokens,
-        kept,
-        ..
-    } = sizes;
+    let (batch, channels, tokens, kept) = (sizes.batch, sizes.channels, sizes.tokens, sizes.kept);
     let row = |row: usize| {
         let channel = row % channels;
         let inputs = sizes.inputs(call, [row / channels, channel]);
-        let outputs: Vec<Near> = (0..tokens)
-            .map(|token| one(call, sizes, &inputs, channel, token))
-            .collect();
+        let outputs = (0..tokens).map(|token| one(call, sizes, &inputs, channel, token));
+        let outputs: Vec<Near> = outputs.collect();
         let state = match call.fault {
             Some("state_not_written") => &inputs[..kept],
             Some("state_one_behind") if tokens > 0 => &inputs[tokens - 1..][..kept],

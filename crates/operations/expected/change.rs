@@ -1,6 +1,6 @@
 //! Changes of a call: faults that compute the right operation on wrong inputs.
 
-use super::{Call, Given, Kind, Tensor};
+use super::{Call, Given, Tensor};
 
 impl Call {
     /// Leaves something out.
@@ -16,15 +16,6 @@ impl Call {
     /// Sets a number to 1 that is 0, and to 0 any other.
     pub fn toggle(&mut self, name: &str) {
         self.set(name, f64::from(u8::from(!self.flag(name))));
-    }
-
-    /// Sets a word that has two values to the other one.
-    pub fn other_word(&mut self, name: &str) {
-        if let Some(Kind::Word(words)) = self.kind(name) {
-            let other = words.iter().find(|word| **word != self.word(name));
-            self.given
-                .extend(other.map(|word| (name.to_string(), Given::Word((*word).into()))));
-        }
     }
 
     /// Changes a tensor, if it is given.
@@ -47,23 +38,20 @@ impl Call {
     /// Puts the next slice along a dimension in the place of each, and the first in the place of the last. Dimensions are counted from the
     /// last, which is 0.
     pub fn roll(&mut self, name: &str, dim: usize) {
-        self.edit(name, |tensor| {
-            let (slice, all) = tensor.slices(dim);
-            tensor
-                .data
-                .chunks_exact_mut(all)
-                .for_each(|slices| slices.rotate_left(slice));
-        });
+        self.rotate(name, dim, |slice, _| slice);
     }
 
     /// Exchanges the halves of a tensor along a dimension, counted from the last.
     pub fn exchange_halves(&mut self, name: &str, dim: usize) {
+        self.rotate(name, dim, |_, all| all / 2);
+    }
+
+    /// Rotates all slices along a dimension by so many elements, which follow from those of a slice and of all.
+    fn rotate(&mut self, name: &str, dim: usize, by: impl Fn(usize, usize) -> usize) {
         self.edit(name, |tensor| {
-            let (_, all) = tensor.slices(dim);
-            tensor
-                .data
-                .chunks_exact_mut(all)
-                .for_each(|slices| slices.rotate_left(all / 2));
+            let (slice, all) = tensor.slices(dim);
+            let parts = tensor.data.chunks_exact_mut(all);
+            parts.for_each(|slices| slices.rotate_left(by(slice, all)));
         });
     }
 

@@ -194,20 +194,16 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let read = call.pick("state_stale", stale, [&ring_kv[..], &ring_gate]);
     let stored = &call.tensor("entries").data;
     let mut entries: Vec<Near> = stored.iter().map(|x| call.exact(*x)).collect();
-    let completed = step
-        .tokens()
-        .filter(|(_, t)| (t + 1).is_multiple_of(rate) && !call.is("not_inserted"));
-    for (row, t) in completed {
+    let completed = |t: usize| (t + 1).is_multiple_of(rate) && !call.is("not_inserted");
+    for (row, t) in step.tokens().filter(|(_, t)| completed(*t)) {
         let number = t / rate + usize::from(call.is("entry_late"));
         if number < places {
             entries[(row * places + number) * dim..][..dim].copy_from_slice(&step.entry(read, row, t));
         }
     }
     let before = &call.tensor("ring_gate").data;
-    let added = |(after, before): (&f64, &f64)| {
-        let off = if after == before { 0.0 } else { call.u * after.abs() };
-        call.near(*after, off)
-    };
+    let off = |after: f64, before: f64| if after == before { 0.0 } else { call.u * after.abs() };
+    let added = |(after, before): (&f64, &f64)| call.near(*after, off(*after, *before));
     let gates = ring_gate.iter().zip(before).map(added);
     let shape = call.tensor("ring_kv").shape.clone();
     Ok(vec![

@@ -53,18 +53,11 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let rows = shapes.before.iter().product::<usize>() * heads;
     let row = |row: usize| -> [Vec<Near>; 2] {
         let of_head = |name: &str| &call.tensor(name).data[row % heads * states..][..states];
-        let state = call
-            .optional("state")
-            .map(|state| &state.data[row * states..][..states]);
-        let before = state.map_or(vec![0.0; states], <[f64]>::to_vec);
+        let state = call.optional("state");
+        let before = state.map_or(vec![0.0; states], |state| state.data[row * states..][..states].to_vec());
         let read = call.pick("state_not_read", vec![0.0; states], before.clone());
-        let given = [
-            of_head("a"),
-            of_head("b"),
-            of_head("c"),
-            &u.data[row * steps..][..steps],
-            &read,
-        ];
+        let [a, b, c] = ["a", "b", "c"].map(of_head);
+        let given = [a, b, c, &u.data[row * steps..][..steps], &read];
         let [y, after] = scan(call, given, dot);
         let magnitudes = given.map(|x| x.iter().map(|x| call.exact(x.abs())).collect::<Vec<Near>>());
         let [of_y, of_after] = scan(call, magnitudes.each_ref().map(|x| &x[..]), |c, x| {

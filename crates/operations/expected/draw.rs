@@ -57,7 +57,7 @@ pub struct Drawn {
 pub struct Draw<'a> {
     seed: u64,
     operation: &'static str,
-    letters: &'static [&'static str],
+    cases: &'a Cases,
     size: &'a dyn Fn(&str) -> Option<i64>,
     word: &'a dyn Fn(&str) -> Option<String>,
     drawn: Vec<Drawn>,
@@ -70,7 +70,7 @@ impl<'a> Draw<'a> {
     /// # Errors
     /// A tensor would have too many elements, or sizes do not fit together.
     pub fn inputs(
-        (operation, cases): (&'static str, &Cases),
+        (operation, cases): (&'static str, &'a Cases),
         seed: u64,
         size: &'a dyn Fn(&str) -> Option<i64>,
         word: &'a dyn Fn(&str) -> Option<String>,
@@ -78,7 +78,7 @@ impl<'a> Draw<'a> {
         let mut draw = Draw {
             seed,
             operation,
-            letters: cases.letters,
+            cases,
             size,
             word,
             drawn: Vec::new(),
@@ -96,13 +96,9 @@ impl<'a> Draw<'a> {
     /// # Panics
     /// If the operation's cases have not as many.
     pub fn sizes<const N: usize>(&self) -> [usize; N] {
-        let sizes = self
-            .letters
-            .iter()
-            .map(|letter| (self.size)(letter).expect("a case has all sizes"));
-        let sizes: Vec<usize> = sizes
-            .map(|size| usize::try_from(size).expect("sizes are positive"))
-            .collect();
+        let size = |letter: &&str| (self.size)(letter).expect("a case has all sizes");
+        let whole = |letter: &&str| usize::try_from(size(letter)).expect("sizes are positive");
+        let sizes: Vec<usize> = self.cases.letters.iter().map(whole).collect();
         sizes.try_into().expect("as many sizes as letters")
     }
 
@@ -123,14 +119,14 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Draws from N(0, 1), times a factor.
+    /// Draws from N(0, 1), times a factor; nothing for what may be left out and is.
     pub fn normal(&mut self, name: &'static str, shape: &[usize], factor: f64) {
         self.add(name, shape, false, |rng, len| {
             gaussian(rng, len).into_iter().map(|x| f64::from(x) * factor).collect()
         });
     }
 
-    /// Draws evenly from the first number up to the second.
+    /// Draws evenly from the first number up to the second; nothing for what may be left out and is.
     pub fn uniform(&mut self, name: &'static str, shape: &[usize], [from, to]: [f64; 2]) {
         self.add(name, shape, false, |rng, len| {
             (0..len).map(|_| from + (to - from) * unit(rng)).collect()
@@ -163,9 +159,11 @@ impl<'a> Draw<'a> {
         whole: bool,
         draw: impl FnOnce(&mut ChaCha8Rng, usize) -> Vec<f64>,
     ) {
-        let elements = shape
-            .iter()
-            .try_fold(1usize, |product, size| product.checked_mul(*size));
+        if !whole && self.cases.optional.contains(&name) && !self.has(name) {
+            return;
+        }
+        let mut sizes = shape.iter();
+        let elements = sizes.try_fold(1usize, |product, size| product.checked_mul(*size));
         let Some(len) = elements.filter(|len| *len <= MOST) else {
             return self.require(
                 false,

@@ -63,7 +63,7 @@ impl Places {
         let spacing = 2.0 * u * f64::from_bits(size.to_bits() & 0x7ff0_0000_0000_0000);
         let inverse = spacing.recip();
         scratch.clear();
-        let mut seen = Seen::default();
+        let (mut seen, mut again) = ([0; 64], 0);
         let (mut close, mut signs) = (0i32, [[0.0; 2]; 2]);
         for [term, later] in pairs {
             let units = term * inverse;
@@ -74,7 +74,7 @@ impl Places {
             // A spacing below decides while the sum is smaller.
             if off != 0.0 || left_over(2.0 * units) != 0.0 {
                 scratch.push(term.to_bits());
-                seen.add(term.to_bits());
+                again += usize::from(seen_before(&mut seen, term.to_bits()));
                 // Oppositely as often as equally if signs are random.
                 let near = |sum: f64| left_over(sum * inverse).abs() < 1.0 / 16.0;
                 close += match (near(later - term), near(later + term)) {
@@ -88,7 +88,7 @@ impl Places {
         if 2 * i64::from(close) > self.places.len() as i64 || signs.into_iter().any(of_one_sign) {
             return all;
         }
-        if seen.again <= 2 {
+        if again <= 2 {
             return 1.0;
         }
         1.0f64.max(self.repeated(scratch))
@@ -139,33 +139,18 @@ fn left_over(x: f64) -> f64 {
     if x.abs() < (1u64 << 51) as f64 { off } else { 0.0 }
 }
 
-/// Hashes that were seen, to find out fast that next to no terms are equal.
-struct Seen {
-    bits: [u64; 64],
-    again: usize,
-}
-
-impl Default for Seen {
-    fn default() -> Self {
-        Self {
-            bits: [0; 64],
-            again: 0,
-        }
-    }
-}
-
-impl Seen {
-    #[inline(always)]
-    fn add(&mut self, bits: u64) {
-        let hash = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
-        let (word, bit) = ((hash >> 6) as usize, 1u64 << (hash & 63));
-        self.again += usize::from(self.bits[word] & bit != 0);
-        self.bits[word] |= bit;
-    }
+/// True if the hash of these bits was seen: finds out fast that next to no terms are equal.
+#[inline(always)]
+fn seen_before(seen: &mut [u64; 64], bits: u64) -> bool {
+    let hash = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+    let (word, bit) = ((hash >> 6) as usize, 1u64 << (hash & 63));
+    let before = seen[word] & bit != 0;
+    seen[word] |= bit;
+    before
 }
 
 /// Groups of equal numbers: results computed from equal numbers have equal roundings.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Equal {
     /// The group of each number; empty if there are too few to matter, or all differ.
     group: Vec<u32>,
@@ -175,12 +160,8 @@ pub struct Equal {
 impl Equal {
     /// The groups of these numbers.
     pub fn of(numbers: impl ExactSizeIterator<Item = f64>) -> Self {
-        let none = Self {
-            group: Vec::new(),
-            groups: 0,
-        };
         if numbers.len() <= FEW {
-            return none;
+            return Self::default();
         }
         let numbers: Vec<u64> = numbers.map(f64::to_bits).collect();
         // A hash table of the first number of each group.
@@ -204,13 +185,11 @@ impl Equal {
             }
         });
         let group: Vec<u32> = group.collect();
-        match groups as usize == numbers.len() {
-            true => none,
-            false => Self {
-                group,
-                groups: groups as usize,
-            },
+        let groups = groups as usize;
+        if groups == numbers.len() {
+            return Self::default();
         }
+        Self { group, groups }
     }
 
     /// The bound of a sum of errors, each of which is at most as large as given, that are the same for equal numbers and independent

@@ -69,17 +69,12 @@ pub(super) const GATED_DELTA: Operation = Operation {
             }
             draw.normal("v", &[batch, tokens, value_heads, values], 1.0);
             draw.uniform("g", &[batch, tokens, value_heads], [-1.0, 0.0]);
-            if draw.has("beta") {
-                draw.uniform("beta", &[batch, tokens, value_heads], [0.0, 1.0]);
-            }
-            if draw.has("state") {
-                let last = if draw.is("layout", "vk") {
-                    [values, keys]
-                } else {
-                    [keys, values]
-                };
-                draw.normal("state", &[batch, value_heads, last[0], last[1]], 1.0);
-            }
+            draw.uniform("beta", &[batch, tokens, value_heads], [0.0, 1.0]);
+            let state = match draw.is("layout", "vk") {
+                true => [batch, value_heads, values, keys],
+                false => [batch, value_heads, keys, values],
+            };
+            draw.normal("state", &state, 1.0);
         },
         why: "the recurrence in f32, each sum in any order; errors of a state decay with it",
     }),
@@ -110,11 +105,6 @@ impl Sizes {
         if let Some(g) = call.tensor("g").data.iter().find(|g| **g > 0.0) {
             return Err(format!("gated_delta: 'g' has {g}, expected logs of decays, at most 0"));
         }
-        let [rows, cols] = if call.word("layout") == "vk" {
-            [value, key]
-        } else {
-            [key, value]
-        };
         let starts = starts(call, "cu_seqlens", tokens)?;
         let fits = starts.is_none() || batch == 1;
         call.require(fits, "q", "one row of tokens with cu_seqlens")?;
@@ -122,7 +112,6 @@ impl Sizes {
             None => (0..batch).map(|at| at * tokens..(at + 1) * tokens).collect(),
             Some(starts) => starts.windows(2).map(|pair| pair[0]..pair[1]).collect(),
         };
-        call.expect("state", &[sequences.len(), values, rows, cols])?;
         let sizes = Self {
             heads,
             values,
@@ -130,7 +119,16 @@ impl Sizes {
             value,
             gates,
         };
+        call.expect("state", &sizes.state(call, sequences.len()))?;
         Ok((sizes, sequences))
+    }
+
+    /// The shape of the states of so many sequences.
+    fn state(self, call: &Call, sequences: usize) -> [usize; 4] {
+        match call.word("layout") {
+            "vk" => [sequences, self.values, self.value, self.key],
+            _ => [sequences, self.values, self.key, self.value],
+        }
     }
 }
 
@@ -158,11 +156,9 @@ type Done = (Vec<(f64, f64)>, Vec<(f64, f64)>);
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (sizes, sequences) = Sizes::of(call)?;
-    let Sizes { values, key, value, .. } = sizes;
-    let heads: Vec<Done> = (0..sequences.len() * values)
-        .into_par_iter()
-        .map(|at| head(call, sizes, &sequences, at))
-        .collect();
+    let Sizes { values, value, .. } = sizes;
+    let heads = (0..sequences.len() * values).into_par_iter();
+    let heads: Vec<Done> = heads.map(|at| head(call, sizes, &sequences, at)).collect();
     let out = |at: usize| {
         let (row, place) = (at / (values * value), at % (values * value));
         // Sequences before it, some of which may have no tokens.
@@ -171,12 +167,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     };
     let (o, of_o) = (0..call.tensor("v").data.len()).map(out).unzip();
     let (state, of_state) = heads.iter().flat_map(|(_, state)| state.iter().copied()).unzip();
-    let matrix = if call.word("layout") == "vk" {
-        [value, key]
-    } else {
-        [key, value]
-    };
-    let shape = vec![sequences.len(), values, matrix[0], matrix[1]];
+    let shape = sizes.state(call, sequences.len()).to_vec();
     Ok(vec![
         Output::new("o", call.tensor("v").shape.clone(), o, of_o),
         Output::new("state", shape, state, of_state),
@@ -230,13 +221,7 @@ fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Don
 
 impl Token {
     fn of(call: &Call, sizes: Sizes, [row, own]: [usize; 2]) -> Self {
-        let Sizes {
-            heads,
-            values,
-            key,
-            gates,
-            ..
-        } = sizes;
+        let (heads, values, key, gates) = (sizes.heads, sizes.values, sizes.key, sizes.gates);
         let key_head = call.pick("other_group", own % heads, own / (values / heads));
         let normed = |tensor: &Tensor| {
             let x = &tensor.data[(row * heads + key_head) * key..][..key];
@@ -256,14 +241,12 @@ impl Token {
         q.iter_mut().for_each(|q| *q *= scale);
         let place = row * values + own;
         let decay = |g: &f64| (g.exp(), (4.0 + 2.0 * g.abs().min(1e4)) * call.u);
+        let decays = call.tensor("g").data[place * gates..][..gates].iter();
         Self {
             q,
             k,
             off: [of_q + 2.0 * call.u, of_k],
-            decays: call.tensor("g").data[place * gates..][..gates]
-                .iter()
-                .map(decay)
-                .collect(),
+            decays: decays.map(decay).collect(),
             beta: call.optional("beta").map(|beta| beta.data[place]),
         }
     }

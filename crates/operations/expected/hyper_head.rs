@@ -52,10 +52,9 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let norm_eps = call.number("norm_eps");
     let row = |row: usize| {
         let mut x = x.data[row * wide..][..wide].to_vec();
-        let weights = logits(call, &x, streams).into_iter();
-        let mut weights: Vec<Near> = weights
-            .map(|logit| logit.sigmoid() + call.exact(call.number("eps")))
-            .collect();
+        let eps = call.exact(call.number("eps"));
+        let weights = logits(call, &x, streams).into_iter().map(|logit| logit.sigmoid() + eps);
+        let mut weights: Vec<Near> = weights.collect();
         let of_streams = inverse_rms(call.dot(&x, &x), wide, call.exact(norm_eps));
         match call.fault {
             Some("last_stream_missing") => weights[streams - 1] = Near::ZERO,
@@ -70,12 +69,10 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         }
         match call.word("norm") {
             "none" => h,
-            _ => normed(
-                call,
-                h,
-                norm_eps,
-                !matches!(call.fault, Some("mixture_not_normed" | "norm_of_streams")),
-            ),
+            _ => {
+                let divided = !matches!(call.fault, Some("mixture_not_normed" | "norm_of_streams"));
+                normed(call, h, norm_eps, divided)
+            }
         }
     };
     let rows = shapes.before.iter().product::<usize>();

@@ -56,12 +56,13 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             let product = call.dot(&q.data[at * dim..][..dim], key);
             // A NaN stays one.
             let cut = product.value() < 0.0 && !matches!(call.fault, Some("no_relu" | "relu_of_sum"));
-            let product = if cut {
-                wider(Near::ZERO, product.error())
-            } else {
-                product
-            };
-            call.exact(weights.data[at]) * scale * product
+            let weight = call.exact(weights.data[at]) * scale;
+            weight
+                * if cut {
+                    wider(Near::ZERO, product.error())
+                } else {
+                    product
+                }
         };
         let summed = heads - usize::from(call.is("last_head_missing") && heads > 0);
         let sum = call.sum_independent(&(0..summed).map(of_head).collect::<Vec<Near>>());

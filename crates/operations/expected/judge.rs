@@ -6,7 +6,7 @@ use safetensors::Dtype;
 
 use super::routing::MOST_CHOICES;
 use super::{Call, Choice, Other, Output, bound, overflow, spread};
-use ulplab_core::close::{Allowed, Comparison, Widen, compare};
+use ulplab_core::close::{Allowed, Comparison, compare};
 
 /// An output that was compared with what is expected.
 #[derive(Clone, Debug)]
@@ -50,21 +50,12 @@ const STILL_OUTSIDE: f64 = 0.02;
 ///
 /// # Errors
 /// If the arguments do not fit together, the output is unknown, or its shape differs.
-pub fn judge<G: Widen<Quick = f64>>(
-    call: &Call,
-    name: Option<&str>,
-    got: &[G],
-    shape: &[usize],
-    dtype: Dtype,
-) -> Result<Judged, Refused> {
+pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtype: Dtype) -> Result<Judged, Refused> {
     let mut expected = output(call, name).map_err(Refused::Call)?;
     if expected.shape != shape {
-        let name = call.operation().name;
-        let wanted = &expected.shape;
-        return Err(Refused::Shape(format!(
-            "{name} gives '{}' of shape {wanted:?}, got {shape:?}",
-            expected.name
-        )));
+        let (operation, name, wanted) = (call.operation().name, expected.name, expected.shape);
+        let why = format!("{operation} gives '{name}' of shape {wanted:?}, got {shape:?}");
+        return Err(Refused::Shape(why));
     }
     let crowded = crowded(&expected);
     settle(&mut expected, got, dtype);
@@ -72,22 +63,21 @@ pub fn judge<G: Widen<Quick = f64>>(
     let mut bounds = expected.bounds(dtype);
     if expected.exact {
         // Zeros of the two signs are equal numbers, and nothing is near enough to one that has the other.
-        let zeros = got.iter().zip(&expected.value).zip(&mut bounds);
-        let other =
-            |got: f64, want: f64| got == 0.0 && want == 0.0 && got.is_sign_negative() != want.is_sign_negative();
-        zeros
-            .filter(|((got, want), _)| other(got.widen(), **want))
-            .for_each(|(_, bound)| *bound = -1.0);
+        for ((got, want), bound) in got.iter().zip(&expected.value).zip(&mut bounds) {
+            if *got == 0.0 && *want == 0.0 && got.is_sign_negative() != want.is_sign_negative() {
+                *bound = -1.0;
+            }
+        }
     }
     let comparison = compare(got, &expected.value, Allowed::Bounds(&bounds), true);
+    let together = spread::found(&expected, got, dtype);
     let mut judged = Judged {
         expected,
         bounds,
         comparison,
         like: Vec::new(),
-        together: Vec::new(),
+        together,
     };
-    judged.together = spread::found(&judged.expected, got, dtype);
     let outside = |part: &Range<usize>| {
         let bounds = Allowed::Bounds(&judged.bounds[part.clone()]);
         compare(&got[part.clone()], &judged.expected.value[part.clone()], bounds, true).outside
@@ -110,9 +100,8 @@ pub fn judge<G: Widen<Quick = f64>>(
 pub(crate) fn crowded(expected: &Output) -> Vec<Range<usize>> {
     let parts = expected.others.chunk_by(|a, b| a.start == b.start);
     let crowded = parts.filter(|others| others.len() >= MOST_CHOICES);
-    crowded
-        .map(|others| others[0].start..others[0].start + others[0].value.len())
-        .collect()
+    let part = |others: &[Other]| others[0].start..others[0].start + others[0].value.len();
+    crowded.map(part).collect()
 }
 
 fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
@@ -127,7 +116,7 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
 }
 
 /// Picks, for every part with alternatives, the alternative closest to `got`.
-pub(crate) fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dtype: Dtype) {
+pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     let exact = expected.exact;
     let outside = |start: usize, value: &[f64], error: &[f64]| {
         let bound = |(x, e): (&f64, &f64)| if exact { 0.0 } else { bound(dtype, *x, *e) };
@@ -157,16 +146,15 @@ pub(crate) fn settle<G: Widen<Quick = f64>>(expected: &mut Output, got: &[G], dt
     // What may be too large for the type may be infinite in it.
     let overflow = overflow(dtype);
     for ((value, error), got) in expected.value.iter_mut().zip(&expected.error).zip(got) {
-        let got = got.widen();
         if got.is_infinite() && value.is_finite() && *value * got.signum() + error >= overflow {
-            *value = got;
+            *value = *got;
         }
     }
 }
 
 impl Choice {
     /// The numbers that are nearest to those found: what is found and not yet taken, and anything else that is left for the rest.
-    fn settle(&self, got: &[impl Widen], bound: impl Fn(f64) -> f64) -> Vec<f64> {
+    fn settle(&self, got: &[f64], bound: impl Fn(f64) -> f64) -> Vec<f64> {
         let mut taken = vec![false; self.of.len()];
         let mut take = |got: f64| {
             let bound = bound(got.abs());
@@ -176,29 +164,17 @@ impl Choice {
             taken[found] = true;
             Some(self.of[found])
         };
-        let found: Vec<Option<f64>> = got.iter().map(|got| take(got.widen())).collect();
-        let mut rest = self
-            .of
-            .iter()
-            .zip(&taken)
-            .filter(|(_, taken)| !**taken)
-            .map(|(x, _)| *x);
+        let found: Vec<Option<f64>> = got.iter().map(|got| take(*got)).collect();
+        let rest = self.of.iter().zip(&taken).filter(|(_, taken)| !**taken);
+        let mut rest = rest.map(|(x, _)| *x);
         // What is left is not what was found there, since that is taken or no choice.
-        found
-            .into_iter()
-            .map(|found| found.or_else(|| rest.next()).unwrap_or(f64::NAN))
-            .collect()
+        let mut or_left = |found: Option<f64>| found.or_else(|| rest.next()).unwrap_or(f64::NAN);
+        found.into_iter().map(&mut or_left).collect()
     }
 }
 
 /// Everything that explains nearly all elements that are outside.
-fn like<G: Widen<Quick = f64>>(
-    call: &Call,
-    name: Option<&str>,
-    got: &[G],
-    dtype: Dtype,
-    judged: &Judged,
-) -> Vec<Likeness> {
+fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Judged) -> Vec<Likeness> {
     let limit = (judged.comparison.outside as f64 * STILL_OUTSIDE) as usize;
     let mut found = Vec::new();
     let mut try_one = |what: String, no_fault: bool, other: &[f64], bounds: &[f64]| {
@@ -217,11 +193,8 @@ fn like<G: Widen<Quick = f64>>(
     });
     let words = words.filter(|(name, word)| *word != call.word(name));
     let words = words.map(|(name, word)| {
-        (
-            format!("{name} = \"{word}\""),
-            true,
-            call.with(None, Some((name, word))),
-        )
+        let what = format!("{name} = \"{word}\"");
+        (what, true, call.with(None, Some((name, word))))
     });
     let faults = call.operation().faults.iter();
     let faults = faults.filter(|fault| fault.needs.is_none_or(|needs| call.has(needs)));
@@ -231,10 +204,9 @@ fn like<G: Widen<Quick = f64>>(
     });
     for (what, no_fault, other) in words.chain(faults) {
         // Words of layout change the shape, or fail.
-        let other = output(&other, name)
-            .ok()
-            .filter(|other| other.shape == judged.expected.shape);
-        if let Some(mut other) = other {
+        if let Ok(mut other) = output(&other, name)
+            && other.shape == judged.expected.shape
+        {
             settle(&mut other, got, dtype);
             try_one(what, no_fault, &other.value, &other.bounds(dtype));
         }
@@ -250,28 +222,18 @@ fn like<G: Widen<Quick = f64>>(
 }
 
 /// The expected numbers at other places, of another sign, or times a factor.
-fn moved<G: Widen<Quick = f64>>(judged: &Judged, got: &[G]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
+fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let (want, bounds) = (&judged.expected.value, &judged.bounds);
     let cols = judged.expected.shape.last().copied().unwrap_or(1);
+    let negated = want.iter().map(|x| -x).collect();
+    let zeros = vec![0.0; want.len()];
     let mut all = vec![
-        (
-            "the right numbers with the other sign".into(),
-            want.iter().map(|x| -x).collect(),
-            bounds.clone(),
-        ),
-        ("all zeros".into(), vec![0.0; want.len()], vec![0.0; want.len()]),
+        ("the right numbers with the other sign".into(), negated, bounds.clone()),
+        ("all zeros".into(), zeros.clone(), zeros),
     ];
-    let rotated = |by: usize| {
-        let turn = |x: &[f64]| {
-            let mut x = x.to_vec();
-            x.rotate_left(by);
-            x
-        };
-        (turn(want), turn(bounds))
-    };
     if want.len() > cols && cols > 0 {
         for (what, by) in [("the next row", cols), ("the row before", want.len() - cols)] {
-            let (want, bounds) = rotated(by);
+            let [want, bounds] = [want, bounds].map(|x| [&x[by..], &x[..by]].concat());
             all.push((format!("each row the one that is expected of {what}"), want, bounds));
         }
     }
@@ -280,9 +242,9 @@ fn moved<G: Widen<Quick = f64>>(judged: &Judged, got: &[G]) -> Vec<(String, Vec<
     for (got, want) in got
         .iter()
         .zip(want)
-        .filter(|(got, want)| got.widen().is_finite() && want.is_finite())
+        .filter(|(got, want)| got.is_finite() && want.is_finite())
     {
-        along += got.widen() * want;
+        along += got * want;
         square += want * want;
     }
     let factor = along / square;

@@ -46,9 +46,7 @@ pub(super) const LAYERNORM: Operation = Operation {
             let [rows, cols] = draw.sizes();
             draw.normal("x", &[rows, cols], 2.0);
             for name in ["weight", "bias"] {
-                if draw.has(name) {
-                    draw.normal(name, &[cols], 1.0);
-                }
+                draw.normal(name, &[cols], 1.0);
             }
         },
         why: "sums of C terms and of C squares in any order, a root, its reciprocal and products, in f32",

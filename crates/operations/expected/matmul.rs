@@ -69,22 +69,13 @@ pub(super) const MATMUL: Operation = Operation {
         draw: |draw| {
             let [m, n, k] = draw.sizes();
             let of_rows = draw.is("b_rows", "n");
+            let ordered = |n: usize, k: usize| if of_rows { [n, k] } else { [k, n] };
             draw.normal("a", &[m, k], 1.0);
-            draw.normal("b", &if of_rows { [n, k] } else { [k, n] }, 1.0);
+            draw.normal("b", &ordered(n, k), 1.0);
             let [of_n, of_k] = [n, k].map(|size| size.div_ceil(128));
-            if draw.has("a_scale") {
-                draw.uniform("a_scale", &[m, of_k], [0.5, 2.0]);
-            }
-            if draw.has("b_scale") {
-                draw.uniform(
-                    "b_scale",
-                    &if of_rows { [of_n, of_k] } else { [of_k, of_n] },
-                    [0.5, 2.0],
-                );
-            }
-            if draw.has("bias") {
-                draw.normal("bias", &[n], 1.0);
-            }
+            draw.uniform("a_scale", &[m, of_k], [0.5, 2.0]);
+            draw.uniform("b_scale", &ordered(of_n, of_k), [0.5, 2.0]);
+            draw.normal("bias", &[n], 1.0);
         },
         why: "sums of K exact products in any order, in f32",
     }),
@@ -107,10 +98,10 @@ struct Sizes {
 
 impl Sizes {
     fn of(call: &Call, a: &Operand, b: &Operand) -> Result<Self, String> {
-        let ([a_lead @ .., m, k], [b_lead @ .., rows, cols]) = (&a.shape[..], &b.shape[..]) else {
+        let (of_a, of_b) = (&a.shape[..], &b.shape[..]);
+        let ([a_lead @ .., m, k], [b_lead @ .., rows, cols]) = (of_a, of_b) else {
             return Err(format!(
-                "matmul: 'a' is {:?} and 'b' is {:?}, expected matrices",
-                a.shape, b.shape
+                "matmul: 'a' is {of_a:?} and 'b' is {of_b:?}, expected matrices"
             ));
         };
         let by_n = call.word("b_rows") == "n";
@@ -118,8 +109,7 @@ impl Sizes {
         if inner != k || !(b_lead.is_empty() || a_lead == b_lead) {
             let (rows, of) = if by_n { ("N", "[N, K]") } else { ("K", "[K, N]") };
             return Err(format!(
-                "matmul: 'a' is {:?} and 'b' is {:?}, expected [..., M, K] and {of}, where the rows of b count {rows}",
-                a.shape, b.shape
+                "matmul: 'a' is {of_a:?} and 'b' is {of_b:?}, expected [..., M, K] and {of}, where the rows of b count {rows}"
             ));
         }
         call.expect("bias", &[*n])?;
@@ -141,11 +131,6 @@ impl Sizes {
         })
     }
 
-    /// Offset in b of the matrix that a batch of a is multiplied by.
-    fn b_of(self, batch: usize) -> usize {
-        if self.b_batched { batch * self.k * self.n } else { 0 }
-    }
-
     /// Adds the products of some terms of all matrices to y.
     fn add_product(self, [a, b]: [&[f64]; 2], terms: Range<usize>, y: &mut [f64]) {
         let Self { m, n, k, .. } = self;
@@ -155,7 +140,8 @@ impl Sizes {
         }
         let w_strides = if self.b_by_n { (k, 1) } else { (1, n) };
         for (batch, y) in y.chunks_exact_mut(m * n).enumerate() {
-            let b = &b[self.b_of(batch)..][..k * n];
+            let of_b = if self.b_batched { batch } else { 0 };
+            let b = &b[of_b * k * n..][..k * n];
             let a = &a[batch * m * k..][..m * k];
             let blocks = y.par_chunks_mut(ROWS * n).zip(a.par_chunks(ROWS * k));
             blocks.for_each(|(y, a)| {
@@ -222,9 +208,8 @@ impl Sample {
         ];
         let irregular = |pairs: &Vec<[f64; 2]>| -> Vec<bool> {
             let parts = pairs.par_chunks(places.pairs().len().max(1));
-            parts
-                .map_init(Vec::new, |scratch, pairs| places.irregular(pairs, scratch))
-                .collect()
+            let found = parts.map_init(Vec::new, |scratch, pairs| places.irregular(pairs, scratch));
+            found.collect()
         };
         let irregular = [irregular(&rows), irregular(&columns)];
         Self {
@@ -239,15 +224,13 @@ impl Sample {
     fn multiplicity(&self, sizes: Sizes, at: usize, terms: &Terms, scratch: &mut Vec<u64>) -> f64 {
         let count = self.places.pairs().len();
         let (row, column) = (at / sizes.n, at % sizes.n);
-        let column = if sizes.b_batched {
-            row / sizes.m * sizes.n + column
-        } else {
-            column
-        };
-        let pairs = self.rows[row * count..][..count]
-            .iter()
-            .zip(&self.columns[column * count..][..count]);
-        let pairs = pairs.map(|(a, b)| [a[0] * b[0], a[1] * b[1]]);
+        let batch = if sizes.b_batched { row / sizes.m } else { 0 };
+        let column = batch * sizes.n + column;
+        let (a, b) = (
+            &self.rows[row * count..][..count],
+            &self.columns[column * count..][..count],
+        );
+        let pairs = a.iter().zip(b).map(|(a, b)| [a[0] * b[0], a[1] * b[1]]);
         // Most elements of random operands are done here. Terms must not be so small that the sum swallows them.
         let irregular = count > 0 && (self.irregular[0][row] || self.irregular[1][column]);
         let large = terms.squares > terms.count * (16.0 * terms.u * terms.size()).powi(2);
@@ -275,11 +258,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     // Terms that share both scales.
     let block = [a.block, b.block].into_iter().flatten().min();
     let exact = block.is_none() && alpha == 1.0 && bias.is_none();
-    let after = if exact || call.u > 0.0 {
-        call.u
-    } else {
-        half_spacing(Dtype::F32, 1.0)
-    };
+    let of_f32 = half_spacing(Dtype::F32, 1.0);
+    let after = if exact || call.u > 0.0 { call.u } else { of_f32 };
     let element = |scratch: &mut Vec<u64>, at: usize| {
         let mut terms = Terms {
             count: sizes.k as f64,

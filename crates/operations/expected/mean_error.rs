@@ -99,10 +99,8 @@ impl MeanErrors {
                 // Where the error is larger than the number, the number has no digits, and a spacing around it says nothing.
                 of.got[at].is_finite() && value.is_finite() && of.bound[at] > 0.0 && error <= value.abs()
             };
-            let values: Vec<f64> = row
-                .clone()
-                .map(|at| if known(at) { of.value[at] } else { 0.0 })
-                .collect();
+            let values = row.clone().map(|at| if known(at) { of.value[at] } else { 0.0 });
+            let values: Vec<f64> = values.collect();
             let group = *group_of.entry(key(&values)).or_insert(groups.len());
             groups.resize_with(groups.len().max(group + 1), Group::default);
             let leaning = (8.0 + (rows.leaning)(&values)) * u;
@@ -141,11 +139,8 @@ impl MeanErrors {
         all.gain /= count;
         all.offset /= count;
         all.rows = groups.iter().filter(|group| group.known).count();
-        let means: f64 = groups
-            .iter()
-            .map(|group| group.square / group.bounded.max(1) as f64)
-            .sum();
-        all.square = means / groups.len().max(1) as f64;
+        let means = groups.iter().map(|group| group.square / group.bounded.max(1) as f64);
+        all.square = means.sum::<f64>() / groups.len().max(1) as f64;
         all.square_allowed = 1.0 / 3.0 + 4.0 / (all.rows.max(1) as f64).sqrt();
         all
     }
@@ -155,11 +150,8 @@ impl MeanErrors {
 fn digits(x: f64) -> f64 {
     const FRACTION: u64 = (1 << 52) - 1;
     // The smallest numbers have no leading digit before they are scaled.
-    let x = if x.abs() < f64::MIN_POSITIVE {
-        x * 2f64.powi(64)
-    } else {
-        x
-    };
+    let power = if x.abs() < f64::MIN_POSITIVE { 64 } else { 0 };
+    let x = x * 2f64.powi(power);
     match x == 0.0 {
         true => 0.0,
         false => f64::from_bits(x.to_bits() & FRACTION | 0.5f64.to_bits()),
@@ -179,10 +171,8 @@ fn together(all: &[Either]) -> f64 {
         let mut steps: Vec<_> = all.iter().map(|one| (key(one), one.weighted_step)).collect();
         steps.sort_by_key(|(key, _)| *key);
         let of_places = steps.chunk_by(|(a, _), (b, _)| a == b);
-        let squares: f64 = of_places
-            .map(|same| same.iter().map(|(_, step)| step).sum::<f64>().powi(2))
-            .sum();
-        squares.sqrt()
+        let squares = of_places.map(|same| same.iter().map(|(_, step)| step).sum::<f64>().powi(2));
+        squares.sum::<f64>().sqrt()
     };
     // In a row, numbers that are nearer than their error share it. With many rows, all numbers of a row do.
     let apart = all.iter().map(|one| one.nearness).fold(2f64.powi(-40), f64::max);

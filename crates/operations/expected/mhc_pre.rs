@@ -10,7 +10,6 @@
 
 use rayon::prelude::*;
 use reference::ops::hyper_connection::HyperConnection;
-use reference::ops::linear::Linear;
 use reference::{LAMBDA, Real, Tensor as Numbers};
 
 use super::near::{Near, wider};
@@ -82,10 +81,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             } else {
                 0.0
             };
-            let normed = normed(call, y, norm_eps, divided).into_iter();
-            y = normed
-                .map(|y| wider(y, finite(by_products * y.value().abs())))
-                .collect();
+            let widened = |y: Near| wider(y, finite(by_products * y.value().abs()));
+            y = normed(call, y, norm_eps, divided).into_iter().map(widened).collect();
         }
         let post = logits[streams..2 * streams].iter().map(|logit| match logit.sigmoid() {
             half if call.is("post_not_doubled") => half,
@@ -112,16 +109,13 @@ fn finite(error: f64) -> f64 {
 
 /// The error of a normed mixture of streams, relative to it, if its mean square is computed from products of streams.
 fn by_products(call: &Call, x: &[f64], weights: &[Near], mixed: &[Near]) -> f64 {
-    let channels = mixed.len();
-    let most = f64::min(
-        channels as f64 * call.u,
-        LAMBDA * call.u * (2.0 * channels as f64).sqrt(),
-    );
+    let channels = mixed.len() as f64;
+    let most = f64::min(channels * call.u, LAMBDA * call.u * (2.0 * channels).sqrt());
     let length = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
-    let lengths = x.chunks_exact(channels).zip(weights);
+    let lengths = x.chunks_exact(mixed.len()).zip(weights);
     let lengths = lengths.map(|(x, weight)| weight.value().abs() * length(x));
     let mixed: Vec<f64> = mixed.iter().map(|y| y.value()).collect();
-    let squares = length(&mixed).powi(2) + channels as f64 * call.number("norm_eps");
+    let squares = length(&mixed).powi(2) + channels * call.number("norm_eps");
     let widening = Terms::dot(x, x, call.u).widening();
     finite(widening * most * lengths.sum::<f64>().powi(2) / (2.0 * squares))
 }
@@ -130,9 +124,7 @@ fn by_products(call: &Call, x: &[f64], weights: &[Near], mixed: &[Near]) -> f64 
 fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
     let (streams, iterations) = (logits.len().isqrt(), call.number("iterations"));
     let mut connection = HyperConnection {
-        projection: Linear {
-            weight: Numbers::full([2 * streams + logits.len(), streams], 0.0),
-        },
+        projection: Numbers::full([2 * streams + logits.len(), streams], 0.0),
         base: [vec![0.0; 2 * streams], logits.iter().map(|x| x.value()).collect()].concat(),
         scale: [0.0; 3],
         streams,
@@ -155,7 +147,6 @@ fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
     }
     let transposed = |at: usize| at % streams * streams + at / streams;
     let of = |at: usize| call.pick("comb_transposed", transposed(at), at);
-    (0..comb.len())
-        .map(|at| call.near(comb[of(at)], finite(errors[of(at)])))
-        .collect()
+    let near = |at: usize| call.near(comb[of(at)], finite(errors[of(at)]));
+    (0..comb.len()).map(near).collect()
 }

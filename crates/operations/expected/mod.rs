@@ -36,7 +36,6 @@ pub mod routing;
 mod sample;
 mod scaled;
 mod shape;
-mod silu;
 mod silu_and_mul;
 mod softmax;
 mod sparse_attention;
@@ -46,12 +45,12 @@ mod streams;
 pub mod sum;
 mod top_k;
 
-use reference::errors::{ErrorModel, Number};
 use safetensors::Dtype;
 
 pub use call::{Call, Given, Tensor};
 pub use judge::{Judged, Likeness, Refused, judge};
 pub(crate) use judge::{crowded, settle};
+use near::Near;
 pub use shape::Shapes;
 pub(crate) use sum::Terms;
 
@@ -180,7 +179,7 @@ macro_rules! faults {
 pub use faults;
 
 /// An output in f64.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Output {
     /// Its name, e.g. `y`.
     pub name: &'static str,
@@ -231,21 +230,19 @@ impl Output {
             shape,
             value,
             error,
-            spread: Vec::new(),
-            others: Vec::new(),
-            choices: Vec::new(),
-            exact: false,
+            ..Self::default()
         }
     }
 
     /// An output of numbers with errors. What is infinite or NaN meets only itself.
-    pub(crate) fn of<M: ErrorModel>(
-        name: &'static str,
-        shape: Vec<usize>,
-        numbers: impl IntoIterator<Item = Number<M>>,
-    ) -> Self {
-        let numbers = numbers.into_iter().map(|x| (x.value(), allowed(x.value(), x.error())));
-        let (value, error) = numbers.unzip();
+    fn of(name: &'static str, shape: Vec<usize>, numbers: impl IntoIterator<Item = Near>) -> Self {
+        // Infinite if it is unknown.
+        let error = |x: Near| match x.error() {
+            _ if !x.value().is_finite() => 0.0,
+            error if error.is_nan() => f64::INFINITY,
+            error => error,
+        };
+        let (value, error) = numbers.into_iter().map(|x| (x.value(), error(x))).unzip();
         Self::new(name, shape, value, error)
     }
 
@@ -275,15 +272,6 @@ impl Output {
         }
         let elements = self.value.iter().zip(&self.error);
         elements.map(|(value, error)| bound(dtype, *value, *error)).collect()
-    }
-}
-
-/// Returns the allowed error of an element: infinity if the error is unknown (NaN), and 0 if the value is infinite or NaN.
-fn allowed(value: f64, error: f64) -> f64 {
-    match (value.is_finite(), error.is_nan()) {
-        (true, true) => f64::INFINITY,
-        (true, false) => error,
-        (false, _) => 0.0,
     }
 }
 

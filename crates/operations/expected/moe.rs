@@ -13,9 +13,8 @@ use safetensors::Dtype;
 
 use super::draw::{Cases, FLOATS};
 use super::drift::Equal;
-use super::near::{Near, stored, wider};
+use super::near::{Near, silu, stored, wider};
 use super::routing::{Chosen, Router};
-use super::silu::silu;
 use super::{Call, Operation, Other, Output, faults, half_spacing, takes};
 
 pub(super) const MOE: Operation = Operation {
@@ -94,9 +93,7 @@ pub(super) const MOE: Operation = Operation {
                 draw.normal("shared_w13", &[2 * inner, dim], of_dim);
                 draw.normal("shared_w2", &[dim, inner], of_inner);
             }
-            if draw.has("selection_bias") {
-                draw.normal("selection_bias", &[experts], 0.1);
-            }
+            draw.normal("selection_bias", &[experts], 0.1);
         },
         why: "sums of products in any order, SwiGLU and the weights of experts, in f32; close scores may choose either expert",
     }),
@@ -170,11 +167,11 @@ impl<'a> Moe<'a> {
         let whole = |x: f64, least: usize, most: usize| {
             (x >= least as f64 && x <= most as f64 && x.fract() == 0.0).then_some(x as usize)
         };
-        let groups = whole(call.number("groups"), 1, experts.max(1)).filter(|groups| experts.is_multiple_of(*groups));
+        let stated = call.number("groups");
+        let groups = whole(stated, 1, experts.max(1)).filter(|groups| experts.is_multiple_of(*groups));
         let Some(groups) = groups else {
             return Err(format!(
-                "moe: groups = {}, expected a number that divides {experts} experts",
-                call.number("groups")
+                "moe: groups = {stated}, expected a number that divides {experts} experts"
             ));
         };
         let chosen_groups = match call.number("top_groups") {
@@ -271,11 +268,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let mut routes: Vec<Vec<Chosen>> = (0..tokens).into_par_iter().map(choices).collect();
     if call.is("last_token_missing") {
         for expert in 0..moe.router.experts {
-            let last = routes
-                .iter_mut()
-                .rev()
-                .find(|choices| choices[0].iter().any(|(at, _)| *at == expert));
-            if let Some(choices) = last {
+            let mut last = routes.iter_mut().rev();
+            if let Some(choices) = last.find(|choices| choices[0].iter().any(|(at, _)| *at == expert)) {
                 choices[0].retain(|(at, _)| *at != expert);
             }
         }

@@ -69,12 +69,10 @@ impl<'a> Keys<'a> {
         }
         let room = table.map_or(page, |(_, cols)| cols * page);
         let whole = |x: f64, most: usize| (x >= 0.0 && x.fract() == 0.0 && x <= most as f64).then_some(x as usize);
-        let lengths = match call.optional("seq_lens") {
-            None => match &starts {
-                Some(starts) => starts.windows(2).map(|pair| pair[1] - pair[0]).collect(),
-                None => vec![room; batch],
-            },
-            Some(lengths) => {
+        let lengths = match (call.optional("seq_lens"), &starts) {
+            (None, Some(starts)) => starts.windows(2).map(|pair| pair[1] - pair[0]).collect(),
+            (None, None) => vec![room; batch],
+            (Some(lengths), _) => {
                 let lengths = lengths.data.iter().map(|x| {
                     let wrong = || format!("{name}: 'seq_lens' has {x}, expected whole numbers of at most {room} keys");
                     whole(*x, room).ok_or_else(wrong)
@@ -93,11 +91,8 @@ impl<'a> Keys<'a> {
         };
         if let Some((table, cols)) = table {
             for (row, length) in table.chunks_exact(cols.max(1)).zip(&keys.lengths) {
-                let used = &row[..length.div_ceil(page.max(1))];
-                if let Some(wrong) = used
-                    .iter()
-                    .find(|x| whole(**x + 1.0, pages).is_none_or(|page| page == 0))
-                {
+                let mut used = row[..length.div_ceil(page.max(1))].iter();
+                if let Some(wrong) = used.find(|x| whole(**x + 1.0, pages).is_none_or(|page| page == 0)) {
                     return Err(format!(
                         "{name}: 'block_table' has {wrong} for a page that is used, expected one of the {pages} pages of 'k'"
                     ));
@@ -142,19 +137,16 @@ impl<'a> Keys<'a> {
 
     /// The page and the place in it of a sequence's key.
     pub fn place(&self, sequence: usize, key: usize) -> (usize, usize) {
+        let next = (sequence + 1) % self.lengths.len();
         if let Some(starts) = &self.starts {
-            let begins = self
-                .call
-                .pick("next_start", (sequence + 1) % self.lengths.len(), sequence);
+            let begins = self.call.pick("next_start", next, sequence);
             return (0, (starts[begins] + key) % self.page);
         }
         let Some((table, cols)) = self.table else {
             return (sequence, key);
         };
         let (column, slot) = (key / self.page, key % self.page);
-        let row = self
-            .call
-            .pick("next_table", (sequence + 1) % self.lengths.len(), sequence);
+        let row = self.call.pick("next_table", next, sequence);
         let page = match self.call.is("pages_in_order") {
             true => row * cols + column,
             // What is not used may be anything.

@@ -6,8 +6,7 @@
 use rayon::prelude::*;
 use reference::Real;
 
-use super::near::{Near, stored};
-use super::silu::silu;
+use super::near::{Near, silu, stored};
 use super::{Call, Operation, Output, Rows, faults, takes};
 
 pub(super) const RMSNORM: Operation = Operation {

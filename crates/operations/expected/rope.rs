@@ -22,7 +22,7 @@ pub(super) const ROPE: Operation = Operation {
         width Word(&["half", "full"]): "what columns of cos and sin are of: pairs, or channels as in transformers";
     },
     faults: faults! {
-        other_pairing: "the pairs are those of the other pairing" => |call| call.other_word("pairing");
+        other_pairing: "the pairs are those of the other pairing";
         turned_back: "the sign of the sine is wrong" => |call| call.toggle("inverse");
         next_position: "the angles are those of the next position"
             => |call| ["cos", "sin"].into_iter().for_each(|name| call.roll(name, 1));
@@ -58,22 +58,18 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     } else {
         "[T, R/2], or [B, T, R/2], or [1, T, R/2]"
     };
-    let [tokens, heads, dim] = call
-        .shapes_of(&[("x", shape_of_x), ("cos", angles), ("sin", angles)])?
-        .sizes(["T", "H", "D"]);
+    let shapes = call.shapes_of(&[("x", shape_of_x), ("cos", angles), ("sin", angles)])?;
+    let [tokens, heads, dim] = shapes.sizes(["T", "H", "D"]);
     let turned = if full { cos.cols() } else { 2 * cos.cols() };
     let fits = turned <= dim && turned % 2 == 0;
     call.require(fits, "cos", format_args!("{angles} with an even R up to {dim}"))?;
     call.expect("sin", &cos.shape)?;
     let sequences = if cos.shape.len() == 3 { cos.shape[0] } else { 1 };
     let fits = sequences == 1 || x.shape.len() == 4;
-    call.require(
-        fits,
-        "cos",
-        format_args!("{angles} with B of 1, as 'x' is {:?}", x.shape),
-    )?;
+    let expected = format_args!("{angles} with B of 1, as 'x' is {:?}", x.shape);
+    call.require(fits, "cos", expected)?;
     let pairs = turned / 2;
-    let interleaved = call.word("pairing") == "interleaved";
+    let interleaved = (call.word("pairing") == "interleaved") != call.is("other_pairing");
     let back = call.flag("inverse");
     let row = |row: usize| {
         let (sequence, place) = (row / (tokens * heads), row % (tokens * heads));
@@ -89,11 +85,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
                 false => (channel % pairs, channel >= pairs, pairs),
             };
             let other = if second { channel - away } else { channel + away };
-            let column = if full {
-                angles * turned + channel
-            } else {
-                angles * pairs + pair
-            };
+            let (columns, own) = if full { (turned, channel) } else { (pairs, pair) };
+            let column = angles * columns + own;
             let [kept, crossed] =
                 [(channel, cos), (other, sin)].map(|(of, by)| call.exact(x[of]) * call.exact(by.data[column]));
             // The second of a pair adds the sine's product, unless the turn is back.

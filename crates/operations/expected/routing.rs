@@ -33,16 +33,9 @@ pub struct Router {
 /// The experts of a token, each with its weight.
 pub(super) type Chosen = Vec<(usize, Near)>;
 
-/// The scores of a token's experts.
-struct Scores {
-    scores: Vec<Near>,
-    /// The numbers that decide.
-    deciding: Vec<Near>,
-}
-
 impl Router {
-    /// The scores of logits.
-    fn scores(call: &Call, logits: &[Near]) -> Scores {
+    /// The scores of logits, and the numbers that decide.
+    fn scores(call: &Call, logits: &[Near]) -> [Vec<Near>; 2] {
         let u = call.u;
         let softplus = |logit: &Near| {
             let (l, error) = (logit.value(), logit.error());
@@ -62,51 +55,39 @@ impl Router {
             "sigmoid" => logits.iter().map(|logit| (sigmoid(logit), sigmoid(logit))).unzip(),
             "sqrtsoftplus" => logits.iter().map(|logit| (softplus(logit), softplus(logit))).unzip(),
             _ => {
-                let most = logits
-                    .iter()
-                    .map(|logit| logit.value())
-                    .fold(f64::NEG_INFINITY, f64::max);
+                let values = logits.iter().map(|logit| logit.value());
+                let most = values.fold(f64::NEG_INFINITY, f64::max);
                 // A kernel may multiply by log₂e before it subtracts; the error of the largest does not change the order.
                 let one = call.near(1.0, u);
                 let power = |logit: &Near| (*logit * one - call.exact(most) * one).exp();
                 let powers: Vec<Near> = logits.iter().map(power).collect();
                 let sum = call.sum_near(&powers);
                 // The error that all experts share does not change their order.
-                powers
-                    .into_iter()
-                    .map(|power| (power / sum, power / call.exact(sum.value())))
-                    .unzip()
+                let divided = |power| (power / sum, power / call.exact(sum.value()));
+                powers.into_iter().map(divided).unzip()
             }
         };
         let bias = call.optional("selection_bias").map(|bias| &bias.data[..]);
         let deciding = own.iter().enumerate();
         let deciding = deciding.map(|(at, own)| bias.map_or(*own, |bias| *own + call.exact(bias[at])));
-        Scores {
-            deciding: deciding.collect(),
-            scores,
-        }
+        [scores, deciding.collect()]
     }
 
     /// Every choice of experts that errors allow for these logits, that of the exact scores first.
     pub(super) fn choices(&self, call: &Call, logits: &[Near]) -> Vec<Chosen> {
-        let Scores { scores, deciding } = Self::scores(call, logits);
+        let [scores, deciding] = Self::scores(call, logits);
         let bounds: Vec<(f64, f64)> = deciding.iter().map(|score| (score.value(), score.error())).collect();
         let mut sets = Vec::new();
         for groups in self.groups(call, &bounds) {
             let size = (self.experts / self.groups).max(1);
             let experts: Vec<usize> = (0..self.experts).filter(|at| groups.contains(&(at / size))).collect();
             let of_experts: Vec<(f64, f64)> = experts.iter().map(|at| bounds[*at]).collect();
-            let found = admissible(&of_experts, self.chosen);
-            sets.extend(
-                found
-                    .iter()
-                    .map(|set| set.iter().map(|at| experts[*at]).collect::<Vec<usize>>()),
-            );
+            let found = admissible(&of_experts, self.chosen).into_iter();
+            sets.extend(found.map(|set| set.iter().map(|at| experts[*at]).collect::<Vec<usize>>()));
         }
         sets.truncate(MOST_CHOICES + 1);
-        sets.iter()
-            .map(|set| self.weights(call, set, &scores, &deciding))
-            .collect()
+        let sets = sets.iter().map(|set| self.weights(call, set, &scores, &deciding));
+        sets.collect()
     }
 
     /// Lists every choice of groups that errors allow for a token: the groups whose two best experts, or whose best without a bias,
@@ -155,13 +136,9 @@ impl Router {
             experts.iter_mut().for_each(|at| *at = (*at + 1) % self.experts);
         }
         let factor = call.exact(call.number("scaling_factor"));
-        let chosen = experts
-            .into_iter()
-            .zip(weights)
-            .map(|(at, weight)| (at, weight * factor));
-        chosen
-            .take(set.len().saturating_sub(usize::from(call.is("one_fewer"))))
-            .collect()
+        let chosen = set.len().saturating_sub(usize::from(call.is("one_fewer")));
+        let weights = weights.into_iter().map(|weight| weight * factor);
+        experts.into_iter().zip(weights).take(chosen).collect()
     }
 }
 
@@ -185,10 +162,8 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let mut picks: Vec<usize> = (0..k - sure.len()).collect();
     // An open choice may surely be above another open one: then it is chosen, or the other is not.
     let allowed = |picks: &[usize]| {
-        let worst = picks
-            .iter()
-            .map(|pick| reach(&open[*pick]))
-            .fold(f64::INFINITY, f64::min);
+        let picked = picks.iter().map(|pick| reach(&open[*pick]));
+        let worst = picked.fold(f64::INFINITY, f64::min);
         let out = (0..open.len()).filter(|at| !picks.contains(at));
         out.map(|at| least(&open[at])).fold(f64::NEG_INFINITY, f64::max) <= worst
     };

@@ -64,11 +64,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let given = |name: &str| call.optional(name).map(|tensor| &tensor.data[..]);
     call.expect_whole("sequence", 0.0, i32::MAX.into())?;
     call.expect_whole("position", -1.0, i32::MAX.into())?;
-    if let Some(x) = given("temperature")
-        .into_iter()
-        .flatten()
-        .find(|x| x.is_nan() || **x < 0.0)
-    {
+    let mut temperatures = given("temperature").into_iter().flatten();
+    if let Some(x) = temperatures.find(|x| x.is_nan() || **x < 0.0) {
         return Err(format!("sample: 'temperature' has {x}, expected 0 or more"));
     }
     let key = seed(call)?;
@@ -172,9 +169,8 @@ impl Row<'_> {
             return (logit, 0.0);
         }
         let scaled = logit / self.temperature;
-        let of = self
-            .call
-            .pick("noise_of_next_token", (token + 1) % self.logits.len(), token);
+        let next = (token + 1) % self.logits.len();
+        let of = self.call.pick("noise_of_next_token", next, token);
         let (mut noise, own) = match self.noise {
             Some(noise) => (noise[of], 0.0),
             None => (self.gumbel(of), 1.0),

@@ -34,30 +34,21 @@ struct Scales<'a> {
 }
 
 impl Scales<'_> {
-    fn at(&self, batch: usize, [outer, k]: [usize; 2], how: How) -> f64 {
+    /// The scale of an element; by a fault, which is named without the operand, another one.
+    fn at(&self, batch: usize, [outer, k]: [usize; 2], fault: &str) -> f64 {
         let [outers, ks] = self.counts;
         let mut outer = outer / self.blocks[0] % outers.max(1);
         let mut k = k / self.blocks[1] % ks.max(1);
-        match how {
-            How::NextBlock => k = (k + 1) % ks.max(1),
-            How::NextOuter => outer = (outer + 1) % outers.max(1),
+        match fault {
+            "_scale_of_next_block" => k = (k + 1) % ks.max(1),
+            "_scale_of_next_row" | "_scale_of_next_column" => outer = (outer + 1) % outers.max(1),
             _ => (),
         }
-        let by_rows = self.k_last != (how == How::Transposed);
+        let by_rows = self.k_last != (fault == "_scale_transposed");
         let at = if by_rows { outer * ks + k } else { k * outers + outer };
         let grid = if self.batched { batch * outers * ks } else { 0 };
         self.data.get(grid + at).copied().unwrap_or(1.0)
     }
-}
-
-/// Scale that a product reads.
-#[derive(Clone, Copy, PartialEq)]
-enum How {
-    Right,
-    NextBlock,
-    NextOuter,
-    Transposed,
-    Other,
 }
 
 /// Number of elements that may share a scale if `count` scales are given for `size` of them: all; or as many as `stated`, unless it
@@ -84,38 +75,24 @@ fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
 /// Shapes that do not fit, and codes that are not bytes.
 pub fn operand(call: &Call, name: &str) -> Result<Operand, String> {
     let (shape, mut data) = decoded(call, name)?;
-    let (Some(own), other) = (scales(call, name)?, scales(call, if name == "a" { "b" } else { "a" })?) else {
-        return Ok(Operand {
-            shape,
-            data,
-            block: None,
-        });
+    let other_name = if name == "a" { "b" } else { "a" };
+    let (own, other) = (scales(call, name)?, scales(call, other_name)?);
+    let block = own.as_ref().map(|own| own.blocks[1]);
+    let Some(k_last) = own.as_ref().map(|own| own.k_last) else {
+        return Ok(Operand { shape, data, block });
     };
-    let block = own.blocks[1];
-    let how = match (name, call.fault.unwrap_or_default()) {
-        ("a", "a_scale_of_next_block") | ("b", "b_scale_of_next_block") => How::NextBlock,
-        ("a", "a_scale_of_next_row") | ("b", "b_scale_of_next_column") => How::NextOuter,
-        ("a", "a_scale_transposed") | ("b", "b_scale_transposed") => How::Transposed,
-        ("a", "b_scale_for_a") | ("b", "a_scale_for_b") => How::Other,
-        _ => How::Right,
-    };
+    let read = call.pick(&format!("{other_name}_scale_for_{name}"), other, own);
+    let fault = call.fault.unwrap_or_default();
+    let fault = fault.strip_prefix(name).unwrap_or_default();
     let [rows, cols] = [shape[shape.len() - 2], shape[shape.len() - 1]];
     for (row_at, row) in data.chunks_exact_mut(cols.max(1)).enumerate() {
         let (batch, row_at) = (row_at / rows, row_at % rows);
         for (col, x) in row.iter_mut().enumerate() {
-            let place = if own.k_last { [row_at, col] } else { [col, row_at] };
-            *x *= match (how, &other) {
-                (How::Other, None) => 1.0,
-                (How::Other, Some(other)) => other.at(batch, place, How::Right),
-                _ => own.at(batch, place, how),
-            };
+            let place = if k_last { [row_at, col] } else { [col, row_at] };
+            *x *= read.as_ref().map_or(1.0, |scales| scales.at(batch, place, fault));
         }
     }
-    Ok(Operand {
-        shape,
-        data,
-        block: Some(block),
-    })
+    Ok(Operand { shape, data, block })
 }
 
 /// The shape and the numbers of an operand before it is scaled.
@@ -178,11 +155,8 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
         }
         _ => None,
     };
-    let of = format!(
-        "{}: '{name}_scale' is {:?} for {name} of {shape:?}",
-        call.operation().name,
-        scale.shape
-    );
+    let (operation, found) = (call.operation().name, &scale.shape);
+    let of = format!("{operation}: '{name}_scale' is {found:?} for {name} of {shape:?}");
     let misfit = || format!("{of}, expected one number, {outer} of them, or {lead:?} and a grid of blocks of {last:?}");
     let counts = counts.ok_or_else(misfit)?;
     let mut sizes = [0; 2];
@@ -190,10 +164,7 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
     for (((size, axis), count), block) in axes.into_iter().zip(counts).zip(&mut sizes) {
         let stated = call.number(axis);
         if !(stated >= 0.0 && stated.fract() == 0.0) {
-            return Err(format!(
-                "{}: {axis} = {stated}, expected a whole number",
-                call.operation().name
-            ));
+            return Err(format!("{operation}: {axis} = {stated}, expected a whole number"));
         }
         *block = match blocks(size, count, stated as usize)[..] {
             [block] => block,
@@ -222,11 +193,8 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
 
 /// Error of a sum of scaled terms by its scales, which are shared by blocks of `block` terms.
 pub fn error(terms: &Terms, block: usize, u: f64) -> f64 {
-    let shared = if (block as f64) < terms.count {
-        block as f64
-    } else {
-        1.0
-    };
+    let block = block as f64;
+    let shared = if block < terms.count { block } else { 1.0 };
     // Equal terms have equal roundings, each uniform: a third of the square of the largest.
     let equal = (terms.multiplicity / 3.0).max(1.0);
     let before = terms.magnitudes.min(LAMBDA * (shared * equal * terms.squares).sqrt());

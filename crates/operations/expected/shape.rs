@@ -69,10 +69,8 @@ impl<'a> Shapes<'a> {
 
     /// The size of a letter, if a tensor has it.
     pub fn size(&self, letter: &str) -> Option<usize> {
-        self.sizes
-            .iter()
-            .find(|(known, _)| *known == letter)
-            .map(|(_, size)| *size)
+        let known = self.sizes.iter().find(|(known, _)| *known == letter);
+        known.map(|(_, size)| *size)
     }
 
     /// Extends these sizes by those of a tensor, if it has a shape of these dimensions.

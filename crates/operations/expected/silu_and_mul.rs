@@ -6,8 +6,7 @@
 use rayon::prelude::*;
 
 use super::draw::{Cases, FLOATS};
-use super::near::{Near, result, stored};
-use super::silu::silu;
+use super::near::{Near, result, silu, stored};
 use super::{Call, Operation, Output, Rows, faults, takes};
 
 pub(super) const SILU_AND_MUL: Operation = Operation {
@@ -56,13 +55,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let element = |at: usize| {
         let (row, col) = (at / cols, at % cols);
         let x = &x.data[row * 2 * cols..][..2 * cols];
-        let interleaved = call.is("interleaved");
-        let [gate, up] = if interleaved {
-            [2 * col, 2 * col + 1]
-        } else {
-            [col, cols + col]
-        }
-        .map(|at| x[at]);
+        let places = call.pick("interleaved", [2 * col, 2 * col + 1], [col, cols + col]);
+        let [gate, up] = places.map(|at| x[at]);
         let mut activated = match call.fault {
             Some("no_sigmoid") => call.exact(gate),
             Some("sigmoid_only") => call.exact(1.0 / (1.0 + (-gate).exp())),

@@ -129,9 +129,7 @@ impl Step<'_> {
             (_, Some(count)) => first(count.data[row] + call.pick("one_too_many", 1.0, 0.0)),
             _ => first(entries as f64),
         };
-        let read = read
-            .into_iter()
-            .map(|entry| &stored.data[vector(row * entries + entry)]);
-        recent.chain(read).collect()
+        let read = read.into_iter().map(|entry| row * entries + entry);
+        recent.chain(read.map(|entry| &stored.data[vector(entry)])).collect()
     }
 }

@@ -9,7 +9,6 @@ use reference::LAMBDA;
 use safetensors::Dtype;
 
 use super::Output;
-use ulplab_core::close::Widen;
 use ulplab_core::error::counted;
 
 /// The fewest elements that are judged together.
@@ -17,36 +16,26 @@ const FEWEST: usize = 1000;
 
 /// Describes properties of the errors that a right kernel's errors do not have; empty if there are none, or too few elements to
 /// say.
-pub(crate) fn found<G: Widen<Quick = f64>>(expected: &Output, got: &[G], dtype: Dtype) -> Vec<String> {
+pub(crate) fn found(expected: &Output, got: &[f64], dtype: Dtype) -> Vec<String> {
     let cols = expected.shape.last().copied().unwrap_or(1).max(1);
     let (mut count, mut square, mut gain) = (0usize, 0.0, 0.0);
     let (mut of_errors, mut of_values, mut of_spread) = (0.0, 0.0, 0.0);
-    let mut rows = 0;
-    let all = expected
-        .value
-        .iter()
-        .zip(&expected.error)
-        .zip(&expected.spread)
-        .zip(got);
-    let all: Vec<(((&f64, &f64), &f64), &G)> = all.collect();
-    for row in all.chunks(cols) {
-        let before = count;
-        for (((value, error), spread), got) in row {
-            let got = got.widen();
-            if !(got.is_finite() && value.is_finite() && **spread > 0.0) {
-                continue;
-            }
-            let other = (*error - LAMBDA * *spread).max(0.0) + super::half_spacing(dtype, value.abs());
-            let off = got - *value;
-            let unexplained = (off.abs() - other).max(0.0).copysign(off) / *spread;
-            count += 1;
-            square += unexplained * unexplained;
-            gain += unexplained * value.signum();
-            of_errors += off * off;
-            of_values += *value * *value;
-            of_spread += *spread * *spread;
+    let (mut rows, mut last) = (0, None);
+    let numbers = expected.value.iter().zip(&expected.error).zip(&expected.spread);
+    for (at, (((value, error), spread), got)) in numbers.zip(got).enumerate() {
+        if !(got.is_finite() && value.is_finite() && *spread > 0.0) {
+            continue;
         }
-        rows += usize::from(count > before);
+        let other = (error - LAMBDA * spread).max(0.0) + super::half_spacing(dtype, value.abs());
+        let off = got - value;
+        let unexplained = (off.abs() - other).max(0.0).copysign(off) / spread;
+        count += 1;
+        square += unexplained * unexplained;
+        gain += unexplained * value.signum();
+        of_errors += off * off;
+        of_values += value * value;
+        of_spread += spread * spread;
+        rows += usize::from(last.replace(at / cols) != Some(at / cols));
     }
     if count < FEWEST {
         return Vec::new();

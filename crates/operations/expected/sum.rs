@@ -4,6 +4,43 @@ use reference::LAMBDA;
 
 use super::drift::{FEW, Places};
 
+/// An assumption on the sums of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Sums {
+    /// The word that a user states it by.
+    pub name: &'static str,
+    /// Bits of the significand of a partial sum; none if sums are exact.
+    bits: Option<i32>,
+    /// A clause for messages.
+    pub meaning: &'static str,
+}
+
+impl Sums {
+    /// The assumptions that a user may state.
+    pub const ALL: [Self; 7] = [
+        Self::new("f64", Some(53), "sums in f64, in any order"),
+        Self::new("f32", Some(24), "sums in f32, in any order"),
+        Self::new("tf32", Some(11), "sums in tf32, in any order"),
+        Self::new("f16", Some(11), "sums in f16, in any order"),
+        Self::new("bf16", Some(8), "sums in bf16, in any order"),
+        Self::new(
+            "fp8_tensor_core",
+            Some(14),
+            "sums of FP8 products as Hopper's tensor cores add them, in any order",
+        ),
+        Self::new("i32", None, "exact sums of integers"),
+    ];
+
+    const fn new(name: &'static str, bits: Option<i32>, meaning: &'static str) -> Self {
+        Self { name, bits, meaning }
+    }
+
+    /// Unit roundoff of an addition: half the spacing at 1.
+    pub fn unit(&self) -> f64 {
+        self.bits.map_or(0.0, |bits| 2f64.powi(-bits))
+    }
+}
+
 /// Statistics of the terms of a sum, and of its roundings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
@@ -39,16 +76,13 @@ impl Terms {
     }
 
     fn scaled(terms: impl Iterator<Item = f64> + Clone, u: f64, factor: f64) -> Self {
-        let mut all = terms.clone().fold(Self { u, ..Self::default() }, |all, term| {
-            let sum = all.sum + term;
-            Self {
-                count: all.count + 1.0,
-                sum,
-                magnitudes: all.magnitudes + term.abs(),
-                squares: all.squares + term * term,
-                partial: all.partial + sum * sum,
-                ..all
-            }
+        let mut all = Self { u, ..Self::default() };
+        terms.clone().for_each(|term| {
+            all.count += 1.0;
+            all.sum += term;
+            all.magnitudes += term.abs();
+            all.squares += term * term;
+            all.partial += all.sum * all.sum;
         });
         all.partial /= all.count.max(1.0);
         if all.count > FEW as f64 {
@@ -103,12 +137,8 @@ impl Terms {
         let worst = self.count * self.u * self.magnitudes * (1.0 + self.count * self.u);
         let likely = LAMBDA * self.u * (self.independent() * (self.multiplicity / 6.0).max(1.0)).sqrt();
         // Products below the normal numbers may be flushed to zero.
-        let flushed = if self.u > 0.0 {
-            self.count * f64::from(f32::MIN_POSITIVE)
-        } else {
-            0.0
-        };
-        likely.min(worst) + flushed
+        let least = if self.u > 0.0 { f32::MIN_POSITIVE } else { 0.0 };
+        likely.min(worst) + self.count * f64::from(least)
     }
 
     /// The likely sum of the squares of roundings that are independent, in units of u².

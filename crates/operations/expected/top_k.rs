@@ -46,11 +46,9 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         }
     }
     let row_of = |row: usize| &x.data[row * cols..][..cols];
-    let values: Vec<f64> = indices
-        .iter()
-        .enumerate()
-        .flat_map(|(row, indices)| indices.iter().map(move |at| row_of(row)[*at]))
-        .collect();
+    let rows = indices.iter().enumerate();
+    let values = rows.flat_map(|(row, indices)| indices.iter().map(move |at| row_of(row)[*at]));
+    let values: Vec<f64> = values.collect();
     let mut choices = Vec::new();
     if call.word("ties") == "any" {
         for (row, indices) in indices.iter().enumerate() {
@@ -105,21 +103,13 @@ fn ties(x: &[f64], indices: &[usize], start: usize, choices: &mut Vec<Choice>) {
     let mut from = 0;
     while from < indices.len() {
         let first = indices[from];
-        let len = indices[from..]
-            .iter()
-            .take_while(|at| equal(**at, first))
-            .count()
-            .max(1);
-        let of: Vec<f64> = (0..x.len())
-            .filter(|at| equal(*at, first))
-            .map(|at| at as f64)
-            .collect();
+        let len = indices[from..].iter().take_while(|at| equal(**at, first)).count();
+        let len = len.max(1);
+        let of = (0..x.len()).filter(|at| equal(*at, first));
+        let of: Vec<f64> = of.map(|at| at as f64).collect();
         if of.len() > 1 {
-            choices.push(Choice {
-                start: start + from,
-                len,
-                of,
-            });
+            let start = start + from;
+            choices.push(Choice { start, len, of });
         }
         from += len;
     }

@@ -70,8 +70,12 @@ impl Blocks {
     /// If the case names another one.
     pub fn for_case(case: &Case) -> Result<&'static Self, String> {
         let key = case.key("format");
-        let found = BLOCKS.iter().find(|blocks| blocks.key == key);
-        found.ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
+        Self::named(key).ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
+    }
+
+    /// The format that cases call `key`; `None` if there is none.
+    pub fn named(key: &str) -> Option<&'static Self> {
+        BLOCKS.iter().find(|blocks| blocks.key == key)
     }
 
     /// True if an operation is timed in this format on elements of a type.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::data::{f32_values, float_bytes};
 use super::record_write::ROPE;
-use super::{Buffer, Case, Inputs, Outputs, Problem, Scalar};
+use super::{Buffer, Case, Outputs, Problem, Scalar};
 use ulplab_core::formats::{KvRecord, PAGE};
 
 /// The operations that kernels can compute in a model. The last two write and read the records of a KV cache.
@@ -100,9 +100,7 @@ impl Call {
                 name: "call".into(),
                 keys: keys.iter().map(|(key, value)| (*key, value.to_string())).collect(),
                 dims: dims.iter().map(|(dim, size)| (*dim, *size as i64)).collect(),
-                inputs: Inputs::Random,
-                timed: false,
-                large: false,
+                ..Case::default()
             },
             problem: Problem {
                 scalars: scalars.collect(),
@@ -270,7 +268,7 @@ impl Operations<f32> for StandIn {
         let call = || {
             let buffers = vec![
                 Buffer::bf16("x", &x.shape, &x.data),
-                Buffer::f32("fn", &mixer.projection.weight.shape, &mixer.projection.weight.data),
+                Buffer::f32("fn", &mixer.projection.shape, &mixer.projection.data),
                 Buffer::f32("base", &[mixer.base.len()], &mixer.base),
                 Buffer::f32("scale", &[3], &mixer.scale),
                 Buffer::f32("weight", &[channels], weight),

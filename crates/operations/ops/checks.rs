@@ -48,14 +48,9 @@ pub struct Differing {
 pub fn large(repeated: &Repeated) -> Measured {
     let rows = repeated.rows;
     let outputs = repeated.differing.iter().map(|found| {
-        let Differing {
-            output,
-            count,
-            first,
-            row,
-        } = found;
-        let at = format!("the first at byte {first}, in row {}", first / row.max(&1));
-        (*count as usize, format!("{count} bytes of '{output}', {at}"))
+        let (output, count, first) = (found.output, found.count, found.first);
+        let at = format!("the first at byte {first}, in row {}", first / found.row.max(1));
+        (count as usize, format!("{count} bytes of '{output}', {at}"))
     });
     let guards = repeated.bands.iter().filter_map(Band::touched);
     let guards = guards.map(|(count, said)| (count, format!("guard bytes: {said}")));
@@ -136,11 +131,10 @@ pub fn graph(problem: &Problem, first: &Outputs, replayed: &Outputs) -> Measured
     changed("graph", pairs, "replays of a graph left other bytes", why)
 }
 
-fn pairs<'a>(
-    problem: &'a Problem,
-    first: &'a Outputs,
-    second: &'a Outputs,
-) -> impl Iterator<Item = (&'a Buffer, &'a [u8], &'a [u8])> {
+/// A buffer with its bytes before and now.
+type Change<'a> = (&'a Buffer, &'a [u8], &'a [u8]);
+
+fn pairs<'a>(problem: &'a Problem, first: &'a Outputs, second: &'a Outputs) -> impl Iterator<Item = Change<'a>> {
     second.0.iter().filter_map(|(name, bytes)| {
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
         Some((buffer, first.get(name), &bytes[..]))
@@ -169,12 +163,7 @@ pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outpu
 }
 
 /// Counts the bytes that changed, and describes the first element that did.
-fn changed<'a>(
-    site: &'static str,
-    pairs: impl Iterator<Item = (&'a Buffer, &'a [u8], &'a [u8])>,
-    what: &str,
-    why: &'static str,
-) -> Measured {
+fn changed<'a>(site: &'static str, pairs: impl Iterator<Item = Change<'a>>, what: &str, why: &'static str) -> Measured {
     let (mut count, mut all, mut first) = (0, 0, None);
     for (buffer, before, now) in pairs {
         let differ = differing(before, now);

@@ -37,17 +37,17 @@ pub(super) const COMPRESSOR: KernelOp = KernelOp {
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let step = Step::new(case, data);
     let (dtype, sizes) = (step.dtype, step.sizes);
-    let Sizes { rows, rate, dim, .. } = sizes;
+    let [rows, rate, dim, _, capacity, slots, width] = sizes;
     let [pairs, positions] = [case.dim("R") / 2, case.dim("P")];
     let (cos, sin) = step.tables(positions);
-    let of_tokens = [rows, sizes.width];
-    let of_state = [rows, sizes.slots, sizes.width];
+    let of_tokens = [rows, width];
+    let of_state = [rows, slots, width];
     let state = |name, values: &[f32]| Buffer::in_place(name, Dtype::F32, &of_state, f32_bytes(values));
-    let entries = [rows, sizes.capacity, dim];
+    let entries = [rows, capacity, dim];
     let buffers = vec![
         Buffer::f32("kv", &of_tokens, &step.kv),
         Buffer::f32("gate", &of_tokens, &step.gate),
-        Buffer::f32("ape", &[rate, sizes.width], &step.ape),
+        Buffer::f32("ape", &[rate, width], &step.ape),
         Buffer::f32("weight", &[dim], &step.weight),
         Buffer::f32("cos", &[positions, pairs], &cos),
         Buffer::f32("sin", &[positions, pairs], &sin),
@@ -106,7 +106,7 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
     let dims = |[rows, rate, overlap, dim, turned, capacity, positions]: [i64; 7]| {
         let [slots, width] = [rate, dim].map(|size| size * (1 + overlap));
         let sizes = [rows, rate, dim, turned, capacity, slots, width, positions, overlap];
-        named(["B", "m", "D", "R", "N", "S", "W", "P", "overlap"], sizes)
+        named("B m D R N S W P overlap", sizes)
     };
     Grid::new(dtype, &[("dtype", dtype)], dims)
         .large("m4.b15.512", [15, 4, 1, 512, 64, 258, 1031])
@@ -132,30 +132,15 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
         .done()
 }
 
-#[derive(Clone, Copy)]
-struct Sizes {
-    rows: usize,
-    /// m, tokens of a window.
-    rate: usize,
-    dim: usize,
-    turned: usize,
-    capacity: usize,
-    /// Slots of a ring, and channels of a slot: twice as many with overlap.
-    slots: usize,
-    width: usize,
-}
+/// Rows, m (tokens of a window), D, channels that are turned, entries of a row, and slots of a ring and channels of a slot: twice as many
+/// with overlap.
+type Sizes = [usize; 7];
 
-impl Sizes {
-    fn overlap(&self) -> bool {
-        self.width > self.dim
-    }
-
-    /// The first token that is pooled with token `t`, and the number of tokens in a complete window.
-    fn pooled(&self, t: usize) -> (usize, usize) {
-        let own = t / self.rate * self.rate;
-        let first = own.saturating_sub(if self.overlap() { self.rate } else { 0 });
-        (first, own + self.rate - first)
-    }
+/// The first token that is pooled with token `t`, and the number of tokens in a complete window.
+fn pooled([_, rate, dim, .., width]: Sizes, t: usize) -> (usize, usize) {
+    let own = t / rate * rate;
+    let first = own.saturating_sub(if width > dim { rate } else { 0 });
+    (first, own + rate - first)
 }
 
 /// The inputs of a case.
@@ -175,16 +160,7 @@ struct Step {
 
 impl Step {
     fn new(case: &Case, data: &Data) -> Self {
-        let [rows, rate, dim, turned, capacity, slots, width] = case.sizes(["B", "m", "D", "R", "N", "S", "W"]);
-        let sizes = Sizes {
-            rows,
-            rate,
-            dim,
-            turned,
-            capacity,
-            slots,
-            width,
-        };
+        let sizes @ [rows, rate, dim, _, capacity, slots, width] = case.sizes(["B", "m", "D", "R", "N", "S", "W"]);
         let normal = |name: &str, len: usize| data.normal(&format!("compressor/{name}"), len);
         let mut step = Self {
             sizes,
@@ -222,21 +198,15 @@ impl Step {
 
     /// The rows whose token completes a window, with their tokens.
     fn complete(&self) -> impl Iterator<Item = (usize, usize)> {
-        let rate = self.sizes.rate;
+        let [_, rate, ..] = self.sizes;
         let rows = self.rows().into_iter();
         rows.filter(move |(_, token)| (token + 1).is_multiple_of(rate))
     }
 
     /// Makes gates equal, far apart or −∞ except one, or values so small that ε matters.
     fn edge(&mut self, row: usize, token: usize, kind: usize) {
-        let Sizes {
-            rate,
-            dim,
-            slots,
-            width,
-            ..
-        } = self.sizes;
-        let (first, count) = self.sizes.pooled(token);
+        let [_, rate, dim, .., slots, width] = self.sizes;
+        let (first, count) = pooled(self.sizes, token);
         // Visits each pooled token. With overlap, a row has two halves, and a token of the current window pools the second half.
         for number in 0..count.min(token + 1 - first) {
             let other = first + number;
@@ -268,14 +238,14 @@ impl Step {
     }
 
     fn rope<T: Real>(&self, positions: usize) -> Rope<T> {
-        let mut rope = Rope::new(frequencies(self.sizes.turned, THETA, None));
+        let mut rope = Rope::new(frequencies(self.sizes[3], THETA, None));
         rope.extend(positions);
         rope
     }
 
     /// The rings with the token's row.
     fn pushed(&self) -> [Vec<f32>; 2] {
-        let Sizes { rate, slots, width, .. } = self.sizes;
+        let [_, rate, .., slots, width] = self.sizes;
         let (mut kv, mut gate) = (self.ring_kv.clone(), self.ring_gate.clone());
         for (row, token) in self.rows() {
             let slot = (row * slots + token % slots) * width;
@@ -291,22 +261,22 @@ impl Step {
 
     /// The entries that the tokens complete, pooled from these rings.
     fn completed(&self, ring_kv: &[f32], ring_gate: &[f32]) -> Result<Completed, String> {
-        let sizes @ Sizes { rate, slots, width, .. } = self.sizes;
+        let sizes @ [_, rate, dim, .., slots, width] = self.sizes;
         let (rows, tokens): (Vec<usize>, Vec<usize>) = self.complete().unzip();
         let pooled = rows.par_iter().zip(&tokens).flat_map_iter(|(row, token)| {
-            let (first, count) = sizes.pooled(*token);
+            let (first, count) = pooled(sizes, *token);
             let state = |ring: &[f32]| {
                 let token = |token: usize| &ring[(row * slots + token % slots) * width..][..width];
                 let tokens: Vec<f32> = (first..first + count).flat_map(token).copied().collect();
                 exact([count, width], &tokens)
             };
-            let mut pool = Pool::new(rate, sizes.overlap(), sizes.dim);
+            let mut pool = Pool::new(rate, width > dim, dim);
             let entries = pool.push(&state(ring_kv), &state(ring_gate));
             entries.row(entries.rows() - 1).to_vec()
         });
         let pooled: Vec<Bounded> = pooled.collect();
         let (name, why) = STAGES[0];
-        Judge::bounded(name, Dtype::F32, &[rows.len(), sizes.dim], &pooled, why)?;
+        Judge::bounded(name, Dtype::F32, &[rows.len(), dim], &pooled, why)?;
         let numbers: Vec<usize> = tokens.iter().map(|token| token / rate).collect();
         let last = numbers.iter().max().map_or(0, |last| last * rate);
         Ok(Completed {
@@ -323,16 +293,10 @@ impl Step {
 
     /// Bytes that must move. Inputs are read once, of the state only pooled slots; of the state and the entries one row is written.
     fn bytes(&self) -> u64 {
-        let Sizes {
-            rate,
-            dim,
-            turned,
-            width,
-            ..
-        } = self.sizes;
+        let [_, rate, dim, turned, .., width] = self.sizes;
         let (rows, complete) = (self.rows(), self.complete());
         let phases: BTreeSet<usize> = rows.iter().map(|(_, token)| token % rate).collect();
-        let pooled = complete.map(|(_, token)| self.sizes.pooled(token).1);
+        let pooled = complete.map(|(_, token)| pooled(self.sizes, token).1);
         let (completed, of_entries) = pooled.fold((0, 0), |(completed, numbers), count| {
             (completed + 1, numbers + 2 * (count - 1) * dim + turned)
         });
@@ -349,16 +313,16 @@ const KINDS: usize = 5;
 /// Positions of the rows: all phases of windows, first windows, and padding, within the range of caches and tables. Timed cases
 /// complete a window in each row.
 fn tokens(case: &Case, sizes: Sizes) -> Vec<i32> {
-    let [rate, windows, positions] = [sizes.rate, sizes.capacity, case.dim("P")].map(|size| size as i32);
+    let [rate, windows, positions] = [sizes[1], sizes[4], case.dim("P")].map(|size| size as i32);
     if case.timed {
         let last = |row: i32| rate * (1 + (row + 1) % windows) - 1;
-        return (0..sizes.rows as i32).map(last).collect();
+        return (0..sizes[0] as i32).map(last).collect();
     }
     let first = [2 * rate - 1, rate - 1, 0, -1];
     let others = [3, 4, 7, 8, 126, 127, 128, 255, 2 * rate, 3 * rate - 2, 1023];
     let mut within = [&first[..], &others].concat();
     within.retain(|token| *token < positions.min(rate * (windows - 1)));
-    (0..sizes.rows).map(|row| within[row % within.len()]).collect()
+    (0..sizes[0]).map(|row| within[row % within.len()]).collect()
 }
 
 /// The completed entries: one in each of `rows`.
@@ -380,7 +344,7 @@ struct Completed {
 impl Completed {
     /// The requirements on stages and entries, given the kernel's stages.
     fn parts(&self, outputs: &Outputs) -> Vec<Part> {
-        let Sizes { rows, rate, dim, .. } = self.sizes;
+        let [rows, rate, dim, ..] = self.sizes;
         let stages = outputs.get("stages");
         let of = |rows: &[usize], of_row: Range<usize>| -> Vec<u8> {
             let bytes =
@@ -414,13 +378,14 @@ impl Completed {
         let shape = [open.len(), STAGES.len(), dim];
         let judge = Judge::equal("stages", Dtype::F32, &shape, vec![0; zeros.len()], WHY_OPEN);
         parts.push(judge.of_rows(open).on(zeros));
-        parts.push(self.entries(&rotated).on(outputs.get("entries").to_vec()));
+        parts.push(self.entries(&rotated).of(outputs));
         parts
     }
 
     /// All entries, given the rotated values.
     fn entries(&self, rotated: &[f32]) -> Judge {
-        let shape = [self.sizes.rows, self.sizes.capacity, self.sizes.dim];
+        let [rows, _, dim, _, capacity, ..] = self.sizes;
+        let shape = [rows, capacity, dim];
         let row_bytes = shape[2] * self.dtype.bitsize() / 8;
         let mut want = self.before.clone();
         let new = float_bytes(self.dtype, rotated);

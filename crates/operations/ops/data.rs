@@ -212,6 +212,12 @@ pub fn i32_bytes(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
+/// Reads i32 bytes, little-endian.
+pub fn i32_values(bytes: &[u8]) -> Vec<i32> {
+    let (chunks, _) = bytes.as_chunks();
+    chunks.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
+}
+
 /// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f32.
 pub fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
     floats(bytes, size).into_iter().map(|x| x as f32).collect()

@@ -10,7 +10,8 @@ use safetensors::Dtype;
 
 use super::data::f32_bytes;
 use super::delta_decode::Step;
-use super::delta_prefill::{BAR, Prefill, Want, groups, is_carried, judge_carried, judge_o, judge_states, state_shape};
+use super::delta_prefill::{BAR, Prefill, groups, is_carried, judge_carried, judge_o, judge_states, state_shape};
+use super::grid::named;
 use super::{Buffer, Case, Data, Grid, Judge, KernelOp, Problem, Scalar};
 
 pub(super) const DELTA_HANDOVER: KernelOp = KernelOp {
@@ -23,7 +24,7 @@ pub(super) const DELTA_HANDOVER: KernelOp = KernelOp {
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let prefill = Prefill::new(case, data);
-    let Want { o, reads, state } = prefill.want(case)?;
+    let [o, reads, state] = prefill.want(case)?;
     let mut step = Step::new(&decode(case), data);
     if is_carried(case) {
         step.decay_only();
@@ -78,22 +79,10 @@ fn of_type(gate: &'static str) -> Vec<Case> {
 /// Cases by the number of sequences, the tokens of each, and heads.
 fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> {
     let dims = move |[n, t, h]: [i64; 3]| {
-        vec![
-            ("N", n),
-            ("T", n * t),
-            // A chunk has 64 tokens of one sequence.
-            ("chunks", n * ((t + 63) / 64)),
-            ("H", h),
-            ("HV", h),
-            ("one", 1),
-            ("K", 128),
-            ("V", 128),
-            ("G", if gate == "kda" { 128 } else { 1 }),
-            ("size", 2),
-            ("index", 8),
-            ("in_vk", 0),
-            ("out_vk", 1),
-        ]
+        // A chunk has 64 tokens of one sequence.
+        let (chunks, gates) = (n * ((t + 63) / 64), if gate == "kda" { 128 } else { 1 });
+        let sizes = [n, n * t, chunks, h, h, 1, 128, 128, gates, 2, 8, 0, 1];
+        named("N T chunks H HV one K V G size index in_vk out_vk", sizes)
     };
     Grid::new(
         gate,

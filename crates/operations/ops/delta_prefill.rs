@@ -15,7 +15,7 @@ use safetensors::Dtype;
 
 use super::data::round_to_bf16;
 use super::delta_decode::decay;
-use super::grid::{Grid, element_bytes};
+use super::grid::{Grid, element_bytes, named};
 use super::judge::{Judge, UNIT};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
@@ -38,7 +38,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let prefill = Prefill::new(case, data);
     let [t, heads, key, dim] = case.sizes(["T", "HV", "K", "V"]);
     let (buffers, shape) = (prefill.buffers(case), state_shape(case, "out_vk"));
-    let Want { o, reads, state } = prefill.want(case)?;
+    let [o, reads, state] = prefill.want(case)?;
     let judges = match case.key("dtype") {
         "f32" => {
             let [of_o, of_state] = bounds(&prefill, case);
@@ -129,21 +129,11 @@ fn of_type(gate: &'static str) -> Vec<Case> {
                 true => (LENGTHS.len(), LENGTHS.iter().map(|length| length.div_ceil(64)).sum()),
                 false => (n, n * (t as usize / n).div_ceil(64)),
             };
-            vec![
-                ("T", t),
-                ("N", n as i64),
-                // A chunk has 64 tokens of one sequence.
-                ("chunks", chunks as i64),
-                ("H", h),
-                ("HV", hv),
-                ("K", k),
-                ("V", v),
-                ("G", if gate == "kda" { k } else { 1 }),
-                ("size", element_bytes(dtype)),
-                ("index", if input == out { 4 } else { 8 }),
-                ("in_vk", input),
-                ("out_vk", out),
-            ]
+            // A chunk has 64 tokens of one sequence.
+            let (n, chunks, size) = (n as i64, chunks as i64, element_bytes(dtype));
+            let (gates, index) = (if gate == "kda" { k } else { 1 }, if input == out { 4 } else { 8 });
+            let sizes = [t, n, chunks, h, hv, k, v, gates, size, index, input, out];
+            named("T N chunks H HV K V G size index in_vk out_vk", sizes)
         };
         let keys = [("gate", gate), ("dtype", dtype), ("sequences", sequences)];
         Grid::new(format!("{gate}.{dtype}"), &keys, dims)
@@ -327,8 +317,9 @@ impl Prefill {
         ]
     }
 
-    /// The expected results, the final states in their layout.
-    pub fn want(&self, case: &Case) -> Result<Want, String> {
+    /// The expected o; for each row of it, `[T, HV]`, the mean square of the numbers that an average query would read in its place; and the
+    /// final states in their layout.
+    pub fn want(&self, case: &Case) -> Result<[Vec<f64>; 3], String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(Tensor::cast);
         linear::l2_normalize(&mut q, linear::L2_EPS);
         linear::l2_normalize(&mut k, linear::L2_EPS);
@@ -364,14 +355,8 @@ impl Prefill {
             1 => state.turned().into_tensor(),
             _ => state.into_tensor(),
         };
-        Ok(Want {
-            o: o.data,
-            reads: reads
-                .into_iter()
-                .map(|bits| f64::from_bits(bits.into_inner()))
-                .collect(),
-            state: state.data,
-        })
+        let reads = reads.into_iter().map(|bits| f64::from_bits(bits.into_inner()));
+        Ok([o.data, reads.collect(), state.data])
     }
 }
 
@@ -382,14 +367,4 @@ pub(super) fn state_shape(case: &Case, layout: &str) -> [usize; 4] {
         1 => [n, hv, v, k],
         _ => [n, hv, k, v],
     }
-}
-
-/// The expected results of a prefill.
-pub(super) struct Want {
-    /// `[T, HV, V]`.
-    pub o: Vec<f64>,
-    /// The mean square of the numbers that an average query would read in the place of each row of o, `[T, HV]`.
-    pub reads: Vec<f64>,
-    /// The final states.
-    pub state: Vec<f64>,
 }

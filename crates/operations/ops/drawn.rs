@@ -7,7 +7,7 @@ use safetensors::Dtype;
 
 use super::data::{dtype_named, number_bytes};
 use super::judge::{Judge, numbers};
-use super::{Buffer, Case, Data, Inputs, Op, Parameters, Problem, Range, Scalar};
+use super::{Buffer, Case, Data, Op, Parameters, Problem, Range, Scalar};
 use crate::expected::draw::{Cases, Draw, Drawn, GIVEN, NONE};
 use crate::expected::{Call, Given, Kind, Operation, Output, Tensor, crowded, overflow, settle, spread};
 use ulplab_core::tensorfile;
@@ -77,9 +77,7 @@ impl Op for &'static Operation {
                 name,
                 keys: words.chain(numbers).collect(),
                 dims: cases.named(sizes),
-                inputs: Inputs::Random,
-                timed: false,
-                large: false,
+                ..Case::default()
             }
         };
         let mut all = Vec::new();

@@ -9,14 +9,13 @@
 //! decoded, and x is not rounded.
 
 use reference::ops::experts::{Expert, Experts};
-use reference::ops::linear::Linear;
 use reference::{Bounded, Choice, Plain, Tensor};
 
 use super::data::{exact, round_to};
 use super::edges;
 use super::edges::Edge::{One, Random, Times, Zeros};
 use super::grid::{Grid, pairs};
-use super::routed::Routed;
+use super::routed::{Routed, experts_of_rows};
 use super::stored::{FP8, Matrices, Storage};
 use super::swiglu::LIMIT;
 use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
@@ -115,31 +114,24 @@ fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec
         (false, true) => format!("{dtype}.{weights}.{to}"),
         (false, false) => format!("{dtype}.{weights}.{routed}.{to}"),
     };
-    let grid = Grid::of(prefix, &keys, ["B", "E", "K", "D", "I"]);
+    let grid = experts_of_rows(prefix, &keys);
     // Long rows pass 2³² elements before they are too many for a warp to sort.
     if to == "one" {
-        return grid
-            .large("b3.5x7168x8", [3, 5, 1, 7168, 8])
-            .random("b65.5x72x40", [65, 5, 1, 72, 40])
-            .done();
+        let grid = grid.each("", &[[3, 5, 1, 7168, 8]], Grid::large);
+        return grid.each("", &[[65, 5, 1, 72, 40]], Grid::random).done();
     }
-    grid.random("b1.4x64x48", [1, 4, 2, 64, 48])
-        .large("b3.4x7168x8", [3, 4, 2, 7168, 8])
-        .random("b7.4x64x48", [7, 4, 2, 64, 48])
-        .random("b9.7x72x40", [9, 7, 3, 72, 40])
-        .when(!routed.ends_with("fp4"), |grid| {
-            grid.random("b8.5x40x33", [8, 5, 1, 40, 33])
-        })
-        .when(routed.ends_with("fp4"), |grid| {
-            grid.random("b8.5x70x34", [8, 5, 1, 70, 34])
-        })
-        .random("b2.256x256x96", [2, 256, 6, 256, 96])
-        .random("b65.7x64x48", [65, 7, 2, 64, 48])
-        .edges("edges.b64.9x72x40", [64, 9, 4, 72, 40])
-        .random("b65537.3x8x4", [65_537, 3, 2, 8, 4])
+    let odd = match routed.ends_with("fp4") {
+        true => [8, 5, 1, 70, 34],
+        false => [8, 5, 1, 40, 33],
+    };
+    grid.each("", &[[1, 4, 2, 64, 48]], Grid::random)
+        .each("", &[[3, 4, 2, 7168, 8]], Grid::large)
+        .each("", &[[7, 4, 2, 64, 48], [9, 7, 3, 72, 40], odd], Grid::random)
+        .each("", &[[2, 256, 6, 256, 96], [65, 7, 2, 64, 48]], Grid::random)
+        .each("edges", &[[64, 9, 4, 72, 40]], Grid::edges)
+        .each("", &[[65_537, 3, 2, 8, 4]], Grid::random)
         .when(dtype == "bf16", |grid| {
-            grid.timed("b1.16x2048x1024", [1, 16, 6, 2048, 1024])
-                .timed("b8.16x2048x1024", [8, 16, 6, 2048, 1024])
+            grid.each("", &[1, 8].map(|b| [b, 16, 6, 2048, 1024]), Grid::timed)
         })
         .done()
 }
@@ -203,12 +195,8 @@ fn experts(gate_up: &[f32], down: &[f32], used: &[bool], [dim, inner]: [usize; 2
 
 fn expert(gate_up: &[f32], down: &[f32], [dim, inner]: [usize; 2]) -> Expert<Bounded> {
     Expert {
-        gate_up: Linear {
-            weight: exact([2 * inner, dim], gate_up),
-        },
-        down: Linear {
-            weight: exact([dim, inner], down),
-        },
+        gate_up: exact([2 * inner, dim], gate_up),
+        down: exact([dim, inner], down),
     }
 }
 

@@ -5,8 +5,6 @@
 //! the first to the last ([`WGMMA_E4M3`]); then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is
 //! rounded once if y is bf16. The result is the same for any B and any place of a row, so a kernel that obeys is batch invariant.
 
-pub mod codes;
-
 use rayon::prelude::*;
 use safetensors::Dtype;
 
@@ -90,6 +88,15 @@ fn of_type(out: &'static str) -> Vec<Case> {
 
 const WHY: &str = "the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), \
                    and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN matches any other";
+
+/// Codes `[rows, K]` in E4M3, and their scales: one for each row and 128 columns of x, one for each 128 × 128 of w.
+pub type Coded<'a> = (&'a [u8], &'a [f32]);
+
+/// x · wᵀ in f32 as the operation defines it, to the bit; w has `n` rows.
+pub fn product(x: Coded, w: Coded, n: usize) -> Vec<f32> {
+    let k = w.0.len() / n;
+    want(Sums::Defined, [x.0, w.0], [x.1, w.1], [x.0.len() / k, n, k])
+}
 
 /// y in f32, or with the error of other sums.
 fn want<N: Summed>(sums: Sums, [x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<N> {

@@ -16,7 +16,7 @@ pub struct Grid<'a, Shape> {
 impl<const N: usize> Grid<'static, [i64; N]> {
     /// Cases whose shapes are these sizes, in this order.
     pub fn of(prefix: impl Into<String>, keys: &[(&'static str, &str)], sizes: [&'static str; N]) -> Self {
-        Self::new(prefix, keys, move |shape| named(sizes, shape))
+        Self::new(prefix, keys, move |shape| sizes.into_iter().zip(shape).collect())
     }
 }
 
@@ -109,8 +109,7 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
             keys: self.keys.clone(),
             dims: (self.dims)(shape),
             inputs,
-            timed: false,
-            large: false,
+            ..Case::default()
         });
         self
     }
@@ -131,9 +130,9 @@ pub(super) fn matrices(prefix: impl Into<String>, keys: &[(&'static str, &str)])
     Grid::of(prefix, keys, ["T", "C"]).named(|[rows, cols]| format!("{rows}x{cols}"))
 }
 
-/// Sizes with their names.
-pub(super) fn named<const N: usize>(names: [&'static str; N], sizes: [i64; N]) -> Dims {
-    names.into_iter().zip(sizes).collect()
+/// Sizes with their names, which have spaces between them.
+pub fn named(names: &'static str, sizes: impl IntoIterator<Item = i64>) -> Dims {
+    names.split(' ').zip(sizes).collect()
 }
 
 fn joined(first: &str, second: &str) -> String {

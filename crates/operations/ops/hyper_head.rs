@@ -3,7 +3,6 @@
 //! The definition is [`HyperHead::apply`] followed by [`rmsnorm`]: h = Σ_j (σ(μ_j · scale + base_j) + ε) X_j, normed.
 
 use reference::ops::hyper_connection::HyperHead;
-use reference::ops::linear::Linear;
 use reference::ops::rmsnorm::rmsnorm;
 use reference::{Bounded, Tensor};
 
@@ -42,9 +41,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let (base, scale) = (data.around("hyper_head/base", STREAMS, mean, 0.5), [1.2]);
     let weight = data.around("hyper_head/weight", dim, 1.0, 0.1);
     let head = HyperHead {
-        projection: Linear {
-            weight: exact([STREAMS, wide], &projection),
-        },
+        projection: exact([STREAMS, wide], &projection),
         base: exact([STREAMS], &base).data,
         scale: Bounded::exact(scale[0]),
         norm_eps: Bounded::exact(NORM_EPS),

@@ -105,16 +105,11 @@ fn product([b, g, n, k]: [usize; 4], x: &[f32], w: &[f32]) -> Vec<Bounded> {
         .zip(x.data.par_chunks(rows * k))
         .for_each(|(y, x)| {
             for group in 0..g {
+                let w = &w.data[group * n * k..][..n * k];
                 let product = Product {
-                    m: x.len() / (g * k),
-                    n,
-                    k,
-                    x: &x[group * k..],
                     x_stride: g * k,
-                    w: &w.data[group * n * k..][..n * k],
-                    w_strides: (k, 1),
                     y_stride: g * n,
-                    add: false,
+                    ..Product::new([x.len() / (g * k), n, k], &x[group * k..], w)
                 };
                 product.run(&mut y[group * n..]);
             }

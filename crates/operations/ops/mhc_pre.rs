@@ -6,7 +6,7 @@
 
 use rayon::prelude::*;
 use reference::ops::hyper_connection::HyperConnection;
-use reference::ops::linear::{Linear, dot};
+use reference::ops::linear::dot;
 use reference::ops::rmsnorm::rmsnorm;
 use reference::{LAMBDA, Tensor};
 use safetensors::Dtype;
@@ -172,9 +172,7 @@ impl Site {
     /// The judgements of y, post and comb; y is stored in this type.
     fn judges(&self, x: &[f32], dim: usize, dtype: Dtype) -> Vec<Judge> {
         let connection = HyperConnection {
-            projection: Linear {
-                weight: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
-            },
+            projection: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
             base: widened(&self.base),
             scale: self.scale.map(f64::from),
             streams: STREAMS,
@@ -182,7 +180,7 @@ impl Site {
             norm_eps: f64::from(NORM_EPS),
             eps: f64::from(self.eps),
         };
-        let rows = connection.projection.weight.data.chunks_exact(STREAMS * dim);
+        let rows = connection.projection.data.chunks_exact(STREAMS * dim);
         let lengths: Vec<f64> = rows.map(length_of).collect();
         let (mut values, mut bounds): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
         let extend = |all: &mut [Vec<f64>; 3], some: [Vec<f64>; 3]| {
@@ -246,7 +244,7 @@ impl Site {
         let inverse = 1.0 / (length * length / x.len() as f64 + eps).sqrt();
         // By Cauchy-Schwarz, the sum of the magnitudes of products is at most the product of the lengths. The inverse RMS
         // and the arithmetic of a logit add a few units of their operands.
-        let rows = (0..WIDTH).map(|i| connection.projection.weight.row(i));
+        let rows = (0..WIDTH).map(|i| connection.projection.row(i));
         let (logits, errors): (Vec<f64>, Vec<f64>) = rows
             .zip(lengths)
             .enumerate()

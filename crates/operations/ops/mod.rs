@@ -196,7 +196,7 @@ impl Op for KernelOp {
 }
 
 /// A set of sizes and keys, and the kind of inputs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Case {
     /// Unique within the operation, e.g. `bf16.t16384`; parts are joined by dots, without slashes.
     pub name: String,
@@ -214,9 +214,10 @@ pub struct Case {
 }
 
 /// The source of the inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inputs {
     /// N(0, 1), with some channels and rows of other magnitudes where that matters.
+    #[default]
     Random,
     /// Edge values: ties, subnormals, ±0, NaN, infinities, blocks of zeros, one large element, as far as the operation
     /// allows them.
@@ -342,8 +343,6 @@ impl Problem {
 /// An argument of a kernel that is passed by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
-    /// A 32-bit signed integer.
-    I32(i32),
     /// A 64-bit signed integer.
     I64(i64),
     /// A single-precision float.

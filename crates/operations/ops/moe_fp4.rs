@@ -24,8 +24,8 @@ use super::edges::Edge::{One, Random, Times, Zeros};
 use super::edges::{self, Edge};
 use super::fp4_gemm::{product, weights};
 use super::grid::{Grid, pairs};
-use super::judge::{Judge, Part, bf16_error};
-use super::routed::Routed;
+use super::judge::{Judge, bf16_error};
+use super::routed::{Routed, experts_of_rows};
 use super::sums::{Summed, Sums, bf16_factors};
 use super::swiglu::{LIMIT, activated, error};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Outputs, Problem, Scalar};
@@ -79,7 +79,22 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
             Judge::bounded("hidden", Dtype::BF16, &shape, &numbers, WHY_HIDDEN)?
         }
     };
-    let y = Judge::parts("y", parts(sums, &routed, &down, [rows, dim], out), WHY);
+    let (of_y, experts) = ([rows, dim], Arc::clone(&routed));
+    let matrices = Arc::clone(&down);
+    // Judges y given the kernel's own numbers between the products.
+    let parts = move |outputs: &Outputs| {
+        let hidden = bf16_factors(&f32_values(outputs.get("hidden"), 2));
+        let defined = combined(Sums::Defined, &experts, &matrices, &hidden, of_y);
+        let numbers = || combined(sums, &experts, &matrices, &hidden, of_y);
+        let judges = sums.judges(("y", out, of_y), &defined, numbers, WHY);
+        let judges = judges.unwrap_or_else(|why| {
+            // A right kernel cannot have these numbers between the products, so no y is right.
+            let nan = vec![f64::NAN; rows * dim];
+            vec![Judge::within("y", out, &of_y, nan, |_, _| 0.0, why)]
+        });
+        judges.into_iter().map(|judge| judge.of(outputs)).collect()
+    };
+    let y = Judge::parts("y", parts, WHY);
 
     let [experts, weights] = routed.buffers();
     let mut buffers = vec![Buffer::bf16("x", &[rows, dim], &x), experts, weights];
@@ -103,35 +118,28 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 /// Rows go to `one` expert, are `spread` over all, or experts have `counts` of rows on either side of those of a tile.
 fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case> {
     let keys = [("format", format), ("out", out), ("routing", to)];
-    let grid = Grid::of(format!("{format}.{out}.{to}"), &keys, ["B", "E", "K", "D", "I"]);
+    let grid = experts_of_rows(format!("{format}.{out}.{to}"), &keys);
     let bf16 = out == "bf16";
     match to {
-        "one" => return grid.large("b65.5x96x64", [65, 5, 1, 96, 64]).done(),
-        "counts" => return grid.large("b70.15x64x96", [70, 15, 13, 64, 96]).done(),
+        "one" => return grid.each("", &[[65, 5, 1, 96, 64]], Grid::large).done(),
+        "counts" => return grid.each("", &[[70, 15, 13, 64, 96]], Grid::large).done(),
         _ => {}
     }
-    grid.random("b1.4x64x32", [1, 4, 2, 64, 32])
+    // Experts of V4-Flash: for one row as many distinct ones as of 256, for more nearly so, and few enough for the memory of a host.
+    let timed = [[1, 8], [8, 64], [64, 64]].map(|[b, experts]| [b, experts, 6, 4096, 2048]);
+    let timed = &timed[..if format == "mxfp4" { 3 } else { 2 }];
+    grid.each("", &[[1, 4, 2, 64, 32]], Grid::random)
         // Long rows pass 2³² elements before they are too many.
-        .large("b3.4x7168x32", [3, 4, 2, 7168, 32])
-        .random("b7.4x64x96", [7, 4, 2, 64, 96])
-        .random("b9.7x96x160", [9, 7, 3, 96, 160])
-        .random("b8.5x32x1120", [8, 5, 1, 32, 1120])
-        .random("b2.256x1312x224", [2, 256, 6, 1312, 224])
-        .random("b33.3x544x288", [33, 3, 2, 544, 288])
+        .each("", &[[3, 4, 2, 7168, 32]], Grid::large)
+        .each("", &[[7, 4, 2, 64, 96], [9, 7, 3, 96, 160]], Grid::random)
+        .each("", &[[8, 5, 1, 32, 1120]], Grid::random)
+        .each("", &[[2, 256, 6, 1312, 224], [33, 3, 2, 544, 288]], Grid::random)
         // More experts than a thread block has threads, and more slots than a warp has lanes.
-        .random("b9.300x64x32", [9, 300, 6, 64, 32])
-        .random("b3.40x32x64", [3, 40, 36, 32, 64])
-        .edges("edges.b64.9x288x160", [64, 9, 4, 288, 160])
-        .edges("edges.b24.5x1152x544", [24, 5, 2, 1152, 544])
+        .each("", &[[9, 300, 6, 64, 32], [3, 40, 36, 32, 64]], Grid::random)
+        .each("edges", &[[64, 9, 4, 288, 160], [24, 5, 2, 1152, 544]], Grid::edges)
         .when(bf16, |grid| {
-            // Experts of V4-Flash: for one row as many distinct ones as of 256, for more nearly so, and few enough for the
-            // memory of a host.
-            grid.random("b65537.3x32x32", [65_537, 3, 2, 32, 32])
-                .timed("b1.8x4096x2048", [1, 8, 6, 4096, 2048])
-                .timed("b8.64x4096x2048", [8, 64, 6, 4096, 2048])
-        })
-        .when(bf16 && format == "mxfp4", |grid| {
-            grid.timed("b64.64x4096x2048", [64, 64, 6, 4096, 2048])
+            let grid = grid.each("", &[[65_537, 3, 2, 32, 32]], Grid::random);
+            grid.each("", timed, Grid::timed)
         })
         .done()
 }
@@ -145,7 +153,7 @@ const WHY: &str = "given the numbers between the products: weights are exact in 
                    is defined; any NaN matches any other";
 
 /// The matrices [rows, cols] of all experts; those of experts that no row goes to are NaN.
-struct Matrices {
+pub struct Matrices {
     shape: [usize; 2],
     /// Columns with a scale.
     block: usize,
@@ -202,6 +210,19 @@ impl Matrices {
         all
     }
 
+    /// MXFP4 matrices of this shape.
+    pub fn mxfp4(shape: [usize; 2], codes: Vec<u8>, scales: Vec<u8>) -> Self {
+        let count = 2 * codes.len() / (shape[0] * shape[1]);
+        Self {
+            shape,
+            block: 32,
+            codes,
+            scales,
+            halves: 1,
+            tensor: vec![1.0; count],
+        }
+    }
+
     fn blocks(&self) -> usize {
         self.shape[1] / self.block
     }
@@ -236,7 +257,7 @@ impl Matrices {
     }
 
     /// The products of an expert's rows and of all tokens at these places: `[rows, places]`.
-    fn products<N: Summed>(&self, sums: Sums, expert: usize, tokens: &[&[Factor]]) -> Vec<N> {
+    pub fn products<N: Summed>(&self, sums: Sums, expert: usize, tokens: &[&[Factor]]) -> Vec<N> {
         let ([rows, _], halves) = (self.shape, self.halves);
         let of_row = |row: usize| {
             let weights = self.row(expert, row);
@@ -282,32 +303,6 @@ pub fn between(products: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
     let y = y * weight;
     let least = (2f64.powi(-146) + lost) * (weight.abs() + 1.0);
     (y, error(13.0, products[0], y) + least)
-}
-
-/// Judges y given the kernel's own numbers between the products.
-fn parts(
-    sums: Sums,
-    routed: &Arc<Routed>,
-    down: &Arc<Matrices>,
-    [rows, dim]: [usize; 2],
-    out: Dtype,
-) -> impl Fn(&Outputs) -> Vec<Part> + Send + Sync + 'static {
-    let (routed, down) = (Arc::clone(routed), Arc::clone(down));
-    move |outputs| {
-        let hidden = bf16_factors(&f32_values(outputs.get("hidden"), 2));
-        let defined = combined(Sums::Defined, &routed, &down, &hidden, [rows, dim]);
-        let numbers = || combined(sums, &routed, &down, &hidden, [rows, dim]);
-        let judges = sums.judges(("y", out, [rows, dim]), &defined, numbers, WHY);
-        let judges = judges.unwrap_or_else(|why| {
-            // A right kernel cannot have these numbers between the products, so no y is right.
-            let nan = vec![f64::NAN; rows * dim];
-            vec![Judge::within("y", out, &[rows, dim], nan, |_, _| 0.0, why)]
-        });
-        judges
-            .into_iter()
-            .map(|judge| judge.on(outputs.get("y").to_vec()))
-            .collect()
-    }
 }
 
 /// The sum of the experts of each row, of numbers between the products.

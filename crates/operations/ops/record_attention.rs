@@ -83,7 +83,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::i32("slots", &[b, k], &entries.slots),
         Buffer::i32("count", &[b], &entries.count),
         Buffer::f32("sinks", &[h], &sinks),
-        Buffer::output("out", dtype, &shape),
     ];
     let mut batch = Batch::new("B", &["q", "window_slots", "window_count", "slots", "count", "out"]);
     for (name, slots, part) in [("window_pages", "window_slots", &recent), ("pages", "slots", &entries)] {
@@ -137,17 +136,7 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
         let dims = move |([b, h, window, k], own, listed): Shape| {
             let page = PAGE as i64;
             let pages = |places: i64| if own { (places + page - 1) / page } else { 0 };
-            let names = [
-                "B",
-                "H",
-                "Wn",
-                "K",
-                "window_own",
-                "own",
-                "window_listed",
-                "listed",
-                "size",
-            ];
+            let names = "B H Wn K window_own own window_listed listed size";
             let [window_listed, listed] = listed.map(i64::from);
             let (window_own, own, size) = (pages(window), pages(k), element_bytes(dtype));
             named(names, [b, h, window, k, window_own, own, window_listed, listed, size])

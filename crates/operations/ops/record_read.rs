@@ -55,7 +55,7 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
     let grid = |out| {
         let dims = move |(tokens, slot_bytes)| {
             let sizes = [tokens, record.dim as i64, element_bytes(out), slot_bytes];
-            named(["T", "C", "out_bytes", "slot_bytes"], sizes)
+            named("T C out_bytes slot_bytes", sizes)
         };
         let keys = [("record", record.name), ("out", out)];
         Grid::new(format!("{}.{out}", record.name), &keys, dims)

@@ -11,6 +11,7 @@ use reference::ops::rope::frequencies;
 use safetensors::Dtype;
 
 use super::data::round_to_bf16;
+use super::grid::named;
 use super::judge::{Judge, Part, UNIT};
 use super::slots::{Slots, byte_range, layout, rows, site_of, vectors};
 use super::{Batch, Buffer, Case, Data, Grid, KernelOp, Outputs, Problem, Scalar};
@@ -92,7 +93,7 @@ const WHY_NORMED: &str = "norm and rotation are computed in f64, and f32 arithme
 
 fn of_type(record: &'static KvRecord) -> Vec<Case> {
     let grid = |form| {
-        let dims = |(tokens, slot_bytes)| vec![("T", tokens), ("C", record.dim as i64), ("slot_bytes", slot_bytes)];
+        let dims = |(tokens, slot_bytes)| named("T C slot_bytes", [tokens, record.dim as i64, slot_bytes]);
         let keys = [("record", record.name), ("form", form)];
         Grid::new(format!("{}.{form}", record.name), &keys, dims)
     };

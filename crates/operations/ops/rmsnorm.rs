@@ -50,7 +50,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, cols] = case.sizes(["T", "C"]);
     let (input, x) = numbers("x", case, cols, data)?;
     let dtype = input.dtype;
-    let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
+    let (want, weight, eps) = normed(&x, case, data)?;
     let bound = move |_, y: f64| stored_error(dtype, y, error(cols, eps, y));
     let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, why(cols)));
     Ok(Problem {
@@ -80,38 +80,28 @@ pub(super) fn why(cols: usize) -> String {
 
 const EPS: f32 = 1e-6;
 
-/// The normalised rows in f64, and the weights.
-pub(super) struct Normed {
-    pub want: Vec<f64>,
-    pub weight: Buffer,
-    pub eps: f32,
-}
-
-impl Normed {
-    /// Normalises the rows of a case.
-    ///
-    /// # Errors
-    /// If the squares of a user's row overflow f32, because the f32 result is then undefined.
-    pub fn new(x: &[f32], case: &Case, data: &Data) -> Result<Self, String> {
-        let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
-        let weight = data.given_or(case, "weight", &[cols], || data.around("weight", cols, 1.0, 0.25))?;
-        let squares = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
-        let over = |x: &[f32]| x.iter().all(|x| x.is_finite()) && squares(x) > f64::from(f32::MAX);
-        if let Inputs::File(path) = case.inputs
-            && let Some(row) = x.chunks(cols).position(over)
-        {
-            return Err(format!("{path}: the sum of squares of row {row} of 'x' overflows f32"));
-        }
-        let mut want = vec![0.0; x.len()];
-        want.par_chunks_mut(cols).zip(x.par_chunks(cols)).for_each(|(want, x)| {
-            let scale = (squares(x) / cols as f64 + f64::from(eps)).sqrt().recip();
-            for ((want, x), w) in want.iter_mut().zip(x).zip(&weight) {
-                *want = f64::from(*x) * scale * f64::from(*w);
-            }
-        });
-        let weight = Buffer::f32("weight", &[cols], &weight);
-        Ok(Self { want, weight, eps })
+/// The normalised rows of a case in f64, the weights, and ε.
+///
+/// # Errors
+/// If the squares of a user's row overflow f32, because the f32 result is then undefined.
+pub(super) fn normed(x: &[f32], case: &Case, data: &Data) -> Result<(Vec<f64>, Buffer, f32), String> {
+    let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
+    let weight = data.given_or(case, "weight", &[cols], || data.around("weight", cols, 1.0, 0.25))?;
+    let squares = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+    let over = |x: &[f32]| x.iter().all(|x| x.is_finite()) && squares(x) > f64::from(f32::MAX);
+    if let Inputs::File(path) = case.inputs
+        && let Some(row) = x.chunks(cols).position(over)
+    {
+        return Err(format!("{path}: the sum of squares of row {row} of 'x' overflows f32"));
     }
+    let mut want = vec![0.0; x.len()];
+    want.par_chunks_mut(cols).zip(x.par_chunks(cols)).for_each(|(want, x)| {
+        let scale = (squares(x) / cols as f64 + f64::from(eps)).sqrt().recip();
+        for ((want, x), w) in want.iter_mut().zip(x).zip(&weight) {
+            *want = f64::from(*x) * scale * f64::from(*w);
+        }
+    });
+    Ok((want, Buffer::f32("weight", &[cols], &weight), eps))
 }
 
 /// The error bound of a y computed in f32, with u = 2^-24. The squares are positive, so their sum errs by u for each

@@ -1,7 +1,7 @@
 //! RMSNorm fused with block quantization; the normed rows are not rounded in between.
 
 use super::blocks::{Timed, blocks_and_types, check, numbers, quantized, rows_of_blocks};
-use super::rmsnorm::{Normed, error, rows, why, with_inputs};
+use super::rmsnorm::{error, normed, rows, why, with_inputs};
 use super::{Case, Data, KernelOp, Problem, Scalar};
 
 pub(super) const RMSNORM_QUANTIZE: KernelOp = KernelOp {
@@ -24,7 +24,7 @@ fn cases() -> Vec<Case> {
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let cols = case.dim("C");
     let (input, x) = numbers("x", case, cols, data)?;
-    let Normed { want, weight, eps } = Normed::new(&x, case, data)?;
+    let (want, weight, eps) = normed(&x, case, data)?;
     let bound = move |_, y| error(cols, eps, y);
     Ok(Problem {
         scalars: vec![("eps", Scalar::F32(eps))],

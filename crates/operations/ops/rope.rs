@@ -67,10 +67,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     );
     let sign = if case.key("direction") == "inverse" { -1.0 } else { 1.0 };
     let pairs = Pairs {
-        size,
-        h,
-        d,
-        r,
+        sizes: [size, h, d, r],
         x: x.clone(),
         cos: cos.clone(),
         sin: sin.iter().map(|sin| sign * sin).collect(),
@@ -162,11 +159,8 @@ fn edges(values: &mut [f32]) {
 
 /// Pairs of channels before they are rotated.
 struct Pairs {
-    /// Bytes of an element.
-    size: usize,
-    h: usize,
-    d: usize,
-    r: usize,
+    /// Bytes of an element, heads, channels, and those that turn.
+    sizes: [usize; 4],
     /// The heads before.
     x: Vec<u8>,
     cos: Vec<f32>,
@@ -177,15 +171,16 @@ struct Pairs {
 impl Pairs {
     /// The pair `i` of a row of a head, with its cosine and sine.
     fn at(&self, row: usize, i: usize) -> ([f32; 2], [f32; 2]) {
-        let angle = row / self.h * (self.r / 2) + i;
-        let first = (row + 1) * self.d - self.r + 2 * i;
-        let pair = [first, first + 1].map(|at| element(&self.x, self.size, at) as f32);
+        let [size, h, d, r] = self.sizes;
+        let angle = row / h * (r / 2) + i;
+        let first = (row + 1) * d - r + 2 * i;
+        let pair = [first, first + 1].map(|at| element(&self.x, size, at) as f32);
         (pair, [self.cos[angle], self.sin[angle]])
     }
 
     /// Rotates the last channels of the rows of `x`.
     fn rotate(&self, x: &mut [u8]) {
-        let Self { size, d, r, .. } = *self;
+        let [size, _, d, r] = self.sizes;
         x.par_chunks_mut(d * size).enumerate().for_each(|(row, x)| {
             for (i, pair) in x[(d - r) * size..].chunks_mut(2 * size).enumerate() {
                 let ([a, b], [cos, sin]) = self.at(row, i);
@@ -197,18 +192,19 @@ impl Pairs {
 
     /// True for the bytes of an element whose first or second product was not rounded.
     fn admits(&self, at: usize, got: &[u8]) -> bool {
-        let Some(channel) = (at % self.d).checked_sub(self.d - self.r) else {
+        let [size, _, d, r] = self.sizes;
+        let Some(channel) = (at % d).checked_sub(d - r) else {
             return false;
         };
-        let ([a, b], [cos, sin]) = self.at(at / self.d, channel / 2);
+        let ([a, b], [cos, sin]) = self.at(at / d, channel / 2);
         let fused = match channel % 2 {
             0 => [a.mul_add(cos, -(b * sin)), (-b).mul_add(sin, a * cos)],
             _ => [b.mul_add(cos, a * sin), a.mul_add(sin, b * cos)],
         };
         let mut bytes = [0; 4];
         fused.into_iter().any(|fused| {
-            write(&mut bytes[..self.size], fused);
-            bytes[..self.size] == *got
+            write(&mut bytes[..size], fused);
+            bytes[..size] == *got
         })
     }
 }

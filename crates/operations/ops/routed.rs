@@ -1,6 +1,6 @@
 //! Rows that a router sends to experts.
 
-use super::{Buffer, Case, Data, Inputs};
+use super::{Buffer, Case, Data, Grid, Inputs};
 
 /// The experts of rows, with their weights.
 pub(super) struct Routed {
@@ -73,6 +73,11 @@ impl Routed {
             Buffer::f32("weights", &shape, &self.weights),
         ]
     }
+}
+
+/// Cases of `[B, E, K, D, I]`: rows, experts, those of a row, and channels of a row and of an expert.
+pub(super) fn experts_of_rows(prefix: String, keys: &[(&'static str, &str)]) -> Grid<'static, [i64; 5]> {
+    Grid::of(prefix, keys, ["B", "E", "K", "D", "I"]).named(|[b, e, _, d, i]| format!("b{b}.{e}x{d}x{i}"))
 }
 
 /// Different numbers below `count`, one for each two of the bytes.

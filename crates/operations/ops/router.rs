@@ -16,7 +16,7 @@ use reference::ops::router::{Selection, select, sqrt_softplus, weights};
 use reference::{Bounded, Choice, Tensor};
 use safetensors::Dtype;
 
-use super::data::{exact, i32_bytes};
+use super::data::{exact, i32_bytes, i32_values};
 use super::judge::{Judge, Part};
 use super::routed::distinct;
 use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Outputs, Problem, Scalar};
@@ -179,9 +179,7 @@ impl Routed {
 
     /// The judgement of the kernel's choice, and that of its weights given the choice.
     fn parts(&self, outputs: &Outputs) -> Vec<Part> {
-        let bytes = outputs.get("experts");
-        let chosen = bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes));
-        let chosen: Vec<i32> = chosen.collect();
+        let chosen = i32_values(outputs.get("experts"));
         let (rows, k) = (self.token.len(), self.choice.k);
         let mut admitted = vec![-1; rows * k];
         admitted
@@ -207,8 +205,8 @@ impl Routed {
         let weights = weights.unwrap_or_else(|why| unreachable!("the sum of σ is at least 1e-20: {why}"));
         let want = i32_bytes(&admitted);
         vec![
-            Judge::equal("experts", Dtype::I32, &[rows, k], want, WHY_EXPERTS).on(bytes.to_vec()),
-            weights.on(outputs.get("weights").to_vec()),
+            Judge::equal("experts", Dtype::I32, &[rows, k], want, WHY_EXPERTS).of(outputs),
+            weights.of(outputs),
         ]
     }
 

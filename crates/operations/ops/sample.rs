@@ -9,7 +9,7 @@ use reference::Real;
 use reference::ops::top_k::top_k;
 use safetensors::Dtype;
 
-use super::data::i32_bytes;
+use super::data::{i32_bytes, i32_values};
 use super::judge::{Judge, Part, UNIT};
 use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Outputs, Problem, Scalar};
 use ulplab_core::random::philox;
@@ -116,10 +116,9 @@ struct Rows {
 impl Rows {
     /// The tokens, which are expected to be the kernel's own where it may have chosen them.
     fn judged(&self, outputs: &Outputs) -> Part {
-        let found = outputs.get("token").par_chunks_exact(4);
+        let found = i32_values(outputs.get("token")).into_par_iter();
         let vocabulary = self.logits.len() / self.position.len();
-        let want = found.enumerate().map(|(row, bytes)| {
-            let found = i32::from_le_bytes(bytes.try_into().expect("four bytes"));
+        let want = found.enumerate().map(|(row, found)| {
             let logits = &self.logits[row * vocabulary..][..vocabulary];
             match (self.position[row], self.temperature[row]) {
                 (-1, _) => -1,
@@ -128,7 +127,7 @@ impl Rows {
             }
         });
         let bytes = i32_bytes(&want.collect::<Vec<i32>>());
-        Judge::equal("token", Dtype::I32, &[self.position.len()], bytes, WHY).on(outputs.get("token").to_vec())
+        Judge::equal("token", Dtype::I32, &[self.position.len()], bytes, WHY).of(outputs)
     }
 
     /// The token that was found, if it may be drawn; else the best.
@@ -184,7 +183,8 @@ impl Rows {
     }
 }
 
-fn best<T: Real>(scores: &[T]) -> i32 {
+/// The first of the largest scores; NaN is largest.
+pub fn best<T: Real>(scores: &[T]) -> i32 {
     let mut out = [0];
     top_k(scores, scores.len(), 1, &mut out);
     out[0]

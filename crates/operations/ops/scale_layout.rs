@@ -4,7 +4,7 @@
 use safetensors::Dtype;
 
 use super::grid::named;
-use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem};
+use super::{Batch, Buffer, Case, Data, Judge, KernelOp, Problem};
 use ulplab_core::layouts::{Layout, Placement};
 
 pub(super) const SCALE_LAYOUT: KernelOp = KernelOp {
@@ -98,12 +98,11 @@ fn case(groups: &'static str, [h, w]: [usize; 2], spread: &'static str, timed: b
         name: format!("{groups}.{h}x{w}.{spread}"),
         keys: vec![("groups", groups.into()), ("ends", spread.into())],
         dims: named(
-            ["H", "W", "G", "row_groups", "col_groups", "bytes"],
+            "H W G row_groups col_groups bytes",
             [h, w, ends.len(), count("m"), count("k"), bytes].map(|size| size as i64),
         ),
-        inputs: Inputs::Random,
         timed,
-        large: false,
+        ..Case::default()
     }
 }
 

@@ -10,7 +10,14 @@ use ulplab_core::formats::{Encoded, KvRecord, PAGE, Part, Place, RECORDS};
 
 /// The record format that a case uses.
 pub(super) fn layout(case: &Case) -> Result<&'static KvRecord, String> {
-    let name = case.key("record");
+    record_named(case.key("record"))
+}
+
+/// The record format of this name.
+///
+/// # Errors
+/// There is none.
+pub fn record_named(name: &str) -> Result<&'static KvRecord, String> {
     let found = RECORDS.iter().copied().find(|record| record.name == name);
     found.ok_or_else(|| format!("no record '{name}'"))
 }

@@ -58,7 +58,7 @@ fn of_type(reads: &'static str, dtype: &'static str) -> Vec<Case> {
     let size = element_bytes(dtype);
     let dims = move |[b, h, d, window, n, k]: [i64; 6]| {
         let k = if reads == "all" { 1 } else { k };
-        named(["B", "H", "D", "Wn", "N", "K", "size"], [b, h, d, window, n, k, size])
+        named("B H D Wn N K size", [b, h, d, window, n, k, size])
     };
     let random = [
         [9, 2, 40, 128, 300, 70],

@@ -4,7 +4,7 @@
 use safetensors::Dtype;
 
 use super::Buffer;
-use super::blocks::{BLOCKS, Blocks};
+use super::blocks::Blocks;
 use super::data::{f32_bytes, float_bytes, floats, round_to};
 use ulplab_core::formats::GlobalScale;
 
@@ -29,7 +29,7 @@ impl Storage {
         match key {
             "f32" => Ok(Self::Plain(Dtype::F32)),
             "bf16" => Ok(Self::Plain(Dtype::BF16)),
-            _ => match BLOCKS.iter().find(|blocks| blocks.key == key) {
+            _ => match Blocks::named(key) {
                 Some(blocks) => Ok(Self::Coded(blocks)),
                 None => Err(format!("no way to store weights is called '{key}'")),
             },

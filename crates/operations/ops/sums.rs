@@ -169,12 +169,12 @@ pub fn factor(x: f32) -> Factor {
 }
 
 /// The factors of numbers of bfloat16.
-pub(super) fn bf16_factors(x: &[f32]) -> Vec<Factor> {
+pub fn bf16_factors(x: &[f32]) -> Vec<Factor> {
     x.par_iter().map(|x| factor(*x)).collect()
 }
 
 /// The factors of codes of E4M3.
-pub(super) fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
+pub fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
     codes
         .par_iter()
         .map(|code| Operand::E4m3.factor((*code).into()))

@@ -49,7 +49,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, cols] = case.sizes(["T", "C"]);
     let (input, x) = numbers("gate_up", case, 2 * cols, data)?;
     let dtype = input.dtype;
-    let Activated { want, error, limit } = Activated::new(&x, case);
+    let (want, error, limit) = activations(&x, case);
     let bound = move |at: usize, y: f64| stored_error(dtype, y, error[at]);
     let judge = Judge::within("y", dtype, &[rows, cols], want, bound, rounded(dtype, WHY.into()));
     Ok(Problem {
@@ -67,28 +67,19 @@ pub(super) const LIMIT: f32 = 10.0;
 
 const LIMIT_RANGE: [f64; 2] = [0.01, 1000.0];
 
-/// The activations in f64, and error bounds for f32 kernels.
-pub(super) struct Activated {
-    pub want: Vec<f64>,
-    pub error: Vec<f64>,
-    pub limit: f32,
-}
-
-impl Activated {
-    /// Computes the activations of the case's rows [g, u], and their error bounds.
-    pub fn new(x: &[f32], case: &Case) -> Self {
-        let (cols, limit) = (case.dim("C"), case.number("limit", LIMIT));
-        let each = |(gate, up): (&f32, &f32)| {
-            let (y, lost) = activated([gate, up].map(|x| f64::from(*x)), limit.into());
-            (y, error(12.0, (*gate).into(), y) + 2f64.powi(-146) + lost)
-        };
-        let rows = x.par_chunks(2 * cols).flat_map_iter(|x| {
-            let (gate, up) = x.split_at(cols);
-            gate.iter().zip(up).map(each)
-        });
-        let (want, error) = rows.unzip();
-        Self { want, error, limit }
-    }
+/// The activations of a case's rows [g, u] in f64, their error bounds for f32 kernels, and the limit.
+pub(super) fn activations(x: &[f32], case: &Case) -> (Vec<f64>, Vec<f64>, f32) {
+    let (cols, limit) = (case.dim("C"), case.number("limit", LIMIT));
+    let each = |(gate, up): (&f32, &f32)| {
+        let (y, lost) = activated([gate, up].map(|x| f64::from(*x)), limit.into());
+        (y, error(12.0, (*gate).into(), y) + 2f64.powi(-146) + lost)
+    };
+    let rows = x.par_chunks(2 * cols).flat_map_iter(|x| {
+        let (gate, up) = x.split_at(cols);
+        gate.iter().zip(up).map(each)
+    });
+    let (want, error) = rows.unzip();
+    (want, error, limit)
 }
 
 /// The activation of a gate and an up, and the part of the result that f32 may lose: below g = −87 the power or its reciprocal leaves

@@ -1,7 +1,7 @@
 //! SwiGLU fused with block quantization; the activation is not rounded in between.
 
 use super::blocks::{Timed, blocks_and_types, check, numbers, quantized, rows_of_blocks};
-use super::swiglu::{Activated, WHY, rows, with_inputs};
+use super::swiglu::{WHY, activations, rows, with_inputs};
 use super::{Case, Data, KernelOp, Problem, Scalar};
 
 pub(super) const SWIGLU_QUANTIZE: KernelOp = KernelOp {
@@ -23,7 +23,7 @@ fn cases() -> Vec<Case> {
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let (input, x) = numbers("gate_up", case, 2 * case.dim("C"), data)?;
-    let Activated { want, error, limit } = Activated::new(&x, case);
+    let (want, error, limit) = activations(&x, case);
     Ok(Problem {
         scalars: vec![("limit", Scalar::F32(limit))],
         ..quantized(case, vec![input], want, move |at, _| error[at], WHY.into())?

@@ -57,7 +57,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         buffer("a", ROWS, &a),
         buffer("b", width, &b),
         Buffer::f32("c", &shape, &c),
-        Buffer::output("d", Dtype::F32, &shape),
     ];
     Ok(Problem {
         flops: (2 * tiles * ROWS * width * terms) as u64,

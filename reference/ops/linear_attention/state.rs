@@ -10,15 +10,32 @@ use crate::{Real, Tensor};
 pub trait Layout: Send + Sync + 'static {
     /// The other of the two orders.
     type Other: Layout;
+    /// True if a matrix is stored as `[V, K]`.
+    const TURNED: bool;
 
     /// Dimensions as stored.
-    fn stored(key_dim: usize, value_dim: usize) -> [usize; 2];
+    fn stored(key_dim: usize, value_dim: usize) -> [usize; 2] {
+        match Self::TURNED {
+            true => [value_dim, key_dim],
+            false => [key_dim, value_dim],
+        }
+    }
 
     /// Shows a stored matrix as `[K, V]` to `work`, which may change it.
-    fn as_kv<T: Real>(stored: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T]));
+    fn as_kv<T: Real>(stored: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T])) {
+        match Self::TURNED {
+            true => transposed(stored, value_dim, key_dim, work),
+            false => work(stored),
+        }
+    }
 
     /// Shows a matrix `[K, V]` to `work` as it is stored.
-    fn as_stored<T: Real>(kv: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T]));
+    fn as_stored<T: Real>(kv: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T])) {
+        match Self::TURNED {
+            true => transposed(kv, key_dim, value_dim, work),
+            false => work(kv),
+        }
+    }
 }
 
 /// `[K, V]`: value channels are contiguous ("V-last").
@@ -31,30 +48,12 @@ pub enum Vk {}
 
 impl Layout for Kv {
     type Other = Vk;
-
-    fn stored(key_dim: usize, value_dim: usize) -> [usize; 2] {
-        [key_dim, value_dim]
-    }
-    fn as_kv<T: Real>(stored: &mut [T], _: usize, _: usize, work: impl FnOnce(&mut [T])) {
-        work(stored);
-    }
-    fn as_stored<T: Real>(kv: &mut [T], _: usize, _: usize, work: impl FnOnce(&mut [T])) {
-        work(kv);
-    }
+    const TURNED: bool = false;
 }
 
 impl Layout for Vk {
     type Other = Kv;
-
-    fn stored(key_dim: usize, value_dim: usize) -> [usize; 2] {
-        [value_dim, key_dim]
-    }
-    fn as_kv<T: Real>(stored: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T])) {
-        transposed(stored, value_dim, key_dim, work);
-    }
-    fn as_stored<T: Real>(kv: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T])) {
-        transposed(kv, key_dim, value_dim, work);
-    }
+    const TURNED: bool = true;
 }
 
 /// Lets `work` change the transpose of a matrix.

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Model;
+use crate::ops::compressor::Pooling;
 use crate::ops::rope::{Yarn, frequencies};
 use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 use crate::paths::{TensorSpec, asked};
@@ -50,33 +51,19 @@ impl LayerType {
 }
 
 /// The frequencies of a RoPE, see [`frequencies`](crate::ops::rope::frequencies); cosines and sines are not scaled.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeParameters {
-    /// `default`, or `yarn` for longer contexts.
-    pub rope_type: String,
     /// θ.
     pub rope_theta: f64,
-    /// YaRN: how many times longer contexts are; required by it, as is the next.
-    pub factor: Option<f64>,
-    /// YaRN: the context before.
-    pub original_max_position_embeddings: Option<f64>,
-    /// YaRN: see [`Yarn::beta_fast`]; 32 if it is not given.
-    pub beta_fast: Option<f64>,
-    /// YaRN: see [`Yarn::beta_slow`]; 1 if it is not given.
-    pub beta_slow: Option<f64>,
+    /// YaRN, for longer contexts than those of training.
+    pub yarn: Option<Yarn>,
 }
 
 impl RopeParameters {
     /// The RoPE of this base, for contexts of training.
     pub fn plain(rope_theta: f64) -> Self {
-        Self {
-            rope_type: "default".into(),
-            rope_theta,
-            factor: None,
-            original_max_position_embeddings: None,
-            beta_fast: None,
-            beta_slow: None,
-        }
+        let yarn = None;
+        Self { rope_theta, yarn }
     }
 }
 
@@ -121,7 +108,7 @@ pub struct RopeByLayer {
 ///     rms_norm_eps: 1e-6,
 ///     compress_rates: [("compressed_sparse_attention".into(), 4)].into(),
 ///     rope_parameters: RopeByLayer {
-///         main: rope.clone(),
+///         main: rope,
 ///         compress: rope,
 ///     },
 ///     layer_types: vec![LayerType::Sliding, LayerType::Sparse],
@@ -248,18 +235,6 @@ impl Config {
                 return Err(format!("compress_rates has no positive entry for {layer:?} layers"));
             }
         }
-        for rope in [&self.rope_parameters.main, &self.rope_parameters.compress] {
-            let yarn = [rope.factor, rope.original_max_position_embeddings];
-            if !["default", "yarn"].contains(&rope.rope_type.as_str()) {
-                return Err(format!(
-                    "rope_type '{}' is unknown: expected 'default' or 'yarn'",
-                    rope.rope_type
-                ));
-            }
-            if rope.rope_type == "yarn" && yarn.contains(&None) {
-                return Err("rope_type 'yarn' needs factor and original_max_position_embeddings".into());
-            }
-        }
         Ok(())
     }
 
@@ -269,6 +244,13 @@ impl Config {
             LayerType::Sliding => None,
             compressed => self.compress_rates.get(compressed.name()).copied(),
         }
+    }
+
+    /// Sizes of the pools of such layers, of keys and of the indexer.
+    pub(super) fn pools(&self, layer: LayerType) -> [Option<Pooling>; 2] {
+        let overlap = layer == LayerType::Sparse;
+        let pool = |dim| self.rate(layer).map(|rate| Pooling { rate, overlap, dim });
+        [pool(self.head_dim), pool(self.index_head_dim).filter(|_| overlap)]
     }
 
     /// Tokens per entry of a layer's compressed cache; `None` where it has none.
@@ -282,14 +264,7 @@ impl Config {
             LayerType::Sliding => &self.rope_parameters.main,
             LayerType::Sparse | LayerType::Heavy => &self.rope_parameters.compress,
         };
-        let yarn = (rope.rope_type == "yarn").then(|| Yarn {
-            factor: rope.factor.unwrap_or(1.0),
-            original_positions: rope.original_max_position_embeddings.unwrap_or(1.0),
-            beta_fast: rope.beta_fast.unwrap_or(32.0),
-            beta_slow: rope.beta_slow.unwrap_or(1.0),
-            truncate: true,
-        });
-        frequencies(self.qk_rope_head_dim, rope.rope_theta, yarn)
+        frequencies(self.qk_rope_head_dim, rope.rope_theta, rope.yarn)
     }
 
     /// Every tensor of the model, with `transformers`' names: what [`Model::load`] takes.

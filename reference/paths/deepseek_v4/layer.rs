@@ -4,12 +4,13 @@ use rayon::prelude::*;
 
 use super::config::LayerType;
 use super::sites::*;
-use super::state::{Compressed, LayerState};
+use super::state::{CompressedParts, LayerParts};
 use crate::ops::BLOCK;
 use crate::ops::attention::{KeyRows, Sizes, attend};
+use crate::ops::compressor::Pooling;
 use crate::ops::experts::Experts;
 use crate::ops::hyper_connection::HyperConnection;
-use crate::ops::linear::{Linear, Product};
+use crate::ops::linear::Product;
 use crate::ops::rope::Rope;
 use crate::ops::router::{Selection, select, sqrt_softplus, weights};
 use crate::{Choice, Real, Tensor};
@@ -21,21 +22,21 @@ pub(super) struct Layer<T> {
     pub kind: LayerType,
     pub attention_mixer: HyperConnection<T>,
     pub attention_norm: Vec<T>,
-    pub query_down: Linear<T>,
+    pub query_down: Tensor<T>,
     pub query_norm: Vec<T>,
-    pub query_up: Linear<T>,
-    pub kv: Linear<T>,
+    pub query_up: Tensor<T>,
+    pub kv: Tensor<T>,
     pub kv_norm: Vec<T>,
     pub sinks: Vec<T>,
-    pub output_down: Linear<T>,
+    pub output_down: Tensor<T>,
     pub output_groups: usize,
-    pub output_up: Linear<T>,
+    pub output_up: Tensor<T>,
     pub window: usize,
     pub compressor: Option<Compressor<T>>,
     pub indexer: Option<Indexer<T>>,
     pub moe_mixer: HyperConnection<T>,
     pub moe_norm: Vec<T>,
-    pub router: Linear<T>,
+    pub router: Tensor<T>,
     pub selection: Selection<T>,
     pub experts_per_token: usize,
     pub router_scale: T,
@@ -44,8 +45,9 @@ pub(super) struct Layer<T> {
 }
 
 pub(super) struct Compressor<T> {
-    pub kv: Linear<T>,
-    pub gate: Linear<T>,
+    pub sizes: Pooling,
+    pub kv: Tensor<T>,
+    pub gate: Tensor<T>,
     /// `[rate, width]`, added to the logits by position in the window.
     pub position_bias: Tensor<T>,
     pub norm: Vec<T>,
@@ -53,8 +55,8 @@ pub(super) struct Compressor<T> {
 
 pub(super) struct Indexer<T> {
     pub compressor: Compressor<T>,
-    pub query_up: Linear<T>,
-    pub head_weights: Linear<T>,
+    pub query_up: Tensor<T>,
+    pub head_weights: Tensor<T>,
     pub top_k: usize,
 }
 
@@ -70,7 +72,7 @@ impl<T: Real> Context<'_, T> {
 
 impl<T: Real> Layer<T> {
     /// Streams `[T, n, D]` through the layer, in place.
-    pub fn forward(&self, x: &mut Tensor<T>, state: &mut LayerState<T>, ids: &[u32], cx: &mut Context<'_, T>) {
+    pub fn forward(&self, x: &mut Tensor<T>, state: &mut LayerParts<T>, ids: &[u32], cx: &mut Context<'_, T>) {
         cx.pass(INPUT, x);
 
         let operations = cx.numerics.operations();
@@ -90,7 +92,7 @@ impl<T: Real> Layer<T> {
         cx.pass(OUTPUT, x);
     }
 
-    fn attention(&self, x: &Tensor<T>, state: &mut LayerState<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+    fn attention(&self, x: &Tensor<T>, state: &mut LayerParts<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
         let (tokens, start, dim, heads) = (x.rows(), cx.start, self.kv_norm.len(), self.sinks.len());
 
         let mut low = self.query_down.apply(x);
@@ -116,7 +118,11 @@ impl<T: Real> Layer<T> {
         }
         let choice = self.index(x, &low, state, cx);
         let mut mixed = self.attend(&query, choice.as_ref(), state, cx);
-        state.forget(self.window);
+        // Drops from the window cache, now and then, what no later token can see.
+        let excess = state.window.keys.rows().saturating_sub(self.window - 1);
+        if excess > self.window {
+            state.window.drop_first(excess);
+        }
         cx.rope(&mut mixed, heads, &|token| start + token, true);
         cx.pass(HEADS, &mut mixed);
         self.project(&mixed)
@@ -127,14 +133,14 @@ impl<T: Real> Layer<T> {
         &self,
         x: &Tensor<T>,
         low: &Tensor<T>,
-        state: &mut LayerState<T>,
+        state: &mut LayerParts<T>,
         cx: &mut Context<'_, T>,
     ) -> Option<Choice<T>> {
         let (Some(indexer), Some(index)) = (&self.indexer, &mut state.index) else {
             return None;
         };
         let (tokens, start) = (x.rows(), cx.start);
-        let heads = indexer.head_weights.weight.rows();
+        let heads = indexer.head_weights.rows();
         let dim = indexer.compressor.norm.len();
         let mut query = indexer.query_up.apply(low);
         query.shape = vec![tokens, heads, dim];
@@ -147,7 +153,7 @@ impl<T: Real> Layer<T> {
         let mut head_weights = indexer.head_weights.apply(x);
         let scale = T::ONE / T::from_f64((dim * heads) as f64).sqrt();
         head_weights.data.iter_mut().for_each(|weight| *weight *= scale);
-        let rate = indexer.compressor.rate();
+        let rate = indexer.compressor.sizes.rate;
         let visible = |row: usize| (start + row + 1) / rate;
         let operations = cx.numerics.operations();
         let mut choice = operations.index(&query, &head_weights, &index.entries.keys.data, indexer.top_k, &visible);
@@ -160,7 +166,7 @@ impl<T: Real> Layer<T> {
         &self,
         query: &Tensor<T>,
         choice: Option<&Choice<T>>,
-        state: &LayerState<T>,
+        state: &LayerParts<T>,
         cx: &mut Context<'_, T>,
     ) -> Tensor<T> {
         let (heads, dim, start) = (self.sinks.len(), query.cols(), cx.start);
@@ -169,13 +175,15 @@ impl<T: Real> Layer<T> {
         let mut mass = wanted.map(|choice| Tensor::full([query.shape[0], choice.k], T::ZERO));
         let mut out = Tensor::full(query.shape.clone(), T::ZERO);
         let width = heads * dim;
+        let kept_from = start + query.shape[0] - state.window.keys.rows();
+        let rate = self.compressor.as_ref().map_or(1, |compressor| compressor.sizes.rate);
         let block = |(number, (query, out)): (usize, (&[T], &mut [T]))| {
             let first = number * QUERIES;
             let rows = query.len() / width;
-            let entries = Entries::new(state, choice, start, first..first + rows);
+            let entries = Entries::new(state, choice, [start, rate], first..first + rows);
             let positions = start + first..start + first + rows;
             let oldest = (positions.start + 1).saturating_sub(self.window);
-            let kept = oldest - state.window_first..positions.end - state.window_first;
+            let kept = oldest - kept_from..positions.end - kept_from;
             let recent = state.window.read(kept);
             let visible = |part: usize, row: usize, key: usize| match part {
                 0 => {
@@ -205,14 +213,14 @@ impl<T: Real> Layer<T> {
     /// Grouped output projection: W_ob · concat_g (A_g · heads of group g).
     fn project(&self, heads: &Tensor<T>) -> Tensor<T> {
         let groups = self.output_groups;
-        let (width, inner) = (heads.shape[1] * heads.cols(), self.output_down.weight.rows());
+        let (width, inner) = (heads.shape[1] * heads.cols(), self.output_down.rows());
         let (part, rank) = (width / groups, inner / groups);
         let mut low = Tensor::full([heads.shape[0], inner], T::ZERO);
         let blocks = heads.data.par_chunks(BLOCK * width);
         let blocks = blocks.zip(low.data.par_chunks_mut(BLOCK * inner));
         blocks.for_each(|(x, low)| {
             for group in 0..groups {
-                let w = &self.output_down.weight.data[group * rank * part..(group + 1) * rank * part];
+                let w = &self.output_down.data[group * rank * part..(group + 1) * rank * part];
                 let product = Product {
                     x_stride: width,
                     y_stride: inner,
@@ -224,14 +232,21 @@ impl<T: Real> Layer<T> {
         self.output_up.apply(&low)
     }
 
-    fn moe(&self, x: &Tensor<T>, ids: &[u32], cx: &mut Context<'_, T>) -> Tensor<T> {
+    /// The experts of rows, and their weights; a choice by scores goes through `learned`.
+    pub fn route(&self, x: &Tensor<T>, ids: &[u32], learned: impl FnOnce(&mut Choice<T>)) -> (Choice<T>, Tensor<T>) {
         let mut sigma = self.router.apply(x);
         sqrt_softplus(&mut sigma);
         let mut choice = select(&sigma, &self.selection, ids, self.experts_per_token);
         if matches!(self.selection, Selection::Bias(_)) {
-            cx.numerics.choice(&cx.at(ROUTER), &mut choice);
+            learned(&mut choice);
         }
         let weights = weights(&sigma, &choice, self.router_scale);
+        (choice, weights)
+    }
+
+    fn moe(&self, x: &Tensor<T>, ids: &[u32], cx: &mut Context<'_, T>) -> Tensor<T> {
+        let site = cx.at(ROUTER);
+        let (choice, weights) = self.route(x, ids, |choice| cx.numerics.choice(&site, choice));
         if cx.numerics.wants(&cx.at(GATE_UP)) {
             cx.pass(GATE_UP, &mut self.experts.shared.gate_up.apply(x));
         }
@@ -240,20 +255,16 @@ impl<T: Real> Layer<T> {
 }
 
 impl<T: Real> Compressor<T> {
-    fn rate(&self) -> usize {
-        self.position_bias.rows()
-    }
-
     /// Feeds the call's tokens to the pool; gives the entries they complete, normed and turned to the position of their
     /// window's first token, and the number of the first of them.
     fn compress(
         &self,
         x: &Tensor<T>,
-        state: &mut Compressed<T>,
+        state: &mut CompressedParts<T>,
         cx: &Context<'_, T>,
         eps: T,
     ) -> Option<(usize, Tensor<T>)> {
-        let rate = self.rate();
+        let rate = self.sizes.rate;
         let values = self.kv.apply(x);
         let mut logits = self.gate.apply(x);
         for row in 0..logits.rows() {
@@ -261,25 +272,14 @@ impl<T: Real> Compressor<T> {
             let biased = logits.row_mut(row).iter_mut().zip(bias);
             biased.for_each(|(logit, &bias)| *logit += bias);
         }
-        let first = state.pool.entries();
-        let mut entries = state.pool.push(&values, &logits);
+        let pending = [&mut state.pending_values, &mut state.pending_logits];
+        let (first, mut entries) = (cx.start / rate, self.sizes.push(cx.start, pending, [&values, &logits]));
         if entries.rows() == 0 {
             return None;
         }
         cx.rmsnorm(&mut entries, Some(&self.norm), eps);
         cx.rope(&mut entries, 1, &|entry| (first + entry) * rate, false);
         Some((first, entries))
-    }
-}
-
-impl<T: Real> LayerState<T> {
-    /// Drops from the window cache, now and then, what no later token can see.
-    fn forget(&mut self, window: usize) {
-        let excess = self.window.keys.rows().saturating_sub(window - 1);
-        if excess > window {
-            self.window.drop_first(excess);
-            self.window_first += excess;
-        }
     }
 }
 
@@ -296,7 +296,12 @@ struct Entries<T> {
 
 impl<T: Real> Entries<T> {
     /// Keys that the queries `rows` of a call that began at position `start` read: the selected ones, or all complete ones.
-    fn new(state: &LayerState<T>, choice: Option<&Choice<T>>, start: usize, rows: std::ops::Range<usize>) -> Self {
+    fn new(
+        state: &LayerParts<T>,
+        choice: Option<&Choice<T>>,
+        [start, rate]: [usize; 2],
+        rows: std::ops::Range<usize>,
+    ) -> Self {
         let Some(compressed) = &state.compressed else {
             return Self {
                 numbers: Vec::new(),
@@ -305,7 +310,7 @@ impl<T: Real> Entries<T> {
                 visible: Vec::new(),
             };
         };
-        let complete = |row: usize| (start + row + 1) / compressed.pool.rate();
+        let complete = |row: usize| (start + row + 1) / rate;
         let read: Vec<Vec<usize>> = rows
             .map(|row| choice.map_or_else(|| (0..complete(row)).collect(), |choice| choice.selected(row).collect()))
             .collect();

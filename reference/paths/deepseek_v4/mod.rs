@@ -6,7 +6,6 @@
 mod config;
 mod layer;
 mod model;
-mod parts;
 mod path;
 mod read;
 pub mod sites;
@@ -15,7 +14,6 @@ mod state;
 pub use crate::paths::Scalar;
 pub use config::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 pub use model::Model;
-pub use parts::{CompressedParts, LayerParts, StateParts};
-pub use path::DeepSeekV4;
+pub use path::PATH;
 pub use sites::SITES;
-pub use state::{CacheParts, Compressed, LayerState, State};
+pub use state::{CacheParts, CompressedParts, LayerParts, State, StateParts};

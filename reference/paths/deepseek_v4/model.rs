@@ -4,12 +4,12 @@ use super::config::{Config, LayerType, RouterType};
 use super::layer::{Compressor, Context, Indexer, Layer};
 use super::sites::LOGITS;
 use super::state::State;
+use crate::ops::compressor::Pooling;
 use crate::ops::experts::{Expert, Experts};
 use crate::ops::hyper_connection::{HyperConnection, HyperHead};
-use crate::ops::linear::Linear;
 use crate::ops::router::Selection;
 use crate::paths::{self, Invalid, LoadError, Loader, Scalar, Weights};
-use crate::{Numerics, Real, Site, Tensor};
+use crate::{Choice, Numerics, Operations, Real, Site, Tensor};
 
 /// A model with its weights.
 pub struct Model<T> {
@@ -19,7 +19,7 @@ pub struct Model<T> {
     layers: Vec<Layer<T>>,
     head_mixer: HyperHead<T>,
     norm: Vec<T>,
-    head: Linear<T>,
+    head: Tensor<T>,
 }
 
 impl<T: Real> Model<T> {
@@ -47,7 +47,7 @@ impl<T: Real> Model<T> {
         let layers = layers.collect::<Result<_, _>>()?;
         load.prefix = String::new();
         let head_mixer = HyperHead {
-            projection: load.linear("model.hc_head.hc_fn", streams, streams * hidden)?,
+            projection: load.tensor("model.hc_head.hc_fn", &[streams, streams * hidden])?,
             base: load.vector("model.hc_head.hc_base", streams)?,
             scale: load.scalars::<1>("model.hc_head.hc_scale")?[0],
             norm_eps: T::from_f64(config.rms_norm_eps),
@@ -58,7 +58,7 @@ impl<T: Real> Model<T> {
             layers,
             head_mixer,
             norm: load.vector("model.norm.weight", hidden)?,
-            head: load.linear("lm_head.weight", vocabulary, hidden)?,
+            head: load.tensor("lm_head.weight", &[vocabulary, hidden])?,
             config,
         })
     }
@@ -66,6 +66,40 @@ impl<T: Real> Model<T> {
     /// The configuration it was loaded with.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The sinks of a layer's heads.
+    pub fn sinks(&self, layer: usize) -> &[T] {
+        &self.layers[layer].sinks
+    }
+
+    /// The weights of a layer's norms of low-rank queries and of KV vectors.
+    pub fn norms(&self, layer: usize) -> [&[T]; 2] {
+        let layer = &self.layers[layer];
+        [&layer.query_norm, &layer.kv_norm]
+    }
+
+    /// The experts of rows in a layer, and their weights; a choice by scores goes through `learned`.
+    pub fn route(
+        &self,
+        layer: usize,
+        x: &Tensor<T>,
+        ids: &[u32],
+        learned: impl FnOnce(&mut Choice<T>),
+    ) -> (Choice<T>, Tensor<T>) {
+        self.layers[layer].route(x, ids, learned)
+    }
+
+    /// The normed mixture of the streams that leave the last layer, `[rows, n, D]` → `[rows, D]`.
+    pub fn head_input(&self, x: &Tensor<T>, operations: &dyn Operations<T>) -> Tensor<T> {
+        let mut hidden = self.head_mixer.apply(x);
+        operations.rmsnorm(&mut hidden, Some(&self.norm), T::from_f64(self.config.rms_norm_eps));
+        hidden
+    }
+
+    /// The logits of the head's input.
+    pub fn head(&self, input: &Tensor<T>) -> Tensor<T> {
+        self.head.apply(input)
     }
 
     /// The caches of an empty sequence.
@@ -91,13 +125,7 @@ impl<T: Real> Model<T> {
         ids: &[u32],
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
-        if ids.is_empty() {
-            return Err("no tokens to feed".into());
-        }
-        let vocabulary = self.config.vocab_size;
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
-            return Err(format!("token {id} is beyond the vocabulary of {vocabulary}"));
-        }
+        paths::model::check_ids(ids, self.config.vocab_size)?;
         state.check(&self.config)?;
         let streams = self.config.hc_mult;
         let rows = ids.iter().map(|&id| self.embedding.row(id as usize));
@@ -116,12 +144,12 @@ impl<T: Real> Model<T> {
         ids: &[u32],
         numerics: &mut dyn Numerics<T>,
     ) -> Tensor<T> {
-        let start = state.tokens;
-        state.tokens += ids.len();
+        let start = state.parts.tokens;
+        state.parts.tokens += ids.len();
         for rope in &mut state.ropes {
-            rope.extend(state.tokens);
+            rope.extend(state.parts.tokens);
         }
-        let layers = self.layers.iter().zip(&mut state.layers).enumerate().skip(first);
+        let layers = self.layers.iter().zip(&mut state.parts.layers).enumerate().skip(first);
         for (number, (layer, cache)) in layers {
             let rope = &state.ropes[usize::from(layer.kind != LayerType::Sliding)];
             layer.forward(
@@ -131,10 +159,7 @@ impl<T: Real> Model<T> {
                 &mut Context::new(numerics, Some(number), start, rope),
             );
         }
-        let mut hidden = self.head_mixer.apply(&x);
-        let eps = T::from_f64(self.config.rms_norm_eps);
-        numerics.operations().rmsnorm(&mut hidden, Some(&self.norm), eps);
-        let mut logits = self.head.apply(&hidden);
+        let mut logits = self.head(&self.head_input(&x, numerics.operations()));
         numerics.site(&Site::new(None, LOGITS).from_row(start), &mut logits);
         logits
     }
@@ -153,11 +178,11 @@ impl<T: Real> Parts<'_, '_, T> {
         let (low, rank) = (config.q_lora_rank, config.o_groups * config.o_lora_rank);
         let of_group = heads * dim / config.o_groups;
         let (experts, chosen) = (config.n_routed_experts, config.num_experts_per_tok);
-        let sparse = config.layer_types[layer] == LayerType::Sparse;
-        let rate = config.compress_rate(layer);
-        let compressor = |parts: &mut Self, rate| parts.compressor("self_attn.compressor", rate, dim, sparse);
+        let kind = config.layer_types[layer];
+        let [main, index] = config.pools(kind);
+        let compressor = |parts: &mut Self, sizes| parts.compressor("self_attn.compressor", sizes);
         Ok(Layer {
-            kind: config.layer_types[layer],
+            kind,
             window: config.sliding_window,
             output_groups: config.o_groups,
             experts_per_token: chosen,
@@ -167,17 +192,17 @@ impl<T: Real> Parts<'_, '_, T> {
             moe_mixer: self.mixer("ffn_hc")?,
             attention_norm: self.load.vector("input_layernorm.weight", hidden)?,
             moe_norm: self.load.vector("post_attention_layernorm.weight", hidden)?,
-            query_down: self.load.linear("self_attn.q_a_proj.weight", low, hidden)?,
+            query_down: self.load.tensor("self_attn.q_a_proj.weight", &[low, hidden])?,
             query_norm: self.load.vector("self_attn.q_a_norm.weight", low)?,
-            query_up: self.load.linear("self_attn.q_b_proj.weight", heads * dim, low)?,
-            kv: self.load.linear("self_attn.kv_proj.weight", dim, hidden)?,
+            query_up: self.load.tensor("self_attn.q_b_proj.weight", &[heads * dim, low])?,
+            kv: self.load.tensor("self_attn.kv_proj.weight", &[dim, hidden])?,
             kv_norm: self.load.vector("self_attn.kv_norm.weight", dim)?,
-            output_down: self.load.linear("self_attn.o_a_proj.weight", rank, of_group)?,
-            output_up: self.load.linear("self_attn.o_b_proj.weight", hidden, rank)?,
+            output_down: self.load.tensor("self_attn.o_a_proj.weight", &[rank, of_group])?,
+            output_up: self.load.tensor("self_attn.o_b_proj.weight", &[hidden, rank])?,
             sinks: self.load.vector("self_attn.sinks", heads)?,
-            compressor: rate.map(|rate| compressor(self, rate)).transpose()?,
-            indexer: rate.filter(|_| sparse).map(|rate| self.indexer(rate)).transpose()?,
-            router: self.load.linear("mlp.gate.weight", experts, hidden)?,
+            compressor: main.map(|sizes| compressor(self, sizes)).transpose()?,
+            indexer: index.map(|sizes| self.indexer(sizes)).transpose()?,
+            router: self.load.tensor("mlp.gate.weight", &[experts, hidden])?,
             experts: self.experts()?,
             selection: match config.mlp_layer_types[layer] {
                 RouterType::Learned => Selection::Bias(self.load.vector("mlp.gate.e_score_correction_bias", experts)?),
@@ -193,7 +218,7 @@ impl<T: Real> Parts<'_, '_, T> {
         let (streams, hidden) = (self.config.hc_mult, self.config.hidden_size);
         let mixes = 2 * streams + streams * streams;
         Ok(HyperConnection {
-            projection: self.load.linear(&format!("{name}.fn"), mixes, streams * hidden)?,
+            projection: self.load.tensor(&format!("{name}.fn"), &[mixes, streams * hidden])?,
             base: self.load.vector(&format!("{name}.base"), mixes)?,
             scale: self.load.scalars(&format!("{name}.scale"))?,
             streams,
@@ -203,25 +228,27 @@ impl<T: Real> Parts<'_, '_, T> {
         })
     }
 
-    fn compressor(&mut self, name: &str, rate: usize, dim: usize, sparse: bool) -> Result<Compressor<T>, LoadError> {
-        let width = if sparse { 2 * dim } else { dim };
-        let hidden = self.config.hidden_size;
+    fn compressor(&mut self, name: &str, sizes: Pooling) -> Result<Compressor<T>, LoadError> {
+        let (width, hidden, load) = (sizes.width(), self.config.hidden_size, &mut self.load);
         Ok(Compressor {
-            kv: self.load.linear(&format!("{name}.kv_proj.weight"), width, hidden)?,
-            gate: self.load.linear(&format!("{name}.gate_proj.weight"), width, hidden)?,
-            position_bias: self.load.tensor(&format!("{name}.position_bias"), &[rate, width])?,
-            norm: self.load.vector(&format!("{name}.kv_norm.weight"), dim)?,
+            kv: load.tensor(&format!("{name}.kv_proj.weight"), &[width, hidden])?,
+            gate: load.tensor(&format!("{name}.gate_proj.weight"), &[width, hidden])?,
+            position_bias: load.tensor(&format!("{name}.position_bias"), &[sizes.rate, width])?,
+            norm: load.vector(&format!("{name}.kv_norm.weight"), sizes.dim)?,
+            sizes,
         })
     }
 
-    fn indexer(&mut self, rate: usize) -> Result<Indexer<T>, LoadError> {
+    fn indexer(&mut self, sizes: Pooling) -> Result<Indexer<T>, LoadError> {
         let name = |tensor: &str| format!("self_attn.compressor.indexer{tensor}");
         let (heads, dim) = (self.config.index_n_heads, self.config.index_head_dim);
         let (low, hidden) = (self.config.q_lora_rank, self.config.hidden_size);
+        let compressor = self.compressor(&name(""), sizes)?;
+        let load = &mut self.load;
         Ok(Indexer {
-            compressor: self.compressor(&name(""), rate, dim, true)?,
-            query_up: self.load.linear(&name(".q_b_proj.weight"), heads * dim, low)?,
-            head_weights: self.load.linear(&name(".scorer.weights_proj.weight"), heads, hidden)?,
+            compressor,
+            query_up: load.tensor(&name(".q_b_proj.weight"), &[heads * dim, low])?,
+            head_weights: load.tensor(&name(".scorer.weights_proj.weight"), &[heads, hidden])?,
             top_k: self.config.index_topk,
         })
     }
@@ -235,7 +262,7 @@ impl<T: Real> Parts<'_, '_, T> {
         let shared = ["gate", "up"].map(|name| format!("mlp.shared_experts.{name}_proj.weight"));
         let shared = Expert {
             gate_up: load.below(&shared, inner, hidden)?,
-            down: load.linear("mlp.shared_experts.down_proj.weight", hidden, inner)?,
+            down: load.tensor("mlp.shared_experts.down_proj.weight", &[hidden, inner])?,
         };
         let routed = gate_up.into_iter().zip(down);
         Ok(Experts {

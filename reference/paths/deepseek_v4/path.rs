@@ -1,34 +1,21 @@
 //! The path as others find it.
 
 use super::{Config, Model, RouterType, SITES, State, read};
-use crate::paths::{self, Input, Path, Takes, TensorSpec};
-use crate::{Numerics, SiteInfo, Tensor};
+use crate::paths::{self, Input, LoadError, Path, Source, Takes, TensorSpec};
+use crate::{Numerics, Tensor};
 
 /// DeepSeek-V4.
-#[derive(Clone, Copy, Debug)]
-pub struct DeepSeekV4;
-
-impl Path for DeepSeekV4 {
-    fn name(&self) -> &'static str {
-        "deepseek_v4"
-    }
-
-    fn model_types(&self) -> &'static [&'static str] {
-        &["deepseek_v4"]
-    }
-
-    fn sites(&self) -> &'static [SiteInfo] {
-        SITES
-    }
-
-    fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn paths::Config>, String> {
-        Ok(Box::new(read::config(json, inert)?))
-    }
-}
+pub static PATH: Path = Path {
+    name: "deepseek_v4",
+    model_types: || vec!["deepseek_v4"],
+    sites: SITES,
+    read: |json, inert| Ok(Box::new(read::config(json, inert)?)),
+    nearest: |_| None,
+};
 
 impl paths::Config for Config {
-    fn path(&self) -> &'static dyn Path {
-        &DeepSeekV4
+    fn path(&self) -> &'static Path {
+        &PATH
     }
 
     fn layers(&self) -> usize {
@@ -36,7 +23,9 @@ impl paths::Config for Config {
     }
 
     fn takes(&self) -> Takes {
-        Takes::ids(self.vocab_size)
+        Takes::Ids {
+            vocabulary: self.vocab_size,
+        }
     }
 
     fn most_tokens(&self) -> Option<usize> {
@@ -63,8 +52,12 @@ impl paths::Config for Config {
     fn tensors(&self) -> Vec<TensorSpec> {
         Config::tensors(self)
     }
+}
 
-    loads!(|config, weights, _| Model::load(config.clone(), weights));
+impl<T: paths::Scalar> paths::Loads<T> for Config {
+    fn load(&self, weights: &mut Source<'_>, _: &mut dyn Numerics<T>) -> Result<Box<dyn paths::Model<T>>, LoadError> {
+        Ok(Box::new(Model::load(self.clone(), weights)?))
+    }
 }
 
 impl<T: paths::Scalar> paths::Model<T> for Model<T> {

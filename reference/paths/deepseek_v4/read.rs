@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
+use crate::ops::rope::Yarn;
 use crate::paths::keys::{INERT, Keys};
 
 /// Keys that change nothing that is computed here: layers that predict further tokens, and how experts are stored.
@@ -257,30 +258,32 @@ impl Read<'_> {
 /// Reads one RoPE of a base; `missing` is its `attention_factor` without the key, which else follows from the other keys.
 fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopeParameters, String> {
     let rope_type = keys.rope_type()?;
-    let yarn = rope_type == "yarn";
-    let if_yarn = |key: &str| if yarn { keys.positive(key) } else { Ok(None) };
-    let needed = |key: &str| match if_yarn(key)? {
-        None if yarn => Err(keys.missing(key)),
-        found => Ok(found),
+    let needed = |key: &str| keys.positive(key)?.ok_or_else(|| keys.missing(key));
+    let yarn = match rope_type == "yarn" {
+        false => None,
+        true => Some(Yarn {
+            factor: needed("factor")?,
+            original_positions: needed("original_max_position_embeddings")?,
+            beta_fast: keys.positive("beta_fast")?.unwrap_or(32.0),
+            beta_slow: keys.positive("beta_slow")?.unwrap_or(1.0),
+            truncate: true,
+        }),
     };
-    let rope = RopeParameters {
-        factor: needed("factor")?,
-        original_max_position_embeddings: needed("original_max_position_embeddings")?,
-        beta_fast: if_yarn("beta_fast")?.or(yarn.then_some(32.0)),
-        beta_slow: if_yarn("beta_slow")?.or(yarn.then_some(1.0)),
-        rope_type,
-        rope_theta,
-    };
-    if let Some(times) = rope.factor {
+    if let Some(yarn) = yarn {
         keys.only("truncate", true)?;
-        let factor = keys.attention_factor(times, missing)?;
+        let factor = keys.attention_factor(yarn.factor, missing)?;
         if factor != ATTENTION_FACTOR {
             let message = format!("is {factor} (by other keys if it is not given), expected {ATTENTION_FACTOR}");
             return Err(keys.wrong("attention_factor", message));
         }
     }
     keys.finish("a RoPE of this type", &[])?;
-    Ok(rope)
+    if yarn.is_none() && rope_type != "default" {
+        return Err(format!(
+            "rope_type '{rope_type}' is unknown: expected 'default' or 'yarn'"
+        ));
+    }
+    Ok(RopeParameters { rope_theta, yarn })
 }
 
 /// Number of channels that RoPE turns, by several keys.

@@ -1,7 +1,7 @@
 //! Grouped-query attention, from its input to its output projection.
 
 use super::Context;
-use super::layer::Mixer;
+use super::layer::{Memory, Mixer};
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
 use crate::ops::projection::Projection;
@@ -14,7 +14,8 @@ pub(in crate::paths) struct Attention<T> {
     pub value: Projection<T>,
     /// Weights of the norms of queries and keys; each is as long as a head, or as all heads together.
     pub query_key_norms: Option<[Vec<T>; 2]>,
-    pub gate: Option<OutputGate<T>>,
+    /// The projection of the input whose σ multiplies the output of the heads, and the site that its logits pass.
+    pub gate: Option<(Projection<T>, &'static str)>,
     pub heads: Projection<T>,
     pub sinks: Option<Vec<T>>,
     pub head_dim: usize,
@@ -23,25 +24,15 @@ pub(in crate::paths) struct Attention<T> {
     pub eps: T,
 }
 
-/// A gate of what the heads give: they are multiplied by σ of what it projects attention's input to.
-pub(in crate::paths) struct OutputGate<T> {
-    pub projection: Projection<T>,
-    /// The site of its logits.
-    pub site: &'static str,
-}
-
 impl<T: Real> Mixer<T> for Attention<T> {
-    type Memory = KvCache<T>;
-
-    fn memory(&self) -> KvCache<T> {
-        KvCache::new(self.key.outputs() / self.head_dim, [self.head_dim; 2])
+    fn memory(&self) -> Memory<T> {
+        Memory::Cache(KvCache::new(self.key.outputs() / self.head_dim, [self.head_dim; 2]))
     }
 
-    fn fits(&self, memory: &KvCache<T>) -> bool {
-        memory.fits(&self.memory())
-    }
-
-    fn forward(&self, x: &Tensor<T>, cache: &mut KvCache<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
+    fn forward(&self, x: &Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
+        let Memory::Cache(cache) = memory else {
+            unreachable!("it was made by this mixer's like");
+        };
         let norms = self.query_key_norms.as_ref();
         let mut query = self.of_heads(&self.query, x, norms.map(|norms| &norms[0]), cx);
         let mut key = self.of_heads(&self.key, x, norms.map(|norms| &norms[1]), cx);
@@ -51,7 +42,7 @@ impl<T: Real> Mixer<T> for Attention<T> {
         if let Some(rope) = cx.rope {
             for x in [&mut query, &mut key] {
                 let heads = x.shape[1];
-                rope.apply(x, heads, cx.start);
+                rope.apply_half(x, heads, cx.start);
             }
         }
         cx.pass(QUERY, &mut query);
@@ -63,9 +54,9 @@ impl<T: Real> Mixer<T> for Attention<T> {
             cache.forget(window);
         }
         mixed.shape = vec![x.rows(), self.heads.inputs()];
-        if let Some(gate) = &self.gate {
-            let mut logits = gate.projection.apply(x);
-            cx.pass(gate.site, &mut logits);
+        if let Some((gate, site)) = &self.gate {
+            let mut logits = gate.apply(x);
+            cx.pass(site, &mut logits);
             let gated = mixed.data.iter_mut().zip(&logits.data);
             gated.for_each(|(mixed, logit)| *mixed *= logit.sigmoid());
         }

@@ -1,12 +1,12 @@
 //! A configuration of any family.
 
 use super::sites::HEAD_WEIGHT;
-use super::{Family, Gqa};
-use crate::SiteInfo;
+use super::{Family, PATH};
 use crate::ops::softmax_router::Softmax;
-use crate::paths::{self, Input, Path, RopeConfig, Takes, TensorSpec, asked};
+use crate::paths::{self, LoadError, Path, RopeConfig, Source, Takes, TensorSpec, asked};
+use crate::{Numerics, SiteInfo};
 
-/// The sizes of a model and what its layers compute, read from a `config.json` by [`Gqa`].
+/// The sizes of a model and what its layers compute, read from a `config.json` by [`PATH`].
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Properties that the family implies and the file does not state.
@@ -71,8 +71,8 @@ pub struct LayerConfig {
 }
 
 impl paths::Config for Config {
-    fn path(&self) -> &'static dyn Path {
-        &Gqa
+    fn path(&self) -> &'static Path {
+        &PATH
     }
 
     fn layers(&self) -> usize {
@@ -80,7 +80,9 @@ impl paths::Config for Config {
     }
 
     fn takes(&self) -> Takes {
-        Takes::ids(self.vocab_size)
+        Takes::Ids {
+            vocabulary: self.vocab_size,
+        }
     }
 
     fn most_tokens(&self) -> Option<usize> {
@@ -125,26 +127,19 @@ impl paths::Config for Config {
     fn tensors(&self) -> Vec<TensorSpec> {
         asked::<f32, _>(|load| self.model(load, &mut crate::Plain))
     }
+}
 
-    loads!(|config, weights, numerics| config.model(&mut paths::Loader::new(weights), numerics));
+impl<T: paths::Scalar> paths::Loads<T> for Config {
+    fn load(
+        &self,
+        weights: &mut Source<'_>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Box<dyn paths::Model<T>>, LoadError> {
+        Ok(Box::new(self.model(&mut paths::Loader::new(weights), numerics)?))
+    }
 }
 
 /// Says whether a site is the weights of a head that has none of its own.
 pub(in crate::paths) fn is_tied_head(site: &SiteInfo, tied: bool) -> bool {
     tied && site.name == HEAD_WEIGHT
-}
-
-/// Gives the token ids of a model with a vocabulary of this size.
-///
-/// # Errors
-/// It is something else, empty, or has an id beyond the vocabulary.
-pub(in crate::paths) fn token_ids<T>(input: Input<'_, T>, vocabulary: usize) -> Result<&[u32], String> {
-    let ids = input.ids()?;
-    if ids.is_empty() {
-        return Err("no tokens to feed".into());
-    }
-    match ids.iter().find(|&&id| id as usize >= vocabulary) {
-        Some(id) => Err(format!("token {id} is beyond the vocabulary of {vocabulary}")),
-        None => Ok(ids),
-    }
 }

@@ -1,33 +1,48 @@
 //! One decoder layer: a mixer of tokens and a feed-forward layer, each with its norm.
 
-use std::fmt::Debug;
-
 use super::Context;
 use super::mlp::Mlp;
 use super::sites::*;
+use crate::ops::grouped_attention::KvCache;
 use crate::{Real, Tensor};
 
 /// A part of a layer that mixes tokens: attention, or what stands in its place.
-pub(in crate::paths) trait Mixer<T: Real>: Send + Sync + 'static {
-    /// The memory of one sequence between calls: keys and values, or a state.
-    type Memory: Clone + Debug + Send + Sync + 'static;
-
+pub(in crate::paths) trait Mixer<T: Real>: Send + Sync {
     /// Returns the memory before the first token.
-    fn memory(&self) -> Self::Memory;
+    fn memory(&self) -> Memory<T>;
 
-    /// Returns whether a memory has its type and sizes.
-    fn fits(&self, memory: &Self::Memory) -> bool;
-
-    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the memory takes in the tokens.
+    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the memory, which has the type and sizes of its own, takes in the tokens.
     ///
     /// # Errors
-    /// The memory of another type, and shapes that somebody at a site has changed.
-    fn forward(&self, x: &Tensor<T>, memory: &mut Self::Memory, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String>;
+    /// Shapes that somebody at a site has changed.
+    fn forward(&self, x: &Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String>;
 }
 
-pub(in crate::paths) struct Layer<T, M> {
+/// The memory of one sequence between calls.
+#[derive(Clone, Debug)]
+pub(in crate::paths) enum Memory<T> {
+    /// Keys and values.
+    Cache(KvCache<T>),
+    /// Tensors of fixed sizes.
+    State([Tensor<T>; 2]),
+}
+
+impl<T: Real> Memory<T> {
+    /// Returns whether it has the type and sizes of another.
+    pub fn fits(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Cache(own), Self::Cache(other)) => own.fits(other),
+            (Self::State(own), Self::State(other)) => {
+                own.each_ref().map(|x| &x.shape) == other.each_ref().map(|x| &x.shape)
+            }
+            _ => false,
+        }
+    }
+}
+
+pub(in crate::paths) struct Layer<T: Real> {
     pub mixer_norm: Norm<T>,
-    pub mixer: M,
+    pub mixer: Box<dyn Mixer<T>>,
     pub mlp_norm: Norm<T>,
     pub mlp: Mlp<T>,
     /// Factor of what is added to the stream, if there is one.
@@ -60,12 +75,12 @@ impl<T: Real> Norm<T> {
     }
 }
 
-impl<T: Real, M: Mixer<T>> Layer<T, M> {
+impl<T: Real> Layer<T> {
     /// The stream `[T, hidden]` through the layer, in place.
     ///
     /// # Errors
     /// They are those of [`Mixer::forward`].
-    pub fn forward(&self, x: &mut Tensor<T>, memory: &mut M::Memory, cx: &mut Context<'_, T>) -> Result<(), String> {
+    pub fn forward(&self, x: &mut Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<(), String> {
         cx.pass(INPUT, x);
         let sites = [ATTENTION_NORMED, ATTENTION_INPUT, ATTENTION_OUTPUT];
         self.add(x, &self.mixer_norm, sites, cx, |x, cx| {

@@ -6,14 +6,16 @@ use crate::ops::gated_mlp::{GatedMlp, experts_hidden, experts_output};
 use crate::ops::projection::Projection;
 use crate::ops::sigmoid_router::{self, Groups};
 use crate::ops::softmax_router::{self, Softmax};
-use crate::{Choice, Real, Tensor};
+use crate::{Real, Tensor};
 
 /// Part of a layer that computes each token by itself.
 pub(in crate::paths) enum Mlp<T> {
     Dense(GatedMlp<T>),
     Experts {
         router: Projection<T>,
-        routing: Routing<T>,
+        routing: Routing,
+        /// Added for the selection only, by sigmoids.
+        bias: Vec<T>,
         per_token: usize,
         experts: Vec<GatedMlp<T>>,
         shared: Option<Box<SharedExpert<T>>>,
@@ -21,41 +23,19 @@ pub(in crate::paths) enum Mlp<T> {
 }
 
 /// Selection and weights of experts by the router's logits.
-pub(in crate::paths) enum Routing<T> {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Routing {
+    /// By a softmax.
     Softmax(Softmax),
+    /// By sigmoids and a bias that selects only.
     Sigmoid {
-        /// Added for the selection only.
-        bias: Vec<T>,
-        groups: Groups,
+        /// True if the weights of a token sum to `scale`.
         normalised: bool,
-        scale: T,
+        /// The groups that experts are selected of.
+        groups: Groups,
+        /// Weights are multiplied by it.
+        scale: f64,
     },
-}
-
-impl<T: Real> Routing<T> {
-    /// Logits `[T, experts]` → the experts of each token and their weights `[T, k]`; somebody may overrule the choice in between.
-    fn route(&self, mut logits: Tensor<T>, k: usize, overrule: impl FnOnce(&mut Choice<T>)) -> (Choice<T>, Tensor<T>) {
-        match self {
-            Self::Softmax(over) => {
-                let mut choice = softmax_router::select(&logits, k, *over);
-                overrule(&mut choice);
-                let weights = softmax_router::weights(&choice, *over);
-                (choice, weights)
-            }
-            Self::Sigmoid {
-                bias,
-                groups,
-                normalised,
-                scale,
-            } => {
-                logits.data.iter_mut().for_each(|x| *x = x.sigmoid());
-                let mut choice = sigmoid_router::select(&logits, bias, *groups, k);
-                overrule(&mut choice);
-                let weights = sigmoid_router::weights(&logits, &choice, *normalised, *scale);
-                (choice, weights)
-            }
-        }
-    }
 }
 
 /// An expert of all tokens.
@@ -75,13 +55,26 @@ impl<T: Real> Mlp<T> {
             Self::Experts {
                 router,
                 routing,
+                bias,
                 per_token,
                 experts,
                 shared,
             } => {
-                let site = cx.at(ROUTER);
-                let overrule = |choice: &mut Choice<T>| cx.numerics.choice(&site, choice);
-                let (choice, weights) = routing.route(router.apply(x), *per_token, overrule);
+                let mut logits = router.apply(x);
+                let mut choice = match *routing {
+                    Routing::Softmax(over) => softmax_router::select(&logits, *per_token, over),
+                    Routing::Sigmoid { groups, .. } => {
+                        logits.data.iter_mut().for_each(|x| *x = x.sigmoid());
+                        sigmoid_router::select(&logits, bias, groups, *per_token)
+                    }
+                };
+                cx.numerics.choice(&cx.at(ROUTER), &mut choice);
+                let weights = match *routing {
+                    Routing::Softmax(over) => softmax_router::weights(&choice, over),
+                    Routing::Sigmoid { normalised, scale, .. } => {
+                        sigmoid_router::weights(&logits, &choice, normalised, T::from_f64(scale))
+                    }
+                };
                 let mut hidden = experts_hidden(experts, x, &choice);
                 cx.pass(EXPERTS_HIDDEN, &mut hidden);
                 let mut output = experts_output(experts, &hidden, &choice, &weights);

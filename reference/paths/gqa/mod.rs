@@ -12,18 +12,27 @@ pub(crate) mod layer;
 pub(crate) mod mlp;
 pub(crate) mod model;
 mod parts;
-mod path;
 pub(crate) mod projections;
 mod read;
 pub mod sites;
 
+pub(in crate::paths) use config::is_tied_head;
 pub use config::{Config, LayerConfig};
-pub(in crate::paths) use config::{is_tied_head, token_ids};
 pub(in crate::paths) use families::SCALINGS;
 pub use families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows};
-pub use path::Gqa;
+pub use mlp::Routing;
 pub use sites::SITES;
 
+use super::Path;
+
 /// Context of a call, with the RoPE of the layer if it has one.
-pub(in crate::paths) type Context<'a, T> =
-    super::context::Context<'a, T, Option<&'a crate::ops::rope_half::HalfRope<T>>>;
+pub(in crate::paths) type Context<'a, T> = super::context::Context<'a, T, Option<&'a crate::ops::rope::Rope<T>>>;
+
+/// Transformers with grouped-query attention.
+pub static PATH: Path = Path {
+    name: "gqa",
+    model_types: families::model_types,
+    sites: SITES,
+    read: |json, inert| Ok(Box::new(read::config(json, inert)?)),
+    nearest: read::nearest,
+};

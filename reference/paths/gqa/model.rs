@@ -1,23 +1,20 @@
 //! The whole model: embedding, layers, head; and the state of a sequence between calls.
 
-use std::fmt::Debug;
-
 use super::Context;
-use super::layer::{Layer, Mixer};
+use super::layer::{Layer, Memory};
 use super::projections::Projections;
 use super::sites::{EMBEDDING_WEIGHT, HEAD_INPUT, HEAD_WEIGHT, LOGITS};
-use super::token_ids;
 use crate::ops::projection::Projection;
-use crate::ops::rope_half::HalfRope;
+use crate::ops::rope::Rope;
 use crate::paths::rope::check_length;
 use crate::paths::{self, Input, LoadError, Loader, RopeConfig};
 use crate::{Numerics, Real, Site, Tensor};
 
 /// A model with its weights.
-pub(in crate::paths) struct Model<T, M> {
+pub(in crate::paths) struct Model<T: Real> {
     whole: Whole,
     embedding: Projection<T>,
-    layers: Vec<Layer<T, M>>,
+    layers: Vec<Layer<T>>,
     norm: Vec<T>,
     /// None if the embedding is the head.
     head: Option<Projection<T>>,
@@ -44,13 +41,15 @@ pub(in crate::paths) struct Whole {
 
 /// The memories of one sequence.
 #[derive(Clone, Debug)]
-pub(in crate::paths) struct State<T, K> {
-    layers: Vec<K>,
+pub(in crate::paths) struct State<T> {
+    /// Name of the path of the model that it is a state of.
+    path: &'static str,
+    layers: Vec<Memory<T>>,
     tokens: usize,
-    ropes: Vec<HalfRope<T>>,
+    ropes: Vec<Rope<T>>,
 }
 
-impl<T: Real, K: Clone + Debug + Send + Sync + 'static> paths::State<T> for State<T, K> {
+impl<T: Real> paths::State<T> for State<T> {
     fn tokens(&self) -> usize {
         self.tokens
     }
@@ -60,7 +59,7 @@ impl<T: Real, K: Clone + Debug + Send + Sync + 'static> paths::State<T> for Stat
     }
 }
 
-impl<T: Real, M> Model<T, M> {
+impl<T: Real> Model<T> {
     /// Takes every tensor from `load`, those of each layer by `layer`, and passes those that are sites to `numerics`.
     ///
     /// # Errors
@@ -69,7 +68,7 @@ impl<T: Real, M> Model<T, M> {
         whole: Whole,
         load: &mut Loader<'_, T>,
         numerics: &mut dyn Numerics<T>,
-        layer: impl Fn(Projections<'_, '_, T>, usize) -> Result<Layer<T, M>, LoadError>,
+        layer: impl Fn(Projections<'_, '_, T>, usize) -> Result<Layer<T>, LoadError>,
     ) -> Result<Self, LoadError> {
         let (prefix, centred) = (whole.prefix, whole.centred);
         let mut make = Projections {
@@ -102,7 +101,7 @@ impl<T: Real, M> Model<T, M> {
     }
 }
 
-impl<T: paths::Scalar, M: Mixer<T>> paths::Model<T> for Model<T, M> {
+impl<T: paths::Scalar> paths::Model<T> for Model<T> {
     fn config(&self) -> &dyn paths::Config {
         &*self.whole.config
     }
@@ -111,10 +110,11 @@ impl<T: paths::Scalar, M: Mixer<T>> paths::Model<T> for Model<T, M> {
         paths::model::begins_empty(&start)?;
         let ropes = self.whole.ropes.iter();
         Ok(Box::new(State {
+            path: self.whole.config.path().name,
             layers: self.layers.iter().map(|layer| layer.mixer.memory()).collect(),
             tokens: 0,
             ropes: ropes
-                .map(|rope| HalfRope::new(rope.frequencies.clone(), rope.factor))
+                .map(|rope| Rope::new(rope.frequencies.clone()).times(rope.factor))
                 .collect(),
         }))
     }
@@ -128,12 +128,14 @@ impl<T: paths::Scalar, M: Mixer<T>> paths::Model<T> for Model<T, M> {
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
         let whole = &self.whole;
-        let (state, ids) = (
-            state.of_mut::<State<T, M::Memory>>()?,
-            token_ids(input, whole.shape[0])?,
-        );
+        let state = state.of_mut::<State<T>>()?;
+        if state.path != whole.config.path().name {
+            return Err(paths::model::other());
+        }
+        let ids = input.ids()?;
+        paths::model::check_ids(ids, whole.shape[0])?;
         let mut pairs = state.layers.iter().zip(&self.layers);
-        if state.layers.len() != self.layers.len() || pairs.any(|(memory, layer)| !layer.mixer.fits(memory)) {
+        if state.layers.len() != self.layers.len() || pairs.any(|(memory, layer)| !memory.fits(&layer.mixer.memory())) {
             return Err("the state is that of a model with other sizes".into());
         }
         check_length(&whole.ropes, state.tokens + ids.len())?;

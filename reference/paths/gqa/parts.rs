@@ -21,7 +21,7 @@ impl Config {
         &self,
         load: &mut Loader<'_, T>,
         numerics: &mut dyn Numerics<T>,
-    ) -> Result<Model<T, Attention<T>>, LoadError> {
+    ) -> Result<Model<T>, LoadError> {
         let whole = Whole {
             config: Box::new(self.clone()),
             prefix: "model.",
@@ -46,7 +46,7 @@ struct Parts<'c, 'a, 'w, T: Real> {
 }
 
 impl<T: Real> Parts<'_, '_, '_, T> {
-    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T, Attention<T>>, LoadError> {
+    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T>, LoadError> {
         let config = self.config;
         let (family, hidden, dim) = (config.family, config.hidden_size, config.head_dim);
         let (heads, cached) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
@@ -92,7 +92,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
         };
         Ok(Layer {
             mixer_norm,
-            mixer: Attention {
+            mixer: Box::new(Attention {
                 query,
                 key,
                 value,
@@ -106,7 +106,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
                 scale: T::from_f64(config.attention_multiplier),
                 window: layer.window,
                 eps: T::from_f64(config.rms_norm_eps),
-            },
+            }),
             mlp_norm,
             mlp: match layer.experts {
                 true => self.experts()?,
@@ -154,6 +154,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
         Ok(Mlp::Experts {
             router,
             routing: Routing::Softmax(config.softmax),
+            bias: Vec::new(),
             per_token: config.num_experts_per_tok,
             experts,
             shared: None,

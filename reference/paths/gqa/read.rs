@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::families::{Biases, Experts, FAMILIES, Family, MODEL_TYPES, QueryKeyNorm, Windows};
+use super::families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows, model_types};
 use super::{Config, LayerConfig};
 use crate::ops::softmax_router::Softmax;
 use crate::paths::RopeConfig;
@@ -18,7 +18,8 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let keys = Keys::new(&map, inert);
     let name: String = keys.needed("model_type")?;
     let family = FAMILIES.iter().find(|family| family.model_type == name);
-    let family = family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", MODEL_TYPES.join(", ")))?;
+    let family =
+        family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", model_types().join(", ")))?;
     let config = Read { keys: &keys, family }.config()?;
     keys.finish(&format!("a {name}"), &[INERT])?;
     Ok(config)

@@ -1,13 +1,12 @@
 //! A configuration of any family.
 
-use super::{Family, Form, Hybrid};
-use crate::SiteInfo;
+use super::{Family, Form, PATH};
 use crate::ops::linear_attention::Sizes;
-use crate::ops::sigmoid_router::Groups;
-use crate::paths::gqa::is_tied_head;
-use crate::paths::{self, Path, RopeConfig, Takes, TensorSpec, asked};
+use crate::paths::gqa::{Routing, is_tied_head};
+use crate::paths::{self, LoadError, Path, RopeConfig, Source, Takes, TensorSpec, asked};
+use crate::{Numerics, SiteInfo};
 
-/// The sizes of a model and what its layers compute, read from a `config.json` by [`Hybrid`].
+/// The sizes of a model and what its layers compute, read from a `config.json` by [`PATH`].
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Properties that the family implies and the file does not state.
@@ -57,7 +56,7 @@ pub struct Config {
     /// Channels within the shared expert, or within all shared experts, which are one layer.
     pub shared_expert_intermediate_size: usize,
     /// Selection and weights of a token's experts.
-    pub routing: RoutingConfig,
+    pub routing: Routing,
     /// ε of every norm but that of the delta rule's queries and keys.
     pub rms_norm_eps: f64,
     /// True if the embedding is the head.
@@ -79,25 +78,6 @@ pub struct LayerConfig {
     pub experts: bool,
 }
 
-/// Selection and weights of experts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RoutingConfig {
-    /// By a softmax over all.
-    Softmax {
-        /// True if the weights of a token sum to 1.
-        normalised: bool,
-    },
-    /// By sigmoids and a bias that selects only.
-    Sigmoid {
-        /// True if the weights of a token sum to `scale`.
-        normalised: bool,
-        /// The groups that experts are selected of.
-        groups: Groups,
-        /// Weights are multiplied by it.
-        scale: f64,
-    },
-}
-
 impl Config {
     /// The sizes of the delta rule.
     pub fn delta_sizes(&self) -> Sizes {
@@ -111,8 +91,8 @@ impl Config {
 }
 
 impl paths::Config for Config {
-    fn path(&self) -> &'static dyn Path {
-        &Hybrid
+    fn path(&self) -> &'static Path {
+        &PATH
     }
 
     fn layers(&self) -> usize {
@@ -120,7 +100,9 @@ impl paths::Config for Config {
     }
 
     fn takes(&self) -> Takes {
-        Takes::ids(self.vocab_size)
+        Takes::Ids {
+            vocabulary: self.vocab_size,
+        }
     }
 
     fn most_tokens(&self) -> Option<usize> {
@@ -163,6 +145,14 @@ impl paths::Config for Config {
     fn tensors(&self) -> Vec<TensorSpec> {
         asked::<f32, _>(|load| self.model(load, &mut crate::Plain))
     }
+}
 
-    loads!(|config, weights, numerics| config.model(&mut paths::Loader::new(weights), numerics));
+impl<T: paths::Scalar> paths::Loads<T> for Config {
+    fn load(
+        &self,
+        weights: &mut Source<'_>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Box<dyn paths::Model<T>>, LoadError> {
+        Ok(Box::new(self.model(&mut paths::Loader::new(weights), numerics)?))
+    }
 }

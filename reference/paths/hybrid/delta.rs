@@ -7,7 +7,7 @@ use crate::ops::linear_attention::{
 use crate::ops::projection::Projection;
 use crate::ops::short_conv::ShortConv;
 use crate::paths::gqa::Context;
-use crate::paths::gqa::layer::Mixer;
+use crate::paths::gqa::layer::{Memory, Mixer};
 use crate::{Real, Tensor};
 
 /// Tokens of a chunk in calls of more than one.
@@ -34,15 +34,6 @@ pub(super) struct DeltaRule<T> {
     pub heads: Projection<T>,
     pub sizes: Sizes,
     pub eps: T,
-}
-
-/// Memory of a delta rule.
-#[derive(Clone, Debug)]
-pub(super) struct DeltaState<T> {
-    /// `[kernel − 1, channels]`, what the convolution was fed of the last tokens.
-    conv: Tensor<T>,
-    /// `[HV, K, V]`.
-    matrices: Tensor<T>,
 }
 
 /// Function of the gate that multiplies the output.
@@ -72,22 +63,24 @@ impl<T: Real> Low<T> {
 }
 
 impl<T: Real> Mixer<T> for DeltaRule<T> {
-    type Memory = DeltaState<T>;
-
-    fn memory(&self) -> DeltaState<T> {
-        DeltaState {
-            conv: Tensor::full(self.conv.state(), T::ZERO),
-            matrices: Tensor::full(self.matrices(), T::ZERO),
-        }
+    /// `[kernel − 1, channels]`, what the convolution was fed of the last tokens, and the matrices `[HV, K, V]`.
+    fn memory(&self) -> Memory<T> {
+        let Sizes {
+            value_heads,
+            key_dim,
+            value_dim,
+            ..
+        } = self.sizes;
+        let conv = Tensor::full(self.conv.state(), T::ZERO);
+        Memory::State([conv, Tensor::full([value_heads, key_dim, value_dim], T::ZERO)])
     }
 
-    fn fits(&self, state: &DeltaState<T>) -> bool {
-        state.conv.shape == self.conv.state() && state.matrices.shape == self.matrices()
-    }
-
-    fn forward(&self, x: &Tensor<T>, state: &mut DeltaState<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
+    fn forward(&self, x: &Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
+        let Memory::State([conv, matrices]) = memory else {
+            unreachable!("it was made by this mixer's like");
+        };
         let tokens = x.rows();
-        let [q, k, v] = self.queries_keys_values(x, &mut state.conv, cx);
+        let [q, k, v] = self.queries_keys_values(x, conv, cx);
         let (decay, beta) = self.gates(x, cx)?;
         let inputs = Inputs {
             cu_seqlens: &[0, tokens],
@@ -101,16 +94,16 @@ impl<T: Real> Mixer<T> for DeltaRule<T> {
             beta: Some(&beta),
             scale: T::from_f64((self.sizes.key_dim as f64).powf(-0.5)),
         };
-        let shape = std::mem::take(&mut state.matrices.shape);
-        let data = std::mem::take(&mut state.matrices.data);
+        let shape = std::mem::take(&mut matrices.shape);
+        let data = std::mem::take(&mut matrices.data);
         let mut pool = State::<T, Kv>::new(Tensor::new([&[1], &shape[..]].concat(), data))?;
         let output = match tokens {
             1 => linear_attention::forward(&inputs, &Recurrent::DEFINITION, &mut pool, None),
             _ => linear_attention::forward(&inputs, &Chunked::exact(CHUNK), &mut pool, None),
         };
-        state.matrices = Tensor::new(shape, pool.into_tensor().data);
+        *matrices = Tensor::new(shape, pool.into_tensor().data);
         let mut output = output?;
-        self.pass_state(LINEAR_STATE, &mut state.matrices, tokens, cx);
+        self.pass_state(LINEAR_STATE, matrices, tokens, cx);
         cx.pass(LINEAR_OUTPUT, &mut output);
         cx.rmsnorm(&mut output, None, self.eps);
         cx.pass(LINEAR_NORMED, &mut output);
@@ -133,10 +126,6 @@ impl<T: Real> Mixer<T> for DeltaRule<T> {
 }
 
 impl<T: Real> DeltaRule<T> {
-    fn matrices(&self) -> [usize; 3] {
-        [self.sizes.value_heads, self.sizes.key_dim, self.sizes.value_dim]
-    }
-
     /// Queries and keys `[T, H, K]`, normalised, and values `[T, HV, V]`.
     fn queries_keys_values(&self, x: &Tensor<T>, conv: &mut Tensor<T>, cx: &mut Context<'_, T>) -> [Tensor<T>; 3] {
         let Sizes {

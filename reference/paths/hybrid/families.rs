@@ -1,7 +1,5 @@
 //! Differences between the families of models, one family in a row.
 
-use std::sync::LazyLock;
-
 /// A family of models: what its `config.json` does not say.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
@@ -85,5 +83,6 @@ pub const FAMILIES: &[Family] = &[
 ];
 
 /// The names of [`FAMILIES`].
-pub(super) static MODEL_TYPES: LazyLock<Vec<&str>> =
-    LazyLock::new(|| FAMILIES.iter().map(|family| family.model_type).collect());
+pub(super) fn model_types() -> Vec<&'static str> {
+    FAMILIES.iter().map(|family| family.model_type).collect()
+}

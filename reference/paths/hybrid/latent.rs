@@ -8,7 +8,7 @@ use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
 use crate::ops::projection::Projection;
 use crate::paths::gqa::Context;
-use crate::paths::gqa::layer::Mixer;
+use crate::paths::gqa::layer::{Memory, Mixer};
 use crate::{Real, Tensor};
 
 /// The attention of a layer.
@@ -30,18 +30,15 @@ pub(super) struct LatentAttention<T> {
 }
 
 impl<T: Real> Mixer<T> for LatentAttention<T> {
-    type Memory = KvCache<T>;
-
-    fn memory(&self) -> KvCache<T> {
+    fn memory(&self) -> Memory<T> {
         let [own, shared, value] = self.dims;
-        KvCache::new(self.count, [own + shared, value])
+        Memory::Cache(KvCache::new(self.count, [own + shared, value]))
     }
 
-    fn fits(&self, memory: &KvCache<T>) -> bool {
-        memory.fits(&self.memory())
-    }
-
-    fn forward(&self, x: &Tensor<T>, cache: &mut KvCache<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
+    fn forward(&self, x: &Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
+        let Memory::Cache(cache) = memory else {
+            unreachable!("it was made by this mixer's like");
+        };
         let (tokens, [own, shared, value]) = (x.rows(), self.dims);
         let mut query = self.query.apply(x);
         query.shape = vec![tokens, self.count, own + shared];

@@ -27,14 +27,23 @@ mod delta;
 mod families;
 pub mod kimi;
 mod latent;
-mod mixer;
 mod parts;
-mod path;
 mod read;
 pub mod sites;
 
-pub use config::{Config, LayerConfig, RoutingConfig};
+pub use super::gqa::Routing;
+pub use config::{Config, LayerConfig};
 pub use delta::CHUNK;
 pub use families::{Experts, FAMILIES, Family, Form};
-pub use path::Hybrid;
 pub use sites::SITES;
+
+use super::Path;
+
+/// Transformers with a gated delta rule in most layers.
+pub static PATH: Path = Path {
+    name: "hybrid",
+    model_types: families::model_types,
+    sites: SITES,
+    read: |json, inert| Ok(Box::new(read::config(json, inert)?)),
+    nearest: |_| None,
+};

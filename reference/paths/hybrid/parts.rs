@@ -2,15 +2,13 @@
 
 use super::delta::{Activation, DeltaRule, Low};
 use super::families::{Experts, Form};
-use super::mixer::AnyMixer;
 use super::sites::*;
-use super::{Config, LayerConfig, RoutingConfig};
+use super::{Config, LayerConfig, Routing};
 use crate::ops::projection::Projection;
 use crate::ops::short_conv::ShortConv;
-use crate::ops::softmax_router::Softmax;
-use crate::paths::gqa::attention::{Attention, OutputGate};
+use crate::paths::gqa::attention::Attention;
 use crate::paths::gqa::layer::{Layer, Norm};
-use crate::paths::gqa::mlp::{Mlp, Routing, SharedExpert};
+use crate::paths::gqa::mlp::{Mlp, SharedExpert};
 use crate::paths::gqa::model::{Model, Whole};
 use crate::paths::gqa::projections::Projections;
 use crate::paths::gqa::sites::MLP_WEIGHTS;
@@ -26,7 +24,7 @@ impl Config {
         &self,
         load: &mut Loader<'_, T>,
         numerics: &mut dyn Numerics<T>,
-    ) -> Result<Model<T, AnyMixer<T>>, LoadError> {
+    ) -> Result<Model<T>, LoadError> {
         let whole = Whole {
             config: Box::new(self.clone()),
             prefix: match self.family.nested {
@@ -70,14 +68,14 @@ fn of_heads(heads: usize, each: usize, first: usize, len: usize) -> impl Iterato
 }
 
 impl<T: Real> Parts<'_, '_, '_, T> {
-    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T, AnyMixer<T>>, LoadError> {
+    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T>, LoadError> {
         Ok(Layer {
             mixer_norm: self.norm("input_layernorm.weight")?,
             mixer: match (self.config.family.form, layer.full) {
-                (Form::Kimi, true) => AnyMixer::Latent(self.latent_attention()?),
-                (Form::Kimi, false) => AnyMixer::Delta(Box::new(self.channel_rule()?)),
-                (_, true) => AnyMixer::Full(self.attention()?),
-                (_, false) => AnyMixer::Delta(Box::new(self.delta_rule()?)),
+                (Form::Kimi, true) => Box::new(self.latent_attention()?),
+                (Form::Kimi, false) => Box::new(self.channel_rule()?),
+                (_, true) => Box::new(self.attention()?),
+                (_, false) => Box::new(self.delta_rule()?),
             },
             mlp_norm: self.norm("post_attention_layernorm.weight")?,
             mlp: self.mlp(layer)?,
@@ -110,10 +108,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
                 make.norm("self_attn.q_norm.weight", dim)?,
                 make.norm("self_attn.k_norm.weight", dim)?,
             ]),
-            gate: Some(OutputGate {
-                projection: gate,
-                site: OUTPUT_GATE,
-            }),
+            gate: Some((gate, OUTPUT_GATE)),
             heads: make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
             sinks: None,
             head_dim: dim,
@@ -232,20 +227,12 @@ impl<T: Real> Parts<'_, '_, '_, T> {
         };
         let (count, inner) = (config.num_experts, config.moe_intermediate_size);
         let router = make.linear(ROUTER_WEIGHT, &format!("{block}.gate"), [count, hidden], false)?;
-        let routing = match config.routing {
-            RoutingConfig::Softmax { normalised } => Routing::Softmax(Softmax::OfAll { normalised }),
-            RoutingConfig::Sigmoid {
-                normalised,
-                groups,
-                scale,
-            } => Routing::Sigmoid {
-                bias: make
-                    .load
-                    .vector(&format!("{block}.gate.e_score_correction_bias"), count)?,
-                groups,
-                normalised,
-                scale: T::from_f64(scale),
-            },
+        let bias = match config.routing {
+            Routing::Softmax(_) => Vec::new(),
+            Routing::Sigmoid { .. } => {
+                let name = format!("{block}.gate.e_score_correction_bias");
+                make.load.vector(&name, count)?
+            }
         };
         let experts = format!("{block}.experts");
         let experts = make.each_expert(&experts, matrices, count, [hidden, inner])?;
@@ -262,7 +249,8 @@ impl<T: Real> Parts<'_, '_, '_, T> {
         };
         Ok(Mlp::Experts {
             router,
-            routing,
+            routing: config.routing,
+            bias,
             per_token: config.num_experts_per_tok,
             experts,
             shared: Some(Box::new(SharedExpert {

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::families::{Experts, FAMILIES, Family, Form, MODEL_TYPES};
-use super::{Config, LayerConfig, RoutingConfig, kimi};
+use super::families::{Experts, FAMILIES, Family, Form, model_types};
+use super::{Config, LayerConfig, Routing, kimi};
+use crate::ops::softmax_router::Softmax;
 use crate::paths::RopeConfig;
 use crate::paths::gqa::SCALINGS;
 use crate::paths::keys::{INERT, Keys, MOST_LAYERS};
@@ -26,7 +27,8 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let keys = Keys::new(&map, inert);
     let name: String = keys.needed("model_type")?;
     let family = FAMILIES.iter().find(|family| family.model_type == name);
-    let family = family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", MODEL_TYPES.join(", ")))?;
+    let family =
+        family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", model_types().join(", ")))?;
     let Some(inner) = family.nested else {
         return of_text(&keys, family);
     };
@@ -129,12 +131,12 @@ impl Read<'_> {
             num_experts_per_tok: per_token,
             moe_intermediate_size: if_experts("moe_intermediate_size")?,
             shared_expert_intermediate_size: if_experts("shared_expert_intermediate_size")?,
-            routing: RoutingConfig::Softmax {
+            routing: Routing::Softmax(Softmax::OfAll {
                 normalised: match self.family.experts {
                     Experts::Said => keys.flag("norm_topk_prob", true)?,
                     Experts::All | Experts::None => true,
                 },
-            },
+            }),
             rms_norm_eps: eps,
             tie_word_embeddings: keys.flag("tie_word_embeddings", false)?,
             max_position_embeddings: most_tokens,

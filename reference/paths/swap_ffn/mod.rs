@@ -22,16 +22,18 @@ pub use lanes::{BANKS, IDENTITY, LaneRule, decode, is_permutation, pack};
 pub use model::{Model, Output};
 pub use parameters::Initial;
 pub use parts::{Collapse, Ffn, Film};
-pub use path::SwapFfn;
+pub use path::PATH;
 pub use router::{Decisions, Router};
 pub use sites::SITES;
 pub use state::State;
 
-/// [`Model::load`] of a configuration that need not have been checked. Weights that cannot fail, as [`Initial`], have no error
-/// for it: there, check it and call [`Model::load`].
+/// Takes every tensor of [`Config::tensors`] from `weights`, past its site.
 ///
 /// # Errors
 /// What [`Config::check`] finds, and errors of `weights`.
+///
+/// # Panics
+/// In place of these errors with weights that cannot fail, as [`Initial`].
 pub fn load<T: crate::Real, W: crate::paths::Weights + ?Sized>(
     config: Config,
     weights: &mut W,

@@ -1,5 +1,6 @@
 //! A token from end to end, and the steps it is made of.
 
+use super::PATH;
 use super::config::{Config, RouterForm};
 use super::context::Context;
 use super::lanes::{BANKS, decode};
@@ -8,9 +9,7 @@ use super::parts::{Collapse, Ffn, Film};
 use super::router::{Decisions, Router, softmax_of_columns};
 use super::sites::*;
 use super::state::State;
-use crate::ops::linear::Linear;
-use crate::paths::weights::Kept;
-use crate::paths::{LoadError, Loader, Source, Weights};
+use crate::paths::{self, LoadError, Loader, Source};
 use crate::{Numerics, Real, Site, Tensor};
 
 /// A model with its weights.
@@ -51,15 +50,15 @@ impl<T: Real> Model<T> {
             ("film.scale", &film.scale.shape, vec![cores, width]),
             ("film.shift", &film.shift.shape, vec![cores, width]),
             ("film.alpha", &film.alpha.shape, vec![cores, ways]),
-            ("w1", &ffn.w1.weight.shape, vec![inner, width]),
-            ("w3", &ffn.w3.weight.shape, vec![inner, width]),
-            ("w2", &ffn.w2.weight.shape, vec![width, inner]),
+            ("w1", &ffn.w1.shape, vec![inner, width]),
+            ("w3", &ffn.w3.shape, vec![inner, width]),
+            ("w2", &ffn.w2.shape, vec![width, inner]),
             ("the basis", &collapse.basis.shape, vec![ways, rank, width]),
-            ("the decoder", &collapse.decoder.weight.shape, vec![width, rank]),
+            ("the decoder", &collapse.decoder.shape, vec![width, rank]),
         ];
         let mut lengths = vec![("the FFN's norm", ffn.norm.len())];
         match &router {
-            Router::Folded { weight, .. } => shapes.push(("the router", &weight.weight.shape, vec![1 + BANKS, width])),
+            Router::Folded { weight, .. } => shapes.push(("the router", &weight.shape, vec![1 + BANKS, width])),
             Router::Unfolded {
                 norm,
                 projection,
@@ -69,10 +68,10 @@ impl<T: Real> Model<T> {
                 lengths.push(("the router's norm", norm.len()));
                 shapes.push((
                     "the router's projection",
-                    &projection.weight.shape,
+                    &projection.shape,
                     vec![config.d_router, width],
                 ));
-                shapes.push(("the router", &weight.weight.shape, vec![1 + BANKS, config.d_router]));
+                shapes.push(("the router", &weight.shape, vec![1 + BANKS, config.d_router]));
             }
         }
         if let Some((name, found, expected)) = shapes.iter().find(|(_, found, expected)| *found != expected) {
@@ -94,70 +93,45 @@ impl<T: Real> Model<T> {
         })
     }
 
-    /// Takes every tensor of [`Config::tensors`] from `weights`, past its site. The configuration must have passed
-    /// [`Config::check`]. The tensors of [`Film`] are made of the embeddings here, once.
-    ///
-    /// # Errors
-    /// Those of `weights`.
-    ///
-    /// # Panics
-    /// When the configuration was not checked, and when a tensor has an unexpected number of elements;
-    /// [`load`](super::load) gives errors for these.
-    pub fn load<W: Weights>(config: Config, weights: &mut W, numerics: &mut dyn Numerics<T>) -> Result<Self, W::Error> {
-        let mut kept = Kept { weights, error: None };
-        Self::of_weights(config, &mut kept, numerics).map_err(|error| match (error, kept.error) {
-            (_, Some(error)) => error,
-            (error, None) => panic!("{error:?}"),
-        })
-    }
-
+    /// Takes every tensor of [`Config::tensors`] from `weights`, past its site. The tensors of [`Film`] are made of the embeddings here,
+    /// once.
     pub(super) fn of_weights(
         config: Config,
         weights: &mut Source<'_>,
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Self, LoadError> {
-        let (cores, width, inner) = (config.core_count, config.d_model, config.d_ff);
-        let (routed, embed) = (config.d_router, config.d_embed);
-        let (ways, rank) = (config.collapse_k, config.collapse_r);
         let mut load = Parameters {
+            config: &config,
             load: Loader::new(weights),
             numerics,
         };
-        let embedding = load.tensor(EMBED, &[cores, embed])?;
-        let mut film = |names: [&'static str; 2], outputs: usize| load.affine(names, &embedding, outputs);
-        let mut scale = film([SCALE_WEIGHT, SCALE_BIAS], width)?;
-        let mut shift = film([SHIFT_WEIGHT, SHIFT_BIAS], width)?;
-        let mut alpha = film([ALPHA_WEIGHT, ALPHA_BIAS], ways)?;
+        let embedding = load.tensor(EMBED)?;
+        let mut scale = load.affine([SCALE_WEIGHT, SCALE_BIAS], &embedding)?;
+        let mut shift = load.affine([SHIFT_WEIGHT, SHIFT_BIAS], &embedding)?;
+        let mut alpha = load.affine([ALPHA_WEIGHT, ALPHA_BIAS], &embedding)?;
         scale.data.iter_mut().for_each(|scale| *scale += T::ONE);
         softmax_of_columns(&mut alpha);
-        let norm = load.tensor(ROUTER_NORM, &[width])?.data;
-        let projection = load.linear(ROUTER_W, routed, width)?;
-        let mut heads = load.tensor(SWAP_W, &[routed])?.data;
-        let mut bias = load.tensor(SWAP_B, &[1])?.data;
-        let banks = load.tensor(BANK_W, &[routed, BANKS])?;
-        heads.extend(
-            (0..BANKS)
-                .flat_map(|bank| (0..routed).map(move |m| (m, bank)))
-                .map(|(m, bank)| banks.row(m)[bank]),
-        );
-        bias.extend(load.tensor(BANK_B, &[BANKS])?.data);
+        let norm = load.tensor(ROUTER_NORM)?.data;
+        let projection = load.tensor(ROUTER_W)?;
+        let mut heads = load.tensor(SWAP_W)?.data;
+        let mut bias = load.tensor(SWAP_B)?.data;
+        heads.extend(load.tensor(BANK_W)?.swapped().data);
+        bias.extend(load.tensor(BANK_B)?.data);
         let router = Router::Unfolded {
             norm,
             projection,
-            weight: Linear {
-                weight: Tensor::new([1 + BANKS, routed], heads),
-            },
+            weight: Tensor::new([1 + BANKS, config.d_router], heads),
             bias: std::array::from_fn(|i| bias[i]),
         };
         let ffn = Ffn {
-            norm: load.tensor(FFN_NORM, &[width])?.data,
-            w1: load.linear(W1, inner, width)?,
-            w3: load.linear(W3, inner, width)?,
-            w2: load.linear(W2, width, inner)?,
+            norm: load.tensor(FFN_NORM)?.data,
+            w1: load.tensor(W1)?,
+            w3: load.tensor(W3)?,
+            w2: load.tensor(W2)?,
         };
         let collapse = Collapse {
-            basis: load.tensor(BASIS, &[ways, rank, width])?,
-            decoder: load.linear(DECODER, width, rank)?,
+            basis: load.tensor(BASIS)?,
+            decoder: load.tensor(DECODER)?,
         };
         for (name, tensor) in [(SCALE, &mut scale), (SHIFT, &mut shift), (ALPHA, &mut alpha)] {
             load.pass(name, tensor);
@@ -329,6 +303,7 @@ impl<T: Real> Model<T> {
 
 /// Takes the tensors of sites, and passes them there.
 struct Parameters<'a, T: Real> {
+    config: &'a Config,
     load: Loader<'a, T>,
     numerics: &'a mut dyn Numerics<T>,
 }
@@ -338,27 +313,19 @@ impl<T: Real> Parameters<'_, T> {
         self.numerics.site(&Site::new(None, name), tensor);
     }
 
-    fn tensor(&mut self, site: &'static str, shape: &[usize]) -> Result<Tensor<T>, LoadError> {
-        let mut tensor = self.load.tensor(tensor_name(site), shape)?;
+    fn tensor(&mut self, site: &'static str) -> Result<Tensor<T>, LoadError> {
+        let info = PATH.site(site).expect("a site of the path");
+        let shape = paths::Config::dims(self.config, info);
+        let mut tensor = self.load.tensor(tensor_name(site), &shape)?;
         self.pass(site, &mut tensor);
         Ok(tensor)
     }
 
-    fn linear(&mut self, site: &'static str, outputs: usize, inputs: usize) -> Result<Linear<T>, LoadError> {
-        let weight = self.tensor(site, &[outputs, inputs])?;
-        Ok(Linear { weight })
-    }
-
     /// x Wᵀ + b, W and b at these sites.
-    fn affine(
-        &mut self,
-        [weight, bias]: [&'static str; 2],
-        x: &Tensor<T>,
-        outputs: usize,
-    ) -> Result<Tensor<T>, LoadError> {
-        let mut y = self.linear(weight, outputs, x.cols())?.apply(x);
-        let bias = self.tensor(bias, &[outputs])?.data;
-        for y in y.data.chunks_exact_mut(outputs) {
+    fn affine(&mut self, [weight, bias]: [&'static str; 2], x: &Tensor<T>) -> Result<Tensor<T>, LoadError> {
+        let mut y = self.tensor(weight)?.apply(x);
+        let bias = self.tensor(bias)?.data;
+        for y in y.data.chunks_exact_mut(bias.len()) {
             y.iter_mut().zip(&bias).for_each(|(y, &bias)| *y += bias);
         }
         Ok(y)

@@ -3,62 +3,32 @@
 use std::convert::Infallible;
 
 use super::config::Config;
-use super::lanes::BANKS;
 use super::sites::*;
-use crate::paths::{TensorSpec, Weights};
+use crate::SiteInfo;
+use crate::paths::{self, Invalid, TensorSpec, Weights};
 
-/// Initial values of a parameter.
-#[derive(Clone, Copy)]
-enum Start {
-    Ones,
-    /// N(0, 1).
-    Normal,
-    /// With the variance of PyTorch's linear layers, 1 / (3 · inputs).
-    Linear(usize),
+/// The sites of parameters.
+fn parameters() -> impl Iterator<Item = &'static SiteInfo> {
+    SITES.iter().filter(|site| site.name.starts_with(PREFIX))
 }
 
-/// Shape and start of every parameter, by its site.
-fn parameters(config: &Config) -> Vec<(&'static str, Vec<usize>, Start)> {
-    let (d_model, d_ff, d_router, d_embed) = (config.d_model, config.d_ff, config.d_router, config.d_embed);
-    let (core_count, collapse_k, collapse_r) = (config.core_count, config.collapse_k, config.collapse_r);
-    let linear = |name, shape: &[usize], inputs| (name, shape.to_vec(), Start::Linear(inputs));
-    vec![
-        (EMBED, vec![core_count, d_embed], Start::Normal),
-        linear(SCALE_WEIGHT, &[d_model, d_embed], d_embed),
-        linear(SCALE_BIAS, &[d_model], d_embed),
-        linear(SHIFT_WEIGHT, &[d_model, d_embed], d_embed),
-        linear(SHIFT_BIAS, &[d_model], d_embed),
-        linear(ALPHA_WEIGHT, &[collapse_k, d_embed], d_embed),
-        linear(ALPHA_BIAS, &[collapse_k], d_embed),
-        (ROUTER_NORM, vec![d_model], Start::Ones),
-        linear(ROUTER_W, &[d_router, d_model], d_model),
-        linear(SWAP_W, &[d_router], d_router),
-        linear(SWAP_B, &[1], d_router),
-        linear(BANK_W, &[d_router, BANKS], d_router),
-        linear(BANK_B, &[BANKS], d_router),
-        (FFN_NORM, vec![d_model], Start::Ones),
-        linear(W1, &[d_ff, d_model], d_model),
-        linear(W3, &[d_ff, d_model], d_model),
-        linear(W2, &[d_model, d_ff], d_ff),
-        linear(BASIS, &[collapse_k, collapse_r, d_model], d_model),
-        linear(DECODER, &[d_model, collapse_r], collapse_r),
-    ]
-}
+/// The prefix of the sites of parameters, which their tensors do not have.
+const PREFIX: &str = "weights.";
 
 /// Returns the name of the tensor of a parameter's site.
 pub(super) fn tensor_name(site: &'static str) -> &'static str {
-    site.strip_prefix("weights.").unwrap_or(site)
+    site.strip_prefix(PREFIX).unwrap_or(site)
 }
 
 impl Config {
     /// Every tensor of the model.
     pub fn tensors(&self) -> Vec<TensorSpec> {
-        let spec = |(site, shape, _)| TensorSpec {
-            name: tensor_name(site).into(),
-            shape,
+        let spec = |site: &SiteInfo| TensorSpec {
+            name: tensor_name(site.name).into(),
+            shape: paths::Config::dims(self, site),
             integer: false,
         };
-        parameters(self).into_iter().map(spec).collect()
+        parameters().map(spec).collect()
     }
 }
 
@@ -70,18 +40,30 @@ pub struct Initial<'a, F> {
     pub draw: F,
 }
 
+/// Weights that cannot fail have no error for a model that cannot be made of them.
+impl From<Invalid> for Infallible {
+    fn from(invalid: Invalid) -> Self {
+        panic!("{invalid}")
+    }
+}
+
 impl<F: FnMut(&str, usize) -> Vec<f32>> Weights for Initial<'_, F> {
     type Error = Infallible;
 
     fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Infallible> {
         let len = shape.iter().product();
-        let known = parameters(self.config);
-        let start = known.iter().find(|(site, ..)| tensor_name(site) == name);
-        let deviation = match start.map_or(Start::Normal, |(_, _, start)| *start) {
-            Start::Ones => return Ok(vec![1.0; len]),
-            Start::Normal => 1.0,
-            Start::Linear(inputs) => (3.0 * inputs as f64).powf(-0.5),
+        let inputs = match parameters().find(|site| tensor_name(site.name) == name) {
+            Some(site) if [ROUTER_NORM, FFN_NORM].contains(&site.name) => return Ok(vec![1.0; len]),
+            Some(site) => match site.name {
+                EMBED => None,
+                SCALE_BIAS | SHIFT_BIAS | ALPHA_BIAS => Some(self.config.d_embed),
+                SWAP_B | BANK_W | BANK_B => Some(self.config.d_router),
+                _ => shape.last().copied(),
+            },
+            None => None,
         };
+        // N(0, 1), or with the variance of PyTorch's linear layers, 1 / (3 · inputs).
+        let deviation = inputs.map_or(1.0, |inputs| (3.0 * inputs as f64).powf(-0.5));
         let drawn = (self.draw)(name, len).into_iter();
         Ok(drawn.map(|x| (f64::from(x) * deviation) as f32).collect())
     }

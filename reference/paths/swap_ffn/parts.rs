@@ -6,7 +6,7 @@ use super::config::Config;
 use super::context::Context;
 use super::sites::*;
 use crate::ops::BLOCK;
-use crate::ops::linear::{Linear, Product};
+use crate::ops::linear::Product;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
@@ -56,11 +56,11 @@ pub struct Ffn<T> {
     /// `[d_model]`.
     pub norm: Vec<T>,
     /// `[d_ff, d_model]`.
-    pub w1: Linear<T>,
+    pub w1: Tensor<T>,
     /// `[d_ff, d_model]`.
-    pub w3: Linear<T>,
+    pub w3: Tensor<T>,
     /// `[d_model, d_ff]`.
-    pub w2: Linear<T>,
+    pub w2: Tensor<T>,
 }
 
 impl<T: Real> Ffn<T> {
@@ -92,7 +92,7 @@ pub struct Collapse<T> {
     /// `[collapse_k, collapse_r, d_model]`.
     pub basis: Tensor<T>,
     /// `[d_model, collapse_r]`.
-    pub decoder: Linear<T>,
+    pub decoder: Tensor<T>,
 }
 
 impl<T: Real> Collapse<T> {

@@ -4,39 +4,30 @@ use serde_json::{Map, Value};
 
 use super::{BANKS, Config, DecisionRule, Model, RouterForm, SITES, State, load};
 use crate::paths::keys::INERT;
-use crate::paths::{self, Input, Path, Takes, TensorSpec};
-use crate::{Numerics, SiteInfo, Tensor};
+use crate::paths::{self, Input, LoadError, Path, Source, Takes, TensorSpec};
+use crate::{Numerics, Tensor};
 
 /// Swap-FFN. A run takes a vector of each sequence and gives their deltas; a state begins with the banks of all sequences.
-#[derive(Clone, Copy, Debug)]
-pub struct SwapFfn;
+pub static PATH: Path = Path {
+    name: "swap_ffn",
+    model_types: || vec!["swap_ffn"],
+    sites: SITES,
+    read: |json, _| read(json),
+    nearest: |_| None,
+};
 
-impl Path for SwapFfn {
-    fn name(&self) -> &'static str {
-        "swap_ffn"
-    }
-
-    fn model_types(&self) -> &'static [&'static str] {
-        &["swap_ffn"]
-    }
-
-    fn sites(&self) -> &'static [SiteInfo] {
-        SITES
-    }
-
-    /// No key is left out: the model takes vectors, so that nobody measures it by a `config.json`.
-    fn config_without(&self, json: &str, _inert: &[&str]) -> Result<Box<dyn paths::Config>, String> {
-        let mut keys: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        keys.retain(|key, _| INERT.split(' ').all(|inert| inert != key));
-        let config: Config = serde_json::from_value(keys.into()).map_err(|error| error.to_string())?;
-        config.check()?;
-        Ok(Box::new(config))
-    }
+/// Reads a `config.json`, of which no key is left out: the model takes vectors, so that nobody measures it by one.
+fn read(json: &str) -> Result<Box<dyn paths::Config>, String> {
+    let mut keys: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    keys.retain(|key, _| INERT.split(' ').all(|inert| inert != key));
+    let config: Config = serde_json::from_value(keys.into()).map_err(|error| error.to_string())?;
+    config.check()?;
+    Ok(Box::new(config))
 }
 
 impl paths::Config for Config {
-    fn path(&self) -> &'static dyn Path {
-        &SwapFfn
+    fn path(&self) -> &'static Path {
+        &PATH
     }
 
     fn layers(&self) -> usize {
@@ -77,8 +68,16 @@ impl paths::Config for Config {
         };
         vec![ram]
     }
+}
 
-    loads!(|config, weights, numerics| load(*config, weights, numerics));
+impl<T: paths::Scalar> paths::Loads<T> for Config {
+    fn load(
+        &self,
+        weights: &mut Source<'_>,
+        numerics: &mut dyn Numerics<T>,
+    ) -> Result<Box<dyn paths::Model<T>>, LoadError> {
+        Ok(Box::new(load(*self, weights, numerics)?))
+    }
 }
 
 impl<T: paths::Scalar> paths::Model<T> for Model<T> {

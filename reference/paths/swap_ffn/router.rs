@@ -4,7 +4,6 @@ use super::config::{Config, DecisionRule, RouterForm};
 use super::context::Context;
 use super::lanes::BANKS;
 use super::sites::*;
-use crate::ops::linear::Linear;
 use crate::ops::rmsnorm::inverse_rms;
 use crate::ops::softmax_router::softmax;
 use crate::real::vectorized;
@@ -16,7 +15,7 @@ pub enum Router<T> {
     /// One dot product with x for each logit.
     Folded {
         /// `[5, d_model]`.
-        weight: Linear<T>,
+        weight: Tensor<T>,
         /// Added to each logit.
         bias: [T; 1 + BANKS],
     },
@@ -25,9 +24,9 @@ pub enum Router<T> {
         /// `[d_model]`.
         norm: Vec<T>,
         /// W_r `[d_router, d_model]`.
-        projection: Linear<T>,
+        projection: Tensor<T>,
         /// `[5, d_router]`.
-        weight: Linear<T>,
+        weight: Tensor<T>,
         /// Added to each logit.
         bias: [T; 1 + BANKS],
     },
@@ -46,10 +45,10 @@ impl<T: Real> Router<T> {
             return self;
         };
         let width = norm.len();
-        let mut folded = vec![0.0f64; weight.weight.rows() * width];
-        let rows = weight.weight.data.chunks_exact(weight.weight.cols());
+        let mut folded = vec![0.0f64; weight.rows() * width];
+        let rows = weight.data.chunks_exact(weight.cols());
         for (to, factors) in folded.chunks_exact_mut(width).zip(rows) {
-            for (factor, row) in factors.iter().zip(projection.weight.data.chunks_exact(width)) {
+            for (factor, row) in factors.iter().zip(projection.data.chunks_exact(width)) {
                 let factor: f64 = (*factor).into();
                 to.iter_mut().zip(row).for_each(|(to, &w)| *to += factor * w.into());
             }
@@ -57,9 +56,7 @@ impl<T: Real> Router<T> {
         }
         let folded = folded.into_iter().map(T::from_f64).collect();
         Self::Folded {
-            weight: Linear {
-                weight: Tensor::new([1 + BANKS, width], folded),
-            },
+            weight: Tensor::new([1 + BANKS, width], folded),
             bias,
         }
     }

@@ -4,7 +4,6 @@ use reference::Tensor;
 use reference::ops::attention::{KeyRows, Sizes, attend};
 use reference::ops::hyper_connection::{HyperConnection, HyperHead, Mixing};
 use reference::ops::indexer;
-use reference::ops::linear::Linear;
 use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::{Rope, Yarn, frequencies};
 use reference::paths::deepseek_v4::LayerType;
@@ -87,9 +86,7 @@ fn linear_layers() {
             check(layer, &format!("{INDEX}.scorer.weights_proj"), "input_layernorm.out");
         }
     }
-    let head = Linear {
-        weight: SMALL.weights.get("lm_head.weight").clone(),
-    };
+    let head = SMALL.weights.get("lm_head.weight").clone();
     let logits = head.apply(ACTIVATIONS.get("model.norm.out"));
     agrees("head", &logits.data, &IO.get("logits_prefill").data[..PREFILL * 96]);
 }
@@ -209,7 +206,7 @@ fn hyper_connections() {
     }
     let of = |name: &str| SMALL.weights.get(&format!("model.hc_head.{name}")).clone();
     let head = HyperHead {
-        projection: Linear { weight: of("hc_fn") },
+        projection: of("hc_fn"),
         base: of("hc_base").data,
         scale: of("hc_scale").data[0],
         norm_eps: 1e-6,

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use reference::ops::compressor::Pool;
-use reference::ops::linear::Linear;
 use reference::ops::rope::Rope;
 use reference::paths::deepseek_v4::{Config, LayerType, Model, Scalar, State};
 use reference::{Numerics, Real, Tensor};
@@ -63,10 +62,8 @@ impl Fixture {
         self.weights.get(&format!("model.layers.{layer}.{name}")).cast()
     }
 
-    pub fn linear<T: Real>(&self, layer: usize, name: &str) -> Linear<T> {
-        Linear {
-            weight: self.weight(layer, name),
-        }
+    pub fn linear<T: Real>(&self, layer: usize, name: &str) -> Tensor<T> {
+        self.weight(layer, name)
     }
 
     pub fn rope<T: Real>(&self, layer: usize, positions: usize) -> Rope<T> {

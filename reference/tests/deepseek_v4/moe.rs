@@ -1,7 +1,6 @@
 //! dsv4-small's routers and experts, fed what the oracle fed them.
 
 use reference::ops::experts::{Expert, Experts};
-use reference::ops::linear::Linear;
 use reference::ops::router::{Selection, select, sqrt_softplus, weights};
 use reference::{Choice, Plain, Real, Tensor};
 
@@ -112,11 +111,9 @@ fn zero_scores_give_zero_weights() {
 }
 
 pub fn experts(layer: usize, limit: f32) -> Experts<f32> {
-    let cut = |tensor: Tensor<f32>| -> Vec<Linear<f32>> {
+    let cut = |tensor: Tensor<f32>| -> Vec<Tensor<f32>> {
         let size = tensor.shape[1] * tensor.shape[2];
-        let one = |data: &[f32]| Linear {
-            weight: Tensor::new(&tensor.shape[1..], data.to_vec()),
-        };
+        let one = |data: &[f32]| Tensor::new(&tensor.shape[1..], data.to_vec());
         tensor.data.chunks_exact(size).map(one).collect()
     };
     let gate_up = cut(SMALL.weight(layer, "mlp.experts.gate_up_proj"));
@@ -130,10 +127,8 @@ pub fn experts(layer: usize, limit: f32) -> Experts<f32> {
             .map(|(gate_up, down)| Expert { gate_up, down })
             .collect(),
         shared: Expert {
-            gate_up: Linear {
-                weight: Tensor::new([48, 48], both),
-            },
-            down: Linear { weight: shared("down") },
+            gate_up: Tensor::new([48, 48], both),
+            down: shared("down"),
         },
         limit,
     }
@@ -160,7 +155,7 @@ fn routed_and_shared_experts() {
         let want = activation(layer, "mlp.shared_experts.out");
         agrees(&format!("layer {layer} shared expert"), &shared.data, &want.data);
 
-        experts.shared.down.weight.data.fill(0.0);
+        experts.shared.down.data.fill(0.0);
         let routed = experts.apply(input, &choice, &weights, &Plain);
         let want = activation(layer, "mlp.experts.out");
         agrees(&format!("layer {layer} routed experts"), &routed.data, &want.data);

@@ -1,8 +1,8 @@
 //! The seam: which sites are called, in what order and with what, and that what is done there is obeyed.
 
 use reference::ops::attention::{KeyRows, Sizes, attend};
-use reference::paths::deepseek_v4::{Config, DeepSeekV4, LayerType, SITES};
-use reference::paths::{Config as _, Path};
+use reference::paths::Config as _;
+use reference::paths::deepseek_v4::{Config, LayerType, PATH, SITES};
 use reference::sites::{Growth, Held};
 use reference::{Choice, Plain, Role, Site, SiteKind, Tensor};
 
@@ -268,7 +268,7 @@ fn every_edit_reaches_the_logits() {
 #[test]
 fn sites_by_layer_type() {
     let config = &MINI.config;
-    let passes = |name: &str, layer| config.passes(DeepSeekV4.site(name).expect("a listed site"), layer);
+    let passes = |name: &str, layer| config.passes(PATH.site(name).expect("a listed site"), layer);
     let layers = |name: &str| (0..61).filter(|&layer| passes(name, Some(layer))).count();
     assert_eq!(layers("attention.kv.window"), 61);
     assert_eq!(layers("attention.kv.compressed"), 61);

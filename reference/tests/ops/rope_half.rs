@@ -2,13 +2,12 @@
 
 use reference::Tensor;
 use reference::ops::rope::{Rope, frequencies};
-use reference::ops::rope_half::HalfRope;
 
 /// Half-split pairs are the interleaved ones in another order.
 #[test]
 fn agrees_with_interleaved_pairs() {
     let (r, cols, heads, tokens, start) = (6, 9, 2, 70, 5);
-    let mut half = HalfRope::<f64>::new(frequencies(r, 1e4, None), 2.0);
+    let mut half = Rope::<f64>::new(frequencies(r, 1e4, None)).times(2.0);
     half.extend(start + tokens);
     let mut rope = Rope::<f64>::new(frequencies(r, 1e4, None));
     rope.extend(start + tokens);
@@ -30,7 +29,7 @@ fn agrees_with_interleaved_pairs() {
     want.data
         .chunks_mut(cols)
         .for_each(|row| row[cols - r..].iter_mut().for_each(|x| *x *= 2.0));
-    half.apply(&mut x, heads, start);
+    half.apply_half(&mut x, heads, start);
     for (got, want) in x.data.chunks(cols).zip(want.data.chunks(cols)) {
         assert!((0..cols).all(|c| got[order(c)] == want[c]), "{got:?} {want:?}");
     }

@@ -13,8 +13,8 @@ fn every_path_loads_its_fixture_and_passes_what_it_lists() {
         let model = fixture.model::<T>();
         let config = model.config();
         let path = config.path();
-        assert_eq!(path.name(), fixture.path);
-        let mut checked = Checked::new(config, path.sites(), When::Run);
+        assert_eq!(path.name, fixture.path);
+        let mut checked = Checked::new(config, path.sites, When::Run);
         let outputs = run(&*model, &mut checked);
         checked.finish();
         assert!(outputs == run(&*model, &mut Plain), "watching changes nothing");
@@ -28,9 +28,9 @@ fn every_path_loads_its_fixture_and_passes_what_it_lists() {
     for path in PATHS {
         let own = fixtures
             .iter()
-            .filter(|fixture| fixture.path == path.name())
+            .filter(|fixture| fixture.path == path.name)
             .collect::<Vec<_>>();
-        assert!(!own.is_empty(), "'{}' has no fixture", path.name());
+        assert!(!own.is_empty(), "'{}' has no fixture", path.name);
         for fixture in own {
             check::<f32>(fixture);
             check::<f64>(fixture);

@@ -121,7 +121,7 @@ impl Fixture {
     /// The model, with what is passed at load held to the table.
     pub fn model<T: Scalar>(&self) -> Box<dyn Model<T>> {
         let config = self.config();
-        let mut checked = Checked::new(&*config, config.path().sites(), When::Load);
+        let mut checked = Checked::new(&*config, config.path().sites, When::Load);
         let model = self.with_weights(&mut |weights| load(&*config, weights, &mut checked));
         checked.finish();
         model

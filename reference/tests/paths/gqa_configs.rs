@@ -179,7 +179,7 @@ fn a_family_that_is_unknown_is_told_with_what_differs() {
     keys.insert("model_type".into(), json!("qwen9"));
     keys.insert("query_pre_attn_scalar".into(), json!(256));
     let error = find(&Value::Object(keys).to_string())
-        .map(|path| path.name())
+        .map(|path| path.name)
         .expect_err("unknown");
     assert!(error.starts_with("model_type is 'qwen9'"), "{error}");
     assert!(

@@ -1,7 +1,7 @@
 //! Configurations of Kimi-Linear are read strictly, in both spellings.
 
 use reference::paths::Config as _;
-use reference::paths::hybrid::RoutingConfig;
+use reference::paths::hybrid::Routing;
 use serde_json::{Value, json};
 
 use super::hybrid_configs::{parsed, text, with};
@@ -57,7 +57,7 @@ fn layers_and_routing_are_as_the_file_says() {
         layers.map(|layer| (layer.full, layer.experts)).collect::<Vec<_>>(),
         [(false, false), (false, true), (true, true), (false, true)]
     );
-    let RoutingConfig::Sigmoid {
+    let Routing::Sigmoid {
         normalised,
         groups,
         scale,

@@ -6,12 +6,12 @@ use reference::{Numerics, Plain, Real, Site, SiteInfo, Tensor};
 
 use super::fixtures::*;
 use super::support::*;
-use super::tiny::{self, Tiny};
+use super::tiny;
 
 const JSON: &str = r#"{"model_type": "tiny_text", "vocab_size": 19, "width": 6, "full": [true, false, false, true]}"#;
 
 fn model<T: Scalar>() -> Box<dyn Model<T>> {
-    let paths: Vec<&'static dyn Path> = PATHS.iter().copied().chain([&Tiny as _]).collect();
+    let paths: Vec<&'static Path> = PATHS.iter().copied().chain([&tiny::PATH]).collect();
     let path = find_in(&paths, JSON).expect("a path");
     let config = path.config(JSON).expect("a configuration");
     load(&*config, &mut Drawn, &mut Plain).expect("a model")
@@ -22,7 +22,7 @@ fn it_is_found_loaded_and_run() {
     fn check<T: Scalar>() {
         let model = model::<T>();
         let config = model.config();
-        let mut checked = Checked::new(config, config.path().sites(), When::Run);
+        let mut checked = Checked::new(config, config.path().sites, When::Run);
         let outputs = run(&*model, &mut checked);
         checked.finish();
         assert_eq!(outputs.last().map(|output| output.shape.clone()), Some(vec![1, 19]));

@@ -209,7 +209,7 @@ const SWAP_FFN: &[(&str, &str)] = &[
 #[test]
 fn shapes_are_printed_in_words_of_the_configuration() {
     for (path, want) in PATHS.iter().zip([DEEPSEEK_V4, GQA, HYBRID, SWAP_FFN]) {
-        let printed: Vec<_> = path.sites().iter().map(|site| (site.name, site.shape())).collect();
+        let printed: Vec<_> = path.sites.iter().map(|site| (site.name, site.shape())).collect();
         let printed: Vec<_> = printed.iter().map(|(name, shape)| (*name, shape.as_str())).collect();
         assert_eq!(printed, want);
     }
@@ -218,10 +218,10 @@ fn shapes_are_printed_in_words_of_the_configuration() {
 #[test]
 fn every_table_agrees_with_itself() {
     let unique = |names: Vec<&str>| assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
-    unique(PATHS.iter().map(|path| path.name()).collect());
-    unique(PATHS.iter().flat_map(|path| path.model_types()).copied().collect());
+    unique(PATHS.iter().map(|path| path.name).collect());
+    unique(PATHS.iter().flat_map(|path| (path.model_types)()).collect());
     for path in PATHS {
-        let sites = path.sites();
+        let sites = path.sites;
         unique(sites.iter().map(|site| site.name).collect());
         let of = |flow| sites.iter().filter(|site| site.flow == flow).count();
         assert_eq!(
@@ -286,7 +286,7 @@ fn what_deepseek_v4_says_of_its_sites() {
     let config = all()[0].config();
     let path = config.path();
     let names = |keep: &dyn Fn(&reference::SiteInfo) -> bool| {
-        let kept = path.sites().iter().filter(|site| keep(site));
+        let kept = path.sites.iter().filter(|site| keep(site));
         kept.map(|site| site.name).collect::<Vec<_>>()
     };
     assert_eq!(
@@ -336,8 +336,8 @@ fn what_deepseek_v4_says_of_its_sites() {
 
 #[test]
 fn a_model_type_that_is_unknown_is_told_with_those_that_are_known() {
-    let error = |json: &str| find(json).map(|path| path.name()).expect_err(json);
-    let types = PATHS.iter().flat_map(|path| path.model_types());
+    let error = |json: &str| find(json).map(|path| path.name).expect_err(json);
+    let types = PATHS.iter().flat_map(|path| (path.model_types)());
     let types: Vec<String> = types.map(|name| format!("'{name}'")).collect();
     let known = format!("expected one of {}", types.join(", "));
     assert!(

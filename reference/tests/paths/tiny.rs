@@ -1,9 +1,11 @@
 //! A path that is not the crate's: layers either attend to keys and values that are cached apart, or have a state of fixed size.
 
-use reference::ops::linear::{Linear, dot};
-use reference::paths::{Config, Input, LoadError, Loader, Model, Path, State, Takes, TensorSpec, asked};
+use reference::ops::linear::dot;
+use reference::paths::{
+    Boxed, Config, Input, LoadError, Loader, Loads, Model, Path, Source, State, Takes, TensorSpec, asked,
+};
 use reference::sites::{Growth, Held};
-use reference::{Numerics, Real, Site, SiteInfo, Tensor};
+use reference::{Numerics, Real, Site, Tensor};
 use serde::Deserialize;
 
 const FULL: &[&str] = &["full_attention"];
@@ -17,22 +19,15 @@ reference::sites! { pub SITES =
     LOGITS: "logits" [T, vocab_size] "logits" .output();
 }
 
-pub struct Tiny;
-
-impl Path for Tiny {
-    fn name(&self) -> &'static str {
-        "tiny"
-    }
-    fn model_types(&self) -> &'static [&'static str] {
-        &["tiny", "tiny_text"]
-    }
-    fn sites(&self) -> &'static [SiteInfo] {
-        SITES
-    }
-    fn config_without(&self, json: &str, _: &[&str]) -> Result<Box<dyn Config>, String> {
+pub static PATH: Path = Path {
+    name: "tiny",
+    model_types: || vec!["tiny", "tiny_text"],
+    sites: SITES,
+    read: |json, _| {
         serde_json::from_str::<Sizes>(json).map_or_else(|error| Err(error.to_string()), |sizes| Ok(sizes.boxed()))
-    }
-}
+    },
+    nearest: |_| None,
+};
 
 #[derive(Clone, Debug, Deserialize)]
 struct Sizes {
@@ -42,14 +37,16 @@ struct Sizes {
 }
 
 impl Config for Sizes {
-    fn path(&self) -> &'static dyn Path {
-        &Tiny
+    fn path(&self) -> &'static Path {
+        &PATH
     }
     fn layers(&self) -> usize {
         self.full.len()
     }
     fn takes(&self) -> Takes {
-        Takes::ids(self.vocab_size)
+        Takes::Ids {
+            vocabulary: self.vocab_size,
+        }
     }
     reference::sizes!(vocab_size, width);
     fn layer_types(&self, layer: usize) -> Vec<&'static str> {
@@ -58,18 +55,23 @@ impl Config for Sizes {
     fn tensors(&self) -> Vec<TensorSpec> {
         asked::<f32, _>(|load| Tensors::load(self, load))
     }
-    reference::loads!(|config, weights, _| Tensors::load(config, &mut Loader::new(weights)));
+}
+
+impl<T: Real> Loads<T> for Sizes {
+    fn load(&self, weights: &mut Source<'_>, _: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>, LoadError> {
+        Ok(Box::new(Tensors::load(self, &mut Loader::new(weights))?))
+    }
 }
 
 /// A model: its embedding, and what gives each layer's keys and values.
-struct Tensors<T>(Sizes, Linear<T>, Vec<[Linear<T>; 2]>);
+struct Tensors<T>(Sizes, Tensor<T>, Vec<[Tensor<T>; 2]>);
 
 impl<T: Real> Tensors<T> {
     fn load(sizes: &Sizes, load: &mut Loader<'_, T>) -> Result<Self, LoadError> {
-        let (width, embedding) = (sizes.width, load.linear("embed", sizes.vocab_size, sizes.width)?);
+        let (width, embedding) = (sizes.width, load.tensor("embed", &[sizes.vocab_size, sizes.width])?);
         let mut layers = Vec::new();
         for layer in 0..sizes.layers() {
-            let mut linear = |name| load.linear(&format!("layers.{layer}.{name}"), width, width);
+            let mut linear = |name| load.tensor(&format!("layers.{layer}.{name}"), &[width, width]);
             layers.push([linear("k")?, linear("v")?]);
         }
         Ok(Self(sizes.clone(), embedding, layers))
@@ -99,7 +101,7 @@ impl<T: Real> Model<T> for Tensors<T> {
     fn run(&self, state: &mut dyn State<T>, ids: Input<'_, T>, see: &mut dyn Numerics<T>) -> Result<Tensor<T>, String> {
         let (ids, width) = (ids.ids()?, self.0.width);
         let Cached(seen, caches) = state.of_mut()?;
-        let rows = ids.iter().flat_map(|&id| self.1.weight.row(id as usize));
+        let rows = ids.iter().flat_map(|&id| self.1.row(id as usize));
         let mut x = Tensor::new([ids.len(), width], rows.copied().collect());
         for (layer, (weights, [keys, values])) in self.2.iter().zip(caches).enumerate() {
             let mut pass = |name, x: &mut Tensor<T>| see.site(&Site::new(Some(layer), name).from_row(*seen), x);

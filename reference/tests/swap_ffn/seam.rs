@@ -1,7 +1,7 @@
 //! The seam: which sites are called, in what order and with what, and that what is done there is obeyed.
 
 use reference::paths::Config as _;
-use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, RouterForm, SITES};
+use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, RouterForm, SITES, load};
 use reference::sites::When;
 use reference::{Choice, Numerics, Plain, Site, SiteInfo, SiteKind, Tensor};
 
@@ -90,7 +90,7 @@ fn sites_are_called_as_listed() {
     };
     for config in [SMALL, probabilities] {
         let mut loaded = watch(|_, _| ());
-        let Ok(model) = Model::<f32>::load(config, &mut Drawn(&config), &mut loaded);
+        let Ok(model) = load::<f32, _>(config, &mut Drawn(&config), &mut loaded);
         let of_load = |info: &&SiteInfo| info.when == When::Load;
         let want: Vec<&SiteInfo> = SITES.iter().filter(of_load).collect();
         assert_eq!(loaded.calls.len(), want.len());
@@ -212,7 +212,7 @@ fn every_site_is_on_the_way() {
             }
         };
         let mut watch = watch(edit);
-        let Ok(model) = Model::<f32>::load(config, &mut Drawn(&config), &mut watch);
+        let Ok(model) = load::<f32, _>(config, &mut Drawn(&config), &mut watch);
         let mut state = state::<f32>(&config, 1);
         let outputs: Vec<_> = (0..3)
             .map(|at| {

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::f64::consts::TAU;
 
 use reference::paths::Weights;
-use reference::paths::swap_ffn::{BANKS, Config, Initial, Model, State};
+use reference::paths::swap_ffn::{BANKS, Config, Initial, Model, State, load};
 use reference::{Choice, Numerics, Plain, Real, Site, Tensor};
 
 /// Sizes that are no multiples of anything.
@@ -81,7 +81,7 @@ pub fn weights(config: &Config) -> HashMap<String, Tensor<f64>> {
 
 pub fn model<T: Real>(config: Config) -> Model<T> {
     config.check().expect("a good configuration");
-    let Ok(model) = Model::load(config, &mut Drawn(&config), &mut Plain);
+    let Ok(model) = load(config, &mut Drawn(&config), &mut Plain);
     model
 }
 

@@ -1,6 +1,5 @@
 //! Ties, zeros, maps that are no permutations, no events, wrong shapes.
 
-use reference::ops::linear::Linear;
 use reference::paths::swap_ffn::{
     BANKS, Collapse, Config, DecisionRule, Decisions, Ffn, Film, IDENTITY, Model, Router, State,
 };
@@ -13,9 +12,6 @@ use crate::measure::{farthest, top};
 
 /// A model whose router has no weights: its biases decide, the same for every core.
 fn biased(config: Config, bias: [f32; 1 + BANKS]) -> Model<f32> {
-    let linear = |name: &str, shape: [usize; 2]| Linear {
-        weight: tensor(name, &shape),
-    };
     let Config {
         d_model,
         d_ff,
@@ -30,20 +26,18 @@ fn biased(config: Config, bias: [f32; 1 + BANKS]) -> Model<f32> {
         alpha: tensor("alpha", &[core_count, collapse_k]),
     };
     let router = Router::Folded {
-        weight: Linear {
-            weight: Tensor::full([1 + BANKS, d_model], 0.0),
-        },
+        weight: Tensor::full([1 + BANKS, d_model], 0.0),
         bias,
     };
     let ffn = Ffn {
         norm: vec![1.0; d_model],
-        w1: linear("w1", [d_ff, d_model]),
-        w3: linear("w3", [d_ff, d_model]),
-        w2: linear("w2", [d_model, d_ff]),
+        w1: tensor("w1", &[d_ff, d_model]),
+        w3: tensor("w3", &[d_ff, d_model]),
+        w2: tensor("w2", &[d_model, d_ff]),
     };
     let collapse = Collapse {
         basis: tensor("basis", &[collapse_k, collapse_r, d_model]),
-        decoder: linear("decoder", [d_model, collapse_r]),
+        decoder: tensor("decoder", &[d_model, collapse_r]),
     };
     Model::new(config, film, router, ffn, collapse).expect("parts that fit")
 }
@@ -182,9 +176,7 @@ fn banks_of_zeros_are_absorbing() {
 fn a_model_of_parts_is_the_model() {
     let config = Config { n_events: 2, ..SMALL };
     let weights = weights(&config);
-    let linear = |name: &str| Linear {
-        weight: weights[name].clone(),
-    };
+    let linear = |name: &str| weights[name].clone();
     let (cores, width) = (config.core_count, config.d_model);
     let film = |what: &str, outputs: usize| {
         let mut y = linear(what).apply(&weights["core_embed"]);
@@ -208,9 +200,7 @@ fn a_model_of_parts_is_the_model() {
     let router = Router::Unfolded {
         norm: weights["router_norm"].data.clone(),
         projection: linear("router_w"),
-        weight: Linear {
-            weight: Tensor::new([1 + BANKS, config.d_router], heads.collect()),
-        },
+        weight: Tensor::new([1 + BANKS, config.d_router], heads.collect()),
         bias: bias.try_into().expect("five biases"),
     };
     let ffn = Ffn {

@@ -9,13 +9,9 @@
 use std::collections::HashMap;
 
 use rayon::prelude::*;
-use reference::ops::hyper_connection::HyperHead;
-use reference::ops::linear::Linear;
-use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::Rope;
-use reference::ops::router::{Selection, select, sqrt_softplus, weights as expert_weights};
-use reference::paths::deepseek_v4::{Config, LayerType, RouterType, StateParts, sites};
-use reference::{Bounded, Real, Tensor};
+use reference::paths::deepseek_v4::{Config, LayerType, Model, StateParts, sites};
+use reference::{Bounded, Plain, Tensor};
 use safetensors::Dtype;
 
 use super::buffers::{of_shape, shared_halves};
@@ -23,12 +19,11 @@ use super::follow::KernelValues;
 use super::parts::{Expected, Kept, Place, as_is, expect, part};
 use super::records::Records;
 use super::weights::Source;
-use super::{EPS, STREAMS, Tap, WHY, rope};
+use super::{STREAMS, Tap, WHY, rope};
 use ulplab_core::accumulator::Factor;
 use ulplab_operations::ops::data::{exact, round_to_bf16};
-use ulplab_operations::ops::fp4_gemm::{product, weights};
 use ulplab_operations::ops::judge::{Part, bf16_error};
-use ulplab_operations::ops::moe_fp4::between;
+use ulplab_operations::ops::moe_fp4::{Matrices as Mxfp4, between};
 use ulplab_operations::ops::record_attention::attend;
 use ulplab_operations::ops::stored::{Matrices, Storage};
 use ulplab_operations::ops::sums::{Sums, factor};
@@ -131,62 +126,19 @@ pub(super) fn experts(source: &Source, first: bool) -> Result<Vec<Buffer>, Strin
     Ok(buffers)
 }
 
-/// The matrices of all layers' experts.
-struct Experts {
-    codes: Vec<u8>,
-    scales: Vec<u8>,
-    /// Rows and columns of each.
-    shape: [usize; 2],
-    /// Matrices of a layer.
-    count: usize,
-}
-
-impl Experts {
-    fn new(source: &Source, first: bool) -> Result<Self, String> {
-        let [codes, scales, _] = <[Buffer; 3]>::try_from(experts(source, first)?).expect("there are three buffers");
-        let cols = source.config.hidden_size;
-        let inner = source.config.moe_intermediate_size;
-        Ok(Self {
-            codes: codes.bytes,
-            scales: scales.bytes,
-            shape: if first { [2 * inner, cols] } else { [cols, inner] },
-            count: source.config.n_routed_experts + 1,
-        })
-    }
-
-    /// The products of a row with an expert of a layer.
-    fn products(&self, [layer, expert]: [usize; 2], x: &[Factor]) -> Vec<f32> {
-        let [rows, cols] = self.shape;
-        let first = (layer * self.count + expert) * rows;
-        let (codes, scales) = (cols / 2, cols / BLOCK);
-        let of_row = |row: usize| {
-            let at = first + row;
-            let w = weights(
-                &self.codes[at * codes..][..codes],
-                &self.scales[at * scales..][..scales],
-                BLOCK,
-            );
-            product::<f32>(Sums::Defined, x, &w)
-        };
-        (0..rows).map(of_row).collect()
-    }
-}
-
-struct Layer {
-    sinks: Vec<f32>,
-    router: Linear<Bounded>,
-    selection: Selection<Bounded>,
+/// The same, as products take them.
+fn matrices(source: &Source, first: bool) -> Result<Mxfp4, String> {
+    let [codes, scales, _] = <[Buffer; 3]>::try_from(experts(source, first)?).expect("there are three buffers");
+    let shape = [codes.shape[2], 2 * codes.shape[3]];
+    Ok(Mxfp4::mxfp4(shape, codes.bytes, scales.bytes))
 }
 
 /// A step whose activations are bfloat16 where they are not in eight bits, with what a kernel has kept.
 pub(super) struct Bf16<'a> {
     config: &'a Config,
-    layers: Vec<Layer>,
-    gate_up: Experts,
-    down: Experts,
-    head: Linear<Bounded>,
-    head_mixer: HyperHead<Bounded>,
-    final_norm: Vec<Bounded>,
+    model: &'a Model<Bounded>,
+    gate_up: Mxfp4,
+    down: Mxfp4,
     rope: Rope<Bounded>,
     outputs: &'a Outputs,
     found: &'a KernelValues,
@@ -202,53 +154,18 @@ impl<'a> Bf16<'a> {
     /// # Errors
     /// Weights that cannot be read.
     pub fn new(
-        source: &'a Source,
+        (source, model): (&'a Source, &'a Model<Bounded>),
         positions: usize,
         rows: usize,
         (outputs, found): (&'a Outputs, &'a KernelValues),
     ) -> Result<Self, String> {
         let config = &source.config;
-        let hidden = config.hidden_size;
-        let bounded =
-            |name: &str, shape: &[usize]| Ok::<_, String>(exact(shape.to_vec(), &source.floats(name, shape)?));
-        let linear = |name: &str, shape: [usize; 2]| {
-            Ok::<_, String>(Linear {
-                weight: bounded(name, &shape)?,
-            })
-        };
-        let layer = |layer: usize| {
-            let name = |tensor: &str| format!("model.layers.{layer}.{tensor}");
-            let experts = config.n_routed_experts;
-            let selection = match config.mlp_layer_types[layer] {
-                RouterType::Hash => {
-                    let shape = [config.vocab_size, config.num_experts_per_tok];
-                    Selection::Table(source.integers(&name("mlp.gate.tid2eid"), &shape)?)
-                }
-                _ => Selection::Bias(bounded(&name("mlp.gate.e_score_correction_bias"), &[experts])?.data),
-            };
-            Ok(Layer {
-                sinks: source.floats(&name("self_attn.sinks"), &[config.num_attention_heads])?,
-                router: linear(&name("mlp.gate.weight"), [experts, hidden])?,
-                selection,
-            })
-        };
         let kept = KEPT.iter().map(|tap| (tap.buffer, tap.kept(config, rows, outputs)));
         Ok(Self {
             config,
-            layers: (0..config.num_hidden_layers)
-                .map(layer)
-                .collect::<Result<_, String>>()?,
-            gate_up: Experts::new(source, true)?,
-            down: Experts::new(source, false)?,
-            head: linear("lm_head.weight", [config.vocab_size, hidden])?,
-            head_mixer: HyperHead {
-                projection: linear("model.hc_head.hc_fn", [STREAMS, STREAMS * hidden])?,
-                base: bounded("model.hc_head.hc_base", &[STREAMS])?.data,
-                scale: bounded("model.hc_head.hc_scale", &[1])?.data[0],
-                norm_eps: Bounded::from_f64(EPS.into()),
-                eps: Bounded::from_f64(EPS.into()),
-            },
-            final_norm: bounded("model.norm.weight", &[hidden])?.data,
+            model,
+            gate_up: matrices(source, true)?,
+            down: matrices(source, false)?,
             rope: rope(config, positions),
             outputs,
             found,
@@ -298,9 +215,9 @@ impl<'a> Bf16<'a> {
                 let keys = recent.iter().chain(chosen.iter().map(|at| &entries[*at]));
                 let keys: Vec<&[f32]> = keys.map(Vec::as_slice).collect();
                 let query = self.rounded_row(sites::QUERY, place);
-                let heads = query.chunks_exact(config.head_dim).zip(&self.layers[layer].sinks);
+                let heads = query.chunks_exact(config.head_dim).zip(self.model.sinks(layer));
                 let heads = heads.flat_map(|(q, sink)| {
-                    let head = attend(q, &keys, (*sink, scale), Dtype::BF16);
+                    let head = attend(q, &keys, (sink.value() as f32, scale), Dtype::BF16);
                     let numbers = head.want.into_iter().zip(head.bounds);
                     numbers.map(|(want, bound)| Bounded::new(want, bound))
                 });
@@ -326,7 +243,7 @@ impl<'a> Bf16<'a> {
             sites::LOGITS => {
                 let mut input = self.kept(HEAD_INPUT, [place[0], 0, place[2]]).to_vec();
                 round_to_bf16(&mut input);
-                tensor.data = self.head.apply(&exact([1, input.len()], &input)).data;
+                tensor.data = self.model.head(&exact([1, input.len()], &input)).data;
             }
             _ => {}
         }
@@ -351,14 +268,20 @@ impl<'a> Bf16<'a> {
         all
     }
 
+    /// The products of a row with an expert of a layer.
+    fn products(&self, of: &Mxfp4, [layer, expert]: [usize; 2], x: &[f32]) -> Vec<f32> {
+        let x: Vec<Factor> = x.iter().map(|x| factor(*x)).collect();
+        let number = layer * (self.config.n_routed_experts + 1) + expert;
+        of.products(Sums::Defined, number, &[&x])
+    }
+
     /// The sum of a row's experts, of the numbers between their products that the kernel had.
     fn mixture(&self, place: Place) -> Vec<f32> {
         let inner = self.config.moe_intermediate_size;
         let hidden = self.kept("at_hidden", place);
         let mut y = vec![0.0f32; self.config.hidden_size];
         for (expert, slot) in self.added(place) {
-            let x: Vec<Factor> = hidden[slot * inner..][..inner].iter().map(|x| factor(*x)).collect();
-            let products = self.down.products([place[1], expert], &x);
+            let products = self.products(&self.down, [place[1], expert], &hidden[slot * inner..][..inner]);
             y.iter_mut().zip(products).for_each(|(y, product)| *y += product);
         }
         y
@@ -389,30 +312,21 @@ impl<'a> Bf16<'a> {
 
     /// The expected experts of a row in a layer, their weights, and the numbers between the experts' products.
     fn routed(&self, place: Place, token: u32) -> [Vec<Expected>; 3] {
-        let (config, layer) = (self.config, &self.layers[place[1]]);
+        let config = self.config;
         let (k, inner) = (config.num_experts_per_tok, config.moe_intermediate_size);
         let input = self.rounded_row(sites::MOE_INPUT, place);
-        let mut sigma = layer.router.apply(&exact([1, input.len()], &input));
-        sqrt_softplus(&mut sigma);
-        let mut choice = select(&sigma, &layer.selection, &[token], k);
-        if let Selection::Bias(_) = layer.selection {
+        let row = exact([1, input.len()], &input);
+        let (choice, of_experts) = self.model.route(place[1], &row, &[token], |choice| {
             // A learned router's choice is judged at its site.
-            let there = |expert: i32| {
-                if (0..config.n_routed_experts as i32).contains(&expert) {
-                    expert
-                } else {
-                    -1
-                }
-            };
+            let there = |expert: &i32| (0..config.n_routed_experts as i32).contains(expert);
             let found = self.found.tap(sites::ROUTER).row(place).iter();
-            choice.indices = found.map(|expert| there(*expert as i32)).collect();
-        }
-        let of_experts = expert_weights(&sigma, &choice, Bounded::from_f64(config.routed_scaling_factor));
+            let found = found.map(|expert| Some(*expert as i32).filter(there).unwrap_or(-1));
+            choice.indices = found.collect();
+        });
         let kept_weights = self.kept("at_expert_weights", place);
-        let x: Vec<Factor> = input.iter().map(|x| factor(*x)).collect();
         let mut hidden = vec![(0.0, 0.0); (k + 1) * inner];
         for (expert, slot) in self.added(place) {
-            let sums = self.gate_up.products([place[1], expert], &x);
+            let sums = self.products(&self.gate_up, [place[1], expert], &input);
             let weight = kept_weights.get(slot).map_or(1.0, |weight| f64::from(*weight));
             for unit in 0..inner {
                 let both = [unit, inner + unit].map(|row| f64::from(sums[row]));
@@ -427,11 +341,9 @@ impl<'a> Bf16<'a> {
 
     /// The head's input in a run and a row, given the streams that leave the last layer.
     fn head_input(&self, [run, row]: [usize; 2]) -> Vec<Bounded> {
-        let streams = self.found.tap(sites::OUTPUT).row([run, self.layers.len() - 1, row]);
-        let mut input = self
-            .head_mixer
-            .apply(&exact([1, STREAMS, self.config.hidden_size], streams));
-        rmsnorm(&mut input, Some(&self.final_norm), Bounded::from_f64(EPS.into()));
-        input.data
+        let last = self.config.num_hidden_layers - 1;
+        let streams = self.found.tap(sites::OUTPUT).row([run, last, row]);
+        let streams = exact([1, STREAMS, self.config.hidden_size], streams);
+        self.model.head_input(&streams, &Plain).data
     }
 }

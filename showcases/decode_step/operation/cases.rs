@@ -215,8 +215,6 @@ impl Plan {
 
     /// All sizes of the case with this model, of which so many layers have experts of their own.
     pub fn dims(&self, sizes: &Sizes, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
-        let counts = [self.starts.len(), self.runs, self.positions];
-        let bits = self.formats.storages()?.bits()?;
-        Ok(sizes.dims(counts, self.formats.flags(), bits, banks))
+        sizes.dims([self.starts.len(), self.runs, self.positions], self.formats, banks)
     }
 }

@@ -6,16 +6,17 @@ use reference::paths::deepseek_v4::{Model, State, StateParts, sites};
 use reference::{Bounded, Choice, Numerics, Operations, Site, Tensor};
 use safetensors::Dtype;
 use ulplab_operations::ops::Outputs;
-use ulplab_operations::ops::data::{exact, f32_values};
-use ulplab_operations::ops::judge::Part;
+use ulplab_operations::ops::data::{exact, f32_values, i32_values};
+use ulplab_operations::ops::judge::{Judge, Part};
+use ulplab_operations::ops::sample::best;
 
 use super::bf16::Bf16;
 use super::followed::{Followed, admissible, possible};
 use super::fp8::Fp8;
 use super::index::{IndexPages, IndexQuery};
-use super::parts::{Expected, Kept, Place, as_is, best, equal, expect, integers, of_bytes, part, same};
+use super::parts::{Expected, Kept, Place, as_is, equal, expect, of_bytes, part};
 use super::records::Records;
-use super::state::{self, Caches};
+use super::state;
 use super::{Step, TAPS, WHY};
 
 const ALIKE: &str = "rows that begin alike and read the same tokens have the same bits, wherever they are in the batch";
@@ -39,11 +40,10 @@ impl KernelValues {
     }
 }
 
-/// The expected values of a row: of every tap `[S, layers, cols]`, of the logits `[S, V]`, of the tokens `[S]`, and the state.
+/// The expected values of a row: of every tap `[S, layers, cols]`, of the logits `[S, V]`, and the state.
 struct RowExpected {
     taps: Vec<Vec<Expected>>,
     logits: Vec<Expected>,
-    tokens: Vec<i32>,
     state: StateParts<Bounded>,
 }
 
@@ -72,10 +72,24 @@ impl Step {
         let found = KernelValues {
             taps: TAPS.iter().map(|tap| tap.kept(config, batch, outputs)).collect(),
             logits: f32_values(outputs.get("logits"), 4),
-            tokens: integers(outputs.get("tokens")),
+            tokens: i32_values(outputs.get("tokens")),
         };
         let model = self.source.model::<Bounded>().expect("it was loaded in f32");
-        let (fp8, bf16) = (self.fp8(outputs), self.bf16(outputs, &found));
+        let read = "the weights were read before";
+        let fp8 = self.source.storages.activations.map(|blocks| {
+            let fp8 = Fp8::new((&self.source, &model, blocks), self.size("P"), batch, outputs);
+            fp8.expect(read)
+        });
+        let records = self.caches.records.as_ref().filter(|_| self.source.storages.sixteen);
+        let bf16 = records.map(|records| {
+            let bf16 = Bf16::new((&self.source, &model), self.size("P"), batch, (outputs, &found));
+            let mut bf16 = bf16.expect(read);
+            for (row, start) in self.starts.iter().enumerate() {
+                let start = start.iter();
+                start.for_each(|start| bf16.attend(records, row, start, runs));
+            }
+            bf16
+        });
         let coded = (fp8.as_ref(), bf16.as_ref());
         let rows = self.starts.par_iter().enumerate();
         let rows = rows.map(|(row, start)| Some(self.row(&model, coded, &found, row, start.as_ref()?)));
@@ -89,13 +103,11 @@ impl Step {
         let expected = joined(&rows, vocabulary, &found.logits, |row| &row.logits);
         let shape = [runs, batch, vocabulary];
         parts.push(part("logits", Dtype::F32, &shape, expected, WHY, outputs));
-        let tokens = (0..runs).flat_map(|run| {
-            let token = move |row: &Option<RowExpected>| row.as_ref().map_or(-1, |row| row.tokens[run]);
-            rows.iter().map(token)
-        });
+        let logits = found.logits.chunks_exact(vocabulary).zip(self.starts.iter().cycle());
+        let tokens = logits.map(|(logits, start)| start.as_ref().map_or(-1, |_| best(logits)));
         let tokens: Vec<i32> = tokens.collect();
         parts.push(equal("tokens", &[runs, batch], &tokens, outputs));
-        parts.push(self.repeated(outputs));
+        parts.push(self.repeated(outputs, ALIKE));
         let layers = config.num_hidden_layers;
         let places = self
             .steps()
@@ -111,7 +123,7 @@ impl Step {
     }
 
     /// The logits of rows that begin with the same tokens and read the same tokens: they must have the bits of the first of them.
-    fn repeated(&self, outputs: &Outputs) -> Part {
+    pub fn repeated(&self, outputs: &Outputs, why: &'static str) -> Part {
         let (runs, rows, vocabulary) = (self.runs, self.starts.len(), self.source.config.vocab_size);
         let read = |row: usize| (0..runs).map(move |run| self.forced[run * rows + row]);
         let alike = |a: usize, b: usize| {
@@ -127,26 +139,7 @@ impl Step {
             }
         }
         let shape = [runs, rows, vocabulary];
-        same("logits", Dtype::F32, &shape, want, ALIKE, outputs)
-    }
-
-    /// Products of attention in eight bits, if the step has such.
-    fn fp8<'a>(&'a self, outputs: &'a Outputs) -> Option<Fp8<'a>> {
-        let blocks = self.source.storages.activations?;
-        let fp8 = Fp8::new((&self.source, blocks), self.size("P"), self.starts.len(), outputs);
-        Some(fp8.expect("the weights were read before"))
-    }
-
-    /// All other products in sixteen bits, if the step has such.
-    fn bf16<'a>(&'a self, outputs: &'a Outputs, found: &'a KernelValues) -> Option<Bf16<'a>> {
-        let records = self.caches.records.as_ref().filter(|_| self.source.storages.sixteen)?;
-        let bf16 = Bf16::new(&self.source, self.size("P"), self.starts.len(), (outputs, found));
-        let mut bf16 = bf16.expect("the weights were read before");
-        for (row, start) in self.starts.iter().enumerate() {
-            let start = start.iter();
-            start.for_each(|start| bf16.attend(records, row, start, self.runs));
-        }
-        Some(bf16)
+        Judge::equal("logits", Dtype::F32, &shape, want, why).of(outputs)
     }
 
     /// The input token of a row in a run: the one that is given, or that the row has sampled. An id that is out of range fails where
@@ -171,52 +164,39 @@ impl Step {
         row: usize,
         start: &StateParts<f32>,
     ) -> RowExpected {
-        let (config, runs, rows) = (&self.source.config, self.runs, self.starts.len());
-        let vocabulary = config.vocab_size;
-        let mut state = State::from_parts(config, state::bounded(start)).expect("the state is the model's own");
-        let sizes = found.taps.iter().map(|kept| runs * kept.layers.len() * kept.cols);
-        let mut expected = RowExpected {
-            taps: sizes.map(|size| vec![(0.0, 0.0); size]).collect(),
-            logits: Vec::with_capacity(runs * vocabulary),
-            tokens: Vec::with_capacity(runs),
-            state: StateParts {
-                tokens: 0,
-                layers: Vec::new(),
-            },
-        };
+        let state = State::from_parts(&self.source.config, state::bounded(start));
+        let mut state = state.expect("the state is the model's own");
+        let sizes = found.taps.iter().map(|kept| self.runs * kept.layers.len() * kept.cols);
+        let mut taps: Vec<Vec<Expected>> = sizes.map(|size| vec![(0.0, 0.0); size]).collect();
+        let mut logits = Vec::new();
         let indexed = start.layers.iter().find_map(|layer| layer.index.as_ref());
         let entries = indexed.map_or(0, |index| index.entries.keys.rows());
         let index = self.caches.index.clone();
         let mut mixing = Followed {
             index: index.map(|index| IndexQuery::new(index, row, entries)),
         };
-        for run in 0..runs {
+        for run in 0..self.runs {
             let id = self.read(run, row, &found.tokens);
             let mut follow = Follow {
                 records: self.caches.records.as_ref(),
                 coded,
                 found,
                 at: [run, row],
-                expected: &mut expected,
+                taps: &mut taps,
+                logits: &mut logits,
                 mixing: &mut mixing,
             };
             model
                 .run(&mut state, &[id], &mut follow)
                 .expect("the token is one of the vocabulary");
-            let logits = &found.logits[(run * rows + row) * vocabulary..][..vocabulary];
-            expected.tokens.push(best(logits));
         }
-        expected.state = state.to_parts();
-        expected
+        let state = state.to_parts();
+        RowExpected { taps, logits, state }
     }
 
     /// Every cache: what the reference keeps must be there, what no run has reached must be as it was. Other slots of rings are free.
     fn states(&self, rows: &[Option<RowExpected>], found: &KernelValues, outputs: &Outputs) -> Vec<Part> {
-        let Caches {
-            arrays: caches,
-            records,
-            index,
-        } = &self.caches;
+        let (caches, records, index) = (&self.caches.arrays, &self.caches.records, &self.caches.index);
         let mut expected: Vec<Vec<Expected>> = Vec::new();
         for cache in caches {
             let after = f32_values(outputs.get(cache.name), 4);
@@ -286,7 +266,8 @@ struct Follow<'a> {
     found: &'a KernelValues,
     /// Run and row.
     at: [usize; 2],
-    expected: &'a mut RowExpected,
+    taps: &'a mut [Vec<Expected>],
+    logits: &'a mut Vec<Expected>,
     mixing: &'a mut Followed,
 }
 
@@ -296,7 +277,7 @@ impl Follow<'_> {
         let tap = TAPS.iter().position(|tap| tap.site == site.name)?;
         let (kept, layer, [run, row]) = (&self.found.taps[tap], site.layer?, self.at);
         let group = run * kept.layers.len() + kept.number(layer)?;
-        let expected = &mut self.expected.taps[tap][group * kept.cols..][..kept.cols];
+        let expected = &mut self.taps[tap][group * kept.cols..][..kept.cols];
         Some((kept.row([run, layer, row]), expected))
     }
 }
@@ -310,7 +291,7 @@ impl Numerics<Bounded> for Follow<'_> {
         }
         if site.name == sites::LOGITS {
             let logits = tensor.data.iter().map(|x| (x.value(), x.error()));
-            self.expected.logits.extend(logits);
+            self.logits.extend(logits);
             return;
         }
         if let (Some(fp8), Some(_)) = (fp8, site.layer) {

@@ -68,11 +68,6 @@ impl<'a> Formats<'a> {
         (keys, prefix.collect())
     }
 
-    /// True for keys, and for index keys, if they are records.
-    pub(super) fn records(self) -> [bool; 2] {
-        [self.record.is_some(), self.index.is_some()]
-    }
-
     /// True if all products except attention's take bfloat16.
     pub(super) fn sixteen(self) -> bool {
         self.activations == Some(ACTIVATIONS[1])
@@ -80,7 +75,7 @@ impl<'a> Formats<'a> {
 
     /// True for keys that are records, index keys that are records, products of attention in eight bits, and all others in sixteen.
     pub(super) fn flags(self) -> [bool; 4] {
-        let [records, indexed] = self.records();
+        let [records, indexed] = [self.record, self.index].map(|format| format.is_some());
         [records, indexed, self.activations.is_some(), self.sixteen()]
     }
 

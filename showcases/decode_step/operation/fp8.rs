@@ -4,19 +4,18 @@
 
 use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::Rope;
-use reference::paths::deepseek_v4::{Config, LayerType, sites};
+use reference::paths::deepseek_v4::{Config, LayerType, Model, sites};
 use reference::{Bounded, Real, Tensor};
 use safetensors::Dtype;
 
-use super::parts::{Place, as_is, expect, part, same};
+use super::parts::{Place, as_is, expect, part};
 use super::projections::{Projection, Tiles};
 use super::weights::Source;
 use super::{EPS, WHY, rope};
-use ulplab_operations::ops::Outputs;
 use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::{exact, f32_bytes, f32_values};
-use ulplab_operations::ops::fp8_gemm::codes::Coded as Row;
 use ulplab_operations::ops::judge::{Judge, Part};
+use ulplab_operations::ops::{Outputs, lasting};
 
 const WHY_CODES: &str =
     "the numbers before were kept, and the format defines every code and scale of them to the bit (docs/formats.md)";
@@ -25,35 +24,26 @@ const WHY_PRODUCT: &str = "a product of codes is defined to the bit: each 128 co
 
 /// Numbers that are quantized.
 struct Coded {
-    /// The buffer that keeps them, and whether it is there for their codes only.
-    numbers: (&'static str, bool),
-    /// The buffers that keep codes and scales.
-    codes: &'static str,
-    scales: &'static str,
+    /// The buffer that keeps them, whose name others begin with that keep their codes and scales.
+    numbers: &'static str,
+    /// True if the buffer is there for the codes only.
+    own: bool,
     /// Parts that are quantized separately, and columns of each.
     shape: fn(&Config) -> [usize; 2],
 }
 
-macro_rules! coded {
-    ($name:literal, $only_for_codes:literal, $shape:expr) => {
-        Coded {
-            numbers: ($name, $only_for_codes),
-            codes: concat!($name, "_codes"),
-            scales: concat!($name, "_scales"),
-            shape: $shape,
-        }
-    };
+const fn coded(numbers: &'static str, own: bool, shape: fn(&Config) -> [usize; 2]) -> Coded {
+    Coded { numbers, own, shape }
 }
 
 /// In the order in which they are passed. Buffers are `[S, layers, B, ..]`.
 const CODED: [Coded; 4] = [
-    coded!("at_attention_input", false, |c| [1, c.hidden_size]),
-    coded!("at_low_query", true, |c| [1, c.q_lora_rank]),
-    coded!("at_heads", false, |c| [
-        c.o_groups,
-        c.num_attention_heads * c.head_dim / c.o_groups
-    ]),
-    coded!("at_low_heads", true, |c| [1, c.o_groups * c.o_lora_rank]),
+    coded("at_attention_input", false, |c| [1, c.hidden_size]),
+    coded(LOW_QUERY, true, |c| [1, c.q_lora_rank]),
+    coded("at_heads", false, |c| {
+        [c.o_groups, c.num_attention_heads * c.head_dim / c.o_groups]
+    }),
+    coded(LOW_HEADS, true, |c| [1, c.o_groups * c.o_lora_rank]),
 ];
 const LOW_QUERY: &str = "at_low_query";
 const LOW_HEADS: &str = "at_low_heads";
@@ -71,10 +61,14 @@ impl Projection {
 }
 
 impl Coded {
-    /// Numbers of a row, and scales.
-    fn sizes(&self, config: &Config, width: usize) -> [usize; 2] {
+    /// The buffers of codes and of scales, and their columns.
+    fn parts(&self, config: &Config, width: usize) -> [(&'static str, usize); 2] {
         let [parts, cols] = (self.shape)(config);
-        [parts * cols, parts * cols.div_ceil(width)]
+        let name = |part: &str| lasting(&format!("{}_{part}", self.numbers));
+        [
+            (name("codes"), parts * cols),
+            (name("scales"), parts * cols.div_ceil(width)),
+        ]
     }
 }
 
@@ -85,43 +79,23 @@ pub(super) fn kept(
     [runs, rows]: [usize; 2],
 ) -> impl Iterator<Item = (&'static str, Dtype, Vec<usize>)> {
     let kept = CODED.iter().flat_map(|coded| {
-        let [numbers, scales] = coded.sizes(config, blocks.width);
-        let own = coded.numbers.1.then_some((coded.numbers.0, Dtype::F32, numbers));
-        let codes = [
-            (coded.codes, Dtype::F8_E4M3, numbers),
-            (coded.scales, Dtype::F32, scales),
-        ];
+        let [codes, scales] = coded.parts(config, blocks.width);
+        let own = coded.own.then_some((coded.numbers, Dtype::F32, codes.1));
+        let codes = [(codes.0, Dtype::F8_E4M3, codes.1), (scales.0, Dtype::F32, scales.1)];
         own.into_iter().chain(codes)
     });
     kept.map(move |(name, dtype, cols)| (name, dtype, vec![runs, config.num_hidden_layers, rows, cols]))
 }
 
-/// Weights of a layer: of products of codes, and of norms.
-struct Layer {
-    /// For each of [`Projection::ALL`]; layers without an indexer lack its.
-    tiles: Vec<Option<Tiles>>,
-    query_norm: Vec<Bounded>,
-    kv_norm: Vec<Bounded>,
-}
-
-/// Numbers that a kernel has kept, with their codes and scales.
-struct Quantized {
-    numbers: Vec<f32>,
-    codes: Vec<u8>,
-    scales: Vec<f32>,
-    /// Columns of a row.
-    sizes: [usize; 2],
-}
-
 /// A step whose activations are codes, with what a kernel has kept.
 pub(super) struct Fp8<'a> {
     config: &'a Config,
+    model: &'a Model<Bounded>,
     blocks: &'static Blocks,
     rows: usize,
-    layers: Vec<Layer>,
+    /// Weights of each layer: for each of [`Projection::ALL`]; layers without an indexer lack its.
+    tiles: Vec<Vec<Option<Tiles>>>,
     rope: Rope<Bounded>,
-    /// For each of [`CODED`].
-    found: Vec<Quantized>,
     outputs: &'a Outputs,
 }
 
@@ -131,41 +105,27 @@ impl<'a> Fp8<'a> {
     /// # Errors
     /// Weights that cannot be read.
     pub fn new(
-        (source, blocks): (&'a Source, &'static Blocks),
+        (source, model, blocks): (&'a Source, &'a Model<Bounded>, &'static Blocks),
         positions: usize,
         rows: usize,
         outputs: &'a Outputs,
     ) -> Result<Self, String> {
         let config = &source.config;
-        let layer = |layer: usize| {
-            let name = |tensor: &str| format!("model.layers.{layer}.{tensor}");
+        let tiles = |layer: usize| {
             let sparse = config.layer_types[layer] == LayerType::Sparse;
             let tiles = Projection::ALL.map(|of| {
                 let there = sparse || of != Projection::IndexQuery;
-                there.then(|| source.tiles(&name(of.tensor()), of)).transpose()
+                let name = format!("model.layers.{layer}.{}", of.tensor());
+                there.then(|| source.tiles(&name, of)).transpose()
             });
-            let norm = |tensor: &str, cols: usize| {
-                let values = source.floats(&name(tensor), &[cols])?;
-                Ok::<_, String>(exact([cols], &values).data)
-            };
-            Ok(Layer {
-                tiles: tiles.into_iter().collect::<Result<_, String>>()?,
-                query_norm: norm("self_attn.q_a_norm.weight", config.q_lora_rank)?,
-                kv_norm: norm("self_attn.kv_norm.weight", config.head_dim)?,
-            })
+            tiles.into_iter().collect()
         };
-        let found = CODED.iter().map(|coded| Quantized {
-            numbers: f32_values(outputs.get(coded.numbers.0), 4),
-            codes: outputs.get(coded.codes).to_vec(),
-            scales: f32_values(outputs.get(coded.scales), 4),
-            sizes: coded.sizes(config, blocks.width),
-        });
         Ok(Self {
-            layers: (0..config.num_hidden_layers)
-                .map(layer)
+            tiles: (0..config.num_hidden_layers)
+                .map(tiles)
                 .collect::<Result<_, String>>()?,
-            found: found.collect(),
             config,
+            model,
             blocks,
             rows,
             rope: rope(config, positions),
@@ -175,21 +135,24 @@ impl<'a> Fp8<'a> {
 
     /// The number of a row in the buffers.
     fn number(&self, [run, layer, row]: Place) -> usize {
-        (run * self.layers.len() + layer) * self.rows + row
+        (run * self.config.num_hidden_layers + layer) * self.rows + row
+    }
+
+    /// The numbers that a kernel has kept in a buffer.
+    fn numbers(&self, buffer: &str) -> Vec<f32> {
+        f32_values(self.outputs.get(buffer), 4)
     }
 
     /// A product with the codes that the kernel had.
     fn product(&self, place: Place, of: Projection) -> Vec<f32> {
-        let Quantized {
-            codes, scales, sizes, ..
-        } = &self.found[of.reads()];
         let number = self.number(place);
-        let row = Row {
-            codes: &codes[number * sizes[0]..][..sizes[0]],
-            scales: &scales[number * sizes[1]..][..sizes[1]],
-        };
-        let tiles = self.layers[place[1]].tiles[of as usize].as_ref();
-        tiles.expect("the layer has the product").product(row)
+        let [(codes, of_codes), (scales, of_scales)] = CODED[of.reads()].parts(self.config, self.blocks.width);
+        let scales = &self.outputs.get(scales)[4 * number * of_scales..][..4 * of_scales];
+        let codes = &self.outputs.get(codes)[number * of_codes..][..of_codes];
+        let tiles = self.tiles[place[1]][of as usize].as_ref();
+        tiles
+            .expect("the layer has the product")
+            .product((codes, &f32_values(scales, 4)))
     }
 
     /// The same as numbers without an error, `[heads, ..]`.
@@ -215,7 +178,7 @@ impl<'a> Fp8<'a> {
             }
             sites::WINDOW => {
                 let mut kv = self.rows(place, Projection::KeyValue, 1);
-                rmsnorm(&mut kv, Some(&self.layers[place[1]].kv_norm), eps);
+                rmsnorm(&mut kv, Some(self.model.norms(place[1])[1]), eps);
                 turned(kv, 1);
             }
             sites::INDEX_QUERY => {
@@ -230,67 +193,58 @@ impl<'a> Fp8<'a> {
     /// Judges low-rank queries and heads, codes and scales. Rows of padding may have anything.
     pub fn parts(&self, places: &[Place]) -> Vec<Part> {
         let mut parts = vec![self.low_query(places), self.low_heads(places)];
-        parts.extend((0..CODED.len()).flat_map(|number| self.codes(number, places)));
+        parts.extend(CODED.iter().flat_map(|coded| self.codes(coded, places)));
         parts
     }
 
     /// `[S, layers, B, cols]`.
     fn shape(&self, cols: usize, elements: usize) -> [usize; 4] {
-        let layers = self.layers.len();
+        let layers = self.config.num_hidden_layers;
         [elements / (cols * layers * self.rows), layers, self.rows, cols]
     }
 
     fn low_query(&self, places: &[Place]) -> Part {
-        let Quantized { numbers, sizes, .. } = &self.found[Projection::QueryUp.reads()];
-        let (cols, eps) = (sizes[0], Bounded::from_f64(EPS.into()));
-        let mut expected = as_is(numbers);
+        let (cols, eps) = (self.config.q_lora_rank, Bounded::from_f64(EPS.into()));
+        let mut expected = as_is(&self.numbers(LOW_QUERY));
         for &place in places {
             let mut low = self.rows(place, Projection::QueryDown, 1);
-            rmsnorm(&mut low, Some(&self.layers[place[1]].query_norm), eps);
+            rmsnorm(&mut low, Some(self.model.norms(place[1])[0]), eps);
             expect(&mut expected[self.number(place) * cols..], &low.data);
         }
-        let shape = self.shape(cols, numbers.len());
+        let shape = self.shape(cols, expected.len());
         part(LOW_QUERY, Dtype::F32, &shape, expected, WHY, self.outputs)
     }
 
     fn low_heads(&self, places: &[Place]) -> Part {
-        let Quantized { numbers, sizes, .. } = &self.found[Projection::OutputUp.reads()];
-        let mut want = numbers.clone();
+        let cols = self.config.o_groups * self.config.o_lora_rank;
+        let mut want = self.numbers(LOW_HEADS);
         for &place in places {
-            want[self.number(place) * sizes[0]..][..sizes[0]]
-                .copy_from_slice(&self.product(place, Projection::OutputDown));
+            want[self.number(place) * cols..][..cols].copy_from_slice(&self.product(place, Projection::OutputDown));
         }
-        let shape = self.shape(sizes[0], want.len());
+        let shape = self.shape(cols, want.len());
         let judge = Judge::equal(LOW_HEADS, Dtype::F32, &shape, f32_bytes(&want), WHY_PRODUCT);
-        judge.any_nan(0..sizes[0]).on(self.outputs.get(LOW_HEADS).to_vec())
+        judge.any_nan(0..cols).of(self.outputs)
     }
 
     /// Codes and scales of the numbers that were kept.
-    fn codes(&self, number: usize, places: &[Place]) -> [Part; 2] {
-        let (coded, Quantized { numbers, sizes, .. }) = (&CODED[number], &self.found[number]);
-        let [_, cols] = (coded.shape)(self.config);
-        let names = [
-            (coded.codes, Dtype::F8_E4M3, "data"),
-            (coded.scales, Dtype::F32, "scale"),
-        ];
-        let mut want = names.map(|(name, ..)| self.outputs.get(name).to_vec());
+    fn codes(&self, coded: &Coded, places: &[Place]) -> [Part; 2] {
+        let (parts, [_, cols]) = (coded.parts(self.config, self.blocks.width), (coded.shape)(self.config));
+        let mut want = parts.map(|(name, _)| self.outputs.get(name).to_vec());
+        let numbers = self.numbers(coded.numbers);
         for &place in places {
             let at = self.number(place);
-            let row = &numbers[at * sizes[0]..][..sizes[0]];
-            let encoded = self
-                .blocks
-                .encode(row, cols, None)
-                .expect("a format without a global scale");
-            for (want, (.., part)) in want.iter_mut().zip(names) {
+            let row = &numbers[at * parts[0].1..][..parts[0].1];
+            let encoded = self.blocks.encode(row, cols, None);
+            let encoded = encoded.expect("a format without a global scale");
+            for (want, part) in want.iter_mut().zip(["data", "scale"]) {
                 let part = encoded.part(part);
                 want[at * part.len()..][..part.len()].copy_from_slice(part);
             }
         }
-        let mut all = names.into_iter().zip(want).zip(*sizes);
-        std::array::from_fn(|_| {
-            let (((name, dtype, _), want), cols) = all.next().expect("there are two");
+        let [codes, scales] = want;
+        [(codes, Dtype::F8_E4M3, parts[0]), (scales, Dtype::F32, parts[1])].map(|(want, dtype, (name, cols))| {
             let shape = self.shape(cols, want.len() * 8 / dtype.bitsize());
-            same(name, dtype, &shape, want, WHY_CODES, self.outputs)
+            Judge::equal(name, dtype, &shape, want, WHY_CODES).of(self.outputs)
         })
     }
 }

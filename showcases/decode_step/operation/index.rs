@@ -13,12 +13,12 @@ use reference::{Bounded, Choice, Real, Tensor};
 
 use super::records::Pages;
 use super::state::pool;
-use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
+use ulplab_core::accumulator::{Accumulator, Factor, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::{Format, GlobalScale, PAGE, hadamard};
-use ulplab_operations::ops::blocks::BLOCKS;
+use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::floats;
 use ulplab_operations::ops::slots::{encoded, rows};
-use ulplab_operations::ops::sums::factor;
+use ulplab_operations::ops::sums::{bf16_factors, e4m3_factors};
 use ulplab_operations::ops::{Buffer, Data};
 
 /// The records of index keys.
@@ -34,27 +34,7 @@ pub struct IndexPages {
 }
 
 /// A vector as tensor cores take it, and the factor of its products.
-struct Coded {
-    factors: Vec<Factor>,
-    scale: f32,
-}
-
-impl Coded {
-    fn e4m3(codes: &[u8], scale: f32) -> Self {
-        let factors = codes.iter().map(|code| Operand::E4m3.factor((*code).into()));
-        Self {
-            factors: factors.collect(),
-            scale,
-        }
-    }
-
-    fn bf16(values: &[f32]) -> Self {
-        Self {
-            factors: values.iter().map(|x| factor(*x)).collect(),
-            scale: 1.0,
-        }
-    }
-}
+type Coded = (Vec<Factor>, f32);
 
 impl IndexPages {
     /// The buffer.
@@ -71,10 +51,7 @@ impl IndexPages {
             format!("no record of index keys is called '{name}': expected one of {known}")
         })?;
         let [layers, _, slots] = pool(config, LayerType::Sparse, positions)?;
-        let query = BLOCKS
-            .iter()
-            .find(|blocks| blocks.key == query)
-            .expect("a block format");
+        let query = Blocks::named(query).expect("a block format");
         Ok(Self {
             pages: Pages::empty(name, config.index_head_dim, [layers, rows, slots])?,
             query: query.format()?,
@@ -126,7 +103,7 @@ impl IndexPages {
     fn key(&self, place: [usize; 3]) -> Coded {
         let slot = self.pages.slot(place);
         if self.fp8() {
-            return Coded::e4m3(slot[0], floats(slot[1], 4)[0] as f32);
+            return (e4m3_factors(slot[0]), floats(slot[1], 4)[0] as f32);
         }
         let record = self.pages.record;
         let mut page = vec![0; record.page_stride(PAGE)];
@@ -135,7 +112,7 @@ impl IndexPages {
         }
         let mut values = vec![0.0; PAGE * record.dim];
         self.pages.codec.decode(&encoded(record, page), &mut values);
-        Coded::bf16(&values[..record.dim])
+        (bf16_factors(&values[..record.dim]), 1.0)
     }
 
     /// The heads of a query as tensor cores take them, and what they stand for.
@@ -149,14 +126,14 @@ impl IndexPages {
         self.query.decode(&coded, &mut values);
         let heads = values.chunks_exact(dim).enumerate();
         let heads = heads.map(|(head, values)| match self.fp8() {
-            true => Coded::e4m3(
-                &coded.part("data")[head * dim..][..dim],
-                match coded.part("scale")[head] {
+            true => {
+                let scale = match coded.part("scale")[head] {
                     255 => f32::NAN,
                     code => 2f64.powi(i32::from(code) - 127) as f32,
-                },
-            ),
-            false => Coded::bf16(values),
+                };
+                (e4m3_factors(&coded.part("data")[head * dim..][..dim]), scale)
+            }
+            false => (bf16_factors(values), 1.0),
         });
         (heads.collect(), values)
     }
@@ -216,14 +193,14 @@ impl IndexQuery {
     pub fn choose(&self, head_weights: &[Bounded], k: usize, visible: usize) -> Choice<Bounded> {
         let rule = self.index.rule();
         let keys = &self.keys[self.layer][..visible];
-        let score = |key: &Coded| {
+        let score = |(key, key_scale): &Coded| {
             let mut sum = Bounded::ZERO;
-            for (head, weight) in self.query.iter().zip(head_weights) {
-                let product = rule.dot(&key.factors, &head.factors, 0.0);
+            for ((head, scale), weight) in self.query.iter().zip(head_weights) {
+                let product = rule.dot(key, head, 0.0);
                 let positive = if product < 0.0 { 0.0 } else { product };
-                sum += *weight * Bounded::exact(head.scale) * Bounded::exact(positive);
+                sum += *weight * Bounded::exact(*scale) * Bounded::exact(positive);
             }
-            sum * Bounded::exact(key.scale)
+            sum * Bounded::exact(*key_scale)
         };
         let mut scores: Vec<Bounded> = keys.iter().map(score).collect();
         let mut indices = vec![-1; k];

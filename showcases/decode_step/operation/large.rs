@@ -9,12 +9,13 @@ use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParamete
 use safetensors::Dtype;
 
 use super::cases::Plan;
-use super::parts::{best, equal, integers, same};
+use super::parts::equal;
 use super::state::Caches;
 use super::weights::Source;
 use super::{STREAMS, Step, TAPS};
-use ulplab_operations::ops::data::f32_values;
+use ulplab_operations::ops::data::{f32_values, i32_values};
 use ulplab_operations::ops::judge::{Judge, Part};
+use ulplab_operations::ops::sample::best;
 use ulplab_operations::ops::{Buffer, Data, Outputs, Role};
 
 const WHY: &str = "every number that is kept is finite, a choice is a choice, a token is the best of its logits, and rows that begin alike \
@@ -203,7 +204,7 @@ pub(super) fn judge(step: Step) -> Judge {
         let tokens: Vec<i32> = logits.chunks_exact(vocabulary).map(best).collect();
         parts.push(equal("tokens", &[runs, rows], &tokens, outputs));
         parts.extend(step.counters(outputs));
-        parts.push(alike("logits", &[runs, rows, vocabulary], outputs));
+        parts.push(step.repeated(outputs, WHY));
         parts
     };
     Judge::parts("step", parts, WHY)
@@ -217,12 +218,12 @@ fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
             *number = [0; 4];
         }
     }
-    same(name, Dtype::F32, shape, want, WHY, outputs)
+    Judge::equal(name, Dtype::F32, shape, want, WHY).of(outputs)
 }
 
 /// Every row of choices is one: those that are not should be −2.
 fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: impl Fn(&[i32]) -> bool) -> Part {
-    let mut want = integers(outputs.get(name));
+    let mut want = i32_values(outputs.get(name));
     let wrong = want.chunks_exact_mut(shape[3]).filter(|chosen| !right(chosen));
     wrong.for_each(|chosen| chosen.fill(-2));
     equal(name, shape, &want, outputs)
@@ -232,21 +233,11 @@ fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: imp
 fn spread(step: &Step, outputs: &Outputs) -> Part {
     let of_layer = step.starts.len() * step.size("K");
     let distinct = |chosen: &[i32]| chosen.iter().collect::<BTreeSet<_>>().len();
-    let experts = integers(outputs.get("at_experts"));
+    let experts = i32_values(outputs.get("at_experts"));
     let found: usize = experts.chunks_exact(of_layer).map(distinct).sum();
     let expected = reached(step) * (experts.len() / of_layer) as f64;
     let near = (found as f64 - expected).abs() <= 0.1 * expected;
     let [want, found] =
         [if near { found } else { expected as usize }, found].map(|count| (count as i32).to_le_bytes().to_vec());
     Judge::equal("experts reached", Dtype::I32, &[1], want, WHY_SPREAD).on(found)
-}
-
-/// The last row has the bits of the first, which reads the same.
-fn alike(name: &'static str, shape: &[usize; 3], outputs: &Outputs) -> Part {
-    let mut want = outputs.get(name).to_vec();
-    let [_, rows, cols] = *shape;
-    for run in want.chunks_exact_mut(rows * cols * 4) {
-        run.copy_within(0..cols * 4, (rows - 1) * cols * 4);
-    }
-    same(name, Dtype::F32, shape, want, WHY, outputs)
 }

@@ -37,7 +37,7 @@ use safetensors::Dtype;
 use cases::{Plan, plans};
 pub use formats::{Formats, WEIGHTS};
 pub use index::{INDEX_RECORDS, IndexPages};
-use parts::{Kept, bytes_of, equal};
+use parts::{Kept, equal};
 pub use projections::ACTIVATIONS;
 pub use records::Records;
 use records::Stored;
@@ -47,6 +47,7 @@ pub use state::Caches;
 pub use ulplab_operations::ops::sample::Draw;
 use weights::Source;
 
+use ulplab_operations::ops::data::i32_bytes;
 use ulplab_operations::ops::judge::{Judge, Part};
 use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Role, Scalar};
 
@@ -273,8 +274,7 @@ impl Step {
         formats: Formats,
         caches: Caches,
     ) -> Result<Self, String> {
-        let bits = source.storages.bits()?;
-        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats.flags(), bits, source.banks());
+        let dims = Sizes::of(&source)?.dims([starts.len(), runs, positions], formats, source.banks())?;
         Ok(Self {
             source,
             runs,
@@ -320,11 +320,11 @@ impl Step {
             Buffer::f32("cos", &[last, pairs], &cos),
             Buffer::f32("sin", &[last, pairs], &sin),
             Buffer::f32("temperature", &[rows], &vec![self.temperature; rows]),
-            Buffer::input("sequence", Dtype::I32, &[rows], bytes_of(&sequences)),
-            Buffer::input("forced", Dtype::I32, &[runs + 1, rows], bytes_of(&self.forced)),
-            Buffer::in_place("token", Dtype::I32, &[rows], bytes_of(&self.tokens)),
-            Buffer::in_place("position", Dtype::I32, &[rows], bytes_of(&positions)),
-            Buffer::in_place("clock", Dtype::I32, &[1], bytes_of(&[0])),
+            Buffer::i32("sequence", &[rows], &sequences),
+            Buffer::i32("forced", &[runs + 1, rows], &self.forced),
+            Buffer::in_place("token", Dtype::I32, &[rows], i32_bytes(&self.tokens)),
+            Buffer::in_place("position", Dtype::I32, &[rows], i32_bytes(&positions)),
+            Buffer::in_place("clock", Dtype::I32, &[1], i32_bytes(&[0])),
         ]);
         let mut batch = Batch::new("B", &["temperature", "sequence", "token", "position"]);
         batch = batch.along(1, &["forced", "logits", "tokens"]);

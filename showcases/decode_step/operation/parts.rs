@@ -2,7 +2,7 @@
 
 use reference::Bounded;
 use safetensors::Dtype;
-use ulplab_operations::ops::data::f32_values;
+use ulplab_operations::ops::data::{f32_values, i32_bytes, i32_values};
 use ulplab_operations::ops::judge::{Judge, Part};
 use ulplab_operations::ops::{Buffer, Outputs};
 
@@ -41,7 +41,7 @@ impl Kept {
     /// Reads a buffer of numbers of this type.
     pub fn new(bytes: &[u8], dtype: Dtype, layers: Vec<usize>, [rows, cols]: [usize; 2]) -> Self {
         let values = match dtype {
-            Dtype::I32 => integers(bytes).into_iter().map(|x| x as f32).collect(),
+            Dtype::I32 => i32_values(bytes).into_iter().map(|x| x as f32).collect(),
             _ => f32_values(bytes, dtype.bitsize() / 8),
         };
         Self {
@@ -88,52 +88,16 @@ pub(super) fn part(
     }
     let (want, bounds): (Vec<f64>, Vec<f64>) = expected.into_iter().unzip();
     let judge = Judge::within(name, dtype, shape, want, move |at, _| bounds[at], why).without_metrics();
-    judge.on(outputs.get(name).to_vec())
-}
-
-/// An output that must have these bytes.
-pub(super) fn same(
-    name: &'static str,
-    dtype: Dtype,
-    shape: &[usize],
-    want: Vec<u8>,
-    why: &'static str,
-    outputs: &Outputs,
-) -> Part {
-    Judge::equal(name, dtype, shape, want, why).on(outputs.get(name).to_vec())
+    judge.of(outputs)
 }
 
 /// The bytes that a buffer of records must have.
 pub(super) fn of_bytes(buffer: Buffer, outputs: &Outputs) -> Part {
-    same(
-        buffer.name,
-        Dtype::U8,
-        &buffer.shape,
-        buffer.bytes,
-        WHY_RECORDS,
-        outputs,
-    )
+    let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
+    judge.of(outputs)
 }
 
 /// An output of whole numbers, which must be these.
 pub(super) fn equal(name: &'static str, shape: &[usize], want: &[i32], outputs: &Outputs) -> Part {
-    same(name, Dtype::I32, shape, bytes_of(want), WHY, outputs)
-}
-
-/// The bytes of whole numbers, little-endian.
-pub(super) fn bytes_of(values: &[i32]) -> Vec<u8> {
-    values.iter().flat_map(|x| x.to_le_bytes()).collect()
-}
-
-/// The whole numbers of these bytes.
-pub(super) fn integers(bytes: &[u8]) -> Vec<i32> {
-    let (chunks, _) = bytes.as_chunks();
-    chunks.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
-}
-
-/// The token with the largest logit, the first of equal ones; NaN is largest.
-pub(super) fn best(logits: &[f32]) -> i32 {
-    let mut out = [0];
-    reference::ops::top_k::top_k(logits, logits.len(), 1, &mut out);
-    out[0]
+    Judge::equal(name, Dtype::I32, shape, i32_bytes(want), WHY).of(outputs)
 }

@@ -7,9 +7,9 @@ use safetensors::Dtype;
 
 use ulplab_core::formats::{Format, GlobalScale};
 use ulplab_operations::ops::Buffer;
-use ulplab_operations::ops::blocks::{BLOCKS, Blocks};
+use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::floats;
-use ulplab_operations::ops::fp8_gemm::codes::{Coded, product};
+use ulplab_operations::ops::fp8_gemm::{Coded, product};
 
 /// Formats of activations for which kernels are compiled: that of attention's products, and behind a `+` that of all others if it is not
 /// f32 ([`bf16`](super::bf16)).
@@ -25,9 +25,8 @@ const TILE: usize = 128;
 /// # Errors
 /// There is none.
 pub(super) fn activations(key: &str) -> Result<&'static Blocks, String> {
-    let known = ACTIVATIONS.contains(&key);
-    let found = BLOCKS.iter().find(|blocks| known && blocks.key == of_attention(key));
-    found.ok_or_else(|| {
+    let known = ACTIVATIONS.contains(&key).then(|| of_attention(key));
+    known.and_then(Blocks::named).ok_or_else(|| {
         let known = ACTIVATIONS.join(", ");
         format!("a whole step does not take activations as '{key}': expected one of {known}")
     })
@@ -150,17 +149,15 @@ impl Tiles {
     pub fn product<'a>(&'a self, row: Coded<'a>) -> Vec<f32> {
         let [groups, rows, cols] = self.shape;
         let [down, across] = [rows, cols].map(|size| size.div_ceil(TILE));
-        let part = |all: Coded<'a>, group: usize, [codes, scales]: [usize; 2]| Coded {
-            codes: &all.codes[group * codes..][..codes],
-            scales: &all.scales[group * scales..][..scales],
-        };
-        let weights = Coded {
-            codes: &self.codes,
-            scales: &self.scales,
+        let part = |(codes, scales): Coded<'a>, group: usize, sizes: [usize; 2]| -> Coded<'a> {
+            (
+                &codes[group * sizes[0]..][..sizes[0]],
+                &scales[group * sizes[1]..][..sizes[1]],
+            )
         };
         let group = |group: usize| {
             let x = part(row, group, [cols, across]);
-            let w = part(weights, group, [rows * cols, down * across]);
+            let w = part((&self.codes, &self.scales), group, [rows * cols, down * across]);
             product(x, w, rows)
         };
         (0..groups).flat_map(group).collect()

@@ -9,9 +9,9 @@ use reference::{Numerics, Site, Tensor};
 use safetensors::Dtype;
 
 use super::state::pool;
-use ulplab_core::formats::{Codec, KvRecord, PAGE, RECORDS, codec};
+use ulplab_core::formats::{Codec, KvRecord, PAGE, codec};
 use ulplab_operations::ops::data::round_to_bf16;
-use ulplab_operations::ops::slots::rows;
+use ulplab_operations::ops::slots::{record_named, rows};
 use ulplab_operations::ops::{Buffer, Data};
 
 /// Buffers of pages, and the layers that they are of; none has all.
@@ -43,8 +43,7 @@ impl Pages {
     /// # Errors
     /// If the record is unknown, or it has another number of channels.
     pub fn empty(name: &str, channels: usize, [layers, rows, slots]: [usize; 3]) -> Result<Self, String> {
-        let record = RECORDS.iter().copied().find(|record| record.name == name);
-        let record = record.ok_or_else(|| format!("no record '{name}'"))?;
+        let record = record_named(name)?;
         if record.dim != channels {
             let dim = record.dim;
             return Err(format!(

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use super::formats::Formats;
 use super::records::Stored;
 use super::weights::Source;
-use super::{Step, TAPS, Tap};
+use super::{Step, TAPS};
 use ulplab_operations::ops::data::f32_values;
 use ulplab_operations::ops::{Case, Inputs, Outputs, Problem};
 
@@ -78,7 +78,8 @@ impl Reading<'_> {
     /// The model cannot be opened.
     pub fn pass(&self, outputs: &Outputs, numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>, String> {
         let config = Source::open(self.folder, Formats::F32.storages()?)?.config;
-        let tokens = self.ids.len();
+        let sizes: &dyn reference::paths::Config = &config;
+        let (path, tokens) = (sizes.path(), self.ids.len());
         let kept = TAPS.iter().map(|tap| (tap, tap.kept(&config, 1, outputs)));
         let kept: Vec<_> = kept.collect();
         for layer in 0..config.num_hidden_layers {
@@ -89,38 +90,26 @@ impl Reading<'_> {
                 };
                 let passed = (0..tokens).filter(|token| (token + 1) % every == 0);
                 let values = passed.flat_map(|token| kept.row([token, layer, 0])).copied();
-                tap.pass(&config, layer, values.collect(), numerics);
+                let values: Vec<f32> = values.collect();
+                let info = path.site(tap.site).expect("a tap is at a site of the path");
+                let inner = info.dims.iter().filter(|dim| matches!(dim, Dim::Size(_)));
+                let mut shape: Vec<usize> = inner.map(|dim| dim.fixed(&|name| sizes.size(name))).collect();
+                shape.insert(0, values.len() / shape.iter().product::<usize>());
+                let site = Site::new(Some(layer), tap.site);
+                if tap.dtype == Dtype::I32 {
+                    let mut choice = Choice {
+                        indices: values.iter().map(|x| *x as i32).collect(),
+                        k: shape[1],
+                        scores: Tensor::new([shape[0], 0], Vec::new()),
+                    };
+                    numerics.choice(&site, &mut choice);
+                } else {
+                    numerics.site(&site, &mut Tensor::new(shape, values));
+                }
             }
         }
         let logits = f32_values(outputs.get("logits"), 4);
         Ok(Tensor::new([tokens, config.vocab_size], logits))
-    }
-}
-
-impl Tap {
-    /// Passes the values of all tokens in a layer.
-    fn pass(
-        &self,
-        config: &dyn reference::paths::Config,
-        layer: usize,
-        values: Vec<f32>,
-        numerics: &mut dyn Numerics<f32>,
-    ) {
-        let info = config.path().site(self.site).expect("a tap is at a site of the path");
-        let inner = info.dims.iter().filter(|dim| matches!(dim, Dim::Size(_)));
-        let mut shape: Vec<usize> = inner.map(|dim| dim.fixed(&|name| config.size(name))).collect();
-        shape.insert(0, values.len() / shape.iter().product::<usize>());
-        let site = Site::new(Some(layer), self.site);
-        if self.dtype == Dtype::I32 {
-            let mut choice = Choice {
-                indices: values.iter().map(|x| *x as i32).collect(),
-                k: shape[1],
-                scores: Tensor::new([shape[0], 0], Vec::new()),
-            };
-            numerics.choice(&site, &mut choice);
-        } else {
-            numerics.site(&site, &mut Tensor::new(shape, values));
-        }
     }
 }
 
@@ -150,7 +139,6 @@ fn case(name: &str, formats: Formats, step: &Step) -> Case {
         keys,
         dims: step.dims.clone(),
         inputs: Inputs::Weights,
-        timed: false,
-        large: false,
+        ..Case::default()
     }
 }

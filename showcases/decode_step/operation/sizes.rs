@@ -3,7 +3,7 @@
 use reference::paths::deepseek_v4::{LayerType, RouterType};
 
 use super::weights::Source;
-use super::{EPS, STREAMS};
+use super::{EPS, Formats, STREAMS};
 use ulplab_core::formats::PAGE;
 
 /// The sizes of a model, in the order of [`Sizes::NAMES`].
@@ -80,15 +80,14 @@ impl Sizes {
     }
 
     /// All sizes of a case. In addition to those of the model: the rows B, the runs S, the positions P, and the entries of sparse and of
-    /// heavy layers that caches have room for. Flags of [`Formats::flags`](super::Formats). The pages that a row's window and entries
-    /// would take as records. The bits of a weight, and of one of routed experts. The number of layers with experts of their own.
-    pub fn dims(
-        &self,
-        [rows, runs, positions]: [usize; 3],
-        [records, indexed, eight, sixteen]: [bool; 4],
-        [weight_bits, routed_bits]: [usize; 2],
-        banks: usize,
-    ) -> Vec<(&'static str, i64)> {
+    /// heavy layers that caches have room for. Flags of [`Formats::flags`]. The pages that a row's window and entries would take as
+    /// records. The bits of a weight, and of one of routed experts. The number of layers with experts of their own.
+    ///
+    /// # Errors
+    /// If kernels do not know the formats.
+    pub fn dims(&self, counts: [usize; 3], formats: Formats, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
+        let ([rows, runs, positions], [weight_bits, routed_bits]) = (counts, formats.storages()?.bits()?);
+        let [records, indexed, eight, sixteen] = formats.flags();
         let model = Self::NAMES.into_iter().zip(self.0);
         let rate = |name: &str| self.0[Self::NAMES.iter().position(|other| *other == name).expect("a size")];
         let positions = positions as i64;
@@ -111,6 +110,6 @@ impl Sizes {
             ("routed_bits", routed_bits as i64),
             ("banks", banks as i64),
         ];
-        model.chain(others).collect()
+        Ok(model.chain(others).collect())
     }
 }

@@ -16,8 +16,7 @@
 use std::sync::OnceLock;
 
 use rayon::prelude::*;
-use reference::ops::linear::Linear;
-use reference::paths::swap_ffn::{BANKS, Config, Film, Model, State, decode};
+use reference::paths::swap_ffn::{BANKS, Config, Film, Model, Router, State, decode};
 use reference::{Choice, Numerics, Plain, Site, Tensor};
 
 use super::Token;
@@ -42,15 +41,7 @@ pub(super) struct Follower {
     /// The cores that are followed.
     cores: Vec<usize>,
     model: OnceLock<Model<f32>>,
-    squares: OnceLock<Squares>,
-}
-
-/// Squares and products of weights, which multiply variances.
-struct Squares {
-    w1: Linear<f32>,
-    w3: Linear<f32>,
-    both: Linear<f32>,
-    w2: Linear<f32>,
+    squares: OnceLock<[Tensor<f32>; 4]>,
 }
 
 /// Forces decisions, and records what the FFN computes.
@@ -223,7 +214,7 @@ impl Follower {
     fn step(&self, followed: &mut Followed, event: usize) -> Result<(), String> {
         let token = &self.token;
         let width = token.config.d_model;
-        let squares = self.squares.get_or_init(|| Squares::new(token));
+        let [w1, w3, both, w2] = self.squares.get_or_init(|| squares(token));
         let mut forced = Forced::default();
         let before = followed.x.clone();
         let Followed { x, state, .. } = followed;
@@ -240,7 +231,7 @@ impl Follower {
             }
         });
         let n = Tensor::new(before.shape.clone(), n);
-        let [gate, up, both] = [&squares.w1, &squares.w3, &squares.both].map(|weight| weight.apply(&n).data);
+        let [gate, up, both] = [w1, w3, both].map(|weight| weight.apply(&n).data);
         let inner = token.config.d_ff;
         let mut h = vec![0f32; gate.len()];
         h.par_chunks_mut(inner).enumerate().for_each(|(row, to)| {
@@ -257,7 +248,7 @@ impl Follower {
             }
         });
         let h = Tensor::new([before.rows(), inner], h);
-        let down = squares.w2.apply(&h).data;
+        let down = w2.apply(&h).data;
         for (variance, down) in followed.x_variance.iter_mut().zip(down) {
             *variance = match token.config.residual {
                 // The two errors may be correlated, so deviations are added, not variances.
@@ -286,7 +277,7 @@ impl Follower {
     fn admitted(&self, x: &Tensor<f32>, variance: &[f32], logits: &Tensor<f32>, codes: &[u8]) -> Vec<u8> {
         let token = &self.token;
         let width = x.cols();
-        let Router { folded, sizes } = &Router::new(token);
+        let (folded, sizes) = &folded(token);
         let row = |(row, code): (usize, &u8)| {
             let (x, variance) = (x.row(row), &variance[row * width..][..width]);
             let norm = inverse_norm(x, token.config.eps);
@@ -320,51 +311,30 @@ impl Follower {
     }
 }
 
-impl Squares {
-    fn new(token: &Token) -> Self {
-        let product = |a: &Tensor<f32>, b: &Tensor<f32>| {
-            let products = a.data.par_iter().zip(&b.data).map(|(a, b)| a * b).collect();
-            Linear {
-                weight: Tensor::new(a.shape.clone(), products),
-            }
-        };
-        let [w1, w3, w2] = [&token.w1, &token.w3, &token.w2].map(|weight| &weight.values);
-        Self {
-            w1: product(w1, w1),
-            w3: product(w3, w3),
-            both: product(w1, w3),
-            w2: product(w2, w2),
-        }
-    }
+/// Squares and products of weights, which multiply variances: of W1, of W3, of both, and of W2.
+fn squares(token: &Token) -> [Tensor<f32>; 4] {
+    let [w1, w3, w2] = [&token.w1, &token.w3, &token.w2].map(|weight| &weight.values);
+    [[w1, w1], [w3, w3], [w1, w3], [w2, w2]].map(|[a, b]| {
+        let products = a.data.par_iter().zip(&b.data).map(|(a, b)| a * b).collect();
+        Tensor::new(a.shape.clone(), products)
+    })
 }
 
 /// The folded router, and the sums of magnitudes of the terms of its products, which cover folded and unfolded evaluation.
-struct Router {
-    folded: Tensor<f32>,
-    sizes: Vec<f64>,
-}
-
-impl Router {
-    fn new(token: &Token) -> Self {
-        let reference::paths::swap_ffn::Router::Folded { weight, .. } = token.router() else {
-            unreachable!("it was folded");
-        };
-        let width = token.config.d_model;
-        let mut sizes = vec![0.0; (1 + BANKS) * width];
-        for (to, heads) in sizes
-            .chunks_exact_mut(width)
-            .zip(token.heads.data.chunks_exact(super::ROUTER))
-        {
-            for (head, w) in heads.iter().zip(token.router_w.data.chunks_exact(width)) {
-                let each = to.iter_mut().zip(w).zip(&token.router_g);
-                each.for_each(|((to, w), g)| *to += f64::from((head * w * g).abs()));
-            }
-        }
-        Self {
-            folded: weight.weight,
-            sizes,
+fn folded(token: &Token) -> (Tensor<f32>, Vec<f64>) {
+    let Router::Folded { weight, .. } = token.router() else {
+        unreachable!("it was folded");
+    };
+    let width = token.config.d_model;
+    let mut sizes = vec![0.0; (1 + BANKS) * width];
+    let heads = token.heads.data.chunks_exact(super::ROUTER);
+    for (to, heads) in sizes.chunks_exact_mut(width).zip(heads) {
+        for (head, w) in heads.iter().zip(token.router_w.data.chunks_exact(width)) {
+            let each = to.iter_mut().zip(w).zip(&token.router_g);
+            each.for_each(|((to, w), g)| *to += f64::from((head * w * g).abs()));
         }
     }
+    (weight, sizes)
 }
 
 fn inverse_norm(x: &[f32], eps: f64) -> f64 {

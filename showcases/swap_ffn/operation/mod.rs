@@ -12,7 +12,6 @@ mod resident;
 use follow::Follower;
 use rayon::prelude::*;
 use reference::Tensor;
-use reference::ops::linear::Linear;
 use reference::paths::swap_ffn::{
     BANKS, Collapse, Config, DecisionRule, Ffn, Film, LaneRule, Router, RouterForm, pack,
 };
@@ -20,7 +19,7 @@ use safetensors::Dtype;
 
 use ulplab_core::formats::element;
 use ulplab_operations::ops::data::{bf16_bytes, f32_bytes, round_to_bf16};
-use ulplab_operations::ops::grid::Grid;
+use ulplab_operations::ops::grid::{Grid, named};
 use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
@@ -87,19 +86,9 @@ fn dims(
     rule: usize,
     e4m3: bool,
 ) -> Vec<(&'static str, i64)> {
-    vec![
-        ("B", b),
-        ("C", c),
-        ("D", d),
-        ("F", f),
-        ("E", e),
-        ("J", j),
-        ("begin", begin),
-        ("end", end),
-        ("RES", residual),
-        ("rule", rule as i64),
-        ("size", if e4m3 { 1 } else { 2 }),
-    ]
+    let size = if e4m3 { 1 } else { 2 };
+    let sizes = [b, c, d, f, e, j, begin, end, residual, rule as i64, size];
+    named("B C D F E J begin end RES rule size", sizes)
 }
 
 fn cases() -> Vec<Case> {
@@ -291,9 +280,7 @@ impl Token {
             w2: weight("w2", [width, inner]),
             collapse: Collapse {
                 basis: bf16("basis", &[POOLED, REDUCED, width], deviation),
-                decoder: Linear {
-                    weight: bf16("decoder", &[width, REDUCED], 0.07),
-                },
+                decoder: bf16("decoder", &[width, REDUCED], 0.07),
             },
             x,
             ram: bf16("ram", &[batch, cores, BANKS, width], 1.0),
@@ -353,25 +340,21 @@ impl Token {
     }
 
     fn router(&self) -> Router<f32> {
-        let linear = |weight: &Tensor<f32>| Linear { weight: weight.clone() };
         Router::Unfolded {
             norm: self.router_g.clone(),
-            projection: linear(&self.router_w),
-            weight: linear(&self.heads),
+            projection: self.router_w.clone(),
+            weight: self.heads.clone(),
             bias: self.bias,
         }
         .folded()
     }
 
     fn ffn(&self) -> Ffn<f32> {
-        let linear = |weight: &Weight| Linear {
-            weight: weight.values.clone(),
-        };
         Ffn {
             norm: self.ffn_g.clone(),
-            w1: linear(&self.w1),
-            w3: linear(&self.w3),
-            w2: linear(&self.w2),
+            w1: self.w1.values.clone(),
+            w3: self.w3.values.clone(),
+            w2: self.w2.values.clone(),
         }
     }
 
@@ -391,7 +374,7 @@ impl Token {
             f32("film_scale", &self.film.scale),
             f32("film_shift", &self.film.shift),
             f32("film_alpha", &self.film.alpha),
-            f32("router", &weight.weight),
+            f32("router", &weight),
             Buffer::f32("router_bias", &[1 + BANKS], &self.bias),
             bf16("router_w", &self.router_w),
             Buffer::f32("router_g", &[self.router_g.len()], &self.router_g),
@@ -399,7 +382,7 @@ impl Token {
             Buffer::f32("bank_w", &[ROUTER, BANKS], &banks),
             Buffer::f32("ffn_g", &[self.ffn_g.len()], &self.ffn_g),
             bf16("basis", &self.collapse.basis),
-            bf16("decoder", &self.collapse.decoder.weight),
+            bf16("decoder", &self.collapse.decoder),
             in_place("x", Dtype::F32, &self.x, f32_bytes(&self.x.data)),
             in_place("ram", Dtype::BF16, &self.ram, bf16_bytes(&self.ram.data)),
             Buffer::in_place("map", Dtype::U8, &[self.rows()], self.map.clone()),

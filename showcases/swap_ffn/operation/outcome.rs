@@ -71,13 +71,14 @@ impl Follower {
             near_ram.of_rows(own_banks.collect()).on(own_ram),
         ];
         all.extend(self.maps(outputs));
-        all.push(match token.end {
-            true => self.delta(&floats(x, 4)).on(outputs.get("delta").to_vec()),
+        let delta = match token.end {
+            true => self.delta(&floats(x, 4)),
             false => {
                 let before = f32_bytes(&token.delta.data);
-                same("delta", Dtype::F32, before, outputs, &token.delta.shape, WHY_KEPT)
+                Judge::equal("delta", Dtype::F32, &token.delta.shape, before, WHY_KEPT)
             }
-        });
+        };
+        all.push(delta.of(outputs));
         all.push(Judge::finite("x", Dtype::F32, &[rows, width], WHY_FINITE).on(x.to_vec()));
         all
     }
@@ -102,11 +103,11 @@ impl Follower {
         let (x_bytes, ram) = (f32_bytes(&x.data), bf16_bytes(&state.ram.data));
         let (maps, decisions) = ([token.rows()], [token.events, token.rows()]);
         vec![
-            same("decisions", Dtype::U8, codes, outputs, &decisions, WHY_EXACT),
-            same("x", Dtype::F32, x_bytes, outputs, &x.shape, WHY_EXACT),
-            same("ram", Dtype::BF16, ram, outputs, &state.ram.shape, WHY_EXACT),
-            same("map", Dtype::U8, state.map, outputs, &maps, WHY_EXACT),
-            same("delta", Dtype::F32, delta, outputs, &token.delta.shape, WHY_KEPT),
+            Judge::equal("decisions", Dtype::U8, &decisions, codes, WHY_EXACT).of(outputs),
+            Judge::equal("x", Dtype::F32, &x.shape, x_bytes, WHY_EXACT).of(outputs),
+            Judge::equal("ram", Dtype::BF16, &state.ram.shape, ram, WHY_EXACT).of(outputs),
+            Judge::equal("map", Dtype::U8, &maps, state.map, WHY_EXACT).of(outputs),
+            Judge::equal("delta", Dtype::F32, &token.delta.shape, delta, WHY_KEPT).of(outputs),
         ]
     }
 
@@ -142,7 +143,7 @@ impl Follower {
         let banks: Vec<usize> = flags.filter(|(_, left)| **left).map(|(bank, _)| bank).collect();
         let ram = Judge::equal("ram", Dtype::BF16, &[banks.len(), width], want, WHY_BANKS);
         [
-            same("map", Dtype::U8, maps, outputs, &[token.rows()], WHY_MAPS),
+            Judge::equal("map", Dtype::U8, &[token.rows()], maps, WHY_MAPS).of(outputs),
             ram.of_rows(banks).on(got),
         ]
     }
@@ -185,7 +186,7 @@ impl Follower {
             let reduced: Vec<[f64; 2]> = (0..super::REDUCED).into_par_iter().map(reduced).collect();
             for (d, [sum, variance]) in want.iter_mut().enumerate() {
                 let mut size = 0.0;
-                for ([z, z_variance], w) in reduced.iter().zip(decoder.weight.row(d)) {
+                for ([z, z_variance], w) in reduced.iter().zip(decoder.row(d)) {
                     let w = f64::from(*w);
                     *sum += w * z;
                     size += (w * z).abs();
@@ -209,17 +210,6 @@ impl Numerics<f32> for Rounded {
             round_to_bf16(&mut tensor.data);
         }
     }
-}
-
-fn same(
-    output: &'static str,
-    dtype: Dtype,
-    want: Vec<u8>,
-    outputs: &Outputs,
-    shape: &[usize],
-    why: &'static str,
-) -> Part {
-    Judge::equal(output, dtype, shape, want, why).on(outputs.get(output).to_vec())
 }
 
 /// Elements and rows must be within their number of standard deviations plus f32 rounding. Where there is a variance, the

@@ -205,7 +205,7 @@ impl Dump {
         let wrong = |message: String| Error::data(path, message);
         let mut places: Vec<_> = config.places();
         places.retain(|(info, _)| info.kind == SiteKind::Tensor);
-        let order = |name: &str| config.path().sites().iter().position(|site| site.name == name);
+        let order = |name: &str| config.path().sites.iter().position(|site| site.name == name);
         places.sort_by_key(|(info, layer)| (layer.is_none(), *layer, order(info.name)));
         let name = |(info, layer): &(&SiteInfo, Option<usize>)| Site::new(*layer, info.name).to_string();
         let names: Vec<String> = places.iter().map(name).collect();

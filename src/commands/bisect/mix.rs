@@ -105,7 +105,7 @@ impl Mix {
             }
         }
         let path = config.path();
-        let passed = |name: &str| path.sites().iter().position(|site| site.name == name);
+        let passed = |name: &str| path.sites.iter().position(|site| site.name == name);
         let mut order: Vec<Place> = places.keys().copied().collect();
         order.sort_by_key(|(layer, site)| (layer.is_none(), *layer, passed(site)));
         let mut mix = Self {

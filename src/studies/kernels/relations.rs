@@ -105,13 +105,12 @@ impl WrongElements {
             return None;
         }
         let not_finite = |at: usize| u16::from(!self.got[at].is_finite());
-        let found = pattern::find(&judge.shape, false, &|at| is_far[at], &not_finite);
-        let kind = if found.kinds == 1 { ", NaN or infinite" } else { "" };
+        let (place, kinds) = pattern::find(&judge.shape, false, &|at| is_far[at], &not_finite);
+        let kind = if kinds == 1 { ", NaN or infinite" } else { "" };
         let hint = match just {
             0 => String::new(),
             just => format!("; {just} less than {JUST} times: the bound may be too tight for these"),
         };
-        let place = found.place;
         let told = !of_all.starts_with(&place);
         told.then(|| format!("; {far} of them {FAR} times outside or more, {place}{kind}{hint}"))
     }

@@ -175,7 +175,7 @@ impl Study for ModelStudy {
         };
         let mut seen = HashSet::new();
         let paths = readers();
-        let names = paths.iter().flat_map(|path| path.sites()).map(name);
+        let names = paths.iter().flat_map(|path| path.sites).map(name);
         check_among(at, names.filter(|site| seen.insert(site.clone())))
     }
 

@@ -63,7 +63,7 @@ const MOST_LAYERS: usize = 1024;
 
 /// True if a rounding is of a state of some path.
 fn is_of_a_state(round: &Round) -> bool {
-    let sites = PATHS.iter().flat_map(|path| path.sites());
+    let sites = PATHS.iter().flat_map(|path| path.sites);
     let mut states = sites.filter(|site| site.cache.is_some_and(|cache| cache.growth == Growth::State));
     states.any(|site| {
         let mut places = (0..MOST_LAYERS).map(|layer| Site::new(Some(layer), site.name).to_string());

@@ -24,7 +24,7 @@ pub struct Selection<'a, T> {
 
 /// The reference's tensors and choices in one window, which candidates are compared with.
 pub struct Trace<T> {
-    path: &'static dyn Path,
+    path: &'static Path,
     tensors: HashMap<Place, Tensor<T>>,
     choices: HashMap<Place, Choice<T>>,
     pub logits: Tensor<T>,
@@ -68,13 +68,13 @@ fn mass(site: &SiteInfo) -> Option<&'static str> {
 }
 
 /// True if entries of a cache are selected at a site.
-fn selects(path: &dyn Path, site: &str) -> bool {
+fn selects(path: &Path, site: &str) -> bool {
     let decision = path.site(site).and_then(SiteInfo::decision);
     matches!(decision, Some(Decision::TopK { .. }))
 }
 
 /// The role of a site in the path.
-fn flow(path: &dyn Path, site: &Site) -> Flow {
+fn flow(path: &Path, site: &Site) -> Flow {
     path.site(site.name).map_or(Flow::Inside, |site| site.flow)
 }
 
@@ -83,7 +83,7 @@ pub struct Recorder<T>(Trace<T>);
 
 impl<T: Real> Recorder<T> {
     /// Watches a model of that path.
-    pub fn new(path: &'static dyn Path) -> Self {
+    pub fn new(path: &'static Path) -> Self {
         Self(Trace {
             path,
             tensors: HashMap::new(),
@@ -94,7 +94,7 @@ impl<T: Real> Recorder<T> {
 
     /// True if the site says how much attention selected entries get.
     fn is_mass(&self, site: &Site) -> bool {
-        self.0.path.sites().iter().any(|other| mass(other) == Some(site.name))
+        self.0.path.sites.iter().any(|other| mass(other) == Some(site.name))
     }
 
     pub fn finish(self, logits: Tensor<T>) -> Trace<T> {
@@ -166,7 +166,7 @@ pub struct RoundedRecorder<'a> {
 }
 
 impl<'a> RoundedRecorder<'a> {
-    pub fn new(rounding: &'a Rounding, path: &'static dyn Path) -> Self {
+    pub fn new(rounding: &'a Rounding, path: &'static Path) -> Self {
         Self {
             rounding,
             recorder: Recorder::new(path),
@@ -247,7 +247,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     /// Measures a run that has ended: what passed at each site, in the order in which a model passes them.
     pub fn replay(mut self, got: &Trace<f32>, ids: &[u32]) -> Vec<Record> {
         let mut places: Vec<Place> = got.tensors.keys().chain(got.choices.keys()).copied().collect();
-        let order = |name: &str| got.path.sites().iter().position(|site| site.name == name);
+        let order = |name: &str| got.path.sites.iter().position(|site| site.name == name);
         places.sort_unstable_by_key(|(layer, name)| (layer.is_none(), *layer, order(name)));
         for place in places {
             let site = Site::new(place.0, place.1);

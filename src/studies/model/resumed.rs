@@ -36,7 +36,7 @@ pub struct Streams {
 
 impl Streams {
     /// Keeps what leaves the layers of a model of that path.
-    pub fn new(path: &dyn Path) -> Self {
+    pub fn new(path: &Path) -> Self {
         Self {
             site: path.stream().map(|site| site.name),
             left: Vec::new(),
@@ -44,7 +44,7 @@ impl Streams {
     }
 
     /// The streams of the reference, which were kept to compare with.
-    pub fn of_reference(path: &dyn Path, want: &Trace<f32>) -> Self {
+    pub fn of_reference(path: &Path, want: &Trace<f32>) -> Self {
         let left = (0..).map_while(|layer| want.stream(layer).cloned());
         Self {
             left: left.collect(),

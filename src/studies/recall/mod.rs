@@ -191,7 +191,7 @@ impl Study for RecallStudy {
                     .map_err(|why| wrong(why).within("source", at))?;
             }
         }
-        let mut sites = config.path().sites().iter();
+        let mut sites = config.path().sites.iter();
         let selection = sites.find_map(selection).ok_or_else(|| {
             let message = "the model selects no entries of a cache, and a recall is about what is selected";
             Mistake::at("model", message)

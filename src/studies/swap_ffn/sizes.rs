@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use reference::paths::swap_ffn::{BANKS, Config, Initial, LaneRule, Model, State};
+use reference::paths::swap_ffn::{BANKS, Config, Initial, LaneRule, Model, State, load};
 use reference::paths::{self, Weights};
 use reference::{Numerics, Real, Tensor};
 use schemars::JsonSchema;
@@ -148,7 +148,7 @@ impl<'a> Inputs<'a> {
             config: &self.config,
             draw,
         };
-        let Ok(model) = Model::load(config, &mut StoredWeights(initial), numerics);
+        let Ok(model) = load(config, &mut StoredWeights(initial), numerics);
         model
     }
 

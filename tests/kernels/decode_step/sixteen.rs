@@ -2,7 +2,6 @@
 //! cores, in the place of a kernel.
 
 use reference::ops::hyper_connection::HyperHead;
-use reference::ops::linear::Linear;
 use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::Rope;
 use reference::ops::router::{sqrt_softplus, weights as expert_weights};
@@ -27,7 +26,7 @@ pub(super) struct Sixteen<'a> {
     gate_up: Experts,
     down: Experts,
     gate: Vec<f32>,
-    head: Linear<f32>,
+    head: Tensor<f32>,
     head_mixer: HyperHead<f32>,
     rope: Rope<f32>,
     /// The token that the row reads.
@@ -48,9 +47,8 @@ fn factor(x: &f32) -> Factor {
     Operand::Bf16.factor(half::bf16::from_f32(*x).to_bits())
 }
 
-fn linear(values: Vec<f32>, cols: usize) -> Linear<f32> {
-    let weight = Tensor::new([values.len() / cols, cols], values);
-    Linear { weight }
+fn linear(values: Vec<f32>, cols: usize) -> Tensor<f32> {
+    Tensor::new([values.len() / cols, cols], values)
 }
 
 impl Experts {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use safetensors::{Dtype, SafeTensors};
 use ulplab::ops::ON_TENSORS;
+use ulplab_operations::expected::sum::Sums;
 use ulplab_operations::expected::{Call, Given, Operation, Tensor};
+use ulplab_operations::ops::sums::ACCUMULATORS;
 
 use crate::ROOT;
 
@@ -98,9 +100,16 @@ How far a right kernel may be from what an operation gives is not chosen, it is 
 All of them are one type, `Number`, with one table of the roundings of single operations (`reference/errors.rs`): sum and product 1 u,
 quotient and square root 3 u, eˣ (4 + 2·\\|x\\|)·u, ln(1 + x) 4 u.
 
-`kernels check` may assume more of a kernel than a test of a user's may: that a row is added in lanes of 32, or by the accumulator that a case
-states. So its bounds of the same operation are narrower; they are in `crates/operations/ops/`.
+`kernels check` uses *bound*, whose roundings are independent; a test of a user's uses *any order*, which is wider where roundings move together.
+Both say in their messages what they assume of a kernel's sums.
 
+## What is assumed of sums
+In Python the word is `accumulate`, \"f32\" if a test says nothing. Of the operations of `kernels check` that define every bit, it is the key
+`accumulator` of an `[[op]]` or a `[[command]]`; all others assume sums in f32, in any order.
+
+| word | in | is assumed |
+| --- | --- | --- |
+{assumptions}
 ## Against the formulas by hand
 Ratios of the error that is allowed now to that of the formulas by hand that stood in operations' files until November 2026, before rounding to
 the stored type, over stored draws: right inputs in bf16, half of them with few distinct numbers. A bound may be at most 1.5 times as wide.
@@ -190,7 +199,14 @@ fn docs_error_models_md_has_the_ratios_of_all_operations() {
     let mut ratios = ratios();
     let names: Vec<&str> = ON_TENSORS.iter().map(|operation| operation.name).collect();
     assert_eq!(names, MODELS.map(|(name, ..)| name));
-    let mut page = HEAD.to_string();
+    let mut assumptions = String::new();
+    for one in Sums::ALL {
+        assumptions += &format!("| `{}` | `accumulate` | {} |\n", one.name, one.meaning);
+    }
+    for (name, _, meaning) in ACCUMULATORS {
+        assumptions += &format!("| `{name}` | `accumulator` | {meaning} |\n");
+    }
+    let mut page = HEAD.replace("{assumptions}", &assumptions);
     for (name, model, why) in MODELS {
         let of = ratios.get_mut(name).unwrap();
         of.sort_by(f64::total_cmp);

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use reference::ops::experts::{self, Experts};
-use reference::ops::linear::Linear;
 use reference::{Choice, Plain, Tensor};
 use safetensors::Dtype;
 use ulplab_operations::expected::{self, Call, Given, Operation};
@@ -40,12 +39,8 @@ fn the_same_as_the_reference() {
 
     let [(_, x), (_, logits), (_, w13), (_, w2), (_, shared_w13), (_, shared_w2)] = &all;
     let expert = |w13: &[f64], w2: &[f64]| experts::Expert {
-        gate_up: Linear {
-            weight: Tensor::new([2 * inner, dim], w13.to_vec()),
-        },
-        down: Linear {
-            weight: Tensor::new([dim, inner], w2.to_vec()),
-        },
+        gate_up: Tensor::new([2 * inner, dim], w13.to_vec()),
+        down: Tensor::new([dim, inner], w2.to_vec()),
     };
     let routed = w13.data.chunks(2 * inner * dim).zip(w2.data.chunks(inner * dim));
     let mixture = Experts {

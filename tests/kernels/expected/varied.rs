@@ -1,7 +1,6 @@
 //! Numbers with the variance of their error.
 
 use reference::Tensor;
-use reference::ops::linear::Linear;
 use safetensors::Dtype;
 use ulplab_swap_ffn::varied::{Variance, Varied, rounded, stored};
 
@@ -20,10 +19,10 @@ fn rounded_operands_are_off_by_as_much_as_is_said() {
         .into_iter()
         .map(|x| rounded(x, Dtype::BF16, 1.0))
         .collect::<Vec<Varied>>();
-    let said = Linear { weight }.apply(&Tensor::new([rows, inner], given));
+    let said = weight.apply(&Tensor::new([rows, inner], given));
     let rounded: Vec<f32> = x.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect();
     let weight = Tensor::new([outputs, inner], w);
-    let got = Linear { weight }.apply(&Tensor::new([rows, inner], rounded));
+    let got = weight.apply(&Tensor::new([rows, inner], rounded));
     let ratios = said.data.iter().zip(&got.data);
     let ratios: Vec<f64> = ratios
         .map(|(said, got)| (f64::from(*got) - said.value()).abs() / said.error())

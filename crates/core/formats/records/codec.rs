@@ -4,52 +4,47 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::{KvRecord, MAX_DIM, Place, Segment};
+use super::{KvRecord, MAX_DIM, PAGE, Place, Segment};
 use crate::formats::amax;
-use crate::formats::codec::{Codec, rows};
+use crate::formats::codec::Codec;
 use crate::formats::codes;
 use crate::formats::element::BF16;
 use crate::formats::encoded::{Encoded, Part};
 use crate::formats::nvfp4::Level;
 use crate::formats::scale::Target;
 
-/// A record in pages of some size.
-pub(in crate::formats) struct RecordCodec {
-    pub record: &'static KvRecord,
-    pub page: usize,
-}
-
-impl Codec for RecordCodec {
+/// A record in pages of [`PAGE`] tokens.
+impl Codec for &'static KvRecord {
     fn name(&self) -> String {
-        self.record.name.into()
+        self.name.into()
     }
 
     fn doc(&self) -> &str {
-        self.record.doc
+        self.doc
     }
 
     fn bytes_per_row(&self, _cols: usize) -> f64 {
-        self.record.page_stride(self.page) as f64 / self.page as f64
+        self.page_stride(PAGE) as f64 / PAGE as f64
     }
 
     fn check(&self, cols: usize) -> Result<(), String> {
-        let KvRecord { name, dim, .. } = self.record;
-        if cols == *dim {
-            Ok(())
-        } else {
-            Err(format!("record '{name}' holds {dim} channels, not {cols}"))
-        }
+        let KvRecord { name, dim, .. } = self;
+        let wrong = (cols != *dim).then(|| format!("record '{name}' holds {dim} channels, not {cols}"));
+        wrong.map_or(Ok(()), Err)
     }
 
     fn encode(&self, x: &[f32], cols: usize) -> Encoded {
-        let rows = rows(self, x.len(), cols);
-        let stride = self.record.page_stride(self.page);
-        let pages = rows.div_ceil(self.page);
+        if let Err(why) = self.check(cols) {
+            panic!("{why}");
+        }
+        assert_eq!(x.len() % cols, 0, "{} elements are not whole rows of {cols}", x.len());
+        let (rows, stride) = (x.len() / cols, self.page_stride(PAGE));
+        let pages = rows.div_ceil(PAGE);
         let mut bytes = vec![0; pages * stride];
-        pulp::Arch::new().dispatch(Encode {
-            codec: self,
+        pulp::Arch::new().dispatch(Pages {
+            record: self,
             x,
-            bytes: &mut bytes,
+            bytes: &mut bytes[..],
         });
         let part = Part {
             name: "pages",
@@ -65,51 +60,41 @@ impl Codec for RecordCodec {
     }
 
     fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
-        let KvRecord { name, dim, .. } = self.record;
+        let KvRecord { name, dim, .. } = self;
         let bytes = encoded.part("pages");
-        let stride = self.record.page_stride(self.page);
         assert_eq!(out.len(), encoded.rows * dim, "elements of '{name}'");
-        assert_eq!(
-            bytes.len(),
-            encoded.rows.div_ceil(self.page) * stride,
-            "bytes of '{name}'"
-        );
-        pulp::Arch::new().dispatch(Decode {
-            codec: self,
+        let all = encoded.rows.div_ceil(PAGE) * self.page_stride(PAGE);
+        assert_eq!(bytes.len(), all, "bytes of '{name}'");
+        pulp::Arch::new().dispatch(Pages {
+            record: self,
+            x: out,
             bytes,
-            out,
         });
     }
 }
 
-/// [`Record::encode`] compiled for each instruction set.
-struct Encode<'a> {
-    codec: &'a RecordCodec,
-    x: &'a [f32],
-    bytes: &'a mut [u8],
+/// Tokens that are stored in pages, or read from them, compiled for each instruction set.
+struct Pages<'a, X, B> {
+    record: &'a KvRecord,
+    x: X,
+    bytes: B,
 }
 
-impl pulp::WithSimd for Encode<'_> {
+impl pulp::WithSimd for Pages<'_, &[f32], &mut [u8]> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
-        self.codec.record.encode(simd, self.x, self.codec.page, self.bytes);
+        self.record.store(simd, self.x, self.bytes);
     }
 }
 
-struct Decode<'a> {
-    codec: &'a RecordCodec,
-    bytes: &'a [u8],
-    out: &'a mut [f32],
-}
-
-impl pulp::WithSimd for Decode<'_> {
+impl pulp::WithSimd for Pages<'_, &mut [f32], &[u8]> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
-        self.codec.record.decode(simd, self.bytes, self.codec.page, self.out);
+        self.record.load(simd, self.bytes, self.x);
     }
 }
 
@@ -117,60 +102,56 @@ impl KvRecord {
     /// Stores whole tokens from slot 0 of page 0 on, each rounded to bf16 first: KV vectors are bf16 tensors in
     /// DeepSeek's inference code, and the kernels that write these records read bf16.
     #[inline(always)]
-    fn encode<S: pulp::Simd>(&self, simd: S, x: &[f32], page: usize, bytes: &mut [u8]) {
+    fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], bytes: &mut [u8]) {
         let mut halves = vec![0; 2 * self.dim];
         let mut row = vec![0.0; self.dim];
-        let pages = bytes
-            .chunks_exact_mut(self.page_stride(page))
-            .zip(x.chunks(page * self.dim));
-        for (bytes, tokens) in pages {
+        let pages = bytes.chunks_exact_mut(self.page_stride(PAGE));
+        for (bytes, tokens) in pages.zip(x.chunks(PAGE * self.dim)) {
             for (slot, token) in tokens.chunks_exact(self.dim).enumerate() {
                 codes::encode(simd, &BF16.repr, 16, token, &mut halves);
                 codes::decode(simd, &BF16.repr, 16, &halves, &mut row);
                 for segment in self.segments {
                     let (first, end) = segment.channels;
-                    self.encode_segment(simd, segment, &row[first..end], [slot, page], bytes);
+                    self.encode_segment(simd, segment, &row[first..end], slot, bytes);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn encode_segment<S: pulp::Simd>(&self, simd: S, segment: &Segment, x: &[f32], at: [usize; 2], bytes: &mut [u8]) {
+    fn encode_segment<S: pulp::Simd>(&self, simd: S, segment: &Segment, x: &[f32], slot: usize, bytes: &mut [u8]) {
         let (repr, bits) = (&segment.element.repr, segment.element.bits);
         let Some((block, scale, place)) = segment.scales else {
-            codes::encode(simd, repr, bits, x, &mut bytes[self.range(segment.codes, at)]);
+            codes::encode(simd, repr, bits, x, &mut bytes[self.range(segment.codes, slot)]);
             return;
         };
         let blocks = x.len().div_ceil(block);
         let (mut amax, mut factors, mut scaled) = ([0; MAX_DIM], [0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (amax, factors, scaled) = (&mut amax[..blocks], &mut factors[..blocks], &mut scaled[..x.len()]);
         amax::of_blocks(simd, x, block, amax);
-        let stored = &mut bytes[self.range(place, at)];
+        let stored = &mut bytes[self.range(place, slot)];
         scale.encode(amax, (x, block), &Target::alone(segment.element), stored, factors);
-        let codes = &mut bytes[self.range(segment.codes, at)];
+        let codes = &mut bytes[self.range(segment.codes, slot)];
         codes::encode_scaled(simd, (repr, bits), (x, block), scale.division(), factors, scaled, codes);
     }
 
     #[inline(always)]
-    fn decode<S: pulp::Simd>(&self, simd: S, bytes: &[u8], page: usize, out: &mut [f32]) {
-        let pages = bytes
-            .chunks_exact(self.page_stride(page))
-            .zip(out.chunks_mut(page * self.dim));
-        for (bytes, tokens) in pages {
+    fn load<S: pulp::Simd>(&self, simd: S, bytes: &[u8], out: &mut [f32]) {
+        let pages = bytes.chunks_exact(self.page_stride(PAGE));
+        for (bytes, tokens) in pages.zip(out.chunks_mut(PAGE * self.dim)) {
             for (slot, token) in tokens.chunks_exact_mut(self.dim).enumerate() {
                 for segment in self.segments {
                     let (first, end) = segment.channels;
-                    self.decode_segment(simd, segment, bytes, [slot, page], &mut token[first..end]);
+                    self.decode_segment(simd, segment, bytes, slot, &mut token[first..end]);
                 }
             }
         }
     }
 
     #[inline(always)]
-    fn decode_segment<S: pulp::Simd>(&self, simd: S, segment: &Segment, bytes: &[u8], at: [usize; 2], out: &mut [f32]) {
+    fn decode_segment<S: pulp::Simd>(&self, simd: S, segment: &Segment, bytes: &[u8], slot: usize, out: &mut [f32]) {
         let (repr, bits) = (&segment.element.repr, segment.element.bits);
-        let codes = &bytes[self.range(segment.codes, at)];
+        let codes = &bytes[self.range(segment.codes, slot)];
         let Some((block, scale, place)) = segment.scales else {
             codes::decode(simd, repr, bits, codes, out);
             return;
@@ -178,13 +159,13 @@ impl KvRecord {
         let (mut values, mut factors) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
         let (values, factors) = (&mut values[..out.len()], &mut factors[..out.len().div_ceil(block)]);
         codes::decode(simd, repr, bits, codes, values);
-        scale.decode(&bytes[self.range(place, at)], &Level::ONE, factors);
+        scale.decode(&bytes[self.range(place, slot)], &Level::ONE, factors);
         codes::scale(simd, (values, block), scale.multiplication(), factors, out);
     }
 
-    /// Returns the byte range of a place, for the token in slot `slot` of a page of `page` tokens.
-    fn range(&self, place: Place, [slot, page]: [usize; 2]) -> Range<usize> {
-        let start = self.offset(place, slot, page);
+    /// Returns the byte range of a place, for the token in slot `slot` of a page.
+    fn range(&self, place: Place, slot: usize) -> Range<usize> {
+        let start = self.offset(place, slot, PAGE);
         start..start + place.bytes
     }
 }

@@ -6,7 +6,6 @@ mod table;
 use super::element::Element;
 use super::scale::Scale;
 
-pub(super) use codec::RecordCodec;
 pub use table::RECORDS;
 
 /// Tokens in a page.
@@ -101,42 +100,35 @@ impl KvRecord {
     /// True if every channel and every byte of a token is used exactly once, and each place has the size of what it
     /// holds.
     const fn is_sound(&self) -> bool {
-        let mut used = [false; 2048];
-        let mut total = 0;
-        let mut channel = 0;
-        let mut i = 0;
+        let (mut used, mut total, mut channel, mut i) = ([false; 2048], 0, 0, 0);
         while i < self.segments.len() {
             let segment = &self.segments[i];
-            let (first, end) = segment.channels;
-            if first != channel || segment.codes.bytes * 8 != (end - first) * segment.element.bits as usize {
+            let ((first, end), codes) = (segment.channels, segment.codes);
+            let fits = first == channel && codes.bytes * 8 == (end - first) * segment.element.bits as usize;
+            if !fits || !self.mark(codes, &mut used, &mut total) {
                 return false;
             }
             channel = end;
-            if !self.mark(segment.codes, &mut used) {
-                return false;
-            }
-            total += segment.codes.bytes;
             if let Some((block, scale, place)) = &segment.scales {
-                if place.bytes != (end - first).div_ceil(*block) * scale.bytes() || !self.mark(*place, &mut used) {
+                let fits = place.bytes == (end - first).div_ceil(*block) * scale.bytes();
+                if !fits || !self.mark(*place, &mut used, &mut total) {
                     return false;
                 }
-                total += place.bytes;
             }
             i += 1;
         }
         i = 0;
         while i < self.padding.len() {
-            if !self.mark(self.padding[i], &mut used) {
+            if !self.mark(self.padding[i], &mut used, &mut total) {
                 return false;
             }
-            total += self.padding[i].bytes;
             i += 1;
         }
         channel == self.dim && self.dim <= MAX_DIM && total == self.bytes
     }
 
-    /// Marks the bytes of a place; false if one is taken or outside its row.
-    const fn mark(&self, place: Place, used: &mut [bool; 2048]) -> bool {
+    /// Marks the bytes of a place, and counts them; false if one is taken or outside its row.
+    const fn mark(&self, place: Place, used: &mut [bool; 2048], total: &mut usize) -> bool {
         if place.offset + place.bytes > self.regions[place.region] {
             return false;
         }
@@ -147,6 +139,7 @@ impl KvRecord {
                 return false;
             }
             used[start + i] = true;
+            *total += 1;
             i += 1;
         }
         true

@@ -10,7 +10,7 @@
 ///
 /// If a score or a mass of the reference is NaN (or a score is +∞), every metric is NaN; −∞ marks items that must not be
 /// selected.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Number of contested rows.
     pub rows: u64,
@@ -38,12 +38,9 @@ impl Choice {
     where
         S: Copy + Into<f64>,
     {
-        assert!(
-            k > 0 && want.len().is_multiple_of(k),
-            "{} indices, rows of {k}",
-            want.len()
-        );
-        let rows = want.len() / k;
+        let indices = want.len();
+        assert!(k > 0 && indices.is_multiple_of(k), "{indices} indices, rows of {k}");
+        let rows = indices / k;
         assert_eq!(got.len(), want.len(), "indices of the two selections");
         assert_eq!(scores.len(), rows * candidates, "scores, {rows} rows of {candidates}");
         assert!(
@@ -55,13 +52,10 @@ impl Choice {
         let masses = mass.unwrap_or_default().iter().zip(want);
         let nonfinite_mass = masses.filter(|(mass, index)| **index >= 0 && !mass.is_finite()).count();
         let mut choice = Self {
-            rows: 0,
             nonfinite: (nonfinite_scores + nonfinite_mass) as u64,
-            recall: 0.0,
             recall_min: 1.0,
-            worst: None,
-            equal: 0,
             recall_mass: mass.map(|_| 0.0),
+            ..Self::default()
         };
         let mut marks = vec![Mark::Out; candidates];
         for row in 0..rows {

@@ -1,5 +1,7 @@
 //! Next-token logits of two models.
 
+use super::{Evidence, Number};
+
 /// Evidence from the logits of a reference and a candidate. All softmaxes are in f64.
 ///
 /// If any logit is NaN or infinite, every metric is NaN.
@@ -33,11 +35,7 @@ impl Logits {
     ///
     /// # Panics
     /// If the lengths do not match, or a target is not in the vocabulary.
-    pub fn new<X, Y>(want: &[X], got: &[Y], vocabulary: usize, targets: &[u32]) -> Self
-    where
-        X: Copy + Into<f64>,
-        Y: Copy + Into<f64>,
-    {
+    pub fn new<X: Number, Y: Number>(want: &[X], got: &[Y], vocabulary: usize, targets: &[u32]) -> Self {
         assert_eq!(want.len(), got.len(), "logits of the two models");
         assert!(
             vocabulary > 0 && want.len().is_multiple_of(vocabulary),
@@ -53,7 +51,7 @@ impl Logits {
             targets: targets.len() as u64,
             ..Self::default()
         };
-        if logits.finite() {
+        if logits.nonfinite() == (0, 0) {
             let (mut x, mut y) = (Row::default(), Row::default());
             let rows = want.chunks_exact(vocabulary).zip(got.chunks_exact(vocabulary));
             for (row, (want, got)) in rows.enumerate() {
@@ -81,13 +79,9 @@ impl Logits {
             self.delta_nats += got.loss(target) - want.loss(target);
         }
     }
-
-    fn finite(&self) -> bool {
-        self.nonfinite_want + self.nonfinite_got == 0
-    }
 }
 
-fn count_nonfinite<X: Copy + Into<f64>>(logits: &[X]) -> u64 {
+fn count_nonfinite<X: Number>(logits: &[X]) -> u64 {
     logits.iter().filter(|&&x| !x.into().is_finite()).count() as u64
 }
 
@@ -104,7 +98,7 @@ pub(in crate::metrics) struct Row {
 }
 
 impl Row {
-    pub fn read<X: Copy + Into<f64>>(&mut self, logits: &[X]) {
+    pub fn read<X: Number>(&mut self, logits: &[X]) {
         let max;
         (max, self.argmax) = largest(logits);
         self.shifted.clear();
@@ -121,7 +115,7 @@ impl Row {
 }
 
 /// The largest logit, and its first index.
-pub(in crate::metrics) fn largest<X: Copy + Into<f64>>(logits: &[X]) -> (f64, usize) {
+pub(in crate::metrics) fn largest<X: Number>(logits: &[X]) -> (f64, usize) {
     let mut best = (f64::NEG_INFINITY, 0);
     for (index, &x) in logits.iter().enumerate() {
         if x.into() > best.0 {

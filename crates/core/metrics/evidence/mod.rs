@@ -21,6 +21,11 @@ pub use ulps::{Bits, Ulps, ordered};
 
 use super::{Gain, Growth, History};
 
+/// A number that is one of f64, too.
+pub trait Number: Copy + Into<f64> {}
+
+impl<T: Copy + Into<f64>> Number for T {}
+
 /// Measurements of one kind, from which metrics are formulas.
 pub trait Evidence {
     /// The formula of a metric that needs this kind.
@@ -42,6 +47,11 @@ pub trait Evidence {
             ((0, 0), _) => metric(self).into(),
             _ => Some(f64::NAN),
         }
+    }
+
+    /// A sum over all elements as their mean.
+    fn mean(&self, sum: f64) -> Option<f64> {
+        self.judge(|_| sum / self.n() as f64)
     }
 }
 

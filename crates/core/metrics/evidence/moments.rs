@@ -2,6 +2,8 @@
 
 use reference::vectorized;
 
+use super::Number;
+
 /// Elements summed in one go. Longer vectors are split in halves, so the relative error of a sum of squares is below
 /// `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, 2⁻⁴⁵ for any length that fits in memory.
 const LEAF: usize = 4096;
@@ -27,31 +29,15 @@ pub(super) struct Moments {
     leaf: usize,
 }
 
-/// Moments of `scale · x` and `scale · y`. Meaningful only if all elements are finite.
-pub(super) fn moments<X, Y>(x: &[X], y: &[Y], scale: f64) -> Moments
-where
-    X: Copy + Into<f64> + Sync,
-    Y: Copy + Into<f64> + Sync,
-{
-    split(x, y, scale, 0)
-}
-
 /// Index of the first element with the largest |x − y|.
-pub(super) fn argmax<X, Y>(x: &[X], y: &[Y], scale: f64, moments: &Moments) -> usize
-where
-    X: Copy + Into<f64>,
-    Y: Copy + Into<f64>,
-{
+pub(super) fn argmax<X: Number, Y: Number>(x: &[X], y: &[Y], scale: f64, moments: &Moments) -> usize {
     let end = x.len().min(moments.leaf + LEAF);
     let found = (moments.leaf..end).find(|&i| (x[i].into() * scale - y[i].into() * scale).abs() == moments.max);
     found.unwrap_or(moments.leaf)
 }
 
-fn split<X, Y>(x: &[X], y: &[Y], scale: f64, first: usize) -> Moments
-where
-    X: Copy + Into<f64> + Sync,
-    Y: Copy + Into<f64> + Sync,
-{
+/// Moments of `scale · x` and `scale · y`, the first elements of which have this number. Meaningful only if all elements are finite.
+pub(super) fn moments<X: Number + Sync, Y: Number + Sync>(x: &[X], y: &[Y], scale: f64, first: usize) -> Moments {
     if x.len() <= LEAF {
         return Moments {
             leaf: first,
@@ -59,31 +45,26 @@ where
         };
     }
     let middle = x.len().div_ceil(LEAF).div_ceil(2) * LEAF;
-    let a = || split(&x[..middle], &y[..middle], scale, first);
-    let b = || split(&x[middle..], &y[middle..], scale, first + middle);
+    let a = || moments(&x[..middle], &y[..middle], scale, first);
+    let b = || moments(&x[middle..], &y[middle..], scale, first + middle);
     // The halves are the same for any number of threads.
     let (a, b) = match x.len() > ALONE {
         true => rayon::join(a, b),
         false => (a(), b()),
     };
-    let (max, leaf) = if b.max > a.max {
-        (b.max, b.leaf)
-    } else {
-        (a.max, a.leaf)
-    };
+    let larger = if b.max > a.max { b } else { a };
     Moments {
         xx: a.xx + b.xx,
         yy: a.yy + b.yy,
         xy: a.xy + b.xy,
         ee: a.ee + b.ee,
-        max,
-        leaf,
+        ..larger
     }
 }
 
 /// The hot loop. All of it is inlined into the code for each instruction set, and vectorised there.
 #[inline(always)]
-fn of_leaf<X: Copy + Into<f64>, Y: Copy + Into<f64>>(x_all: &[X], y_all: &[Y], scale: f64) -> Moments {
+fn of_leaf<X: Number, Y: Number>(x_all: &[X], y_all: &[Y], scale: f64) -> Moments {
     let mut sums = [[0.0; LANES]; 4];
     let mut max = [0.0; LANES];
     let (xs, x_rest) = x_all.as_chunks::<LANES>();

@@ -1,6 +1,7 @@
 //! Two real tensors of the same shape.
 
-use super::moments::{Moments, argmax, moments};
+use super::Number;
+use super::moments::{argmax, moments};
 use super::ulps::{Bits, Ulps};
 use crate::record;
 
@@ -45,7 +46,7 @@ pub struct Worst {
 
 impl Worst {
     /// The element at an index of two tensors.
-    fn at<X: Copy + Into<f64>, Y: Copy + Into<f64>>(index: usize, want: &[X], got: &[Y]) -> Self {
+    fn at<X: Number, Y: Number>(index: usize, want: &[X], got: &[Y]) -> Self {
         let (want, got) = (want[index].into(), got[index].into());
         Self { index, want, got }
     }
@@ -78,40 +79,34 @@ const SAFE: std::ops::Range<f64> = 1e-250..1e300;
 impl Pair {
     /// # Panics
     /// If the lengths differ: the caller compares shapes first.
-    pub fn new<X, Y>(want: &[X], got: &[Y]) -> Self
-    where
-        X: Copy + Into<f64> + Sync,
-        Y: Copy + Into<f64> + Sync,
-    {
+    pub fn new<X: Number + Sync, Y: Number + Sync>(want: &[X], got: &[Y]) -> Self {
         assert_eq!(want.len(), got.len(), "elements of the two tensors");
-        let mut sums = moments(want, got, 1.0);
-        let mut scale = 1.0;
+        let (mut sums, mut scale, mut scan) = (moments(want, got, 1.0, 0), 1.0, Scan::default());
         // A non-finite element makes these sums non-finite.
         if !SAFE.contains(&sums.xx) || !SAFE.contains(&sums.yy) {
-            let scan = Scan::new(want, got);
-            if scan.nonfinite_want + scan.nonfinite_got > 0 {
-                return scan.into_pair(want, got);
-            }
-            if scan.max > 0.0 {
+            scan = Scan::new(want, got);
+            if scan.finite() && scan.max > 0.0 {
                 // The largest element is scaled to 1 ≤ |x| < 2; the scale is bounded so that it and its inverse are normal.
                 scale = scan.max.log2().floor().clamp(-1000.0, 1000.0).exp2();
-                sums = moments(want, got, 1.0 / scale);
+                sums = moments(want, got, 1.0 / scale, 0);
             }
         }
-        let worst = (!want.is_empty()).then(|| argmax(want, got, 1.0 / scale, &sums));
-        let Moments {
-            xx, yy, xy, ee, max, ..
-        } = sums;
+        let worst = match scan.finite() {
+            true => (!want.is_empty()).then(|| argmax(want, got, 1.0 / scale, &sums)),
+            false => scan.differ.or(scan.first),
+        };
+        let sums = [sums.xx, sums.yy, sums.xy, sums.ee, sums.max * scale];
+        let [xx, yy, xy, ee, max_abs] = sums.map(|sum| if scan.finite() { sum } else { f64::NAN });
         Self {
             n: want.len() as u64,
-            nonfinite_want: 0,
-            nonfinite_got: 0,
-            same_nonfinite: true,
+            nonfinite_want: scan.nonfinite_want,
+            nonfinite_got: scan.nonfinite_got,
+            same_nonfinite: scan.differ.is_none(),
             xx,
             yy,
             xy,
             ee,
-            max_abs: max * scale,
+            max_abs,
             worst: worst.map(|index| Worst::at(index, want, got)),
             scale,
             ulps: None,
@@ -170,11 +165,7 @@ impl Pair {
         want: impl Iterator<Item = u64>,
         got: impl Iterator<Item = u64>,
     ) -> Self {
-        self.ulps = if self.finite() {
-            Ulps::new(width, want, got)
-        } else {
-            None
-        };
+        self.ulps = self.finite().then(|| Ulps::new(width, want, got)).flatten();
         self
     }
 
@@ -197,11 +188,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn new<X, Y>(want: &[X], got: &[Y]) -> Self
-    where
-        X: Copy + Into<f64>,
-        Y: Copy + Into<f64>,
-    {
+    fn new<X: Number, Y: Number>(want: &[X], got: &[Y]) -> Self {
         let mut scan = Self::default();
         for (index, (&x, &y)) in want.iter().zip(got).enumerate() {
             let (x, y): (f64, f64) = (x.into(), y.into());
@@ -219,25 +206,7 @@ impl Scan {
         scan
     }
 
-    fn into_pair<X, Y>(self, want: &[X], got: &[Y]) -> Pair
-    where
-        X: Copy + Into<f64>,
-        Y: Copy + Into<f64>,
-    {
-        let worst = self.differ.or(self.first);
-        Pair {
-            n: want.len() as u64,
-            nonfinite_want: self.nonfinite_want,
-            nonfinite_got: self.nonfinite_got,
-            same_nonfinite: self.differ.is_none(),
-            xx: f64::NAN,
-            yy: f64::NAN,
-            xy: f64::NAN,
-            ee: f64::NAN,
-            max_abs: f64::NAN,
-            worst: worst.map(|index| Worst::at(index, want, got)),
-            scale: 1.0,
-            ulps: None,
-        }
+    fn finite(&self) -> bool {
+        self.nonfinite_want + self.nonfinite_got == 0
     }
 }

@@ -47,10 +47,8 @@ impl<'a> RoundTrip<'a> {
     /// The SQNR in dB at the quantile `q` of rows, the worst first.
     pub(in crate::metrics) fn row_sqnr(&self, q: f64) -> Option<f64> {
         let rank = ((1.0 - q) * self.row_nsr.len() as f64).ceil() as usize;
-        let nsr = self
-            .row_nsr
-            .get(rank.saturating_sub(1).min(self.row_nsr.len().checked_sub(1)?))?;
-        Some(-10.0 * nsr.log10())
+        let last = self.row_nsr.len().checked_sub(1)?;
+        Some(-10.0 * self.row_nsr[rank.saturating_sub(1).min(last)].log10())
     }
 }
 

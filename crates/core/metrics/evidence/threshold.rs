@@ -2,13 +2,13 @@
 
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
 
-use super::{Choice, Evidence};
+use super::{Choice, Evidence, Number};
 
 /// The error of scores relative to their spread, row by row, and the recall that follows from it.
 ///
 /// Only contested rows count, as in [`Choice`]. An error that all scores of a row share changes no selection, so it is
 /// removed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Threshold {
     /// Contested rows whose scores are not all equal.
     pub rows: u64,
@@ -28,25 +28,17 @@ impl Threshold {
     ///
     /// # Panics
     /// If the lengths do not match.
-    pub fn new<X, Y>(want: &[X], got: &[Y], candidates: usize, k: usize, choice: &Choice) -> Self
-    where
-        X: Copy + Into<f64>,
-        Y: Copy + Into<f64>,
-    {
+    pub fn new<X: Number, Y: Number>(want: &[X], got: &[Y], candidates: usize, k: usize, choice: &Choice) -> Self {
         assert_eq!(want.len(), got.len(), "scores of the two sides");
         let mut threshold = Self {
-            rows: 0,
             nonfinite: choice.nonfinite,
-            error: 0.0,
-            expected: 0.0,
-            recall: choice.judge(|choice| choice.recall / choice.rows as f64),
+            recall: choice.mean(choice.recall),
+            ..Self::default()
         };
         for (want, got) in want.chunks_exact(candidates).zip(got.chunks_exact(candidates)) {
-            let allowed = want.iter().zip(got).map(|(&x, &y)| (x.into(), y.into()));
-            let (scores, errors): (Vec<f64>, Vec<f64>) = allowed
-                .filter(|(x, _)| *x > f64::NEG_INFINITY)
-                .map(|(x, y)| (x, y - x))
-                .unzip();
+            let all = want.iter().zip(got).map(|(&x, &y)| (x.into(), y.into()));
+            let allowed = all.filter(|(x, _)| *x > f64::NEG_INFINITY);
+            let (scores, errors): (Vec<f64>, Vec<f64>) = allowed.map(|(x, y)| (x, y - x)).unzip();
             if scores.len() > k && variance(&scores) > 0.0 {
                 let error = (variance(&errors) / variance(&scores)).sqrt();
                 threshold.rows += 1;

@@ -45,10 +45,10 @@ pub struct Ulps {
 impl Ulps {
     /// `None` if there are no elements.
     pub fn new(width: u32, want: impl Iterator<Item = u64>, got: impl Iterator<Item = u64>) -> Option<Self> {
-        let mut distances: Vec<u64> = want
+        let distances = want
             .zip(got)
-            .map(|(x, y)| ordered(x, width).abs_diff(ordered(y, width)))
-            .collect();
+            .map(|(x, y)| ordered(x, width).abs_diff(ordered(y, width)));
+        let mut distances: Vec<u64> = distances.collect();
         let max = *distances.iter().max()?;
         let mut quantile = |percent: usize| {
             let rank = (distances.len() * percent).div_ceil(100) - 1;

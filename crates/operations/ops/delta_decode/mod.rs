@@ -73,17 +73,8 @@ fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec
     // `spare` is the number of slots of the pool that no token uses.
     let grid = |form, spare| {
         let dims = move |[b, h, g, k, v]: [i64; 5]| {
-            let sizes = [
-                b,
-                h,
-                g,
-                k,
-                v,
-                b + spare,
-                i64::from(layout == "vk"),
-                element_bytes(state),
-            ];
-            named(["B", "H", "G", "K", "V", "slots", "vk", "size"], sizes)
+            let (vk, size) = (i64::from(layout == "vk"), element_bytes(state));
+            named("B H G K V slots vk size", [b, h, g, k, v, b + spare, vk, size])
         };
         let keys = [("kind", kind), ("layout", layout), ("state", state), ("form", form)];
         Grid::new(format!("{kind}.{layout}.{state}"), &keys, dims)

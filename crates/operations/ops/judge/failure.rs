@@ -2,9 +2,10 @@
 
 use rayon::prelude::*;
 
+use super::pattern::{self, Bad, Kinds};
 use super::values;
 use super::values::KINDS;
-use super::{Judge, Measured, pattern};
+use super::{Judge, Measured};
 use ulplab_core::record::{Failure, Worst};
 
 /// The worst element, and the text that follows its name.
@@ -21,8 +22,8 @@ impl Judge {
     pub(super) fn first_wrong(
         &self,
         right: Measured,
-        bad: &(dyn Fn(usize) -> bool + Sync),
-        kinds: &(dyn Fn(usize) -> u16 + Sync),
+        bad: Bad,
+        kinds: Kinds,
         said: impl FnOnce(usize) -> WorstElement,
     ) -> Measured {
         let all = 0..right.n as usize;
@@ -34,25 +35,18 @@ impl Judge {
     }
 
     /// Adds a failure to the measurement: so many elements are `bad`, each of these [`KINDS`], as a bit set.
-    pub(super) fn failed(
-        &self,
-        measured: Measured,
-        count: usize,
-        bad: &(dyn Fn(usize) -> bool + Sync),
-        kinds: &(dyn Fn(usize) -> u16 + Sync),
-        said: WorstElement,
-    ) -> Measured {
+    pub(super) fn failed(&self, right: Measured, count: usize, bad: Bad, kinds: Kinds, said: WorstElement) -> Measured {
         let worst = Worst {
             index: self.index(said.at),
             want: said.want,
             got: said.got,
         };
-        let found = pattern::find(&self.shape, self.rows.is_some(), bad, kinds);
-        let kind = KINDS.iter().find(|(kind, _)| found.kinds & kind != 0);
+        let (place, kinds) = pattern::find(&self.shape, self.rows.is_some(), bad, kinds);
+        let kind = KINDS.iter().find(|(kind, _)| kinds & kind != 0);
         let all = self.shape.iter().product();
         let pattern = match kind {
-            Some((_, kind)) => format!("{}, {kind}", found.place),
-            None => found.place,
+            Some((_, kind)) => format!("{place}, {kind}"),
+            None => place,
         };
         let numbers: Vec<String> = worst.index.iter().map(u64::to_string).collect();
         let message = format!(
@@ -73,7 +67,7 @@ impl Judge {
                 pattern,
             })),
             worst: Some(worst),
-            ..measured
+            ..right
         }
     }
 }

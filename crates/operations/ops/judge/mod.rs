@@ -338,6 +338,15 @@ impl Judge {
         Part { judge: self, outputs }
     }
 
+    /// A part with this judgement, of the output as a kernel has left it.
+    ///
+    /// # Panics
+    /// If there is no such output.
+    pub fn of(self, outputs: &Outputs) -> Part {
+        let bytes = outputs.get(self.output).to_vec();
+        self.on(bytes)
+    }
+
     /// Measures outputs. The first metric is `violations`, the number of wrong elements. For numbers, the largest ratio of
     /// error to bound (`bound_ratio`) and the usual metrics follow.
     ///

@@ -2,13 +2,10 @@
 
 use rayon::prelude::*;
 
-/// The place of wrong elements, and what all of them have in common.
-pub struct Pattern {
-    /// For example, `all in columns 512 to 1023`.
-    pub place: String,
-    /// The [`KINDS`](super::values::KINDS) that apply to every one of them.
-    pub kinds: u16,
-}
+/// True for wrong elements.
+pub type Bad<'a> = &'a (dyn Fn(usize) -> bool + Sync);
+/// The kinds of an element, as a bit set.
+pub type Kinds<'a> = &'a (dyn Fn(usize) -> u16 + Sync);
 
 /// Sizes of vectors, tiles and blocks, whose tails are easily forgotten.
 const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
@@ -26,22 +23,15 @@ struct Spread {
     kinds: u16,
 }
 
-/// Finds the pattern of the wrong elements of a shape; `bad` lists these elements. Rows are not named if they are `chosen`
+/// Finds the place of the wrong elements of a shape, for example `all in columns 512 to 1023`, and the
+/// [`KINDS`](super::values::KINDS) that apply to every one of them; `bad` lists these elements. Rows are not named if they are `chosen`
 /// rows of the output.
-pub fn find(
-    shape: &[usize],
-    chosen: bool,
-    bad: &(dyn Fn(usize) -> bool + Sync),
-    kinds: &(dyn Fn(usize) -> u16 + Sync),
-) -> Pattern {
+pub fn find(shape: &[usize], chosen: bool, bad: Bad, kinds: Kinds) -> (String, u16) {
     let spread = spread(shape, bad, kinds);
-    Pattern {
-        place: place(shape, chosen, &spread),
-        kinds: spread.kinds,
-    }
+    (place(shape, chosen, &spread), spread.kinds)
 }
 
-fn spread(shape: &[usize], bad: &(dyn Fn(usize) -> bool + Sync), kinds: &(dyn Fn(usize) -> u16 + Sync)) -> Spread {
+fn spread(shape: &[usize], bad: Bad, kinds: Kinds) -> Spread {
     let cols = shape.last().copied().unwrap_or(1).max(1);
     let rows = shape.iter().product::<usize>() / cols;
     let none = || Spread {

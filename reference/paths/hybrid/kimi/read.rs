@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::ops::sigmoid_router::Groups;
 use crate::paths::hybrid::read::has_state;
-use crate::paths::hybrid::{Config, Family, LayerConfig, RoutingConfig};
+use crate::paths::hybrid::{Config, Family, LayerConfig, Routing};
 use crate::paths::keys::{Keys, MOST_SIZE};
 
 /// Reads the keys of a configuration.
@@ -153,7 +153,7 @@ impl Read<'_> {
     }
 
     /// Experts, those of a token, and how they are selected.
-    fn routing(&self) -> Result<(usize, usize, RoutingConfig), String> {
+    fn routing(&self) -> Result<(usize, usize, Routing), String> {
         let keys = self.keys;
         let count = self.size("num_experts", "num_local_experts")?;
         let per_token = self.size("num_experts_per_token", "num_experts_per_tok")?;
@@ -181,7 +181,7 @@ impl Read<'_> {
         if !scale.is_finite() {
             return Err(keys.wrong("routed_scaling_factor", format!("is {scale}, expected a finite number")));
         }
-        let routing = RoutingConfig::Sigmoid {
+        let routing = Routing::Sigmoid {
             normalised: self.either("moe_renormalize", "norm_topk_prob")?.unwrap_or(true),
             groups: Groups { count: groups, kept },
             scale,

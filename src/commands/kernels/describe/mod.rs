@@ -227,7 +227,6 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
 
 fn scalars(samples: &[Sample]) -> Vec<ScalarLine> {
     let written = |scalar: &Scalar| match scalar {
-        Scalar::I32(value) => ("i32", value.to_string()),
         Scalar::I64(value) => ("i64", value.to_string()),
         Scalar::F32(value) => ("f32", value.to_string()),
     };

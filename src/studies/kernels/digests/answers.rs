@@ -75,7 +75,6 @@ fn inputs(digest: &mut Digest, case: &Case, problem: &Problem) {
     for (name, scalar) in &problem.scalars {
         digest.text(name);
         match scalar {
-            Scalar::I32(x) => digest.text("i32").bytes(&x.to_le_bytes()),
             Scalar::I64(x) => digest.text("i64").bytes(&x.to_le_bytes()),
             Scalar::F32(x) => digest.text("f32").bytes(&x.to_le_bytes()),
         };

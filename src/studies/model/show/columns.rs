@@ -51,14 +51,14 @@ pub fn finals(index: &Index) -> [(&'static str, Quantity<'static>); 2] {
 
 /// The sites whose tensors are cached and compared.
 pub fn stored(index: &Index) -> Vec<&'static str> {
-    let sites = index.path.map_or(&[][..], Path::sites).iter();
+    let sites = index.path.map_or(&[][..], |path| path.sites).iter();
     let stored = sites.filter(|site| site.cache.is_some() && site.compared);
     stored.map(|site| site.name).collect()
 }
 
 /// Selections from caches in one phase.
 fn recall(index: &Index, phase: Phase) -> impl Iterator<Item = Quantity<'static>> {
-    let sites = index.path.map_or(&[][..], Path::sites).iter();
+    let sites = index.path.map_or(&[][..], |path| path.sites).iter();
     let selects = |site: &&SiteInfo| matches!(site.decision(), Some(Decision::TopK { .. }));
     let names = sites.filter(selects).map(|site| site.name);
     names.map(move |site| Quantity::new(phase, site, RECALL.name))
