@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fmt::{Debug, Display};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -101,10 +102,8 @@ impl<'a> Keys<'a> {
 
     /// Refuses a list without an entry for each layer.
     pub fn for_each_layer(&self, key: &str, found: usize, layers: usize) -> Result<(), String> {
-        match found == layers {
-            true => Ok(()),
-            false => Err(self.wrong(key, format!("has {found} entries, num_hidden_layers is {layers}"))),
-        }
+        let message = format_args!("has {found} entries, num_hidden_layers is {layers}");
+        self.refuse(found != layers, key, message)
     }
 
     /// Returns, for each of `layers` layers, whether it has the first of two types, by their names in a list.
@@ -120,10 +119,8 @@ impl<'a> Keys<'a> {
 
     /// Refuses more experts of a token than there are.
     pub fn at_most(&self, key: &str, per_token: usize, experts: usize) -> Result<(), String> {
-        match per_token <= experts {
-            true => Ok(()),
-            false => Err(self.wrong(key, format!("is {per_token}, of {experts} experts"))),
-        }
+        let message = format_args!("is {per_token}, of {experts} experts");
+        self.refuse(per_token > experts, key, message)
     }
 
     /// The type of a RoPE.
@@ -134,12 +131,7 @@ impl<'a> Keys<'a> {
 
     /// The base of a RoPE, if there is one.
     pub fn base(&self, key: &str) -> Result<Option<f64>, String> {
-        match self.optional(key)? {
-            Some(theta) if !(f64::is_finite(theta) && theta > 1.0) => {
-                Err(self.wrong(key, format!("is {theta}, expected a number above 1")))
-            }
-            theta => Ok(theta),
-        }
+        self.number(key, "a number above 1", |theta| theta > 1.0)
     }
 
     /// The factor of cosines and sines with YaRN for contexts so many times as long: `missing` without the key, or else what
@@ -249,46 +241,51 @@ impl<'a> Keys<'a> {
 
     /// Numbers of heads, of which that of `few` is to divide that of `many`.
     pub fn divides(&self, [many, few]: [&str; 2], [heads, groups]: [usize; 2]) -> Result<(), String> {
-        match groups > 0 && heads.is_multiple_of(groups) {
-            true => Ok(()),
-            false => Err(self.wrong(few, format!("is {groups}, expected a divisor of {many}, {heads}"))),
-        }
+        let message = format_args!("is {groups}, expected a divisor of {many}, {heads}");
+        self.refuse(groups == 0 || !heads.is_multiple_of(groups), few, message)
     }
 
     /// Channels of a head, which RoPE turns in pairs; `missing` where the file has none.
     pub fn head_dim(&self, missing: impl FnOnce() -> Result<usize, String>) -> Result<usize, String> {
         let dim = self.up_to("head_dim", MOST_HEAD)?.map_or_else(missing, Ok)?;
-        if dim == 0 || !dim.is_multiple_of(2) || dim > MOST_HEAD {
-            let message = format!("is {dim}, expected an even number from 2 to {MOST_HEAD}");
-            return Err(self.wrong("head_dim", message));
-        }
+        let wrong = dim == 0 || !dim.is_multiple_of(2) || dim > MOST_HEAD;
+        let message = format_args!("is {dim}, expected an even number from 2 to {MOST_HEAD}");
+        self.refuse(wrong, "head_dim", message)?;
         Ok(dim)
     }
 
     /// Refuses an activation that is not silu.
     pub fn silu(&self, key: &str) -> Result<(), String> {
-        let act: Option<String> = self.optional(key)?;
-        match act.filter(|act| act != "silu" && act != "swish") {
-            Some(act) => Err(self.wrong(key, format!("is '{act}', expected 'silu'"))),
-            None => Ok(()),
-        }
+        let act: String = self.optional(key)?.unwrap_or_else(|| "silu".into());
+        let message = format_args!("is '{act}', expected 'silu'");
+        self.refuse(act != "silu" && act != "swish", key, message)
     }
 
     /// A number above 0; none if it is missing or null.
     pub fn positive(&self, key: &str) -> Result<Option<f64>, String> {
-        match self.optional(key)? {
-            Some(value) if !(f64::is_finite(value) && value > 0.0) => {
-                Err(self.wrong(key, format!("is {value}, expected a number above 0")))
-            }
-            value => Ok(value),
-        }
+        self.number(key, "a number above 0", |value| value > 0.0)
     }
 
     /// ε of a norm.
     pub fn epsilon(&self, key: &str) -> Result<f64, String> {
-        match self.needed::<f64>(key)? {
-            eps if eps.is_finite() && eps >= 0.0 => Ok(eps),
-            eps => Err(self.wrong(key, format!("is {eps}, expected a number from 0 on"))),
+        let eps = self.number(key, "a number from 0 on", |eps| eps >= 0.0)?;
+        eps.ok_or_else(|| self.missing(key))
+    }
+
+    /// A finite number that is one of those expected; none if it is missing or null.
+    pub fn number(&self, key: &str, expected: &str, is: impl Fn(f64) -> bool) -> Result<Option<f64>, String> {
+        let number: Option<f64> = self.optional(key)?;
+        match number.filter(|&number| !(number.is_finite() && is(number))) {
+            Some(wrong) => Err(self.wrong(key, format!("is {wrong}, expected {expected}"))),
+            None => Ok(number),
+        }
+    }
+
+    /// The value of two keys, of which a file may have one or both.
+    pub fn agreed<D: PartialEq + Debug>(&self, names: [&str; 2], both: [Option<D>; 2]) -> Result<Option<D>, String> {
+        match both {
+            [Some(a), Some(b)] if a != b => Err(self.wrong(names[0], format!("is {a:?}, but {} is {b:?}", names[1]))),
+            [a, b] => Ok(a.or(b)),
         }
     }
 
@@ -302,6 +299,14 @@ impl<'a> Keys<'a> {
 
     pub fn wrong(&self, key: &str, message: String) -> String {
         format!("{}{key} {message}", self.prefix)
+    }
+
+    /// Refuses a key where something is wrong with it.
+    pub fn refuse(&self, wrong: bool, key: &str, message: impl Display) -> Result<(), String> {
+        match wrong {
+            true => Err(self.wrong(key, message.to_string())),
+            false => Ok(()),
+        }
     }
 
     /// True if the caller says that a key changes nothing.

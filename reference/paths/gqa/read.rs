@@ -82,10 +82,10 @@ impl Read<'_> {
         };
         let multiplier = |key: &str, missing: f64| match family.multipliers {
             false => Ok(missing),
-            true => match keys.optional::<f64>(key)?.unwrap_or(1.0) {
-                value if value.is_finite() && value != 0.0 => Ok(value),
-                value => Err(keys.wrong(key, format!("is {value}, expected a number other than 0"))),
-            },
+            true => {
+                let said = keys.number(key, "a number other than 0", |value| value != 0.0);
+                said.map(|said| said.unwrap_or(1.0))
+            }
         };
         let (num_experts, per_token) = self.experts()?;
         let inner = keys.size("intermediate_size")?;
@@ -160,23 +160,19 @@ impl Read<'_> {
             return Ok((0, 0));
         }
         // gpt-oss has written both names of both, of which `transformers` reads one; of others both names of the first may be.
-        let own = self.family.experts != Experts::GptOss;
-        let (count, other) = (
+        let (local, other) = (
             keys.optional_size("num_local_experts")?,
             keys.optional_size("num_experts")?,
         );
-        let count = match (count, other) {
-            (Some(count), Some(other)) if count != other => {
-                let message = format!("is {other}, but num_local_experts is {count}");
-                return Err(keys.wrong("num_experts", message));
-            }
-            (Some(count), _) => count,
-            (None, Some(other)) if own => other,
-            (None, _) if own && self.family.model_type != "mixtral" => return Err(keys.missing("num_experts")),
-            (None, _) => return Err(keys.missing("num_local_experts")),
+        let either = keys.agreed(["num_experts", "num_local_experts"], [other, local])?;
+        let (count, name) = match self.family.experts {
+            Experts::GptOss => (local, "num_local_experts"),
+            Experts::Mixtral => (either, "num_local_experts"),
+            Experts::Qwen | Experts::None => (either, "num_experts"),
         };
+        let count = count.ok_or_else(|| keys.missing(name))?;
         let per_token = keys.size("num_experts_per_tok")?;
-        if !own {
+        if self.family.experts == Experts::GptOss {
             keys.only("experts_per_token", per_token)?;
         }
         keys.at_most("num_experts_per_tok", per_token, count)?;
@@ -226,20 +222,13 @@ impl Read<'_> {
     }
 
     fn windows(&self, count: usize, with_rope: &[bool]) -> Result<Vec<Option<usize>>, String> {
-        let keys = self.keys;
-        let windows = self.family.windows;
+        let (keys, windows, family) = (self.keys, self.family.windows, self.family.model_type);
         if windows == Windows::Never {
             // Files of some writers have the key nevertheless.
-            return match self.layer_types(count)? {
-                Some(said) if said.contains(&true) => {
-                    let family = self.family.model_type;
-                    Err(keys.wrong(
-                        "layer_types",
-                        format!("has 'sliding_attention', but no layer of a {family} has a window"),
-                    ))
-                }
-                _ => Ok(vec![None; count]),
-            };
+            let slides = self.layer_types(count)?.is_some_and(|said| said.contains(&true));
+            let message = format_args!("has 'sliding_attention', but no layer of a {family} has a window");
+            keys.refuse(slides, "layer_types", message)?;
+            return Ok(vec![None; count]);
         }
         let window = keys.optional_size("sliding_window")?;
         let used = match windows {
@@ -247,39 +236,28 @@ impl Read<'_> {
             _ => true,
         };
         // Where it is used and missing, `transformers` has 4096 for it in most families; null stands for none.
-        if used && !matches!(self.family.model_type, "mixtral" | "phi3" | "smollm3") {
+        if used && !matches!(family, "mixtral" | "phi3" | "smollm3") {
             keys.given::<Value>("sliding_window")?;
         }
         let window = window.filter(|_| used);
         // It says nothing where all layers are the same.
         let first: Option<usize> = keys.optional("max_window_layers")?;
-        let slides: Vec<bool> = match (windows, self.layer_types(count)?) {
-            (Windows::Never | Windows::All | Windows::AllIfUsed, None) => vec![window.is_some(); count],
-            (Windows::Never | Windows::All | Windows::AllIfUsed, Some(said)) => {
-                if said.iter().any(|&slides| slides != window.is_some()) {
-                    let message = format!(
-                        "has other layers, but those of a {} are all the same",
-                        self.family.model_type
-                    );
-                    return Err(keys.wrong("layer_types", message));
-                }
-                said
-            }
-            (_, Some(said)) => said,
-            (Windows::FromLayer, None) => {
-                let first = first.unwrap_or(28);
-                (0..count).map(|at| window.is_some() && at >= first).collect()
-            }
-            (Windows::WithoutRope, None) => with_rope.iter().map(|&with| window.is_some() && !with).collect(),
-            (Windows::ButEach(each), None) => (0..count).map(|at| !(at + 1).is_multiple_of(each)).collect(),
+        let said = self.layer_types(count)?;
+        let first = first.unwrap_or(28);
+        let unsaid: Vec<bool> = match windows {
+            Windows::Never | Windows::All | Windows::AllIfUsed => vec![window.is_some(); count],
+            Windows::FromLayer => (0..count).map(|at| window.is_some() && at >= first).collect(),
+            Windows::WithoutRope => with_rope.iter().map(|&with| window.is_some() && !with).collect(),
+            Windows::ButEach(each) => (0..count).map(|at| !(at + 1).is_multiple_of(each)).collect(),
         };
-        if slides.contains(&true) && window.is_none() {
-            let message = if used { "is missing" } else { "is not used" };
-            return Err(keys.wrong(
-                "sliding_window",
-                format!("{message}, but layer_types has 'sliding_attention'"),
-            ));
-        }
+        let same = matches!(windows, Windows::All | Windows::AllIfUsed);
+        let differs = same && said.as_ref().is_some_and(|said| *said != unsaid);
+        let message = format_args!("has other layers, but those of a {family} are all the same");
+        keys.refuse(differs, "layer_types", message)?;
+        let slides = said.unwrap_or(unsaid);
+        let why = if used { "is missing" } else { "is not used" };
+        let message = format_args!("{why}, but layer_types has 'sliding_attention'");
+        keys.refuse(slides.contains(&true) && window.is_none(), "sliding_window", message)?;
         Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
     }
 
@@ -295,42 +273,30 @@ impl Read<'_> {
     }
 
     fn ropes(&self, around: Around, layers: &mut [LayerConfig]) -> Result<Vec<RopeConfig>, String> {
-        let keys = self.keys;
+        let (keys, family) = (self.keys, self.family);
         let (name, map) = keys.rope()?;
         let new = map.as_ref().filter(|_| name == "rope_parameters");
         let nested = new.is_some_and(|keys| keys.values().any(Value::is_object));
-        if nested && !self.family.rope_by_type {
-            let message = format!(
-                "differs by type of layer, but that of a {} does not",
-                self.family.model_type
-            );
-            return Err(keys.wrong(name, message));
-        }
-        if !self.family.rope_by_type {
-            let missing = || Some(serde_json::from_str(self.family.rope?).expect("an object"));
+        if !family.rope_by_type {
+            let model_type = family.model_type;
+            let message = format_args!("differs by type of layer, but that of a {model_type} does not");
+            keys.refuse(nested, name, message)?;
+            let missing = || Some(serde_json::from_str(family.rope?).expect("an object"));
             return Ok(vec![around.rope(keys, name, map.or_else(missing).as_ref())?]);
         }
-        if new.is_some() && !nested {
-            let message = "is one object, expected one for each of full_attention and sliding_attention; others are not read by \
-                           `transformers`";
-            return Err(keys.wrong(name, message.into()));
-        }
+        let message = "is one object, expected one for each of full_attention and sliding_attention; others are not read by \
+                       `transformers`";
+        keys.refuse(new.is_some() && !nested, name, message)?;
         // `transformers` gives θ outside of the object to the first type only.
         let theta = around.theta.filter(|theta| *theta != around.missing_theta);
-        let whole = |map: &Map<String, Value>| {
-            let has = |kind| {
-                map.get(kind)
-                    .and_then(|own: &Value| own.get("rope_theta"))
-                    .is_some_and(|own| !own.is_null())
-            };
-            has("full_attention") && has("sliding_attention")
-        };
+        let types = ["full_attention", "sliding_attention"];
+        let has_theta = |own: &Value| own.get("rope_theta").is_some_and(|theta| !theta.is_null());
+        let whole = |map: &Map<String, Value>| types.iter().all(|kind| map.get(*kind).is_some_and(has_theta));
         if let Some(theta) = theta.filter(|_| !new.is_some_and(whole)) {
             let message =
                 format!("is {theta}, of layers of one type only; expected one in rope_parameters for each type");
             return Err(keys.wrong("rope_theta", message));
         }
-        let types = ["full_attention", "sliding_attention"];
         let other = |(kind, value): &(&String, &Value)| !types.contains(&kind.as_str()) && !value.is_null();
         if let Some((other, _)) = new.and_then(|new| new.iter().find(other)) {
             return Err(keys.wrong(name, format!("has '{other}', expected {}", types.join(" and "))));

@@ -58,13 +58,8 @@ const MOST_TAPS: usize = 1 << 10;
 
 /// Refuses a convolution without a state, or with an absurd one.
 pub(super) fn has_state(keys: &Keys<'_>, key: &str, kernel: usize) -> Result<(), String> {
-    match (2..=MOST_TAPS).contains(&kernel) {
-        true => Ok(()),
-        false => {
-            let message = format!("is {kernel}, expected 2 to {MOST_TAPS}: a shorter one has no state");
-            Err(keys.wrong(key, message))
-        }
-    }
+    let message = format_args!("is {kernel}, expected 2 to {MOST_TAPS}: a shorter one has no state");
+    keys.refuse(!(2..=MOST_TAPS).contains(&kernel), key, message)
 }
 
 struct Read<'a> {
@@ -87,9 +82,8 @@ impl Read<'_> {
         })?;
         keys.silu("hidden_act")?;
         keys.silu("output_gate_type")?;
-        if !keys.flag("attn_output_gate", true)? {
-            return Err(keys.wrong("attn_output_gate", "is false, expected true".into()));
-        }
+        let gated = keys.flag("attn_output_gate", true)?;
+        keys.refuse(!gated, "attn_output_gate", "is false, expected true")?;
         let eps = keys.epsilon("rms_norm_eps")?;
         let kernel = keys.size("linear_conv_kernel_dim")?;
         has_state(keys, "linear_conv_kernel_dim", kernel)?;

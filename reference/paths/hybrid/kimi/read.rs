@@ -35,19 +35,13 @@ impl Read<'_> {
         self.expect()?;
         let heads = keys.size("num_attention_heads")?;
         let cached = keys.optional("num_key_value_heads")?.unwrap_or(heads);
-        if cached != heads {
-            let message = format!("is {cached}, expected num_attention_heads, {heads}: latents have no heads");
-            return Err(keys.wrong("num_key_value_heads", message));
-        }
+        let message = format_args!("is {cached}, expected num_attention_heads, {heads}: latents have no heads");
+        keys.refuse(cached != heads, "num_key_value_heads", message)?;
         let (own, shared) = (keys.size("qk_nope_head_dim")?, keys.size("qk_rope_head_dim")?);
-        let whole = keys.optional("qk_head_dim")?.unwrap_or(own + shared);
-        if whole != own + shared {
-            let message = format!(
-                "is {whole}, expected qk_nope_head_dim + qk_rope_head_dim, {}",
-                own + shared
-            );
-            return Err(keys.wrong("qk_head_dim", message));
-        }
+        let head_dim = own + shared;
+        let whole = keys.optional("qk_head_dim")?.unwrap_or(head_dim);
+        let message = format_args!("is {whole}, expected qk_nope_head_dim + qk_rope_head_dim, {head_dim}");
+        keys.refuse(whole != head_dim, "qk_head_dim", message)?;
         let (linear_heads, linear_dim) = (
             self.linear_size("num_heads", "linear_num_heads")?,
             self.linear_size("head_dim", "linear_head_dim")?,
@@ -67,7 +61,7 @@ impl Read<'_> {
             intermediate_size: keys.size("intermediate_size")?,
             num_attention_heads: heads,
             num_key_value_heads: heads,
-            head_dim: own + shared,
+            head_dim,
             v_head_dim: keys.size("v_head_dim")?,
             kv_lora_rank: keys.size("kv_lora_rank")?,
             qk_nope_head_dim: own,
@@ -101,18 +95,16 @@ impl Read<'_> {
             let message = format!("is {rank}, expected null: queries of latents are not computed");
             return Err(keys.wrong("q_lora_rank", message));
         }
-        if !keys.flag("mla_use_nope", true)? {
-            let message = "is false, expected true: attention with positions is not computed";
-            return Err(keys.wrong("mla_use_nope", message.into()));
-        }
-        let by: Option<String> = keys.optional("moe_router_activation_func")?;
-        if let Some(by) = by.filter(|by| by != "sigmoid") {
-            return Err(keys.wrong("moe_router_activation_func", format!("is '{by}', expected 'sigmoid'")));
-        }
-        let every: Option<usize> = keys.optional("moe_layer_freq")?;
-        if let Some(every) = every.filter(|every| *every != 1) {
-            return Err(keys.wrong("moe_layer_freq", format!("is {every}, expected 1")));
-        }
+        let nowhere = keys.flag("mla_use_nope", true)?;
+        let message = "is false, expected true: attention with positions is not computed";
+        keys.refuse(!nowhere, "mla_use_nope", message)?;
+        let by: String = keys
+            .optional("moe_router_activation_func")?
+            .unwrap_or_else(|| "sigmoid".into());
+        let message = format_args!("is '{by}', expected 'sigmoid'");
+        keys.refuse(by != "sigmoid", "moe_router_activation_func", message)?;
+        let every: usize = keys.optional("moe_layer_freq")?.unwrap_or(1);
+        keys.refuse(every != 1, "moe_layer_freq", format_args!("is {every}, expected 1"))?;
         // Channels of a head of neither kind; a base of positions that nothing has; layers that predict further tokens.
         for key in ["head_dim", "rope_theta", "num_nextn_predict_layers"] {
             keys.ignore(key);
@@ -122,12 +114,8 @@ impl Read<'_> {
 
     /// A key under two names, of which a file may have both.
     fn either<D: DeserializeOwned + PartialEq + Debug>(&self, hub: &str, new: &str) -> Result<Option<D>, String> {
-        agreed(
-            self.keys,
-            [self.keys.optional(hub)?, self.keys.optional(new)?],
-            hub,
-            new,
-        )
+        let both = [self.keys.optional(hub)?, self.keys.optional(new)?];
+        self.keys.agreed([hub, new], both)
     }
 
     /// A size under two names.
@@ -138,18 +126,14 @@ impl Read<'_> {
     /// A size that is a key of `linear_attn_config`, or stands next to it under another name.
     fn linear_size(&self, inner: &str, outer: &str) -> Result<usize, String> {
         let both = [self.linear.optional(inner)?, self.keys.optional(outer)?];
-        self.above_0(agreed(self.linear, both, inner, outer)?, outer)
+        self.above_0(self.linear.agreed([inner, outer], both)?, outer)
     }
 
     fn above_0(&self, size: Option<usize>, key: &str) -> Result<usize, String> {
-        match size {
-            None => Err(self.keys.missing(key)),
-            Some(size) if (1..=MOST_SIZE).contains(&size) => Ok(size),
-            Some(size) => {
-                let message = format!("is {size}, expected a whole number from 1 to {MOST_SIZE}");
-                Err(self.keys.wrong(key, message))
-            }
-        }
+        let size = size.ok_or_else(|| self.keys.missing(key))?;
+        let message = format_args!("is {size}, expected a whole number from 1 to {MOST_SIZE}");
+        self.keys.refuse(!(1..=MOST_SIZE).contains(&size), key, message)?;
+        Ok(size)
     }
 
     /// Experts, those of a token, and how they are selected.
@@ -160,31 +144,22 @@ impl Read<'_> {
         let groups: usize = self.either("num_expert_group", "n_group")?.unwrap_or(1);
         keys.divides(["num_experts", "num_expert_group"], [count, groups])?;
         let kept: usize = keys.optional("topk_group")?.unwrap_or(1);
-        if !(1..=groups).contains(&kept) {
-            return Err(keys.wrong("topk_group", format!("is {kept}, of {groups} groups")));
-        }
-        if count / groups < 2 {
-            let message = format!("is {groups}, of {count} experts: a group is kept by its two largest scores");
-            return Err(keys.wrong("num_expert_group", message));
-        }
-        if groups > 1 && !keys.flag("use_grouped_topk", true)? {
-            let message = format!("is false, but there are {groups} groups");
-            return Err(keys.wrong("use_grouped_topk", message));
-        }
+        let message = format_args!("is {kept}, of {groups} groups");
+        keys.refuse(!(1..=groups).contains(&kept), "topk_group", message)?;
+        let message = format_args!("is {groups}, of {count} experts: a group is kept by its two largest scores");
+        keys.refuse(count / groups < 2, "num_expert_group", message)?;
+        let ungrouped = groups > 1 && !keys.flag("use_grouped_topk", true)?;
+        let message = format_args!("is false, but there are {groups} groups");
+        keys.refuse(ungrouped, "use_grouped_topk", message)?;
         keys.ignore("use_grouped_topk");
         let open = kept * count / groups;
-        if per_token > open {
-            let message = format!("is {per_token}, of {open} experts in the groups that are kept");
-            return Err(keys.wrong("num_experts_per_token", message));
-        }
-        let scale = keys.optional("routed_scaling_factor")?.unwrap_or(2.446f64);
-        if !scale.is_finite() {
-            return Err(keys.wrong("routed_scaling_factor", format!("is {scale}, expected a finite number")));
-        }
+        let message = format_args!("is {per_token}, of {open} experts in the groups that are kept");
+        keys.refuse(per_token > open, "num_experts_per_token", message)?;
+        let scale = keys.number("routed_scaling_factor", "a finite number", |_| true)?;
         let routing = Routing::Sigmoid {
             normalised: self.either("moe_renormalize", "norm_topk_prob")?.unwrap_or(true),
             groups: Groups { count: groups, kept },
-            scale,
+            scale: scale.unwrap_or(2.446),
         };
         Ok((count, per_token, routing))
     }
@@ -236,24 +211,10 @@ impl Read<'_> {
     fn listed(&self, full: &[usize], delta: &[usize], count: usize) -> Result<Vec<bool>, String> {
         let mut all: Vec<usize> = full.iter().chain(delta).copied().collect();
         all.sort_unstable();
-        if !all.iter().copied().eq(1..=count) {
-            let message =
-                format!("and full_attn_layers have layers {all:?} together, expected each of 1 to {count} once");
-            return Err(self.linear.wrong("kda_layers", message));
-        }
+        let once = all.iter().copied().eq(1..=count);
+        let message =
+            format_args!("and full_attn_layers have layers {all:?} together, expected each of 1 to {count} once");
+        self.linear.refuse(!once, "kda_layers", message)?;
         Ok((1..=count).map(|layer| full.contains(&layer)).collect())
-    }
-}
-
-/// Value that two keys agree on.
-fn agreed<D: PartialEq + Debug>(
-    keys: &Keys<'_>,
-    both: [Option<D>; 2],
-    first: &str,
-    second: &str,
-) -> Result<Option<D>, String> {
-    match both {
-        [Some(a), Some(b)] if a != b => Err(keys.wrong(first, format!("is {a:?}, but {second} is {b:?}"))),
-        [a, b] => Ok(a.or(b)),
     }
 }
