@@ -117,6 +117,14 @@ impl<'a> Keys<'a> {
         each.collect()
     }
 
+    /// Returns, for each of `layers` layers, whether it has experts, by the keys of Qwen's families.
+    pub fn with_experts(&self, layers: usize) -> Result<Vec<bool>, String> {
+        let step = self.up_to("decoder_sparse_step", MOST_LAYERS)?.unwrap_or(1);
+        let dense: Vec<usize> = self.optional("mlp_only_layers")?.unwrap_or_default();
+        let experts = |at: usize| !dense.contains(&at) && (at + 1).is_multiple_of(step);
+        Ok((0..layers).map(experts).collect())
+    }
+
     /// Refuses more experts of a token than there are.
     pub fn at_most(&self, key: &str, per_token: usize, experts: usize) -> Result<(), String> {
         let message = format_args!("is {per_token}, of {experts} experts");

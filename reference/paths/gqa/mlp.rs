@@ -11,15 +11,18 @@ use crate::{Real, Tensor};
 /// Part of a layer that computes each token by itself.
 pub(in crate::paths) enum Mlp<T> {
     Dense(GatedMlp<T>),
-    Experts {
-        router: Projection<T>,
-        routing: Routing,
-        /// Added for the selection only, by sigmoids.
-        bias: Vec<T>,
-        per_token: usize,
-        experts: Vec<GatedMlp<T>>,
-        shared: Option<Box<SharedExpert<T>>>,
-    },
+    Mixture(Mixture<T>),
+}
+
+/// Experts of which a router selects those of a token.
+pub(in crate::paths) struct Mixture<T> {
+    pub router: Projection<T>,
+    pub routing: Routing,
+    /// Added for the selection only, by sigmoids.
+    pub bias: Vec<T>,
+    pub per_token: usize,
+    pub experts: Vec<GatedMlp<T>>,
+    pub shared: Option<Box<SharedExpert<T>>>,
 }
 
 /// Selection and weights of experts by the router's logits.
@@ -52,38 +55,35 @@ impl<T: Real> Mlp<T> {
     pub fn forward(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
         match self {
             Self::Dense(mlp) => through(mlp, x, MLP_HIDDEN, cx),
-            Self::Experts {
-                router,
-                routing,
-                bias,
-                per_token,
-                experts,
-                shared,
-            } => {
-                let mut logits = router.apply(x);
-                let mut choice = match *routing {
-                    Routing::Softmax(over) => softmax_router::select(&logits, *per_token, over),
-                    Routing::Sigmoid { groups, .. } => {
-                        logits.data.iter_mut().for_each(|x| *x = x.sigmoid());
-                        sigmoid_router::select(&logits, bias, groups, *per_token)
-                    }
-                };
-                cx.numerics.choice(&cx.at(ROUTER), &mut choice);
-                let weights = match *routing {
-                    Routing::Softmax(over) => softmax_router::weights(&choice, over),
-                    Routing::Sigmoid { normalised, scale, .. } => {
-                        sigmoid_router::weights(&logits, &choice, normalised, T::from_f64(scale))
-                    }
-                };
-                let mut hidden = experts_hidden(experts, x, &choice);
-                cx.pass(EXPERTS_HIDDEN, &mut hidden);
-                let mut output = experts_output(experts, &hidden, &choice, &weights);
-                if let Some(shared) = shared {
-                    shared.add(x, &mut output, cx);
-                }
-                output
-            }
+            Self::Mixture(mixture) => mixture.forward(x, cx),
         }
+    }
+}
+
+impl<T: Real> Mixture<T> {
+    fn forward(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
+        let mut logits = self.router.apply(x);
+        let mut choice = match self.routing {
+            Routing::Softmax(over) => softmax_router::select(&logits, self.per_token, over),
+            Routing::Sigmoid { groups, .. } => {
+                logits.data.iter_mut().for_each(|x| *x = x.sigmoid());
+                sigmoid_router::select(&logits, &self.bias, groups, self.per_token)
+            }
+        };
+        cx.numerics.choice(&cx.at(ROUTER), &mut choice);
+        let weights = match self.routing {
+            Routing::Softmax(over) => softmax_router::weights(&choice, over),
+            Routing::Sigmoid { normalised, scale, .. } => {
+                sigmoid_router::weights(&logits, &choice, normalised, T::from_f64(scale))
+            }
+        };
+        let mut hidden = experts_hidden(&self.experts, x, &choice);
+        cx.pass(EXPERTS_HIDDEN, &mut hidden);
+        let mut output = experts_output(&self.experts, &hidden, &choice, &weights);
+        if let Some(shared) = &self.shared {
+            shared.add(x, &mut output, cx);
+        }
+        output
     }
 }
 

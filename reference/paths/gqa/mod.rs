@@ -7,17 +7,18 @@
 
 pub(crate) mod attention;
 mod config;
+pub(crate) mod decoder;
 mod families;
 pub(crate) mod layer;
 pub(crate) mod mlp;
 pub(crate) mod model;
-mod parts;
+pub(crate) mod parts;
 pub(crate) mod projections;
 mod read;
 pub mod sites;
 
-pub(in crate::paths) use config::is_tied_head;
-pub use config::{Config, LayerConfig};
+pub use config::{Config, GroupedQuery};
+pub use decoder::{Decoder, LayerConfig};
 pub(in crate::paths) use families::SCALINGS;
 pub use families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows};
 pub use mlp::Routing;

@@ -1,42 +1,25 @@
 //! The whole model: embedding, layers, head; and the state of a sequence between calls.
 
 use super::Context;
+use super::decoder::{Decoder, Decodes};
 use super::layer::{Layer, Memory};
+use super::parts::Parts;
 use super::projections::Projections;
 use super::sites::{EMBEDDING_WEIGHT, HEAD_INPUT, HEAD_WEIGHT, LOGITS};
 use crate::ops::projection::Projection;
 use crate::ops::rope::Rope;
 use crate::paths::rope::check_length;
-use crate::paths::{self, Input, LoadError, Loader, RopeConfig};
+use crate::paths::{self, Input, LoadError, Loader};
 use crate::{Numerics, Real, Site, Tensor};
 
 /// A model with its weights.
-pub(in crate::paths) struct Model<T: Real> {
-    whole: Whole,
+pub(in crate::paths) struct Model<T: Real, O> {
+    config: Decoder<O>,
     embedding: Projection<T>,
     layers: Vec<Layer<T>>,
     norm: Vec<T>,
     /// None if the embedding is the head.
     head: Option<Projection<T>>,
-}
-
-/// Properties of a model outside of its layers.
-pub(in crate::paths) struct Whole {
-    pub config: Box<dyn paths::Config>,
-    /// Prefix of the names of all tensors but the head's.
-    pub prefix: &'static str,
-    /// Token ids, and channels of the stream.
-    pub shape: [usize; 2],
-    /// True if the embedding is the head.
-    pub tied: bool,
-    /// True if norms are zero-centred: 1 is added to their weights.
-    pub centred: bool,
-    pub eps: f64,
-    /// Embeddings are multiplied by it.
-    pub embedding_multiplier: f64,
-    /// Logits are divided by it.
-    pub logits_scaling: f64,
-    pub ropes: Vec<RopeConfig>,
 }
 
 /// The memories of one sequence.
@@ -59,40 +42,40 @@ impl<T: Real> paths::State<T> for State<T> {
     }
 }
 
-impl<T: Real> Model<T> {
-    /// Takes every tensor from `load`, those of each layer by `layer`, and passes those that are sites to `numerics`.
+impl<T: Real, O: Decodes> Model<T, O> {
+    /// Takes every tensor from `load`, and passes those that are sites to `numerics`.
     ///
     /// # Errors
     /// Those of the weights, and tensors of another length.
-    pub fn of_parts(
-        whole: Whole,
+    pub fn new(
+        config: &Decoder<O>,
         load: &mut Loader<'_, T>,
         numerics: &mut dyn Numerics<T>,
-        layer: impl Fn(Projections<'_, '_, T>, usize) -> Result<Layer<T>, LoadError>,
     ) -> Result<Self, LoadError> {
-        let (prefix, centred) = (whole.prefix, whole.centred);
+        let (prefix, shape) = (config.own.prefix(), [config.vocab_size, config.hidden_size]);
         let mut make = Projections {
             load,
             numerics,
             layer: None,
-            centred,
+            centred: config.own.centred(),
         };
         make.load.prefix = prefix.into();
-        let embedding = make.linear(EMBEDDING_WEIGHT, "embed_tokens", whole.shape, false)?;
+        let embedding = make.linear(EMBEDDING_WEIGHT, "embed_tokens", shape, false)?;
         let mut layers = Vec::new();
-        for number in 0..whole.config.layers() {
+        for (number, &layer) in config.layers.iter().enumerate() {
             make.load.prefix = format!("{prefix}layers.{number}.");
-            layers.push(layer(make.of_layer(number), number)?);
+            let make = make.of_layer(number);
+            layers.push(O::layer(&mut Parts { config, make }, layer)?);
         }
         make.load.prefix = prefix.into();
-        let norm = make.norm("norm.weight", whole.shape[1])?;
+        let norm = make.norm("norm.weight", config.hidden_size)?;
         make.load.prefix = String::new();
-        let head = match whole.tied {
+        let head = match config.tie_word_embeddings {
             true => None,
-            false => Some(make.linear(HEAD_WEIGHT, "lm_head", whole.shape, false)?),
+            false => Some(make.linear(HEAD_WEIGHT, "lm_head", shape, false)?),
         };
         Ok(Self {
-            whole,
+            config: config.clone(),
             embedding,
             layers,
             norm,
@@ -101,16 +84,16 @@ impl<T: Real> Model<T> {
     }
 }
 
-impl<T: paths::Scalar> paths::Model<T> for Model<T> {
+impl<T: paths::Scalar, O: Decodes> paths::Model<T> for Model<T, O> {
     fn config(&self) -> &dyn paths::Config {
-        &*self.whole.config
+        &self.config
     }
 
     fn state(&self, start: Vec<Tensor<T>>) -> Result<Box<dyn paths::State<T>>, String> {
         paths::model::begins_empty(&start)?;
-        let ropes = self.whole.ropes.iter();
+        let ropes = self.config.ropes.iter();
         Ok(Box::new(State {
-            path: self.whole.config.path().name,
+            path: O::path().name,
             layers: self.layers.iter().map(|layer| layer.mixer.memory()).collect(),
             tokens: 0,
             ropes: ropes
@@ -127,39 +110,39 @@ impl<T: paths::Scalar> paths::Model<T> for Model<T> {
         input: Input<'_, T>,
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String> {
-        let whole = &self.whole;
+        let config = &self.config;
         let state = state.of_mut::<State<T>>()?;
-        if state.path != whole.config.path().name {
+        if state.path != O::path().name {
             return Err(paths::model::other());
         }
         let ids = input.ids()?;
-        paths::model::check_ids(ids, whole.shape[0])?;
+        paths::model::check_ids(ids, config.vocab_size)?;
         let mut pairs = state.layers.iter().zip(&self.layers);
         if state.layers.len() != self.layers.len() || pairs.any(|(memory, layer)| !memory.fits(&layer.mixer.memory())) {
             return Err("the state is that of a model with other sizes".into());
         }
-        check_length(&whole.ropes, state.tokens + ids.len())?;
+        check_length(&config.ropes, state.tokens + ids.len())?;
         let start = state.tokens;
         state.tokens += ids.len();
         for rope in &mut state.ropes {
             rope.extend(state.tokens);
         }
         let embedded = ids.iter().flat_map(|&id| self.embedding.row(id as usize));
-        let mut x = Tensor::new([ids.len(), whole.shape[1]], embedded.collect());
-        if whole.embedding_multiplier != 1.0 {
-            let factor = T::from_f64(whole.embedding_multiplier);
+        let mut x = Tensor::new([ids.len(), config.hidden_size], embedded.collect());
+        if config.embedding_multiplier != 1.0 {
+            let factor = T::from_f64(config.embedding_multiplier);
             x.data.iter_mut().for_each(|x| *x *= factor);
         }
         for (number, (layer, memory)) in self.layers.iter().zip(&mut state.layers).enumerate() {
             let rope = layer.rope.map(|rope| &state.ropes[rope]);
             layer.forward(&mut x, memory, &mut Context::new(numerics, Some(number), start, rope))?;
         }
-        let eps = T::from_f64(whole.eps);
+        let eps = T::from_f64(config.rms_norm_eps);
         numerics.operations().rmsnorm(&mut x, Some(&self.norm), eps);
         numerics.site(&Site::new(None, HEAD_INPUT).from_row(start), &mut x);
         let mut logits = self.head.as_ref().unwrap_or(&self.embedding).apply(&x);
-        if whole.logits_scaling != 1.0 {
-            let divisor = T::from_f64(whole.logits_scaling);
+        if config.logits_scaling != 1.0 {
+            let divisor = T::from_f64(config.logits_scaling);
             logits.data.iter_mut().for_each(|x| *x = *x / divisor);
         }
         numerics.site(&Site::new(None, LOGITS).from_row(start), &mut logits);

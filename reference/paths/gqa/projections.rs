@@ -6,6 +6,17 @@ use crate::ops::projection::Projection;
 use crate::paths::{LoadError, Loader};
 use crate::{Numerics, Real, Site, Tensor};
 
+/// Some rows of a tensor; none where it has no elements, as in a dry read, which only lists the tensors that the model needs.
+pub(in crate::paths) fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
+    match all.data.is_empty() {
+        true => Tensor {
+            shape: vec![0, all.cols()],
+            data: Vec::new(),
+        },
+        false => all.pick(rows),
+    }
+}
+
 /// Makes the projections of a layer, or those outside of layers.
 pub(in crate::paths) struct Projections<'a, 'w, T: Real> {
     pub load: &'a mut Loader<'w, T>,
@@ -105,17 +116,11 @@ impl<'w, T: Real> Projections<'_, 'w, T> {
         let all = self
             .load
             .tensor(&format!("{name}.weight"), &[outputs.iter().sum(), inputs])?;
-        let mut rest = &all.data[..];
+        let mut first = 0;
         Ok(std::array::from_fn(|at| {
-            // Without elements where a dry read only lists the tensors that the model needs.
-            let part;
-            (part, rest) = rest.split_at((outputs[at] * inputs).min(rest.len()));
-            let shape = vec![outputs[at], inputs];
-            let weight = Tensor {
-                shape,
-                data: part.to_vec(),
-            };
-            self.projection(sites[at], 0, weight, None)
+            let rows = first..first + outputs[at];
+            first = rows.end;
+            self.projection(sites[at], 0, pick(&all, rows), None)
         }))
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows, model_types};
-use super::{Config, LayerConfig};
+use super::{Config, GroupedQuery, LayerConfig, Routing};
 use crate::ops::softmax_router::Softmax;
 use crate::paths::RopeConfig;
 use crate::paths::keys::{INERT, Keys, MOST_LAYERS};
@@ -123,7 +123,6 @@ impl Read<'_> {
         let mut layers = self.layers(count)?;
         let ropes = self.ropes(around, &mut layers)?;
         Ok(Config {
-            family,
             vocab_size: keys.size("vocab_size")?,
             hidden_size: hidden,
             intermediate_size: inner,
@@ -133,19 +132,22 @@ impl Read<'_> {
             num_experts,
             num_experts_per_tok: per_token,
             moe_intermediate_size: moe_inner,
-            softmax: match family.experts {
+            routing: Routing::Softmax(match family.experts {
                 Experts::GptOss => Softmax::OfSelected,
                 _ => Softmax::OfAll { normalised },
-            },
-            clamp,
+            }),
             rms_norm_eps: eps,
             tie_word_embeddings: keys.flag("tie_word_embeddings", family.tied)?,
-            query_key_value_bias,
-            output_bias,
-            mlp_bias: family.mlp_bias && keys.flag("mlp_bias", false)?,
+            own: GroupedQuery {
+                family,
+                clamp,
+                query_key_value_bias,
+                output_bias,
+                mlp_bias: family.mlp_bias && keys.flag("mlp_bias", false)?,
+            },
             embedding_multiplier: multiplier("embedding_multiplier", 1.0)?,
             attention_multiplier: multiplier("attention_multiplier", (head_dim as f64).powf(-0.5))?,
-            residual_multiplier: multiplier("residual_multiplier", 1.0)?,
+            residual_multiplier: Some(multiplier("residual_multiplier", 1.0)?),
             logits_scaling: multiplier("logits_scaling", 1.0)?,
             max_position_embeddings: most_tokens,
             ropes,
@@ -185,6 +187,7 @@ impl Read<'_> {
         let windows = self.windows(count, &with_rope)?;
         let experts = self.with_experts(count)?;
         let layer = |at: usize| LayerConfig {
+            full: true,
             window: windows[at],
             rope: with_rope[at].then_some(0),
             experts: experts[at],
@@ -211,13 +214,7 @@ impl Read<'_> {
         match self.family.experts {
             Experts::None => Ok(vec![false; count]),
             Experts::Mixtral | Experts::GptOss => Ok(vec![true; count]),
-            Experts::Qwen => {
-                let step = self.keys.up_to("decoder_sparse_step", MOST_LAYERS)?.unwrap_or(1);
-                let dense: Vec<usize> = self.keys.optional("mlp_only_layers")?.unwrap_or_default();
-                Ok((0..count)
-                    .map(|at| !dense.contains(&at) && (at + 1).is_multiple_of(step))
-                    .collect())
-            }
+            Experts::Qwen => self.keys.with_experts(count),
         }
     }
 

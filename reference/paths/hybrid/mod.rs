@@ -31,8 +31,8 @@ mod parts;
 mod read;
 pub mod sites;
 
-pub use super::gqa::Routing;
-pub use config::{Config, LayerConfig};
+pub use super::gqa::{LayerConfig, Routing};
+pub use config::{Config, Hybrid};
 pub use delta::CHUNK;
 pub use families::{Experts, FAMILIES, Family, Form};
 pub use sites::SITES;

@@ -1,77 +1,29 @@
 //! A model of its tensors.
 
 use super::delta::{Activation, DeltaRule, Low};
-use super::families::{Experts, Form};
+use super::families::Form;
 use super::sites::*;
-use super::{Config, LayerConfig, Routing};
+use super::{Hybrid, LayerConfig};
 use crate::ops::projection::Projection;
 use crate::ops::short_conv::ShortConv;
+use crate::paths::LoadError;
 use crate::paths::gqa::attention::Attention;
 use crate::paths::gqa::layer::{Layer, Norm};
 use crate::paths::gqa::mlp::{Mlp, SharedExpert};
-use crate::paths::gqa::model::{Model, Whole};
-use crate::paths::gqa::projections::Projections;
-use crate::paths::gqa::sites::MLP_WEIGHTS;
-use crate::paths::{LoadError, Loader};
-use crate::{Numerics, Real, Tensor};
-
-impl Config {
-    /// The model of the tensors that `load` has; those that are sites pass to `numerics`.
-    ///
-    /// # Errors
-    /// Those of the weights, and tensors of another length.
-    pub(super) fn model<T: Real>(
-        &self,
-        load: &mut Loader<'_, T>,
-        numerics: &mut dyn Numerics<T>,
-    ) -> Result<Model<T>, LoadError> {
-        let whole = Whole {
-            config: Box::new(self.clone()),
-            prefix: match self.family.nested {
-                Some(_) => "model.language_model.",
-                None => "model.",
-            },
-            shape: [self.vocab_size, self.hidden_size],
-            tied: self.tie_word_embeddings,
-            centred: self.family.form != Form::Kimi,
-            eps: self.rms_norm_eps,
-            embedding_multiplier: 1.0,
-            logits_scaling: 1.0,
-            ropes: self.rope.iter().cloned().collect(),
-        };
-        Model::of_parts(whole, load, numerics, |make, number| {
-            Parts { config: self, make }.layer(&self.layers[number])
-        })
-    }
-}
-
-/// Makes the parts of a layer.
-pub(super) struct Parts<'c, 'a, 'w, T: Real> {
-    pub config: &'c Config,
-    pub make: Projections<'a, 'w, T>,
-}
-
-/// Some rows of a tensor; none where it has no elements, as in a dry read, which only lists the tensors that the model needs.
-fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
-    match all.data.is_empty() {
-        true => Tensor {
-            shape: vec![0, all.cols()],
-            data: Vec::new(),
-        },
-        false => all.pick(rows),
-    }
-}
+use crate::paths::gqa::parts::Parts;
+use crate::paths::gqa::projections::pick;
+use crate::{Real, Tensor};
 
 /// The rows of one part of each head: `len` of them from `first` on, of `each` that a head has.
 fn of_heads(heads: usize, each: usize, first: usize, len: usize) -> impl Iterator<Item = usize> + Clone {
     (0..heads).flat_map(move |head| (0..len).map(move |row| head * each + first + row))
 }
 
-impl<T: Real> Parts<'_, '_, '_, T> {
-    fn layer(&mut self, layer: &LayerConfig) -> Result<Layer<T>, LoadError> {
+impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
+    pub(super) fn layer(&mut self, layer: LayerConfig) -> Result<Layer<T>, LoadError> {
         Ok(Layer {
             mixer_norm: self.norm("input_layernorm.weight")?,
-            mixer: match (self.config.family.form, layer.full) {
+            mixer: match (self.config.own.family.form, layer.full) {
                 (Form::Kimi, true) => Box::new(self.latent_attention()?),
                 (Form::Kimi, false) => Box::new(self.channel_rule()?),
                 (_, true) => Box::new(self.attention()?),
@@ -79,8 +31,8 @@ impl<T: Real> Parts<'_, '_, '_, T> {
             },
             mlp_norm: self.norm("post_attention_layernorm.weight")?,
             mlp: self.mlp(layer)?,
-            residual_multiplier: None,
-            rope: self.config.rope.as_ref().map(|_| 0),
+            residual_multiplier: self.config.residual_multiplier.map(T::from_f64),
+            rope: layer.rope,
             eps: T::from_f64(self.config.rms_norm_eps),
         })
     }
@@ -96,7 +48,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
 
     fn attention(&mut self) -> Result<Attention<T>, LoadError> {
         let config = self.config;
-        let (hidden, dim, bias) = (config.hidden_size, config.head_dim, config.attention_bias);
+        let (hidden, dim, bias) = (config.hidden_size, config.head_dim, config.own.attention_bias);
         let (heads, cached) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
         let [query, gate] = self.queries_and_gates()?;
         let make = &mut self.make;
@@ -112,7 +64,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
             heads: make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
             sinks: None,
             head_dim: dim,
-            scale: T::from_f64((dim as f64).powf(-0.5)),
+            scale: T::from_f64(config.attention_multiplier),
             window: None,
             eps: T::from_f64(config.rms_norm_eps),
         })
@@ -124,7 +76,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
         let (heads, dim) = (config.num_attention_heads, config.head_dim);
         let shape = [2 * heads * dim, config.hidden_size];
         let weight = self.make.load.tensor("self_attn.q_proj.weight", &shape)?;
-        let bias = match config.attention_bias {
+        let bias = match config.own.attention_bias {
             true => Some(self.make.load.vector("self_attn.q_proj.bias", shape[0])?),
             false => None,
         };
@@ -141,11 +93,11 @@ impl<T: Real> Parts<'_, '_, '_, T> {
     }
 
     fn delta_rule(&mut self) -> Result<DeltaRule<T>, LoadError> {
-        let (config, sizes) = (self.config, self.config.delta_sizes());
-        let (channels, kernel) = (config.linear_conv_channels, config.linear_conv_kernel_dim);
+        let (config, sizes) = (self.config, self.config.own.delta);
+        let (channels, kernel) = (config.own.linear_conv_channels, config.own.linear_conv_kernel_dim);
         let hidden = config.hidden_size;
         let values = sizes.value_heads * sizes.value_dim;
-        let [qkv, gate, beta, decay] = match config.family.form {
+        let [qkv, gate, beta, decay] = match config.own.family.form {
             Form::Grouped => self.grouped()?,
             _ => {
                 let heads = sizes.value_heads;
@@ -182,7 +134,10 @@ impl<T: Real> Parts<'_, '_, '_, T> {
 
     /// The convolution of all channels, whose weight `[channels, 1, kernel]` passes at its site.
     pub(super) fn convolution(&mut self, taps: &mut Tensor<T>) -> ShortConv<T> {
-        let (channels, kernel) = (self.config.linear_conv_channels, self.config.linear_conv_kernel_dim);
+        let (channels, kernel) = (
+            self.config.own.linear_conv_channels,
+            self.config.own.linear_conv_kernel_dim,
+        );
         taps.shape = match taps.data.is_empty() {
             // A dry read.
             true => vec![0, kernel],
@@ -195,7 +150,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
     /// Two tensors that have, for each key head, the rows of its query, its key, and the values and gates of the value heads that read
     /// it; and the β and decays of these. Gives the projections to queries, keys and values, to gates, to β and to decays.
     fn grouped(&mut self) -> Result<[Projection<T>; 4], LoadError> {
-        let (hidden, sizes) = (self.config.hidden_size, self.config.delta_sizes());
+        let (hidden, sizes) = (self.config.hidden_size, self.config.own.delta);
         let (heads, keys, group) = (sizes.heads, sizes.key_dim, sizes.value_heads / sizes.heads);
         let (values, each) = (group * sizes.value_dim, 2 * (sizes.key_dim + group * sizes.value_dim));
         let load = &mut self.make.load;
@@ -212,33 +167,20 @@ impl<T: Real> Parts<'_, '_, '_, T> {
         Ok(parts.map(|(site, weight)| self.make.projection(site, 0, weight, None)))
     }
 
-    fn mlp(&mut self, layer: &LayerConfig) -> Result<Mlp<T>, LoadError> {
-        let (config, hidden, make) = (self.config, self.config.hidden_size, &mut self.make);
+    fn mlp(&mut self, layer: LayerConfig) -> Result<Mlp<T>, LoadError> {
         if !layer.experts {
-            let names = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
-            let sizes = [hidden, config.intermediate_size];
-            return Ok(Mlp::Dense(make.gated_mlp(MLP_WEIGHTS, names, sizes, false)?));
+            return Ok(Mlp::Dense(self.dense(false)?));
         }
-        debug_assert!(config.family.experts != Experts::None);
-        let kimi = config.family.form == Form::Kimi;
+        let (config, kimi) = (self.config, self.config.own.family.form == Form::Kimi);
         let (block, matrices, shared) = match kimi {
             false => ("mlp", ["gate_proj", "up_proj", "down_proj"], "shared_expert"),
             true => ("block_sparse_moe", ["w1", "w3", "w2"], "shared_experts"),
         };
-        let (count, inner) = (config.num_experts, config.moe_intermediate_size);
-        let router = make.linear(ROUTER_WEIGHT, &format!("{block}.gate"), [count, hidden], false)?;
-        let bias = match config.routing {
-            Routing::Softmax(_) => Vec::new(),
-            Routing::Sigmoid { .. } => {
-                let name = format!("{block}.gate.e_score_correction_bias");
-                make.load.vector(&name, count)?
-            }
-        };
-        let experts = format!("{block}.experts");
-        let experts = make.each_expert(&experts, matrices, count, [hidden, inner])?;
+        let mut mixture = self.mixture(block, matrices)?;
+        let (make, hidden) = (&mut self.make, config.hidden_size);
         let sites = [SHARED_GATE_WEIGHT, SHARED_UP_WEIGHT, SHARED_DOWN_WEIGHT];
         let names = ["gate_proj", "up_proj", "down_proj"].map(|name| format!("{block}.{shared}.{name}"));
-        let sizes = [hidden, config.shared_expert_intermediate_size];
+        let sizes = [hidden, config.own.shared_expert_intermediate_size];
         let mlp = make.gated_mlp(sites, names.each_ref().map(String::as_str), sizes, false)?;
         let gate = match kimi {
             true => None,
@@ -247,17 +189,11 @@ impl<T: Real> Parts<'_, '_, '_, T> {
                 Some((gate, SHARED_SCALE))
             }
         };
-        Ok(Mlp::Experts {
-            router,
-            routing: config.routing,
-            bias,
-            per_token: config.num_experts_per_tok,
-            experts,
-            shared: Some(Box::new(SharedExpert {
-                mlp,
-                gate,
-                hidden_site: SHARED_HIDDEN,
-            })),
-        })
+        mixture.shared = Some(Box::new(SharedExpert {
+            mlp,
+            gate,
+            hidden_site: SHARED_HIDDEN,
+        }));
+        Ok(Mlp::Mixture(mixture))
     }
 }

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::families::{Experts, FAMILIES, Family, Form, model_types};
-use super::{Config, LayerConfig, Routing, kimi};
+use super::{Config, Hybrid, LayerConfig, Routing, kimi};
+use crate::ops::linear_attention::Sizes;
 use crate::ops::softmax_router::Softmax;
 use crate::paths::RopeConfig;
 use crate::paths::gqa::SCALINGS;
@@ -87,7 +88,12 @@ impl Read<'_> {
         let eps = keys.epsilon("rms_norm_eps")?;
         let kernel = keys.size("linear_conv_kernel_dim")?;
         has_state(keys, "linear_conv_kernel_dim", kernel)?;
-        let (key_dim, value_dim) = (keys.size("linear_key_head_dim")?, keys.size("linear_value_head_dim")?);
+        let delta = Sizes {
+            heads: key_heads,
+            value_heads,
+            key_dim: keys.size("linear_key_head_dim")?,
+            value_dim: keys.size("linear_value_head_dim")?,
+        };
         let most_tokens = keys.optional("max_position_embeddings")?;
         let layers = self.layers(keys.layers("num_hidden_layers")?)?;
         let experts = self.family.experts != Experts::None;
@@ -101,30 +107,31 @@ impl Read<'_> {
                 0
             }
         };
+        let (vocab_size, hidden_size) = (keys.size("vocab_size")?, keys.size("hidden_size")?);
+        let attention_bias = keys.flag("attention_bias", false)?;
         Ok(Config {
-            family: self.family,
-            vocab_size: keys.size("vocab_size")?,
-            hidden_size: keys.size("hidden_size")?,
+            vocab_size,
+            hidden_size,
             intermediate_size: inner,
             num_attention_heads: heads_of_queries,
             num_key_value_heads: cached,
             head_dim,
-            v_head_dim: head_dim,
-            kv_lora_rank: 0,
-            qk_nope_head_dim: 0,
-            qk_rope_head_dim: 0,
-            attention_bias: keys.flag("attention_bias", false)?,
-            linear_num_key_heads: key_heads,
-            linear_num_value_heads: value_heads,
-            linear_key_head_dim: key_dim,
-            linear_value_head_dim: value_dim,
-            linear_conv_kernel_dim: kernel,
-            linear_conv_channels: 2 * key_heads * key_dim + value_heads * value_dim,
-            linear_low_rank: 0,
             num_experts: count,
             num_experts_per_tok: per_token,
             moe_intermediate_size: if_experts("moe_intermediate_size")?,
-            shared_expert_intermediate_size: if_experts("shared_expert_intermediate_size")?,
+            own: Hybrid {
+                family: self.family,
+                v_head_dim: head_dim,
+                kv_lora_rank: 0,
+                qk_nope_head_dim: 0,
+                qk_rope_head_dim: 0,
+                attention_bias,
+                delta,
+                linear_conv_kernel_dim: kernel,
+                linear_conv_channels: 2 * delta.heads * delta.key_dim + delta.value_heads * delta.value_dim,
+                linear_low_rank: 0,
+                shared_expert_intermediate_size: if_experts("shared_expert_intermediate_size")?,
+            },
             routing: Routing::Softmax(Softmax::OfAll {
                 normalised: match self.family.experts {
                     Experts::Said => keys.flag("norm_topk_prob", true)?,
@@ -133,8 +140,12 @@ impl Read<'_> {
             }),
             rms_norm_eps: eps,
             tie_word_embeddings: keys.flag("tie_word_embeddings", false)?,
+            embedding_multiplier: 1.0,
+            attention_multiplier: (head_dim as f64).powf(-0.5),
+            residual_multiplier: None,
+            logits_scaling: 1.0,
             max_position_embeddings: most_tokens,
-            rope: Some(self.rope(head_dim, most_tokens)?),
+            ropes: vec![self.rope(head_dim, most_tokens)?],
             layers,
         })
     }
@@ -149,22 +160,18 @@ impl Read<'_> {
                 keys.which("layer_types", names, &types, count)?
             }
         };
-        let (step, dense) = match self.family.experts {
-            Experts::Said => (
-                keys.up_to("decoder_sparse_step", MOST_LAYERS)?.unwrap_or(1),
-                keys.optional("mlp_only_layers")?.unwrap_or_default(),
-            ),
-            Experts::All | Experts::None => (1, Vec::<usize>::new()),
+        let experts = match self.family.experts {
+            Experts::Said => keys.with_experts(count)?,
+            Experts::All => vec![true; count],
+            Experts::None => vec![false; count],
         };
-        let any = self.family.experts != Experts::None;
-        let experts = |at: usize| any && !dense.contains(&at) && (at + 1).is_multiple_of(step);
-        let layers = full.into_iter().enumerate();
-        Ok(layers
-            .map(|(at, full)| LayerConfig {
-                full,
-                experts: experts(at),
-            })
-            .collect())
+        let layer = |(full, experts)| LayerConfig {
+            full,
+            window: None,
+            rope: Some(0),
+            experts,
+        };
+        Ok(full.into_iter().zip(experts).map(layer).collect())
     }
 
     fn rope(&self, head_dim: usize, most_tokens: Option<usize>) -> Result<RopeConfig, String> {

@@ -55,7 +55,7 @@ fn layers_are_said_by_types_or_by_an_interval() {
 /// RoPE turns a quarter of the channels where the file does not say.
 #[test]
 fn both_spellings_of_rope_are_the_same() {
-    let rope = |name: &str, changes: &[(&str, Value)]| with(name, changes).map(|config| config.rope);
+    let rope = |name: &str, changes: &[(&str, Value)]| with(name, changes).map(|config| config.ropes);
     let none = ("rope_parameters", Value::Null);
     assert_eq!(rope("next", &[]), rope("next", std::slice::from_ref(&none)));
     let old = [

@@ -67,11 +67,11 @@ fn layers_and_routing_are_as_the_file_says() {
     };
     assert_eq!((normalised, groups.count, groups.kept, scale), (true, 4, 2, 1.7));
     assert_eq!(
-        (config.head_dim, config.v_head_dim, config.linear_low_rank),
+        (config.head_dim, config.own.v_head_dim, config.own.linear_low_rank),
         (14, 10, 8)
     );
     assert_eq!(
-        (config.most_tokens(), config.shared_expert_intermediate_size),
+        (config.most_tokens(), config.own.shared_expert_intermediate_size),
         (Some(256), 40)
     );
     let types = |layer| config.layer_types(layer);

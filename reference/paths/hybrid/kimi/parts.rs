@@ -3,19 +3,24 @@
 use super::LATENT_EPS;
 use crate::ops::projection::Projection;
 use crate::paths::LoadError;
+use crate::paths::gqa::parts::Parts;
+use crate::paths::hybrid::Hybrid;
 use crate::paths::hybrid::delta::{Activation, DeltaRule, Low};
 use crate::paths::hybrid::latent::LatentAttention;
-use crate::paths::hybrid::parts::Parts;
 use crate::paths::hybrid::sites::*;
 use crate::{Real, Tensor};
 
-impl<T: Real> Parts<'_, '_, '_, T> {
+impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
     pub(in crate::paths::hybrid) fn latent_attention(&mut self) -> Result<LatentAttention<T>, LoadError> {
         let (config, make) = (self.config, &mut self.make);
-        let (hidden, rank, count) = (config.hidden_size, config.kv_lora_rank, config.num_attention_heads);
-        let dims = [config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim];
+        let (hidden, rank, count) = (config.hidden_size, config.own.kv_lora_rank, config.num_attention_heads);
+        let dims = [
+            config.own.qk_nope_head_dim,
+            config.own.qk_rope_head_dim,
+            config.own.v_head_dim,
+        ];
         let [own, shared, value] = dims;
-        let bias = config.attention_bias;
+        let bias = config.own.attention_bias;
         let [queries, latents, both] = [
             [count * config.head_dim, hidden],
             [rank + shared, hidden],
@@ -30,13 +35,13 @@ impl<T: Real> Parts<'_, '_, '_, T> {
             heads: make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, count * value], bias)?,
             count,
             dims,
-            scale: T::from_f64((config.head_dim as f64).powf(-0.5)),
+            scale: T::from_f64(config.attention_multiplier),
         })
     }
 
     pub(in crate::paths::hybrid) fn channel_rule(&mut self) -> Result<DeltaRule<T>, LoadError> {
-        let (config, sizes) = (self.config, self.config.delta_sizes());
-        let (hidden, kernel) = (config.hidden_size, config.linear_conv_kernel_dim);
+        let (config, sizes) = (self.config, self.config.own.delta);
+        let (hidden, kernel) = (config.hidden_size, config.own.linear_conv_kernel_dim);
         let (heads, channels) = (sizes.value_heads, sizes.value_heads * sizes.value_dim);
         let names = ["q", "k", "v"].map(|name| format!("self_attn.{name}_proj.weight"));
         let mut qkv = Vec::new();
@@ -84,7 +89,7 @@ impl<T: Real> Parts<'_, '_, '_, T> {
         [down_site, up_site, site]: [&'static str; 3],
         outputs: usize,
     ) -> Result<Low<T>, LoadError> {
-        let (hidden, rank) = (self.config.hidden_size, self.config.linear_low_rank);
+        let (hidden, rank) = (self.config.hidden_size, self.config.own.linear_low_rank);
         let (down, up) = (format!("self_attn.{name}_a_proj"), format!("self_attn.{name}_b_proj"));
         Ok(Low {
             down: Some((self.make.linear(down_site, &down, [rank, hidden], false)?, site)),

@@ -5,9 +5,10 @@ use std::fmt::Debug;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::ops::linear_attention::Sizes;
 use crate::ops::sigmoid_router::Groups;
 use crate::paths::hybrid::read::has_state;
-use crate::paths::hybrid::{Config, Family, LayerConfig, Routing};
+use crate::paths::hybrid::{Config, Family, Hybrid, LayerConfig, Routing};
 use crate::paths::keys::{Keys, MOST_SIZE};
 
 /// Reads the keys of a configuration.
@@ -55,34 +56,42 @@ impl Read<'_> {
         let (count, per_token, routing) = self.routing()?;
         let if_experts = |size| if experts { size } else { 0 };
         Ok(Config {
-            family,
             vocab_size: keys.size("vocab_size")?,
             hidden_size: keys.size("hidden_size")?,
             intermediate_size: keys.size("intermediate_size")?,
             num_attention_heads: heads,
             num_key_value_heads: heads,
             head_dim,
-            v_head_dim: keys.size("v_head_dim")?,
-            kv_lora_rank: keys.size("kv_lora_rank")?,
-            qk_nope_head_dim: own,
-            qk_rope_head_dim: shared,
-            attention_bias: keys.flag("attention_bias", false)?,
-            linear_num_key_heads: linear_heads,
-            linear_num_value_heads: linear_heads,
-            linear_key_head_dim: linear_dim,
-            linear_value_head_dim: linear_dim,
-            linear_conv_kernel_dim: kernel,
-            linear_conv_channels: 3 * linear_heads * linear_dim,
-            linear_low_rank: linear_dim,
             num_experts: if_experts(count),
             num_experts_per_tok: if_experts(per_token),
             moe_intermediate_size: if_experts(inner),
-            shared_expert_intermediate_size: if_experts(shared_experts * inner),
             routing,
+            own: Hybrid {
+                family,
+                v_head_dim: keys.size("v_head_dim")?,
+                kv_lora_rank: keys.size("kv_lora_rank")?,
+                qk_nope_head_dim: own,
+                qk_rope_head_dim: shared,
+                attention_bias: keys.flag("attention_bias", false)?,
+                delta: Sizes {
+                    heads: linear_heads,
+                    value_heads: linear_heads,
+                    key_dim: linear_dim,
+                    value_dim: linear_dim,
+                },
+                linear_conv_kernel_dim: kernel,
+                linear_conv_channels: 3 * linear_heads * linear_dim,
+                linear_low_rank: linear_dim,
+                shared_expert_intermediate_size: if_experts(shared_experts * inner),
+            },
             rms_norm_eps: keys.epsilon("rms_norm_eps")?,
             tie_word_embeddings: keys.flag("tie_word_embeddings", false)?,
+            embedding_multiplier: 1.0,
+            attention_multiplier: (head_dim as f64).powf(-0.5),
+            residual_multiplier: None,
+            logits_scaling: 1.0,
             max_position_embeddings: self.either("model_max_length", "max_position_embeddings")?,
-            rope: None,
+            ropes: Vec::new(),
             layers,
         })
     }
@@ -203,8 +212,13 @@ impl Read<'_> {
                 sparse
             }
         };
-        let layers = full.into_iter().zip(sparse);
-        Ok(layers.map(|(full, experts)| LayerConfig { full, experts }).collect())
+        let layer = |(full, experts)| LayerConfig {
+            full,
+            window: None,
+            rope: None,
+            experts,
+        };
+        Ok(full.into_iter().zip(sparse).map(layer).collect())
     }
 
     /// Layers that have attention, by two lists that count from 1 and have each layer once.
