@@ -41,38 +41,21 @@ impl<T: Real> Memory<T> {
 }
 
 pub(in crate::paths) struct Layer<T: Real> {
-    pub mixer_norm: Norm<T>,
+    /// Weight of the norm of the stream that the mixer is fed, or of what it adds to the stream.
+    pub mixer_norm: Vec<T>,
     pub mixer: Box<dyn Mixer<T>>,
-    pub mlp_norm: Norm<T>,
+    /// Weight of the same norm of the feed-forward layer.
+    pub mlp_norm: Vec<T>,
     pub mlp: Mlp<T>,
+    /// True if a norm follows the part that it is the norm of.
+    pub norm_after: bool,
+    /// The result of a norm passes at a site before it is multiplied by the weight.
+    pub norm_before_weight: bool,
     /// Factor of what is added to the stream, if there is one.
     pub residual_multiplier: Option<T>,
     /// Number of its RoPE among those of the model, if it has one.
     pub rope: Option<usize>,
     pub eps: T,
-}
-
-/// A norm of the stream, or of what is added to it.
-pub(in crate::paths) struct Norm<T> {
-    pub weight: Vec<T>,
-    /// True if the norm follows the part that it is the norm of.
-    pub after: bool,
-    /// Its result passes at a site before it is multiplied by the weight.
-    pub before_weight: bool,
-}
-
-impl<T: Real> Norm<T> {
-    /// The norm of rows, in place; `normed` is the site before the weight.
-    fn apply(&self, x: &mut Tensor<T>, normed: &'static str, eps: T, cx: &mut Context<'_, T>) {
-        if !self.before_weight {
-            return cx.rmsnorm(x, Some(&self.weight), eps);
-        }
-        cx.rmsnorm(x, None, eps);
-        cx.pass(normed, x);
-        for row in x.data.chunks_exact_mut(self.weight.len()) {
-            row.iter_mut().zip(&self.weight).for_each(|(x, &w)| *x *= w);
-        }
-    }
 }
 
 impl<T: Real> Layer<T> {
@@ -92,24 +75,36 @@ impl<T: Real> Layer<T> {
         Ok(())
     }
 
+    /// The norm of rows, in place; `normed` is the site before the weight.
+    fn norm(&self, x: &mut Tensor<T>, weight: &[T], normed: &'static str, cx: &mut Context<'_, T>) {
+        if !self.norm_before_weight {
+            return cx.rmsnorm(x, Some(weight), self.eps);
+        }
+        cx.rmsnorm(x, None, self.eps);
+        cx.pass(normed, x);
+        for row in x.data.chunks_exact_mut(weight.len()) {
+            row.iter_mut().zip(weight).for_each(|(x, &w)| *x *= w);
+        }
+    }
+
     /// Adds to the stream what a part of the layer gives for it. The sites are those of its norm, its input and its output.
     fn add<'a>(
         &self,
         x: &mut Tensor<T>,
-        norm: &Norm<T>,
+        norm: &[T],
         [normed, input_site, output_site]: [&'static str; 3],
         cx: &mut Context<'a, T>,
         part: impl FnOnce(&Tensor<T>, &mut Context<'a, T>) -> Result<Tensor<T>, String>,
     ) -> Result<(), String> {
         let mut input = x.clone();
-        if !norm.after {
-            norm.apply(&mut input, normed, self.eps, cx);
+        if !self.norm_after {
+            self.norm(&mut input, norm, normed, cx);
         }
         cx.pass(input_site, &mut input);
         let mut output = part(&input, cx)?;
         cx.pass(output_site, &mut output);
-        if norm.after {
-            norm.apply(&mut output, normed, self.eps, cx);
+        if self.norm_after {
+            self.norm(&mut output, norm, normed, cx);
         }
         let pairs = x.data.iter_mut().zip(&output.data);
         match self.residual_multiplier {

@@ -4,7 +4,6 @@ use super::Context;
 use super::decoder::{Decoder, Decodes};
 use super::layer::{Layer, Memory};
 use super::parts::Parts;
-use super::projections::Projections;
 use super::sites::{EMBEDDING_WEIGHT, HEAD_INPUT, HEAD_WEIGHT, LOGITS};
 use crate::ops::projection::Projection;
 use crate::ops::rope::Rope;
@@ -53,26 +52,27 @@ impl<T: Real, O: Decodes> Model<T, O> {
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Self, LoadError> {
         let (prefix, shape) = (config.own.prefix(), [config.vocab_size, config.hidden_size]);
-        let mut make = Projections {
+        let mut parts = Parts {
+            config,
             load,
             numerics,
             layer: None,
-            centred: config.own.centred(),
         };
-        make.load.prefix = prefix.into();
-        let embedding = make.linear(EMBEDDING_WEIGHT, "embed_tokens", shape, false)?;
+        parts.load.prefix = prefix.into();
+        let embedding = parts.linear(EMBEDDING_WEIGHT, "embed_tokens", shape, false)?;
         let mut layers = Vec::new();
         for (number, &layer) in config.layers.iter().enumerate() {
-            make.load.prefix = format!("{prefix}layers.{number}.");
-            let make = make.of_layer(number);
-            layers.push(O::layer(&mut Parts { config, make }, layer)?);
+            parts.load.prefix = format!("{prefix}layers.{number}.");
+            parts.layer = Some(number);
+            layers.push(O::layer(&mut parts, layer)?);
         }
-        make.load.prefix = prefix.into();
-        let norm = make.norm("norm.weight", config.hidden_size)?;
-        make.load.prefix = String::new();
+        parts.load.prefix = prefix.into();
+        parts.layer = None;
+        let norm = parts.norm("norm.weight", config.hidden_size)?;
+        parts.load.prefix = String::new();
         let head = match config.tie_word_embeddings {
             true => None,
-            false => Some(make.linear(HEAD_WEIGHT, "lm_head", shape, false)?),
+            false => Some(parts.linear(HEAD_WEIGHT, "lm_head", shape, false)?),
         };
         Ok(Self {
             config: config.clone(),

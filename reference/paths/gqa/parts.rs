@@ -1,44 +1,46 @@
 //! A model of its tensors.
 
 use super::attention::Attention;
+use super::decoder::Decodes;
 use super::families::{Experts, QueryKeyNorm};
-use super::layer::{Layer, Norm};
+use super::layer::Layer;
 use super::mlp::{Mixture, Mlp, Routing};
-use super::projections::Projections;
 use super::sites::*;
 use super::{Decoder, GroupedQuery, LayerConfig};
 use crate::ops::gated_mlp::{Activation, GatedMlp};
-use crate::paths::LoadError;
-use crate::{Real, Tensor};
+use crate::paths::{LoadError, Loader};
+use crate::{Numerics, Real, Tensor};
 
-/// Makes the parts of a layer.
+/// Makes the parts of a layer, or those outside of layers.
 pub(in crate::paths) struct Parts<'c, 'a, 'w, T: Real, O> {
     pub config: &'c Decoder<O>,
-    pub make: Projections<'a, 'w, T>,
+    pub load: &'a mut Loader<'w, T>,
+    pub numerics: &'a mut dyn Numerics<T>,
+    pub layer: Option<usize>,
 }
 
-impl<T: Real, O> Parts<'_, '_, '_, T, O> {
+impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
     /// A feed-forward layer, with the tensors `mlp.gate_proj`, `mlp.up_proj` and `mlp.down_proj`.
     pub fn dense(&mut self, bias: bool) -> Result<GatedMlp<T>, LoadError> {
         let sizes = [self.config.hidden_size, self.config.intermediate_size];
         let names = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
-        self.make.gated_mlp(MLP_WEIGHTS, names, sizes, bias)
+        self.gated_mlp(MLP_WEIGHTS, names, sizes, bias)
     }
 
     /// Experts with tensors `BLOCK.experts.NUMBER.NAME` of their own, whose router is `BLOCK.gate`.
     pub fn mixture(&mut self, block: &str, names: [&str; 3]) -> Result<Mixture<T>, LoadError> {
-        let (config, make) = (self.config, &mut self.make);
+        let config = self.config;
         let (count, sizes) = (config.num_experts, [config.hidden_size, config.moe_intermediate_size]);
         let gate = format!("{block}.gate");
         Ok(Mixture {
-            router: make.linear(ROUTER_WEIGHT, &gate, [count, config.hidden_size], false)?,
+            router: self.linear(ROUTER_WEIGHT, &gate, [count, config.hidden_size], false)?,
             routing: config.routing,
             bias: match config.routing {
                 Routing::Softmax(_) => Vec::new(),
-                Routing::Sigmoid { .. } => make.load.vector(&format!("{gate}.e_score_correction_bias"), count)?,
+                Routing::Sigmoid { .. } => self.load.vector(&format!("{gate}.e_score_correction_bias"), count)?,
             },
             per_token: config.num_experts_per_tok,
-            experts: make.each_expert(&format!("{block}.experts"), names, count, sizes)?,
+            experts: self.each_expert(&format!("{block}.experts"), names, count, sizes)?,
             shared: None,
         })
     }
@@ -62,22 +64,15 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
             true => ["post_attention_layernorm.weight", "post_feedforward_layernorm.weight"],
             false => ["input_layernorm.weight", "post_attention_layernorm.weight"],
         };
-        let mut norm = |name| -> Result<_, LoadError> {
-            Ok(Norm {
-                weight: self.make.load.vector(name, hidden)?,
-                after: family.norm_after,
-                before_weight: family.norm_before_weight,
-            })
-        };
-        let (mixer_norm, mlp_norm) = (norm(mixer_norm)?, norm(mlp_norm)?);
+        let (mixer_norm, mlp_norm) = (self.norm(mixer_norm, hidden)?, self.norm(mlp_norm, hidden)?);
         let sites = [QUERY_WEIGHT, KEY_WEIGHT, VALUE_WEIGHT];
         let outputs = [heads, cached, cached];
         let (bias, bias_of_heads) = (config.own.query_key_value_bias, config.own.output_bias);
         let [query, key, value] = match family.fused {
-            true => self.make.fused("self_attn.qkv_proj", sites, outputs, hidden)?,
+            true => self.fused("self_attn.qkv_proj", sites, outputs, hidden)?,
             false => {
                 let names = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
-                let mut one = |at: usize| self.make.linear(sites[at], names[at], [outputs[at], hidden], bias);
+                let mut one = |at: usize| self.linear(sites[at], names[at], [outputs[at], hidden], bias);
                 [one(0)?, one(1)?, one(2)?]
             }
         };
@@ -89,12 +84,12 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
         let query_key_norms = match norms {
             None => None,
             Some([query, key]) => Some([
-                self.make.load.vector("self_attn.q_norm.weight", query)?,
-                self.make.load.vector("self_attn.k_norm.weight", key)?,
+                self.load.vector("self_attn.q_norm.weight", query)?,
+                self.load.vector("self_attn.k_norm.weight", key)?,
             ]),
         };
         let sinks = match family.sinks {
-            true => Some(self.make.load.vector("self_attn.sinks", config.num_attention_heads)?),
+            true => Some(self.load.vector("self_attn.sinks", config.num_attention_heads)?),
             false => None,
         };
         Ok(Layer {
@@ -105,9 +100,7 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
                 value,
                 query_key_norms,
                 gate: None,
-                heads: self
-                    .make
-                    .linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias_of_heads)?,
+                heads: self.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias_of_heads)?,
                 sinks,
                 head_dim: dim,
                 scale: T::from_f64(config.attention_multiplier),
@@ -116,6 +109,8 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
             }),
             mlp_norm,
             mlp: self.mlp(layer)?,
+            norm_after: family.norm_after,
+            norm_before_weight: family.norm_before_weight,
             residual_multiplier: config.residual_multiplier.map(T::from_f64),
             rope: layer.rope,
             eps: T::from_f64(config.rms_norm_eps),
@@ -136,27 +131,27 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
         }
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let sites = [GATE_WEIGHT, UP_WEIGHT];
-        let [gate, up] = self.make.fused("mlp.gate_up_proj", sites, [inner; 2], hidden)?;
+        let [gate, up] = self.fused("mlp.gate_up_proj", sites, [inner; 2], hidden)?;
         let bias = config.own.mlp_bias;
         Ok(Mlp::Dense(GatedMlp {
             gate,
             up,
-            down: self.make.linear(DOWN_WEIGHT, "mlp.down_proj", [hidden, inner], bias)?,
+            down: self.linear(DOWN_WEIGHT, "mlp.down_proj", [hidden, inner], bias)?,
             activation: Activation::Silu,
         }))
     }
 
     /// gpt-oss: stacks `[experts, inputs, outputs]` with biases, in which columns of gate and up take turns.
     fn stacked(&mut self) -> Result<Mixture<T>, LoadError> {
-        let (config, make) = (self.config, &mut self.make);
+        let config = self.config;
         let (count, hidden, inner) = (config.num_experts, config.hidden_size, config.moe_intermediate_size);
-        let router = make.linear(ROUTER_WEIGHT, "mlp.router", [count, hidden], true)?;
-        let gate_up = make
+        let router = self.linear(ROUTER_WEIGHT, "mlp.router", [count, hidden], true)?;
+        let gate_up = self
             .load
             .linears("mlp.experts.gate_up_proj", [count, hidden, 2 * inner])?;
-        let gate_up_bias = make.load.tensor("mlp.experts.gate_up_proj_bias", &[count, 2 * inner])?;
-        let down = make.load.linears("mlp.experts.down_proj", [count, inner, hidden])?;
-        let down_bias = make.load.tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
+        let gate_up_bias = self.load.tensor("mlp.experts.gate_up_proj_bias", &[count, 2 * inner])?;
+        let down = self.load.linears("mlp.experts.down_proj", [count, inner, hidden])?;
+        let down_bias = self.load.tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
         let [alpha, limit] = config.own.clamp.unwrap_or([0.0; 2]).map(T::from_f64);
         // None where a dry read only lists the tensors that the model needs.
         let stacks = gate_up.into_iter().zip(down).enumerate();
@@ -164,7 +159,7 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
             let mut part = |site, matrix: &Tensor<T>, biases: &Tensor<T>, first: usize, step: usize| {
                 let weight = turned(matrix, first, step);
                 let bias = biases.row(number)[first..].iter().step_by(step).copied();
-                make.projection(site, number * weight.rows(), weight, Some(bias.collect()))
+                self.projection(site, number * weight.rows(), weight, Some(bias.collect()))
             };
             GatedMlp {
                 gate: part(EXPERT_GATE_WEIGHT, &gate_up, &gate_up_bias, 0, 2),

@@ -1,10 +1,12 @@
 //! Weights of projections, passed at their sites as they are loaded.
 
+use super::decoder::Decodes;
+use super::parts::Parts;
 use super::sites::*;
 use crate::ops::gated_mlp::{Activation, GatedMlp};
 use crate::ops::projection::Projection;
-use crate::paths::{LoadError, Loader};
-use crate::{Numerics, Real, Site, Tensor};
+use crate::paths::LoadError;
+use crate::{Real, Site, Tensor};
 
 /// Some rows of a tensor; none where it has no elements, as in a dry read, which only lists the tensors that the model needs.
 pub(in crate::paths) fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
@@ -17,30 +19,11 @@ pub(in crate::paths) fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item 
     }
 }
 
-/// Makes the projections of a layer, or those outside of layers.
-pub(in crate::paths) struct Projections<'a, 'w, T: Real> {
-    pub load: &'a mut Loader<'w, T>,
-    pub numerics: &'a mut dyn Numerics<T>,
-    pub layer: Option<usize>,
-    /// True if norms are zero-centred.
-    pub centred: bool,
-}
-
-impl<'w, T: Real> Projections<'_, 'w, T> {
-    /// The same for the parts of a layer.
-    pub fn of_layer(&mut self, layer: usize) -> Projections<'_, 'w, T> {
-        Projections {
-            load: &mut *self.load,
-            numerics: &mut *self.numerics,
-            layer: Some(layer),
-            centred: self.centred,
-        }
-    }
-
+impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
     /// The weight of a norm, with 1 added if it is zero-centred.
     pub fn norm(&mut self, name: &str, len: usize) -> Result<Vec<T>, LoadError> {
         let weight = self.load.vector(name, len)?;
-        Ok(match self.centred {
+        Ok(match self.config.own.centred() {
             true => weight.into_iter().map(|w| T::ONE + w).collect(),
             false => weight,
         })

@@ -18,12 +18,10 @@ pub(super) struct DeltaRule<T> {
     /// To queries, keys and values of all heads, one behind the other.
     pub qkv: Projection<T>,
     pub gate: Low<T>,
-    /// Activation of the output's gate.
-    pub activation: Activation,
     pub beta: Projection<T>,
     /// To a raw gate for each value head, or for each of its key channels.
     pub decay: Low<T>,
-    /// True if each key channel has a decay of its own.
+    /// True if each key channel has a decay of its own; the output's gate is then σ(z), or else z·σ(z).
     pub by_channel: bool,
     pub conv: ShortConv<T>,
     pub a_log: Vec<T>,
@@ -34,15 +32,6 @@ pub(super) struct DeltaRule<T> {
     pub heads: Projection<T>,
     pub sizes: Sizes,
     pub eps: T,
-}
-
-/// Function of the gate that multiplies the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Activation {
-    /// z·σ(z).
-    Silu,
-    /// σ(z).
-    Sigmoid,
 }
 
 /// A projection, or one behind another through fewer channels, which pass at a site.
@@ -112,9 +101,9 @@ impl<T: Real> Mixer<T> for DeltaRule<T> {
         let gates = gate.data.chunks_exact(self.norm.len());
         for (head, gate) in output.data.chunks_exact_mut(self.norm.len()).zip(gates) {
             for ((y, &w), &z) in head.iter_mut().zip(&self.norm).zip(gate) {
-                let gate = match self.activation {
-                    Activation::Silu => z * z.sigmoid(),
-                    Activation::Sigmoid => z.sigmoid(),
+                let gate = match self.by_channel {
+                    false => z * z.sigmoid(),
+                    true => z.sigmoid(),
                 };
                 *y = *y * w * gate;
             }

@@ -1,6 +1,6 @@
 //! A model of its tensors.
 
-use super::delta::{Activation, DeltaRule, Low};
+use super::delta::{DeltaRule, Low};
 use super::families::Form;
 use super::sites::*;
 use super::{Hybrid, LayerConfig};
@@ -8,7 +8,7 @@ use crate::ops::projection::Projection;
 use crate::ops::short_conv::ShortConv;
 use crate::paths::LoadError;
 use crate::paths::gqa::attention::Attention;
-use crate::paths::gqa::layer::{Layer, Norm};
+use crate::paths::gqa::layer::Layer;
 use crate::paths::gqa::mlp::{Mlp, SharedExpert};
 use crate::paths::gqa::parts::Parts;
 use crate::paths::gqa::projections::pick;
@@ -22,27 +22,20 @@ fn of_heads(heads: usize, each: usize, first: usize, len: usize) -> impl Iterato
 impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
     pub(super) fn layer(&mut self, layer: LayerConfig) -> Result<Layer<T>, LoadError> {
         Ok(Layer {
-            mixer_norm: self.norm("input_layernorm.weight")?,
+            mixer_norm: self.norm("input_layernorm.weight", self.config.hidden_size)?,
             mixer: match (self.config.own.family.form, layer.full) {
                 (Form::Kimi, true) => Box::new(self.latent_attention()?),
                 (Form::Kimi, false) => Box::new(self.channel_rule()?),
                 (_, true) => Box::new(self.attention()?),
                 (_, false) => Box::new(self.delta_rule()?),
             },
-            mlp_norm: self.norm("post_attention_layernorm.weight")?,
+            mlp_norm: self.norm("post_attention_layernorm.weight", self.config.hidden_size)?,
             mlp: self.mlp(layer)?,
+            norm_after: false,
+            norm_before_weight: false,
             residual_multiplier: self.config.residual_multiplier.map(T::from_f64),
             rope: layer.rope,
             eps: T::from_f64(self.config.rms_norm_eps),
-        })
-    }
-
-    /// A norm of the stream, before a part of the layer.
-    fn norm(&mut self, name: &str) -> Result<Norm<T>, LoadError> {
-        Ok(Norm {
-            weight: self.make.norm(name, self.config.hidden_size)?,
-            after: false,
-            before_weight: false,
         })
     }
 
@@ -51,17 +44,16 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         let (hidden, dim, bias) = (config.hidden_size, config.head_dim, config.own.attention_bias);
         let (heads, cached) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
         let [query, gate] = self.queries_and_gates()?;
-        let make = &mut self.make;
         Ok(Attention {
             query,
-            key: make.linear(KEY_WEIGHT, "self_attn.k_proj", [cached, hidden], bias)?,
-            value: make.linear(VALUE_WEIGHT, "self_attn.v_proj", [cached, hidden], bias)?,
+            key: self.linear(KEY_WEIGHT, "self_attn.k_proj", [cached, hidden], bias)?,
+            value: self.linear(VALUE_WEIGHT, "self_attn.v_proj", [cached, hidden], bias)?,
             query_key_norms: Some([
-                make.norm("self_attn.q_norm.weight", dim)?,
-                make.norm("self_attn.k_norm.weight", dim)?,
+                self.norm("self_attn.q_norm.weight", dim)?,
+                self.norm("self_attn.k_norm.weight", dim)?,
             ]),
             gate: Some((gate, OUTPUT_GATE)),
-            heads: make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
+            heads: self.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, heads], bias)?,
             sinks: None,
             head_dim: dim,
             scale: T::from_f64(config.attention_multiplier),
@@ -75,19 +67,15 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         let config = self.config;
         let (heads, dim) = (config.num_attention_heads, config.head_dim);
         let shape = [2 * heads * dim, config.hidden_size];
-        let weight = self.make.load.tensor("self_attn.q_proj.weight", &shape)?;
+        let weight = self.load.tensor("self_attn.q_proj.weight", &shape)?;
         let bias = match config.own.attention_bias {
-            true => Some(self.make.load.vector("self_attn.q_proj.bias", shape[0])?),
+            true => Some(self.load.tensor("self_attn.q_proj.bias", &shape[..1])?),
             false => None,
         };
         let mut part = |site, first| {
             let rows = of_heads(heads, 2 * dim, first, dim);
-            // It is empty in a dry read.
-            let bias = bias.as_ref().map(|bias: &Vec<T>| match bias.is_empty() {
-                true => Vec::new(),
-                false => rows.clone().map(|row| bias[row]).collect(),
-            });
-            self.make.projection(site, 0, pick(&weight, rows), bias)
+            let bias = bias.as_ref().map(|bias| pick(bias, rows.clone()).data);
+            self.projection(site, 0, pick(&weight, rows), bias)
         };
         Ok([part(QUERY_WEIGHT, 0), part(OUTPUT_GATE_WEIGHT, dim)])
     }
@@ -101,7 +89,7 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
             Form::Grouped => self.grouped()?,
             _ => {
                 let heads = sizes.value_heads;
-                let mut of = |site, name: &str, rows| self.make.linear(site, name, [rows, hidden], false);
+                let mut of = |site, name: &str, rows| self.linear(site, name, [rows, hidden], false);
                 [
                     of(LINEAR_QKV_WEIGHT, "linear_attn.in_proj_qkv", channels)?,
                     of(LINEAR_GATE_WEIGHT, "linear_attn.in_proj_z", values)?,
@@ -111,22 +99,20 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
             }
         };
         let shape = [channels, 1, kernel];
-        let mut taps = self.make.load.tensor("linear_attn.conv1d.weight", &shape)?;
+        let mut taps = self.load.tensor("linear_attn.conv1d.weight", &shape)?;
         let conv = self.convolution(&mut taps);
         let whole = |up| Low { down: None, up };
-        let make = &mut self.make;
         Ok(DeltaRule {
             qkv,
             gate: whole(gate),
-            activation: Activation::Silu,
             beta,
             decay: whole(decay),
             by_channel: false,
             conv,
-            a_log: make.load.vector("linear_attn.A_log", sizes.value_heads)?,
-            dt_bias: make.load.vector("linear_attn.dt_bias", sizes.value_heads)?,
-            norm: make.load.vector("linear_attn.norm.weight", sizes.value_dim)?,
-            heads: make.linear(LINEAR_HEADS_WEIGHT, "linear_attn.out_proj", [hidden, values], false)?,
+            a_log: self.load.vector("linear_attn.A_log", sizes.value_heads)?,
+            dt_bias: self.load.vector("linear_attn.dt_bias", sizes.value_heads)?,
+            norm: self.load.vector("linear_attn.norm.weight", sizes.value_dim)?,
+            heads: self.linear(LINEAR_HEADS_WEIGHT, "linear_attn.out_proj", [hidden, values], false)?,
             sizes,
             eps: T::from_f64(config.rms_norm_eps),
         })
@@ -143,7 +129,7 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
             true => vec![0, kernel],
             false => vec![channels, kernel],
         };
-        self.make.pass(LINEAR_CONV_WEIGHT, 0, taps);
+        self.pass(LINEAR_CONV_WEIGHT, 0, taps);
         ShortConv::new(taps, true)
     }
 
@@ -153,9 +139,12 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         let (hidden, sizes) = (self.config.hidden_size, self.config.own.delta);
         let (heads, keys, group) = (sizes.heads, sizes.key_dim, sizes.value_heads / sizes.heads);
         let (values, each) = (group * sizes.value_dim, 2 * (sizes.key_dim + group * sizes.value_dim));
-        let load = &mut self.make.load;
-        let qkvz = load.tensor("linear_attn.in_proj_qkvz.weight", &[heads * each, hidden])?;
-        let ba = load.tensor("linear_attn.in_proj_ba.weight", &[heads * 2 * group, hidden])?;
+        let qkvz = self
+            .load
+            .tensor("linear_attn.in_proj_qkvz.weight", &[heads * each, hidden])?;
+        let ba = self
+            .load
+            .tensor("linear_attn.in_proj_ba.weight", &[heads * 2 * group, hidden])?;
         let part = |first, len| of_heads(heads, each, first, len);
         let qkv = part(0, keys).chain(part(keys, keys)).chain(part(2 * keys, values));
         let parts = [
@@ -164,7 +153,7 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
             (LINEAR_BETA_WEIGHT, pick(&ba, of_heads(heads, 2 * group, 0, group))),
             (LINEAR_DECAY_WEIGHT, pick(&ba, of_heads(heads, 2 * group, group, group))),
         ];
-        Ok(parts.map(|(site, weight)| self.make.projection(site, 0, weight, None)))
+        Ok(parts.map(|(site, weight)| self.projection(site, 0, weight, None)))
     }
 
     fn mlp(&mut self, layer: LayerConfig) -> Result<Mlp<T>, LoadError> {
@@ -177,15 +166,15 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
             true => ("block_sparse_moe", ["w1", "w3", "w2"], "shared_experts"),
         };
         let mut mixture = self.mixture(block, matrices)?;
-        let (make, hidden) = (&mut self.make, config.hidden_size);
+        let hidden = config.hidden_size;
         let sites = [SHARED_GATE_WEIGHT, SHARED_UP_WEIGHT, SHARED_DOWN_WEIGHT];
         let names = ["gate_proj", "up_proj", "down_proj"].map(|name| format!("{block}.{shared}.{name}"));
         let sizes = [hidden, config.own.shared_expert_intermediate_size];
-        let mlp = make.gated_mlp(sites, names.each_ref().map(String::as_str), sizes, false)?;
+        let mlp = self.gated_mlp(sites, names.each_ref().map(String::as_str), sizes, false)?;
         let gate = match kimi {
             true => None,
             false => {
-                let gate = make.linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?;
+                let gate = self.linear(SHARED_SCALE_WEIGHT, "mlp.shared_expert_gate", [1, hidden], false)?;
                 Some((gate, SHARED_SCALE))
             }
         };

@@ -5,14 +5,14 @@ use crate::ops::projection::Projection;
 use crate::paths::LoadError;
 use crate::paths::gqa::parts::Parts;
 use crate::paths::hybrid::Hybrid;
-use crate::paths::hybrid::delta::{Activation, DeltaRule, Low};
+use crate::paths::hybrid::delta::{DeltaRule, Low};
 use crate::paths::hybrid::latent::LatentAttention;
 use crate::paths::hybrid::sites::*;
 use crate::{Real, Tensor};
 
 impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
     pub(in crate::paths::hybrid) fn latent_attention(&mut self) -> Result<LatentAttention<T>, LoadError> {
-        let (config, make) = (self.config, &mut self.make);
+        let config = self.config;
         let (hidden, rank, count) = (config.hidden_size, config.own.kv_lora_rank, config.num_attention_heads);
         let dims = [
             config.own.qk_nope_head_dim,
@@ -27,12 +27,12 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
             [count * (own + value), rank],
         ];
         Ok(LatentAttention {
-            query: make.linear(QUERY_WEIGHT, "self_attn.q_proj", queries, false)?,
-            down: make.linear(LATENT_DOWN_WEIGHT, "self_attn.kv_a_proj_with_mqa", latents, bias)?,
-            norm: make.load.vector("self_attn.kv_a_layernorm.weight", rank)?,
+            query: self.linear(QUERY_WEIGHT, "self_attn.q_proj", queries, false)?,
+            down: self.linear(LATENT_DOWN_WEIGHT, "self_attn.kv_a_proj_with_mqa", latents, bias)?,
+            norm: self.load.vector("self_attn.kv_a_layernorm.weight", rank)?,
             eps: T::from_f64(LATENT_EPS),
-            up: make.linear(LATENT_UP_WEIGHT, "self_attn.kv_b_proj", both, false)?,
-            heads: make.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, count * value], bias)?,
+            up: self.linear(LATENT_UP_WEIGHT, "self_attn.kv_b_proj", both, false)?,
+            heads: self.linear(HEADS_WEIGHT, "self_attn.o_proj", [hidden, count * value], bias)?,
             count,
             dims,
             scale: T::from_f64(config.attention_multiplier),
@@ -46,14 +46,14 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         let names = ["q", "k", "v"].map(|name| format!("self_attn.{name}_proj.weight"));
         let mut qkv = Vec::new();
         for (part, name) in names.iter().enumerate() {
-            let mut weight = self.make.load.tensor(name, &[channels, hidden])?;
-            self.make.pass(LINEAR_QKV_WEIGHT, part * channels, &mut weight);
+            let mut weight = self.load.tensor(name, &[channels, hidden])?;
+            self.pass(LINEAR_QKV_WEIGHT, part * channels, &mut weight);
             qkv.extend(weight.data);
         }
         let mut taps = Vec::new();
         for name in ["q", "k", "v"] {
             let name = format!("self_attn.{name}_conv1d.weight");
-            taps.extend(self.make.load.tensor(&name, &[channels, 1, kernel])?.data);
+            taps.extend(self.load.tensor(&name, &[channels, 1, kernel])?.data);
         }
         let below = |data: Vec<T>, cols: usize| Tensor {
             shape: vec![3 * channels, cols],
@@ -64,19 +64,17 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         let gate = self.low("g", sites, channels)?;
         let sites = [LINEAR_DECAY_DOWN_WEIGHT, LINEAR_DECAY_UP_WEIGHT, LINEAR_DECAY_LOW];
         let decay = self.low("f", sites, channels)?;
-        let make = &mut self.make;
         Ok(DeltaRule {
             qkv: Projection::new(below(qkv, hidden), None),
             gate,
-            activation: Activation::Sigmoid,
-            beta: make.linear(LINEAR_BETA_WEIGHT, "self_attn.b_proj", [heads, hidden], false)?,
+            beta: self.linear(LINEAR_BETA_WEIGHT, "self_attn.b_proj", [heads, hidden], false)?,
             decay,
             by_channel: true,
             conv,
-            a_log: make.load.tensor("self_attn.A_log", &[1, 1, heads, 1])?.data,
-            dt_bias: make.load.vector("self_attn.dt_bias", channels)?,
-            norm: make.load.vector("self_attn.o_norm.weight", sizes.value_dim)?,
-            heads: make.linear(LINEAR_HEADS_WEIGHT, "self_attn.o_proj", [hidden, channels], false)?,
+            a_log: self.load.tensor("self_attn.A_log", &[1, 1, heads, 1])?.data,
+            dt_bias: self.load.vector("self_attn.dt_bias", channels)?,
+            norm: self.load.vector("self_attn.o_norm.weight", sizes.value_dim)?,
+            heads: self.linear(LINEAR_HEADS_WEIGHT, "self_attn.o_proj", [hidden, channels], false)?,
             sizes,
             eps: T::from_f64(config.rms_norm_eps),
         })
@@ -92,8 +90,8 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         let (hidden, rank) = (self.config.hidden_size, self.config.own.linear_low_rank);
         let (down, up) = (format!("self_attn.{name}_a_proj"), format!("self_attn.{name}_b_proj"));
         Ok(Low {
-            down: Some((self.make.linear(down_site, &down, [rank, hidden], false)?, site)),
-            up: self.make.linear(up_site, &up, [outputs, rank], false)?,
+            down: Some((self.linear(down_site, &down, [rank, hidden], false)?, site)),
+            up: self.linear(up_site, &up, [outputs, rank], false)?,
         })
     }
 }
