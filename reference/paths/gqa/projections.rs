@@ -11,10 +11,7 @@ use crate::{Real, Site, Tensor};
 /// Some rows of a tensor; none where it has no elements, as in a dry read, which only lists the tensors that the model needs.
 pub(in crate::paths) fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
     match all.data.is_empty() {
-        true => Tensor {
-            shape: vec![0, all.cols()],
-            data: Vec::new(),
-        },
+        true => Tensor::new([0, all.cols()], Vec::new()),
         false => all.pick(rows),
     }
 }

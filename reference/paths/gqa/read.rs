@@ -89,21 +89,19 @@ impl Read<'_> {
         };
         let (num_experts, per_token) = self.experts()?;
         let inner = keys.size("intermediate_size")?;
-        let moe_inner = match family.experts {
-            Experts::Qwen => keys.size("moe_intermediate_size")?,
-            Experts::None => 0,
-            Experts::Mixtral | Experts::GptOss => inner,
-        };
-        let normalised = match family.experts {
-            Experts::Qwen => keys.flag("norm_topk_prob", false)?,
-            _ => true,
-        };
-        let clamp = match family.experts {
-            Experts::GptOss => Some([
-                keys.positive("swiglu_alpha")?.unwrap_or(1.702),
-                keys.positive("swiglu_limit")?.unwrap_or(7.0),
-            ]),
-            _ => None,
+        let (moe_inner, softmax, clamp) = match family.experts {
+            Experts::None => (0, Softmax::OfAll { normalised: true }, None),
+            Experts::Mixtral => (inner, Softmax::OfAll { normalised: true }, None),
+            Experts::Qwen => {
+                let moe_inner = keys.size("moe_intermediate_size")?;
+                let normalised = keys.flag("norm_topk_prob", false)?;
+                (moe_inner, Softmax::OfAll { normalised }, None)
+            }
+            Experts::GptOss => {
+                let alpha = keys.positive("swiglu_alpha")?.unwrap_or(1.702);
+                let limit = keys.positive("swiglu_limit")?.unwrap_or(7.0);
+                (inner, Softmax::OfSelected, Some([alpha, limit]))
+            }
         };
         let around = Around {
             model_type: family.model_type,
@@ -132,10 +130,7 @@ impl Read<'_> {
             num_experts,
             num_experts_per_tok: per_token,
             moe_intermediate_size: moe_inner,
-            routing: Routing::Softmax(match family.experts {
-                Experts::GptOss => Softmax::OfSelected,
-                _ => Softmax::OfAll { normalised },
-            }),
+            routing: Routing::Softmax(softmax),
             rms_norm_eps: eps,
             tie_word_embeddings: keys.flag("tie_word_embeddings", family.tied)?,
             own: GroupedQuery {

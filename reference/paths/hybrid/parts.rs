@@ -14,6 +14,11 @@ use crate::paths::gqa::parts::Parts;
 use crate::paths::gqa::projections::pick;
 use crate::{Real, Tensor};
 
+/// Numbers as rows of so many; in a dry read there are none of either.
+pub(super) fn rows_of<T: Real>(data: Vec<T>, cols: usize) -> Tensor<T> {
+    Tensor::new([data.len() / cols, cols], data)
+}
+
 /// The rows of one part of each head: `len` of them from `first` on, of `each` that a head has.
 fn of_heads(heads: usize, each: usize, first: usize, len: usize) -> impl Iterator<Item = usize> + Clone {
     (0..heads).flat_map(move |head| (0..len).map(move |row| head * each + first + row))
@@ -99,8 +104,8 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
             }
         };
         let shape = [channels, 1, kernel];
-        let mut taps = self.load.tensor("linear_attn.conv1d.weight", &shape)?;
-        let conv = self.convolution(&mut taps);
+        let taps = self.load.tensor("linear_attn.conv1d.weight", &shape)?.data;
+        let conv = self.convolution(taps);
         let whole = |up| Low { down: None, up };
         Ok(DeltaRule {
             qkv,
@@ -118,19 +123,11 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         })
     }
 
-    /// The convolution of all channels, whose weight `[channels, 1, kernel]` passes at its site.
-    pub(super) fn convolution(&mut self, taps: &mut Tensor<T>) -> ShortConv<T> {
-        let (channels, kernel) = (
-            self.config.own.linear_conv_channels,
-            self.config.own.linear_conv_kernel_dim,
-        );
-        taps.shape = match taps.data.is_empty() {
-            // A dry read.
-            true => vec![0, kernel],
-            false => vec![channels, kernel],
-        };
-        self.pass(LINEAR_CONV_WEIGHT, 0, taps);
-        ShortConv::new(taps, true)
+    /// The convolution of all channels, whose weight `[channels, kernel]` passes at its site.
+    pub(super) fn convolution(&mut self, taps: Vec<T>) -> ShortConv<T> {
+        let mut taps = rows_of(taps, self.config.own.linear_conv_kernel_dim);
+        self.pass(LINEAR_CONV_WEIGHT, 0, &mut taps);
+        ShortConv::new(&taps, true)
     }
 
     /// Two tensors that have, for each key head, the rows of its query, its key, and the values and gates of the value heads that read

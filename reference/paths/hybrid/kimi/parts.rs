@@ -1,14 +1,15 @@
 //! The mixers of a layer, of its tensors.
 
 use super::LATENT_EPS;
+use crate::Real;
 use crate::ops::projection::Projection;
 use crate::paths::LoadError;
 use crate::paths::gqa::parts::Parts;
 use crate::paths::hybrid::Hybrid;
 use crate::paths::hybrid::delta::{DeltaRule, Low};
 use crate::paths::hybrid::latent::LatentAttention;
+use crate::paths::hybrid::parts::rows_of;
 use crate::paths::hybrid::sites::*;
-use crate::{Real, Tensor};
 
 impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
     pub(in crate::paths::hybrid) fn latent_attention(&mut self) -> Result<LatentAttention<T>, LoadError> {
@@ -55,17 +56,13 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
             let name = format!("self_attn.{name}_conv1d.weight");
             taps.extend(self.load.tensor(&name, &[channels, 1, kernel])?.data);
         }
-        let below = |data: Vec<T>, cols: usize| Tensor {
-            shape: vec![3 * channels, cols],
-            data,
-        };
-        let conv = self.convolution(&mut below(taps, kernel));
+        let conv = self.convolution(taps);
         let sites = [LINEAR_GATE_DOWN_WEIGHT, LINEAR_GATE_UP_WEIGHT, LINEAR_GATE_LOW];
         let gate = self.low("g", sites, channels)?;
         let sites = [LINEAR_DECAY_DOWN_WEIGHT, LINEAR_DECAY_UP_WEIGHT, LINEAR_DECAY_LOW];
         let decay = self.low("f", sites, channels)?;
         Ok(DeltaRule {
-            qkv: Projection::new(below(qkv, hidden), None),
+            qkv: Projection::new(rows_of(qkv, hidden), None),
             gate,
             beta: self.linear(LINEAR_BETA_WEIGHT, "self_attn.b_proj", [heads, hidden], false)?,
             decay,
