@@ -10,6 +10,7 @@
 //! more (`docs/findings/tensor-core-sums.md`). Models of this kind are in arXiv 2511.10909 and 2512.07004.
 
 use reference::vectorized;
+use serde::Serialize;
 
 /// A number format of operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +22,10 @@ pub enum Operand {
 }
 
 /// The sums of one kind of matrix instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Accumulator {
     /// Format of both factors.
+    #[serde(skip)]
     pub operand: Operand,
     /// Products that are added in one step.
     pub terms: usize,

@@ -1,8 +1,8 @@
 //! Rules of sums, found from the sums.
 
-use ulplab::commands::kernels::probe::{Rule, Vectors};
+use ulplab::commands::kernels::probe::Vectors;
 use ulplab::ops;
-use ulplab_core::accumulator::{WGMMA_BF16, WGMMA_E4M3};
+use ulplab_core::accumulator::{Accumulator, WGMMA_BF16, WGMMA_E4M3};
 
 /// Sums made by a rule are found to be made by that rule and no other.
 #[test]
@@ -12,24 +12,19 @@ fn the_rule_is_found_from_the_sums() {
         let name = if *assumed == WGMMA_E4M3 { "e4m3" } else { "bf16" };
         let case = ops::case(op, &format!("{name}.n8.chain")).unwrap();
         let problem = ops::problem(op, &case).unwrap();
-        let right = Rule {
-            terms: assumed.terms,
-            aligned_bits: assumed.aligned_bits,
-            kept_bits: assumed.kept_bits,
-        };
-        let fewer = Rule {
+        let right = *assumed;
+        let fewer = Accumulator {
             terms: right.terms / 2,
             ..right
         };
-        let coarser = Rule {
+        let coarser = Accumulator {
             aligned_bits: right.aligned_bits - 1,
             ..right
         };
         for rule in [right, fewer, coarser] {
             let len = problem.buffers.iter().find(|buffer| buffer.name == "c").unwrap().size();
             let mut vectors = Vectors::new(&case, &problem, &vec![0; len]);
-            let accumulator = rule.of(assumed.operand);
-            vectors.d = (0..vectors.d.len()).map(|at| vectors.sum(&accumulator, at)).collect();
+            vectors.d = (0..vectors.d.len()).map(|at| vectors.sum(&rule, at)).collect();
             let found = vectors.finding(name.into());
             assert_eq!(found.fitting, [rule], "{name}");
             assert_eq!(found.as_assumed(), rule == right, "{name}: {rule:?}");

@@ -7,7 +7,7 @@ use crate::backend::cuda::{Device, Session};
 use crate::json;
 use crate::ops::{self, Case, Problem};
 use crate::studies::kernels::file;
-use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
+use ulplab_core::accumulator::{Accumulator, Factor, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::error::{Error, Exit, Result};
 use ulplab_core::pattern::{self, selects};
 
@@ -44,17 +44,9 @@ pub struct Finding {
     /// Number of rules that were tried.
     rules: usize,
     /// Rules that explain all vectors.
-    pub fitting: Vec<Rule>,
+    pub fitting: Vec<Accumulator>,
     /// Vectors that ulplab's rule does not explain.
     differing: usize,
-}
-
-/// A rule of summation: see [`Accumulator`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Rule {
-    pub terms: usize,
-    pub aligned_bits: u32,
-    pub kept_bits: u32,
 }
 
 /// Vectors on which all rules are tried.
@@ -114,11 +106,12 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
 }
 
 /// All rules that are tried of an operand.
-fn rules(assumed: &Accumulator) -> Vec<Rule> {
+fn rules(assumed: &Accumulator) -> Vec<Accumulator> {
     let terms = [1, 2, 4, 8, 16, 32].into_iter().filter(|terms| *terms <= assumed.terms);
     let with_bits = |terms| (8..=30).map(move |aligned_bits| (terms, aligned_bits));
     let all = terms.flat_map(with_bits).flat_map(|(terms, aligned_bits)| {
-        (8..=23).map(move |kept_bits| Rule {
+        (8..=23).map(move |kept_bits| Accumulator {
+            operand: assumed.operand,
             terms,
             aligned_bits,
             kept_bits,
@@ -183,9 +176,8 @@ impl Vectors {
         let len = self.d.len();
         // Odd, so that the sample goes through all rows and columns.
         let stride = (len / SAMPLE) | 1;
-        let fits = |rule: &Rule| {
-            let rule = rule.of(self.assumed.operand);
-            (0..len).step_by(stride).all(|at| self.explains(&rule, at)) && (0..len).all(|at| self.explains(&rule, at))
+        let fits = |rule: &Accumulator| {
+            (0..len).step_by(stride).all(|at| self.explains(rule, at)) && (0..len).all(|at| self.explains(rule, at))
         };
         let rules = rules(self.assumed);
         let tried = rules.len();
@@ -197,17 +189,6 @@ impl Vectors {
             rules: tried,
             fitting,
             differing: (0..len).into_par_iter().filter(differs).count(),
-        }
-    }
-}
-
-impl Rule {
-    pub fn of(self, operand: Operand) -> Accumulator {
-        Accumulator {
-            operand,
-            terms: self.terms,
-            aligned_bits: self.aligned_bits,
-            kept_bits: self.kept_bits,
         }
     }
 }
