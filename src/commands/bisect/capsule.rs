@@ -31,6 +31,8 @@ const SEAL: &str = "ulplab_capsule_blake3";
 
 /// A tensor on its way through a culprit.
 pub struct Passage {
+    /// `layers.3.attention.output`, and the reader behind it if it is read in one role.
+    pub name: String,
     pub site: Site,
     /// As it comes.
     pub input: Tensor<f32>,
@@ -62,17 +64,30 @@ impl Passage {
         energies
     }
 
-    /// Its tensors as [`digest`] takes them, in the order of [`names`].
-    fn held<'a>(&'a self, names: &'a [String; 3]) -> [Held<'a>; 3] {
-        let tensors = [&self.input, &self.want, &self.got];
-        [0, 1, 2].map(|at| (&*names[at], &tensors[at].shape[..], &tensors[at].data[..]))
+    /// Its tensors as files have them: as it comes, as the right recipe leaves it, and as the wrong one does.
+    fn held(&self) -> [Held<'_>; 3] {
+        let tensors = [("in", &self.input), ("want", &self.want), ("got", &self.got)];
+        tensors.map(|(part, tensor)| (tensor_name(part, &self.name), &tensor.shape[..], &tensor.data[..]))
     }
 
-    /// `layers.3.attention.output`, and the reader behind it if it is read in one role.
-    fn name(&self) -> String {
-        match role_name(self.site.role) {
-            Some(role) => format!("{}.{role}", self.site),
-            None => self.site.to_string(),
+    /// Computes it again, by what the two recipes are now.
+    fn replay(&self, right: &Rounding, wrong: &Rounding) -> Replayed {
+        let rounded = |rounding: &Rounding| {
+            let mut tensor = self.input.clone();
+            rounding.apply(&self.site, &mut tensor);
+            tensor.data
+        };
+        let (want_now, got_now) = (rounded(right), rounded(wrong));
+        let pair = Pair::new(&want_now, &got_now);
+        let measure = |metric: &ulplab_core::metrics::Metric| metric.measure(&pair).unwrap_or(f64::NAN);
+        Replayed {
+            place: self.name.clone(),
+            relative_l2: measure(&RELATIVE_L2),
+            cosine: measure(&COSINE),
+            max_abs: measure(&MAX_ABS),
+            got_changed: changed(&got_now, &self.got.data),
+            want_changed: changed(&want_now, &self.want.data),
+            elements: self.got.data.len(),
         }
     }
 }
@@ -119,8 +134,16 @@ impl Watch for Capture {
         if let Some(input) = self.coming.take() {
             let mut want = input.clone();
             self.right.apply(site, &mut want);
-            let (site, got) = (*site, tensor.clone());
-            self.taken.push(Passage { site, input, want, got });
+            self.taken.push(Passage {
+                name: match role_name(site.role) {
+                    Some(role) => format!("{site}.{role}"),
+                    None => site.to_string(),
+                },
+                site: *site,
+                input,
+                want,
+                got: tensor.clone(),
+            });
         }
     }
 }
@@ -165,7 +188,7 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
     let channels = turned.turned.iter();
     let channels = channels.map(|(site, channels)| (site.to_string(), *channels));
     let site = |taken: &Passage| SiteLabel {
-        name: taken.name(),
+        name: taken.name.clone(),
         layer: taken.site.layer,
         site: taken.site.name.into(),
         role: role_name(taken.site.role).map(String::from),
@@ -187,12 +210,9 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
         again: format!("ulplab bisect --replay {}", file.display()),
     };
     let text = serde_json::to_string(&label).map_err(|error| Error::Usage(error.to_string()))?;
-    let taken = &found.taken;
-    let names: Vec<[String; 3]> = taken.iter().map(|taken| names(&taken.name())).collect();
-    let held = taken.iter().zip(&names);
-    let held: Vec<Held> = held.flat_map(|(taken, names)| taken.held(names)).collect();
-    let slots = held.iter().map(|(name, shape, _)| Slot::new(*name, Dtype::F32, *shape));
-    let digest = digest(&text, held.iter().copied());
+    let held: Vec<Held> = found.taken.iter().flat_map(Passage::held).collect();
+    let slots = held.iter().map(|(name, shape, _)| Slot::new(name, Dtype::F32, *shape));
+    let digest = digest(&text, &held);
     let metadata = Metadata::from([(LABEL.to_string(), text), (SEAL.to_string(), digest)]);
     write_safetensors(file, slots.collect(), &metadata, |writer| {
         held.iter().try_for_each(|(name, _, numbers)| {
@@ -203,15 +223,14 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
 }
 
 /// Name, shape and numbers of a tensor of a capsule.
-type Held<'a> = (&'a str, &'a [usize], &'a [f32]);
+type Held<'a> = (String, &'a [usize], &'a [f32]);
 
-/// Names of the tensors of a place: as it comes, as the right recipe leaves it, and as the wrong one does.
-fn names(place: &str) -> [String; 3] {
-    ["in", "want", "got"].map(|part| format!("{part}.{place}"))
+fn tensor_name(part: &str, place: &str) -> String {
+    format!("{part}.{place}")
 }
 
 /// The digest of a capsule: of its label, and of each tensor's name, shape and numbers.
-fn digest<'a>(label: &str, tensors: impl Iterator<Item = Held<'a>>) -> String {
+fn digest(label: &str, tensors: &[Held]) -> String {
     let mut parts = vec![label.as_bytes().to_vec()];
     for (name, shape, numbers) in tensors {
         parts.push(name.as_bytes().to_vec());
@@ -255,22 +274,21 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         let found = label.schema;
         return Err(wrong(format!("is a capsule of layout {found}, expected {SCHEMA}")));
     }
-    let sites = label.sites.iter().map(|site| Stored::find(site, &file));
-    let sites = sites.collect::<Result<Vec<_>>>()?;
-    let held = sites.iter().flat_map(|stored| stored.taken.held(&stored.names));
-    if file.metadata().get(SEAL) != Some(&digest(text, held)) || file.tensors().len() != 3 * sites.len() {
+    let sites = label.sites.iter().map(|site| stored(site, &file));
+    let sites = sites.collect::<Result<Vec<Passage>>>()?;
+    let held: Vec<Held> = sites.iter().flat_map(Passage::held).collect();
+    if file.metadata().get(SEAL) != Some(&digest(text, &held)) || file.tensors().len() != held.len() {
         return Err(wrong(format!(
             "damaged or edited: its label and tensors do not match '{SEAL}'; write it again with `ulplab bisect --capsule`"
         )));
     }
-    let right = |stored: &Stored| changed(&stored.taken.want.data, &stored.taken.got.data) == 0;
+    let right = |taken: &Passage| changed(&taken.want.data, &taken.got.data) == 0;
     if sites.iter().all(right) {
         let why = "holds no failure: what the two recipes left is equal in it";
         return Err(wrong(why.into()));
     }
-    let known = |Stored { info, taken, .. }: &Stored| (*info, taken.site.layer, taken.input.cols());
-    let known = sites.iter().map(known);
-    let known: Vec<(&'static SiteInfo, Option<usize>, usize)> = known.collect();
+    let known = |taken: &Passage| Some((info(taken.site.name)?, taken.site.layer, taken.input.cols()));
+    let known: Vec<(&'static SiteInfo, Option<usize>, usize)> = sites.iter().filter_map(known).collect();
     let turned = label.turned.iter().map(|(name, channels)| {
         let info = info(name).ok_or_else(|| wrong(format!("'turned': no path has a site '{name}'")))?;
         Ok((info.name, *channels))
@@ -282,13 +300,13 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     let (right, bad) = (rounding(&label.right_rounds)?, rounding(&label.wrong_rounds)?);
     // Where neither recipe rounds, or both round by the same, nothing would be computed again.
     let touched = |site: &Site| right.touches(site) || bad.touches(site);
-    if let Some(stored) = sites.iter().find(|stored| !touched(&stored.taken.site)) {
-        return Err(wrong(format!("neither recipe rounds at '{}'", stored.name)));
+    if let Some(taken) = sites.iter().find(|taken| !touched(&taken.site)) {
+        return Err(wrong(format!("neither recipe rounds at '{}'", taken.name)));
     }
     if label.right_rounds == label.wrong_rounds && label.noise.is_none() {
         return Err(wrong("its right and its wrong recipe are the same".into()));
     }
-    let replayed: Vec<Replayed> = sites.iter().map(|stored| stored.replay(&right, &bad)).collect();
+    let replayed: Vec<Replayed> = sites.iter().map(|taken| taken.replay(&right, &bad)).collect();
     let (exit, verdict) = verdict(&replayed);
     if as_json {
         let capsule = path.display().to_string();
@@ -342,70 +360,40 @@ fn info(name: &str) -> Option<&'static SiteInfo> {
 }
 
 /// A place of a capsule, with its tensors.
-struct Stored {
-    name: String,
-    /// Names of its tensors in the file.
-    names: [String; 3],
-    info: &'static SiteInfo,
-    taken: Passage,
-}
-
-impl Stored {
-    fn find(label: &SiteLabel, file: &TensorFile) -> Result<Self> {
-        let wrong = |message: String| Error::data(file.path(), message);
-        let info = info(&label.site).ok_or_else(|| wrong(format!("no path has a site '{}'", label.site)))?;
-        let role = label.role.as_deref().map(|role| {
-            let known = ROLES.into_iter().find(|(_, name)| *name == role);
-            known.ok_or_else(|| wrong(format!("role '{role}', expected key or value")))
-        });
-        let role = role.transpose()?.map_or(Role::Both, |(role, _)| role);
-        let tensor = |name: &String| {
-            let Some(found) = file.get(name) else {
-                return Err(wrong(format!("has no tensor '{name}'")));
-            };
-            let (dtype, shape) = (found.dtype, found.shape);
-            match found.to_f32().filter(|_| dtype == Dtype::F32 && !shape.is_empty()) {
-                Some(values) => Ok(Tensor::new(shape.to_vec(), values)),
-                None => Err(wrong(format!("'{name}' is {dtype} {shape:?}, expected rows of F32"))),
-            }
+fn stored(label: &SiteLabel, file: &TensorFile) -> Result<Passage> {
+    let wrong = |message: String| Error::data(file.path(), message);
+    let info = info(&label.site).ok_or_else(|| wrong(format!("no path has a site '{}'", label.site)))?;
+    let role = label.role.as_deref().map(|role| {
+        let known = ROLES.into_iter().find(|(_, name)| *name == role);
+        known.ok_or_else(|| wrong(format!("role '{role}', expected key or value")))
+    });
+    let role = role.transpose()?.map_or(Role::Both, |(role, _)| role);
+    let name = label.name.clone();
+    let tensor = |part: &str| {
+        let name = tensor_name(part, &name);
+        let Some(found) = file.get(&name) else {
+            return Err(wrong(format!("has no tensor '{name}'")));
         };
-        let (name, names) = (label.name.clone(), names(&label.name));
-        let (input, want, got) = (tensor(&names[0])?, tensor(&names[1])?, tensor(&names[2])?);
-        let shapes = (&input.shape, &want.shape, &got.shape);
-        if shapes.0 != shapes.1 || shapes.0 != shapes.2 || input.data.is_empty() {
-            let message = format!("'{name}': in, want and got have shapes {shapes:?}, expected one");
-            return Err(wrong(message));
+        let (dtype, shape) = (found.dtype, found.shape);
+        match found.to_f32().filter(|_| dtype == Dtype::F32 && !shape.is_empty()) {
+            Some(values) => Ok(Tensor::new(shape.to_vec(), values)),
+            None => Err(wrong(format!("'{name}' is {dtype} {shape:?}, expected rows of F32"))),
         }
-        let site = Site::new(label.layer, info.name).read_as(role);
-        let site = site.from_row(label.first_row);
-        Ok(Self {
-            name,
-            names,
-            info,
-            taken: Passage { site, input, want, got },
-        })
+    };
+    let (input, want, got) = (tensor("in")?, tensor("want")?, tensor("got")?);
+    let shapes = (&input.shape, &want.shape, &got.shape);
+    if shapes.0 != shapes.1 || shapes.0 != shapes.2 || input.data.is_empty() {
+        let message = format!("'{name}': in, want and got have shapes {shapes:?}, expected one");
+        return Err(wrong(message));
     }
-
-    fn replay(&self, right: &Rounding, wrong: &Rounding) -> Replayed {
-        let Passage { site, input, want, got } = &self.taken;
-        let rounded = |rounding: &Rounding| {
-            let mut tensor = input.clone();
-            rounding.apply(site, &mut tensor);
-            tensor.data
-        };
-        let (want_now, got_now) = (rounded(right), rounded(wrong));
-        let pair = Pair::new(&want_now, &got_now);
-        let measure = |metric: &ulplab_core::metrics::Metric| metric.measure(&pair).unwrap_or(f64::NAN);
-        Replayed {
-            place: self.name.clone(),
-            relative_l2: measure(&RELATIVE_L2),
-            cosine: measure(&COSINE),
-            max_abs: measure(&MAX_ABS),
-            got_changed: changed(&got_now, &got.data),
-            want_changed: changed(&want_now, &want.data),
-            elements: got.data.len(),
-        }
-    }
+    let site = Site::new(label.layer, info.name).read_as(role);
+    Ok(Passage {
+        name,
+        site: site.from_row(label.first_row),
+        input,
+        want,
+        got,
+    })
 }
 
 /// Number of elements whose bits differ.
