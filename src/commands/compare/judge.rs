@@ -3,6 +3,7 @@
 use safetensors::Dtype;
 
 use super::gates::Gate;
+use crate::run::verdict::Status;
 use ulplab_core::metrics::{Eval, Logits, Metric, Pair, unravel};
 use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, Tensor};
@@ -92,17 +93,13 @@ impl<'a> Comparison<'a> {
         comparison
     }
 
-    pub fn pass(&self) -> bool {
-        self.failures.is_empty()
-    }
-
     /// Why nothing was judged, although nothing fails: `None` if a gate binds it, or every element is equal or must be, and there are
     /// numbers in it.
     pub fn unjudged(&self) -> Option<Unjudged> {
         let elements = self.want.shape.iter().product::<usize>() as u64;
         let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);
         match () {
-            () if !self.pass() => None,
+            () if !self.failures.is_empty() => None,
             () if elements == 0 => Some(Unjudged::Empty),
             () if self.exact.is_some() => None,
             () if self.nonfinite[0] == elements => Some(Unjudged::NotFinite),
@@ -111,16 +108,11 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    pub fn judged(&self) -> bool {
-        self.unjudged().is_none()
-    }
-
-    /// The word of the table.
-    pub fn verdict(&self) -> &'static str {
-        match (self.pass(), self.judged()) {
-            (false, _) => "FAIL",
-            (true, true) => "PASS",
-            (true, false) => "—",
+    pub fn status(&self) -> Status {
+        match (self.failures.is_empty(), self.unjudged()) {
+            (false, _) => Status::Fail,
+            (true, None) => Status::Pass,
+            (true, Some(_)) => Status::NotJudged,
         }
     }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::CompareArgs;
 use super::judge::{Comparison, Unjudged, digits};
 use crate::output::table_width;
+use crate::run::verdict::{Outcome, Status};
 use ulplab_checkpoint::parity::output::write;
 use ulplab_core::error::{Exit, Result, counted};
 use ulplab_core::metrics::{Metric, Show};
@@ -48,16 +49,12 @@ pub(super) fn finish(
     start: Instant,
     out: &mut dyn Write,
 ) -> Result<Exit> {
-    let passed = all.iter().filter(|one| one.pass() && one.judged()).count();
-    let failed = all.iter().filter(|one| !one.pass()).count();
-    let unjudged = all.len() - passed - failed;
+    let statuses: Vec<Status> = all.iter().map(Comparison::status).collect();
+    let count = |status| statuses.iter().filter(|other| **other == status).count();
+    let (passed, failed, unjudged) = (count(Status::Pass), count(Status::Fail), count(Status::NotJudged));
+    let outcome = Outcome::from_statuses(&statuses, true, true);
+    let (verdict, exit) = (outcome.name(), outcome.exit());
     let gates: usize = all.iter().map(|one| one.gates.len()).sum();
-    let (verdict, exit) = match (failed, unjudged) {
-        (1.., _) => ("fail", Exit::GateFailed),
-        (0, 1..) if passed > 0 => ("partly judged", Exit::NotJudged),
-        (0, 1..) => ("not judged", Exit::NotJudged),
-        (0, 0) => ("pass", Exit::Pass),
-    };
     let seconds = start.elapsed().as_secs_f64();
     if json {
         for (side, name) in unmatched {
@@ -65,7 +62,7 @@ pub(super) fn finish(
         }
         let summary = json!({
             "type": "summary",
-            "verdict": verdict.replace(' ', "_"),
+            "verdict": verdict.to_lowercase().replace(' ', "_"),
             "compared": all.len(),
             "passed": passed,
             "failed": failed,
@@ -110,7 +107,7 @@ pub(super) fn finish(
             count => format!("{count} {what}, "),
         },
     );
-    let (verdict, passed, open) = (verdict.to_uppercase(), counted(passed, "tensor"), open.concat());
+    let (passed, open) = (counted(passed, "tensor"), open.concat());
     lines.push(format!(
         "{verdict}: {passed} passed, {failed} failed, {open}{judged}, {seconds:.2} s"
     ));
@@ -172,7 +169,11 @@ fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<String> {
         },
         _ => "-".into(),
     };
-    cells.extend([worst, comparison.verdict().into()]);
+    let verdict = match comparison.status() {
+        Status::NotJudged => "—",
+        status => status.name(),
+    };
+    cells.extend([worst, verdict.into()]);
     cells
 }
 
@@ -201,8 +202,8 @@ pub(super) fn record(comparison: &Comparison) -> Value {
     let mut record = json!({
         "type": "tensor",
         "name": comparison.want.name,
-        "pass": comparison.pass() && comparison.judged(),
-        "judged": comparison.judged(),
+        "pass": comparison.status() == Status::Pass,
+        "judged": comparison.status() != Status::NotJudged,
         "want": side(comparison.want, nonfinite_want),
         "got": side(comparison.got, nonfinite_got),
         "metrics": metrics.collect::<Map<_, _>>(),
