@@ -6,7 +6,7 @@ use clap::builder::PossibleValuesParser;
 
 use crate::commands::sweep::{self, Question, SweepArgs};
 use crate::experiment::file::ExperimentFile;
-use crate::studies::kernels::{ARCHITECTURES, Devices, KernelStudy, OnDevice, Options, SHIPPED, Workers, attest};
+use crate::studies::kernels::{ARCHITECTURES, KernelStudy, OnDevice, Options, SHIPPED, Workers, attest};
 use crate::studies::{self, ParsedExperiment};
 use ulplab_core::error::{Error, Exit, Result};
 
@@ -24,13 +24,8 @@ struct RunArgs {
     /// experiments/peers/kernels.py.
     #[arg(long, value_name = "FILE")]
     peers: Option<PathBuf>,
-    /// Processes that share the work on each GPU, operation by operation: most of the time goes into references on the CPU. Times are
-    /// taken by one process at a time [default: half of the cores, at most 8; without a GPU 1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    jobs: Option<u16>,
-    /// The GPUs to use: all, or their numbers, such as 0,2 [default: the first].
-    #[arg(long, value_name = "GPUS", default_value = "0", hide_default_value = true)]
-    devices: Devices,
+    #[command(flatten)]
+    workers: Workers,
 }
 
 /// Makes the experiment optional in a command with the options of `ulplab sweep`.
@@ -57,10 +52,7 @@ impl RunArgs {
             options: Options {
                 keep_failed: self.keep_failed.clone(),
                 peers: self.peers.clone(),
-                workers: Some(Workers {
-                    jobs: self.jobs.map(usize::from),
-                    devices: self.devices.clone(),
-                }),
+                workers: Some(self.workers.clone()),
                 ..options
             },
             ..study
@@ -177,7 +169,7 @@ fn fault(word: &Path) -> Option<String> {
 }
 
 /// The groups of options that only a run takes.
-const RUN: [&str; 2] = ["SweepArgs", "RunArgs"];
+const RUN: [&str; 3] = ["SweepArgs", "RunArgs", "Workers"];
 
 /// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the
 /// kernels that have changed since they were verified.

@@ -27,19 +27,20 @@ pub struct Options {
 }
 
 /// The processes that share a run of kernels, and their GPUs. Their other options are those of the command line.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Workers {
-    /// Processes on each GPU; chosen by the number of cores, if absent.
-    pub jobs: Option<usize>,
+    /// Processes that share the work on each GPU, operation by operation: most of the time goes into references on the CPU. Times are
+    /// taken by one process at a time [default: half of the cores, at most 8; without a GPU 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub jobs: Option<u16>,
+    /// The GPUs to use: all, or their numbers, such as 0,2 [default: the first].
+    #[arg(long, value_name = "GPUS", default_value = "0", hide_default_value = true)]
     pub devices: Devices,
 }
 
 /// The GPUs that a run uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Devices {
-    /// The first one.
-    #[default]
-    First,
     /// All that are visible.
     All,
     /// Listed devices, by their number among the visible ones.

@@ -42,7 +42,8 @@ pub fn processes(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -
     let cards = cards(&workers.devices, gpus)?;
     let cores = cores();
     let most = if gpus == 0 { 1 } else { MOST_JOBS };
-    let jobs = workers.jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, most));
+    let jobs = workers.jobs.map(usize::from);
+    let jobs = jobs.unwrap_or((cores / 2 / cards.len()).clamp(1, most));
     let mut each: Vec<_> = std::iter::repeat_n(&cards, jobs).flatten().cloned().collect();
     let pieces = pieces(&ops, cards.len(), if faults { each.len() } else { 0 });
     each.truncate(pieces.len());
@@ -70,7 +71,6 @@ pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
     let numbers: Vec<usize> = match devices {
         // Only programs run then, and they need no card.
         _ if count == 0 => return Ok(vec![None]),
-        Devices::First => return Ok(vec![None]),
         Devices::These(numbers) if *numbers == [0] => return Ok(vec![None]),
         Devices::All if count <= 1 => return Ok(vec![None]),
         Devices::All => (0..count).collect(),
