@@ -235,12 +235,12 @@ impl<'a> Summarized<'a> {
         }
         let all = || self.candidates.iter().filter(|_| self.show.ranks_sizes());
         let plain = all().filter(|candidate| candidate.group == Group::Plain);
-        let sized = plain.filter_map(|candidate| Some((candidate.bytes_per_vector?, candidate)));
+        let sized = plain.filter_map(|candidate| Some((candidate.bytes.vector?, candidate)));
         let sized: Vec<_> = sized.collect();
         if !sized.is_empty() {
             let (bytes, smallest, among) = self.smallest_of(&sized)?;
             let (name, bytes) = (smallest.name, number::tenths(bytes));
-            let share = smallest.of_bf16.map(|share| number::significant(share, 3));
+            let share = smallest.bytes.of_bf16.map(|share| number::significant(share, 3));
             let share = share.map_or(String::new(), |share| format!(", caches of {share} of bf16's size"));
             return Some(sentence(among, &format!("{name}, {bytes} bytes per vector{share}")));
         }

@@ -6,7 +6,7 @@ use super::Show;
 use super::chart::{GREY, SLOTS};
 use super::index::Index;
 use ulplab_run::run::verdict::Verdict;
-use ulplab_run::run::{RecipeInfo, Run, by_recipe};
+use ulplab_run::run::{CacheBytes, RecipeInfo, Run, by_recipe};
 
 pub use ulplab_run::run::plan::REFERENCE;
 
@@ -63,10 +63,7 @@ pub struct Candidate<'a> {
     pub doc: &'a str,
     pub group: Group,
     pub gate: Gate<'a>,
-    pub bytes_per_vector: Option<f64>,
-    pub bytes_per_token: Option<f64>,
-    /// The bytes per token as a share of what bf16 takes.
-    pub of_bf16: Option<f64>,
+    pub bytes: CacheBytes,
     /// For a noise control the recipe it controls, for a narrowed recipe the plain one of the same format.
     pub origin: Option<&'a str>,
     /// Its colour in all charts that show all recipes; [`GREY`] if it has none.
@@ -102,7 +99,7 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
 fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
     let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
     // An error and a size, each better when smaller.
-    let costs = |candidate: &Candidate| [error(candidate.name), candidate.bytes_per_vector.unwrap_or(0.0)];
+    let costs = |candidate: &Candidate| [error(candidate.name), candidate.bytes.vector.unwrap_or(0.0)];
     let beats = |a: &[f64; 2], b: &[f64; 2]| a != b && a[0] <= b[0] && a[1] <= b[1];
     let all: Vec<&Candidate> = candidates.iter().filter(drawn).collect();
     let costs_of_all: Vec<[f64; 2]> = all.iter().map(|candidate| costs(candidate)).collect();
@@ -136,7 +133,7 @@ fn candidate<'a>(
     info: &dyn Fn(&str) -> Option<&'a RecipeInfo>,
     verdicts: &[&'a Verdict],
 ) -> Candidate<'a> {
-    let sized = |name: &str| info(name).is_some_and(|info| info.bytes_per_vector.is_some());
+    let sized = |name: &str| info(name).is_some_and(|info| info.bytes.vector.is_some());
     let (group, origin) = match name {
         REFERENCE => (Group::Reference, None),
         _ => show.group(name, &sized),
@@ -152,9 +149,7 @@ fn candidate<'a>(
         doc,
         group,
         gate: gate(verdicts),
-        bytes_per_vector: info.and_then(|info| info.bytes_per_vector),
-        bytes_per_token: info.and_then(|info| info.bytes_per_token),
-        of_bf16: info.and_then(|info| info.of_bf16),
+        bytes: info.map_or(CacheBytes::default(), |info| info.bytes),
         origin,
         slot: GREY,
     }

@@ -9,7 +9,7 @@ use ulplab::run::invocation::Invocation;
 use ulplab::run::plan::Plan;
 use ulplab::run::summary::Summary;
 use ulplab::run::verdict::{Failures, Status, Verdict};
-use ulplab::run::{Manifest, Program, RecipeInfo, Run};
+use ulplab::run::{CacheBytes, Manifest, Program, RecipeInfo, Run};
 use ulplab::studies::Keys;
 use ulplab::studies::model::{ModelStudy, Recipe};
 
@@ -199,9 +199,10 @@ fn build(name: &str, specs: &[Spec], windows: &[&str]) -> Run {
         name: spec.name.clone(),
         doc: doc(spec),
         noise: spec.noise,
-        bytes_per_vector: spec.bytes,
-        bytes_per_token: None,
-        of_bf16: None,
+        bytes: CacheBytes {
+            vector: spec.bytes,
+            ..CacheBytes::default()
+        },
     };
     Run {
         manifest: Manifest {

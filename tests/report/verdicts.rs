@@ -49,14 +49,7 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
             .collect(),
     };
     for (name, takes, selected) in variants {
-        manifest.recipes.push(RecipeInfo {
-            name: (*name).into(),
-            doc: String::new(),
-            noise: false,
-            bytes_per_vector: None,
-            bytes_per_token: None,
-            of_bf16: None,
-        });
+        manifest.recipes.push(RecipeInfo::new(name, ""));
         for (window, case) in ["small", "odd"].into_iter().enumerate() {
             let id = format!("{name}/local/{case}");
             if !selected {

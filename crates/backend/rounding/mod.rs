@@ -18,6 +18,7 @@ use super::recipe::{self, Heads, Segment};
 use ulplab_core::error::Error;
 use ulplab_operations::ops::call::StandIn;
 use ulplab_run::experiment::Mistake;
+use ulplab_run::run::CacheBytes;
 
 pub use noise::Noise;
 use noise::of_energy;
@@ -35,19 +36,6 @@ pub struct Rounding {
     pub turned: Vec<(&'static str, usize)>,
     /// Kernels that stand in for operations.
     stand_in: Option<Arc<StandIn>>,
-}
-
-/// Sizes of a recipe in caches.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CacheBytes {
-    /// Bytes of one cached vector that attention reads, or of the key of an indexer where the recipe rounds no such vector; none unless
-    /// all layers store it in the same form.
-    pub vector: Option<f64>,
-    /// Bytes per token of context in the growing caches of all layers. A cache that the recipe does not round counts as bf16. `None`
-    /// if the recipe rounds no cache. Caches that stop growing are not counted.
-    pub token: Option<f64>,
-    /// The bytes per token as a share of those in bf16.
-    pub of_bf16: Option<f64>,
 }
 
 impl Rounding {

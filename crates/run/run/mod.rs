@@ -231,10 +231,21 @@ pub struct RecipeInfo {
     pub name: String,
     pub doc: String,
     pub noise: bool,
-    /// Bytes of one KV vector in the cache, if the recipe stores it in one format in all layers.
-    pub bytes_per_vector: Option<f64>,
-    /// Bytes that the growing caches of all layers take per token of context, those that the recipe leaves exact in bf16.
-    pub bytes_per_token: Option<f64>,
+    #[serde(flatten)]
+    pub bytes: CacheBytes,
+}
+
+/// Sizes of a recipe in caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheBytes {
+    /// Bytes of one cached vector that attention reads, or of the key of an indexer where the recipe rounds no such vector; none unless
+    /// all layers store it in the same form.
+    #[serde(rename = "bytes_per_vector")]
+    pub vector: Option<f64>,
+    /// Bytes per token of context in the growing caches of all layers. A cache that the recipe does not round counts as bf16. `None`
+    /// if the recipe rounds no cache. Caches that stop growing are not counted.
+    #[serde(rename = "bytes_per_token")]
+    pub token: Option<f64>,
     /// The bytes per token as a share of those in bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_bf16: Option<f64>,

@@ -9,8 +9,8 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Window};
 use crate::gate::{check_sequential, resolve};
 use crate::run::partition::{Partition, PartitionArg};
-use crate::run::plan::{Cell, Plan, select, unnameable};
-use crate::run::{self, Manifest, RecipeInfo, scheduler, store};
+use crate::run::plan::{Cell, select, unnameable};
+use crate::run::{self, Manifest, scheduler, store};
 use crate::studies::inputs::{Inputs, verified};
 use crate::studies::limits::{available, check_cells, check_size};
 use crate::studies::{self, ParsedExperiment, ReadyRecipes};
@@ -97,12 +97,26 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         check_sequential(&head.gates).map_err(|mistake| gates.error(&mistake))?;
     }
     let cells = select(selectable, &args.only, &args.skip)?;
-    let recipes = sized(study.recipes(), &*ready);
+    let mut recipes = study.recipes();
+    for recipe in &mut recipes {
+        recipe.bytes = ready.bytes(&recipe.name);
+    }
     let mut manifest = Manifest {
+        schema: store::SCHEMA,
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: commit(&args.experiment),
+        program: provenance::program(),
+        experiment: parsed.experiment.clone(),
+        plan,
+        invocation: args.invocation(),
         data: verified(reading, &datasets)?,
         notes: description.notes.clone(),
+        device: "cpu".into(),
+        threads: rayon::current_num_threads(),
+        started_at: run::now(),
+        recipes,
         vocabulary: config.and_then(|config| config.vocabulary()),
-        ..manifest(args, parsed, plan, recipes)
+        ..Manifest::default()
     };
     ready.prepare(file, &cells, &mut manifest)?;
     manifest.keep(&cells);
@@ -156,35 +170,6 @@ fn partition(asked: &PartitionArg) -> Result<Partition> {
         errln!("--partition {partition}, from {from}");
     }
     Ok(partition)
-}
-
-/// Recipes as reports name them, with their sizes in caches.
-fn sized(mut recipes: Vec<RecipeInfo>, ready: &dyn ReadyRecipes) -> Vec<RecipeInfo> {
-    for recipe in &mut recipes {
-        let bytes = ready.bytes(&recipe.name);
-        recipe.bytes_per_vector = bytes.vector;
-        recipe.bytes_per_token = bytes.token;
-        recipe.of_bf16 = bytes.of_bf16;
-    }
-    recipes
-}
-
-/// The manifest of a run that has read no data.
-fn manifest(args: &SweepArgs, parsed: &ParsedExperiment, plan: Plan, recipes: Vec<RecipeInfo>) -> Manifest {
-    Manifest {
-        schema: store::SCHEMA,
-        version: env!("CARGO_PKG_VERSION").into(),
-        commit: commit(&args.experiment),
-        program: provenance::program(),
-        experiment: parsed.experiment.clone(),
-        plan,
-        invocation: args.invocation(),
-        device: "cpu".into(),
-        threads: rayon::current_num_threads(),
-        started_at: run::now(),
-        recipes,
-        ..Manifest::default()
-    }
 }
 
 /// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.

@@ -96,17 +96,17 @@ pub fn columns() -> Vec<Column> {
     let mut all = Vec::new();
     let doc = "Bytes one KV vector takes in the cache, scales included.";
     all.push(Column::new(["bytes/", "vector"], doc, 9, |_, candidate| {
-        candidate.bytes_per_vector.map(number::tenths)
+        candidate.bytes.vector.map(number::tenths)
     }));
     let doc = "Bytes that the caches of all layers grow by per token of context, scales included; caches that the recipe leaves \
                exact count as bf16. Caches that stop growing, as sliding windows do, are not counted.";
     all.push(Column::new(["bytes/", "token"], doc, 1, |_, candidate| {
-        let bytes = candidate.bytes_per_token.filter(|bytes| *bytes > 0.0);
+        let bytes = candidate.bytes.token.filter(|bytes| *bytes > 0.0);
         bytes.map(number::tenths)
     }));
     let doc = "The bytes per token as a share of what the same caches take in bf16.";
     all.push(Column::new(["of", "bf16"], doc, 1, |_, candidate| {
-        candidate.of_bf16.map(|share| number::significant(share, 3))
+        candidate.bytes.of_bf16.map(|share| number::significant(share, 3))
     }));
     let doc = "Stored bits per weight of the weights that the recipe rounds, scales included.";
     all.push(Column::new(["bits/", "weight"], doc, 9, |index, candidate| {

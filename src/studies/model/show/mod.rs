@@ -121,7 +121,7 @@ fn front(run: &Summarized) -> Vec<Figure> {
 
 fn against_bytes(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
     let point = |candidate: &Candidate| {
-        let (cost, error) = (candidate.bytes_per_vector?, final_value(run, candidate.name, quantity)?);
+        let (cost, error) = (candidate.bytes.vector?, final_value(run, candidate.name, quantity)?);
         let verdict = match candidate.gate {
             Gate::Pass(_) => "passes its gates",
             Gate::Fail(_) => "fails a gate",
