@@ -10,8 +10,7 @@ use crate::studies::Text;
 use crate::studies::kernels::operations::{self, Definitions, Operation};
 use crate::studies::kernels::sites;
 use ulplab_core::error::{Error, Exit, Result};
-use ulplab_core::tensorfile::{Slot, write_safetensors};
-use ulplab_operations::ops::judge::Tensor;
+use ulplab_operations::ops::judge::{self, Tensor};
 use ulplab_operations::ops::{Case, Data, Problem};
 
 /// Write the inputs of a case in the form that programs read, the expected outputs, and the bound of each element.
@@ -115,16 +114,10 @@ fn numbered(mut tensors: Vec<Tensor>) -> Vec<Tensor> {
 }
 
 fn write(file: &Path, op: &str, case: &Case, problem: &Problem, tensors: &[Tensor]) -> Result<()> {
-    let slots = tensors
-        .iter()
-        .map(|tensor| Slot::new(&tensor.name, tensor.dtype, &tensor.shape[..]));
     let mut metadata = metadata(op, case, problem);
     for judge in &problem.judges {
         let judged = format!("{}: {}", judge.how(), judge.why);
         metadata.insert(format!("{}.judged", judge.output), judged);
     }
-    write_safetensors(file, slots.collect(), &metadata, |writer| {
-        let mut tensors = tensors.iter();
-        tensors.try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
-    })
+    judge::write(file, tensors, &metadata)
 }

@@ -14,10 +14,9 @@ use crate::run::plan::Cell;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::record::Failure;
-use ulplab_core::tensorfile::{Slot, write_safetensors};
 use ulplab_operations::ops::checks::failures;
 use ulplab_operations::ops::guards::Checked;
-use ulplab_operations::ops::judge::{Judge, Measured, Rule, Tensor};
+use ulplab_operations::ops::judge::{self, Judge, Measured, Rule, Tensor};
 use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 /// Bytes of all tensors of a capsule. Of larger ones, rows around the worst element are kept.
@@ -103,16 +102,9 @@ impl Capsules {
         ];
         metadata.extend(more.map(|(name, text)| (name.to_string(), text)));
 
-        let tensors = &contents.tensors;
-        let slots = tensors
-            .iter()
-            .map(|tensor| Slot::new(&tensor.name, tensor.dtype, &tensor.shape[..]));
         let name = name(&cell.recipe, &draw.case.name);
         let file = self.folder.join(format!("{name}.safetensors"));
-        write_safetensors(&file, slots.collect(), &metadata, |writer| {
-            let mut tensors = tensors.iter();
-            tensors.try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
-        })?;
+        judge::write(&file, &contents.tensors, &metadata)?;
         let file = self.folder.join(format!("{name}.left"));
         match left {
             CellResult::Nothing { file: Some(bytes), .. } => write_atomic(&file, |out| out.write_all(bytes)),

@@ -21,7 +21,7 @@ use safetensors::Dtype;
 use super::Outputs;
 use crate::expected::half_spacing;
 pub use rms::Rms;
-pub use tensors::Tensor;
+pub use tensors::{Tensor, write};
 use ulplab_core::formats::Format;
 use ulplab_core::metrics::{Metric, UNEQUAL};
 use ulplab_core::record::{Failure, Worst};

@@ -1,9 +1,11 @@
 //! Judgements as tensors and sentences, for people who debug a kernel outside of this program.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use rayon::prelude::*;
 use safetensors::Dtype;
+use ulplab_core::tensorfile::{Metadata, Slot, write_safetensors};
 
 use super::{Judge, Rms, Rule};
 
@@ -36,6 +38,18 @@ impl Tensor<'_> {
     pub fn row_count(&self) -> usize {
         self.shape.iter().product::<usize>() / self.shape.last().copied().unwrap_or(1).max(1)
     }
+}
+
+/// Writes arrays to a file.
+///
+/// # Errors
+/// Two have one name, or the file cannot be written.
+pub fn write(file: &Path, tensors: &[Tensor], metadata: &Metadata) -> ulplab_core::error::Result<()> {
+    let slot = |tensor: &Tensor| Slot::new(&tensor.name, tensor.dtype, &tensor.shape[..]);
+    write_safetensors(file, tensors.iter().map(slot).collect(), metadata, |writer| {
+        let mut tensors = tensors.iter();
+        tensors.try_for_each(|tensor| writer.put(&tensor.name, &tensor.bytes))
+    })
 }
 
 fn f64_bytes(values: &[f64]) -> Cow<'static, [u8]> {
