@@ -19,9 +19,7 @@ const ROWS: usize = 40;
 #[template(path = "checkpoint.html")]
 struct Page<'a> {
     path: String,
-    verdict: &'static str,
-    /// Class of the verdict's colours.
-    tone: &'static str,
+    verdict: Outcome,
     summary: String,
     subject: String,
     formats: Vec<(&'a str, usize)>,
@@ -49,12 +47,7 @@ pub fn page(path: &Path, report: &Report, verdict: Outcome) -> String {
     let gain = |judged: &Judged| judged.measured.as_ref().map(|measured| measured.gain(measured.rms));
     let page = Page {
         path: path.display().to_string(),
-        verdict: verdict.name(),
-        tone: match verdict {
-            Outcome::Pass => "pass",
-            Outcome::Fail => "fail",
-            _ => "open",
-        },
+        verdict,
         summary: summary(report),
         subject: subject(report),
         formats: formats(report).into_iter().collect(),
