@@ -114,6 +114,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Refuses a command line that is wrong, as [`refuse`] refuses anything.
+    ///
+    /// # Errors
+    /// If it is wrong.
+    pub fn refuse(wrong: bool, why: impl Display) -> Result<()> {
+        refuse(wrong, why).map_err(Self::Usage)
+    }
+
     /// An [`Error::Config`] of an experiment or manifest file.
     pub fn config(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
         let (file, message) = (file.as_ref().to_path_buf(), message.into());

@@ -60,9 +60,8 @@ pub enum ListKind {
 }
 
 pub fn list(args: &ListArgs) -> Result<Exit> {
-    if args.model.is_some() && !matches!(args.kind, ListKind::Sites) {
-        return Err(Error::Usage("--model is for `ulplab list sites`".into()));
-    }
+    let other = !matches!(args.kind, ListKind::Sites);
+    Error::refuse(args.model.is_some() && other, "--model is for `ulplab list sites`")?;
     let row = |(name, doc): (&str, &str)| (name.to_string(), doc.to_string());
     let rows: Vec<Row> = match args.kind {
         ListKind::Formats => {

@@ -30,10 +30,7 @@ use ulplab_core::error::{Error, Result};
 pub(crate) fn check_two(names: [&str; 2], paths: [&Path; 2]) -> Result<()> {
     let place = |path| metadata(path).ok().map(|about| (about.dev(), about.ino()));
     let [one, other] = paths.map(place);
-    if one.is_some() && one == other {
-        let ([a, b], path) = (names, paths[1].display());
-        let message = format!("{path}: {a} and {b} are the same, and equal themselves; expected two");
-        return Err(Error::Usage(message));
-    }
-    Ok(())
+    let ([a, b], path) = (names, paths[1].display());
+    let message = format_args!("{path}: {a} and {b} are the same, and equal themselves; expected two");
+    Error::refuse(one.is_some() && one == other, message)
 }

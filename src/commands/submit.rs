@@ -260,10 +260,9 @@ impl Jobs<'_> {
     fn script(&self, options: &[String], command: &str) -> Result<String> {
         let mut text = String::from("#!/bin/sh\n");
         for option in options {
-            if option.chars().any(char::is_control) || option.contains('"') {
-                let why = "a script for sbatch cannot hold this option";
-                return Err(Error::Usage(format!("{option:?}: {why}")));
-            }
+            let unfit = option.chars().any(char::is_control) || option.contains('"');
+            let why = format_args!("{option:?}: a script for sbatch cannot hold this option");
+            Error::refuse(unfit, why)?;
             let option = match option.split_once('=') {
                 Some((name, value)) if value.contains(' ') => format!("{name}=\"{value}\""),
                 _ => option.clone(),

@@ -68,11 +68,9 @@ pub fn run(
     prepared: &Prepared,
     model: &dyn Model<f32>,
 ) -> Result<Exit> {
-    if args.to != Level::Formats || args.right != crate::run::plan::REFERENCE {
-        return Err(Error::Usage(
-            "--dump is compared with the reference, site by site: it has no --to and no --right".into(),
-        ));
-    }
+    let other = args.to != Level::Formats || args.right != crate::run::plan::REFERENCE;
+    let message = "--dump is compared with the reference, site by site: it has no --to and no --right";
+    Error::refuse(other, message)?;
     let gates = args.gates.iter().map(|gate| gate.parse());
     let gates = gates.collect::<Result<Vec<Gate>>>()?;
     let names: Vec<String> = study.windows.iter().map(Window::name).collect();

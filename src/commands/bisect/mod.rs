@@ -131,10 +131,8 @@ pub fn run(args: &BisectArgs) -> Result<Exit> {
 
 /// The search in an experiment, from its file or from a run of it.
 fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
-    if args.capsule.is_some() && args.to < Level::Sites {
-        let message = "--capsule needs --to sites, or further: layers have no tensor of their own";
-        return Err(Error::Usage(message.into()));
-    }
+    let message = "--capsule needs --to sites, or further: layers have no tensor of their own";
+    Error::refuse(args.capsule.is_some() && args.to < Level::Sites, message)?;
     let written = args.capsule.iter().chain(&args.output);
     written.map(PathBuf::as_path).try_for_each(check_writable)?;
     let mut sweep = SweepArgs {
@@ -162,11 +160,12 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
                 let mut verdicts = run.verdicts.iter();
                 let failed = verdicts.find(|verdict| verdict.fails() && !verdict.rule.control);
                 failing = failed.map(|verdict| verdict.recipe.clone());
-                if failing.is_none() && args.rules.is_none() {
-                    let message = "no gate fails in this run; expected a run that fails, or --recipe NAME --rules FILE with a gate \
-                                   that it breaks";
-                    return Err(Error::Usage(format!("{}: {message}", of.display())));
-                }
+                let message = format_args!(
+                    "{}: no gate fails in this run; expected a run that fails, or --recipe NAME --rules FILE with a gate that it \
+                     breaks",
+                    of.display()
+                );
+                Error::refuse(failing.is_none() && args.rules.is_none(), message)?;
             }
             sweep::read_file(&sweep, file)?
         }
@@ -181,17 +180,14 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
         None => only_bound(&question)?,
     };
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
-    if right.name == wrong.name {
-        let both = format!("'{name}' is both the right recipe and the one that fails");
-        return Err(Error::Usage(both));
-    }
+    let both = format_args!("'{name}' is both the right recipe and the one that fails");
+    Error::refuse(right.name == wrong.name, both)?;
     // Here those with `flake` have their bounds.
     let gates = &prepared.manifest.experiment.gates;
     let rules = gates.iter().filter(|rule| !rule.control && rule.binds(&name));
     let rules: Vec<&Rule> = rules.collect();
-    if rules.is_empty() {
-        return Err(Error::Usage(format!("no gate binds recipe '{name}', so it fails none")));
-    }
+    let none = format_args!("no gate binds recipe '{name}', so it fails none");
+    Error::refuse(rules.is_empty(), none)?;
     let model: Box<dyn Model<f32>> = prepared.inputs.open()?.load()?;
     check_memory(args, &study, &*model)?;
     let mix = Mix::new(right, wrong, model.config(), question.parsed.experiment.seed).map_err(Mistake::usage)?;
@@ -292,12 +288,10 @@ fn check_memory(args: &BisectArgs, study: &ModelStudy, model: &dyn Model<f32>) -
     let (windows, tokens) = (study.windows.len(), study.tokens);
     let each = rayon::current_num_threads() as f64 / windows as f64 + 1.0;
     parts.of_trace(model.config(), tokens * windows, each);
-    if parts.total() <= limit.0 {
-        return Ok(());
-    }
     let needed = Bytes(parts.total());
-    Err(Error::Usage(format!(
+    let message = format_args!(
         "the search needs about {needed} of memory for {windows} windows of {tokens} tokens, but only {limit} is allowed; --set \
          tokens=N makes it smaller, --max-memory sets the limit"
-    )))
+    );
+    Error::refuse(needed > limit, message)
 }

@@ -75,13 +75,10 @@ pub enum GenerateOn {
 
 pub fn run(args: &GenerateArgs) -> Result<Exit> {
     let temperature = args.temperature;
-    if !(temperature >= 0.0 && temperature.is_finite()) {
-        return Err(Error::Usage(format!("--temperature {temperature}: expected 0 or more")));
-    }
-    if args.prompt.is_empty() {
-        let message = "--prompt is empty: the model needs at least one token to continue";
-        return Err(Error::Usage(message.into()));
-    }
+    let right = temperature >= 0.0 && temperature.is_finite();
+    Error::refuse(!right, format_args!("--temperature {temperature}: expected 0 or more"))?;
+    let message = "--prompt is empty: the model needs at least one token to continue";
+    Error::refuse(args.prompt.is_empty(), message)?;
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let folder = datasets.checkpoint(&args.model)?;
     let mut checkpoint = Checkpoint::open(&folder)?;

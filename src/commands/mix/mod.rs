@@ -191,22 +191,20 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
 }
 
 fn check(args: &MixArgs) -> Result<()> {
-    let usage = |message: String| Err(Error::Usage(message));
-    if args.formats.len() < 2 {
-        return usage(format!("--formats {}: expected two or more", args.formats.join(",")));
-    }
+    let few = format_args!("--formats {}: expected two or more", args.formats.join(","));
+    Error::refuse(args.formats.len() < 2, few)?;
     let mut seen = HashSet::new();
-    if let Some(twice) = args.formats.iter().find(|format| !seen.insert(*format)) {
-        return usage(format!("--formats: {twice} is named twice"));
+    for format in &args.formats {
+        Error::refuse(!seen.insert(format), format_args!("--formats: {format} is named twice"))?;
     }
     for (flag, value) in [("--bytes", args.bytes), ("--kl", args.kl)] {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
-            return usage(format!("{flag} {value}: expected a number above 0"));
+            return Err(Error::Usage(format!("{flag} {value}: expected a number above 0")));
         }
     }
-    if args.output.is_some() && args.bytes.is_none() && args.kl.is_none() {
-        return usage("-o writes the recipe of a budget: expected --bytes or --kl".into());
-    }
+    let unasked = args.bytes.is_none() && args.kl.is_none();
+    let message = "-o writes the recipe of a budget: expected --bytes or --kl";
+    Error::refuse(args.output.is_some() && unasked, message)?;
     args.output.as_deref().map_or(Ok(()), check_writable)
 }
 

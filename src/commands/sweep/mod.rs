@@ -110,9 +110,8 @@ fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
         None if args.resume => runs::newest(&runs::of(name))?,
         None => runs::fresh(name, &manifest.started_at),
     };
-    if args.resume && !path.exists() {
-        return Err(Error::Usage(format!("{}: no run to resume", path.display())));
-    }
+    let none = format_args!("{}: no run to resume", path.display());
+    Error::refuse(args.resume && !path.exists(), none)?;
     Folder::enter(&path, &manifest, args.resume || prepared.partition.is_some())
 }
 

@@ -61,9 +61,8 @@ impl Figure {
 
 pub fn run(args: &FormatsArgs) -> Result<Exit> {
     let (rows, cols) = (args.rows, args.cols);
-    if rows == 0 || cols == 0 || args.repeats == 0 {
-        return Err(Error::Usage("--rows, --cols and --repeats must be 1 or more".into()));
-    }
+    let none = [rows, cols, args.repeats].contains(&0);
+    Error::refuse(none, "--rows, --cols and --repeats must be 1 or more")?;
     let peers: Option<Vec<Figure>> = args.peer.as_deref().map(read).transpose()?;
     let peers = peers.unwrap_or_default();
     let load = load_average();

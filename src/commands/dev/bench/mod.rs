@@ -77,9 +77,8 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
         Some(BenchCommand::Layouts(args)) => return time_layouts(args),
         None => {}
     }
-    if args.tokens == 0 || args.repeats == 0 {
-        return Err(Error::Usage("--tokens and --repeats must be 1 or more".into()));
-    }
+    let none = [args.tokens, args.repeats].contains(&0);
+    Error::refuse(none, "--tokens and --repeats must be 1 or more")?;
     let peer: Option<Figures> = args.peer.as_deref().map(read).transpose()?;
     let ours = measure(args)?;
     if args.json {
@@ -123,8 +122,9 @@ fn measure(args: &BenchArgs) -> Result<Figures> {
     let mut decode = Vec::new();
     for _ in 0..args.repeats {
         let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
-        forward.push(seconds(|| model.run(&mut *state, Input::Ids(&ids), &mut Plain))?);
-        decode.push(seconds(|| model.run(&mut *state, Input::Ids(&ids[..1]), &mut Plain))?);
+        let mut run = |ids| seconds(|| model.run(&mut *state, Input::Ids(ids), &mut Plain)).map_err(Error::Reference);
+        forward.push(run(&ids[..])?);
+        decode.push(run(&ids[..1])?);
     }
     Ok(Figures {
         name: "ulplab reference (f32)".into(),
@@ -135,9 +135,9 @@ fn measure(args: &BenchArgs) -> Result<Figures> {
     })
 }
 
-fn seconds<R>(work: impl FnOnce() -> Result<R, String>) -> Result<f64> {
+fn seconds<R>(work: impl FnOnce() -> Result<R, String>) -> Result<f64, String> {
     let started = Instant::now();
-    work().map_err(Error::Reference)?;
+    work()?;
     Ok(started.elapsed().as_secs_f64())
 }
 
@@ -171,10 +171,8 @@ pub struct LayoutsArgs {
 }
 
 fn time_layouts(args: &LayoutsArgs) -> Result<Exit> {
-    if [args.rows, args.bytes, args.groups, args.repeats].contains(&0) {
-        let message = "--rows, --bytes, --groups and --repeats must be 1 or more";
-        return Err(Error::Usage(message.into()));
-    }
+    let none = [args.rows, args.bytes, args.groups, args.repeats].contains(&0);
+    Error::refuse(none, "--rows, --bytes, --groups and --repeats must be 1 or more")?;
     let named = args.layouts.iter().map(|name| Layout::find(name));
     let mut layouts = named.collect::<Result<Vec<_>, String>>().map_err(Error::Usage)?;
     if layouts.is_empty() {
@@ -201,19 +199,11 @@ fn time_layout(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
     let (mut buffer, mut back) = (vec![1; placement.len()], vec![1; matrix.len()]);
     let [mut copy, mut forward, mut inverse] = [const { Vec::new() }; 3];
     for _ in 0..args.repeats {
-        let started = Instant::now();
-        back.copy_from_slice(black_box(&matrix));
-        copy.push(started.elapsed().as_secs_f64());
+        copy.push(seconds(|| Ok(back.copy_from_slice(black_box(&matrix))))?);
         black_box(&mut back);
-
-        let started = Instant::now();
-        placement.forward_into(black_box(&matrix), &mut buffer)?;
-        forward.push(started.elapsed().as_secs_f64());
+        forward.push(seconds(|| placement.forward_into(black_box(&matrix), &mut buffer))?);
         black_box(&mut buffer);
-
-        let started = Instant::now();
-        placement.inverse_into(black_box(&buffer), &mut back)?;
-        inverse.push(started.elapsed().as_secs_f64());
+        inverse.push(seconds(|| placement.inverse_into(black_box(&buffer), &mut back))?);
         black_box(&mut back);
     }
     if back != matrix {

@@ -309,10 +309,8 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
             }
         }
     }
-    if variants.is_empty() {
-        let (op, case) = (op.name(), case.name);
-        return Err(Error::Usage(format!("no variant of {op} accepts case '{case}'")));
-    }
+    let none = format_args!("no variant of {} accepts case '{}'", op.name(), case.name);
+    Error::refuse(variants.is_empty(), none)?;
     Ok((case, variants))
 }
 
