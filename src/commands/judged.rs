@@ -1,13 +1,13 @@
 //! Judged runs: `ulplab gate` and `ulplab report`, from the cells of a run to its verdicts and reports.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::calibrate::{self, CalibrateArgs};
 use super::paired;
 use crate::experiment::file::ExperimentFile;
 use crate::gate::resolve;
 use crate::run::folder::Folder;
-use crate::run::{Run, loss, runs, store};
+use crate::run::{Manifest, Run, loss, runs, store};
 use crate::studies::{self, Study};
 use crate::{json, output, report};
 use ulplab_core::atomic::write_text;
@@ -48,7 +48,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     if let Some(exit) = calibrate::run(&args.calibrate)? {
         return Ok(exit);
     }
-    let (folder, mut manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
+    let (folder, mut manifest) = open_run(args.run.as_deref())?;
     let study = studies::read(&manifest.experiment)?;
     if let Some(file) = &args.rules {
         let file = ExperimentFile::read(file, &[])?;
@@ -67,14 +67,14 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     Ok(run.outcome().exit())
 }
 
-/// The named folder, or else the newest run's, whose path is printed.
-pub fn named_or_newest(run: Option<&PathBuf>) -> Result<PathBuf> {
-    if let Some(run) = run {
-        return Ok(run.clone());
+/// Opens the run in the named folder, or else the newest, whose path is printed.
+pub fn open_run(folder: Option<&Path>) -> Result<(Folder, Manifest)> {
+    if let Some(folder) = folder {
+        return Folder::open(folder);
     }
     let newest = runs::newest_of_all()?;
     errln!("{}: the newest run", newest.display());
-    Ok(newest)
+    Folder::open(&newest)
 }
 
 /// Write the reports of a stored run again and print its table.
@@ -93,7 +93,7 @@ pub struct ReportArgs {
 }
 
 pub fn report(args: &ReportArgs) -> Result<Exit> {
-    let (folder, manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
+    let (folder, manifest) = open_run(args.run.as_deref())?;
     let study = studies::read(&manifest.experiment)?;
     match (&args.findings, &args.output) {
         (Some(template), Some(output)) => {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::judged::named_or_newest;
+use super::judged::open_run;
 use crate::json;
 use crate::run::Manifest;
 use crate::run::folder::Folder;
@@ -71,7 +71,7 @@ struct Failure {
 }
 
 pub fn run(args: &StatusArgs) -> Result<Exit> {
-    let (folder, manifest) = Folder::open(&named_or_newest(args.run.as_ref())?)?;
+    let (folder, manifest) = open_run(args.run.as_deref())?;
     let status = Status::of(&folder, &manifest, Timestamp::now())?;
     match args.json {
         true => outln!("{}", json::line(&status)),

@@ -1,8 +1,10 @@
 //! `ulplab baseline log`: which runs were accepted, and how the numbers that gates judge drift over them.
 
+use std::path::{Path, PathBuf};
+
 use serde::Serialize;
 
-use super::{Baseline, Store, incomparable};
+use super::{Baseline, all, incomparable};
 use crate::commands::diff;
 use crate::json;
 use crate::output::width;
@@ -38,7 +40,7 @@ struct History {
 
 #[derive(Debug, Serialize)]
 struct Entry {
-    path: std::path::PathBuf,
+    path: PathBuf,
     accepted_at: String,
     by: String,
     why: String,
@@ -63,23 +65,21 @@ struct Drift {
 }
 
 impl LogArgs {
-    pub fn run(&self, store: &Store) -> Result<Exit> {
-        let mut all = store.all()?;
+    pub fn run(&self, store: &Path) -> Result<Exit> {
+        let mut all = all(store)?;
         if let Some(name) = &self.experiment {
             let mut known: Vec<String> = all.iter().map(|base| base.manifest.experiment.name.clone()).collect();
             all.retain(|base| &base.manifest.experiment.name == name);
             if all.is_empty() {
                 known.dedup();
-                let (folder, known) = (store.path.display(), known.join(", "));
+                let (folder, known) = (store.display(), known.join(", "));
                 let known = if known.is_empty() { "none of any" } else { &known };
                 return Err(Error::Usage(format!("{folder}: no baseline of '{name}', but {known}")));
             }
         }
-        if all.is_empty() {
-            let folder = store.path.display();
-            let message = format!("{folder}: no baseline; `ulplab baseline accept RUN --why TEXT` makes one");
-            return Err(Error::Usage(message));
-        }
+        let folder = store.display();
+        let message = format_args!("{folder}: no baseline; `ulplab baseline accept RUN --why TEXT` makes one");
+        Error::refuse(all.is_empty(), message)?;
         let key = |base: &Baseline| (base.manifest.experiment.name.clone(), base.manifest.device.clone());
         for (at, of_one) in all.chunk_by(|a, b| key(a) == key(b)).enumerate() {
             let last = &of_one[of_one.len().saturating_sub(self.last.into())..];

@@ -68,23 +68,21 @@ struct CompareArgs {
 }
 
 pub fn run(args: &BaselineArgs) -> Result<Exit> {
-    let path = args.baselines.clone();
-    let store = Store { path };
+    let store = &args.baselines;
     match &args.command {
-        BaselineCommand::Accept(accept) => accept.run(&store),
-        BaselineCommand::Compare(compare) => compare.run(&store),
-        BaselineCommand::Log(log) => log.run(&store),
+        BaselineCommand::Accept(accept) => accept.run(store),
+        BaselineCommand::Compare(compare) => compare.run(store),
+        BaselineCommand::Log(log) => log.run(store),
     }
 }
 
 impl AcceptArgs {
-    fn run(&self, store: &Store) -> Result<Exit> {
+    fn run(&self, store: &Path) -> Result<Exit> {
         for (option, text) in [("--why", Some(&self.why)), ("--by", self.by.as_ref())] {
-            if text.is_some_and(|text| text.trim().is_empty()) {
-                return Err(Error::Usage(format!("{option} is empty, expected a text")));
-            }
+            let empty = text.is_some_and(|text| text.trim().is_empty());
+            Error::refuse(empty, format_args!("{option} is empty, expected a text"))?;
         }
-        let (folder, manifest) = Folder::open(&judged::named_or_newest(self.run.as_ref())?)?;
+        let (folder, manifest) = judged::open_run(self.run.as_deref())?;
         let by = self.by.clone().or_else(|| somebody(&folder.path)).ok_or_else(|| {
             let nobody = "nobody accepts it: neither $USER, $LOGNAME nor git's user.name says who";
             Error::Usage(format!("{nobody}; give --by NAME"))
@@ -100,10 +98,8 @@ impl AcceptArgs {
             return Err(Error::Usage(refused(format!("the fault '{fault}' is planted in it"))));
         }
         let (made, here) = (&run.manifest.version, env!("CARGO_PKG_VERSION"));
-        if made != here {
-            let why = format!("ulplab {made} made it, and this is {here}, whose definitions may differ: run it again");
-            return Err(Error::Usage(refused(why)));
-        }
+        let why = format!("ulplab {made} made it, and this is {here}, whose definitions may differ: run it again");
+        Error::refuse(made != here, refused(why))?;
         let accepted = Accepted {
             schema: SCHEMA,
             run: run.manifest.fingerprint.clone(),
@@ -112,7 +108,7 @@ impl AcceptArgs {
             why: self.why.trim().into(),
             definitions: Definitions::of(&run),
         };
-        let path = store.add(&folder, &run.manifest, &accepted)?;
+        let path = add(store, &folder, &run.manifest, &accepted)?;
         outln!("{}: accepted", path.display());
         Ok(Exit::Pass)
     }
@@ -150,10 +146,9 @@ fn failures(verdicts: &[Verdict]) -> String {
 }
 
 impl CompareArgs {
-    fn run(&self, store: &Store) -> Result<Exit> {
-        let path = judged::named_or_newest(self.run.as_ref())?;
-        let (folder, manifest) = Folder::open(&path)?;
-        let baselines = store.of(&manifest.experiment.name, &manifest.device)?;
+    fn run(&self, store: &Path) -> Result<Exit> {
+        let (folder, manifest) = judged::open_run(self.run.as_deref())?;
+        let baselines = of(store, &manifest.experiment.name, &manifest.device)?;
         let Some(base) = baselines.last() else {
             errln!("{}", none_for(&manifest, store)?);
             return Ok(Exit::NotJudged);
@@ -169,7 +164,7 @@ impl CompareArgs {
             outln!("accept a run of today as a new baseline, if what changed is right");
             return Ok(Exit::NotJudged);
         }
-        diff::between(&base.path, &path, &self.how)
+        diff::between(&base.path, &folder.path, &self.how)
     }
 }
 
@@ -181,9 +176,9 @@ fn incomparable(base: &Baseline, new: &Manifest, now: &Definitions) -> Vec<Strin
     question.chain(base.accepted.definitions.changed(now)).collect()
 }
 
-fn none_for(manifest: &Manifest, store: &Store) -> Result<String> {
+fn none_for(manifest: &Manifest, store: &Path) -> Result<String> {
     let (name, device) = (&manifest.experiment.name, &manifest.device);
-    let mut others = store.all()?;
+    let mut others = all(store)?;
     others.retain(|base| &base.manifest.experiment.name == name);
     let mut others: Vec<String> = others.into_iter().map(|base| base.manifest.device).collect();
     others.dedup();
@@ -191,7 +186,7 @@ fn none_for(manifest: &Manifest, store: &Store) -> Result<String> {
         true => String::new(),
         false => format!(", but of '{}'", others.join("', '")),
     };
-    let folder = store.path.display();
+    let folder = store.display();
     Ok(format!(
         "NOT COMPARED: {folder} has no baseline of '{name}' on '{device}'{others}; `ulplab baseline accept RUN --why TEXT` makes one"
     ))
@@ -223,51 +218,44 @@ struct Baseline {
     accepted: Accepted,
 }
 
-/// The folder of all baselines.
-struct Store {
-    path: PathBuf,
+/// The folder of the baselines of an experiment and a device, in that of all baselines.
+fn place(store: &Path, experiment: &str, device: &str) -> PathBuf {
+    store.join(slug(experiment)).join(slug(device))
 }
 
-impl Store {
-    /// The folder of the baselines of an experiment and a device.
-    fn place(&self, experiment: &str, device: &str) -> PathBuf {
-        self.path.join(slug(experiment)).join(slug(device))
+/// Copies a run, and marks it as accepted. A run that is a baseline already is an error.
+fn add(store: &Path, folder: &Folder, manifest: &Manifest, accepted: &Accepted) -> Result<PathBuf> {
+    let home = place(store, &manifest.experiment.name, &manifest.device);
+    let name = manifest.started_at.replace(':', "");
+    let path = home.join(format!("{name}-{}", &manifest.fingerprint[..8]));
+    let (copy, same) = Folder::enter(&path, manifest, true)?;
+    for cell in same.plan.cells() {
+        copy.write_cell(&cell, &folder.read_cell(&cell.id)?)?;
     }
+    let text = serde_json::to_vec_pretty(accepted).expect("plain data has a form in JSON");
+    match create_atomic(&path.join(ACCEPTED), |out| out.write_all(&text))? {
+        true => Ok(path),
+        false => Err(Error::Usage(format!("{}: a baseline already", path.display()))),
+    }
+}
 
-    /// Copies a run, and marks it as accepted. A run that is a baseline already is an error.
-    fn add(&self, folder: &Folder, manifest: &Manifest, accepted: &Accepted) -> Result<PathBuf> {
-        let home = self.place(&manifest.experiment.name, &manifest.device);
-        let name = manifest.started_at.replace(':', "");
-        let path = home.join(format!("{name}-{}", &manifest.fingerprint[..8]));
-        let (copy, same) = Folder::enter(&path, manifest, true)?;
-        for cell in same.plan.cells() {
-            copy.write_cell(&cell, &folder.read_cell(&cell.id)?)?;
-        }
-        let text = serde_json::to_vec_pretty(accepted).expect("plain data has a form in JSON");
-        match create_atomic(&path.join(ACCEPTED), |out| out.write_all(&text))? {
-            true => Ok(path),
-            false => Err(Error::Usage(format!("{}: a baseline already", path.display()))),
-        }
-    }
+/// Baselines of an experiment on a device, in the order in which they were accepted.
+fn of(store: &Path, experiment: &str, device: &str) -> Result<Vec<Baseline>> {
+    let mut found = in_folder(&place(store, experiment, device))?;
+    // Other names may have the same folder.
+    found.retain(|base| base.manifest.experiment.name == experiment && base.manifest.device == device);
+    Ok(found)
+}
 
-    /// Baselines of an experiment on a device, in the order in which they were accepted.
-    fn of(&self, experiment: &str, device: &str) -> Result<Vec<Baseline>> {
-        let mut found = in_folder(&self.place(experiment, device))?;
-        // Other names may have the same folder.
-        found.retain(|base| base.manifest.experiment.name == experiment && base.manifest.device == device);
-        Ok(found)
-    }
-
-    /// All baselines, by experiment, device and time.
-    fn all(&self) -> Result<Vec<Baseline>> {
-        let mut found = Vec::new();
-        for experiment in folders(&self.path)? {
-            for device in folders(&experiment)? {
-                found.extend(in_folder(&device)?);
-            }
+/// All baselines, by experiment, device and time.
+fn all(store: &Path) -> Result<Vec<Baseline>> {
+    let mut found = Vec::new();
+    for experiment in folders(store)? {
+        for device in folders(&experiment)? {
+            found.extend(in_folder(&device)?);
         }
-        Ok(found)
     }
+    Ok(found)
 }
 
 fn in_folder(path: &Path) -> Result<Vec<Baseline>> {
