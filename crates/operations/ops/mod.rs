@@ -53,7 +53,10 @@ mod swiglu_quantize;
 mod top_k;
 mod wgmma;
 
+use std::fmt;
+
 use safetensors::Dtype;
+use serde::{Serialize, Serializer};
 
 use crate::expected::OPERATIONS;
 pub use batch::{Batch, MOST_REPEATED, MOST_WITH_SCRATCH};
@@ -196,20 +199,22 @@ impl Op for KernelOp {
 }
 
 /// A set of sizes and keys, and the kind of inputs.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Case {
     /// Unique within the operation, e.g. `bf16.t16384`; parts are joined by dots, without slashes.
     pub name: String,
-    /// The replacements of `{key}` in a variant's entry point, e.g. `("T", "bf16")`.
-    pub keys: Vec<(&'static str, String)>,
     /// Named sizes. The launch expressions of a variant use them, and they are passed as `int` to arguments of the same
     /// name.
+    #[serde(rename = "sizes")]
     pub dims: Vec<(&'static str, i64)>,
+    /// The replacements of `{key}` in a variant's entry point, e.g. `("T", "bf16")`.
+    pub keys: Vec<(&'static str, String)>,
     /// The source of the inputs.
     pub inputs: Inputs,
     /// True if kernels are timed on it, because its size makes the time informative.
     pub timed: bool,
     /// True if kernels also run with its rows repeated past 2³² elements.
+    #[serde(skip)]
     pub large: bool,
 }
 
@@ -228,6 +233,23 @@ pub enum Inputs {
     Weights,
     /// The tensors of a user's file, by the names of buffers; buffers that the file lacks are random.
     File(&'static str),
+}
+
+impl fmt::Display for Inputs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Random => "random",
+            Self::Edges => "edges",
+            Self::Weights => "weights of the model",
+            Self::Site(source) | Self::File(source) => source,
+        })
+    }
+}
+
+impl Serialize for Inputs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl Inputs {

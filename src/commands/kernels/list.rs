@@ -4,9 +4,9 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::backend::cuda::Source;
-use crate::commands::kernels::describe::{CaseLine, JudgementLine, describe};
+use crate::commands::kernels::describe::{JudgementLine, about, describe};
 use crate::json;
-use crate::ops::{self, OPS};
+use crate::ops::{self, Case, OPS};
 use crate::report::columns::{fitted, wrapped};
 use crate::studies::kernels::power::Power;
 use crate::studies::kernels::{folder, power};
@@ -48,7 +48,7 @@ struct OperationEntry {
     power: Vec<Power>,
     variants: Vec<KernelEntry>,
     mutants: Vec<KernelEntry>,
-    cases: Vec<CaseLine>,
+    cases: Vec<Case>,
 }
 
 /// A variant or a fault, as `op.name`.
@@ -180,7 +180,7 @@ impl OperationEntry {
         lines.extend(section("variants", &named(&self.variants)));
         lines.extend(section("faults that can be planted", &named(&self.mutants)));
         if cases {
-            let rows = self.cases.iter().map(|case| (case.name.clone(), case.about()));
+            let rows = self.cases.iter().map(|case| (case.name.clone(), about(case)));
             lines.extend(section("cases", &rows.collect::<Vec<_>>()));
         } else if let count @ 1.. = self.cases.len() {
             lines.push(format!("  {}", counted(count, "case")));

@@ -199,7 +199,10 @@ fn time_layout(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
     let (mut buffer, mut back) = (vec![1; placement.len()], vec![1; matrix.len()]);
     let [mut copy, mut forward, mut inverse] = [const { Vec::new() }; 3];
     for _ in 0..args.repeats {
-        copy.push(seconds(|| Ok(back.copy_from_slice(black_box(&matrix))))?);
+        copy.push(seconds(|| {
+            back.copy_from_slice(black_box(&matrix));
+            Ok(())
+        })?);
         black_box(&mut back);
         forward.push(seconds(|| placement.forward_into(black_box(&matrix), &mut buffer))?);
         black_box(&mut buffer);

@@ -13,7 +13,7 @@ use crate::{json, ops};
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::list::{distinct, grouped};
 use ulplab_operations::ops::judge::{Judge, Rule};
-use ulplab_operations::ops::{Buffer, Case, Inputs, Op, Role, Scalar};
+use ulplab_operations::ops::{Buffer, Case, Op, Role, Scalar};
 
 /// Describe an operation: its buffers, scalars, sizes, keys and cases, and how each output is judged and why.
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub struct Description {
     /// Keys with all the values that cases have.
     pub keys: Vec<(String, Vec<String>)>,
     pub judgements: Vec<JudgementLine>,
-    pub cases: Vec<CaseLine>,
+    pub cases: Vec<Case>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -79,16 +79,6 @@ pub struct JudgementLine {
     pub such_as: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-pub struct CaseLine {
-    pub name: String,
-    pub sizes: Vec<(String, i64)>,
-    pub keys: Vec<(String, String)>,
-    /// `random`, `edges`, or the site of the model that they are from.
-    pub inputs: String,
-    pub timed: bool,
-}
-
 pub fn run(args: &DescribeArgs) -> Result<Exit> {
     let file = args.experiment.as_deref();
     let defined = operations::read(file)?;
@@ -97,7 +87,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     let description = match op.own {
         Some(own) => describe_own(own, &cases),
         None => Description {
-            cases: cases.iter().map(CaseLine::new).collect(),
+            cases,
             ..describe(ops::find(&args.op).map_err(Error::Usage)?).map_err(Error::Usage)?
         },
     };
@@ -120,7 +110,7 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
         sizes: samples[0].case.dims.iter().map(|(name, _)| name.to_string()).collect(),
         keys: keys.collect(),
         judgements: judgements(&samples),
-        cases: cases.iter().map(CaseLine::new).collect(),
+        cases,
     })
 }
 
@@ -155,7 +145,7 @@ fn describe_own(op: &OwnOp, cases: &[Case]) -> Description {
         sizes: op.sizes.clone(),
         keys: Vec::from_iter((!dtypes.is_empty()).then(|| ("dtype".to_string(), dtypes))),
         judgements: op.outputs.iter().map(judgement_of).collect(),
-        cases: cases.iter().map(CaseLine::new).collect(),
+        cases: cases.to_vec(),
     }
 }
 
@@ -294,29 +284,11 @@ fn short(judge: &Judge) -> String {
     }
 }
 
-impl CaseLine {
-    /// Sizes, inputs and whether it is timed, in words.
-    pub fn about(&self) -> String {
-        let sizes: Vec<String> = self.sizes.iter().map(|(name, size)| format!("{name} {size}")).collect();
-        let timed = if self.timed { ", timed" } else { "" };
-        format!("{}; {}{timed}", sizes.join(" "), self.inputs)
-    }
-
-    fn new(case: &Case) -> Self {
-        let keys = case.keys.iter();
-        Self {
-            name: case.name.clone(),
-            sizes: case.dims.iter().map(|(name, size)| (name.to_string(), *size)).collect(),
-            keys: keys.map(|(key, value)| (key.to_string(), value.clone())).collect(),
-            inputs: match case.inputs {
-                Inputs::Random => "random".into(),
-                Inputs::Edges => "edges".into(),
-                Inputs::Weights => "weights of the model".into(),
-                Inputs::Site(source) | Inputs::File(source) => source.into(),
-            },
-            timed: case.timed,
-        }
-    }
+/// Sizes, inputs and whether a case is timed, in words.
+pub fn about(case: &Case) -> String {
+    let sizes: Vec<String> = case.dims.iter().map(|(name, size)| format!("{name} {size}")).collect();
+    let timed = if case.timed { ", timed" } else { "" };
+    format!("{}; {}{timed}", sizes.join(" "), case.inputs)
 }
 
 /// A description for a terminal.
@@ -373,7 +345,7 @@ fn text(description: &Description) -> String {
     lines.extend([String::new(), counted(cases.len(), "case")]);
     let wide = width(&mut cases.iter().map(|case| &case.name));
     for case in cases {
-        lines.push(format!("  {:wide$}  {}", case.name, case.about()));
+        lines.push(format!("  {:wide$}  {}", case.name, about(case)));
     }
     lines.join("\n") + "\n"
 }

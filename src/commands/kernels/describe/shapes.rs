@@ -19,15 +19,10 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
         let right = |(case, shape): &(&Case, &[usize])| value(case) == Some(shape[at] as i64);
         shapes.iter().all(right)
     };
-    let size = |case: &Case, name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
     let names: Vec<&str> = shapes[0].0.dims.iter().map(|(name, _)| *name).collect();
-    let found = |name: &&&str| fits(&|case| size(case, name));
+    let found = |name: &&&str| fits(&|case| case.size(name));
     // A size that is the same in all cases may be equal by chance.
-    let varies = |name: &&&str| {
-        shapes
-            .iter()
-            .any(|(case, _)| size(case, name) != size(shapes[0].0, name))
-    };
+    let varies = |name: &&&str| shapes.iter().any(|(case, _)| case.size(name) != shapes[0].0.size(name));
     if let Some(name) = names.iter().filter(varies).find(found) {
         return name.to_string();
     }
@@ -48,10 +43,10 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     }
     for factor in [2, 3, 4, 8] {
         for name in &names {
-            if fits(&|case| Some(size(case, name)? * factor)) {
+            if fits(&|case| Some(case.size(name)? * factor)) {
                 return format!("{factor} {name}");
             }
-            if fits(&|case| Some(size(case, name).filter(|size| size % factor == 0)? / factor)) {
+            if fits(&|case| Some(case.size(name).filter(|size| size % factor == 0)? / factor)) {
                 return format!("{name} / {factor}");
             }
         }
@@ -67,7 +62,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     let blocks = blocks.flat_map(|block| names.iter().map(move |name| (name, *block)));
     let fitting = blocks.filter(|(name, block)| {
         let fits = |(case, shape): &(&Case, &[usize])| {
-            let quotient = |block: &i64| size(case, name).map(|size| (size + block - 1) / block);
+            let quotient = |block: &i64| case.size(name).map(|size| (size + block - 1) / block);
             block.iter().any(|block| quotient(block) == Some(shape[at] as i64))
         };
         shapes.iter().all(fits)
@@ -83,11 +78,11 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     }
     for (number, a) in names.iter().enumerate() {
         for b in &names[number..] {
-            if fits(&|case| Some(size(case, a)? * size(case, b)?)) {
+            if fits(&|case| Some(case.size(a)? * case.size(b)?)) {
                 return format!("{a} {b}");
             }
             let quotient = |case: &Case, [a, b]: [&str; 2]| {
-                let [a, b] = [size(case, a)?, size(case, b)?];
+                let [a, b] = [case.size(a)?, case.size(b)?];
                 (b > 0).then(|| (a + b - 1) / b)
             };
             for pair in [[*a, *b], [*b, *a]] {
@@ -96,17 +91,17 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
                 }
             }
             for c in &names {
-                if fits(&|case| Some(size(case, a)? * size(case, b)? * size(case, c)?)) {
+                if fits(&|case| Some(case.size(a)? * case.size(b)? * case.size(c)?)) {
                     return format!("{a} {b} {c}");
                 }
             }
             for factor in [2, 4, 8] {
-                if fits(&|case| Some(factor * size(case, a)? * size(case, b)?)) {
+                if fits(&|case| Some(factor * case.size(a)? * case.size(b)?)) {
                     return format!("{factor} {a} {b}");
                 }
             }
         }
-        if fits(&|case| Some(size(case, a)? + 1)) {
+        if fits(&|case| Some(case.size(a)? + 1)) {
             return format!("{a} + 1");
         }
     }

@@ -223,7 +223,7 @@ impl OwnCase {
 
 /// The shape that expressions over the sizes of a case give.
 pub fn shape_of(name: &str, shape: &[String], case: &Case) -> Result<Vec<usize>, String> {
-    let size = |name: &str| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
+    let size = |name: &str| case.size(name);
     let sizes = shape.iter().map(|text| match expr::eval(text, &size) {
         Ok(value @ 1..) => Ok(value as usize),
         Ok(value) => Err(format!("shape of '{name}': {text} is {value}, expected 1 or more")),

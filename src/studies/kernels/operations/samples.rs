@@ -60,10 +60,9 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
         }
     }
     // More of them, as long as each has a size that no other has: so that sizes which are equal by chance in one differ in another.
-    let sized = |name: &str, case: &Case| case.dims.iter().find(|(dim, _)| *dim == name).map(|(_, size)| *size);
     let mut more = 0;
     for case in small.into_iter().filter(|case| volume(case) <= LARGE) {
-        let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| sized(name, other) != Some(*size));
+        let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| other.size(name) != Some(*size));
         if more < MORE && case.dims.iter().any(fresh) {
             chosen.push(case);
             more += 1;
