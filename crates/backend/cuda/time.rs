@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
+use serde::{Serialize, Serializer};
 
 use super::device::{Device, Memory, cuda};
 use super::header::{Factor, Sum};
@@ -34,18 +35,26 @@ impl Spread {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Shown by its median.
+impl Serialize for Spread {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.median)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// L2 cache flushed before each repetition.
-    pub cold: Spread,
-    /// Back to back, the host's part included.
-    pub hot: Spread,
     /// Time of a graph divided by its number of launches; none if a launch cannot be captured.
     pub graph: Option<Spread>,
     /// The same, each launch on other memory that is not in the L2 cache.
     pub rotated: Option<Spread>,
     /// The same on memory that lies in the L2 cache, however large the buffers are.
     pub cached: Option<Spread>,
+    /// Back to back, the host's part included.
+    pub hot: Spread,
+    /// L2 cache flushed before each repetition.
+    #[serde(skip)]
+    pub cold: Spread,
 }
 
 /// Times work in a device's stream.

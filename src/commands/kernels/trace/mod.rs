@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::plan::{Named, SMS, Step, Work};
 use crate::backend::cuda::session::Bench;
+use crate::backend::cuda::time::Times;
 use crate::backend::cuda::{Device, Plan, Session, Source, Variant};
 use crate::run::ceilings::Ceilings;
 use crate::studies::kernels::{OnDevice, file};
@@ -72,7 +73,7 @@ pub struct Trace {
     /// The type of the factors of its products.
     pub products: Factor,
     /// Microseconds of a run; none without a GPU.
-    pub us: Option<Micros>,
+    pub us: Option<Times>,
 }
 
 /// All turns of one launch of a variant.
@@ -90,19 +91,6 @@ pub struct Launch {
     pub us_cached: Option<f64>,
     /// Microseconds that all turns add to a run: little, if others run at the same time.
     pub us_added: Option<f64>,
-}
-
-/// Microseconds of a run as one of many in a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Micros {
-    /// On the same memory, so that small buffers stay in the cache.
-    pub graph: Option<f64>,
-    /// On other memory each time, none of it in the cache.
-    pub rotated: Option<f64>,
-    /// With all memory in the cache, however large it is.
-    pub cached: Option<f64>,
-    /// Put into the stream launch by launch, back to back.
-    pub hot: f64,
 }
 
 /// Bytes that must be moved, and operations of products of matrices.
@@ -191,7 +179,7 @@ impl Trace {
     /// The time of a run for its share of the limit: with cold caches, if that was measured.
     pub fn whole(&self) -> Option<f64> {
         let us = self.us?;
-        Some(us.rotated.or(us.graph).unwrap_or(us.hot))
+        Some(us.rotated.or(us.graph).unwrap_or(us.hot).median)
     }
 }
 
@@ -317,13 +305,7 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
 /// Checks a variant, and times it as a whole and launch by launch.
 fn time(bench: &Bench, variant: &Variant, trace: &mut Trace) -> Result<()> {
     let running = bench.right(variant)?;
-    let times = running.time()?;
-    trace.us = Some(Micros {
-        graph: times.graph.map(|graph| graph.median),
-        rotated: times.rotated.map(|rotated| rotated.median),
-        cached: times.cached.map(|cached| cached.median),
-        hot: times.hot.median,
-    });
+    trace.us = Some(running.time()?);
     for (launch, times) in trace.launches.iter_mut().zip(running.trace()?) {
         [launch.us, launch.us_cached] = [times.alone, times.cached].map(|time| time.map(|time| time.median));
         launch.us_added = times.added;

@@ -1,6 +1,7 @@
 //! A trace as text.
 
 use super::{Cost, Trace, Traces};
+use crate::backend::cuda::time::{Spread, Times};
 use crate::report::columns::aligned;
 
 /// Every variant's launches, then all variants side by side.
@@ -37,12 +38,12 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
             turns.to_string(),
             megabytes(cost),
             gigaflops(cost),
-            optional(each, micros),
-            optional(us, micros),
-            optional(cached, micros),
-            optional(added, micros),
-            optional(limit, micros),
-            optional(us.zip(limit).map(|(us, limit)| limit / us), share),
+            optional(each, hundredths),
+            optional(us, hundredths),
+            optional(cached, hundredths),
+            optional(added, hundredths),
+            optional(limit, hundredths),
+            optional(us.zip(limit).map(|(us, limit)| limit / us), hundredths),
         ]
     };
     for launch in &trace.launches {
@@ -54,7 +55,7 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
         let times = [trace.us_of_launches(), None, None];
         rows.push(row("all launches", trace.turns(), trace.cost(), None, times));
     }
-    let cached = trace.us.and_then(|us| us.cached);
+    let cached = trace.us.and_then(|us| us.cached).map(|cached| cached.median);
     let times = [trace.whole(), cached, None];
     rows.push(row("a run", trace.turns(), trace.least, None, times));
     // Columns that have no figure.
@@ -73,8 +74,9 @@ pub fn side_by_side(all: &Traces) -> Rows {
         let figures = all.traces.iter().map(figure);
         std::iter::once(name.to_string()).chain(figures).collect::<Vec<_>>()
     };
-    let us =
-        |get: fn(&super::Micros) -> Option<f64>| move |trace: &Trace| optional(trace.us.as_ref().and_then(get), micros);
+    let us = |get: fn(Times) -> Option<Spread>| {
+        move |trace: &Trace| optional(trace.us.and_then(get).map(|us| us.median), hundredths)
+    };
     let limit = |trace: &Trace| Some(trace.least.limit(&all.ceilings?, trace.products));
     let mut rows = vec![
         of("", &|trace| trace.kernel.clone()),
@@ -86,10 +88,13 @@ pub fn side_by_side(all: &Traces) -> Rows {
         of("µs, in a graph, rotated", &us(|us| us.rotated)),
         of("µs, in a graph, cached", &us(|us| us.cached)),
         of("µs, sum of the launches alone", &|trace| {
-            optional(trace.us_of_launches(), micros)
+            optional(trace.us_of_launches(), hundredths)
         }),
         of("share of the limit", &|trace| {
-            optional(trace.whole().zip(limit(trace)).map(|(us, limit)| limit / us), share)
+            optional(
+                trace.whole().zip(limit(trace)).map(|(us, limit)| limit / us),
+                hundredths,
+            )
         }),
         of("a second", &|trace| {
             optional(trace.whole().map(|us| 1e6 / us), |rate| format!("{rate:.0}"))
@@ -106,12 +111,8 @@ fn optional(value: Option<f64>, write: impl Fn(f64) -> String) -> String {
     value.map_or(NONE.into(), write)
 }
 
-fn micros(us: f64) -> String {
-    format!("{us:.2}")
-}
-
-fn share(share: f64) -> String {
-    format!("{share:.2}")
+fn hundredths(value: f64) -> String {
+    format!("{value:.2}")
 }
 
 fn megabytes(cost: Cost) -> String {
