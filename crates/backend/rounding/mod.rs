@@ -172,6 +172,13 @@ impl Rounding {
         self.at(site).any(|round| round.reads(site.role))
     }
 
+    /// The tensor as the recipe leaves it at this site.
+    pub fn applied(&self, site: &Site, tensor: &Tensor<f32>) -> Tensor<f32> {
+        let mut tensor = tensor.clone();
+        self.apply(site, &mut tensor);
+        tensor
+    }
+
     /// Applies the recipe's roundings at this site.
     pub fn apply(&self, site: &Site, tensor: &mut Tensor<f32>) {
         if tensor.data.is_empty() || !self.touches(site) {

@@ -23,8 +23,6 @@ use ulplab_core::record::{Phase, Record, place};
 pub struct Bench<'a> {
     pub model: &'a dyn Model<f32>,
     pub mix: &'a Mix,
-    /// The wrong recipe's name, which the rules bind.
-    pub recipe: &'a str,
     /// The rules that the wrong recipe fails.
     pub rules: Vec<&'a Rule>,
     windows: Vec<Window<'a>>,
@@ -44,7 +42,7 @@ pub struct Bench<'a> {
 
 struct Window<'a> {
     name: &'a str,
-    ids: &'a [u32],
+    text: Text<'a>,
     want: Trace<f32>,
 }
 
@@ -84,12 +82,12 @@ impl<'a> Bench<'a> {
         let traced = windows.par_iter().map(|(name, ids)| {
             let want = run_reference(model, ids)?;
             finite(&want.logits, name)?;
-            Ok(Window { name, ids, want })
+            let text = Text { model, ids };
+            Ok(Window { name, text, want })
         });
         Ok(Self {
             model,
             mix,
-            recipe: &mix.wrong.name,
             rules: Vec::new(),
             windows: traced.collect::<Result<_>>()?,
             telling: (0..windows.len()).collect(),
@@ -122,7 +120,7 @@ impl<'a> Bench<'a> {
         let failed: Vec<Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).cloned().collect();
         if failed.is_empty() {
             let said: Vec<&str> = verdicts.iter().map(|verdict| &*verdict.message).collect();
-            let (recipe, said) = (self.recipe, said.join("; "));
+            let (recipe, said) = (&self.mix.wrong.name, said.join("; "));
             let message = format!("recipe '{recipe}' fails no gate, so there is nothing to search: {said}");
             return Err(Error::Usage(message));
         }
@@ -137,11 +135,11 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// If the reference fails, or the right recipe fails a rule.
-    pub fn right(&mut self, name: &str) -> Result<()> {
+    pub fn right(&mut self) -> Result<()> {
         let records = self.keep(Side::Right, &SuspectSet::default())?;
         let verdicts = self.verdicts(&records)?;
         if let Some(verdict) = verdicts.iter().find(|verdict| !verdict.passes()) {
-            let (recipe, why) = (self.recipe, &verdict.message);
+            let (name, recipe, why) = (&self.mix.right.name, &self.mix.wrong.name, &verdict.message);
             let message =
                 format!("'{name}' does not pass what '{recipe}' fails, so no search can begin from it: {why}");
             return Err(Error::Usage(message));
@@ -161,12 +159,12 @@ impl<'a> Bench<'a> {
             let blank = self.blank(phase, window);
             // The reference needs no run next to itself.
             if exact {
-                let records = Probe::new(&rounding, &window.want, blank).replay(&window.want, window.ids);
+                let records = Probe::new(&rounding, &window.want, blank).replay(&window.want, window.text.ids);
                 let streams = Streams::of_reference(path, &window.want);
                 return Ok(((side, phase, at), Kept { records, streams }));
             }
             let mut streams = Streams::new(path);
-            let records = run_from(self.text(window), &rounding, &window.want, blank, None, &mut streams)?;
+            let records = run_from(window.text, &rounding, &window.want, blank, None, &mut streams)?;
             Ok(((side, phase, at), Kept { records, streams }))
         };
         let kept: Vec<_> = each.par_iter().map(run).collect::<Result<_>>()?;
@@ -231,7 +229,7 @@ impl<'a> Bench<'a> {
                 .filter_map(|(layer, side)| Some((self.kept.get(&(*side, phase, at))?, *layer)));
             let start = starts.max_by_key(|(_, layer)| *layer);
             let blank = self.blank(phase, window);
-            run_from(self.text(window), &rounding, &window.want, blank, start, &mut ())
+            run_from(window.text, &rounding, &window.want, blank, start, &mut ())
         });
         Ok(runs.collect::<Result<Vec<_>>>()?.concat())
     }
@@ -246,7 +244,7 @@ impl<'a> Bench<'a> {
         self.cells += 1;
         let window = &self.windows[self.window()];
         let blank = self.blank(phase, window);
-        run_from(self.text(window), &rounding, &window.want, blank, None, watch)
+        run_from(window.text, &rounding, &window.want, blank, None, watch)
     }
 
     /// The first place beyond a rule's bound when everything is wrong, in the window that tells most.
@@ -270,16 +268,10 @@ impl<'a> Bench<'a> {
         self.windows[self.window()].name
     }
 
-    fn text(&self, window: &Window<'a>) -> Text<'a> {
-        Text {
-            model: self.model,
-            ids: window.ids,
-        }
-    }
-
     fn blank(&self, phase: Phase, window: &Window) -> Record {
-        let cell = format!("{}/{phase}/{}", self.recipe, window.name);
-        Record::blank(&cell, self.recipe, phase, window.name)
+        let recipe = &self.mix.wrong.name;
+        let cell = format!("{recipe}/{phase}/{}", window.name);
+        Record::blank(&cell, recipe, phase, window.name)
     }
 
     /// Phases of the rules, on some windows.
@@ -290,7 +282,7 @@ impl<'a> Bench<'a> {
     }
 
     fn verdicts(&self, records: &[Record]) -> Result<Vec<Verdict>> {
-        let bindings = self.rules.iter().map(|rule| Binding::whole(rule, self.recipe));
+        let bindings = self.rules.iter().map(|rule| Binding::whole(rule, &self.mix.wrong.name));
         let bindings: Vec<Binding> = bindings.collect();
         let mut verdicts = judge(&bindings, &summarize(records)).map_err(Error::Usage)?;
         explain(&mut verdicts, records);

@@ -72,12 +72,7 @@ impl Passage {
 
     /// Computes it again, by what the two recipes are now.
     fn replay(&self, right: &Rounding, wrong: &Rounding) -> Replayed {
-        let rounded = |rounding: &Rounding| {
-            let mut tensor = self.input.clone();
-            rounding.apply(&self.site, &mut tensor);
-            tensor.data
-        };
-        let (want_now, got_now) = (rounded(right), rounded(wrong));
+        let [want_now, got_now] = [right, wrong].map(|rounding| rounding.applied(&self.site, &self.input).data);
         let pair = Pair::new(&want_now, &got_now);
         let measure = |metric: &ulplab_core::metrics::Metric| metric.measure(&pair).unwrap_or(f64::NAN);
         Replayed {
@@ -132,17 +127,15 @@ impl Watch for Capture {
 
     fn after(&mut self, site: &Site, tensor: &Tensor<f32>) {
         if let Some(input) = self.coming.take() {
-            let mut want = input.clone();
-            self.right.apply(site, &mut want);
             self.taken.push(Passage {
                 name: match role_name(site.role) {
                     Some(role) => format!("{site}.{role}"),
                     None => site.to_string(),
                 },
                 site: *site,
-                input,
-                want,
+                want: self.right.applied(site, &input),
                 got: tensor.clone(),
+                input,
             });
         }
     }

@@ -141,12 +141,11 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     if let (None, [culprit], [taken]) = (&undivided, &mut culprits[..], &mut taken[..]) {
         culprit.divide(bench, taken, down_to)?;
         wrong = culprit.wrong.clone();
-        taken.got = taken.input.clone();
         let rounding = bench.mix.rounding(&wrong, bench.config()).map_err(Mistake::usage)?;
-        rounding.apply(&taken.site, &mut taken.got);
+        taken.got = rounding.applied(&taken.site, &taken.input);
     }
     Ok(Explanation {
-        recipe: bench.recipe.into(),
+        recipe: bench.mix.wrong.name.clone(),
         suspects: bench.mix.suspects.len(),
         toml: super::output::recipe(&bench.mix.recipe(&wrong)),
         window: bench.window_name().into(),
@@ -326,12 +325,7 @@ impl Watch for Errors<'_> {
         let here = |suspect: &Suspect| suspect.place() == (site.layer, site.name);
         let suspects = self.mix.suspects.iter().enumerate();
         for (at, _) in suspects.filter(|(_, suspect)| here(suspect)) {
-            let rounded = |rounding: &Rounding| {
-                let mut tensor = tensor.clone();
-                rounding.apply(site, &mut tensor);
-                tensor
-            };
-            let (right, wrong) = (rounded(&self.right), rounded(&self.singles[at]));
+            let [right, wrong] = [&self.right, &self.singles[at]].map(|rounding| rounding.applied(site, tensor));
             let error = RELATIVE_L2.measure(&Pair::new(&right.data, &wrong.data));
             self.own[at] = self.own[at].max(error.unwrap_or(0.0));
         }

@@ -229,7 +229,7 @@ fn search(
     };
     let mut bench = Bench::new(model, mix, &windows, &show)?;
     let failed = bench.wrong(rules)?;
-    bench.right(&args.right)?;
+    bench.right()?;
     // The last one takes what passes at the culprits.
     bench.most = args.cells.saturating_sub(1);
     let found = explain::explain(&mut bench, &failed, args.to);
