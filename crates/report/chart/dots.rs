@@ -15,7 +15,7 @@ pub struct Dot {
 }
 
 /// A row: the first and last dot are joined.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct DotRow {
     pub name: String,
     pub slot: usize,

@@ -6,7 +6,6 @@ mod output;
 mod stats;
 mod summary;
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use crate::progress::Progress;
@@ -107,18 +106,13 @@ struct Inspection<'s> {
 }
 
 pub fn run(args: &InspectArgs) -> Result<Exit> {
-    run_to(args, &mut crate::output::stdout())
-}
-
-/// Prints to `out`.
-pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
     let named = args.naming.given();
     let default = match args.file.join("config.json").is_file() && named.is_none() {
         true => FileKind::Checkpoint,
         false => FileKind::Tensors,
     };
     match (args.taken_as.unwrap_or(default), named, &args.html) {
-        (FileKind::Checkpoint, None, _) => return checkpoint::run_to(args, out),
+        (FileKind::Checkpoint, None, _) => return checkpoint::run(args),
         (FileKind::Checkpoint, Some(flag), _) => {
             let why = "has no meaning with --as checkpoint, whose conventions say it";
             return Err(Error::Usage(format!("--{flag} {why}")));
@@ -157,7 +151,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         (false, [one]) => output::page(one),
         (false, all) => summary::text(all, if args.all { all.len() } else { args.top }),
     };
-    write(out, &text)?;
+    write(&mut crate::output::stdout(), &text)?;
     if args.file.is_dir() && args.taken_as.is_none() && named.is_none() {
         let folder = shown(&args.file.display().to_string());
         errln!(

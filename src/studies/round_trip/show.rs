@@ -116,9 +116,8 @@ fn spread(study: &RoundTripStudy, run: &Summarized) -> Figure {
         DotRow {
             name: candidate.name.into(),
             slot: candidate.slot,
-            head: false,
             dots,
-            note: String::new(),
+            ..DotRow::default()
         }
     });
     let dots = Dots {

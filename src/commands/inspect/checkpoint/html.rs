@@ -80,11 +80,9 @@ fn chart(report: &Report, title: &str, unit: &str, value: impl Fn(&Judged) -> Op
     let row = |(name, mut dots): (String, Vec<Dot>)| {
         dots.sort_by(|a, b| a.value.total_cmp(&b.value));
         DotRow {
-            note: String::new(),
-            slot: 0,
-            head: false,
             dots,
             name,
+            ..DotRow::default()
         }
     };
     let dots = Dots {

@@ -3,8 +3,6 @@
 mod html;
 mod output;
 
-use std::io::Write;
-
 use super::InspectArgs;
 use crate::progress::Progress;
 use crate::run::verdict::Outcome;
@@ -13,8 +11,8 @@ use ulplab_checkpoint::parity::output::write;
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Exit, Result};
 
-/// Judges a checkpoint, and prints to `out`.
-pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
+/// Judges a checkpoint.
+pub fn run(args: &InspectArgs) -> Result<Exit> {
     let checkpoint = Checkpoint::open(&args.file)?;
     let source = args.source.as_ref().map(|path| Checkpoint::source(path)).transpose()?;
     let selection = Selection {
@@ -35,7 +33,7 @@ pub fn run_to(args: &InspectArgs, out: &mut dyn Write) -> Result<Exit> {
         true => output::records(&report, verdict),
         false => output::page(&args.file, &report, verdict, top),
     };
-    write(out, &text)?;
+    write(&mut crate::output::stdout(), &text)?;
     if let Some(file) = &args.html {
         write_text(file, &html::page(&args.file, &report, verdict))?;
     }

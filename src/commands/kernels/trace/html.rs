@@ -54,10 +54,9 @@ fn chart(all: &Traces, trace: &Trace) -> String {
         let least = (limit > 0.0).then(|| dot(limit, Mark::Hollow, "least"));
         Some(DotRow {
             name: launch.name.clone(),
-            slot: 0,
-            head: false,
             dots: least.into_iter().chain([dot(us, Mark::Filled, "measured")]).collect(),
             note: format!("{} × {:.2} µs", launch.turns, launch.us?),
+            ..DotRow::default()
         })
     };
     let kernel = &trace.kernel;
