@@ -51,14 +51,6 @@ pub struct CalibrateArgs {
     pub calibrated: Vec<PathBuf>,
 }
 
-/// Numbers of draws and effects of a calibration.
-pub struct Sample {
-    /// Draws of each statistic.
-    draws: usize,
-    /// Errors to notice, in multiples of a recipe's own.
-    effects: Vec<f64>,
-}
-
 /// Calibrates, or prints what was calibrated; `None` if neither is wanted.
 pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     if !args.calibrated.is_empty() {
@@ -94,18 +86,16 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     if head.gates.is_empty() {
         return Err(Error::config(&file.path, "the file has no [[gate]]"));
     }
-    let sample = Sample {
-        draws: args.draws.into(),
-        effects: match args.effects.is_empty() {
-            true => vec![2.0, 4.0],
-            false => args.effects.clone(),
-        },
+    let draws = args.draws.into();
+    let effects = match args.effects.is_empty() {
+        true => &[2.0, 4.0],
+        false => &args.effects[..],
     };
-    if let Some(gain) = sample.effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
+    if let Some(gain) = effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
     let wrong = |why: String| Error::config(&file.path, why);
-    let null = derive(head, study, &plan, &sample)
+    let null = derive(head, study, draws, effects)
         .map_err(|why| wrong(format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind)))?;
     if null.cells.is_empty() {
         return Err(wrong("no gate binds a recipe that the CPU can compute".into()));
@@ -113,7 +103,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let (folder, manifest) = measure(args, &null)?;
     let reading = study.reading();
     let windows = plan.windows.len();
-    let sets = sets(&manifest, reading.windows.len(), sample.draws);
+    let sets = sets(&manifest, reading.windows.len(), draws);
     let trials = null.trials.iter().map(|trial| {
         let rule = trial.rule;
         let what = (&rule.metric, &rule.at, rule.phase, rule.statistic);
@@ -144,7 +134,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
         drawn_windows: windows - reading.windows.len(),
         drawn: study.drawn(),
         texts,
-        draws: sample.draws,
+        draws,
         gates,
     })
 }

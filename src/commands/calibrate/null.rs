@@ -1,9 +1,7 @@
 //! The experiment that draws what right candidates measure as, and what faults of a stated size do.
 
-use super::Sample;
 use crate::experiment::{Experiment, Head, Rule, Statistic};
 use crate::gate::calibration::direction;
-use crate::run::plan::Plan;
 use crate::run::runs::NULL;
 use crate::studies::Study;
 use crate::studies::null::Wanted;
@@ -40,25 +38,26 @@ pub struct Null<'a> {
     pub trials: Vec<Trial<'a>>,
 }
 
-/// The null experiment of all gates of an experiment.
+/// The null experiment of all gates of an experiment: so many draws of each statistic, and effects in multiples of a recipe's own error.
 ///
 /// # Errors
 /// Why gates of its kind are not calibrated.
-pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, sample: &Sample) -> Result<Null<'a>, String> {
+pub fn derive<'a>(head: &'a Head, study: &dyn Study, draws: usize, effects: &[f64]) -> Result<Null<'a>, String> {
+    let plan = study.plan();
     let bound = |rule: &'a Rule| plan.bound_by(rule).map(move |recipe| (rule, recipe.to_string()));
     let bound: Vec<(&Rule, String)> = head.gates.iter().flat_map(bound).collect();
     let asked = bound.iter().filter(|(rule, _)| not_asked(rule).is_none());
     let wanted: Vec<Wanted> = distinct(asked.flat_map(|(rule, recipe)| {
-        let gains = std::iter::once(None).chain(gains(rule, sample).map(Some));
+        let gains = std::iter::once(None).chain(gains(rule, effects).map(Some));
         gains.map(|gain| Wanted {
             recipe: recipe.clone(),
             phase: rule.phase,
             gain,
         })
     }));
-    let mut phases = plan.phases.clone();
+    let mut phases = plan.phases;
     phases.retain(|phase| head.gates.iter().any(|rule| rule.phase == *phase));
-    let null = study.null(sample.draws, &phases, &wanted)?;
+    let null = study.null(draws, &phases, &wanted)?;
     let named = wanted.iter().zip(&null.names);
     let cells = named.filter_map(|(wanted, name)| Some(format!("{}/{}/*", name.as_ref().ok()?, wanted.phase)));
     let cells = distinct(cells);
@@ -77,7 +76,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, plan: &Plan, sample: &Sampl
             (Err(_), _) => Ok(Vec::new()),
             (Ok(_), Some((_, why))) => Err(why.to_string()),
             (Ok(_), None) => {
-                let each = gains(rule, sample).map(|gain| Ok((gain, find(rule, &recipe, Some(gain))?)));
+                let each = gains(rule, effects).map(|gain| Ok((gain, find(rule, &recipe, Some(gain))?)));
                 each.collect()
             }
         };
@@ -118,9 +117,9 @@ fn not_asked(rule: &Rule) -> Option<&'static str> {
 }
 
 /// The sizes of noise at which a gate is measured. If it bounds how good a recipe may be, the error is as many times smaller.
-fn gains(rule: &Rule, sample: &Sample) -> impl Iterator<Item = f64> {
+fn gains(rule: &Rule, effects: &[f64]) -> impl Iterator<Item = f64> {
     let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
     let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);
-    let each = if unmoved { &[][..] } else { &sample.effects[..] };
+    let each = if unmoved { &[][..] } else { effects };
     each.iter().map(move |gain| if inverted { 1.0 / gain } else { *gain })
 }

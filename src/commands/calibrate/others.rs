@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::Sample;
 use super::null::derive;
 use super::page::Uncalibrated;
 use crate::entries::with_extension;
@@ -37,15 +36,11 @@ pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
 /// Why an experiment is not calibrated.
 fn why(read: &ExperimentFile, file: &Path) -> Result<String> {
     let parsed = studies::parse(read)?;
-    let sample = Sample {
-        draws: 1,
-        effects: Vec::new(),
-    };
     let (head, study) = (&parsed.experiment.head, &*parsed.study);
     if head.gates.is_empty() {
         return Ok("it has no gate".into());
     }
-    let null = match derive(head, study, &study.plan(), &sample) {
+    let null = match derive(head, study, 1, &[]) {
         Ok(null) => null,
         Err(why) => return Ok(why),
     };
