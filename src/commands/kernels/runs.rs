@@ -6,8 +6,8 @@ use clap::builder::PossibleValuesParser;
 
 use crate::commands::sweep::{self, Question, SweepArgs};
 use crate::experiment::file::ExperimentFile;
+use crate::studies;
 use crate::studies::kernels::{ARCHITECTURES, KernelStudy, OnDevice, Options, SHIPPED, Workers, attest};
-use crate::studies::{self, ParsedExperiment};
 use ulplab_core::error::{Error, Exit, Result};
 
 /// Options of these subcommands.
@@ -42,25 +42,19 @@ impl RunArgs {
     fn start(&self, options: Options) -> Result<Exit> {
         let args = &self.sweep;
         let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
-        let parsed = studies::parse(&file)?;
-        let Some(study) = studies::read_as::<KernelStudy>(&parsed.experiment)? else {
+        let mut parsed = studies::parse(&file)?;
+        let Some(mut study) = studies::read_as::<KernelStudy>(&parsed.experiment)? else {
             let path = args.experiment.display();
             let why = format!("this is not an experiment of kernels; `ulplab sweep {path}` runs it");
             return Err(Error::config(&file.path, why));
         };
-        let study = KernelStudy {
-            options: Options {
-                keep_failed: self.keep_failed.clone(),
-                peers: self.peers.clone(),
-                workers: Some(self.workers.clone()),
-                ..options
-            },
-            ..study
+        study.options = Options {
+            keep_failed: self.keep_failed.clone(),
+            peers: self.peers.clone(),
+            workers: Some(self.workers.clone()),
+            ..options
         };
-        let parsed = ParsedExperiment {
-            study: Box::new(study),
-            ..parsed
-        };
+        parsed.study = Box::new(study);
         sweep::answer(args, &Question::new(args, file, parsed)?)
     }
 }
