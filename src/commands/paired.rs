@@ -7,7 +7,7 @@ use crate::report::columns::aligned;
 use crate::report::number;
 use crate::run::Run;
 use crate::statistics::{Evidence, LEAST_WINDOWS};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::metrics::KL;
 use ulplab_core::pattern::matches;
 use ulplab_core::record::Phase;
@@ -18,10 +18,8 @@ use ulplab_core::record::Phase;
 /// The run has no predictions.
 pub fn print(run: &Run) -> Result<()> {
     let tests = paired(&run.summaries);
-    if tests.is_empty() {
-        let message = "no paired tests: the run measured no predictions of a text";
-        return Err(Error::NothingSelected(message.into()));
-    }
+    let message = "no paired tests: the run measured no predictions of a text";
+    refuse(tests.is_empty(), message).map_err(Error::NothingSelected)?;
     let heads = "recipe,phase,windows,KL,lost,gained,McNemar p,adjusted,evidence of loss,net lost,95 % limits";
     let heads: Vec<&str> = heads.split(',').collect();
     for line in aligned(&heads, tests.iter().map(row), 2) {

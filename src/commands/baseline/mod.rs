@@ -21,7 +21,7 @@ use crate::run::runs::slug;
 use crate::run::verdict::{Outcome, Verdict};
 use crate::run::{Manifest, Run, now};
 use ulplab_core::atomic::create_atomic;
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, refuse};
 use ulplab_core::input;
 use ulplab_core::text::shown;
 
@@ -269,16 +269,12 @@ fn read(path: &Path) -> Result<Baseline> {
     let file = path.join(ACCEPTED);
     let wrong = |message: String| Error::data(&file, message);
     let accepted: Accepted = serde_json::from_str(&input::text(&file)?).map_err(|error| wrong(error.to_string()))?;
-    if accepted.schema != SCHEMA {
-        let found = accepted.schema;
-        return Err(wrong(format!("schema {found}; this version of ulplab reads {SCHEMA}")));
-    }
+    let other = format_args!("schema {}; this version of ulplab reads {SCHEMA}", accepted.schema);
+    refuse(accepted.schema != SCHEMA, other).map_err(wrong)?;
     let (folder, manifest) = Folder::open(path)?;
-    if manifest.fingerprint != accepted.run {
-        let (accepted, found) = (&accepted.run, &manifest.fingerprint);
-        let message = format!("it accepts the run {accepted}, and the run next to it is {found}");
-        return Err(wrong(message));
-    }
+    let (run, found) = (&accepted.run, &manifest.fingerprint);
+    let message = format_args!("it accepts the run {run}, and the run next to it is {found}");
+    refuse(found != run, message).map_err(wrong)?;
     Ok(Baseline {
         path: folder.path,
         manifest,

@@ -16,7 +16,7 @@ use crate::experiment::{Experiment, Mistake};
 use crate::json;
 use crate::run::seal;
 use crate::studies::model::Watch;
-use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::error::{Error, Exit, Result, counted, refuse};
 use ulplab_core::metrics::{COSINE, MAX_ABS, Pair, RELATIVE_L2};
 use ulplab_core::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
 use ulplab_core::text::shown;
@@ -263,23 +263,19 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         )));
     };
     let label: Label = serde_json::from_str(text).map_err(|error| wrong(format!("'{LABEL}': {error}")))?;
-    if label.schema != SCHEMA {
-        let found = label.schema;
-        return Err(wrong(format!("is a capsule of layout {found}, expected {SCHEMA}")));
-    }
+    let other = format_args!("is a capsule of layout {}, expected {SCHEMA}", label.schema);
+    refuse(label.schema != SCHEMA, other).map_err(wrong)?;
     let sites = label.sites.iter().map(|site| stored(site, &file));
     let sites = sites.collect::<Result<Vec<Passage>>>()?;
     let held: Vec<Held> = sites.iter().flat_map(Passage::held).collect();
-    if file.metadata().get(SEAL) != Some(&digest(text, &held)) || file.tensors().len() != held.len() {
-        return Err(wrong(format!(
-            "damaged or edited: its label and tensors do not match '{SEAL}'; write it again with `ulplab bisect --capsule`"
-        )));
-    }
+    let sealed = file.metadata().get(SEAL) == Some(&digest(text, &held)) && file.tensors().len() == held.len();
+    let edited = format_args!(
+        "damaged or edited: its label and tensors do not match '{SEAL}'; write it again with `ulplab bisect --capsule`"
+    );
+    refuse(!sealed, edited).map_err(wrong)?;
     let right = |taken: &Passage| changed(&taken.want.data, &taken.got.data) == 0;
-    if sites.iter().all(right) {
-        let why = "holds no failure: what the two recipes left is equal in it";
-        return Err(wrong(why.into()));
-    }
+    let why = "holds no failure: what the two recipes left is equal in it";
+    refuse(sites.iter().all(right), why).map_err(wrong)?;
     let known = |taken: &Passage| Some((info(taken.site.name)?, taken.site.layer, taken.input.cols()));
     let known: Vec<(&'static SiteInfo, Option<usize>, usize)> = sites.iter().filter_map(known).collect();
     let turned = label.turned.iter().map(|(name, channels)| {
@@ -296,9 +292,8 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     if let Some(taken) = sites.iter().find(|taken| !touched(&taken.site)) {
         return Err(wrong(format!("neither recipe rounds at '{}'", taken.name)));
     }
-    if label.right_rounds == label.wrong_rounds && label.noise.is_none() {
-        return Err(wrong("its right and its wrong recipe are the same".into()));
-    }
+    let same = label.right_rounds == label.wrong_rounds && label.noise.is_none();
+    refuse(same, "its right and its wrong recipe are the same").map_err(wrong)?;
     let replayed: Vec<Replayed> = sites.iter().map(|taken| taken.replay(&right, &bad)).collect();
     let (exit, verdict) = verdict(&replayed);
     if as_json {
@@ -375,10 +370,9 @@ fn stored(label: &SiteLabel, file: &TensorFile) -> Result<Passage> {
     };
     let (input, want, got) = (tensor("in")?, tensor("want")?, tensor("got")?);
     let shapes = (&input.shape, &want.shape, &got.shape);
-    if shapes.0 != shapes.1 || shapes.0 != shapes.2 || input.data.is_empty() {
-        let message = format!("'{name}': in, want and got have shapes {shapes:?}, expected one");
-        return Err(wrong(message));
-    }
+    let unlike = shapes.0 != shapes.1 || shapes.0 != shapes.2 || input.data.is_empty();
+    let message = format_args!("'{name}': in, want and got have shapes {shapes:?}, expected one");
+    refuse(unlike, message).map_err(wrong)?;
     let site = Site::new(label.layer, info.name).read_as(role);
     Ok(Passage {
         name,

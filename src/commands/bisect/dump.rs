@@ -17,7 +17,7 @@ use crate::commands::sweep::Prepared;
 use crate::experiment::Window;
 use crate::json;
 use crate::studies::model::ModelStudy;
-use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
+use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean, refuse};
 use ulplab_core::metrics::{Pair, RELATIVE_L2};
 use ulplab_core::pattern::matches_nothing;
 use ulplab_core::record::Worst;
@@ -219,9 +219,7 @@ impl Dump {
             let other = || wrong(format!("'{name}' is {dtype}, expected numbers of at most 32 bits"));
             tensors.insert(name.to_string(), values.ok_or_else(other)?);
         }
-        if tensors.is_empty() {
-            return Err(wrong("has no tensor".into()));
-        }
+        refuse(tensors.is_empty(), "has no tensor").map_err(wrong)?;
         let order = names.into_iter().filter(|name| tensors.contains_key(name)).collect();
         Ok(Self { tensors, order })
     }

@@ -13,7 +13,7 @@ use crate::commands::check_two;
 use crate::commands::diff::{Pair, Pairs, differences, timed};
 use crate::json;
 use crate::run::Run;
-use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::error::{Error, Exit, Result, counted, refuse};
 use ulplab_core::record::{Phase, Record, place};
 
 /// Names written out of those that only one run has.
@@ -80,10 +80,8 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
     check_two(["BASE", "NEW"], folders)?;
     let pairs = Pairs::new(&base.records, &new.records);
     let both: Vec<&Pair> = pairs.both.iter().filter(|pair| !timed(&pair.base.metric)).collect();
-    if both.is_empty() {
-        let message = format!("{} and {} have no number in common", paths[0], paths[1]);
-        return Err(Error::NothingSelected(message));
-    }
+    let none = format_args!("{} and {} have no number in common", paths[0], paths[1]);
+    refuse(both.is_empty(), none).map_err(Error::NothingSelected)?;
     let question = differences(&base.manifest, &new.manifest);
     let question = question.iter().map(|found| found.sentence(", then ", ""));
     let mut cells = Vec::new();

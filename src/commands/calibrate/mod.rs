@@ -18,7 +18,7 @@ use crate::run::summary::summarize;
 use crate::run::{Manifest, seal};
 use null::{Null, Trial, derive};
 use ulplab_core::atomic::{check_writable, write_atomic, write_text};
-use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::error::{Error, Exit, Result, counted, refuse};
 use ulplab_core::list::grouped;
 use ulplab_core::metrics::Metric;
 use ulplab_core::record::Record;
@@ -83,9 +83,8 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     let plan = parsed.study.plan();
     let checked = study.check().and_then(|()| study.check_gates(&head.gates, &plan, None));
     checked.map_err(|mistake| file.error(&mistake))?;
-    if head.gates.is_empty() {
-        return Err(Error::config(&file.path, "the file has no [[gate]]"));
-    }
+    let wrong = |why: String| Error::config(&file.path, why);
+    refuse(head.gates.is_empty(), "the file has no [[gate]]").map_err(wrong)?;
     let draws = args.draws.into();
     let effects = match args.effects.is_empty() {
         true => &[2.0, 4.0],
@@ -94,12 +93,9 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     if let Some(gain) = effects.iter().find(|gain| !(gain.is_finite() && **gain > 0.0)) {
         return Err(Error::Usage(format!("--effect {gain}: expected a positive number")));
     }
-    let wrong = |why: String| Error::config(&file.path, why);
     let null = derive(head, study, draws, effects)
         .map_err(|why| wrong(format!("gates of kind = \"{}\" are not calibrated: {why}", head.kind)))?;
-    if null.cells.is_empty() {
-        return Err(wrong("no gate binds a recipe that the CPU can compute".into()));
-    }
+    refuse(null.cells.is_empty(), "no gate binds a recipe that the CPU can compute").map_err(wrong)?;
     let (folder, manifest) = measure(args, &null)?;
     let reading = study.reading();
     let windows = plan.windows.len();

@@ -4,6 +4,7 @@ use safetensors::Dtype;
 
 use super::gates::Gate;
 use crate::run::verdict::Status;
+use ulplab_core::error::refuse;
 use ulplab_core::metrics::{Eval, Logits, Metric, Pair, unravel};
 use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, Tensor};
@@ -59,10 +60,8 @@ pub(super) struct GateResult<'a> {
 /// Refuses a tensor of a type that compare does not read.
 pub(super) fn supported(tensor: &Tensor) -> Result<(), String> {
     let (name, dtype) = (tensor.name, tensor.dtype);
-    match tensor.kind() {
-        Kind::Unsupported => Err(format!("tensor '{name}': type {dtype} cannot be compared")),
-        Kind::Real | Kind::Exact => Ok(()),
-    }
+    let why = format_args!("tensor '{name}': type {dtype} cannot be compared");
+    refuse(tensor.kind() == Kind::Unsupported, why)
 }
 
 impl<'a> Comparison<'a> {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use ulplab_checkpoint::packed::parts;
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, refuse};
 use ulplab_core::metrics::{Eval, Logits, METRICS, Metric, ULP_MAX};
 
 pub use gates::Gate;
@@ -163,9 +163,7 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
         let which = unmatched(&pairing.unmatched, want, got);
         return Err(Error::Usage(format!("{which}{}", unlike(want, got))));
     }
-    if pairing.pairs.is_empty() {
-        return Err(Error::NothingSelected("no tensor is in both files".into()));
-    }
+    refuse(pairing.pairs.is_empty(), "no tensor is in both files").map_err(Error::NothingSelected)?;
     for (tensor, file) in pairing.pairs.iter().flat_map(|(a, b)| [(a, want), (b, got)]) {
         judge::supported(tensor).map_err(|message| Error::data(file.path(), message))?;
     }

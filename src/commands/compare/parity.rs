@@ -9,7 +9,7 @@ use ulplab_checkpoint::packed::{Naming, Opened, Packed, check_layout, matrix_nam
 use ulplab_checkpoint::parity::copies::Copies;
 use ulplab_checkpoint::parity::cost::{self, Cost};
 use ulplab_checkpoint::parity::{DiagnosisOptions, Rules, Source, StoredBytes, bytes, diagnose_from, output};
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, refuse};
 use ulplab_core::tensorfile::TensorFile;
 
 /// Diagnosis of quantized tensors.
@@ -49,11 +49,9 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
     let (source, file) = (TensorFile::open(want)?, TensorFile::open(got)?);
     let beside: Vec<&str> = source.tensors().map(|tensor| tensor.name).collect();
     let found = args.naming.find(&file, &beside, only, skip)?;
-    if found.is_empty() {
-        let hint = "name the tensors with --data, --scale and --global, and give --format";
-        let message = format!("no quantized tensor in {}; {hint}", got.display());
-        return Err(Error::NothingSelected(message));
-    }
+    let hint = "name the tensors with --data, --scale and --global, and give --format";
+    let message = format_args!("no quantized tensor in {}; {hint}", got.display());
+    refuse(found.is_empty(), message).map_err(Error::NothingSelected)?;
     let any_name = args.tensor.is_none() && found.len() == 1;
     let mut pairs = Vec::new();
     for packed in &found {

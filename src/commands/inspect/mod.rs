@@ -13,7 +13,7 @@ pub use stats::{Histogram, SourceStats, Stats, Worst};
 pub use summary::fit;
 use ulplab_checkpoint::packed::{Naming, Opened, Stack, in_matrices, parts, tensor_named};
 use ulplab_checkpoint::parity::output::write;
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, refuse};
 use ulplab_core::formats::{Format, GlobalScale};
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
@@ -126,10 +126,9 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
     let file = TensorFile::open(&args.file)?;
     let source = args.source.as_ref().map(TensorFile::open).transpose()?;
     let subjects = subjects(args, &file, source.as_ref())?;
-    if subjects.is_empty() {
-        let hint = "no quantized tensor; give --format to quantize the file's floating-point tensors in memory";
-        return Err(Error::NothingSelected(format!("{}: {hint}", args.file.display())));
-    }
+    let hint = "no quantized tensor; give --format to quantize the file's floating-point tensors in memory";
+    let none = format_args!("{}: {hint}", args.file.display());
+    refuse(subjects.is_empty(), none).map_err(Error::NothingSelected)?;
     let stacks: Vec<Stack> = subjects.iter().map(|subject| subject.stack).collect();
     let mut progress = Progress::new(stacks.iter().map(Stack::elements).sum(), args.no_progress);
     let mut all: Vec<Option<Stats>> = subjects.iter().map(|_| None).collect();
@@ -231,12 +230,9 @@ pub fn source_of<'a>(source: &'a TensorFile, name: &str, shape: &[usize], any_na
         None => tensor_named(source, name)?,
     };
     let (name, found, dtype) = (tensor.name, tensor.shape, tensor.dtype);
-    if Stack::new(found) != Stack::new(shape) {
-        return Err(wrong(format!("tensor '{name}': shape {found:?}, expected {shape:?}")));
-    }
-    let expected = "expected F64, F32, F16 or BF16";
-    match tensor.is_floating() {
-        true => Ok(tensor),
-        false => Err(wrong(format!("tensor '{name}': type {dtype}, {expected}"))),
-    }
+    let other = format_args!("tensor '{name}': shape {found:?}, expected {shape:?}");
+    refuse(Stack::new(found) != Stack::new(shape), other).map_err(wrong)?;
+    let other = format_args!("tensor '{name}': type {dtype}, expected F64, F32, F16 or BF16");
+    refuse(!tensor.is_floating(), other).map_err(wrong)?;
+    Ok(tensor)
 }

@@ -17,7 +17,7 @@ use crate::signal;
 use crate::studies::limits::{Parts, available};
 use crate::studies::model::{Recipe, finite, run_reference};
 use ulplab_core::atomic::write_text;
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
 use ulplab_core::metrics::{KL, Logits, TOP1};
 
@@ -69,10 +69,9 @@ impl<'a> Measure<'a> {
         if let Some(file) = file.filter(|file| file.exists()) {
             let stored = serde_json::from_str::<StoredPoints>(&input::text(file)?);
             let stored = stored.map_err(|why| Error::data(file, format!("not measurements of a search: {why}")))?;
-            if stored.fingerprint != fingerprint {
-                let message = "measurements of another search: the experiment, its data, formats, patterns or ulplab were changed";
-                return Err(Error::data(file, message));
-            }
+            let message =
+                "measurements of another search: the experiment, its data, formats, patterns or ulplab were changed";
+            refuse(stored.fingerprint != fingerprint, message).map_err(|why| Error::data(file, why))?;
             points = stored.points;
         }
         let reference = windows.par_iter().map(|(name, ids)| {

@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use ulplab_checkpoint::packed::{
     Entry, Manifest, Nonfinite, Stack, block_format, check_layout, in_matrices, leading, matrix_name, spread,
 };
-use ulplab_core::error::{Error, Exit, Result, counted};
+use ulplab_core::error::{Error, Exit, Result, counted, refuse};
 use ulplab_core::formats::{Encoded, Format, GlobalScale, Group, Scaling};
 use ulplab_core::layouts::{Layout, Placement};
 use ulplab_core::pattern;
@@ -127,10 +127,8 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
         let (which, hint) = (first_of(&vectors), "use --skip to leave tensors out");
         errln!("{which}: quantized although it has one dimension, like biases and norms; {hint}");
     }
-    if jobs.is_empty() {
-        let what = format!("no tensor of {} can be quantized", args.input.display());
-        return Err(Error::NothingSelected(what));
-    }
+    let none = format_args!("no tensor of {} can be quantized", args.input.display());
+    refuse(jobs.is_empty(), none).map_err(Error::NothingSelected)?;
 
     let stacks: Vec<Stack> = jobs.iter().map(|job| job.stack).collect();
     let elements: usize = stacks.iter().map(Stack::elements).sum();
