@@ -95,10 +95,8 @@ impl Mix {
         let mut places: BTreeMap<Place, Rounds> = BTreeMap::new();
         for (recipe, is_wrong) in [(&wrong, true), (&right, false)] {
             let rounding = recipe.resolve(config, seed)?;
-            if rounding.rounds_weights {
-                let message = format!("'{}' rounds weights, which bisect does not search", recipe.name);
-                return Err(Mistake::at("round", message));
-            }
+            let message = format_args!("'{}' rounds weights, which bisect does not search", recipe.name);
+            Mistake::refuse(rounding.rounds_weights, "round", message)?;
             for (round, layer, site) in rounding.covered(config) {
                 let Rounds { right, wrong, .. } = places.entry((layer, site)).or_default();
                 if is_wrong { wrong } else { right }.push(round);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Checkpoint, Manifest as Datasets};
 use crate::json;
-use ulplab_core::error::{Error, Exit, Result};
+use ulplab_core::error::{Error, Exit, Result, refuse};
 use ulplab_core::input;
 use ulplab_core::layouts::{Groups, LAYOUTS, Layout};
 
@@ -209,9 +209,8 @@ fn time_layout(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
         inverse.push(seconds(|| placement.inverse_into(black_box(&buffer), &mut back))?);
         black_box(&mut back);
     }
-    if back != matrix {
-        return Err(format!("{}: the inverse does not give the matrix back", layout.name));
-    }
+    let why = format_args!("{}: the inverse does not give the matrix back", layout.name);
+    refuse(back != matrix, why)?;
     let moved = (placement.matrix_len() + placement.len()) as f64 / 1e9;
     let copied = 2.0 * placement.matrix_len() as f64 / 1e9;
     let rates = |bytes: f64, time: Timing| {
