@@ -37,7 +37,7 @@ pub use calls::Calls;
 use probe::Probe;
 pub use recipe::Recipe;
 pub use resumed::{Kept, Streams, Watch, run_from};
-pub use run::{finite, from_start, run_candidate, run_recorded, run_reference, run_step, with_loss_per_byte};
+pub use run::{finite, from_start, run_recorded, run_reference, run_step, with_loss_per_byte};
 pub use samples::{Sample, recorded};
 use weights::Weighing;
 
@@ -258,9 +258,7 @@ impl<'a> ReadyRecipe<'a> {
             rounding,
         })
     }
-}
 
-impl ReadyRecipe<'_> {
     /// A model of its own, if it rounds weights, and records of their sizes.
     fn loaded(&self, bench: &Bench, blank: &Record) -> Result<Option<(Box<dyn Model<f32>>, Vec<Record>)>> {
         if !self.rounding.rounds_weights {
@@ -283,11 +281,12 @@ fn window(recipes: &HashMap<&str, ReadyRecipe>, own: Option<Calls>, bench: &Benc
         let ready = of_recipe(recipes, cell)?;
         if cell.recipe == REFERENCE {
             let exact = run_reference(&*bench.inputs.open()?.load::<f64>()?, text.ids)?;
+            let probe = Probe::new(&ready.rounding, &exact, blank);
             return match own {
-                None => run_candidate(text, &ready.rounding, &exact, blank),
+                None => probe.run(text),
                 Some(calls) => {
                     let got = run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?;
-                    Ok(Probe::new(&ready.rounding, &exact, blank).replay(&got, text.ids))
+                    Ok(probe.replay(&got, text.ids))
                 }
             };
         }
@@ -304,18 +303,16 @@ fn window(recipes: &HashMap<&str, ReadyRecipe>, own: Option<Calls>, bench: &Benc
             run_recorded(text, &other.rounding, &[text.ids.len()])
         };
         let other = ready.against.map(run_other).transpose()?;
-        let want = other.as_ref().unwrap_or(&want);
+        let probe = Probe::new(&ready.rounding, other.as_ref().unwrap_or(&want), blank);
         let got = match (&ready.step, ready.calls) {
             (Some(step), _) => {
                 let folder = bench.inputs.folder.as_deref().ok_or_else(|| none("model"))?;
                 run_step(text, folder, step, &ready.rounding)?
             }
             (None, Some(calls)) => run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?,
-            (None, None) => return run_candidate(text, &ready.rounding, want, blank).map(with_sizes),
+            (None, None) => return probe.run(text).map(with_sizes),
         };
-        Ok(with_sizes(
-            Probe::new(&ready.rounding, want, blank).replay(&got, text.ids),
-        ))
+        Ok(with_sizes(probe.replay(&got, text.ids)))
     };
     bench.each(cells, |cell, blank| {
         let targets = text.ids.len() - 1;

@@ -7,8 +7,11 @@ use reference::paths::Path;
 use reference::sites::{Decision, Flow};
 use reference::{Choice, Numerics, Operations, Real, Role, Site, SiteInfo, Tensor};
 
+use super::resumed::Watch;
 use crate::backend::rounding::Rounding;
 use crate::studies::measure::{at, records};
+use crate::studies::study::Text;
+use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::{self, Evidence, Gain, Logits, NATS, PERPLEXITY, Pair, Threshold, flips, nats};
 use ulplab_core::record::{Phase, Record};
 
@@ -206,6 +209,7 @@ pub struct Probe<'a, W> {
     records: Vec<Record>,
     /// Relative error of the streams that entered the layer, for the gain.
     entering: Option<f64>,
+    watch: Option<&'a mut dyn Watch>,
 }
 
 impl<'a, W: Real + Into<f64>> Probe<'a, W> {
@@ -216,12 +220,31 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
             cell,
             records: Vec::new(),
             entering: None,
+            watch: None,
         }
     }
 
     /// Begins behind some layers: the relative error of the streams that leave the last of them.
     pub fn behind(self, entering: Option<f64>) -> Self {
         Self { entering, ..self }
+    }
+
+    /// Has someone look on.
+    pub fn watched(self, watch: &'a mut dyn Watch) -> Self {
+        Self {
+            watch: Some(watch),
+            ..self
+        }
+    }
+
+    /// Runs the model with the roundings from the first token on, and gives all records.
+    ///
+    /// # Errors
+    /// If the reference fails.
+    pub fn run(mut self, text: Text<'_>) -> Result<Vec<Record>> {
+        let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
+        let logits = self.rounding.run(text.model, &mut *state, text.ids, &mut self)?;
+        Ok(self.finish(&logits, text.ids))
     }
 
     /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.
@@ -327,6 +350,9 @@ pub fn decision<W: Real + Into<f64>>(
 
 impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
+        if let Some(watch) = &mut self.watch {
+            watch.before(site, tensor);
+        }
         if self.cell.phase == Phase::Local && flow(self.want.path, site) == Flow::Enters {
             self.force(site, tensor);
         }
@@ -334,6 +360,9 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
         // A tensor that passes once per role is compared in the role the recipe rounds.
         if site.role == Role::Both || self.rounding.touches(site) {
             self.compare(site, tensor);
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.after(site, tensor);
         }
     }
 

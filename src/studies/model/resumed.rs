@@ -1,7 +1,7 @@
 //! Runs that begin behind layers in which another run did the same.
 
 use reference::paths::Path;
-use reference::{Choice, Numerics, Operations, Site, Tensor};
+use reference::{Site, Tensor};
 
 use super::probe::{Probe, Trace};
 use crate::backend::rounding::Rounding;
@@ -83,8 +83,8 @@ pub fn run_from(
                 && record.metric == RELATIVE_L2.name
         });
         let probe = Probe::new(rounding, want, blank.clone()).behind(left.map(|record| record.value));
-        let mut watched = Watched { probe, watch };
-        if let Some(logits) = text.model.resume(layer, stream.clone(), text.ids, &mut watched) {
+        let mut probe = probe.watched(watch);
+        if let Some(logits) = text.model.resume(layer, stream.clone(), text.ids, &mut probe) {
             let logits = logits.map_err(Error::Reference)?;
             let earlier = kept.records.iter().filter(|record| before(layer, record));
             // A record names the cell that it is used in.
@@ -94,39 +94,9 @@ pub fn run_from(
                     ..record.clone()
                 })
                 .collect();
-            records.extend(watched.probe.finish(&logits, text.ids));
+            records.extend(probe.finish(&logits, text.ids));
             return Ok(records);
         }
     }
-    let probe = Probe::new(rounding, want, blank);
-    let mut watched = Watched { probe, watch };
-    let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
-    let logits = rounding.run(text.model, &mut *state, text.ids, &mut watched)?;
-    Ok(watched.probe.finish(&logits, text.ids))
-}
-
-/// A candidate's run with someone who looks on.
-struct Watched<'a> {
-    probe: Probe<'a, f32>,
-    watch: &'a mut dyn Watch,
-}
-
-impl Numerics<f32> for Watched<'_> {
-    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
-        self.watch.before(site, tensor);
-        self.probe.site(site, tensor);
-        self.watch.after(site, tensor);
-    }
-
-    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
-        self.probe.choice(site, choice);
-    }
-
-    fn splits(&self, site: &Site) -> bool {
-        self.probe.splits(site)
-    }
-
-    fn operations(&self) -> &dyn Operations<f32> {
-        self.probe.operations()
-    }
+    Probe::new(rounding, want, blank).watched(watch).run(text)
 }

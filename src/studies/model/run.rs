@@ -5,7 +5,7 @@ use std::path::Path;
 use reference::paths::{Input, Model, Scalar};
 use reference::{Numerics, Real, Tensor};
 
-use super::probe::{Probe, Recorder, RoundedRecorder, Trace, append};
+use super::probe::{Recorder, RoundedRecorder, Trace, append};
 use crate::backend::rounding::Rounding;
 use crate::studies::study::Text;
 use ulplab_core::error::{Error, Result};
@@ -48,19 +48,6 @@ pub fn from_start<T: Real>(model: &dyn Model<T>, ids: &[u32], numerics: &mut dyn
     let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
     let output = model.run(&mut *state, Input::Ids(ids), numerics);
     output.map_err(Error::Reference)
-}
-
-/// Runs the model with roundings, and compares it with the reference.
-pub fn run_candidate<W: Real + Into<f64>>(
-    text: Text<'_>,
-    rounding: &Rounding,
-    want: &Trace<W>,
-    blank: Record,
-) -> Result<Vec<Record>> {
-    let mut probe = Probe::new(rounding, want, blank);
-    let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
-    let logits = rounding.run(text.model, &mut *state, text.ids, &mut probe)?;
-    Ok(probe.finish(&logits, text.ids))
 }
 
 /// The losses by bytes of the text next to those by tokens, where these differ; `bytes` are those of so many targets.

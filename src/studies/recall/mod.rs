@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 pub use measure::{drawn, of_vectors};
 
 use super::limits::{Parts, halve_windows};
-use super::model::{finite, run_candidate, run_reference, sites_at};
+use super::model::probe::Probe;
+use super::model::{finite, run_reference, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
 use super::study::{Body, ReadyRecipes, Study, by_window, check_among, of_recipe};
@@ -220,7 +221,7 @@ impl Study for RecallStudy {
                 let (recipe, rounding) = of_recipe(&recipes, cell)?;
                 let got = match recipe.score_noise {
                     Some(size) => measure::of_noise(&blank, seed, size, &want),
-                    None => run_candidate(text, rounding, &want, blank)?,
+                    None => Probe::new(rounding, &want, blank).run(text)?,
                 };
                 Ok(measure::by_source(&self.sources, &got))
             })
