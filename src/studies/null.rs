@@ -30,15 +30,6 @@ pub struct Null {
     pub names: Vec<Result<String, String>>,
 }
 
-impl Null {
-    pub fn new(study: &impl Serialize, names: Vec<Result<String, String>>) -> Self {
-        Self {
-            body: study.body(),
-            names,
-        }
-    }
-}
-
 /// Why a recipe has no error to make larger.
 pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
 
@@ -63,6 +54,14 @@ pub trait Candidate: Clone {
     #[must_use]
     fn with_noise(&self, name: String, gain: f64) -> Self {
         louder(self, name, gain)
+    }
+
+    /// Returns the recipe as right code computes it, and whether it rounds anything.
+    ///
+    /// # Errors
+    /// If there is none, with the reason.
+    fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
+        Ok((self.clone(), true))
     }
 }
 
@@ -100,36 +99,37 @@ pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String
     Plan::whole(phases, windows.collect(), recipes.iter().map(Candidate::name))
 }
 
-/// The recipes that stand for the wanted ones, each once, with those that they are compared with, and the names of the former. `right`
-/// gives a recipe as right code computes it, and whether it rounds anything; or says why there is none.
-pub fn recipes<R: Candidate>(
-    wanted: &[Wanted],
-    known: &[R],
-    right: impl Fn(&R, Phase) -> Result<(R, bool), String>,
-) -> (Vec<R>, Vec<Result<String, String>>) {
-    let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
-    let mut all: Vec<R> = Vec::new();
-    let names = wanted.iter().map(|wanted| {
-        let recipe = find(&wanted.recipe).ok_or_else(|| "the experiment's file does not have it".to_string())?;
-        let found = match (right(recipe, wanted.phase)?, wanted.gain) {
-            ((right, _), None) => right,
-            ((_, false), Some(_)) => return Err(ROUNDS_NOTHING.into()),
-            ((right, true), Some(gain)) => right.with_noise(format!("{}.noise{gain}", right.name()), gain),
-        };
-        let name = found.name().to_string();
-        if !all.iter().any(|other| other.name() == name) {
-            all.push(found);
+impl Null {
+    /// The experiment that `study` makes of the recipes that stand for the wanted ones, each once, and of those that they are compared
+    /// with.
+    pub fn new<R: Candidate, S: Serialize>(wanted: &[Wanted], known: &[R], study: impl FnOnce(Vec<R>) -> S) -> Self {
+        let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
+        let mut all: Vec<R> = Vec::new();
+        let names = wanted.iter().map(|wanted| {
+            let recipe = find(&wanted.recipe).ok_or_else(|| "the experiment's file does not have it".to_string())?;
+            let found = match (recipe.right(wanted.phase)?, wanted.gain) {
+                ((right, _), None) => right,
+                ((_, false), Some(_)) => return Err(ROUNDS_NOTHING.into()),
+                ((right, true), Some(gain)) => right.with_noise(format!("{}.noise{gain}", right.name()), gain),
+            };
+            let name = found.name().to_string();
+            if !all.iter().any(|other| other.name() == name) {
+                all.push(found);
+            }
+            Ok(name)
+        });
+        let names = names.collect();
+        let mut at = 0;
+        while at < all.len() {
+            let rival = all[at].against().and_then(find).cloned();
+            all.extend(rival.filter(|rival| !all.iter().any(|other| other.name() == rival.name())));
+            at += 1;
         }
-        Ok(name)
-    });
-    let names = names.collect();
-    let mut at = 0;
-    while at < all.len() {
-        let rival = all[at].against().and_then(find).cloned();
-        all.extend(rival.filter(|rival| !all.iter().any(|other| other.name() == rival.name())));
-        at += 1;
+        Self {
+            body: study(all).body(),
+            names,
+        }
     }
-    (all, names)
 }
 
 /// Windows drawn from the texts of some others, `draws` times as many; none of these is among them.

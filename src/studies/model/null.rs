@@ -24,20 +24,13 @@ pub fn of(study: &ModelStudy, draws: usize, phases: &[Phase], wanted: &[Wanted])
         ..Recipe::default()
     };
     let known: Vec<Recipe> = std::iter::once(own).chain(study.recipes.iter().cloned()).collect();
-    let (mut recipes, names) = null::recipes(wanted, &known, |recipe, phase| {
-        let right = reordered(recipe, phase)?;
-        let rounds = !right.rounds.is_empty();
-        Ok((right, rounds))
-    });
-    recipes.retain(|recipe| recipe.name != REFERENCE);
-    let body = ModelStudy {
+    Null::new(wanted, &known, |recipes| ModelStudy {
         phases: phases.to_vec(),
         windows: null::redrawn(&study.windows, draws),
         reference_cuts: Some(1),
-        recipes,
+        recipes: recipes.into_iter().filter(|recipe| recipe.name != REFERENCE).collect(),
         ..study.clone()
-    };
-    Null::new(&body, names)
+    })
 }
 
 impl Candidate for Recipe {
@@ -55,6 +48,12 @@ impl Candidate for Recipe {
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
         (&mut self.name, &mut self.noise, &mut self.gain)
+    }
+
+    fn right(&self, phase: Phase) -> Result<(Self, bool), String> {
+        let right = reordered(self, phase)?;
+        let rounds = !right.rounds.is_empty();
+        Ok((right, rounds))
     }
 }
 

@@ -98,13 +98,6 @@ pub struct Round {
     pub direction: Direction,
 }
 
-impl Recipe {
-    /// True if it rounds more than f32 does.
-    fn rounds_anything(&self) -> bool {
-        !self.rounds.is_empty() || matches!(self.form, Form::Prefill(_))
-    }
-}
-
 impl Candidate for Recipe {
     fn head(&self) -> (&str, Cow<'_, str>, bool) {
         (&self.name, (&self.doc).into(), self.noise)
@@ -112,6 +105,11 @@ impl Candidate for Recipe {
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
         (&mut self.name, &mut self.noise, &mut self.gain)
+    }
+
+    fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
+        let rounds = !self.rounds.is_empty() || matches!(self.form, Form::Prefill(_));
+        Ok((self.clone(), rounds))
     }
 }
 
@@ -198,13 +196,10 @@ impl Study for RecurrenceStudy {
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        let right = |recipe: &Recipe, _| Ok((recipe.clone(), recipe.rounds_anything()));
-        let (recipes, names) = null::recipes(wanted, &self.recipes, right);
-        let body = Self {
+        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
             draws: draws * self.draws,
             recipes,
             ..self.clone()
-        };
-        Ok(Null::new(&body, names))
+        }))
     }
 }

@@ -211,13 +211,11 @@ impl Study for RoundTripStudy {
     }
 
     fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        let (recipes, names) = null::recipes(wanted, &self.recipes, |recipe, _| Ok((recipe.clone(), true)));
-        let body = Self {
+        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
             draws: draws * self.draws,
             windows: null::redrawn(&self.windows, draws),
             recipes,
             ..self.clone()
-        };
-        Ok(Null::new(&body, names))
+        }))
     }
 }

@@ -159,16 +159,6 @@ impl Recipe {
         let message = "'kernels' compute all of it, and read the router as they do";
         Mistake::refuse(kernels && self.router.is_some(), "router", message)
     }
-
-    /// The recipe as right code computes it on a CPU.
-    fn right(&self, _: Phase) -> Result<(Self, bool), String> {
-        match self.kernels.is_empty() {
-            true => Ok((self.clone(), !self.rounds.is_empty())),
-            false => {
-                Err("its kernels run on a GPU, and `ulplab kernels list` says what their judgements notice".into())
-            }
-        }
-    }
 }
 
 impl Candidate for Recipe {
@@ -178,6 +168,16 @@ impl Candidate for Recipe {
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
         (&mut self.name, &mut self.noise, &mut self.gain)
+    }
+
+    /// The recipe as right code computes it on a CPU.
+    fn right(&self, _: Phase) -> Result<(Self, bool), String> {
+        match self.kernels.is_empty() {
+            true => Ok((self.clone(), !self.rounds.is_empty())),
+            false => {
+                Err("its kernels run on a GPU, and `ulplab kernels list` says what their judgements notice".into())
+            }
+        }
     }
 }
 
@@ -263,14 +263,12 @@ impl Study for SwapFfnStudy {
     }
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        let (recipes, names) = null::recipes(wanted, &self.recipes, Recipe::right);
-        let body = Self {
+        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
             phases: phases.to_vec(),
             draws: draws * self.draws,
             recipes,
             ..self.clone()
-        };
-        Ok(Null::new(&body, names))
+        }))
     }
 
     fn uses_gpu(&self) -> bool {
