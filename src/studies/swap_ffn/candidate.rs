@@ -50,7 +50,7 @@ impl<'a> Candidate<'a> {
     ) -> Result<Vec<GateAndBank>, String> {
         match self {
             Self::Emulated { model, method } => {
-                let mut forced = ForcedDecisions::new(Some(method), given);
+                let mut forced = ForcedDecisions::new(method, given);
                 match part {
                     Part::Exchange => model.exchange(x, state, event, &mut forced)?,
                     _ => (method.event)(model, x, state, event, &mut forced)?,

@@ -120,14 +120,13 @@ type GatesAndBanks = [Vec<i32>; 2];
 
 /// Rounds, keeps what the candidate would decide, and has it do what the reference decided.
 pub struct ForcedDecisions<'a> {
-    /// None rounds nothing.
-    method: Option<&'a Method>,
+    method: &'a Method,
     given: GatesAndBanks,
     own: GatesAndBanks,
 }
 
 impl<'a> ForcedDecisions<'a> {
-    pub fn new(method: Option<&'a Method>, given: &Decisions<f64>) -> Self {
+    pub fn new(method: &'a Method, given: &Decisions<f64>) -> Self {
         let gates = given.gate.iter().map(|&gate| i32::from(gate));
         let banks = given.bank.iter().map(|&bank| i32::from(bank));
         Self {
@@ -147,9 +146,7 @@ impl<'a> ForcedDecisions<'a> {
 
 impl Numerics<f32> for ForcedDecisions<'_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
-        if let Some(method) = self.method {
-            method.round(site, tensor);
-        }
+        self.method.round(site, tensor);
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
@@ -168,7 +165,7 @@ fn resolve(round: &Round, sources: &[Source<Weights>]) -> Result<(String, Arc<dy
     }
     for source in sources {
         for site in tensors().filter(|site| matches(&round.at, site.name)) {
-            let fits = codec.check(source.from.sizes().config().cols(site));
+            let fits = codec.check(source.from.config().cols(site));
             fits.map_err(|message| at(format!("{message} ('{}' of source '{}')", site.name, source.name)))?;
         }
     }

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use rayon::prelude::*;
 use reference::Real;
 use reference::paths::Config;
-use reference::paths::swap_ffn::{BANKS, Decisions};
+use reference::paths::swap_ffn::{self, BANKS, Decisions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -36,8 +36,7 @@ use ulplab_core::record::{Phase, Record};
 use exact::ExactEvent;
 pub use exact::{Trajectory, exact};
 pub use method::{Event, Kernels, Method};
-use sizes::Inputs;
-pub use sizes::Sizes;
+use sizes::{Inputs, Sizes};
 
 /// The quantities compared at a checkpoint in a phase, by their names after the source's.
 const LOCAL: [&str; 3] = ["decisions", "next", "x"];
@@ -70,14 +69,14 @@ pub struct SwapFfnStudy {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Weights {
     /// A model of these sizes, with weights as before training.
-    SwapFfn(Sizes),
+    SwapFfn(#[serde(with = "Sizes")] swap_ffn::Config),
 }
 
 impl Weights {
     /// The sizes of the model.
-    pub fn sizes(&self) -> &Sizes {
-        let Self::SwapFfn(sizes) = self;
-        sizes
+    pub fn config(&self) -> &swap_ffn::Config {
+        let Self::SwapFfn(config) = self;
+        config
     }
 }
 
@@ -201,8 +200,8 @@ impl Study for SwapFfnStudy {
         check_recipes(&self.recipes)?;
         check_phases(&self.phases)?;
         check_sources(&self.sources, |weights| {
-            let sizes = weights.sizes().check();
-            sizes.map_err(|message| format!("swap_ffn: {message}"))
+            let checked = sizes::check(weights.config());
+            checked.map_err(|message| format!("swap_ffn: {message}"))
         })?;
         check_draws(self.draws, self.shape, "[sequences, tokens]", true)?;
         let [sequences, tokens] = self.shape;
@@ -241,7 +240,7 @@ impl Study for SwapFfnStudy {
         let at_once = threads.min(self.recipes.len().max(1)) as f64;
         let [sequences, tokens] = self.shape.map(|size| size as f64);
         for source in &self.sources {
-            let bytes = bytes(source.from.sizes(), sequences, tokens, at_once);
+            let bytes = bytes(source.from.config(), sequences, tokens, at_once);
             parts.of_source(&source.name, "models, banks and checkpoints", bytes);
         }
         parts
@@ -277,8 +276,7 @@ impl Study for SwapFfnStudy {
 }
 
 /// One model in f64 and one in f32 per thread, the banks, and the stored results of the compared tokens.
-fn bytes(sizes: &Sizes, sequences: f64, tokens: f64, at_once: f64) -> f64 {
-    let config = sizes.config();
+fn bytes(config: &swap_ffn::Config, sequences: f64, tokens: f64, at_once: f64) -> f64 {
     let [d, ff, cores] = [config.d_model, config.d_ff, config.core_count].map(|size| size as f64);
     let [router, k, r] = [config.d_router, config.collapse_k, config.collapse_r].map(|size| size as f64);
     let events = config.n_events as f64;

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use reference::paths::swap_ffn::{BANKS, Config, Initial, LaneRule, Model, State, load};
+use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Initial, LaneRule, Model, RouterForm, State, load};
 use reference::paths::{self, Weights};
 use reference::{Numerics, Real, Tensor};
 use schemars::JsonSchema;
@@ -17,8 +17,14 @@ use ulplab_operations::ops::data::round_to_bf16;
 const MOST_NUMBERS: usize = 1 << 28;
 
 /// A Swap-FFN model with drawn weights. What is not given is as in the source that defines the path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(
+    remote = "Config",
+    default = "standard",
+    deny_unknown_fields,
+    expecting = "struct Sizes"
+)]
+#[schemars(rename = "Sizes")]
 pub struct Sizes {
     pub d_model: usize,
     pub d_ff: usize,
@@ -30,80 +36,55 @@ pub struct Sizes {
     pub collapse_r: usize,
     /// True if an FFN step adds to x.
     pub residual: bool,
-    pub lane_rule: Lanes,
+    #[serde(with = "Lanes")]
+    pub lane_rule: LaneRule,
+    #[serde(skip)]
+    pub d_embed: usize,
+    #[serde(skip)]
+    pub eps: f64,
+    #[serde(skip)]
+    pub decision: DecisionRule,
+    #[serde(skip)]
+    pub router: RouterForm,
+    #[serde(skip)]
+    pub collapse_silu: bool,
+}
+
+fn standard() -> Config {
+    Config::STANDARD
 }
 
 /// The effect of an exchange on a map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(remote = "LaneRule", rename_all = "snake_case", expecting = "enum Lanes")]
+#[schemars(rename = "Lanes")]
 pub enum Lanes {
     Transposition,
     MoveToFront,
     Literal,
 }
 
-impl Default for Sizes {
-    fn default() -> Self {
-        let standard = Config::STANDARD;
-        Self {
-            d_model: standard.d_model,
-            d_ff: standard.d_ff,
-            core_count: standard.core_count,
-            n_events: standard.n_events,
-            k_ffn: standard.k_ffn,
-            d_router: standard.d_router,
-            collapse_k: standard.collapse_k,
-            collapse_r: standard.collapse_r,
-            residual: standard.residual,
-            lane_rule: Lanes::Transposition,
-        }
-    }
-}
-
-impl Sizes {
-    /// The reference's configuration.
-    pub fn config(&self) -> Config {
-        Config {
-            d_model: self.d_model,
-            d_ff: self.d_ff,
-            core_count: self.core_count,
-            n_events: self.n_events,
-            k_ffn: self.k_ffn,
-            d_router: self.d_router,
-            collapse_k: self.collapse_k,
-            collapse_r: self.collapse_r,
-            residual: self.residual,
-            lane_rule: match self.lane_rule {
-                Lanes::Transposition => LaneRule::Transposition,
-                Lanes::MoveToFront => LaneRule::MoveToFront,
-                Lanes::Literal => LaneRule::Literal,
-            },
-            ..Config::STANDARD
-        }
-    }
-
-    /// Checks the sizes; the error names the mistake.
-    pub fn check(&self) -> Result<(), String> {
-        self.config().check()?;
-        refuse(self.n_events == 0, "n_events is 0, expected decisions to compare")?;
-        let (d_model, d_ff, core_count) = (self.d_model, self.d_ff, self.core_count);
-        let tensors: [(&str, &[usize]); 6] = [
-            ("d_ff × d_model", &[d_ff, d_model]),
-            ("core_count × 4 × d_model", &[core_count, BANKS, d_model]),
-            ("core_count × d_ff", &[core_count, d_ff]),
-            ("d_router × d_model", &[self.d_router, d_model]),
-            (
-                "collapse_k × collapse_r × d_model",
-                &[self.collapse_k, self.collapse_r, d_model],
-            ),
-            ("collapse_k × core_count", &[self.collapse_k, core_count]),
-        ];
-        let len = |shape: &[usize]| shape.iter().try_fold(1usize, |len, size| len.checked_mul(*size));
-        let large = |shape: &[usize]| len(shape).is_none_or(|len| len > MOST_NUMBERS);
-        match tensors.iter().find(|(_, shape)| large(shape)) {
-            Some((what, shape)) => Err(format!("{what} is {shape:?}, expected at most {MOST_NUMBERS} numbers")),
-            None => Ok(()),
-        }
+/// Checks the sizes; the error names the mistake.
+pub fn check(config: &Config) -> Result<(), String> {
+    config.check()?;
+    refuse(config.n_events == 0, "n_events is 0, expected decisions to compare")?;
+    let (d_model, d_ff, core_count) = (config.d_model, config.d_ff, config.core_count);
+    let tensors: [(&str, &[usize]); 6] = [
+        ("d_ff × d_model", &[d_ff, d_model]),
+        ("core_count × 4 × d_model", &[core_count, BANKS, d_model]),
+        ("core_count × d_ff", &[core_count, d_ff]),
+        ("d_router × d_model", &[config.d_router, d_model]),
+        (
+            "collapse_k × collapse_r × d_model",
+            &[config.collapse_k, config.collapse_r, d_model],
+        ),
+        ("collapse_k × core_count", &[config.collapse_k, core_count]),
+    ];
+    let len = |shape: &[usize]| shape.iter().try_fold(1usize, |len, size| len.checked_mul(*size));
+    let large = |shape: &[usize]| len(shape).is_none_or(|len| len > MOST_NUMBERS);
+    match tensors.iter().find(|(_, shape)| large(shape)) {
+        Some((what, shape)) => Err(format!("{what} is {shape:?}, expected at most {MOST_NUMBERS} numbers")),
+        None => Ok(()),
     }
 }
 
@@ -119,7 +100,7 @@ pub struct Inputs<'a> {
 impl<'a> Inputs<'a> {
     pub fn new(sequences: usize, seed: u64, source: &'a Source<super::Weights>, window: &'a str) -> Self {
         Self {
-            config: source.from.sizes().config(),
+            config: *source.from.config(),
             seed,
             sequences,
             purpose: [&source.name, window],
