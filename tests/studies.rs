@@ -125,9 +125,7 @@ impl Study for Harmonic {
         check_among(at, ["sum".to_string()].into_iter())
     }
 
-    fn memory(&self, _config: Option<&dyn Config>, _threads: usize) -> Parts {
-        Parts::default()
-    }
+    fn memory(&self, _parts: &mut Parts, _config: Option<&dyn Config>, _at_once: f64) {}
 
     fn ready<'a>(
         &'a self,

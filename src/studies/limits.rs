@@ -8,7 +8,7 @@ use reference::paths::Config;
 use reference::sites::{Decision, Flow};
 
 use super::study::Study;
-use crate::experiment::{Mistake, Reading};
+use crate::experiment::{Mistake, Window};
 use crate::run::plan::{Plan, REFERENCE};
 use ulplab_core::pattern::matches;
 
@@ -88,24 +88,28 @@ impl Parts {
     }
 }
 
-/// Half as many tokens, and the key that says so.
-pub fn halved_tokens(tokens: usize) -> Option<(usize, String)> {
-    (tokens > 2).then(|| (tokens / 2, format!("tokens = {}", tokens / 2)))
+/// Halves the tokens, and returns the key that says so.
+pub fn halve_tokens(tokens: &mut usize) -> Option<String> {
+    (*tokens > 2).then(|| {
+        *tokens /= 2;
+        format!("tokens = {tokens}")
+    })
 }
 
-/// Half as many rows of a draw, and the key that says so.
-pub fn halved_rows([rows, cols]: [usize; 2]) -> Option<([usize; 2], String)> {
-    (rows > 1).then(|| ([rows / 2, cols], format!("shape = [{}, {cols}]", rows / 2)))
+/// Halves the rows of a draw, and returns the key that says so.
+pub fn halve_rows([rows, cols]: &mut [usize; 2]) -> Option<String> {
+    (*rows > 1).then(|| {
+        *rows /= 2;
+        format!("shape = [{rows}, {cols}]")
+    })
 }
 
 /// Halves what is in each window, and returns the key that says so: the tokens if there is text, else the rows.
-pub fn halve_windows(reading: Reading, tokens: &mut usize, shape: &mut [usize; 2]) -> Option<String> {
-    let key;
-    match reading.windows.is_empty() {
-        true => (*shape, key) = halved_rows(*shape)?,
-        false => (*tokens, key) = halved_tokens(*tokens)?,
+pub fn halve_windows(windows: &[Window], tokens: &mut usize, shape: &mut [usize; 2]) -> Option<String> {
+    match windows.is_empty() {
+        true => halve_rows(shape),
+        false => halve_tokens(tokens),
     }
-    Some(key)
 }
 
 /// Refuses more cells than can be planned.
@@ -151,7 +155,7 @@ pub fn check_size(
         return Err(Mistake::at("tokens", message));
     }
     let Some(limit) = limit else { return Ok(()) };
-    let parts = study.memory(config, threads);
+    let parts = parts(study, config, threads);
     let needed = parts.total();
     if needed <= limit.0 {
         return Ok(());
@@ -172,14 +176,21 @@ pub fn check_size(
 
 /// The experiment's own key, halved until it fits.
 fn smaller(study: &dyn Study, config: Option<&dyn Config>, threads: usize, limit: Bytes) -> Option<String> {
-    let mut next = study.halved();
-    while let Some((study, key)) = next {
-        if study.memory(config, threads).total() <= limit.0 {
+    let mut half = study.boxed();
+    while let Some(key) = half.halve() {
+        if parts(&*half, config, threads).total() <= limit.0 {
             return Some(key);
         }
-        next = study.halved();
     }
     None
+}
+
+/// The memory of a run with so many threads.
+fn parts(study: &dyn Study, config: Option<&dyn Config>, threads: usize) -> Parts {
+    let at_once = threads.min(study.recipes().len().max(1));
+    let mut parts = Parts::default();
+    study.memory(&mut parts, config, at_once as f64);
+    parts
 }
 
 /// Free bytes of the machine and of the process's control group. `None` if they are unknown.

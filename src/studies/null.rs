@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::study::Keys;
@@ -102,7 +101,7 @@ pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String
 impl Null {
     /// The experiment that `study` makes of the recipes that stand for the wanted ones, each once, and of those that they are compared
     /// with.
-    pub fn new<R: Candidate, S: Serialize>(wanted: &[Wanted], known: &[R], study: impl FnOnce(Vec<R>) -> S) -> Self {
+    pub fn new<R: Candidate, S: Keys>(wanted: &[Wanted], known: &[R], study: impl FnOnce(Vec<R>) -> S) -> Self {
         let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
         let mut all: Vec<R> = Vec::new();
         let names = wanted.iter().map(|wanted| {

@@ -79,11 +79,11 @@ pub trait Study: Keys + Show + Send + Sync {
         gate::check(gates, &experiment)
     }
 
-    /// Estimates of what is in memory at once.
-    fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts;
+    /// Adds estimates of what is in memory at once, where so many cells are measured side by side.
+    fn memory(&self, parts: &mut Parts, config: Option<&dyn Config>, at_once: f64);
 
-    /// The same question on half as much, and the key that says so, if that can be.
-    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
+    /// Asks the same question on half as much, if that can be, and returns the key that says so.
+    fn halve(&mut self) -> Option<String> {
         None
     }
 
@@ -441,12 +441,18 @@ impl Kind {
     }
 }
 
-/// The keys of a study, as a stored run has them.
+/// The keys of a study, as a stored run has them, and a copy of the study.
 pub trait Keys {
     fn body(&self) -> Map<String, Value>;
+
+    fn boxed(&self) -> Box<dyn Study>;
 }
 
-impl<T: Serialize> Keys for T {
+impl<T: Body> Keys for T {
+    fn boxed(&self) -> Box<dyn Study> {
+        Box::new(self.clone())
+    }
+
     fn body(&self) -> Map<String, Value> {
         match serde_json::to_value(self) {
             Ok(Value::Object(keys)) => keys,

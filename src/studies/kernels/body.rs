@@ -251,12 +251,10 @@ impl Study for KernelStudy {
         Err(format!("{why}; measured at {}, {TIME}", all.join(", ")))
     }
 
-    fn memory(&self, config: Option<&dyn Config>, _threads: usize) -> Parts {
-        let mut parts = Parts::default();
+    fn memory(&self, parts: &mut Parts, config: Option<&dyn Config>, _at_once: f64) {
         if let Some(config) = config.filter(|_| !self.windows.is_empty()) {
             parts.weights(config);
         }
-        parts
     }
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

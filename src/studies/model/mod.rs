@@ -19,7 +19,7 @@ use reference::{Site, SiteInfo, SiteKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Parts, halved_tokens};
+use super::limits::{Parts, halve_tokens};
 use super::null::{Null, Wanted, each, infos, plan};
 use super::study::{Bench, Body, ReadyRecipes, Study, Text, by_window, check_among, of_recipe};
 use crate::backend::rounding::Rounding;
@@ -183,29 +183,24 @@ impl Study for ModelStudy {
         measured::check(rule, metric, config)
     }
 
-    fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
-        let mut parts = Parts::default();
-        if let Some(config) = config {
-            let at_once = threads.min(self.recipes.len().max(1)) as f64;
-            let trace = parts.of_trace(config, self.tokens, at_once);
-            let weights = parts.weights(config);
-            let rounded = |recipe: &&Recipe| {
-                let rounding = Rounding::resolve(&recipe.rounds, None, None, config);
-                rounding.is_ok_and(|rounding| rounding.rounds_weights)
-            };
-            let rounded = self.recipes.iter().filter(rounded).count().min(threads);
-            parts.add("for weights that recipes round", 4.0 * weights * rounded as f64);
-            parts.add(
-                format!("for '{REFERENCE}', the check in f64"),
-                8.0 * weights + 2.0 * trace,
-            );
-        }
-        parts
+    fn memory(&self, parts: &mut Parts, config: Option<&dyn Config>, at_once: f64) {
+        let Some(config) = config else { return };
+        let trace = parts.of_trace(config, self.tokens, at_once);
+        let weights = parts.weights(config);
+        let rounded = |recipe: &&Recipe| {
+            let rounding = Rounding::resolve(&recipe.rounds, None, None, config);
+            rounding.is_ok_and(|rounding| rounding.rounds_weights)
+        };
+        let rounded = at_once.min(self.recipes.iter().filter(rounded).count() as f64);
+        parts.add("for weights that recipes round", 4.0 * weights * rounded);
+        parts.add(
+            format!("for '{REFERENCE}', the check in f64"),
+            8.0 * weights + 2.0 * trace,
+        );
     }
 
-    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let (tokens, key) = halved_tokens(self.tokens)?;
-        Some((Box::new(Self { tokens, ..self.clone() }), key))
+    fn halve(&mut self) -> Option<String> {
+        halve_tokens(&mut self.tokens)
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

@@ -158,9 +158,7 @@ impl Study for RecallStudy {
         check_among(at, site_names(&self.sources, Scores::is_site))
     }
 
-    fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
-        let mut parts = Parts::default();
-        let at_once = threads.min(self.recipes.len().max(1)) as f64;
+    fn memory(&self, parts: &mut Parts, config: Option<&dyn Config>, at_once: f64) {
         if let Some(config) = config.filter(|_| !self.windows.is_empty()) {
             parts.weights(config);
             parts.of_trace(config, self.tokens, at_once);
@@ -174,13 +172,10 @@ impl Study for RecallStudy {
                 parts.of_source(&source.name, "the scores of all threads", 2.0 * 4.0 * scores * at_once);
             }
         }
-        parts
     }
 
-    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let mut half = self.clone();
-        let key = halve_windows(self.reading(), &mut half.tokens, &mut half.shape)?;
-        Some((Box::new(half), key))
+    fn halve(&mut self) -> Option<String> {
+        halve_windows(&self.windows, &mut self.tokens, &mut self.shape)
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

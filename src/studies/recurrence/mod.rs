@@ -14,7 +14,7 @@ use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Parts, halved_rows};
+use super::limits::{Parts, halve_rows};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_recipes, check_sources, doublings, draw_names};
 use super::study::{Body, ReadyRecipes, Study, by_window, of_recipe};
@@ -157,9 +157,7 @@ impl Study for RecurrenceStudy {
         check_checkpoint(at, sites, "steps", self.shape)
     }
 
-    fn memory(&self, _config: Option<&dyn Config>, threads: usize) -> Parts {
-        let mut parts = Parts::default();
-        let at_once = threads.min(self.recipes.len().max(1)) as f64;
+    fn memory(&self, parts: &mut Parts, _config: Option<&dyn Config>, at_once: f64) {
         let [heads, steps] = self.shape.map(|size| size as f64);
         let points = self.checkpoints().count() as f64;
         for source in &self.sources {
@@ -177,12 +175,10 @@ impl Study for RecurrenceStudy {
             let bytes = (piece + 12.0 * kept) * (1.0 + at_once);
             parts.of_source(&source.name, "inputs of a piece and the states kept", bytes);
         }
-        parts
     }
 
-    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let (shape, key) = halved_rows(self.shape)?;
-        Some((Box::new(Self { shape, ..self.clone() }), key))
+    fn halve(&mut self) -> Option<String> {
+        halve_rows(&mut self.shape)
     }
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

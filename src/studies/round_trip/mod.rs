@@ -157,9 +157,7 @@ impl Study for RoundTripStudy {
         check_among(at, site_names(&self.sources, Numbers::is_site))
     }
 
-    fn memory(&self, config: Option<&dyn Config>, threads: usize) -> Parts {
-        let mut parts = Parts::default();
-        let at_once = threads.min(self.recipes.len().max(1)) as f64;
+    fn memory(&self, parts: &mut Parts, config: Option<&dyn Config>, at_once: f64) {
         let texts = config.filter(|_| !self.windows.is_empty());
         if let Some(config) = texts {
             parts.weights(config);
@@ -175,13 +173,10 @@ impl Study for RoundTripStudy {
                 add("the values that threads round", 8.0 * rows * cols * at_once);
             }
         }
-        parts
     }
 
-    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let mut half = self.clone();
-        let key = halve_windows(self.reading(), &mut half.tokens, &mut half.shape)?;
-        Some((Box::new(half), key))
+    fn halve(&mut self) -> Option<String> {
+        halve_windows(&self.windows, &mut self.tokens, &mut self.shape)
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

@@ -20,7 +20,7 @@ use reference::paths::swap_ffn::{self, BANKS, Decisions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Parts, halved_rows};
+use super::limits::{Parts, halve_rows};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{
     check_checkpoint, check_draws, check_phases, check_recipes, check_sources, doublings, draw_names,
@@ -235,20 +235,16 @@ impl Study for SwapFfnStudy {
         check_checkpoint(at, self.sources.iter().flat_map(of), "tokens", self.shape)
     }
 
-    fn memory(&self, _config: Option<&dyn Config>, threads: usize) -> Parts {
-        let mut parts = Parts::default();
-        let at_once = threads.min(self.recipes.len().max(1)) as f64;
+    fn memory(&self, parts: &mut Parts, _config: Option<&dyn Config>, at_once: f64) {
         let [sequences, tokens] = self.shape.map(|size| size as f64);
         for source in &self.sources {
             let bytes = bytes(source.from.config(), sequences, tokens, at_once);
             parts.of_source(&source.name, "models, banks and checkpoints", bytes);
         }
-        parts
     }
 
-    fn halved(&self) -> Option<(Box<dyn Study>, String)> {
-        let (shape, key) = halved_rows(self.shape)?;
-        Some((Box::new(Self { shape, ..self.clone() }), key))
+    fn halve(&mut self) -> Option<String> {
+        halve_rows(&mut self.shape)
     }
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
