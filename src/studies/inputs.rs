@@ -10,24 +10,20 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Head, Mistake, Reading};
 use ulplab_core::error::{Error, Result};
 
-/// The files of a model, and its windows of text.
+/// The files of a model as they are before its weights are loaded, and its windows of text.
 #[derive(Default)]
 pub struct Inputs {
     /// Folder of the checkpoint, if there is a model.
     pub folder: Option<PathBuf>,
     /// Keys of its `config.json` that change nothing.
     pub inert: Vec<String>,
-    /// Each window of text.
-    pub texts: Vec<Tokens>,
-}
-
-/// A model as its files describe it, before its weights are loaded.
-#[derive(Default)]
-pub struct Description {
     pub config: Option<Box<dyn Config>>,
     /// Parts of the files that nobody reads, in words.
     pub notes: Vec<String>,
-    tokenizer: Option<Tokenizer>,
+    /// The model's, until the texts are read.
+    pub tokenizer: Option<Tokenizer>,
+    /// Each window of text.
+    pub texts: Vec<Tokens>,
 }
 
 impl Inputs {
@@ -35,12 +31,7 @@ impl Inputs {
     ///
     /// # Errors
     /// If the model or its tokenizer cannot be read, with the line of its name.
-    pub fn find(
-        file: &ExperimentFile,
-        head: &Head,
-        reading: Reading,
-        datasets: &Datasets,
-    ) -> Result<(Self, Description)> {
+    pub fn find(file: &ExperimentFile, head: &Head, reading: Reading, datasets: &Datasets) -> Result<Self> {
         let of_model = |error| file.of_data(Mistake::at("model", ""), error);
         let inert = head.inert.clone();
         let Some(model) = reading.model else {
@@ -49,7 +40,7 @@ impl Inputs {
                     let message = format!("names '{key}' of a config.json, but the experiment reads no model");
                     Err(file.error(&Mistake::at("inert", message)))
                 }
-                None => Ok(Default::default()),
+                None => Ok(Self::default()),
             };
         };
         let folder = datasets.checkpoint(model).map_err(of_model)?;
@@ -58,17 +49,14 @@ impl Inputs {
             [] => None,
             _ => Some(checkpoint.tokenizer().map_err(of_model)?),
         };
-        let description = Description {
+        Ok(Self {
+            folder: Some(folder),
+            inert,
             config: Some(checkpoint.config),
             notes: checkpoint.notes,
             tokenizer,
-        };
-        let inputs = Self {
-            folder: Some(folder),
-            inert,
             texts: Vec::new(),
-        };
-        Ok((inputs, description))
+        })
     }
 
     /// Reads the windows of text. Without a model a window is bytes.
@@ -81,11 +69,10 @@ impl Inputs {
         head: &Head,
         reading: Reading,
         datasets: &Datasets,
-        description: &Description,
     ) -> Result<()> {
-        let tokenizer = description.tokenizer.as_ref().unwrap_or(&Tokenizer::Bytes);
+        let tokenizer = self.tokenizer.take().unwrap_or(Tokenizer::Bytes);
         let texts = reading.windows.iter().enumerate().map(|(at, window)| {
-            let text = window.read(datasets, tokenizer, head.seed, reading.tokens);
+            let text = window.read(datasets, &tokenizer, head.seed, reading.tokens);
             text.map_err(|error| file.of_data(Mistake::at("text", "").within("window", at), error))
         });
         self.texts = texts.collect::<Result<_>>()?;

@@ -75,13 +75,12 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
 
     let datasets = Datasets::open(args.datasets.as_deref())?;
     let reading = study.reading();
-    let (mut inputs, description) = Inputs::find(file, head, reading, &datasets)?;
-    let notes = &description.notes;
-    notes.iter().for_each(|note| errln!("note: {}", shown(note)));
-    let config = description.config.as_deref();
-    let limit = args.max_memory.or_else(available);
-    check_size(study, config, rayon::current_num_threads(), limit).map_err(wrong)?;
-    inputs.read_texts(file, head, reading, &datasets, &description)?;
+    let mut inputs = Inputs::find(file, head, reading, &datasets)?;
+    inputs.notes.iter().for_each(|note| errln!("note: {}", shown(note)));
+    let (threads, limit) = (rayon::current_num_threads(), args.max_memory.or_else(available));
+    check_size(study, inputs.config.as_deref(), threads, limit).map_err(wrong)?;
+    inputs.read_texts(file, head, reading, &datasets)?;
+    let config = inputs.config.as_deref();
     check_overlaps(reading.windows, &inputs.texts).map_err(wrong)?;
     let gates = rules.as_ref().unwrap_or(file);
     let gated = study.check_gates(&head.gates, &plan, config);
@@ -110,7 +109,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         plan,
         invocation: args.invocation(),
         data: verified(reading, &datasets)?,
-        notes: description.notes.clone(),
+        notes: inputs.notes.clone(),
         device: "cpu".into(),
         threads: rayon::current_num_threads(),
         started_at: run::now(),

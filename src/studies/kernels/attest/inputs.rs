@@ -18,10 +18,10 @@ pub(super) fn with_data<T>(run: impl FnOnce(&Data) -> Result<T>) -> Result<T> {
     let file = ExperimentFile::read(Path::new(SHIPPED), &[])?;
     let (head, study) = (file.head()?, file.body::<KernelStudy>()?);
     let (reading, datasets) = (study.reading(), Datasets::open(None)?);
-    let (mut inputs, description) = Inputs::find(&file, &head, reading, &datasets)?;
-    let (config, threads) = (description.config.as_deref(), rayon::current_num_threads());
+    let mut inputs = Inputs::find(&file, &head, reading, &datasets)?;
+    let (config, threads) = (inputs.config.as_deref(), rayon::current_num_threads());
     check_size(&study, config, threads, available()).map_err(|mistake| file.error(&mistake))?;
-    inputs.read_texts(&file, &head, reading, &datasets, &description)?;
+    inputs.read_texts(&file, &head, reading, &datasets)?;
     verified(reading, &datasets)?;
     let model = OnceLock::new();
     let at_sites = |pattern: &str| {
