@@ -6,7 +6,9 @@
 //! covered than judges: an equal digest is a fast answer, and behind another one are the inputs and verdicts themselves (`kernels attest`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::sources::find;
 
 /// The folder of the operations.
 const OPS: &str = "crates/operations/ops";
@@ -37,26 +39,15 @@ const OTHERS: [&str; 10] = [
 /// # Errors
 /// A folder or a file cannot be read.
 pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
+    let mut files = Vec::new();
+    for folder in ["crates/core", "crates/operations", COMPOSITIONS, SHOWCASES, "reference"] {
+        find(&root.join(folder), &["tests", "examples"], &mut files)?;
+    }
     let mut texts = BTreeMap::new();
-    let mut folders = vec![
-        root.join("crates/core"),
-        root.join("crates/operations"),
-        root.join(COMPOSITIONS),
-        root.join(SHOWCASES),
-        root.join("reference"),
-    ];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder)? {
-            let path = entry?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if path.is_dir() && !["tests", "examples"].contains(&name.as_str()) {
-                folders.push(path);
-            } else if path.is_file() && name != "Cargo.toml" {
-                let text = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
-                let place: PathBuf = path.strip_prefix(root).unwrap_or(&path).with_extension("");
-                texts.insert(place.to_string_lossy().replace('\\', "/"), text);
-            }
-        }
+    for path in files.iter().filter(|path| !path.ends_with("Cargo.toml")) {
+        let text = String::from_utf8_lossy(&std::fs::read(path)?).into_owned();
+        let place = path.strip_prefix(root).unwrap_or(path).with_extension("");
+        texts.insert(place.to_string_lossy().replace('\\', "/"), text);
     }
     Ok(texts)
 }

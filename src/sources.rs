@@ -42,8 +42,9 @@ const CRATES: [&str; 11] = [
 pub fn digest(tree: &Path) -> io::Result<String> {
     let mut files = Vec::new();
     for folder in FOLDERS {
-        find(&tree.join(folder), &mut files)?;
+        find(&tree.join(folder), &["tests", "fixtures"], &mut files)?;
     }
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "rs"));
     files.sort();
     let mut digest = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
@@ -71,16 +72,17 @@ pub fn digest(tree: &Path) -> io::Result<String> {
     Ok(digest.finalize().to_hex().to_string())
 }
 
-/// Adds the files in Rust below a folder, but those of tests.
-fn find(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+/// Adds the files below a folder, but those in folders of some names.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn find(folder: &Path, but: &[&str], files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let name = path.file_name();
-        let tests = name.is_some_and(|name| name == "tests" || name == "fixtures");
-        if path.is_dir() && !tests {
-            find(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
+        match path.is_dir() {
+            true if but.iter().any(|name| path.ends_with(name)) => {}
+            true => find(&path, but, files)?,
+            false => files.push(path),
         }
     }
     Ok(())
