@@ -107,15 +107,16 @@ fn errors_of_published_kernels() {
             let case = Case::new(tokens, channels, gate);
             let want = case.run::<f64>(&Recurrent::DEFINITION);
             for prefill in PREFILLS {
-                let [o, state] = errors(case.run(&prefill.form()), &want);
+                let [o, state] = errors(case.run(&prefill.form(*prefill)), &want);
                 println!(
                     "{what}, decays {gate}, {tokens} tokens: {} {o:.1e}, state {state:.1e}",
                     prefill.name
                 );
                 assert!((3.5e-3..5.5e-3).contains(&o) && (2.5e-3..4.5e-3).contains(&state));
             }
-            let [_, fla] = errors(case.run(&by_name("fla").form()), &want);
-            let [_, carried] = errors(case.run(&by_name("flash_kda").form()), &want);
+            let [fla, kda] = ["fla", "flash_kda"].map(by_name);
+            let [_, fla] = errors(case.run(&fla.form(*fla)), &want);
+            let [_, carried] = errors(case.run(&kda.form(*kda)), &want);
             assert!(carried > 1.1 * fla);
             let [o, state] = errors(case.run(&Chunked::exact(64)), &want);
             println!("{what}, decays {gate}, {tokens} tokens: f32 {o:.1e}, state {state:.1e}");

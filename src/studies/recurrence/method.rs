@@ -98,7 +98,7 @@ impl Method {
         let rounds = WithNoise(ChunkRoundings(&self.rounds, random), self.noise);
         match (piece, &self.form, self.prefill) {
             (Piece::Attention { .. }, _, Some(prefill)) => {
-                attend(piece, &prefill.form_by(WithNoise(*prefill, self.noise)), state)
+                attend(piece, &prefill.form(WithNoise(*prefill, self.noise)), state)
             }
             (Piece::Attention { .. }, Form::Chunked(chunk), _) => {
                 let form = Chunked {

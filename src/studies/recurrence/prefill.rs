@@ -90,13 +90,8 @@ pub fn prefill(name: &str) -> Option<&'static Prefill> {
 }
 
 impl Prefill {
-    /// The form that rounds so.
-    pub fn form(self) -> Chunked<Self> {
-        self.form_by(self)
-    }
-
-    /// Its form, with other roundings.
-    pub fn form_by<P>(self, policy: P) -> Chunked<P> {
+    /// Its form, with its roundings or others.
+    pub fn form<P>(self, policy: P) -> Chunked<P> {
         Chunked {
             chunk: self.chunk,
             inversion: self.inversion,
