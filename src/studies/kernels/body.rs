@@ -147,8 +147,7 @@ impl KernelStudy {
             }
         }
         for (name, _) in &named {
-            let op = name.split_once('.').map_or(name.as_str(), |(op, _)| op);
-            Operation::find(self, op).map_err(|why| {
+            Operation::find(self, operations::op_of(name)).map_err(|why| {
                 let message = format!(
                     "'{name}': {why}: a .cu file holds variants of an operation that ulplab has, as `ulplab kernels describe OP` shows it; \
                      an operation of your own is an [[op]] with programs (docs/kernels.md, \"Your own operation\")"

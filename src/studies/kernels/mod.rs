@@ -100,7 +100,7 @@ impl Cells<'_> {
         run: impl Fn(&Cell, Draw) -> Result<Vec<Record>>,
     ) -> Result<()> {
         let operation = Operation::find(self.study, op).map_err(Error::Usage)?;
-        for case in operation.cases().map_err(|mistake| Error::Usage(mistake.message))? {
+        for case in operation.cases().map_err(|mistake| mistake.usage())? {
             let named = |cell: &&Cell| self.study.case_names[cell.window] == case.name;
             let here: Vec<&Cell> = cells.iter().copied().filter(named).collect();
             if here.is_empty() {

@@ -33,8 +33,8 @@ pub fn without_simple(
 ) -> Result<Vec<Cell>> {
     let mut faster = HashSet::new();
     for source in sources {
-        let cases = Operation::find(study, &source.op).map_err(Error::Usage)?.cases();
-        let cases = cases.map_err(|mistake| Error::Usage(mistake.message))?;
+        let operation = Operation::find(study, &source.op).map_err(Error::Usage)?;
+        let cases = operation.cases().map_err(|mistake| mistake.usage())?;
         for cell in cells.iter().filter(|cell| cell.kernel().0 == source.op) {
             let variant = source.variant(cell.kernel().1);
             let other = variant.filter(|variant| variant.name != SIMPLE && variant.is_for(arch));

@@ -144,15 +144,8 @@ pub fn names_of(study: &KernelStudy, recipe: &str) -> HashSet<String> {
     names.filter(|name| asks(study, recipe, name)).collect()
 }
 
-/// A mistake in the operation of a recipe: of a program it is where its `op` stands.
-fn unknown_op(study: &KernelStudy, recipe: &str, why: String) -> Mistake {
-    match study.commands.iter().position(|command| command.recipe() == recipe) {
-        Some(at) => Mistake::at("op", why).within("command", at),
-        None => Mistake::at("kernels", why),
-    }
-}
-
-fn op_of(recipe: &str) -> &str {
+/// The name of a recipe's operation.
+pub(super) fn op_of(recipe: &str) -> &str {
     recipe.split_once('.').map_or(recipe, |(op, _)| op)
 }
 
@@ -160,9 +153,15 @@ fn operation_of<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a
     Operation::find(study, op_of(recipe))
 }
 
-/// The operation of a recipe, or the mistake in its name.
+/// The operation of a recipe, or the mistake in its name: of a program it is where its `op` stands.
 fn known<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, Mistake> {
-    operation_of(study, recipe).map_err(|why| unknown_op(study, recipe, format!("'{recipe}': {why}")))
+    operation_of(study, recipe).map_err(|why| {
+        let why = format!("'{recipe}': {why}");
+        match study.commands.iter().position(|command| command.recipe() == recipe) {
+            Some(at) => Mistake::at("op", why).within("command", at),
+            None => Mistake::at("kernels", why),
+        }
+    })
 }
 
 /// Returns whether a recipe is to be tried on the case of that name.
@@ -180,7 +179,7 @@ pub fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> R
     let mut kept = HashSet::new();
     for recipe in &study.variants {
         let name = &recipe.name;
-        let operation = operation_of(study, name).map_err(|why| unknown_op(study, name, why))?;
+        let operation = known(study, name)?;
         let cases = cases_of(study, name)?.into_iter().filter(|case| keep(&operation, case));
         kept.extend(cases.map(|case| format!("{name}/{}", case.name)));
     }
