@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use reference::paths::{Input, Model};
-use reference::{Choice, Numerics, Role, Site, Tensor};
+use reference::{Choice, Numerics, Plain, Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
 use ulplab::dataset::{Checkpoint, Manifest};
 use ulplab::experiment::Rule;
@@ -58,7 +58,7 @@ fn setting() -> &'static Setting {
         let window = &asked.study.reading().windows[0];
         let text = datasets.text(&window.text, window.offset, 136).unwrap();
         let ids: Vec<u32> = text.into_iter().map(u32::from).collect();
-        let mut recorder = Recorder::new(model.config().path());
+        let mut recorder = Recorder::new(Plain, model.config().path());
         let mut state = model.state(Vec::new()).unwrap();
         let logits = model.run(&mut *state, Input::Ids(&ids), &mut recorder).unwrap();
         Setting {

@@ -81,34 +81,39 @@ fn flow(path: &Path, site: &Site) -> Flow {
     path.site(site.name).map_or(Flow::Inside, |site| site.flow)
 }
 
-/// Records a [`Trace`] while the reference runs.
-pub struct Recorder<T>(Trace<T>);
+/// Records a [`Trace`] while a model runs: of what its numerics leave.
+pub struct Recorder<T, N> {
+    numerics: N,
+    trace: Trace<T>,
+}
 
-impl<T: Real> Recorder<T> {
+impl<T: Real, N: Numerics<T>> Recorder<T, N> {
     /// Watches a model of that path.
-    pub fn new(path: &'static Path) -> Self {
-        Self(Trace {
+    pub fn new(numerics: N, path: &'static Path) -> Self {
+        let trace = Trace {
             path,
             tensors: HashMap::new(),
             choices: HashMap::new(),
             logits: Tensor::new([0, 0], Vec::new()),
-        })
+        };
+        Self { numerics, trace }
     }
 
     /// True if the site says how much attention selected entries get.
     fn is_mass(&self, site: &Site) -> bool {
-        self.0.path.sites.iter().any(|other| mass(other) == Some(site.name))
+        self.trace.path.sites.iter().any(|other| mass(other) == Some(site.name))
     }
 
     pub fn finish(self, logits: Tensor<T>) -> Trace<T> {
-        Trace { logits, ..self.0 }
+        Trace { logits, ..self.trace }
     }
 }
 
-impl<T: Real> Numerics<T> for Recorder<T> {
+impl<T: Real, N: Numerics<T>> Numerics<T> for Recorder<T, N> {
     /// Rows of a later call follow those of the calls before.
     fn site(&mut self, site: &Site, tensor: &mut Tensor<T>) {
-        let known = self.0.path.site(site.name);
+        self.numerics.site(site, tensor);
+        let known = self.trace.path.site(site.name);
         let kept = known.is_some_and(|known| match known.flow {
             // The next layer is fed it in the local phase.
             Flow::Leaves => true,
@@ -117,7 +122,7 @@ impl<T: Real> Numerics<T> for Recorder<T> {
             Flow::Inside | Flow::Enters => known.compared,
         });
         if kept || self.is_mass(site) {
-            match self.0.tensors.entry((site.layer, site.name)) {
+            match self.trace.tensors.entry((site.layer, site.name)) {
                 Entry::Vacant(place) => _ = place.insert(tensor.clone()),
                 Entry::Occupied(mut place) => append(place.get_mut(), tensor),
             }
@@ -125,7 +130,8 @@ impl<T: Real> Numerics<T> for Recorder<T> {
     }
 
     fn choice(&mut self, site: &Site, choice: &mut Choice<T>) {
-        match self.0.choices.entry((site.layer, site.name)) {
+        self.numerics.choice(site, choice);
+        match self.trace.choices.entry((site.layer, site.name)) {
             Entry::Vacant(place) => _ = place.insert(choice.clone()),
             Entry::Occupied(mut place) => {
                 let all = place.get_mut();
@@ -141,6 +147,14 @@ impl<T: Real> Numerics<T> for Recorder<T> {
 
     fn wants(&self, site: &Site) -> bool {
         self.is_mass(site)
+    }
+
+    fn splits(&self, site: &Site) -> bool {
+        self.numerics.splits(site)
+    }
+
+    fn operations(&self) -> &dyn Operations<T> {
+        self.numerics.operations()
     }
 }
 
@@ -159,44 +173,6 @@ fn widen<T: Real>(scores: &mut Tensor<T>, candidates: usize) {
             wide.row_mut(row)[..cols].copy_from_slice(scores.row(row));
         }
         *scores = wide;
-    }
-}
-
-/// Records the trace of a recipe: of what its rounding leaves.
-pub struct RoundedRecorder<'a> {
-    rounding: &'a Rounding,
-    pub recorder: Recorder<f32>,
-}
-
-impl<'a> RoundedRecorder<'a> {
-    pub fn new(rounding: &'a Rounding, path: &'static Path) -> Self {
-        Self {
-            rounding,
-            recorder: Recorder::new(path),
-        }
-    }
-}
-
-impl Numerics<f32> for RoundedRecorder<'_> {
-    fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
-        self.rounding.apply(site, tensor);
-        self.recorder.site(site, tensor);
-    }
-
-    fn choice(&mut self, site: &Site, choice: &mut Choice<f32>) {
-        self.recorder.choice(site, choice);
-    }
-
-    fn wants(&self, site: &Site) -> bool {
-        self.recorder.wants(site)
-    }
-
-    fn splits(&self, site: &Site) -> bool {
-        self.rounding.splits(site)
-    }
-
-    fn operations(&self) -> &dyn Operations<f32> {
-        self.rounding.operations()
     }
 }
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use reference::paths::{Input, Model, Scalar};
-use reference::{Numerics, Real, Tensor};
+use reference::{Numerics, Plain, Real, Tensor};
 
-use super::probe::{Recorder, RoundedRecorder, Trace, append};
+use super::probe::{Recorder, Trace, append};
 use crate::backend::rounding::Rounding;
 use crate::studies::study::Text;
 use ulplab_core::error::{Error, Result};
@@ -15,14 +15,14 @@ use ulplab_decode_step::WholeStep;
 
 /// Runs the reference, and keeps what candidates are compared with.
 pub fn run_reference<T: Scalar>(model: &dyn Model<T>, ids: &[u32]) -> Result<Trace<T>> {
-    let mut recorder = Recorder::new(model.config().path());
+    let mut recorder = Recorder::new(Plain, model.config().path());
     let logits = from_start(model, ids, &mut recorder)?;
     Ok(recorder.finish(logits))
 }
 
 /// Runs a recipe, in calls of so many tokens, and keeps what can be compared.
 pub fn run_recorded(text: Text<'_>, rounding: &Rounding, calls: &[usize]) -> Result<Trace<f32>> {
-    let mut recorder = RoundedRecorder::new(rounding, text.model.config().path());
+    let mut recorder = Recorder::new(rounding, text.model.config().path());
     let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
     let mut logits = Tensor::new([0, 0], Vec::new());
     let mut rest = text.ids;
@@ -33,14 +33,14 @@ pub fn run_recorded(text: Text<'_>, rounding: &Rounding, calls: &[usize]) -> Res
         logits.shape[1] = rows.cols();
         append(&mut logits, &rows);
     }
-    Ok(recorder.recorder.finish(logits))
+    Ok(recorder.finish(logits))
 }
 
 /// Has kernels read the text, rounding as the recipe does, and keeps what can be compared.
 pub fn run_step(text: Text<'_>, folder: &Path, step: &WholeStep, rounding: &Rounding) -> Result<Trace<f32>> {
-    let mut recorder = RoundedRecorder::new(rounding, text.model.config().path());
+    let mut recorder = Recorder::new(rounding, text.model.config().path());
     let logits = step.read(folder, text.ids, &mut recorder)?;
-    Ok(recorder.recorder.finish(logits))
+    Ok(recorder.finish(logits))
 }
 
 /// Has a model read tokens from the first on.
