@@ -1,5 +1,6 @@
 //! Columns and tables of studies with sources: a number for each recipe and source.
 
+use crate::experiment::Source;
 use crate::report::chart::{Mark, Point};
 use crate::report::figures::{Figure, wide};
 use crate::report::index::{Index, Quantity};
@@ -53,15 +54,15 @@ pub fn point(candidate: &Candidate, cost: f64, error: f64, detail: String) -> Po
 }
 
 /// A table of a metric with its intervals: a row for each recipe and its note, a column for each source, of which `site` is the place.
-pub fn by_source<'a>(
+pub fn by_source<'a, T>(
     run: &Summarized,
-    sources: &[&str],
+    sources: &[Source<T>],
     recipes: impl Iterator<Item = (&'a str, String)>,
     site: impl Fn(&str) -> String,
     metric: &Metric,
 ) -> Figure {
     let row = |(recipe, note): (&str, String)| {
-        let cell = |source: &&str| match summary(run.index, recipe, &site(source), metric) {
+        let cell = |source: &Source<T>| match summary(run.index, recipe, &site(&source.name), metric) {
             Some(s) => number::of_metric_within(&s.metric, s.mean, s.ci_low, s.ci_high),
             None => "—".into(),
         };
@@ -71,9 +72,9 @@ pub fn by_source<'a>(
             cells: sources.iter().map(cell).collect(),
         }
     };
-    let heads = std::iter::once("").chain(sources.iter().copied());
+    let names = sources.iter().map(|source| source.name.clone());
     let table = Table {
-        heads: heads.map(String::from).collect(),
+        heads: std::iter::once(String::new()).chain(names).collect(),
         rows: recipes.map(row).collect(),
         numbers: true,
     };

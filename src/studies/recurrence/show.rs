@@ -76,6 +76,5 @@ fn against_steps(study: &RecurrenceStudy, run: &Summarized, source: &str, what: 
 /// The growth of errors of the state.
 fn growth(study: &RecurrenceStudy, run: &Summarized) -> Figure {
     let rows = run.candidates.iter().map(|candidate| (candidate.name, String::new()));
-    let sources: Vec<&str> = study.sources.iter().map(|source| source.name.as_str()).collect();
-    by_source(run, &sources, rows, |source| format!("{source}.state"), &GROWTH)
+    by_source(run, &study.sources, rows, |source| format!("{source}.state"), &GROWTH)
 }

@@ -135,6 +135,5 @@ fn paired(study: &RoundTripStudy, run: &Summarized) -> Figure {
         let against = recipe.against.as_ref()?;
         Some((recipe.name.as_str(), format!("over {against}")))
     });
-    let sources: Vec<&str> = study.sources.iter().map(|source| source.name.as_str()).collect();
-    by_source(run, &sources, rows, str::to_string, &SQNR_GAIN)
+    by_source(run, &study.sources, rows, str::to_string, &SQNR_GAIN)
 }
