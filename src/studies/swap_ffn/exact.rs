@@ -4,19 +4,17 @@ use rayon::prelude::*;
 use reference::paths::swap_ffn::{Decisions, Model, State};
 use reference::{Plain, Real, Tensor};
 
+use super::decided;
 use super::sizes::Inputs;
 use super::{SwapFfnStudy, Weights};
-use super::{decided, is_checkpoint};
 use crate::experiment::Source;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Decided;
 
 /// A source's run, token by token.
-pub struct Trajectory {
-    pub(super) tokens: Vec<Token>,
-}
+pub type Trajectory = Vec<Token>;
 
-pub(super) struct Token {
+pub struct Token {
     /// Decisions of every event, row by row.
     pub decisions: Vec<Vec<Decided>>,
     pub delta: Vec<f64>,
@@ -24,7 +22,7 @@ pub(super) struct Token {
 }
 
 /// More of a token, where runs are compared.
-pub(super) struct Checkpoint {
+pub struct Checkpoint {
     /// The token's events, one by one.
     pub events: Vec<ExactEvent>,
     pub map: Vec<u8>,
@@ -32,7 +30,7 @@ pub(super) struct Checkpoint {
 }
 
 /// An event, computed in f64 from numbers in f32.
-pub(super) struct ExactEvent {
+pub struct ExactEvent {
     /// Before it.
     pub state: State<f32>,
     pub x: Tensor<f32>,
@@ -53,15 +51,12 @@ pub fn exact(study: &SwapFfnStudy, seed: u64, window: &str) -> Result<Vec<Trajec
 fn walk(inputs: &Inputs, tokens: usize) -> Result<Trajectory, String> {
     let model: Model<f64> = inputs.model(inputs.config, &mut Plain);
     let mut state = inputs.state()?;
-    let tokens = (0..tokens).map(|at| token(inputs, &model, &mut state, at));
-    Ok(Trajectory {
-        tokens: tokens.collect::<Result<_, _>>()?,
-    })
+    (0..tokens).map(|at| token(inputs, &model, &mut state, at)).collect()
 }
 
 fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize) -> Result<Token, String> {
     let mut x = model.spread(&inputs.token(at), state, &mut Plain)?;
-    let mut taught = is_checkpoint(at + 1).then(Vec::new);
+    let mut taught = (at + 1).is_power_of_two().then(Vec::new);
     let mut decisions = Vec::new();
     for event in 0..inputs.config.n_events {
         if let Some(taught) = &mut taught {

@@ -3,23 +3,23 @@
 use reference::paths::swap_ffn::{State, decode};
 
 use super::candidate::Candidate;
-use super::exact::Checkpoint;
+use super::exact::{Checkpoint, Token};
 use super::sizes::Inputs;
-use super::{Compared, FIRST, Method, Trajectory, at};
+use super::{Compared, FIRST, Method, at};
 use crate::studies::measure::{self, records};
 use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
 
 /// At every checkpoint: decisions and delta since the one before, histories and maps, banks; and the decisions of the first
 /// token, event by event.
-pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &Trajectory) -> Result<Vec<Record>, String> {
+pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let source = inputs.source();
     let mut candidate = Candidate::new(inputs, method)?;
     let mut state = inputs.state()?;
     let mut same = vec![true; state.map.len()];
     let mut since = Compared::new(method.margin);
     let mut all = Vec::new();
-    for (token, known) in want.tokens.iter().enumerate() {
+    for (token, known) in want.iter().enumerate() {
         let (delta, decisions) = candidate.token(&inputs.token(token), &mut state, known.decisions.len())?;
         for (event, (known, own)) in known.decisions.iter().zip(&decisions).enumerate() {
             let mut here = Decisions::new(method.margin);

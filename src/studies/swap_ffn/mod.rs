@@ -187,10 +187,6 @@ impl SwapFfnStudy {
     }
 }
 
-fn is_checkpoint(tokens: usize) -> bool {
-    tokens.is_power_of_two()
-}
-
 impl Body for SwapFfnStudy {
     const NAME: &'static str = "swap_ffn";
 }

@@ -20,7 +20,7 @@ const MOST_NUMBERS: usize = 1 << 28;
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(
     remote = "Config",
-    default = "standard",
+    default = "Config::default",
     deny_unknown_fields,
     expecting = "struct Sizes"
 )]
@@ -48,10 +48,6 @@ pub struct Sizes {
     pub router: RouterForm,
     #[serde(skip)]
     pub collapse_silu: bool,
-}
-
-fn standard() -> Config {
-    Config::STANDARD
 }
 
 /// The effect of an exchange on a map.

@@ -1,9 +1,9 @@
 //! The local phase: every event from the reference's state, with the reference's decisions.
 
 use super::candidate::{Candidate, GateAndBank};
-use super::exact::Checkpoint;
+use super::exact::{Checkpoint, Token};
 use super::sizes::Inputs;
-use super::{Compared, ExactEvent, Method, Trajectory, at, decided};
+use super::{Compared, ExactEvent, Method, at, decided};
 use crate::studies::measure::records;
 use ulplab_core::metrics::{Decided, Decisions};
 use ulplab_core::record::Record;
@@ -11,10 +11,10 @@ use ulplab_swap_ffn::Part;
 
 /// At every checkpoint, over the token's events: what the candidate decides, what it would decide next on the x it made, and
 /// that x. A candidate that cannot follow given decisions is compared only where its decision equals the reference's.
-pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &Trajectory) -> Result<Vec<Record>, String> {
+pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let mut candidate = Candidate::new(inputs, method)?;
     let mut all = Vec::new();
-    for (token, known) in want.tokens.iter().enumerate() {
+    for (token, known) in want.iter().enumerate() {
         let Some(checkpoint) = &known.checkpoint else { continue };
         let (found, next) = walk(&mut candidate, method.margin, checkpoint)?;
         let place = |what| at(blank, inputs.source(), what, token + 1);
