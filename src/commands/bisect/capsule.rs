@@ -197,7 +197,7 @@ pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, o
         failed: found.failed.iter().map(|failed| failed.message.clone()).collect(),
         sites: found.taken.iter().map(site).collect(),
         right_rounds: mix.recipe(&SuspectSet::default()).rounds,
-        noise: wrong.noise(of.seed).map_err(Mistake::usage)?,
+        noise: Noise::asked(wrong.noise, wrong.gain, of.seed).map_err(Mistake::usage)?,
         wrong_rounds: wrong.rounds,
         turned: channels.collect(),
         again: format!("ulplab bisect --replay {}", file.display()),

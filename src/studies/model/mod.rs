@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::{Parts, halve_tokens};
 use super::null::{Null, Wanted, each, infos, plan};
 use super::study::{Bench, Body, ReadyRecipes, Study, Text, by_window, check_among, of_recipe};
-use crate::backend::rounding::Rounding;
+use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
 use crate::run::RecipeInfo;
@@ -100,7 +100,7 @@ impl ModelStudy {
         Mistake::refuse(recipe.step.is_some() && besides, "step", message)?;
         let message = "calls are of one size, 'chunk', or of drawn ones, 'cuts'; not both";
         Mistake::refuse(recipe.chunk.is_some() && recipe.cuts.is_some(), "cuts", message)?;
-        recipe.noise(0)?;
+        Noise::asked(recipe.noise, recipe.gain, 0)?;
         for (key, said) in [("weights", &recipe.weights), ("index", &recipe.index)] {
             let message = format_args!("'{key}' is of the kernels of a whole step, and there is no 'step'");
             Mistake::refuse(said.is_some() && recipe.step.is_none(), key, message)?;

@@ -6,6 +6,7 @@ use reference::Site;
 use reference::paths::PATHS;
 use reference::sites::Growth;
 
+use super::recipe::MOST_LAYERS;
 use super::{ModelStudy, Recipe};
 use crate::backend::recipe::Round;
 use crate::run::plan::REFERENCE;
@@ -56,9 +57,6 @@ impl Candidate for Recipe {
         Ok((right, rounds))
     }
 }
-
-/// No model has as many layers.
-const MOST_LAYERS: usize = 1024;
 
 /// True if a rounding is of a state of some path.
 fn is_of_a_state(round: &Round) -> bool {

@@ -69,15 +69,8 @@ impl Recipe {
     /// If the recipe does not fit the model, with its place.
     pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
-        Rounding::resolve(&self.rounds, self.noise(seed)?, kernels, config)
-    }
-
-    /// The noise in the place of its rounding errors, if there is any.
-    ///
-    /// # Errors
-    /// If [`Noise::asked`] refuses the keys.
-    pub fn noise(&self, seed: u64) -> Result<Option<Noise>, Mistake> {
-        Noise::asked(self.noise, self.gain, seed)
+        let noise = Noise::asked(self.noise, self.gain, seed)?;
+        Rounding::resolve(&self.rounds, noise, kernels, config)
     }
 
     /// True if it has no local phase: a single layer is not what it computes, or not what it is compared with.
@@ -103,7 +96,7 @@ pub enum Each {
 }
 
 /// Layers of a model; more are a slip.
-const MOST_LAYERS: usize = 1024;
+pub(super) const MOST_LAYERS: usize = 1024;
 
 impl Each {
     /// The layers that each recipe rounds, with what is added to its name and how that reads.

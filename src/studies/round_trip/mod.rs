@@ -70,12 +70,6 @@ pub struct Recipe {
     pub against: Option<String>,
 }
 
-impl Recipe {
-    fn noise(&self, seed: u64) -> Result<Option<Noise>, Mistake> {
-        Noise::asked(self.noise, self.gain, seed)
-    }
-}
-
 impl Candidate for Recipe {
     fn head(&self) -> (&str, Cow<'_, str>, bool) {
         (&self.name, (&self.doc).into(), self.noise)
@@ -137,9 +131,9 @@ impl Study for RoundTripStudy {
         let sites = check_sources_and_windows(&self.sources, Numbers::check, Numbers::is_site, draws, self.reading())?;
         let message = "a model is run for sources at its sites, and there is none";
         Mistake::refuse(self.model.is_some() && !sites, "model", message)?;
-        let check = |recipe| {
+        let check = |recipe: &Recipe| {
             self.check_against(recipe)?;
-            recipe.noise(0)
+            Noise::asked(recipe.noise, recipe.gain, 0)
         };
         null::each(&self.recipes, check).map(drop)
     }
@@ -183,7 +177,7 @@ impl Study for RoundTripStudy {
         // With the recipe that each is compared with.
         let stores = null::each(&self.recipes, |recipe| {
             let codec = codec(&recipe.format).map_err(|message| Mistake::at("format", message))?;
-            let noise = recipe.noise(seed)?;
+            let noise = Noise::asked(recipe.noise, recipe.gain, seed)?;
             Ok((Stored { codec, noise }, recipe.against.as_deref()))
         })?;
         for recipe in &self.recipes {
