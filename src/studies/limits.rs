@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use reference::Site;
-use reference::paths::Config;
+use reference::paths::{Config, TensorSpec};
 use reference::sites::{Decision, Flow};
 
 use super::study::Study;
@@ -68,7 +68,7 @@ impl Parts {
 
     /// Adds a model's weights in f32, and tells their number.
     pub fn weights(&mut self, config: &dyn Config) -> f64 {
-        let weights = config.tensors().iter().map(|spec| numbers(&spec.shape)).sum();
+        let weights = weights(config);
         self.add("for the weights", 4.0 * weights);
         weights
     }
@@ -210,8 +210,10 @@ pub fn available() -> Option<Bytes> {
     Some(Bytes(least))
 }
 
-fn numbers(shape: &[usize]) -> f64 {
-    shape.iter().map(|size| *size as f64).product()
+/// Numbers in the weights of a model.
+pub fn weights(config: &dyn Config) -> f64 {
+    let numbers = |spec: &TensorSpec| spec.shape.iter().map(|size| *size as f64).product::<f64>();
+    config.tensors().iter().map(numbers).sum()
 }
 
 /// Numbers that are kept of a window for comparing: tensors at the compared sites, the scores that entries were chosen by, and

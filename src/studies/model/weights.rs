@@ -1,9 +1,10 @@
 //! The bytes of weights that a recipe rounds.
 
-use reference::paths::{Config, TensorSpec};
+use reference::paths::Config;
 use reference::{Numerics, Operations, Site, Tensor};
 
 use crate::backend::rounding::Rounding;
+use crate::studies::limits::weights;
 use ulplab_core::metrics::{Metric, WEIGHT_BITS, WEIGHT_MEGABYTES};
 use ulplab_core::record::Record;
 
@@ -29,9 +30,7 @@ impl<'a> Weighing<'a> {
         let Some(bytes) = self.bytes.filter(|_| self.elements > 0.0) else {
             return Vec::new();
         };
-        let elements = |spec: &TensorSpec| spec.shape.iter().map(|size| *size as f64).product::<f64>();
-        let all: f64 = config.tensors().iter().map(elements).sum();
-        let others = size_of::<u16>() as f64 * (all - self.elements);
+        let others = size_of::<u16>() as f64 * (weights(config) - self.elements);
         let sizes = [
             (&WEIGHT_BITS, 8.0 * bytes / self.elements),
             (&WEIGHT_MEGABYTES, (bytes + others) / 1e6),

@@ -191,14 +191,9 @@ pub fn columns() -> Vec<Column> {
 }
 
 /// A size of the weights that a recipe rounds.
-fn weights(index: &Index, recipe: &str, metric: &Metric) -> Option<f64> {
+pub fn weights(index: &Index, recipe: &str, metric: &Metric) -> Option<f64> {
     let found = [Cumulative, Local].map(|phase| index.whole(recipe, Quantity::new(phase, output(index), metric.name)));
     found.into_iter().flatten().next().map(|summary| summary.mean)
-}
-
-/// The megabytes of all weights with those that a recipe rounds.
-pub fn weight_megabytes(index: &Index, recipe: &str) -> Option<f64> {
-    weights(index, recipe, &WEIGHT_MEGABYTES)
 }
 
 /// A change of the loss with its interval.

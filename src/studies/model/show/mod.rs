@@ -16,7 +16,7 @@ use crate::report::recipes::{Candidate, Gate, Group};
 use crate::report::{Show, Summarized, number};
 use crate::studies::show;
 use columns::{cumulative_error, gain, local_error, measured_recall, stored};
-use ulplab_core::metrics::RELATIVE_L2;
+use ulplab_core::metrics::{RELATIVE_L2, WEIGHT_MEGABYTES};
 use ulplab_core::record::Phase::{Cumulative, Local};
 
 impl Show for ModelStudy {
@@ -94,7 +94,7 @@ impl Show for ModelStudy {
     }
 
     fn weight_megabytes(&self, index: &Index, recipe: &str) -> Option<f64> {
-        columns::weight_megabytes(index, recipe)
+        columns::weights(index, recipe, &WEIGHT_MEGABYTES)
     }
 
     fn ranks_sizes(&self) -> bool {
