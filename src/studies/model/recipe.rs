@@ -11,6 +11,7 @@ use crate::backend::recipe::{Ranges, Round};
 use crate::backend::rounding::{Noise, Rounding};
 use crate::backend::stand_in::stand_in;
 use crate::experiment::Mistake;
+use ulplab_core::error::refuse;
 use ulplab_operations::ops::call::Type;
 
 /// A candidate to measure against the reference.
@@ -111,9 +112,8 @@ impl Each {
                 (format!("but{layer}"), format!("without layer {layer}"), others)
             }
         };
-        if matches!(self, Self::But(_)) && all.len() < 2 {
-            return Err(format!("each: but = \"{text}\" leaves no layer: expected two or more"));
-        }
+        let why = format_args!("each: but = \"{text}\" leaves no layer: expected two or more");
+        refuse(matches!(self, Self::But(_)) && all.len() < 2, why)?;
         Ok(all.iter().map(|layer| of(*layer)).collect())
     }
 }
@@ -124,13 +124,11 @@ impl Recipe {
         let Some(each) = &self.each else {
             return Ok(vec![self]);
         };
-        let said = |message: &str| Err(format!("recipe '{}': each: {message}", self.name));
-        if self.rounds.is_empty() {
-            return said("there is no 'round' that could be of one layer");
-        }
-        if self.rounds.iter().any(|round| round.layers.is_some()) {
-            return said("a 'round' of the recipe names 'layers' itself");
-        }
+        let wrong = |message: String| format!("recipe '{}': {message}", self.name);
+        let why = "each: there is no 'round' that could be of one layer";
+        refuse(self.rounds.is_empty(), why).map_err(wrong)?;
+        let named = self.rounds.iter().any(|round| round.layers.is_some());
+        refuse(named, "each: a 'round' of the recipe names 'layers' itself").map_err(wrong)?;
         let of = |(name, doc, layers): (String, String, Ranges)| {
             let mut recipe = Self {
                 name: format!("{}_{name}", self.name),
@@ -143,7 +141,6 @@ impl Recipe {
             }
             recipe
         };
-        let wrong = |message| format!("recipe '{}': {message}", self.name);
         let layers = each.layers().map_err(wrong)?;
         Ok(layers.into_iter().map(of).collect())
     }

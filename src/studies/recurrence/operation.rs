@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use ulplab_core::error::refuse;
+
 /// More channels of a state are a slip.
 const MOST_CHANNELS: usize = 1024;
 
@@ -59,27 +61,24 @@ pub enum Poles {
 impl Operation {
     /// Checks the parameters; the error names the mistake.
     pub fn check(&self) -> Result<(), String> {
-        match *self {
-            Self::LinearAttention { state: [k, v], .. }
-                if !(1..=MOST_CHANNELS).contains(&k) || !(1..=MOST_CHANNELS).contains(&v) =>
-            {
-                Err(format!(
-                    "linear_attention: state = [{k}, {v}], expected 1 to {MOST_CHANNELS} channels each"
-                ))
+        let fits = |channels: &usize| (1..=MOST_CHANNELS).contains(channels);
+        match self {
+            Self::LinearAttention { gate, state, .. } => {
+                let why =
+                    format_args!("linear_attention: state = {state:?}, expected 1 to {MOST_CHANNELS} channels each");
+                refuse(!state.iter().all(fits), why)?;
+                let (Gate::Mean(g) | Gate::Bound(g)) = gate else {
+                    return Ok(());
+                };
+                let why = format_args!("linear_attention: gate {g}, expected a log decay below 0");
+                refuse(!(*g < 0.0 && g.is_finite()), why)
             }
-            Self::LinearAttention {
-                gate: Gate::Mean(g) | Gate::Bound(g),
-                ..
-            } if !(g < 0.0 && g.is_finite()) => {
-                Err(format!("linear_attention: gate {g}, expected a log decay below 0"))
+            Self::DiagonalSsm { poles, states } => {
+                let why = format_args!("diagonal_ssm: states = {states}, expected 1 to {MOST_CHANNELS}");
+                refuse(!fits(states), why)?;
+                let why = format_args!("diagonal_ssm: {poles:?}, expected numbers above 0 that leave |a| below 1");
+                refuse(!poles.are_stable(), why)
             }
-            Self::DiagonalSsm { states, .. } if !(1..=MOST_CHANNELS).contains(&states) => Err(format!(
-                "diagonal_ssm: states = {states}, expected 1 to {MOST_CHANNELS}"
-            )),
-            Self::DiagonalSsm { poles, .. } if !poles.are_stable() => Err(format!(
-                "diagonal_ssm: {poles:?}, expected numbers above 0 that leave |a| below 1"
-            )),
-            _ => Ok(()),
         }
     }
 }

@@ -110,17 +110,14 @@ impl RoundTripStudy {
     }
 
     fn check_against(&self, recipe: &Recipe) -> Result<(), Mistake> {
-        let name = &recipe.name;
-        let others = self.recipes.iter().map(|other| other.name.as_str());
-        let mut others = others.filter(|other| other != name);
-        match &recipe.against {
-            Some(against) if !others.clone().any(|other| other == against) => {
-                let hint = did_you_mean(against, &mut others);
-                let message = format!("'{against}' is no other recipe with a format{hint}");
-                Err(Mistake::at("against", message))
-            }
-            _ => Ok(()),
-        }
+        let Some(against) = &recipe.against else {
+            return Ok(());
+        };
+        let names = self.recipes.iter().map(|other| other.name.as_str());
+        let others: Vec<&str> = names.filter(|other| *other != recipe.name).collect();
+        let hint = did_you_mean(against, others.iter().copied());
+        let message = format_args!("'{against}' is no other recipe with a format{hint}");
+        Mistake::refuse(!others.contains(&against.as_str()), "against", message)
     }
 }
 

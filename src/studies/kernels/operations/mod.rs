@@ -22,7 +22,7 @@ use super::{Command, KernelStudy};
 use crate::experiment::Mistake;
 use crate::ops::{self, Case, Data, OPS, Op, Problem};
 use crate::studies::parse::{is_name, no_name};
-use ulplab_core::error::{Result, did_you_mean};
+use ulplab_core::error::{Result, did_you_mean, refuse};
 use ulplab_core::pattern::matches;
 use ulplab_operations::ops::sums::ACCUMULATORS;
 
@@ -60,9 +60,8 @@ impl<'a> Operation<'a> {
                 Mistake::at("name", format!("case '{}' of '{}': {why}", own.name, own.op)).within("case", at)
             };
             let case = own.resolve(self).map_err(wrong)?;
-            if cases.iter().any(|other| other.name == case.name) {
-                return Err(wrong("there is a case of that name already".into()));
-            }
+            let taken = cases.iter().any(|other| other.name == case.name);
+            refuse(taken, "there is a case of that name already").map_err(wrong)?;
             cases.push(case);
         }
         Ok(cases)
@@ -192,9 +191,8 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
         let wrong = |why: String| Mistake::at("name", format!("operation '{}': {why}", op.name)).within("op", at);
         op.check_definition().map_err(wrong)?;
         let mut others = study.ops[..at].iter().map(|other| other.name.as_str());
-        if others.any(|other| other == op.name) || OPS.iter().any(|known| known.name() == op.name) {
-            return Err(wrong("there is an operation of that name already".into()));
-        }
+        let taken = others.any(|other| other == op.name) || OPS.iter().any(|known| known.name() == op.name);
+        refuse(taken, "there is an operation of that name already").map_err(wrong)?;
         if !study.commands.iter().any(|command| command.op == op.name) {
             // A program that misspells it is the mistake.
             for command in &study.commands {
@@ -202,9 +200,8 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
             }
             return Err(wrong("no [[command]] computes it".into()));
         }
-        if !study.own_cases.iter().any(|case| case.op == op.name) {
-            return Err(wrong("it has no case; a [[case]] says how large its sizes are".into()));
-        }
+        let tried = study.own_cases.iter().any(|case| case.op == op.name);
+        refuse(!tried, "it has no case; a [[case]] says how large its sizes are").map_err(wrong)?;
     }
     let mut commands = study.commands.iter().enumerate();
     commands.try_for_each(|(at, command)| {
@@ -219,10 +216,8 @@ pub fn check_cases(study: &KernelStudy) -> Result<(), Mistake> {
     for (at, case) in study.own_cases.iter().enumerate() {
         let wrong = |why: String| Mistake::at("op", format!("case '{}': {why}", case.name)).within("case", at);
         Operation::find(study, &case.op).map_err(wrong)?;
-        if !run.contains(&*case.op) {
-            let why = format!("no kernel or program of the experiment computes '{}'", case.op);
-            return Err(wrong(why));
-        }
+        let why = format_args!("no kernel or program of the experiment computes '{}'", case.op);
+        refuse(!run.contains(&*case.op), why).map_err(wrong)?;
     }
     check_patterns(study, &run)
 }
@@ -232,17 +227,13 @@ fn check_command(command: &Command) -> Result<(), Mistake> {
     Mistake::refuse(command.run.is_empty(), "run", "run is empty, expected a program")?;
     if let Some(stated) = &command.accumulator {
         let names = || ACCUMULATORS.iter().map(|(name, ..)| *name);
-        if !names().any(|name| name == stated) {
-            let (all, near) = (names().collect::<Vec<_>>().join(", "), did_you_mean(stated, names()));
-            let why = format!("'{stated}': expected one of {all}{near}");
-            return Err(Mistake::at("accumulator", why));
-        }
-        if command.sums().is_none() {
-            let defining = OPS.iter().filter(|op| op.defines_sums()).map(|op| op.name());
-            let (op, all) = (&command.op, defining.collect::<Vec<_>>().join(", "));
-            let why = format!("{op} does not define its sums to the bit; expected it for {all} only");
-            return Err(Mistake::at("accumulator", why));
-        }
+        let (all, near) = (names().collect::<Vec<_>>().join(", "), did_you_mean(stated, names()));
+        let why = format_args!("'{stated}': expected one of {all}{near}");
+        Mistake::refuse(!names().any(|name| name == stated), "accumulator", why)?;
+        let defining = OPS.iter().filter(|op| op.defines_sums()).map(|op| op.name());
+        let (op, all) = (&command.op, defining.collect::<Vec<_>>().join(", "));
+        let why = format_args!("{op} does not define its sums to the bit; expected it for {all} only");
+        Mistake::refuse(command.sums().is_none(), "accumulator", why)?;
     }
     own::check_timeout(command.timeout).map_err(|why| Mistake::at("timeout", why))
 }

@@ -15,7 +15,7 @@ use crate::ops;
 use crate::shipped;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
 use ulplab_core::list::grouped;
 use ulplab_operations::ops::{Case, Op};
@@ -132,9 +132,8 @@ pub fn of(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Power>, String
 
 /// The smallest fault of each kind that is refused.
 fn sizes(judged: &Judged) -> Sizes {
-    if judged.refuses_right() {
-        return Err("what is expected, rounded to the type that is stored, is refused".into());
-    }
+    let why = "what is expected, rounded to the type that is stored, is refused";
+    refuse(judged.refuses_right(), why)?;
     let seen = |noticed: bool| if noticed { 1.0 } else { f64::INFINITY };
     if judged.bits {
         let bit = judged.refuses_a_bit().ok_or("there is nothing in it")?;
