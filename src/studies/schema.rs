@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
@@ -12,11 +13,11 @@ use ulplab_core::formats::{ELEMENTS, FORMATS, RECORDS, codec};
 /// The keys of experiment files, kind by kind.
 pub fn schema() -> Value {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
-    let head = object(generator.root_schema_for::<Head>().to_value());
+    let head = generator.root_schema_for::<Head>();
     let mut definitions = of_key(&head, "$defs");
     let mut kinds = Vec::new();
     for kind in STUDIES {
-        let mut body = object((kind.schema)(&mut generator).to_value());
+        let mut body = (kind.schema)(&mut generator);
         let mut keys = of_key(&head, "properties");
         keys.extend(of_key(&body, "properties"));
         let of_kind = json!({ "const": kind.name, "description": body.get("description") });
@@ -31,7 +32,7 @@ pub fn schema() -> Value {
         if kind.name != "model" {
             asked["required"] = json!(["kind"]);
         }
-        kinds.push(json!({ "if": asked, "then": body }));
+        kinds.push(json!({ "if": asked, "then": body.to_value() }));
     }
     definitions.extend(generator.take_definitions(true));
     let names: Vec<&str> = STUDIES.iter().map(|kind| kind.name).collect();
@@ -71,13 +72,6 @@ fn list_formats(schema: &mut Value) {
     }
 }
 
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(keys) => keys,
-        _ => Map::new(),
-    }
-}
-
-fn of_key(schema: &Map<String, Value>, key: &str) -> Map<String, Value> {
-    schema.get(key).cloned().map(object).unwrap_or_default()
+fn of_key(schema: &Schema, key: &str) -> Map<String, Value> {
+    schema.get(key).and_then(Value::as_object).cloned().unwrap_or_default()
 }
