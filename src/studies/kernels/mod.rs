@@ -66,13 +66,9 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
         mutants.map(|mutant| source.full_name(&mutant.name)).collect()
     };
     let names: Vec<String> = sources.iter().flat_map(of).collect();
-    if names.iter().any(|other| other == name) {
-        return Ok(());
-    }
     let near = did_you_mean(name, names.iter().map(String::as_str));
-    Err(Error::Usage(format!(
-        "no mutant '{name}'{near}; `ulplab kernels list --all` lists all"
-    )))
+    let why = format_args!("no mutant '{name}'{near}; `ulplab kernels list --all` lists all");
+    refuse(!names.iter().any(|other| other == name), why).map_err(Error::Usage)
 }
 
 /// Draws after the first have no model.

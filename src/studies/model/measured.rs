@@ -22,9 +22,7 @@ pub fn check(rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mi
         return Err(Mistake::at("at", message));
     }
     let has = |site: &SiteInfo| has(site, metric, rule.phase);
-    if here.any(|(site, _)| has(site)) {
-        return Ok(());
-    }
+    let measured = here.any(|(site, _)| has(site));
     let others = places.iter().filter(|(site, _)| has(site));
     let mut others: Vec<&str> = others.map(|(site, _)| site.name).collect();
     others.dedup();
@@ -32,8 +30,8 @@ pub fn check(rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mi
         true => format!("nowhere in a model's {} phase", rule.phase),
         false => others.join(", "),
     };
-    let message = format!("{} is not measured at '{}'; measured at {others}", metric.name, rule.at);
-    Err(Mistake::at("metric", message))
+    let message = format_args!("{} is not measured at '{}'; measured at {others}", metric.name, rule.at);
+    Mistake::refuse(!measured, "metric", message)
 }
 
 /// True if a metric is measured at a site.
