@@ -127,12 +127,7 @@ impl Room<'_> {
 }
 
 fn is_other(place: &str) -> bool {
-    let within = |other: &&str| {
-        place
-            .strip_prefix(*other)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    OTHERS.iter().any(within)
+    OTHERS.iter().any(|other| Path::new(place).starts_with(other))
 }
 
 /// The room of a file.

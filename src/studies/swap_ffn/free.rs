@@ -5,8 +5,8 @@ use reference::paths::swap_ffn::{State, decode};
 use super::candidate::Candidate;
 use super::exact::{Checkpoint, Token};
 use super::sizes::Inputs;
-use super::{Compared, FIRST, Method, at};
-use crate::studies::measure::{self, records};
+use super::{Compared, FIRST, Method};
+use crate::studies::measure::{at, records};
 use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
 
@@ -30,7 +30,7 @@ pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token])
                 here.add(want, got);
             }
             if token == 0 {
-                let place = measure::at(blank, Some(event as u32), format!("{source}.{FIRST}"));
+                let place = at(blank, Some(event as u32), format!("{source}.{FIRST}"));
                 all.extend(records(&place, &here, &[]));
             }
         }
@@ -38,7 +38,7 @@ pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token])
         since.want.extend(&known.delta);
         if let Some(checkpoint) = &known.checkpoint {
             let since = std::mem::replace(&mut since, Compared::new(method.margin));
-            let place = |what| at(blank, source, what, token + 1);
+            let place = |what| at(blank, None, format!("{source}.{what}.{}", token + 1));
             all.extend(records(&place("decisions"), &since.decisions, &[]));
             all.extend(records(&place("lanes"), &history(checkpoint, &state, &same), &[]));
             let ram = Pair::new(&checkpoint.ram, &state.ram.data);

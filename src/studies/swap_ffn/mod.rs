@@ -334,8 +334,3 @@ impl Compared {
         super::measure::records(place, &pair, &[self.want.len()]).collect()
     }
 }
-
-/// A record's place at a checkpoint.
-fn at(blank: &Record, source: &str, what: &str, tokens: usize) -> Record {
-    super::measure::at(blank, None, format!("{source}.{what}.{tokens}"))
-}

@@ -3,8 +3,8 @@
 use super::candidate::{Candidate, GateAndBank};
 use super::exact::{Checkpoint, Token};
 use super::sizes::Inputs;
-use super::{Compared, ExactEvent, Method, at, decided};
-use crate::studies::measure::records;
+use super::{Compared, ExactEvent, Method, decided};
+use crate::studies::measure::{at, records};
 use ulplab_core::metrics::{Decided, Decisions};
 use ulplab_core::record::Record;
 use ulplab_swap_ffn::Part;
@@ -17,7 +17,7 @@ pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token])
     for (token, known) in want.iter().enumerate() {
         let Some(checkpoint) = &known.checkpoint else { continue };
         let (found, next) = walk(&mut candidate, method.margin, checkpoint)?;
-        let place = |what| at(blank, inputs.source(), what, token + 1);
+        let place = |what| at(blank, None, format!("{}.{what}.{}", inputs.source(), token + 1));
         all.extend(records(&place("decisions"), &found.decisions, &[]));
         all.extend(records(&place("next"), &next, &[]));
         all.extend(found.numbers(&place("x")));
