@@ -22,16 +22,6 @@ pub struct Stored {
     pub noise: Option<Noise>,
 }
 
-impl Stored {
-    /// The numbers of a source as they are read back.
-    fn read_back(&self, sample: &Sample) -> Vec<f32> {
-        let mut values = sample.values.clone();
-        let round = |values: &mut [f32]| self.codec.round(values, sample.cols);
-        rounded_or_noise(self.noise, &sample.source, &mut values, sample.cols, round);
-        values
-    }
-}
-
 /// The draws of the sources in a window.
 pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
     let sample = |source: &Source<_>| {
@@ -50,17 +40,19 @@ pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
 pub fn measure(blank: &Record, samples: &[Sample], stored: &Stored, rival: Option<&Stored>) -> Vec<Record> {
     let one = |sample: &Sample| {
         let blank = at(blank, sample.layer, &sample.source);
-        let round = |stored: &Stored| {
-            let values = stored.read_back(sample);
+        let read_back = |stored: &Stored| {
+            let mut values = sample.values.clone();
+            let round = |values: &mut [f32]| stored.codec.round(values, sample.cols);
+            rounded_or_noise(stored.noise, &sample.source, &mut values, sample.cols, round);
             (Pair::new(&sample.values, &values), values)
         };
-        let (pair, values) = round(stored);
+        let (pair, values) = read_back(stored);
         let codec = &stored.codec;
         let bits = 8.0 * codec.bytes_per_row(sample.cols) / sample.cols as f64;
         let mut trip = RoundTrip::new(&pair, &sample.values, &values, sample.cols, bits);
         let theory = |format| theory::nsr(format, &sample.values, sample.cols);
         trip.theory_nsr = codec.format().and_then(theory);
-        trip.rival_nsr = rival.and_then(|rival| NSR.measure(&round(rival).0));
+        trip.rival_nsr = rival.and_then(|rival| NSR.measure(&read_back(rival).0));
         let shape = [sample.values.len() / sample.cols, sample.cols];
         let of_pair = records(&blank, &pair, &shape);
         of_pair.chain(records(&blank, &trip, &shape)).collect::<Vec<_>>()

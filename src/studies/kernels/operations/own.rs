@@ -121,13 +121,6 @@ pub fn expressions(shape: &[Size]) -> Vec<String> {
 }
 
 impl OwnOp {
-    /// Returns whether some tensor is of the type that the case says.
-    fn leaves_dtype(&self) -> bool {
-        let inputs = self.inputs.iter().map(|input| &input.dtype);
-        let outputs = self.outputs.iter().map(|output| &output.dtype);
-        inputs.chain(outputs).any(Option::is_none)
-    }
-
     /// Checks it independently of cases.
     pub fn check_definition(&self) -> Result<(), String> {
         let why = "its name holds more than letters, digits, '_' and '-'";
@@ -195,10 +188,14 @@ impl Op for OwnOp {
             most: f64::MAX,
             default: Some(*value),
         };
+        // Of tensors without a type, the case says it.
+        let stated = self.inputs.iter().map(|input| &input.dtype);
+        let mut stated = stated.chain(self.outputs.iter().map(|output| &output.dtype));
+        let left = stated.any(Option::is_none);
         let tensor = |input: &Input| (input.name.clone(), expressions(&input.shape));
         Some(Parameters {
             sizes: self.sizes.clone(),
-            keys: Vec::from_iter(self.leaves_dtype().then(|| ("dtype".to_string(), dtypes()))),
+            keys: Vec::from_iter(left.then(|| ("dtype".to_string(), dtypes()))),
             scalars: self.scalars.iter().map(scalar).collect(),
             tensors: self.inputs.iter().map(tensor).collect(),
             free: false,
