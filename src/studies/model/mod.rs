@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 
 use reference::paths::{Config, Model, readers};
 use reference::sites::When;
-use reference::{Site, SiteInfo, SiteKind};
+use reference::{Real, Site, SiteInfo, SiteKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -212,13 +212,12 @@ impl Study for ModelStudy {
             ready.rounding.check_window(config, self.tokens)?;
             Ok(ready)
         })?;
-        recipes.insert(REFERENCE, ReadyRecipe::default());
-        let own = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
+        recipes.entry(REFERENCE).or_default().calls = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
         // A recipe that passes against another one may still be far from the reference: it is not a format to recommend.
         let sized = recipes.iter().filter(|(_, ready)| ready.against.is_none());
         let bytes = sized.map(|(name, ready)| (*name, ready.rounding.cache_bytes(config)));
         Ok(by_window(self, bytes.collect(), move |bench, cells| {
-            window(&recipes, own, bench, cells)
+            window(&recipes, bench, cells)
         }))
     }
 
@@ -264,50 +263,50 @@ impl<'a> ReadyRecipe<'a> {
         let sizes = weighing.records(model.config(), blank);
         Ok(Some((model, sizes)))
     }
+
+    /// Has the recipe read a text, and a probe compare what passed.
+    fn read(&self, bench: &Bench, text: Text, probe: Probe<impl Real + Into<f64>>) -> Result<Vec<Record>> {
+        let got = match (&self.step, self.calls) {
+            (Some(step), _) => {
+                let folder = bench.inputs.folder.as_deref().ok_or_else(|| none(bench, "model"))?;
+                run_step(text, folder, step, &self.rounding)?
+            }
+            (None, Some(calls)) => run_recorded(text, &self.rounding, &calls.of(text.ids.len(), bench.window))?,
+            (None, None) => return probe.run(text),
+        };
+        Ok(probe.replay(&got, text.ids))
+    }
 }
 
-/// Measures cells of a window. `own` are the calls in which the reference reads where it is compared with f64.
-fn window(recipes: &HashMap<&str, ReadyRecipe>, own: Option<Calls>, bench: &Bench, cells: &[&Cell]) -> Result<()> {
-    let none = |what: &str| Error::Usage(format!("window '{}' has no {what}", bench.window));
-    let text = bench.text.ok_or_else(|| none("text"))?;
+fn none(bench: &Bench, what: &str) -> Error {
+    Error::Usage(format!("window '{}' has no {what}", bench.window))
+}
+
+/// Measures cells of a window.
+fn window(recipes: &HashMap<&str, ReadyRecipe>, bench: &Bench, cells: &[&Cell]) -> Result<()> {
+    let text = bench.text.ok_or_else(|| none(bench, "text"))?;
     let want = run_reference(text.model, text.ids)?;
     finite(&want.logits, bench.window)?;
     let measure = |cell: &Cell, blank: Record| -> Result<Vec<Record>> {
         let ready = of_recipe(recipes, cell)?;
         if cell.recipe == REFERENCE {
             let exact = run_reference(&*bench.inputs.open()?.load::<f64>()?, text.ids)?;
-            let probe = Probe::new(&ready.rounding, &exact, blank);
-            return match own {
-                None => probe.run(text),
-                Some(calls) => {
-                    let got = run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?;
-                    Ok(probe.replay(&got, text.ids))
-                }
-            };
+            return ready.read(bench, text, Probe::new(&ready.rounding, &exact, blank));
         }
         let (own, sizes) = ready.loaded(bench, &blank)?.unzip();
-        let with_sizes = |mut records: Vec<Record>| {
-            records.extend(sizes.into_iter().flatten());
-            records
-        };
         let text = own.as_deref().map_or(text, |model| Text { model, ..text });
         let run_other = |other: &str| {
-            let other = recipes.get(other).ok_or_else(|| none(&format!("recipe '{other}'")))?;
+            let none = || none(bench, &format!("recipe '{other}'"));
+            let other = recipes.get(other).ok_or_else(none)?;
             let (own, _) = other.loaded(bench, &blank)?.unzip();
             let text = own.as_deref().map_or(text, |model| Text { model, ..text });
             run_recorded(text, &other.rounding, &[text.ids.len()])
         };
         let other = ready.against.map(run_other).transpose()?;
         let probe = Probe::new(&ready.rounding, other.as_ref().unwrap_or(&want), blank);
-        let got = match (&ready.step, ready.calls) {
-            (Some(step), _) => {
-                let folder = bench.inputs.folder.as_deref().ok_or_else(|| none("model"))?;
-                run_step(text, folder, step, &ready.rounding)?
-            }
-            (None, Some(calls)) => run_recorded(text, &ready.rounding, &calls.of(text.ids.len(), bench.window))?,
-            (None, None) => return probe.run(text).map(with_sizes),
-        };
-        Ok(with_sizes(probe.replay(&got, text.ids)))
+        let mut records = ready.read(bench, text, probe)?;
+        records.extend(sizes.into_iter().flatten());
+        Ok(records)
     };
     bench.each(cells, |cell, blank| {
         let targets = text.ids.len() - 1;
