@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::limits::{Parts, halve_tokens};
-use super::null::{Null, Wanted, each, infos, plan};
+use super::null::{Null, Wanted, each, infos, plan, redrawn};
 use super::study::{Bench, Body, ReadyRecipes, Study, Text, by_window, check_among, of_recipe};
 use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Rule, Window, written_out};
@@ -221,8 +221,20 @@ impl Study for ModelStudy {
         }))
     }
 
+    /// Windows drawn from the same texts, and recipes in drawn orders of sums.
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        Ok(null::of(self, draws, phases, wanted))
+        let own = Recipe {
+            name: REFERENCE.into(),
+            ..Recipe::default()
+        };
+        let known: Vec<Recipe> = std::iter::once(own).chain(self.recipes.iter().cloned()).collect();
+        Ok(Null::new(wanted, &known, |recipes| Self {
+            phases: phases.to_vec(),
+            windows: redrawn(&self.windows, draws),
+            reference_cuts: Some(1),
+            recipes: recipes.into_iter().filter(|recipe| recipe.name != REFERENCE).collect(),
+            ..self.clone()
+        }))
     }
 
     fn uses_gpu(&self) -> bool {

@@ -6,33 +6,17 @@ use reference::Site;
 use reference::paths::PATHS;
 use reference::sites::Growth;
 
+use super::Recipe;
 use super::recipe::MOST_LAYERS;
-use super::{ModelStudy, Recipe};
 use crate::backend::recipe::Round;
 use crate::run::plan::REFERENCE;
-use crate::studies::null::{self, Candidate, Null, Wanted};
+use crate::studies::null::Candidate;
 use ulplab_core::error::refuse;
 use ulplab_core::pattern;
 use ulplab_core::record::Phase;
 
 /// Operations whose kernels read and write bf16, with any type of the others.
 const BF16_ONLY: [&str; 1] = ["mhc_pre"];
-
-/// Windows drawn from the same texts, and recipes in drawn orders of sums.
-pub fn of(study: &ModelStudy, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Null {
-    let own = Recipe {
-        name: REFERENCE.into(),
-        ..Recipe::default()
-    };
-    let known: Vec<Recipe> = std::iter::once(own).chain(study.recipes.iter().cloned()).collect();
-    Null::new(wanted, &known, |recipes| ModelStudy {
-        phases: phases.to_vec(),
-        windows: null::redrawn(&study.windows, draws),
-        reference_cuts: Some(1),
-        recipes: recipes.into_iter().filter(|recipe| recipe.name != REFERENCE).collect(),
-        ..study.clone()
-    })
-}
 
 impl Candidate for Recipe {
     fn head(&self) -> (&str, Cow<'_, str>, bool) {
