@@ -7,7 +7,7 @@ use ulplab_core::metrics::Show;
 pub fn near_one(x: f64) -> String {
     let short = 1.0 - x;
     if !x.is_finite() {
-        not_finite(x)
+        x.to_string()
     } else if short == 0.0 {
         "1".into()
     } else if short.abs() < 1e-6 {
@@ -38,7 +38,7 @@ pub fn error(x: f64) -> String {
 /// A difference that may be of either sign.
 pub fn signed(x: f64) -> String {
     match x.is_nan() {
-        true => not_finite(x),
+        true => x.to_string(),
         false => format!("{}{}", if x < 0.0 { '-' } else { '+' }, error(x.abs())),
     }
 }
@@ -49,7 +49,7 @@ pub fn interval(mean: f64, low: f64, high: f64) -> String {
     let half = half_width(mean, low, high);
     let sign = if mean < 0.0 { '-' } else { '+' };
     if mean.is_nan() {
-        not_finite(mean)
+        mean.to_string()
     } else if half == 0.0 || half.is_nan() {
         format!("{sign}{}", significant(mean.abs(), 2))
     } else {
@@ -69,10 +69,7 @@ pub fn larger(a: f64, b: f64) -> f64 {
 
 /// Decibels (a tenth is a difference of about one per cent in the error) and exponents.
 pub fn decibels(x: f64) -> String {
-    match x.is_finite() {
-        true => format!("{x:.2}"),
-        false => not_finite(x),
-    }
+    format!("{x:.2}")
 }
 
 /// A value of the metric called `metric` with the farther end of its interval, if it has one: `31.52 ±0.05`.
@@ -128,7 +125,7 @@ pub fn tick(x: f64) -> String {
 pub fn significant(x: f64, digits: i32) -> String {
     let size = x.abs();
     if !x.is_finite() {
-        not_finite(x)
+        x.to_string()
     } else if x == 0.0 {
         "0".into()
     } else if (1e-3..1e4).contains(&size) {
@@ -137,13 +134,4 @@ pub fn significant(x: f64, digits: i32) -> String {
     } else {
         format!("{x:.0$e}", digits as usize - 1)
     }
-}
-
-fn not_finite(x: f64) -> String {
-    match x {
-        x if x.is_nan() => "NaN",
-        x if x > 0.0 => "inf",
-        _ => "-inf",
-    }
-    .into()
 }

@@ -146,6 +146,11 @@ impl Svg {
         let r = if slot == GREY { 0.6 * r } else { r };
         let place = format!("translate({x:.1} {y:.1})scale({r:.1})");
         self.0 += &format!("<path d=\"{shape}\" transform=\"{place}\" class=\"{class} s{slot}\">");
+        self.end_path(title);
+    }
+
+    /// Ends a path, with a text to show when the pointer rests on it.
+    fn end_path(&mut self, title: &str) {
         if !title.is_empty() {
             self.0 += &format!("<title>{}</title>", escape(title));
         }
@@ -177,17 +182,8 @@ const CROSS: &str = "M-1-1L1 1M-1 1L1-1";
 
 /// Text for XML.
 fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '<' => escaped += "&lt;",
-            '>' => escaped += "&gt;",
-            '&' => escaped += "&amp;",
-            '"' => escaped += "&quot;",
-            c => escaped.push(c),
-        }
-    }
-    escaped
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;")
 }
 
 /// A name short enough to stand next to a mark.
