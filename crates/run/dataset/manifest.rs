@@ -66,14 +66,7 @@ pub struct Manifest {
     pub datasets: BTreeMap<String, Dataset>,
 }
 
-/// Folder of the data sets: `--datasets` if given, else `$ULPLAB_DATASETS`, else the first `datasets/` in
-/// [`shipped::places`].
-pub fn find_root(flag: Option<&Path>) -> Result<PathBuf> {
-    let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
-    find_root_from(flag, variable.as_ref().map(Path::new), &shipped::places())
-}
-
-/// [`find_root`] with all inputs as arguments.
+/// Folder of the data sets: that of the flag if given, else that of the variable, else the first `datasets/` in the places.
 pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[PathBuf]) -> Result<PathBuf> {
     for (folder, who) in [(flag, "--datasets"), (variable, VARIABLE)] {
         if let Some(folder) = folder {
@@ -95,9 +88,11 @@ pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[Pa
 }
 
 impl Manifest {
-    /// The manifest of [`find_root`].
+    /// The manifest of the folder that `--datasets` gives, else `$ULPLAB_DATASETS`, else [`shipped::places`].
     pub fn open(flag: Option<&Path>) -> Result<Self> {
-        Self::load(&find_root(flag)?)
+        let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+        let root = find_root_from(flag, variable.as_ref().map(Path::new), &shipped::places());
+        Self::load(&root?)
     }
 
     /// Reads `manifest.toml` of the folder `root`.

@@ -9,7 +9,7 @@ mod tokenizer;
 mod unread;
 
 pub use checkpoint::Checkpoint;
-pub use manifest::{DataFile, Dataset, Kind, Manifest, find_root, find_root_from};
+pub use manifest::{DataFile, Dataset, Kind, Manifest, find_root_from};
 pub use shards::Tensors;
 pub use strict::{explain_beside, parse_toml};
 pub use tokenizer::{Tokenizer, Tokens};
