@@ -3,6 +3,8 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
+use ulplab_core::error::refuse;
+
 /// The value of an expression; comparisons and `&&`, `||` give 0 or 1.
 pub fn eval(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<i64, String> {
     let value = || {
@@ -64,9 +66,8 @@ fn tokens(text: &str) -> Result<Vec<String>, String> {
             ')' => depth -= 1,
             _ => {}
         }
-        if depth > DEEPEST {
-            return Err(format!("parentheses are nested more than {DEEPEST} deep"));
-        }
+        let why = format_args!("parentheses are nested more than {DEEPEST} deep");
+        refuse(depth > DEEPEST, why)?;
         tokens.push(token);
     }
     Ok(tokens)

@@ -6,6 +6,7 @@ use reference::paths::{self, Config, Model, Scalar, Weights};
 use reference::{Numerics, Plain};
 
 use super::{Tensors, Tokenizer, quantized};
+use ulplab_core::error::refuse;
 use ulplab_core::{Error, Result, input};
 
 /// A checkpoint as `transformers` names its tensors: `config.json`, and safetensors in one file or many.
@@ -86,10 +87,8 @@ fn config(text: &str, inert: &[String]) -> Result<Box<dyn Config>, String> {
 /// Compares sizes with those of the files, before lists are made of them: every layer has a tensor, and every size is that of one.
 fn fits(config: &dyn Config, (tensors, numbers): (usize, usize)) -> Result<(), String> {
     let layers = config.layers();
-    if layers > tensors {
-        let message = format!("num_hidden_layers is {layers}, but the files have only {tensors} tensors");
-        return Err(message);
-    }
+    let why = format_args!("num_hidden_layers is {layers}, but the files have only {tensors} tensors");
+    refuse(layers > tensors, why)?;
     // A byte may hold two.
     let mut sizes = config.sizes().into_iter();
     match sizes.find(|(_, size)| *size > numbers.saturating_mul(2)) {

@@ -12,7 +12,7 @@ use super::strict::parse_toml;
 use super::tokenizer;
 use crate::entries::with_extension;
 use crate::shipped;
-use ulplab_core::error::did_you_mean;
+use ulplab_core::error::{did_you_mean, refuse};
 use ulplab_core::text::shown;
 use ulplab_core::{Error, Result, input};
 
@@ -248,13 +248,11 @@ impl Dataset {
         for DataFile { path, blake3, .. } in &self.files {
             let mut parts = Path::new(path).components();
             let inside = parts.all(|part| matches!(part, Component::Normal(_)));
-            if path.is_empty() || !inside {
-                return Err(format!("path '{path}' leaves the folder of the manifest"));
-            }
-            if blake3.len() != 64 || !blake3.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
-                let message = format!("blake3 '{blake3}' of {path} is not 64 lower-case hexadecimal digits");
-                return Err(message);
-            }
+            let why = format_args!("path '{path}' leaves the folder of the manifest");
+            refuse(path.is_empty() || !inside, why)?;
+            let digits = blake3.len() == 64 && blake3.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+            let why = format_args!("blake3 '{blake3}' of {path} is not 64 lower-case hexadecimal digits");
+            refuse(!digits, why)?;
         }
         Ok(())
     }

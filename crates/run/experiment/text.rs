@@ -121,14 +121,10 @@ impl<'a> Reading<'a> {
 
     /// Checks the windows themselves.
     pub fn check(&self) -> std::result::Result<(), Mistake> {
-        if self.windows.is_empty() && self.tokens > 0 {
-            let message = "tokens is the length of windows of text, and no [[window]] is given";
-            return Err(Mistake::at("tokens", message));
-        }
-        if !self.windows.is_empty() && self.tokens < 2 {
-            let message = format!("tokens = {}: a window needs at least 2", self.tokens);
-            return Err(Mistake::at("tokens", message));
-        }
+        let message = "tokens is the length of windows of text, and no [[window]] is given";
+        Mistake::refuse(self.windows.is_empty() && self.tokens > 0, "tokens", message)?;
+        let message = format_args!("tokens = {}: a window needs at least 2", self.tokens);
+        Mistake::refuse(!self.windows.is_empty() && self.tokens < 2, "tokens", message)?;
         for (at, window) in self.windows.iter().enumerate() {
             if window.draw.is_some() && window.offset > 0 {
                 let message = "a window has an 'offset' or is drawn, not both";

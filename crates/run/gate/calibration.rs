@@ -11,7 +11,7 @@ use crate::json::is_default;
 use crate::run::definitions::Definitions;
 use crate::run::{Manifest, seal};
 use crate::statistics::{CONFIDENCE, Scale, Threshold, threshold};
-use ulplab_core::error::{Error, Result, counted};
+use ulplab_core::error::{Error, Result, counted, refuse};
 use ulplab_core::input;
 use ulplab_core::metrics::{Better, Bound, Metric, Show};
 use ulplab_core::record::Phase;
@@ -144,10 +144,8 @@ impl Calibration {
         }
         let body = &manifest.experiment.body;
         let tokens = body.get("tokens").and_then(Value::as_u64).unwrap_or(0);
-        if tokens != self.tokens as u64 {
-            let made = self.tokens;
-            return Err(format!("its windows have {made} tokens, and here they have {tokens}"));
-        }
+        let why = format_args!("its windows have {} tokens, and here they have {tokens}", self.tokens);
+        refuse(tokens != self.tokens as u64, why)?;
         let windows = manifest.plan.windows.len();
         if windows != self.windows {
             let (own, here) = (counted(self.windows, "window"), counted(windows, "window"));
@@ -159,10 +157,9 @@ impl Calibration {
         };
         let gates: Vec<&CalibratedGate> = self.gates.iter().filter(same).collect();
         let metric = Metric::find(&rule.metric).map_err(|error| error.to_string())?;
-        if !gates.is_empty() && !self.definitions.has(metric.name) {
-            let name = metric.name;
-            return Err(format!("it does not store the definition of {name}; calibrate again"));
-        }
+        let undefined = !gates.is_empty() && !self.definitions.has(metric.name);
+        let why = format_args!("it does not store the definition of {}; calibrate again", metric.name);
+        refuse(undefined, why)?;
         if let Some(changed) = self.definitions.changed(&Self::defined(gates.iter().copied())).first() {
             return Err(format!("{changed} since it was made"));
         }
@@ -171,9 +168,8 @@ impl Calibration {
             let mut recipes = gates.iter().flat_map(|gate| &gate.recipes);
             let found = recipes.find(|found| found.recipe == recipe);
             let found = found.ok_or_else(|| format!("it does not have this gate on '{recipe}'"))?;
-            if definition(&manifest.experiment, recipe) != found.definition {
-                return Err(format!("it was made with another definition of '{recipe}'"));
-            }
+            let why = format_args!("it was made with another definition of '{recipe}'");
+            refuse(definition(&manifest.experiment, recipe) != found.definition, why)?;
             if let Some(why) = &found.unknown {
                 return Err(format!("it knows nothing of '{recipe}': {why}"));
             }

@@ -1,5 +1,6 @@
 //! Gates, checked before anything is run.
 
+use std::fmt;
 use std::str::FromStr;
 
 use super::direction;
@@ -32,58 +33,50 @@ pub fn check(rules: &[Rule], experiment: &GateContext) -> Result<(), Mistake> {
 
 fn check_rule(rule: &Rule, experiment: &GateContext) -> Result<(), Mistake> {
     let GateContext { plan, windows, .. } = *experiment;
-    let wrong = |key: &str, why: &str| Err(Mistake::at(key, format!("gate on {}: {why}", rule.metric)));
+    let refuse = |wrong: bool, key: &str, why: fmt::Arguments| {
+        Mistake::refuse(wrong, key, format_args!("gate on {}: {why}", rule.metric))
+    };
     let Some(metric) = METRICS.iter().find(|metric| metric.name == rule.metric) else {
         let hint = did_you_mean(&rule.metric, METRICS.iter().map(|metric| metric.name));
         return Err(Mistake::at("metric", format!("unknown metric '{}'{hint}", rule.metric)).of("gate"));
     };
-    if rule.control && rule.flake.is_some() {
-        return wrong(
-            "flake",
-            "a control has a bound that something bad must meet, and no rate",
-        );
+    let why = format_args!("a control has a bound that something bad must meet, and no rate");
+    refuse(rule.control && rule.flake.is_some(), "flake", why)?;
+    if let Some(flake) = rule.flake {
+        let why = format_args!("{flake} is not a rate; expected a number between 0 and 1");
+        refuse(!(flake > 0.0 && flake < 1.0), "flake", why)?;
     }
-    if let Some(flake) = rule.flake.filter(|flake| !(*flake > 0.0 && *flake < 1.0)) {
-        return wrong(
-            "flake",
-            &format!("{flake} is not a rate; expected a number between 0 and 1"),
-        );
-    }
-    let found = match (&rule.flake, &rule.calibration) {
+    let odd = match (&rule.flake, &rule.calibration) {
         (Some(_), Some(_)) if rule.require.is_empty() => None,
         (None, None) => None,
         (Some(_), Some(_)) => Some(("flake", "'require' is given too")),
         (Some(_), None) => Some(("flake", "'calibration' is missing")),
         (None, Some(_)) => Some(("calibration", "'flake' is missing")),
     };
-    if let Some((key, found)) = found {
-        let why = format!("'flake' and 'calibration' stand together, in place of 'require': {found}");
-        return wrong(key, &why);
-    }
+    let (key, found) = odd.unwrap_or_default();
+    let why = format_args!("'flake' and 'calibration' stand together, in place of 'require': {found}");
+    refuse(odd.is_some(), key, why)?;
     // A bound that is calibrated points the right way by itself.
     if rule.flake.is_none() {
         let bound = Bound::from_str(&rule.require).and_then(|bound| direction::check_rule(metric, bound, rule));
         bound.map_err(|message| Mistake::at("require", message).of("gate"))?;
     }
     let sequential = rule.statistic == Statistic::Sequential;
-    if sequential && (rule.at.contains('*') || rule.flake.is_some()) {
-        let decides = "statistic = \"sequential\" decides on one place and a stated bound";
-        return wrong("statistic", &format!("{decides}, not on '{}'", rule.at));
-    }
+    let several = rule.at.contains('*') || rule.flake.is_some();
+    let decides = "statistic = \"sequential\" decides on one place and a stated bound";
+    let why = format_args!("{decides}, not on '{}'", rule.at);
+    refuse(sequential && several, "statistic", why)?;
     let of_one_text = |window: &Window| window.draw.is_some() && window.text == windows[0].text;
-    if sequential && (!windows.iter().all(of_one_text) || plan.by_case()) {
-        let takes = "statistic = \"sequential\" takes windows that are drawn from one text";
-        return wrong("statistic", &format!("{takes}: draws = N in one [[window]]"));
-    }
-    if !plan.phases.contains(&rule.phase) {
-        return wrong("phase", &format!("the experiment has no {} phase", rule.phase));
-    }
-    if rule.why.trim().is_empty() {
-        return wrong("why", "why is empty, expected the reason of its bound");
-    }
-    if rule.recipes.is_empty() {
-        return wrong("recipes", "recipes = [] binds no recipe; expected patterns of names");
-    }
+    let others = !windows.iter().all(of_one_text) || plan.by_case();
+    let takes = "statistic = \"sequential\" takes windows that are drawn from one text";
+    let why = format_args!("{takes}: draws = N in one [[window]]");
+    refuse(sequential && others, "statistic", why)?;
+    let why = format_args!("the experiment has no {} phase", rule.phase);
+    refuse(!plan.phases.contains(&rule.phase), "phase", why)?;
+    let why = format_args!("why is empty, expected the reason of its bound");
+    refuse(rule.why.trim().is_empty(), "why", why)?;
+    let why = format_args!("recipes = [] binds no recipe; expected patterns of names");
+    refuse(rule.recipes.is_empty(), "recipes", why)?;
     let recipes = || plan.measured_in(rule.phase);
     let idle = |pattern: &String| !recipes().any(|name| matches(pattern, name));
     if let Some(at) = rule.recipes.iter().position(idle) {

@@ -123,12 +123,8 @@ impl<'a> UntilDecided<'a> {
 /// # Errors
 /// If there is no gate, or one that may not be looked at after every window.
 pub fn check_sequential(rules: &[Rule]) -> Result<(), Mistake> {
-    if rules.is_empty() {
-        return Err(Mistake::at(
-            "gate",
-            "--until-decided ends when gates are decided, and there is none",
-        ));
-    }
+    let message = "--until-decided ends when gates are decided, and there is none";
+    Mistake::refuse(rules.is_empty(), "gate", message)?;
     let Some(at) = rules.iter().position(|rule| rule.statistic != Statistic::Sequential) else {
         return Ok(());
     };

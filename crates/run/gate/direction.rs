@@ -1,6 +1,7 @@
 //! The direction in which a gate may point.
 
 use crate::experiment::{Rule, Statistic};
+use ulplab_core::error::refuse;
 use ulplab_core::metrics::{Better, Bound, Metric, Show};
 use ulplab_core::vacuous::vacuous;
 
@@ -41,12 +42,10 @@ pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), Stri
         Better::Higher => (Statistic::Max, "max", "min"),
         Better::Lower => (Statistic::Min, "min", "max"),
     };
-    if rule.statistic == best {
-        let metric = metric.name;
-        return Err(format!(
-            "statistic = \"{name}\" with '{bound}' looks at the best window only: {metric} of the others may be anything; \
-             expected \"{worst}\", \"mean\" or an end of the interval"
-        ));
-    }
-    Ok(())
+    let metric = metric.name;
+    let why = format_args!(
+        "statistic = \"{name}\" with '{bound}' looks at the best window only: {metric} of the others may be anything; expected \
+         \"{worst}\", \"mean\" or an end of the interval"
+    );
+    refuse(rule.statistic == best, why)
 }

@@ -19,7 +19,7 @@ use super::plan::Cell;
 use super::store::SCHEMA;
 use super::{Manifest, lines, seal, session};
 use ulplab_core::atomic::{create_atomic, is_temporary, write_atomic};
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::input;
 use ulplab_core::record::Record;
 
@@ -356,23 +356,18 @@ pub fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, Strin
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
     let (lines, end) = text.trim_end().rsplit_once('\n').unwrap_or(("", text.trim_end()));
     let end: End = serde_json::from_str(end).map_err(|error| format!("last line: {error}"))?;
-    if end.cell != id {
-        return Err(format!("it is of the cell '{}', expected '{id}'", end.cell));
-    }
-    if end.run != run {
-        return Err(format!("it is of the run {}, expected {run}", end.run));
-    }
+    let why = format_args!("it is of the cell '{}', expected '{id}'", end.cell);
+    refuse(end.cell != id, why)?;
+    let why = format_args!("it is of the run {}, expected {run}", end.run);
+    refuse(end.run != run, why)?;
     let records = lines::read(lines)?;
-    if records.len() != end.records {
-        let (found, said) = (records.len(), end.records);
-        return Err(format!("it holds {found} records, and its last line says {said}"));
-    }
+    let (found, said) = (records.len(), end.records);
+    let why = format_args!("it holds {found} records, and its last line says {said}");
+    refuse(found != said, why)?;
     for record in &records {
         let (recipe, phase, window, cell) = (&record.recipe, record.phase, &record.window, &record.cell);
-        if cell != id || *cell != format!("{recipe}/{phase}/{window}") {
-            let message = format!("a record in it is of {recipe}, {phase}, {window} in the cell '{cell}'");
-            return Err(message);
-        }
+        let why = format_args!("a record in it is of {recipe}, {phase}, {window} in the cell '{cell}'");
+        refuse(cell != id || *cell != format!("{recipe}/{phase}/{window}"), why)?;
     }
     Ok(records)
 }

@@ -26,6 +26,7 @@ use ceilings::Ceilings;
 use invocation::Invocation;
 use plan::{Cell, Plan};
 use summary::Summary;
+use ulplab_core::error::refuse;
 use ulplab_core::record::Record;
 use verdict::{Outcome, Verdict};
 
@@ -140,23 +141,17 @@ impl Manifest {
         for planned in self.plan.cells() {
             let listed = cells.next_if_eq(&&planned.id).is_some() || left_out.next_if_eq(&&planned.id).is_some();
             let plans = format!("its experiment plans the cell '{}'", planned.id);
-            if !listed {
-                return Err(format!("{plans}, which is not in its list at that place"));
-            }
-            if !seen.insert(planned.id) {
-                return Err(format!("{plans} twice"));
-            }
+            refuse(!listed, format_args!("{plans}, which is not in its list at that place"))?;
+            refuse(!seen.insert(planned.id), format_args!("{plans} twice"))?;
         }
         if let Some(id) = cells.chain(left_out).next() {
             let message = format!("it lists the cell '{id}' twice, or its experiment does not plan that cell");
             return Err(message);
         }
         let identity = self.identity();
-        if identity != self.fingerprint {
-            let found = &self.fingerprint;
-            return Err(format!("its fingerprint is {found}, but its content has {identity}"));
-        }
-        Ok(())
+        let found = &self.fingerprint;
+        let why = format_args!("its fingerprint is {found}, but its content has {identity}");
+        refuse(identity != *found, why)
     }
 
     /// Differences of another run from this one, with both values if they are short; empty for the same run.

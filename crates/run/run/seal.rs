@@ -4,6 +4,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use ulplab_core::error::refuse;
 
 /// Hexadecimal digits of a blake3.
 const DIGITS: usize = 64;
@@ -68,16 +69,12 @@ pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
 
 /// Checks that bytes are as [`seal`] wrote them, with none changed, missing or added.
 pub fn check(bytes: &[u8], close: &str) -> Result<(), String> {
-    if bytes.is_empty() {
-        return Err("it is empty".into());
-    }
+    refuse(bytes.is_empty(), "it is empty")?;
     let sealed = bytes.strip_suffix(close.as_bytes());
     let split = sealed.and_then(|sealed| sealed.split_at_checked(sealed.len().checked_sub(DIGITS)?));
     let Some((text, digest)) = split else {
         return Err("damaged or edited: its last line is not the blake3 of the file".into());
     };
-    if blake3::hash(text).to_hex().as_bytes() != digest {
-        return Err("damaged or edited: its content does not match the blake3 in its last line".into());
-    }
-    Ok(())
+    let why = "damaged or edited: its content does not match the blake3 in its last line";
+    refuse(blake3::hash(text).to_hex().as_bytes() != digest, why)
 }
