@@ -6,7 +6,7 @@ mod noise;
 use std::path::Path;
 
 use reference::paths;
-use reference::{Role, Site, Tensor};
+use reference::{Numerics, Role, Site, Tensor};
 use ulplab::backend::rounding::Rounding;
 use ulplab::experiment::Mistake;
 use ulplab::formats::{codec, hadamard};
@@ -74,11 +74,12 @@ fn a_segment_leaves_the_other_channels_alone() {
 
 #[test]
 fn a_role_is_rounded_alone() {
-    let recipe = rounding(r#"{ at = "layers.*.attention.kv.*", format = "v41_fp4", role = "value" }"#);
+    let recipe = &rounding(r#"{ at = "layers.*.attention.kv.*", format = "v41_fp4", role = "value" }"#);
     assert!(recipe.splits(&site(3, Role::Both, 0)));
-    assert_eq!(rounded(&recipe, &site(3, Role::Key, 0)), vectors(5));
-    assert_ne!(rounded(&recipe, &site(3, Role::Value, 0)), vectors(5));
-    assert!(!rounding(r#"{ at = "layers.*.attention.kv.*", format = "v41_fp4" }"#).splits(&site(3, Role::Both, 0)));
+    assert_eq!(rounded(recipe, &site(3, Role::Key, 0)), vectors(5));
+    assert_ne!(rounded(recipe, &site(3, Role::Value, 0)), vectors(5));
+    let both = &rounding(r#"{ at = "layers.*.attention.kv.*", format = "v41_fp4" }"#);
+    assert!(!both.splits(&site(3, Role::Both, 0)));
 }
 
 #[test]

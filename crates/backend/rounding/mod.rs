@@ -57,7 +57,7 @@ impl Rounding {
         let rounds = resolved.collect::<Result<Vec<_>, _>>()?;
         let rotates = |site: &str| {
             let mut here = places.iter().filter(|place| place.info.name == site);
-            here.any(|place| rounds.iter().any(|round| round.hadamard && round.covers(place)))
+            here.any(|place| rounds.iter().any(|round| round.asked.hadamard && round.covers(place)))
         };
         for (query, key) in multiplied(config) {
             let message =
@@ -141,14 +141,6 @@ impl Rounding {
         places.iter().flat_map(of_place).collect()
     }
 
-    /// The operations of the model: stand-ins, or those of the reference.
-    pub fn operations(&self) -> &dyn Operations<f32> {
-        match &self.stand_in {
-            Some(stand_in) => &**stand_in,
-            None => &Plain,
-        }
-    }
-
     /// Runs the model by the recipe's kernels, called at the sites of `numerics`; an error where one of them failed.
     pub fn run(
         &self,
@@ -160,11 +152,6 @@ impl Rounding {
         let logits = model.run(state, Input::Ids(ids), numerics).map_err(Error::Reference)?;
         let failure = self.stand_in.as_ref().and_then(|stand_in| stand_in.failure());
         failure.map_or(Ok(logits), |why| Err(Error::Setup(why)))
-    }
-
-    /// True if a tensor read in two roles must be passed once per role.
-    pub fn splits(&self, site: &Site) -> bool {
-        self.at(site).any(|round| round.role.is_some())
     }
 
     /// True if anything is rounded here.
@@ -200,8 +187,8 @@ impl Rounding {
 
     /// Has kernels write a whole record and read it again, where a recipe says so.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
-        let apart = round.heads.is_some() || round.layout.is_some();
-        let whole = round.segment.is_none() && !round.restricted() && !round.hadamard && !apart;
+        let apart = round.asked.heads.is_some() || round.asked.layout.is_some();
+        let whole = round.asked.segment.is_none() && !round.restricted() && !round.asked.hadamard && !apart;
         let record = round.record.filter(|_| whole);
         let kernels = self.stand_in.as_ref().zip(record);
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
@@ -214,10 +201,14 @@ impl Rounding {
         let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = of_site(&self.turned, site.name);
         for round in self.at(site) {
-            match round.segment {
-                _ if self.noise.is_some() || round.role.is_some() || round.restricted() => return None,
+            match round.asked.segment {
+                _ if self.noise.is_some() || round.asked.role.is_some() || round.restricted() => return None,
                 None => {
-                    let joined = if round.heads == Some(Heads::Joined) { rows } else { 1 };
+                    let joined = if round.asked.heads == Some(Heads::Joined) {
+                        rows
+                    } else {
+                        1
+                    };
                     whole = Some(round.codec.bytes_per_row(cols * joined) / joined as f64);
                     (nope, rope) = (None, None);
                 }
@@ -312,11 +303,15 @@ impl Numerics<f32> for &Rounding {
     }
 
     fn splits(&self, site: &Site) -> bool {
-        Rounding::splits(self, site)
+        self.at(site).any(|round| round.asked.role.is_some())
     }
 
+    /// Stand-ins, or the operations of the reference.
     fn operations(&self) -> &dyn Operations<f32> {
-        Rounding::operations(self)
+        match &self.stand_in {
+            Some(stand_in) => &**stand_in,
+            None => &Plain,
+        }
     }
 }
 

@@ -16,21 +16,17 @@ use ulplab_run::experiment::Mistake;
 /// A round of a recipe.
 #[derive(Clone)]
 pub(super) struct Round {
-    pub at: String,
+    /// As the recipe has it.
+    pub asked: recipe::Round,
     /// Names of the sites that it is for: tensors that a path computes with. A site that a recorder only watches may have such a name,
     /// and other channels.
     sites: Vec<&'static str>,
     pub codec: Arc<dyn Codec>,
     /// A record has a place for every channel: it is encoded whole, even if a part of it is used.
     pub record: Option<&'static KvRecord>,
-    pub segment: Option<Segment>,
-    pub role: Option<Role>,
-    pub layers: Option<Ranges>,
-    pub channels: Option<Ranges>,
-    pub tokens: Option<Ranges>,
-    pub hadamard: bool,
-    pub heads: Option<Heads>,
-    pub layout: Option<Layout>,
+    layers: Option<Ranges>,
+    channels: Option<Ranges>,
+    tokens: Option<Ranges>,
 }
 
 /// One site in one layer, with its row length and how many of a row's last channels RoPE has turned.
@@ -73,21 +69,13 @@ impl Round {
         };
         let codec = codec(&round.format).map_err(|message| Mistake::at("format", message))?;
         Ok(Self {
-            at: round.at.clone(),
+            asked: round.clone(),
             sites: Vec::new(),
             codec,
             record: RECORDS.iter().copied().find(|record| record.name == round.format),
-            segment: round.segment,
-            role: round.role.map(|role| match role {
-                Reader::Key => Role::Key,
-                Reader::Value => Role::Value,
-            }),
             layers: ranges("layers", &round.layers, count, "layer")?,
             channels: ranges("channels", &round.channels, usize::MAX, "channel")?,
             tokens: ranges("tokens", &round.tokens, usize::MAX, "token")?,
-            hadamard: round.hadamard,
-            heads: round.heads,
-            layout: round.layout,
         })
     }
 
@@ -116,28 +104,28 @@ impl Round {
 
     fn check(&self, place: &Place) -> Result<(), String> {
         let both = place.info.cache.is_some_and(|cache| cache.held == Held::KeyValue);
-        let one_role = self.role.is_some() && !both;
+        let one_role = self.asked.role.is_some() && !both;
         refuse(one_role, "only the KV vectors are read in two roles")?;
         let whole = !(place.meets_cache && place.info.turned.is_some());
         let why = "only KV vectors and indexer queries and keys have nope and rope segments";
-        refuse(self.segment.is_some() && whole, why)?;
-        let odd = self.segment.is_some() || !place.cols.is_power_of_two();
+        refuse(self.asked.segment.is_some() && whole, why)?;
+        let odd = self.asked.segment.is_some() || !place.cols.is_power_of_two();
         let why = format_args!("cannot rotate {} channels (a whole power of two is needed)", place.cols);
-        refuse(self.hadamard && odd, why)?;
+        refuse(self.asked.hadamard && odd, why)?;
         let why = "a rotation mixes all channels of a row: it has no 'channels' and no 'tokens'";
-        refuse(self.hadamard && self.restricted(), why)?;
-        let cols = match (self.layout, place.matrix) {
+        refuse(self.asked.hadamard && self.restricted(), why)?;
+        let cols = match (self.asked.layout, place.matrix) {
             (None, _) | (Some(Layout::Kv), Some(_)) => place.cols,
             (Some(Layout::Vk), Some(rows)) => rows,
             (Some(_), None) => return Err("'layout' is for the matrices of a recurrent state".into()),
         };
-        let others = self.heads.is_some() || self.hadamard || self.restricted();
+        let others = self.asked.heads.is_some() || self.asked.hadamard || self.restricted();
         let why = "'layout' goes without 'heads', 'hadamard', 'channels' and 'tokens'";
-        refuse(self.layout.is_some() && others, why)?;
-        let joined = match (self.heads, place.heads) {
+        refuse(self.asked.layout.is_some() && others, why)?;
+        let joined = match (self.asked.heads, place.heads) {
             (None, _) => 1,
             (Some(_), None) => return Err("its tokens are of one row: 'heads' is for those of several".into()),
-            (Some(_), Some(_)) if self.segment.is_some() || self.hadamard => {
+            (Some(_), Some(_)) if self.asked.segment.is_some() || self.asked.hadamard => {
                 return Err("'heads' goes without 'segment' and 'hadamard'".into());
             }
             (Some(Heads::Joined), Some(heads)) => heads,
@@ -147,7 +135,10 @@ impl Round {
         if let Some(last) = last.filter(|last| *last >= place.cols) {
             return Err(format!("there is no channel {last}: its rows have {}", place.cols));
         }
-        let segment = self.segment.map(|segment| segment.range(place.cols, place.turned));
+        let segment = self
+            .asked
+            .segment
+            .map(|segment| segment.range(place.cols, place.turned));
         let empty = segment.as_ref().is_some_and(Range::is_empty);
         refuse(empty, "the segment has no channel there")?;
         if let (Some(mut range), Some(channels)) = (segment.clone(), &self.channels) {
@@ -178,7 +169,7 @@ impl Round {
             return Ok(());
         };
         let last = self.tokens.as_ref().and_then(Ranges::last);
-        let at = &self.at;
+        let at = &self.asked.at;
         let (key, message) = match (most, last) {
             (0, _) => ("at", format!("'{at}': no row passes there in so short a window")),
             (_, Some(last)) if last >= most => {
@@ -202,16 +193,20 @@ impl Round {
     }
 
     pub fn covers(&self, place: &Place) -> bool {
-        self.covers_layer(place.layer) && matches(&self.at, &place.full)
+        self.covers_layer(place.layer) && matches(&self.asked.at, &place.full)
     }
 
     /// True if it rounds the tensors of a site.
     pub fn meets(&self, site: &Site) -> bool {
-        self.covers_layer(site.layer) && self.sites.contains(&site.name) && matches(&self.at, &site.to_string())
+        self.covers_layer(site.layer) && self.sites.contains(&site.name) && matches(&self.asked.at, &site.to_string())
     }
 
     pub fn reads(&self, role: Role) -> bool {
-        self.role.is_none_or(|own| own == role)
+        match self.asked.role {
+            None => true,
+            Some(Reader::Key) => role == Role::Key,
+            Some(Reader::Value) => role == Role::Value,
+        }
     }
 
     /// True if it is for some channels or tokens only.
@@ -240,7 +235,7 @@ impl Round {
     }
 
     fn apply_to_all(&self, tensor: &mut Tensor<f32>, turned: usize) {
-        if self.layout == Some(Layout::Vk) {
+        if self.asked.layout == Some(Layout::Vk) {
             let mut stored = swapped(tensor);
             let cols = stored.cols();
             self.codec.round(&mut stored.data, cols);
@@ -249,7 +244,7 @@ impl Round {
         }
         let cols = tensor.cols();
         let of_token = tensor.data.len() / tensor.shape[0];
-        match self.heads {
+        match self.asked.heads {
             None => {}
             Some(Heads::Joined) => return self.codec.round(&mut tensor.data, of_token),
             Some(Heads::Apart) => {
@@ -258,7 +253,7 @@ impl Round {
             }
         }
         self.rotate(&mut tensor.data, cols);
-        let Some(segment) = self.segment else {
+        let Some(segment) = self.asked.segment else {
             self.codec.round(&mut tensor.data, cols);
             return;
         };
@@ -286,7 +281,7 @@ impl Round {
 
     /// Rotates rows as they are before they are rounded, if they are.
     pub fn rotate(&self, values: &mut [f32], cols: usize) {
-        if self.hadamard {
+        if self.asked.hadamard {
             hadamard(values, cols).expect("checked when the recipe was resolved");
         }
     }
