@@ -48,24 +48,13 @@ impl Limits<'static> {
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// The time at which a program must have ended or answered.
-struct Deadline<'a> {
-    limits: Limits<'a>,
-    began: Instant,
-}
-
-impl<'a> Deadline<'a> {
-    fn new(limits: Limits<'a>) -> Self {
-        let began = Instant::now();
-        Self { limits, began }
-    }
-
-    /// The reason to stop waiting for the program, if any.
-    fn check(&self) -> Result<(), String> {
-        refuse(self.limits.stop.load(Ordering::Relaxed), "was interrupted")?;
-        let seconds = self.limits.timeout.as_secs_f64();
+impl Limits<'_> {
+    /// The reason to stop waiting for a program since then, if any.
+    fn check(&self, began: Instant) -> Result<(), String> {
+        refuse(self.stop.load(Ordering::Relaxed), "was interrupted")?;
+        let seconds = self.timeout.as_secs_f64();
         let why = format_args!("took longer than its timeout of {seconds} s and was killed");
-        refuse(self.began.elapsed() >= self.limits.timeout, why)
+        refuse(began.elapsed() >= self.timeout, why)
     }
 }
 
@@ -96,14 +85,15 @@ impl Process {
     }
 
     /// Waits until the program ends by itself, then kills the processes that it started.
-    fn wait(&mut self, deadline: &Deadline) -> Result<ExitStatus, String> {
+    fn wait(&mut self, limits: Limits) -> Result<ExitStatus, String> {
+        let began = Instant::now();
         loop {
             let ended = self.child.try_wait();
             if let Some(status) = ended.map_err(|error| format!("cannot be waited for: {error}"))? {
                 self.kill();
                 return Ok(status);
             }
-            deadline.check()?;
+            limits.check(began)?;
             std::thread::sleep(POLL);
         }
     }
@@ -128,7 +118,7 @@ impl Drop for Process {
 /// Runs a program to its end, with two paths behind its arguments: the end of its stderr, or what went wrong.
 pub fn run_once(run: &[String], paths: [&Path; 2], limits: Limits) -> Result<String, String> {
     let mut process = Process::start(run, &paths, [Stdio::null(), Stdio::null()])?;
-    let outcome = process.wait(&Deadline::new(limits));
+    let outcome = process.wait(limits);
     let wrong = match outcome {
         Ok(status) if status.success() => return Ok(process.stderr.shown()),
         Ok(status) => ending(status),
@@ -189,7 +179,7 @@ impl Server {
 
     /// Requests the outputs for a file of inputs, and waits for the answer; returns the end of its stderr meanwhile.
     pub fn ask(&mut self, [inputs, outputs]: [&Path; 2], limits: Limits) -> Result<String, ServerError> {
-        let deadline = Deadline::new(limits);
+        let began = Instant::now();
         let early = self.lines.try_iter().find(|line| answer(line).is_some());
         if let Some(line) = early {
             let wrong = format!("wrote {} before it was asked", quoted(&line));
@@ -226,7 +216,7 @@ impl Server {
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended(&stray)),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if let Err(why) = deadline.check() {
+            if let Err(why) = limits.check(began) {
                 return Err(self.gone(why, &stray));
             }
         }
@@ -234,7 +224,7 @@ impl Server {
 
     /// The error of a program that closed its stdout.
     fn ended(&mut self, stray: &[String]) -> ServerError {
-        let wrong = match self.process.wait(&Deadline::new(Limits::GRACE)) {
+        let wrong = match self.process.wait(Limits::GRACE) {
             Ok(status) => format!("{} without an answer, after {} answers", ending(status), self.answered),
             Err(_) => "closed its stdout without an answer".into(),
         };
@@ -256,7 +246,7 @@ impl Drop for Server {
     /// The end of its stdin tells the program to end, for which it is given a moment.
     fn drop(&mut self) {
         drop(self.requests.take());
-        let _ = self.process.wait(&Deadline::new(Limits::GRACE));
+        let _ = self.process.wait(Limits::GRACE);
     }
 }
 
