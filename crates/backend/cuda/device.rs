@@ -264,11 +264,11 @@ impl Drop for Device {
 pub struct Memory {
     pub address: sys::CUdeviceptr,
     pub len: usize,
-    held: Held,
+    pub(super) held: Held,
 }
 
 /// The owner to which memory goes back.
-enum Held {
+pub(super) enum Held {
     /// To the pool, in the order of this stream.
     Pooled(sys::CUstream),
     Alone,
@@ -276,14 +276,6 @@ enum Held {
     Folded {
         _addresses: Folded,
     },
-}
-
-impl Memory {
-    /// The memory behind addresses.
-    pub(super) fn of_addresses(address: sys::CUdeviceptr, len: usize, addresses: Folded) -> Self {
-        let held = Held::Folded { _addresses: addresses };
-        Self { address, len, held }
-    }
 }
 
 impl Drop for Memory {

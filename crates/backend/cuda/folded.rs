@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use cudarc::driver::sys;
 
-use super::device::{Device, Memory, cuda};
+use super::device::{Device, Held, Memory, cuda};
 use ulplab_core::error::Result;
 
 /// Bytes of memory that stand for a buffer of any size: a dozen of them fit the cache.
@@ -58,7 +58,9 @@ impl Device {
             }
             let set = sys::cuMemSetAccess(all.addresses, reserved, &raw const access, 1).result();
             cuda("cuMemSetAccess", set)?;
-            Ok(Memory::of_addresses(all.addresses, len, all))
+            let address = all.addresses;
+            let held = Held::Folded { _addresses: all };
+            Ok(Memory { address, len, held })
         }
     }
 }
