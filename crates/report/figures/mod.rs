@@ -209,30 +209,37 @@ pub fn fold<T: Coloured + Clone>(items: Vec<T>, title: &str, chart: impl Fn(Stri
 
 /// Lines of the plain recipes.
 pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, range: &[f64]) -> Vec<Figure> {
+    let chart = Lines {
+        title: title.into(),
+        unit: unit(quantity),
+        log,
+        axis: Axis::Layers,
+        metric: quantity.metric.into(),
+        range: range.to_vec(),
+        size: HALF,
+        ..Lines::default()
+    };
     let plain = of_group(run, Group::Plain);
-    let all: Vec<Series> = plain.filter_map(|candidate| series(run, candidate, quantity)).collect();
-    let values = all.iter().flat_map(|s| s.points.iter().map(|point| point.1));
-    let range: Vec<f64> = values.chain(range.iter().copied()).collect();
-    fold(all, title, |title, series| {
-        let names: Vec<&str> = series.iter().map(|series| series.name.as_str()).collect();
+    let all = plain.filter_map(|candidate| series(run, candidate, quantity)).collect();
+    with_lines(&chart, all, |lines| {
+        let names: Vec<&str> = lines.series.iter().map(|series| series.name.as_str()).collect();
         let gate = gates::line(run, quantity, &names);
         let caption = captions(gate.as_ref(), own_error(run, quantity));
-        let bound = gate.map(|gate| gate.bound);
-        let lines = Lines {
-            title,
-            unit: unit(quantity),
-            log,
-            axis: Axis::Layers,
-            metric: quantity.metric.into(),
-            series,
-            range: range
-                .iter()
-                .copied()
-                .chain(bound.iter().map(|bound| bound.value))
-                .collect(),
-            bound,
-            size: HALF,
-        };
+        lines.bound = gate.map(|gate| gate.bound);
+        lines.range.extend(lines.bound.iter().map(|bound| bound.value));
+        caption
+    })
+}
+
+/// A chart with these lines, and folded charts of those that have no colour in it, all with the same axis; `finish` completes each, and
+/// gives its caption.
+fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> String) -> Vec<Figure> {
+    let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
+    let range: Vec<f64> = values.chain(chart.range.iter().copied()).collect();
+    fold(all, &chart.title, |title, series| {
+        let mut lines = chart.clone();
+        (lines.title, lines.series, lines.range) = (title, series, range.clone());
+        let caption = finish(&mut lines);
         figure(lines, caption)
     })
 }
@@ -245,12 +252,5 @@ pub fn recipe_lines(run: &Summarized, chart: &Lines, points: impl Fn(&Candidate)
         dashed: false,
         points: points(candidate),
     };
-    let all: Vec<Series> = run.candidates.iter().map(series).collect();
-    let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
-    let range: Vec<f64> = values.chain(chart.range.iter().copied()).collect();
-    fold(all, &chart.title, |title, series| {
-        let mut lines = chart.clone();
-        (lines.title, lines.series, lines.range) = (title, series, range.clone());
-        figure(lines, String::new())
-    })
+    with_lines(chart, run.candidates.iter().map(series).collect(), |_| String::new())
 }
