@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::scale::Scale;
-use super::{Chart, Svg, by_place, escape, short, width};
+use super::{Chart, Svg, by_place, short, width};
 use crate::number;
 use crate::table::Table;
 
@@ -130,8 +130,5 @@ fn class(scale: &Scale, value: f64) -> String {
 
 fn cell(svg: &mut Svg, [x, y]: [f64; 2], [wide, high]: [f64; 2], class: &str, title: &str) {
     svg.0 += &format!("<path d=\"M{x:.1} {y:.0}h{wide:.1}v{high:.0}h-{wide:.1}z\" class=\"{class}\">");
-    if !title.is_empty() {
-        svg.0 += &format!("<title>{}</title>", escape(title));
-    }
-    svg.0 += "</path>";
+    svg.end_path(title);
 }
