@@ -221,29 +221,27 @@ struct Encoded {
 
 impl Encoded {
     fn new(path: &Path, trained: &tokenizers::Tokenizer, text: &str) -> Result<Self> {
-        let encoding = trained.encode(text, true);
-        let encoding = encoding.map_err(|why| Error::data(path, format!("a text cannot be encoded: {why}")))?;
+        let encode = |text: &str, said: &str| {
+            let encoding = trained.encode(text, true);
+            encoding.map_err(|why| Error::data(path, format!("{said} cannot be encoded: {why}")))
+        };
         // What is added is marked; special tokens that the text itself spells out are not.
-        let added = encoding.get_special_tokens_mask();
-        let own = || (0..added.len()).filter(|at| added[*at] == 0);
-        let before = match own().next() {
-            Some(first) => first,
+        let own = |encoding: &tokenizers::Encoding| -> Vec<usize> {
+            let added = encoding.get_special_tokens_mask().iter().enumerate();
+            added.filter(|(_, added)| **added == 0).map(|(at, _)| at).collect()
+        };
+        let encoding = encode(text, "a text")?;
+        let places = own(&encoding);
+        let before = match places.first() {
+            Some(first) => *first,
             // Without a token between, what is before and what is behind cannot be told apart.
-            None => Self::before(path, trained)?,
+            None => own(&encode("a", "'a'")?).first().copied().unwrap_or(0),
         };
         Ok(Self {
             before: encoding.get_ids()[..before].to_vec(),
-            ids: own().map(|at| encoding.get_ids()[at]).collect(),
-            offsets: own().map(|at| encoding.get_offsets()[at]).collect(),
+            ids: places.iter().map(|at| encoding.get_ids()[*at]).collect(),
+            offsets: places.iter().map(|at| encoding.get_offsets()[*at]).collect(),
         })
-    }
-
-    /// Number of tokens that the tokenizer puts before a text.
-    fn before(path: &Path, trained: &tokenizers::Tokenizer) -> Result<usize> {
-        let encoding = trained.encode("a", true);
-        let encoding = encoding.map_err(|why| Error::data(path, format!("'a' cannot be encoded: {why}")))?;
-        let added = encoding.get_special_tokens_mask();
-        Ok(added.iter().position(|added| *added == 0).unwrap_or(0))
     }
 
     fn all(&self) -> Vec<u32> {
