@@ -36,7 +36,7 @@ pub fn junit(run: &Summarized) -> String {
         status.set_type("incomplete").set_message(run.tally.line());
         add("run", "every planned cell is measured", status);
     }
-    if [Outcome::NotJudged, Outcome::PartlyJudged].contains(&run.tally.outcome()) {
+    if [Outcome::NotJudged, Outcome::PartlyJudged].contains(&run.tally.outcome) {
         add("run", "the whole run is judged", skipped(&run.tally.line()));
     }
     let mut report = Report::new(clean(&manifest.experiment.name));

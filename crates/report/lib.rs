@@ -226,7 +226,7 @@ impl<'a> Summarized<'a> {
     /// The answer in a sentence: the smallest format that passes, in caches or else of weights, and of equally small ones the one with
     /// the least error. Nothing is claimed of a run in which anything was left out or not judged.
     fn smallest(&self) -> Option<String> {
-        let judged = matches!(self.tally.outcome(), Outcome::Pass | Outcome::Fail)
+        let judged = matches!(self.tally.outcome, Outcome::Pass | Outcome::Fail)
             && self.tally.not_judged == 0
             && !self.loss.is_some_and(|loss| loss.hardly_predicts())
             && self.run.manifest.left_out.is_empty();

@@ -16,7 +16,7 @@ const CELL: usize = 1000;
 /// Verdict, checks, overview and the command to run again, below [`LIMIT`] bytes: rows that do not fit are counted.
 pub(super) fn markdown(run: &Summarized) -> String {
     let experiment = &run.run.manifest.experiment;
-    let (outcome, question) = (run.tally.outcome().name(), escape(&experiment.question));
+    let (outcome, question) = (run.tally.outcome.name(), escape(&experiment.question));
     let mut text = format!("## {outcome}: {question}\n\n");
     text += &format!("**{}**\n", escape(&run.tally.counts()));
     let loss = run.loss.map(|loss| loss.to_string());

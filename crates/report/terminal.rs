@@ -92,7 +92,7 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     if let Some(why) = &run.blind {
         lines.extend(columns::wrapped(&paint(why, 33), width, 0));
     }
-    let outcome = run.tally.outcome();
+    let outcome = run.tally.outcome;
     lines.push(format!(
         "{}: {}",
         paint(outcome.name(), outcome.colour()),

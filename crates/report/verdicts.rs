@@ -15,7 +15,7 @@ use ulplab_run::run::verdict::{Status, Verdict};
 /// Counts of verdicts; a verdict is one rule judged on one recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
-    outcome: Outcome,
+    pub outcome: Outcome,
     /// Controls left aside.
     pub pass: usize,
     pub fail: usize,
@@ -58,10 +58,6 @@ impl Tally {
         }
     }
 
-    pub fn outcome(&self) -> Outcome {
-        self.outcome
-    }
-
     /// The counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
     pub fn counts(&self) -> String {
         let verb = |count: usize, one: &'static str, several: &'static str| if count == 1 { one } else { several };
@@ -85,7 +81,7 @@ impl Tally {
 
     /// The verdict line: outcome and counts.
     pub fn line(&self) -> String {
-        format!("{}: {}", self.outcome().name(), self.counts())
+        format!("{}: {}", self.outcome.name(), self.counts())
     }
 }
 
