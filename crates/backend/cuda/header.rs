@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::compositions::{Composed, Compositions};
 use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::input;
+use ulplab_run::dataset::suggestion;
+use ulplab_run::entries::with_extension;
 use ulplab_run::run::ceilings::Ceilings;
+use ulplab_run::run::seal;
 
 /// A file of kernels.
 #[derive(Clone, Debug)]
@@ -260,10 +263,7 @@ impl Source {
 
     /// As `read_all`, with an error for each file that cannot be read.
     fn read_each(folder: &Path, compositions: &[&Compositions]) -> Result<Vec<Result<Self>>> {
-        let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
-        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        paths.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
-        paths.sort();
+        let paths = with_extension(folder, "read", &["cu"])?;
         Ok(paths.iter().map(|path| Self::read(path, compositions)).collect())
     }
 
@@ -318,12 +318,8 @@ impl Source {
 
     /// Stands for everything a compilation reads of ours.
     pub fn digest(&self) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new();
-        for part in self.texts().flat_map(|(name, text)| [name, text]) {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part.as_bytes());
-        }
-        hasher.finalize()
+        let parts = self.texts().flat_map(|(name, text)| [name, text]);
+        seal::of_parts(parts.map(str::as_bytes))
     }
 
     /// The name of a variant, or of a fault, among those of all operations: `op.variant`.
@@ -365,13 +361,7 @@ fn located(comment: &str, error: &toml::de::Error) -> String {
         format!(", line {}", before.matches('\n').count() + 1)
     });
     let why = error.message().trim();
-    // "unknown field `grd`, expected one of `name`, `entry`, …"
-    let mut names = why.split('`').skip(1).step_by(2);
-    let near = match names.next() {
-        Some(unknown) if why.starts_with("unknown") => did_you_mean(unknown, names),
-        _ => String::new(),
-    };
-    format!("header{line}: {why}{near}")
+    format!("header{line}: {why}{}", suggestion(why, &[]))
 }
 
 /// Files of `#include "name"`, each once, under their paths from the folder of the kernel. A name is a path from there, as

@@ -11,5 +11,5 @@ mod unread;
 pub use checkpoint::Checkpoint;
 pub use manifest::{DataFile, Dataset, Kind, Manifest, find_root_from};
 pub use shards::Tensors;
-pub use strict::{explain_beside, parse_toml};
+pub use strict::{at_byte, explain_beside, parse_toml, suggestion};
 pub use tokenizer::{Tokenizer, Tokens};

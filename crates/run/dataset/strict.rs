@@ -10,15 +10,20 @@ use ulplab_core::{Error, Result};
 /// Reads `text`, the contents of `file`, as a `T`. With `deny_unknown_fields` on the types, an unknown key is an error.
 pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
-        let message = explain_beside(&error, &[]);
-        match error.span().and_then(|span| text.get(..span.start)) {
-            Some(before) => {
-                let line = before.matches('\n').count() + 1;
-                Error::config(file, format!("line {line}: {message}"))
-            }
-            None => Error::config(file, message),
-        }
+        let start = error.span().map(|span| span.start);
+        at_byte(file, text, start, &explain_beside(&error, &[]))
     })
+}
+
+/// An error in a file, with the line of the byte of its text at which it is, if that is known.
+pub fn at_byte(file: &Path, text: &str, byte: Option<usize>, message: &str) -> Error {
+    match byte.and_then(|byte| text.get(..byte)) {
+        Some(before) => {
+            let line = before.matches('\n').count() + 1;
+            Error::config(file, format!("line {line}: {message}"))
+        }
+        None => Error::config(file, message),
+    }
 }
 
 /// The parser's message, with the nearest valid name if a name is unknown; `others` are valid, too, and the parser does not know of them.
@@ -31,8 +36,8 @@ pub fn explain_beside(error: &toml::de::Error, others: &[&str]) -> String {
     message + &near
 }
 
-/// serde words an unknown name as "unknown field `a`, expected one of `b`, `c`".
-fn suggestion(message: &str, others: &[&str]) -> String {
+/// The nearest valid name to an unknown one, as the end of a message: serde says "unknown field `a`, expected one of `b`, `c`".
+pub fn suggestion(message: &str, others: &[&str]) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match quoted.next() {
         Some(wrong) if message.starts_with("unknown ") => did_you_mean(wrong, quoted.chain(others.iter().copied())),

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::missing::{self, Gap};
 use super::{Head, Mistake, Rule, Step};
-use crate::dataset::{explain_beside, parse_toml};
+use crate::dataset::{at_byte, explain_beside, parse_toml};
 use crate::entries::with_extension;
 use crate::shipped;
 use ulplab_core::error::{Error, Result, did_you_mean};
@@ -141,13 +141,7 @@ impl ExperimentFile {
     }
 
     fn at_byte(&self, byte: Option<usize>, message: &str) -> Error {
-        match byte.and_then(|byte| self.text.get(..byte)) {
-            Some(before) => {
-                let line = before.matches('\n').count() + 1;
-                Error::config(&self.path, format!("line {line}: {message}"))
-            }
-            None => Error::config(&self.path, message),
-        }
+        at_byte(&self.path, &self.text, byte, message)
     }
 
     /// A mistake, said with the line of the value in which it is; no line is given for a key that is missing.

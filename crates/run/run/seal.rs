@@ -57,14 +57,14 @@ pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Resu
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
-/// The digest of parts that a file keeps apart, each with its length, so that none of them can take bytes of the next.
-pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
+/// The digest of parts that are kept apart, each with its length, so that none of them can take bytes of the next.
+pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> blake3::Hash {
     let mut digest = blake3::Hasher::new();
     for part in parts {
         digest.update(&(part.len() as u64).to_le_bytes());
         digest.update(part);
     }
-    digest.finalize().to_hex().to_string()
+    digest.finalize()
 }
 
 /// Checks that bytes are as [`seal`] wrote them, with none changed, missing or added.

@@ -230,7 +230,7 @@ fn digest(label: &str, tensors: &[Held]) -> String {
         parts.push(shape.iter().flat_map(|size| (*size as u64).to_le_bytes()).collect());
         parts.push(numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
     }
-    seal::of_parts(parts.iter().map(Vec::as_slice))
+    seal::of_parts(parts.iter().map(Vec::as_slice)).to_hex().to_string()
 }
 
 /// The result of a replay at one place.
