@@ -438,7 +438,7 @@ fn a_run_of_other_sources_is_not_continued() {
     let other = folder.path().join("other");
     std::fs::create_dir(&other).unwrap();
     copy_folder(&out, &other);
-    std::fs::write(other.join("run.json"), ulplab::run::folder::sealed(&manifest)).unwrap();
+    std::fs::write(other.join("run.json"), ulplab::run::seal::json(&manifest)).unwrap();
     let short: String = ulplab::provenance::SOURCES.chars().take(12).collect();
     let words = format!("another program, by the digest of its sources (000000000000, here {short})");
     let output = run(&["sweep", path(&file), "--out", path(&other), "--resume"]);

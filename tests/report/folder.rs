@@ -7,7 +7,7 @@ use ulplab::experiment::file::ExperimentFile;
 use ulplab::experiment::{Experiment, Head, Rule, Statistic};
 use ulplab::record::{Phase, Record, Worst};
 use ulplab::run::Manifest;
-use ulplab::run::folder::{Folder, read_cell, read_manifest, sealed};
+use ulplab::run::folder::{Folder, read_cell, read_manifest};
 use ulplab::run::{seal, store};
 use ulplab::studies::round_trip::{Recipe, RoundTripStudy};
 use ulplab::studies::{self, Keys, Study};
@@ -333,7 +333,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
         let mut lying = manifest(7);
         lie(&mut lying);
         lying.fingerprint = lying.identity();
-        fs::write(&file, sealed(&lying)).expect("a file");
+        fs::write(&file, seal::json(&lying)).expect("a file");
         let message = read(&path).expect_err(what).to_string();
         assert!(
             message.contains("run.json: ") && message.contains(words),
@@ -355,11 +355,11 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     for (what, change) in other {
         let mut changed = manifest(7);
         change(&mut changed);
-        fs::write(&file, sealed(&changed)).expect("a file");
+        fs::write(&file, seal::json(&changed)).expect("a file");
         let message = read(&path).expect_err(what).to_string();
         assert!(message.contains("run.json: its fingerprint is "), "{what}: {message}");
         changed.fingerprint = changed.identity();
-        fs::write(&file, sealed(&changed)).expect("a file");
+        fs::write(&file, seal::json(&changed)).expect("a file");
         let message = read(&path).expect_err(what).to_string();
         assert!(
             message.contains("e4m3__local__draw-1.jsonl: ") && message.contains("it is of the run "),
@@ -374,7 +374,7 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     selected.keep(&cells[..3]);
     selected.fingerprint = selected.identity();
     assert_eq!(selected.left_out, ["nvfp4/local/draw-2"]);
-    fs::write(&file, sealed(&selected)).expect("a file");
+    fs::write(&file, seal::json(&selected)).expect("a file");
     assert!(
         read(&path)
             .expect_err("cells of another run")

@@ -73,7 +73,7 @@ impl Folder {
                 return refused(path, message);
             }
             make_folders(path)?;
-            let text = sealed(manifest);
+            let text = seal::json(manifest);
             if create_atomic(&file, |out| out.write_all(&text))? {
                 return Self::open(path);
             }
@@ -333,12 +333,7 @@ fn within(folder: &Path) -> Vec<String> {
     all.filter_map(|name| name.into_string().ok()).collect()
 }
 
-/// The bytes of `run.json`.
-pub fn sealed(manifest: &Manifest) -> Vec<u8> {
-    seal::json(manifest)
-}
-
-/// The content of `run.json`; the error says why its bytes are not the output of [`sealed`].
+/// The content of `run.json`; the error says why its bytes are not the output of [`seal::json`] for a manifest.
 pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     let read = seal::read_json(bytes, Some(SCHEMA));
     let manifest: Manifest = read.map_err(|why: String| match why.starts_with("it is of schema") {
