@@ -27,16 +27,13 @@ use invocation::Invocation;
 use plan::{Cell, Plan};
 use summary::Summary;
 use ulplab_core::error::refuse;
+use ulplab_core::list::grouped;
 use ulplab_core::record::Record;
 use verdict::{Outcome, Verdict};
 
 /// Groups items by recipe, once, in their order: a caller that looks at every recipe needs no scan for each.
 pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
-    let mut of: HashMap<&str, Vec<&T>> = HashMap::new();
-    for one in all {
-        of.entry(recipe(one)).or_default().push(one);
-    }
-    of
+    grouped(all.iter().map(|one| (recipe(one), one))).into_iter().collect()
 }
 
 /// Identity of a run: enough to reproduce all its numbers. Its file is written once and never changed.

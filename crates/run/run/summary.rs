@@ -95,13 +95,11 @@ impl Summary {
 ///
 /// A NaN in any window makes all statistics NaN: it is a result, and must not be dropped.
 pub fn summarize(records: &[Record]) -> Vec<Summary> {
-    let (mut recipes, mut sites, mut metrics) = (Ranks::default(), Ranks::default(), Ranks::default());
+    let (mut recipes, mut sites, mut metrics) = (HashMap::new(), HashMap::new(), HashMap::new());
     let mut groups = grouped(records.iter().map(|record| {
-        let (recipe, site) = (recipes.index(&record.recipe), sites.index(&record.site));
-        (
-            (recipe, record.phase, site, record.layer, metrics.index(&record.metric)),
-            record,
-        )
+        let (recipe, site) = (rank(&mut recipes, &record.recipe), rank(&mut sites, &record.site));
+        let metric = rank(&mut metrics, &record.metric);
+        ((recipe, record.phase, site, record.layer, metric), record)
     }));
     groups.sort_by_key(|(key, ..)| *key);
     let mut summaries: Vec<Summary> = groups.par_iter().map(|(_, records)| summary(records)).collect();
@@ -138,15 +136,10 @@ pub fn flips(lost: &Summary, gained: &Summary) -> impl Iterator<Item = Flips> {
     })
 }
 
-/// Numbers names in the order of their first appearance.
-#[derive(Default)]
-struct Ranks<'a>(HashMap<&'a str, usize>);
-
-impl<'a> Ranks<'a> {
-    fn index(&mut self, name: &'a str) -> usize {
-        let next = self.0.len();
-        *self.0.entry(name).or_insert(next)
-    }
+/// The number of a name in the order of first appearance.
+fn rank<'a>(names: &mut HashMap<&'a str, usize>, name: &'a str) -> usize {
+    let next = names.len();
+    *names.entry(name).or_insert(next)
 }
 
 /// Statistics of the values of one group, which is not empty.
