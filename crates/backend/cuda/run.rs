@@ -10,7 +10,7 @@ use super::device::{Device, Function, Memory};
 use super::header::Variant;
 use super::matmul::Matmul;
 use super::plan::{Plan, Step, Work};
-use super::session::{Kernels, Session};
+use super::session::{Bench, Kernels, Session};
 use ulplab_core::error::{Error, Result};
 use ulplab_operations::ops::checks::{Band, Differing, Repeated, failures};
 use ulplab_operations::ops::guards::{self, Checked, GUARD, Guarded};
@@ -39,14 +39,9 @@ enum Loaded<'a> {
 
 impl<'a> Running<'a> {
     /// A problem with a plan of a variant; buffers for which there is memory keep the contents of that memory.
-    pub(super) fn new(
-        session: &'a Session<'a>,
-        kernels: &'a Kernels<'a>,
-        (case, problem): (&'a Case, &'a Problem),
-        (variant, plan): (&'a Variant, Plan),
-        reused: &Reused,
-    ) -> Result<Self> {
-        let device = session.device;
+    pub(super) fn new(bench: Bench<'a>, variant: &'a Variant, plan: Plan, reused: &Reused) -> Result<Self> {
+        let Bench { kernels, case, problem } = bench;
+        let (session, device) = (kernels.session, kernels.session.device);
         let load = |step: &Step| Loaded::new(device, kernels, step);
         let load = |steps: &[Step]| steps.iter().map(load).collect::<Result<Vec<_>>>();
         let (_room, _turn) = (device.room(ProblemCopy::bytes(problem, &plan))?, device.turns.shared());
@@ -323,8 +318,8 @@ impl Guarded for Running<'_> {
             buffers: shared.collect(),
             ..Reused::default()
         };
-        let (on, of) = ((&case, &problem), self.variant);
-        let run = |plan| Running::new(self.session, self.kernels, on, (of, plan), &reused)?.outputs();
+        let bench = self.kernels.case(&case, &problem);
+        let run = |plan| Running::new(bench, self.variant, plan, &reused)?.outputs();
         plan.map(run).transpose()
     }
 
@@ -336,8 +331,8 @@ impl Guarded for Running<'_> {
         let Some((case, problem, plan)) = self.most_repeated(times)? else {
             return Ok(None);
         };
-        let (on, of) = ((&case, &problem), (self.variant, plan));
-        let running = Running::new(self.session, self.kernels, on, of, &Reused::default())?;
+        let bench = self.kernels.case(&case, &problem);
+        let running = Running::new(bench, self.variant, plan, &Reused::default())?;
         let _turn = self.device.turns.shared();
         running.begin(POISON_BYTE)?;
         (0..problem.runs).try_for_each(|_| running.launch_on(&running.set, true))?;

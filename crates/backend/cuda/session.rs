@@ -99,7 +99,7 @@ impl<'d> Session<'d> {
 
 /// The kernels of a file on a device.
 pub struct Kernels<'s> {
-    session: &'s Session<'s>,
+    pub(super) session: &'s Session<'s>,
     source: &'s Source,
     /// The planted fault.
     fault: Option<&'s Mutant>,
@@ -131,10 +131,11 @@ impl Kernels<'_> {
 }
 
 /// A case and its problem, on which variants of a file are run.
+#[derive(Clone, Copy)]
 pub struct Bench<'a> {
-    kernels: &'a Kernels<'a>,
-    case: &'a Case,
-    problem: &'a Problem,
+    pub(super) kernels: &'a Kernels<'a>,
+    pub(super) case: &'a Case,
+    pub(super) problem: &'a Problem,
 }
 
 impl<'a> Bench<'a> {
@@ -156,8 +157,7 @@ impl<'a> Bench<'a> {
         let fault = fault.map_or(String::new(), |fault| format!(" with the fault '{}'", fault.name));
         let what = format!("{}{fault} on {}", self.name(variant), self.case.name);
         session.device.watchdog.expect(what);
-        let (on, of) = ((self.case, self.problem), (variant, plan));
-        Running::new(session, self.kernels, on, of, &Reused::default())
+        Running::new(*self, variant, plan, &Reused::default())
     }
 
     /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.

@@ -14,6 +14,7 @@ use super::cache::{self, Cache};
 use super::header::{Mutant, Source};
 use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
+use ulplab_run::entries::entries;
 
 /// Options for every kernel: the compiler keeps floating-point operations as written.
 pub const FLAGS: &[&str] = &[
@@ -284,8 +285,7 @@ fn library_in(folder: &Path, stem: &str) -> Option<PathBuf> {
 
 /// The library of the highest version in a folder.
 fn newest(folder: &Path, stem: &str) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(folder).ok()?;
-    let named = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let named = entries(folder, "read").unwrap_or_default().into_iter();
     named.filter(|path| begins(path, stem)).max()
 }
 
@@ -307,10 +307,8 @@ fn places() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = std::env::var_os("VIRTUAL_ENV").into_iter().map(PathBuf::from).collect();
     prefixes.extend([".venv", "/usr/local", "/usr"].map(PathBuf::from));
     for prefix in prefixes {
-        let pythons = std::fs::read_dir(prefix.join("lib")).into_iter().flatten();
-        let mut pythons: Vec<PathBuf> = pythons.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let mut pythons = entries(&prefix.join("lib"), "read").unwrap_or_default();
         pythons.retain(|path| begins(path, "python3"));
-        pythons.sort();
         for packages in ["site-packages", "dist-packages"] {
             let folder = |python: &PathBuf| python.join(packages).join("nvidia/cu13");
             places.extend(pythons.iter().rev().map(folder));
