@@ -83,9 +83,11 @@ impl Chart for Scatter {
         let mut svg = Svg::new(self.size, &label, &self.title, &unit);
         self.axes(&mut svg, area, &x, &y);
         let front = front(&points);
+        let stepped = front.iter().map(|point| [x.at(point.cost), y.at(point.error)]);
+        let straight = self.guide.iter().map(|[cost, error]| [x.at(*cost), y.at(*error)]);
         let path = match self.guide.is_empty() {
-            true => steps(front.iter().map(|point| [x.at(point.cost), y.at(point.error)])),
-            false => joined(self.guide.iter().map(|[cost, error]| [x.at(*cost), y.at(*error)])),
+            true => joined(stepped, |[x, y]| format!("H{x:.1}V{y:.1}")),
+            false => joined(straight, |[x, y]| format!("L{x:.1} {y:.1}")),
         };
         svg.0 += &format!("<path d=\"{path}\" class=\"front\"/>");
         let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
@@ -154,18 +156,12 @@ impl Scatter {
     }
 }
 
-/// A path that goes across, then down to each point.
-fn steps(points: impl Iterator<Item = [f64; 2]>) -> String {
+/// A path through points; `go` writes the way to each but the first.
+fn joined(points: impl Iterator<Item = [f64; 2]>, go: fn([f64; 2]) -> String) -> String {
     let step = |(at, [x, y]): (usize, [f64; 2])| match at {
         0 => format!("M{x:.1} {y:.1}"),
-        _ => format!("H{x:.1}V{y:.1}"),
+        _ => go([x, y]),
     };
-    points.enumerate().map(step).collect()
-}
-
-/// A path straight from point to point.
-fn joined(points: impl Iterator<Item = [f64; 2]>) -> String {
-    let step = |(at, [x, y]): (usize, [f64; 2])| format!("{}{x:.1} {y:.1}", if at == 0 { 'M' } else { 'L' });
     points.enumerate().map(step).collect()
 }
 

@@ -2,7 +2,7 @@
 
 pub mod gates;
 
-use super::chart::{Axis, Chart, Coloured, GREY, Lines, SLOTS, Series};
+use super::chart::{Chart, Coloured, GREY, Lines, SLOTS, Series};
 use super::index::Quantity;
 use super::recipes::{Candidate, Group, REFERENCE};
 use super::table::Table;
@@ -213,7 +213,6 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
         title: title.into(),
         unit: unit(quantity),
         log,
-        axis: Axis::Layers,
         metric: quantity.metric.into(),
         range: range.to_vec(),
         size: HALF,

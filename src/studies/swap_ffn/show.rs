@@ -2,7 +2,7 @@
 
 use super::{Recipe, SwapFfnStudy};
 use crate::report::chart::{Axis, Lines};
-use crate::report::figures::{Figure, HALF, Section, recipe_lines};
+use crate::report::figures::{Figure, HALF, Section, by_layer, recipe_lines};
 use crate::report::index::{Index, Quantity};
 use crate::report::overview::Column;
 use crate::report::recipes::Group;
@@ -168,9 +168,5 @@ fn first(run: &Summarized, source: &str) -> Vec<Figure> {
         size: HALF,
         ..Lines::default()
     };
-    recipe_lines(run, &lines, |candidate| {
-        let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
-        let points = layers.filter_map(|(event, summary)| Some(((*event)?, summary.mean)));
-        points.collect()
-    })
+    recipe_lines(run, &lines, |candidate| by_layer(run, candidate, quantity))
 }

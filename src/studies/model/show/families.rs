@@ -130,7 +130,6 @@ fn panel(
     let first = first(family)?;
     let error = cumulative_error(run.index);
     let whole = family.whole.and_then(|whole| series(run, whole, error));
-    let whole = whole.map(|whole| Series { dashed: false, ..whole });
     let member = |(at, member): (usize, &&Candidate)| {
         let named = name(member).filter(|name| !name.is_empty());
         Some(Series {
