@@ -255,11 +255,11 @@ impl CalibratedRecipe {
     /// # Errors
     /// Why there is none.
     pub fn threshold(&self, metric: &Metric, flake: f64) -> Result<(Bound, Threshold), String> {
-        let (scale, far) = distance(metric);
+        let (scale, far, least) = distance(metric);
         let draws: Vec<f64> = self.null.iter().map(|&value| far(value)).collect();
         let found = threshold(&draws, flake, CONFIDENCE, scale)?;
         let (better, value) = (metric.better, far(outward(found.value)));
-        match least(metric) {
+        match least {
             Some(least) if value < least => Err(format!(
                 "the bound for {flake:e} false alarms is {value:.3}, and no value is below {least}: it would notice nothing"
             )),
@@ -268,24 +268,17 @@ impl CalibratedRecipe {
     }
 }
 
-/// On which scale the tail of a metric is followed, and how far a value is on the wrong side there: an involution.
-fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64) {
+/// On which scale the tail of a metric is followed, how far a value is on the wrong side there, which is an involution, and the least value
+/// of a metric whose tail may be followed beyond it.
+fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     match (metric.show, metric.better) {
-        (Show::NearOne | Show::Share, Better::Higher) => (Scale::Log, |value| 1.0 - value),
+        (Show::NearOne, Better::Higher) => (Scale::Log, |value| 1.0 - value, Some(-1.0)),
+        (Show::Share, Better::Higher) => (Scale::Log, |value| 1.0 - value, Some(0.0)),
         (Show::Signed | Show::DecibelsAbove | Show::Decibels | Show::Exponent, Better::Lower) => {
-            (Scale::Linear, |value| value)
+            (Scale::Linear, |value| value, None)
         }
-        (_, Better::Lower) => (Scale::Log, |value| value),
-        (_, Better::Higher) => (Scale::Linear, |value| -value),
-    }
-}
-
-/// The least value of a metric that has one, and whose tail may be followed beyond it.
-fn least(metric: &Metric) -> Option<f64> {
-    match (metric.show, metric.better) {
-        (Show::NearOne, Better::Higher) => Some(-1.0),
-        (Show::Share, Better::Higher) => Some(0.0),
-        _ => None,
+        (_, Better::Lower) => (Scale::Log, |value| value, None),
+        (_, Better::Higher) => (Scale::Linear, |value| -value, None),
     }
 }
 
