@@ -277,16 +277,14 @@ pub fn library(stem: &str) -> Option<PathBuf> {
     places().iter().find_map(|folder| library_in(folder, stem))
 }
 
-/// A library of a toolkit.
+/// A library of a toolkit, in its highest version.
 fn library_in(folder: &Path, stem: &str) -> Option<PathBuf> {
     let folders = ["lib64", "lib", "lib/x86_64-linux-gnu"].map(|name| folder.join(name));
-    folders.iter().find_map(|folder| newest(folder, stem))
-}
-
-/// The library of the highest version in a folder.
-fn newest(folder: &Path, stem: &str) -> Option<PathBuf> {
-    let named = entries(folder, "read").unwrap_or_default().into_iter();
-    named.filter(|path| begins(path, stem)).max()
+    let newest = |folder: &PathBuf| {
+        let named = entries(folder, "read").unwrap_or_default().into_iter();
+        named.filter(|path| begins(path, stem)).max()
+    };
+    folders.iter().find_map(newest)
 }
 
 /// True if the last name of a path begins so.

@@ -1,6 +1,5 @@
 //! The safetensors files of a checkpoint.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use reference::paths::TensorSpec;
@@ -48,11 +47,14 @@ impl Tensors {
     /// Returns the tensors that the model does not use.
     pub fn check(&self, needed: &[TensorSpec], sizes: &[(&'static str, usize)]) -> Result<Vec<String>> {
         let unused = self.read.unused(needed);
-        let names: BTreeSet<&str> = unused.iter().copied().collect();
         let mut problems = Problems::default();
         for spec in needed {
             if let Err(problem) = self.read.check(spec) {
-                problems.add(|| said(&problem) + &keys(sizes, &problem) + &self.hint(&spec.name, &names));
+                let near = || match self.read.shape(&spec.name) {
+                    Some(_) => String::new(),
+                    None => did_you_mean(&spec.name, unused.iter().copied()),
+                };
+                problems.add(|| said(&problem) + &keys(sizes, &problem) + &near());
             }
         }
         problems.into_result(&self.folder).map_err(Into::into)?;
@@ -69,14 +71,6 @@ impl Tensors {
         others.into_iter().for_each(|problem| problems.add(|| problem));
         problems.into_result(&self.folder).map_err(Into::into)?;
         Ok(notes)
-    }
-
-    /// A name similar to a missing tensor's.
-    fn hint(&self, name: &str, names: &BTreeSet<&str>) -> String {
-        match self.read.shape(name) {
-            Some(_) => String::new(),
-            None => did_you_mean(name, names.iter().copied()),
-        }
     }
 
     /// A tensor as f32, times its scales; an element that is not finite is an error.

@@ -24,16 +24,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    fn new(recipe: &RecipePlan, phase: Phase, window: usize, name: &str) -> Self {
-        Self {
-            id: format!("{}/{phase}/{name}", recipe.name),
-            recipe: recipe.name.clone(),
-            phase,
-            window,
-            cost: recipe.cost,
-        }
-    }
-
     /// The operation and the variant of a kernel.
     pub fn kernel(&self) -> (&str, &str) {
         self.recipe.split_once('.').unwrap_or((&self.recipe, ""))
@@ -94,8 +84,13 @@ impl Plan {
             for recipe in &self.recipes {
                 let takes = |windows: &Vec<usize>| windows.binary_search(&window).is_ok();
                 if recipe.windows.as_ref().is_none_or(takes) {
-                    let each = recipe.phases.iter();
-                    cells.extend(each.map(|phase| Cell::new(recipe, *phase, window, name)));
+                    cells.extend(recipe.phases.iter().map(|&phase| Cell {
+                        id: format!("{}/{phase}/{name}", recipe.name),
+                        recipe: recipe.name.clone(),
+                        phase,
+                        window,
+                        cost: recipe.cost,
+                    }));
                 }
             }
         }
