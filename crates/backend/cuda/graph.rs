@@ -202,10 +202,8 @@ impl<'a> Graph<'a> {
             return Err(wrong(format!("that variant has nothing called '{stray}'{near}")));
         }
         let (launches, skipped) = (variant.launches.len(), put.skipped);
-        if launches == 0 || skipped >= launches {
-            let why = format!("the variant lists {launches} launches, expected more than {skipped}");
-            return Err(wrong(why));
-        }
+        let why = format_args!("the variant lists {launches} launches, expected more than {skipped}");
+        refuse(launches == 0 || skipped >= launches, why).map_err(wrong)?;
         if variant.arch.is_some() && variant.arch != self.variant.arch || variant.products != self.variant.products {
             return Err(wrong("arch or products of the calling variant are others".into()));
         }

@@ -128,7 +128,7 @@ impl Manifest {
     /// The folder of a checkpoint, for [`super::Checkpoint::open`]: `name` is one of the manifest, else itself a folder with
     /// `config.json`.
     pub fn checkpoint(&self, name: &str) -> Result<PathBuf> {
-        if let Some(folder) = self.unlisted(name) {
+        if let Some(folder) = self.unlisted(name, Kind::Checkpoint) {
             return Ok(folder.to_path_buf());
         }
         let files = &self.expect(name, Kind::Checkpoint)?.files;
@@ -143,7 +143,7 @@ impl Manifest {
     }
 
     fn open_text(&self, name: &str) -> Result<(PathBuf, File, u64)> {
-        let path = match self.unlisted_text(name) {
+        let path = match self.unlisted(name, Kind::Text) {
             Some(path) => path.to_path_buf(),
             None => self.root.join(&self.expect(name, Kind::Text)?.files[0].path),
         };
@@ -176,10 +176,10 @@ impl Manifest {
     /// Compares every file of a data set with its size and checksum, and returns path and blake3 of each, as the manifest
     /// of a run stores them. Nothing is known of files that the manifest does not list: they are only hashed.
     pub fn verify(&self, name: &str) -> Result<Vec<(String, String)>> {
-        if let Some(path) = self.unlisted_text(name) {
+        if let Some(path) = self.unlisted(name, Kind::Text) {
             return Ok(vec![hash_file(path)?]);
         }
-        if let Some(folder) = self.unlisted(name) {
+        if let Some(folder) = self.unlisted(name, Kind::Checkpoint) {
             return hash_folder(folder);
         }
         let dataset = self.get(name)?;
@@ -214,16 +214,14 @@ impl Manifest {
         Ok((expected.path.clone(), expected.blake3.clone()))
     }
 
-    /// `name` as the folder of a checkpoint that the manifest does not list.
-    fn unlisted<'a>(&self, name: &'a str) -> Option<&'a Path> {
-        let folder = Path::new(name);
-        (!self.datasets.contains_key(name) && folder.join(CONFIG).is_file()).then_some(folder)
-    }
-
-    /// `name` as the path of a text that the manifest does not list.
-    fn unlisted_text<'a>(&self, name: &'a str) -> Option<&'a Path> {
+    /// `name` as the path of a data set of that kind that the manifest does not list.
+    fn unlisted<'a>(&self, name: &'a str, kind: Kind) -> Option<&'a Path> {
         let path = Path::new(name);
-        (!self.datasets.contains_key(name) && path.is_file()).then_some(path)
+        let there = match kind {
+            Kind::Checkpoint => path.join(CONFIG).is_file(),
+            Kind::Text => path.is_file(),
+        };
+        (there && !self.datasets.contains_key(name)).then_some(path)
     }
 
     fn expect(&self, name: &str, kind: Kind) -> Result<&Dataset> {

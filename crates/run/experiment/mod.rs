@@ -131,14 +131,13 @@ impl Rule {
 
     /// The rule as a file can state it: a bound that was taken from a calibration is stated alone.
     pub fn stated(self) -> Self {
-        let (flake, calibration) = match self.require.is_empty() {
-            true => (self.flake, self.calibration),
-            false => (None, None),
-        };
-        Self {
-            flake,
-            calibration,
-            ..self
+        match self.require.is_empty() {
+            true => self,
+            false => Self {
+                flake: None,
+                calibration: None,
+                ..self
+            },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Variables by which a scheduler tells a task its number, the number of tasks, and its name.
 
 use super::partition::{MOST_SHARES, Partition, PartitionArg, Share};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, refuse};
 
 /// The numbering of tasks by a scheduler.
 struct Scheduler {
@@ -50,9 +50,8 @@ pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) ->
     };
     let (index, n) = (number(scheduler.index)?, number(scheduler.count)?);
     let (name, count, mut first) = (scheduler.index, scheduler.count, scheduler.first);
-    if n > MOST_SHARES {
-        return Err(wrong(format!("{count} is {n}, expected at most {MOST_SHARES}")));
-    }
+    let why = format_args!("{count} is {n}, expected at most {MOST_SHARES}");
+    refuse(n > MOST_SHARES, why).map_err(wrong)?;
     let (mut from, mut step) = (format!("{name}={index}, {count}={n}"), 1);
     if name == SCHEDULERS[0].index {
         first = number("SLURM_ARRAY_TASK_MIN")?;
@@ -61,11 +60,9 @@ pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) ->
         step = step.max(1);
         from += &format!(", array {first}-{last}");
         from += &if step > 1 { format!(":{step}") } else { String::new() };
-        if last < first || n == 0 || (last - first) / step != n - 1 {
-            let message =
-                format!("the {n} tasks of the array {first}-{last} are not numbered evenly in steps of {step}");
-            return Err(wrong(message));
-        }
+        let uneven = last < first || n == 0 || (last - first) / step != n - 1;
+        let why = format_args!("the {n} tasks of the array {first}-{last} are not numbered evenly in steps of {step}");
+        refuse(uneven, why).map_err(wrong)?;
     }
     let place = index.checked_sub(first).filter(|offset| offset % step == 0);
     let m = place.map(|offset| offset / step + 1).filter(|m| *m <= n);
