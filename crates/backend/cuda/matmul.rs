@@ -6,7 +6,7 @@ use cudarc::cublaslt::{result, sys};
 
 use super::device::{Device, Memory};
 use super::header::{Factor, Sum};
-use super::time::{Spread, Timer};
+use super::time::{Spread, Stopwatch};
 use super::toolkit;
 use ulplab_core::error::{Error, Result};
 
@@ -170,14 +170,13 @@ impl<'a> Matmul<'a> {
     }
 
     /// Takes of cuBLASLt's first candidates the one that is fastest here.
-    pub fn tune(&mut self, operands: &Operands) -> Result<()> {
+    pub fn tune(&mut self, watch: &Stopwatch, operands: &Operands) -> Result<()> {
         const CANDIDATES: usize = 8;
-        let timer = Timer::new(self.device)?;
         let mut best = (f64::INFINITY, self.algorithm);
         for algorithm in self.candidates(CANDIDATES)? {
             self.algorithm = algorithm;
             self.launch(operands)?;
-            let times = (0..7).map(|_| timer.once(|| self.launch(operands)));
+            let times = (0..7).map(|_| watch.span(|| self.launch(operands)));
             let time = Spread::from_values(times.collect::<Result<_>>()?).median;
             if time < best.0 {
                 best = (time, algorithm);

@@ -72,7 +72,7 @@ impl<'a> Running<'a> {
             if let (Loaded::Matmul(matmul), Some(LaunchInputs::Operands(operands))) =
                 (loaded, first.map(|turn| &turn.on))
             {
-                matmul.tune(operands)?;
+                matmul.tune(&self.session.watch, operands)?;
             }
         }
         Ok(())

@@ -57,56 +57,11 @@ pub struct Times {
     pub cold: Spread,
 }
 
-/// Times work in a device's stream.
-pub struct Timer<'a> {
-    device: &'a Device,
-    events: [sys::CUevent; 2],
-}
-
-impl<'a> Timer<'a> {
-    pub fn new(device: &'a Device) -> Result<Self> {
-        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
-        let event = || cuda("cuEventCreate", result::event::create(flags));
-        Ok(Self {
-            device,
-            events: [event()?, event()?],
-        })
-    }
-
-    /// Microseconds the stream spends on `work`.
-    pub fn once(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
-        let record = |event| {
-            cuda("cuEventRecord", unsafe {
-                result::event::record(event, self.device.stream)
-            })
-        };
-        record(self.events[0])?;
-        work()?;
-        record(self.events[1])?;
-        // SAFETY: both events are recorded.
-        unsafe {
-            let done = self.device.watchdog.until(|| sys::cuEventQuery(self.events[1]));
-            cuda("kernel", done)?;
-            let elapsed = result::event::elapsed(self.events[0], self.events[1]);
-            let milliseconds = cuda("cuEventElapsedTime", elapsed)?;
-            Ok(f64::from(milliseconds) * 1e3)
-        }
-    }
-}
-
-impl Drop for Timer<'_> {
-    fn drop(&mut self) {
-        for event in self.events {
-            // SAFETY: created once, destroyed once.
-            let _ = unsafe { result::event::destroy(event) };
-        }
-    }
-}
-
 /// Times work in the ways that kernels are timed in.
 pub struct Stopwatch<'a> {
     pub device: &'a Device,
-    timer: Timer<'a>,
+    /// Recorded before and behind what is timed.
+    events: [sys::CUevent; 2],
     /// Written between repetitions: twice the second-level cache.
     flush: Memory,
 }
@@ -143,9 +98,11 @@ fn batch(each: f64) -> usize {
 
 impl<'a> Stopwatch<'a> {
     pub fn new(device: &'a Device) -> Result<Self> {
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
+        let event = || cuda("cuEventCreate", result::event::create(flags));
         Ok(Self {
             device,
-            timer: Timer::new(device)?,
+            events: [event()?, event()?],
             flush: device.memory(2 * device.l2.max(64 << 20))?,
         })
     }
@@ -157,25 +114,45 @@ impl<'a> Stopwatch<'a> {
         self.device.fill(&self.flush, 0, self.flush.len, 1)
     }
 
+    /// Microseconds the stream spends on `work`.
+    pub(super) fn span(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+        let record = |event| {
+            cuda("cuEventRecord", unsafe {
+                result::event::record(event, self.device.stream)
+            })
+        };
+        record(self.events[0])?;
+        work()?;
+        record(self.events[1])?;
+        // SAFETY: both events are recorded.
+        unsafe {
+            let done = self.device.watchdog.until(|| sys::cuEventQuery(self.events[1]));
+            cuda("kernel", done)?;
+            let elapsed = result::event::elapsed(self.events[0], self.events[1]);
+            let milliseconds = cuda("cuEventElapsedTime", elapsed)?;
+            Ok(f64::from(milliseconds) * 1e3)
+        }
+    }
+
     /// Microseconds of work, once.
     pub(super) fn once(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.device.wait()?;
-        self.timer.once(work)
+        self.span(work)
     }
 
     /// Times work that puts the same launches into the stream each time.
     pub fn time(&self, work: &dyn Fn() -> Result<()>) -> Result<Times> {
         work()?;
         self.device.wait()?;
-        let estimate = self.timer.once(work)?;
+        let estimate = self.span(work)?;
         let cold = repeated(|| {
             self.flush_l2()?;
-            self.timer.once(work)
+            self.span(work)
         })?;
         let batch = batch(estimate);
         let many = || (0..batch).try_for_each(|_| work());
         let per = |whole: f64| whole / batch as f64;
-        let hot = repeated(|| self.timer.once(many).map(per))?;
+        let hot = repeated(|| self.span(many).map(per))?;
         Ok(Times {
             cold,
             hot,
@@ -199,7 +176,7 @@ impl<'a> Stopwatch<'a> {
         let all = || works.iter().try_for_each(|work| work());
         all()?;
         self.device.wait()?;
-        let turns = batch(self.timer.once(all)?);
+        let turns = batch(self.span(all)?);
         let Some(graph) = self.capture(&|| (0..turns).try_for_each(|_| all()))? else {
             return Ok(None);
         };
@@ -282,7 +259,7 @@ impl<'a> Stopwatch<'a> {
             scales: (of == Factor::E4m3).then_some([ones.address; 2]),
         };
         matmul.launch(&operands)?;
-        let times = (0..12).map(|_| self.timer.once(|| matmul.launch(&operands)));
+        let times = (0..12).map(|_| self.span(|| matmul.launch(&operands)));
         let time = Spread::from_values(times.collect::<Result<_>>()?).median;
         Ok(Some(product.flops() as f64 / time))
     }
@@ -293,8 +270,17 @@ impl<'a> Stopwatch<'a> {
         let len = (4 << 30).min(free / 4);
         let (from, to) = (self.device.memory(len)?, self.device.memory(len)?);
         self.device.fill(&from, 0, len, 0x5a)?;
-        let times = (0..12).map(|_| self.timer.once(|| self.device.copy(&from, &to, len)));
+        let times = (0..12).map(|_| self.span(|| self.device.copy(&from, &to, len)));
         Ok(2.0 * len as f64 / Spread::from_values(times.collect::<Result<_>>()?).median)
+    }
+}
+
+impl Drop for Stopwatch<'_> {
+    fn drop(&mut self) {
+        for event in self.events {
+            // SAFETY: created once, destroyed once.
+            let _ = unsafe { result::event::destroy(event) };
+        }
     }
 }
 
@@ -308,7 +294,7 @@ pub struct Replay<'a> {
 impl Replay<'_> {
     /// Microseconds of one of them.
     pub fn once(&self) -> Result<f64> {
-        let all = self.watch.timer.once(|| self.graph.launch(self.watch.device))?;
+        let all = self.watch.span(|| self.graph.launch(self.watch.device))?;
         Ok(all / self.launches as f64)
     }
 }
