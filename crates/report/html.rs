@@ -42,7 +42,7 @@ impl Page<'_> {
 
     /// Anchor of a recipe's worst element, if there is one.
     fn anchor(&self, recipe: &str) -> Option<String> {
-        let at = self.places.iter().position(|place| place.recipe == recipe)?;
+        let at = self.places.iter().position(|place| place.record.recipe == recipe)?;
         Some(format!("worst-{at}"))
     }
 

@@ -8,7 +8,6 @@ use ulplab_run::run::Run;
 
 /// The element of a recipe with the largest absolute error of all that were measured.
 pub struct Place<'a> {
-    pub recipe: &'a str,
     pub record: &'a Record,
     element: &'a Worst,
 }
@@ -21,15 +20,11 @@ pub fn places<'a>(run: &'a Run, candidates: &[Candidate<'a>]) -> Vec<Place<'a>> 
         let Some(element) = record.worst.as_ref().or_else(of_failure) else {
             continue;
         };
-        let place = Place {
-            recipe: &record.recipe,
-            record,
-            element,
-        };
+        let place = Place { record, element };
         let off = place.off();
         let further = |other: &Place| off.total_cmp(&other.off()).is_gt();
-        if off > 0.0 && worst.get(place.recipe).is_none_or(further) {
-            worst.insert(place.recipe, place);
+        if off > 0.0 && worst.get(record.recipe.as_str()).is_none_or(further) {
+            worst.insert(&record.recipe, place);
         }
     }
     let found = candidates.iter().filter_map(|candidate| worst.remove(candidate.name));

@@ -1,15 +1,11 @@
 //! Contents that repeat: buffers that are filled with them, and compared with them, on the device.
 
-use super::device::{Argument, Device, Function, Memory, Module, Shape};
+use super::device::{Argument, Device, Memory, Module, Shape};
 use super::toolkit::Toolkit;
 use ulplab_core::error::Result;
 
 /// Compares memory with its own first part.
-pub struct Repeats {
-    function: Function,
-    /// Keeps the function.
-    _module: Module,
-}
+pub struct Repeats(Module);
 
 const NAME: &str = "differing";
 /// Every block compares parts of `period` bytes with the first, the last of which may be shorter; `found` is the number of bytes that
@@ -29,12 +25,7 @@ extern "C" __global__ void differing(const unsigned char *bytes, u64 period, u64
 
 impl Repeats {
     pub fn new(toolkit: &Toolkit, device: &Device) -> Result<Self> {
-        let module = Module::load(&toolkit.compile_text(NAME, TEXT, &device.arch)?.bytes)?;
-        let function = module.function(NAME)?;
-        Ok(Self {
-            function,
-            _module: module,
-        })
+        Module::load(&toolkit.compile_text(NAME, TEXT, &device.arch)?.bytes).map(Self)
     }
 
     /// The bytes, of `size` from `at` on, that are not those of the first `period` bytes, over and over: the place of the first of
@@ -59,7 +50,7 @@ impl Repeats {
         };
         let [at, period, size] = [memory.address + at as u64, period as u64, size as u64];
         let arguments = [at, period, size, found.address].map(Argument::Wide);
-        device.launch(&self.function, &shape, &arguments)?;
+        device.launch(&self.0.function(NAME)?, &shape, &arguments)?;
         let bytes = device.read(&found, 0, 16)?;
         let [count, first] = [0, 1].map(|at| u64::from_le_bytes(bytes.as_chunks().0[at]));
         Ok((count > 0).then_some((first, count)))

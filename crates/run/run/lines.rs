@@ -37,24 +37,6 @@ struct Measurement {
 }
 
 impl Measurement {
-    /// The line of a record, without a metric yet.
-    fn new(first: &Record) -> Self {
-        Self {
-            cell: first.cell.clone(),
-            recipe: first.recipe.clone(),
-            phase: first.phase,
-            window: first.window.clone(),
-            layer: first.layer,
-            site: first.site.clone(),
-            n: first.n,
-            nonfinite_want: first.nonfinite_want,
-            nonfinite_got: first.nonfinite_got,
-            metrics: Map::new(),
-            worst: None,
-            failures: BTreeMap::new(),
-        }
-    }
-
     /// True if a record is of the same thing. A line has one value of each metric, so a metric that comes twice begins a new one.
     fn takes(&self, record: &Record) -> bool {
         let same = (self.n, self.nonfinite_want, self.nonfinite_got)
@@ -70,7 +52,20 @@ impl Measurement {
 pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
     let mut rest = records.iter().peekable();
     while let Some(first) = rest.peek() {
-        let mut line = Measurement::new(first);
+        let mut line = Measurement {
+            cell: first.cell.clone(),
+            recipe: first.recipe.clone(),
+            phase: first.phase,
+            window: first.window.clone(),
+            layer: first.layer,
+            site: first.site.clone(),
+            n: first.n,
+            nonfinite_want: first.nonfinite_want,
+            nonfinite_got: first.nonfinite_got,
+            metrics: Map::new(),
+            worst: None,
+            failures: BTreeMap::new(),
+        };
         while let Some(record) = rest.next_if(|record| line.takes(record)) {
             line.metrics.insert(record.metric.clone(), to_json(record.value));
             line.worst = line.worst.or_else(|| record.worst.clone());
