@@ -25,7 +25,6 @@ pub use checks::{CHECKS, Check, Finding, Severity};
 use checks::{files, fused, names, promises, source, values, whole};
 use compared::Folding;
 use config::Section;
-use conventions::PLAIN;
 pub use conventions::{CHECKPOINTS, Convention, Packing};
 use counterpart::{Counterpart, Sources};
 pub use markdown::markdown;
@@ -33,7 +32,6 @@ pub use measure::Measured;
 pub use parts::kin;
 use parts::{Matrices, Parts, gather, module};
 use stated::Stated;
-use subject::Subject;
 
 use crate::packed::in_batches;
 use ulplab_core::error::Result;
@@ -137,33 +135,6 @@ impl Checkpoint {
         })
     }
 
-    /// The convention that its tensors are read by.
-    fn convention(&self) -> &'static Convention {
-        // Without a convention every tensor stands for itself.
-        convention(&self.file, &self.sections).unwrap_or(&PLAIN)
-    }
-
-    /// All matrices whose values can be read.
-    fn subjects<'p>(
-        &self,
-        matrices: &'p Matrices<'p>,
-        stated: &Stated,
-        read_as: &'static Convention,
-    ) -> Vec<Subject<'p>> {
-        let mut report = Report::default();
-        let subject = |(name, parts): (&'p String, &'p Parts)| stated.subject(name, parts, read_as, &mut report);
-        matrices.iter().filter_map(subject).collect()
-    }
-
-    /// Its matrices as sources of another checkpoint.
-    fn sources<'p>(&self, matrices: &'p Matrices<'p>) -> Sources<'p> {
-        let read_as = self.convention();
-        let known = Some(read_as).filter(|convention| !convention.name.is_empty());
-        let stated = Stated::new(&self.sections, known, &mut Vec::new());
-        let quantized = self.subjects(matrices, &stated, read_as);
-        Sources::new(matrices, quantized, self.model.as_deref() == Some("gpt_oss"))
-    }
-
     /// Judges it. `progress` is called with the number of elements of each matrix that is done, and its name; `total` with all
     /// of them before.
     ///
@@ -184,18 +155,17 @@ impl Checkpoint {
             ..Report::default()
         };
         report.findings.extend(files::conventions(&self.sections, convention));
-        let read_as = convention.unwrap_or(&PLAIN);
         let stated = Stated::new(&self.sections, convention, &mut report.findings);
-        let matrices = gather(&self.file, read_as);
+        let matrices = gather(&self.file, stated.convention);
         let selected = selection.names(&matrices)?;
         let mut subjects = Vec::new();
         for name in &selected {
-            subjects.extend(stated.subject(name, &matrices[*name], read_as, &mut report));
+            subjects.extend(stated.subject(name, &matrices[*name], &mut report));
         }
-        report.findings.extend(names::left_out(&matrices, read_as, &stated));
+        report.findings.extend(names::left_out(&matrices, &stated));
         report.findings.extend(whole::layers(&matrices));
         let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
-        let needs = quantized.map(|(name, _)| (name.as_str(), stated.inputs(read_as, module(name))));
+        let needs = quantized.map(|(name, _)| (name.as_str(), stated.inputs(module(name))));
         report.findings.extend(promises::inputs(&matrices, &needs.collect()));
         report.findings.extend(promises::cache(&matrices, &stated.sections));
         report.findings.extend(promises::indices(&matrices, &stated.sections));
@@ -203,13 +173,18 @@ impl Checkpoint {
         let readings: HashMap<&str, _> = readings.collect();
         let reading = |name: &str| readings.get(name).copied();
         report.findings.extend(fused::scales(&matrices, reading));
-        let sources = selection
-            .source
-            .map(|source| (source, gather(&source.file, source.convention())));
-        let held = sources.as_ref().map(|(_, matrices)| matrices);
-        let sources = sources.as_ref().map(|(source, matrices)| source.sources(matrices));
+        let source = selection.source.map(|source| {
+            let convention = self::convention(&source.file, &source.sections);
+            let stated = Stated::new(&source.sections, convention, &mut Vec::new());
+            (source, gather(&source.file, stated.convention), stated)
+        });
+        let held = source.as_ref().map(|(_, matrices, _)| matrices);
+        let sources = source.as_ref().map(|(source, matrices, stated)| {
+            let interleaved = source.model.as_deref() == Some("gpt_oss");
+            Sources::new(matrices, stated.subjects(matrices), interleaved)
+        });
         let found = sources.as_ref().map(|sources| {
-            let all = self.subjects(&matrices, &stated, read_as);
+            let all = stated.subjects(&matrices);
             counterpart::found(&subjects, &all, &matrices, sources)
         });
         let path = |source: &Checkpoint| source.file.path().display().to_string();

@@ -7,7 +7,7 @@ use super::checks::{Finding, files, names, scales, values};
 use super::config::{Inputs, Modules, Scheme, Section};
 use super::conventions::{Convention, PLAIN};
 use super::matrix::{Reading, choose};
-use super::parts::{Parts, module};
+use super::parts::{Matrices, Parts, module};
 use super::subject::Subject;
 use super::words::{is_words, shown};
 use ulplab_core::tensorfile::Tensor;
@@ -17,6 +17,8 @@ const INTEGERS: &[&str] = &["tid2eid", "position_ids", "num_batches_tracked", "i
 
 /// The statements of the configuration that are understood.
 pub struct Stated<'a> {
+    /// The convention by which tensors are read; without one every tensor stands for itself.
+    pub convention: &'static Convention,
     /// The sections of the convention.
     pub sections: Vec<&'a Section>,
     /// The modules that they leave unquantized.
@@ -25,19 +27,17 @@ pub struct Stated<'a> {
     whole: bool,
     /// True if the only methods that are stated are of no convention, so that no name means anything.
     unknown: bool,
-    /// Added to stored zero points.
-    offset: i32,
 }
 
 impl<'a> Stated<'a> {
     /// Reads the sections of a convention; `None` says that the stated method has none.
-    pub fn new(sections: &'a [Section], convention: Option<&Convention>, findings: &mut Vec<Finding>) -> Self {
+    pub fn new(sections: &'a [Section], convention: Option<&'static Convention>, findings: &mut Vec<Finding>) -> Self {
         let unknown = convention.is_none() && !sections.is_empty();
-        let read_as = convention.unwrap_or(&PLAIN);
-        let sections: Vec<&Section> = sections.iter().filter(|section| read_as.states(section)).collect();
+        let convention = convention.unwrap_or(&PLAIN);
+        let sections: Vec<&Section> = sections.iter().filter(|section| convention.states(section)).collect();
         let (mut ignored, mut whole) = (Vec::new(), true);
         for section in &sections {
-            match (read_as.ignored)(section) {
+            match (convention.ignored)(section) {
                 Ok(modules) => ignored.extend(modules),
                 Err(why) => {
                     findings.push(files::not_understood(section, why));
@@ -45,13 +45,12 @@ impl<'a> Stated<'a> {
                 }
             }
         }
-        let offset = (read_as.zero_offset)(sections.first().copied());
         Self {
+            convention,
             sections,
             ignored,
             whole,
             unknown,
-            offset,
         }
     }
 
@@ -65,25 +64,24 @@ impl<'a> Stated<'a> {
     }
 
     /// True if everything that the configuration says of a module is understood.
-    pub fn is_understood(&self, convention: &Convention, module: &str) -> bool {
-        self.schemes(convention, module).is_ok() && self.leaves_out(module).is_some()
+    pub fn is_understood(&self, module: &str) -> bool {
+        self.schemes(module).is_ok() && self.leaves_out(module).is_some()
     }
 
     /// True if the configuration names a module as quantized; `None` if it names none, or is not understood.
-    pub fn targets(&self, convention: &Convention, module: &str) -> Option<bool> {
-        self.sections
-            .iter()
-            .find_map(|section| (convention.targets)(section, module).ok()?)
+    pub fn targets(&self, module: &str) -> Option<bool> {
+        let mut sections = self.sections.iter();
+        sections.find_map(|section| (self.convention.targets)(section, module).ok()?)
     }
 
     /// All statements about a module.
     ///
     /// # Errors
     /// One of them is not understood.
-    fn schemes(&self, convention: &Convention, module: &str) -> Result<Vec<Scheme>, (&'a Section, String)> {
+    fn schemes(&self, module: &str) -> Result<Vec<Scheme>, (&'a Section, String)> {
         let mut found = Vec::new();
         for section in &self.sections {
-            for statement in [convention.scheme, convention.groups] {
+            for statement in [self.convention.scheme, self.convention.groups] {
                 found.extend(statement(section, module).map_err(|why| (*section, why))?);
             }
             let expressions = self.ignored.iter();
@@ -95,20 +93,21 @@ impl<'a> Stated<'a> {
     }
 
     /// The names of a static scale of activations that a module needs, if the configuration says it.
-    pub fn inputs(&self, convention: &Convention, module: &str) -> Inputs {
-        let schemes = self.schemes(convention, module).ok()?;
+    pub fn inputs(&self, module: &str) -> Inputs {
+        let schemes = self.schemes(module).ok()?;
         schemes.iter().find_map(|scheme| scheme.inputs)
     }
 
+    /// All matrices whose values can be read.
+    pub fn subjects<'p>(&self, matrices: &'p Matrices<'p>) -> Vec<Subject<'p>> {
+        let mut report = Report::default();
+        let subject = |(name, parts): (&'p String, &'p Parts)| self.subject(name, parts, &mut report);
+        matrices.iter().filter_map(subject).collect()
+    }
+
     /// Judges the names, types, shapes and scales of a matrix, and returns it if its values can be read.
-    pub fn subject<'p>(
-        &self,
-        name: &'p str,
-        parts: &'p Parts<'p>,
-        convention: &Convention,
-        report: &mut Report,
-    ) -> Option<Subject<'p>> {
-        let schemes = match self.schemes(convention, module(name)) {
+    pub fn subject<'p>(&self, name: &'p str, parts: &'p Parts<'p>, report: &mut Report) -> Option<Subject<'p>> {
+        let schemes = match self.schemes(module(name)) {
             Ok(schemes) => schemes,
             Err((section, why)) => {
                 // The same for every matrix.
@@ -133,20 +132,25 @@ impl<'a> Stated<'a> {
             };
             report.findings.extend(scales::values(name, &activations, false));
             match parts.codes.filter(|codes| !codes.is_floating()) {
-                Some(codes) => lonely(name, &codes, parts, (convention, self.unknown), report),
-                None if names::is_stray(parts) => report.findings.extend(names::parts(name, parts, convention, None)),
+                Some(codes) => self.lonely(name, &codes, parts, report),
+                None if names::is_stray(parts) => {
+                    report.findings.extend(names::parts(name, parts, self.convention, None))
+                }
                 None => report.plain += parts.without_codes().count(),
             }
             return None;
         }
         let symmetric = scheme.and_then(|scheme| scheme.symmetric);
-        report.findings.extend(names::parts(name, parts, convention, symmetric));
+        report
+            .findings
+            .extend(names::parts(name, parts, self.convention, symmetric));
         let codes = parts.codes?;
         if let Some(why) = beyond(parts, scheme) {
             report.leave_unread(&codes, why);
             return None;
         }
-        let (reading, not) = match choose(parts, convention, scheme, self.offset) {
+        let offset = (self.convention.zero_offset)(self.sections.first().copied());
+        let (reading, not) = match choose(parts, self.convention, scheme, offset) {
             Ok(chosen) => chosen,
             Err(misfit) => {
                 report.findings.push(Finding::of_flaw(&names::SHAPE, &misfit, name));
@@ -173,26 +177,26 @@ impl<'a> Stated<'a> {
         let is_signed = matches!(&reading, Reading::Bytes { opened, .. } if opened.check().is_err());
         (!is_signed).then_some(Subject { name, parts, reading })
     }
-}
 
-/// Codes without scales: a fault, numbers of another kind, or not understood.
-fn lonely(name: &str, codes: &Tensor, parts: &Parts, (convention, unknown): (&Convention, bool), report: &mut Report) {
-    let fp8 = matches!(codes.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
-    let last = codes.name.rsplit('.').next().unwrap_or(codes.name);
-    let is_code = fp8 || ["weight", "weight_packed", "qweight"].contains(&last) || last.ends_with("_blocks");
-    let found = format!("{} {:?}", codes.dtype, codes.shape);
-    if unknown {
-        report.leave_unread(codes, format!("{found}, under a method that is not understood"));
-    } else if is_code || parts.without_codes().next().is_some() {
-        report.findings.extend(names::parts(name, parts, convention, None));
-    } else if INTEGERS.contains(&last) || matches!(codes.dtype, Dtype::I64 | Dtype::BOOL) {
-        report.plain += 1;
-    } else {
-        let name = convention.name;
-        report.leave_unread(
-            codes,
-            format!("{found} without scales, under a name of no part of {name}"),
-        );
+    /// Codes without scales: a fault, numbers of another kind, or not understood.
+    fn lonely(&self, name: &str, codes: &Tensor, parts: &Parts, report: &mut Report) {
+        let fp8 = matches!(codes.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
+        let last = codes.name.rsplit('.').next().unwrap_or(codes.name);
+        let is_code = fp8 || ["weight", "weight_packed", "qweight"].contains(&last) || last.ends_with("_blocks");
+        let found = format!("{} {:?}", codes.dtype, codes.shape);
+        if self.unknown {
+            report.leave_unread(codes, format!("{found}, under a method that is not understood"));
+        } else if is_code || parts.without_codes().next().is_some() {
+            report.findings.extend(names::parts(name, parts, self.convention, None));
+        } else if INTEGERS.contains(&last) || matches!(codes.dtype, Dtype::I64 | Dtype::BOOL) {
+            report.plain += 1;
+        } else {
+            let name = self.convention.name;
+            report.leave_unread(
+                codes,
+                format!("{found} without scales, under a name of no part of {name}"),
+            );
+        }
     }
 }
 

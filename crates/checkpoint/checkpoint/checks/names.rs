@@ -87,7 +87,7 @@ pub fn is_stray(parts: &Parts) -> bool {
 }
 
 /// Matrices that the configuration says should be quantized and are not, and the reverse.
-pub fn left_out(matrices: &Matrices, convention: &Convention, stated: &Stated) -> Vec<Finding> {
+pub fn left_out(matrices: &Matrices, stated: &Stated) -> Vec<Finding> {
     let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
     let kinds: std::collections::BTreeSet<String> = quantized.map(|(name, _)| kin(name)).collect();
     let mut findings = Vec::new();
@@ -101,16 +101,16 @@ pub fn left_out(matrices: &Matrices, convention: &Convention, stated: &Stated) -
             let found = format!("{} codes with scales", codes.dtype);
             let why = if stated.leaves_out(module) == Some(true) {
                 format!("the configuration leaves '{module}' out")
-            } else if stated.targets(convention, module) == Some(false) {
+            } else if stated.targets(module) == Some(false) {
                 format!("no target of the configuration is '{module}'")
             } else {
                 continue;
             };
             add(&IGNORED_QUANTIZED, found, format!("no quantization: {why}"));
         } else if codes.is_floating() && codes.shape.len() > 1 && !name.contains("norm") {
-            let target = stated.targets(convention, module);
+            let target = stated.targets(module);
             let namesake = kinds.contains(&kin(name)) && target != Some(false);
-            let listed = convention.lists_all && !stated.sections.is_empty() && target.is_none();
+            let listed = stated.convention.lists_all && !stated.sections.is_empty() && target.is_none();
             let linear = listed && module.ends_with("_proj") && name.ends_with(".weight");
             let expected = match (target, namesake, linear) {
                 (Some(true), ..) => "codes and scales: the configuration names it as quantized",
@@ -118,7 +118,7 @@ pub fn left_out(matrices: &Matrices, convention: &Convention, stated: &Stated) -
                 (_, _, true) => "codes and scales: the configuration does not leave it out",
                 _ => continue,
             };
-            if stated.leaves_out(module) == Some(false) && stated.is_understood(convention, module) {
+            if stated.leaves_out(module) == Some(false) && stated.is_understood(module) {
                 let found = format!("{} {:?}, not quantized", codes.dtype, codes.shape);
                 add(&UNQUANTIZED, found, expected.into());
             }
