@@ -13,6 +13,7 @@ mod unread;
 mod work;
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -369,12 +370,20 @@ impl Grid {
         r / self.tile.0 * self.count.1 + c / self.tile.1
     }
 
+    /// The rows and the columns of a group.
+    pub fn bounds(&self, group: usize) -> (Range<usize>, Range<usize>) {
+        let [down, across] = self.place(group);
+        let (top, left) = (down * self.tile.0, across * self.tile.1);
+        (
+            top..self.rows.min(top + self.tile.0),
+            left..self.cols.min(left + self.tile.1),
+        )
+    }
+
     /// Flat indices of the elements of a group, row by row.
     pub fn elements(&self, group: usize) -> impl Iterator<Item = usize> + use<> {
-        let (Self { rows, cols, tile, .. }, [down, across]) = (*self, self.place(group));
-        let (top, left) = (down * tile.0, across * tile.1);
-        let columns = left..cols.min(left + tile.1);
-        (top..rows.min(top + tile.0)).flat_map(move |r| columns.clone().map(move |c| r * cols + c))
+        let (cols, (rows, columns)) = (self.cols, self.bounds(group));
+        rows.flat_map(move |r| columns.clone().map(move |c| r * cols + c))
     }
 
     /// The group so many rows of groups below and so many groups to the right; `None` outside of the tensor.

@@ -231,45 +231,28 @@ impl<'a> Problem<'a> {
 
     /// The values of a group, row by row.
     pub fn block(&self, group: usize) -> Vec<f32> {
-        let Cell { at, len, .. } = self.cell(group, 0, 0, usize::MAX);
-        let rows = self.rows_of(group);
-        let row = |r: usize| self.source.read(at + r * self.grid.cols, len);
-        (0..rows).flat_map(row).collect()
-    }
-
-    fn rows_of(&self, group: usize) -> usize {
-        let top = self.grid.place(group)[0] * self.grid.tile.0;
-        self.grid.tile.0.min(self.grid.rows - top)
-    }
-
-    fn cell(&self, group: usize, row: usize, segment: usize, most: usize) -> Cell {
-        let [down, across] = self.grid.place(group);
-        let (height, width) = self.grid.tile;
-        let left = across * width;
-        let width = width.min(self.grid.cols - left);
-        let start = segment.saturating_mul(most).min(width);
-        Cell {
-            group,
-            at: (down * height + row) * self.grid.cols + left + start,
-            len: most.min(width - start),
-        }
+        let (rows, columns) = self.grid.bounds(group);
+        let row = |r: usize| self.source.read(r * self.grid.cols + columns.start, columns.len());
+        rows.flat_map(row).collect()
     }
 
     /// One of the cells of a group.
     pub fn some_cell(&self, group: usize, random: u64) -> Cell {
-        let left = self.grid.place(group)[1] * self.grid.tile.1;
-        let segments = self.grid.tile.1.min(self.grid.cols - left).div_ceil(CELL) as u64;
-        let row = random % self.rows_of(group) as u64;
-        self.cell(group, row as usize, (random / 1009 % segments) as usize, CELL)
+        let (rows, columns) = self.grid.bounds(group);
+        let segments = columns.len().div_ceil(CELL) as u64;
+        let row = rows.start + (random % rows.len() as u64) as usize;
+        let column = columns.start + (random / 1009 % segments) as usize * CELL;
+        self.cell_of(row * self.grid.cols + column)
     }
 
     /// The cell of an element.
     pub fn cell_of(&self, at: usize) -> Cell {
         let group = self.grid.group_of(at);
-        let [down, across] = self.grid.place(group);
-        let row = at / self.grid.cols - down * self.grid.tile.0;
-        let segment = (at % self.grid.cols - across * self.grid.tile.1) / CELL;
-        self.cell(group, row, segment, CELL)
+        let (_, columns) = self.grid.bounds(group);
+        let column = at % self.grid.cols - columns.start;
+        let start = column / CELL * CELL;
+        let (at, len) = (at - (column - start), CELL.min(columns.len() - start));
+        Cell { group, at, len }
     }
 
     /// Draws a sample of groups and a sample of cells, each with about `elements` elements in all.
