@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 
-use super::{Buffers, Stack, block_format};
+use super::{Buffers, Manifest, Recognised, Stack, block_format};
 use ulplab_core::error::Result;
 use ulplab_core::formats::{Format, Group};
 use ulplab_core::tensorfile::{Tensor, TensorFile};
@@ -143,19 +143,19 @@ pub const FILE_NAMES: &[Convention] = &[
 ];
 
 impl Convention {
-    /// The quantized tensor whose codes are `tensor`; `known` are the names in the file's own metadata.
+    /// The quantized tensor whose codes are `tensor`; the manifest is the file's own metadata.
     pub(super) fn recognise<'a>(
         &'static self,
         file: &'a TensorFile,
         tensor: Tensor<'a>,
-        known: impl Fn(&str) -> bool,
-    ) -> Option<(String, Buffers<'a>)> {
+        manifest: &Manifest,
+    ) -> Option<Recognised<'a>> {
         let base = tensor.name.strip_suffix(self.codes)?;
         let get = |ending: &str| file.get(&format!("{base}{ending}"));
         let (name, scale) = (format!("{base}{}", self.own), get(self.scale));
         // A norm may have a weight and a scale: a tensor without an ending holds codes only if it is not a float.
         let codes = self.codes != self.own || !tensor.is_floating();
-        let here = (scale.is_some() && codes) || (self.writer == "ulplab" && known(&name));
+        let here = (scale.is_some() && codes) || (self.writer == "ulplab" && manifest.tensors.contains_key(&name));
         here.then(|| {
             let buffers = Buffers {
                 data: tensor,
@@ -164,7 +164,7 @@ impl Convention {
                 zero: get(self.zero),
                 blocked: self.blocked,
             };
-            (name, buffers)
+            (name, buffers, self)
         })
     }
 

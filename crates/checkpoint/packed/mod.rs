@@ -293,11 +293,8 @@ type Recognised<'a> = (String, Buffers<'a>, &'static Convention);
 
 /// The quantized tensor whose codes are `tensor`, if the manifest or the names of its neighbours imply one.
 fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<Recognised<'a>> {
-    let known = |name: &str| manifest.tensors.contains_key(name);
-    FILE_NAMES.iter().find_map(|convention| {
-        let (name, buffers) = convention.recognise(file, tensor, known)?;
-        Some((name, buffers, convention))
-    })
+    let mut conventions = FILE_NAMES.iter();
+    conventions.find_map(|convention| convention.recognise(file, tensor, manifest))
 }
 
 impl<'a> Packed<'a> {
