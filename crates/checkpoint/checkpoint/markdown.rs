@@ -68,12 +68,13 @@ pub fn markdown() -> String {
 
 /// The names of a part of the matrix `w.weight`.
 fn named(convention: &Convention, part: Part) -> String {
-    let name = |(ending, own)| match own {
+    let of_part = convention.all_endings().filter(|(_, of, _)| *of == part);
+    let names = of_part.map(|(ending, _, own)| match own {
         "" => format!("`w.weight{ending}`"),
         _ => format!("`w{ending}`"),
-    };
+    });
     // Two conventions of files may have the same name.
-    match &distinct(convention.endings_of(part).map(name))[..] {
+    match &distinct(names)[..] {
         [] => "none".into(),
         names => names.join(", "),
     }

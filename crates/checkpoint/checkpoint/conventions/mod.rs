@@ -160,7 +160,7 @@ impl Convention {
     }
 
     /// The endings of its names; an empty one is the name of the matrix itself.
-    fn all_endings(&self) -> impl Iterator<Item = Ending> {
+    pub fn all_endings(&self) -> impl Iterator<Item = Ending> {
         let own = self.endings.iter().copied();
         // Names of a global scale that means something else are not the convention's.
         let rule = self.rule();
@@ -176,12 +176,6 @@ impl Convention {
             parts.filter_map(|(ending, part)| Some((ending?, part, packed.own)))
         });
         own.chain(packed)
-    }
-
-    /// The endings of one part, each with what the name of the matrix has in its place.
-    pub fn endings_of(&self, part: Part) -> impl Iterator<Item = (&'static str, &'static str)> {
-        let of_part = self.all_endings().filter(move |(_, of, _)| *of == part);
-        of_part.map(|(ending, _, own)| (ending, own))
     }
 
     /// The part that a name marks, and the name of the matrix; `None` if it has no ending of the convention. The longest
