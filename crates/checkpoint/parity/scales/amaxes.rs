@@ -1,6 +1,6 @@
 //! Scales of other largest magnitudes: of parts of the block, and of other blocks.
 
-use super::{Block, Scales};
+use super::Scales;
 use crate::parity::Cause;
 use crate::parity::place::{Origin, index_of};
 use crate::parity::problem::largest;
@@ -12,12 +12,11 @@ impl Scales<'_> {
         self.of_part("of the second half of the block", |i, n| i >= n / 2);
         self.of_part("of every second element, from the first", |i, _| i % 2 == 0);
         self.of_part("of every second element, from the second", |i, _| i % 2 == 1);
-        self.amax("of the values, not of their magnitudes", |_, block| {
-            (!block.values.is_empty()).then(|| block.values.iter().copied().fold(0.0, f32::max))
+        let bound = |values: &[f32], start, pick: fn(f32, f32) -> f32| values.iter().copied().fold(start, pick);
+        self.of_values("of the values, not of their magnitudes", |values| {
+            bound(values, 0.0, f32::max)
         });
-        self.amax("of the negative values only", |_, block| {
-            (!block.values.is_empty()).then(|| -block.values.iter().copied().fold(0.0, f32::min))
-        });
+        self.of_values("of the negative values only", |values| -bound(values, 0.0, f32::min));
         for (pieces, name) in [(4, "quarter"), (8, "eighth")] {
             for piece in 0..pieces {
                 let detail = format!("without the {name} number {}", piece + 1);
@@ -42,34 +41,25 @@ impl Scales<'_> {
             self.of_part("of the first column of the tile", move |i, _| i % width == 0);
             self.of_part("of the diagonal of the tile", move |i, _| i % width == i / width);
         }
-        let ranked = |rank: usize| {
-            move |_: &Self, block: &Block| {
-                let mut magnitudes: Vec<f32> = block.values.iter().map(|x| x.abs()).collect();
-                magnitudes.sort_by(|a, b| b.total_cmp(a));
-                magnitudes.get(rank).copied()
-            }
-        };
-        self.amax("the second largest magnitude, not the largest", ranked(1));
-        let mean = |power: i32| {
-            move |_: &Self, block: &Block| {
-                let sum: f64 = block.values.iter().map(|x| f64::from(x.abs()).powi(power)).sum();
-                let mean = sum / block.values.len().max(1) as f64;
-                (!block.values.is_empty()).then(|| mean.powf(1.0 / f64::from(power)) as f32)
-            }
-        };
-        self.amax("the mean magnitude, not the largest", mean(1));
-        self.amax("the root of the mean square, not the largest magnitude", mean(2));
-        let range = |block: &Block| {
-            let bound = |start, pick: fn(f32, f32) -> f32| block.values.iter().copied().fold(start, pick);
-            let range = || bound(f32::NEG_INFINITY, f32::max) - bound(f32::INFINITY, f32::min);
-            (!block.values.is_empty()).then(range)
-        };
-        self.amax("half the range from the least to the largest value", move |_, block| {
-            Some(range(block)? / 2.0)
+        self.amax("the second largest magnitude, not the largest", |_, block| {
+            let mut magnitudes: Vec<f32> = block.values.iter().map(|x| x.abs()).collect();
+            magnitudes.sort_by(|a, b| b.total_cmp(a));
+            magnitudes.get(1).copied()
         });
-        self.amax("the range from the least to the largest value", move |_, block| {
-            range(block)
+        let mean = |values: &[f32], power: i32| {
+            let sum: f64 = values.iter().map(|x| f64::from(x.abs()).powi(power)).sum();
+            (sum / values.len() as f64).powf(1.0 / f64::from(power)) as f32
+        };
+        self.of_values("the mean magnitude, not the largest", |values| mean(values, 1));
+        self.of_values("the root of the mean square, not the largest magnitude", |values| {
+            mean(values, 2)
         });
+        let range =
+            |values: &[f32]| bound(values, f32::NEG_INFINITY, f32::max) - bound(values, f32::INFINITY, f32::min);
+        self.of_values("half the range from the least to the largest value", |values| {
+            range(values) / 2.0
+        });
+        self.of_values("the range from the least to the largest value", range);
         for (name, round) in ROUNDED {
             self.amax(format!("{name} before the scale is made of it"), |scales, block| {
                 Some(round(scales.problem.amax[block.group]))

@@ -155,11 +155,15 @@ impl<'a> Scales<'a> {
         });
     }
 
+    /// Scales of a number that is made of the values of a block.
+    fn of_values(&mut self, detail: impl Into<String>, of: impl Fn(&[f32]) -> f32) {
+        self.amax(detail, |_, block| (!block.values.is_empty()).then(|| of(&block.values)));
+    }
+
     fn of_part(&mut self, detail: impl Into<String>, keep: impl Fn(usize, usize) -> bool) {
-        self.amax(detail, |_, block| {
-            let n = block.values.len();
-            let kept = block.values.iter().enumerate().filter(|(i, _)| keep(*i, n));
-            (n > 0).then(|| largest(kept.map(|(_, x)| *x)))
+        self.of_values(detail, |values| {
+            let kept = values.iter().enumerate().filter(|(i, _)| keep(*i, values.len()));
+            largest(kept.map(|(_, x)| *x))
         });
     }
 
