@@ -84,7 +84,7 @@ fn names(candidates: &[Candidate]) -> String {
     let all = candidates.iter().map(|candidate| rule_name(&candidate.format));
     let all: Vec<String> = all.collect();
     // Either all of a tensor's are rounded or none is.
-    all.join(", ") + candidates.first().map_or("", Candidate::rounded)
+    all.join(", ") + &candidates.first().map_or(String::new(), Candidate::rounded)
 }
 
 impl Diagnosis {

@@ -38,12 +38,9 @@ impl Candidate {
     }
 
     /// The words after the name of its rule.
-    pub fn rounded(&self) -> &'static str {
-        match self.narrow {
-            None => "",
-            Some(Half::Bf16) => " with scales rounded to bf16",
-            Some(Half::F16) => " with scales rounded to f16",
-        }
+    pub fn rounded(&self) -> String {
+        let words = |half: Half| format!(" with scales rounded to {}", half.name());
+        self.narrow.map_or(String::new(), words)
     }
 
     /// A rule whose differences from all bytes were counted.

@@ -116,10 +116,7 @@ impl<'a> Storage<'a> {
 
     /// Scales in the declared order, rounded to that type; `None` if they are not computed as f32.
     pub fn narrowed(&self, half: Half) -> Option<StorageForm> {
-        let name = match half {
-            Half::Bf16 => "rounded to bf16",
-            Half::F16 => "rounded to f16",
-        };
+        let name = format!("rounded to {}", half.name());
         let recode = self.scales.recodes.iter().position(|recode| recode.name == name);
         recode.map(Some).map(|recode| StorageForm { order: 0, recode })
     }
