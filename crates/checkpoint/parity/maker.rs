@@ -151,10 +151,7 @@ impl Maker {
         if problem.large() {
             return None;
         }
-        let block = match self.input {
-            None => problem.block(group),
-            Some(_) => self.changed(problem, problem.grid.elements(group))?,
-        };
+        let block = self.changed(problem, || problem.block(group), problem.grid.elements(group))?;
         Some(self.scale_of(problem, group, largest(block.iter().copied()), &block))
     }
 
@@ -181,28 +178,27 @@ impl Maker {
         }
     }
 
-    /// Values at these flat indices as the quantizer saw them.
-    fn changed(&self, problem: &Problem, at: impl Iterator<Item = usize>) -> Option<Vec<f32>> {
-        let (rows, cols) = (problem.grid.rows, problem.grid.cols);
-        let value = |at: usize| match self.input.map(|input| &input.change) {
-            None => Some(problem.source.value(at)),
-            Some(Change::Value(change)) => Some(change(problem.source.value(at))),
-            Some(Change::Place(from)) => {
-                let from = index_of(from([at / cols, at % cols], [rows, cols]), [rows, cols]);
-                from.map(|from| problem.source.value(from))
-            }
-        };
-        at.map(value).collect()
-    }
-
-    /// The values of a cell as the quantizer saw them.
-    pub fn values(&self, problem: &Problem, cell: &Cell) -> Option<Vec<f32>> {
-        let read = || problem.source.read(cell.at, cell.len);
+    /// Values at these flat indices as the quantizer saw them; `read` gives those of the source.
+    fn changed(
+        &self,
+        problem: &Problem,
+        read: impl Fn() -> Vec<f32>,
+        at: impl Iterator<Item = usize>,
+    ) -> Option<Vec<f32>> {
         match self.input.map(|input| &input.change) {
             None => Some(read()),
             Some(Change::Value(change)) => Some(read().into_iter().map(change).collect()),
-            Some(Change::Place(_)) => self.changed(problem, cell.at..cell.at + cell.len),
+            Some(Change::Place(from)) => {
+                let size @ [_, cols] = [problem.grid.rows, problem.grid.cols];
+                let from = |at: usize| index_of(from([at / cols, at % cols], size), size);
+                at.map(|at| Some(problem.source.value(from(at)?))).collect()
+            }
         }
+    }
+
+    /// So many values from a flat index on as the quantizer saw them.
+    pub fn values(&self, problem: &Problem, at: usize, len: usize) -> Option<Vec<f32>> {
+        self.changed(problem, || problem.source.read(at, len), at..at + len)
     }
 
     /// The quotients that the cast sees of the values of a cell under a scale.
@@ -218,7 +214,7 @@ impl Maker {
 
     /// The codes of a cell under a scale.
     pub fn codes(&self, problem: &Problem, cell: &Cell, scale: u32) -> Option<Vec<u16>> {
-        let x = self.values(problem, cell)?;
+        let x = self.values(problem, cell.at, cell.len)?;
         let repr = self.format.repr();
         let y = self.quotients(problem, cell, &x, scale);
         Some(y.into_iter().map(|y| repr.encode(y)).collect())

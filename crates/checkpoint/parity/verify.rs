@@ -6,7 +6,6 @@ use rayon::prelude::*;
 
 use super::maker::{Input, Maker};
 use super::place::Hits;
-use super::problem::Cell;
 use super::search::{Storage, StorageForm};
 use crate::packed::codes;
 use ulplab_core::formats::{Format, GlobalScale, Repr, Single};
@@ -163,13 +162,9 @@ impl View<'_> {
         let mut x = match maker.input {
             None => source.to_vec(),
             Some(_) => {
-                let cell = |r: usize| Cell {
-                    group: 0,
-                    at: at + r * cols,
-                    len: cols,
-                };
                 // A row that is not known is taken as it is.
-                let row = |(r, row): (usize, &[f32])| maker.values(problem, &cell(r)).unwrap_or_else(|| row.to_vec());
+                let values = |r: usize| maker.values(problem, at + r * cols, cols);
+                let row = |(r, row): (usize, &[f32])| values(r).unwrap_or_else(|| row.to_vec());
                 source.chunks_exact(cols).enumerate().flat_map(row).collect()
             }
         };

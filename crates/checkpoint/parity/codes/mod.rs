@@ -150,7 +150,7 @@ impl<'a> Codes<'a> {
             return None;
         }
         let scale = if view.under_stored { stored } else { own };
-        let x = maker.values(problem, &cell)?;
+        let x = maker.values(problem, cell.at, cell.len)?;
         let y = maker.quotients(problem, &cell, &x, scale);
         let want = y.iter().map(|y| self.repr.encode(*y)).collect();
         let stored = (cell.at..cell.at + cell.len).map(|at| view.code(at)).collect();
