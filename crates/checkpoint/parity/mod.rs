@@ -30,10 +30,11 @@ use std::sync::atomic::AtomicUsize;
 
 pub use cause::Cause;
 use levels::Level;
+use maker::Maker;
 use problem::Problem;
 pub use problem::Source;
 pub use rules::Candidate;
-use search::{MakerFit, Storage, StorageForm};
+use search::{Storage, StorageForm};
 use verify::View;
 
 use crate::packed::reads_as;
@@ -260,40 +261,39 @@ pub fn diagnose_from(
     // A rule that explains the sample is nearly right, and its differences are too rare to show in it.
     let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
-    let fit = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.groups()) {
+    let (maker, scales, codes) = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.groups()) {
         Some(candidate) => {
-            let mut fit = MakerFit::declared(&problem, &candidate.format);
-            if let Some((_, scales)) = narrow.filter(|_| candidate.narrow.is_some()) {
-                fit.scales = scales;
-            }
-            fit
+            let scales = narrow.filter(|_| candidate.narrow.is_some());
+            let scales = scales.map_or(declared.scales, |(_, scales)| scales);
+            (Maker::as_stored(&problem, &candidate.format), scales, declared.codes)
         }
         None => {
             let some: Vec<Format> = formats.iter().copied().filter(allowed).collect();
-            search::search(&storage, &some)
+            let fit = search::search(&storage, &some);
+            (fit.maker, fit.scales, fit.codes)
         }
     };
-    explain(declared, &formats, &fit, (exact, tolerated), narrow)
+    let in_form = View {
+        scales,
+        codes,
+        ..declared
+    };
+    explain(in_form, &maker, &formats, (exact, tolerated), narrow)
 }
 
-/// The differences from the best explanation.
+/// The differences from the best explanation, whose bytes are stored in the form of a view.
 fn explain(
-    declared: View,
+    in_form: View,
+    maker: &Maker,
     formats: &[Format],
-    fit: &MakerFit,
     (mut exact, tolerated): (Vec<Candidate>, Vec<Candidate>),
     narrow: Option<(Half, StorageForm)>,
 ) -> Diagnosis {
-    let (storage, problem) = (declared.storage, declared.storage.problem);
-    let tallied = |view: &View| view.tallies(std::slice::from_ref(&fit.maker)).swap_remove(0);
-    let in_form = View {
-        scales: fit.scales,
-        codes: fit.codes,
-        ..declared
-    };
+    let (storage, problem) = (in_form.storage, in_form.storage.problem);
+    let tallied = |view: &View| view.tallies(std::slice::from_ref(maker)).swap_remove(0);
     let mut view = in_form;
     let mut tally = tallied(&view);
-    if !tally.groups.is_empty() || fit.scales.recode.is_some() {
+    if !tally.groups.is_empty() || view.scales.recode.is_some() {
         let under_stored = true;
         let stored = View { under_stored, ..view };
         let other = tallied(&stored);
@@ -301,33 +301,33 @@ fn explain(
             (view, tally) = (stored, other);
         }
     }
-    let narrow = narrow.filter(|(_, scales)| *scales == fit.scales && view.under_stored);
-    let mut findings = storage::findings(&view, fit);
+    let narrow = narrow.filter(|(_, scales)| *scales == view.scales && view.under_stored);
+    let mut findings = storage::findings(&view, maker);
     // Scales that the file stores in a narrower type are rounded to that type first.
     if let Some(recode) = narrow.and_then(|(_, scales)| storage.scales.recode(scales)) {
         let rounded = recode.finding();
         findings.retain(|finding| !finding.detail.starts_with(&rounded));
     }
-    if !findings.is_empty() && exact.is_empty() && fit.maker.input.is_none() {
+    if !findings.is_empty() && exact.is_empty() && maker.input.is_none() {
         exact = rules::candidates(&in_form, formats);
         exact.retain(Candidate::exact);
     }
-    let mut rest = scales::classify(&fit.maker, &view, &tally);
-    rest.extend(codes::classify(&fit.maker, &view, &tally));
+    let mut rest = scales::classify(maker, &view, &tally);
+    rest.extend(codes::classify(maker, &view, &tally));
     rest.sort_by(|a, b| {
         let unknown = |finding: &Finding| finding.cause == Cause::Unknown;
         let share = |finding: &Finding| finding.count as f64 / finding.scope.of.max(1) as f64;
         unknown(a).cmp(&unknown(b)).then(share(b).total_cmp(&share(a)))
     });
     findings.extend(rest);
-    let as_stored = fit.maker.level == Level::AsStored;
+    let as_stored = maker.level == Level::AsStored;
     let reference = Candidate {
         narrow: narrow.map(|(half, _)| half),
-        ..Candidate::new(fit.maker.format, &tally)
+        ..Candidate::new(maker.format, &tally)
     };
     Diagnosis {
-        data_order: storage.codes.orders[fit.codes.order].name.clone(),
-        scale_order: storage.scales.orders[fit.scales.order].name.clone(),
+        data_order: storage.codes.orders[view.codes.order].name.clone(),
+        scale_order: storage.scales.orders[view.scales.order].name.clone(),
         exact,
         tolerated,
         foreign_globals: if as_stored {

@@ -266,19 +266,6 @@ impl Made {
 }
 
 impl MakerFit {
-    /// Everything as declared.
-    pub fn declared(problem: &Problem, format: &Format) -> Self {
-        Self {
-            maker: Maker::as_stored(problem, format),
-            scales: StorageForm::default(),
-            codes: StorageForm::default(),
-            follows: false,
-            scale_share: 1.0,
-            code_share: 1.0,
-            score: 2.0,
-        }
-    }
-
     /// Scores a maker under the given storage forms of its scales and its codes.
     fn stored_as(
         storage: &Storage,

@@ -1,26 +1,26 @@
-//! Findings from a fit: the storage of the bytes, and their input.
+//! Findings about the storage of the bytes, and their input.
 
 use super::levels::Level;
+use super::maker::Maker;
 use super::problem::Problem;
 use super::recode::factor_name;
-use super::search::MakerFit;
 use super::verify::View;
 use super::{Cause, Finding, Scope};
 use ulplab_core::formats::{Format, Global, Scale};
 
-/// The findings that the fit itself is.
-pub fn findings(view: &View, fit: &MakerFit) -> Vec<Finding> {
+/// The findings that the form of the bytes and their maker are.
+pub fn findings(view: &View, maker: &Maker) -> Vec<Finding> {
     let storage = view.storage;
     let problem = storage.problem;
     let elements = problem.grid.rows * problem.grid.cols;
     let codes = Scope::everywhere(elements, "codes");
     let scales = Scope::everywhere(problem.grid.groups(), "scales");
     let mut findings = Vec::new();
-    if let Some(input) = fit.maker.input {
+    if let Some(input) = maker.input {
         findings.push(codes.finding(input.cause, format!("the input is {}", input.detail), elements));
     }
-    if fit.maker.format.element != problem.format.element {
-        let detail = format!("codes are {}, with scales for it", fit.maker.format.element.name);
+    if maker.format.element != problem.format.element {
+        let detail = format!("codes are {}, with scales for it", maker.format.element.name);
         findings.push(codes.finding(Cause::Encoding, detail, elements));
     }
     let with = if view.under_stored {
@@ -29,8 +29,8 @@ pub fn findings(view: &View, fit: &MakerFit) -> Vec<Finding> {
         ""
     };
     for (scope, ways, form, with) in [
-        (&codes, &storage.codes, fit.codes, ""),
-        (&scales, &storage.scales, fit.scales, with),
+        (&codes, &storage.codes, view.codes, ""),
+        (&scales, &storage.scales, view.scales, with),
     ] {
         let Scope { of, unit, .. } = *scope;
         if form.order != 0 {
@@ -43,10 +43,10 @@ pub fn findings(view: &View, fit: &MakerFit) -> Vec<Finding> {
             findings.push(scope.finding(recode.cause, format!("{unit} are {}{with}", recode.name), of));
         }
     }
-    if fit.maker.level != Level::AsStored {
-        let globals = fit.maker.globals.len();
+    if maker.level != Level::AsStored {
+        let globals = maker.globals.len();
         let scope = Scope::everywhere(globals, "global scales");
-        findings.push(scope.finding(Cause::GlobalScale, level(problem, fit), globals));
+        findings.push(scope.finding(Cause::GlobalScale, level(problem, maker), globals));
     }
     findings.retain(|finding| finding.count > 0);
     findings
@@ -76,12 +76,12 @@ pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Fin
 }
 
 /// The stored global scale in words.
-fn level(problem: &Problem, fit: &MakerFit) -> String {
+fn level(problem: &Problem, maker: &Maker) -> String {
     let stored = problem.stored.global.first().copied().unwrap_or(f32::NAN);
     if !(stored.is_finite() && stored > 0.0) {
         return format!("stored is {stored:e}, expected a positive number");
     }
-    let expected = fit.maker.globals.first().copied().unwrap_or(f32::NAN);
+    let expected = maker.globals.first().copied().unwrap_or(f32::NAN);
     let amax = problem.amax_under(0);
     let near = |value: f32| (value / stored - 1.0).abs() < 1e-6;
     let own = [
@@ -89,11 +89,11 @@ fn level(problem: &Problem, fit: &MakerFit) -> String {
         (Global::Decode, amax / 2688.0),
         (Global::Encode, 2688.0 / amax),
     ];
-    let read = match fit.maker.format.scaling.map(|scaling| scaling.scale) {
+    let read = match maker.format.scaling.map(|scaling| scaling.scale) {
         Some(Scale::E4m3(rule)) => format!(", but it is read as {}", meaning(rule.stored)),
         _ => String::new(),
     };
-    let stored_as = match fit.maker.level {
+    let stored_as = match maker.level {
         Level::As(global) => Some(global),
         Level::Own => own.iter().find(|(_, value)| near(*value)).map(|(global, _)| *global),
         _ => None,
