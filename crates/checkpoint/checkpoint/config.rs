@@ -51,13 +51,14 @@ pub enum Modules {
     Matching(Box<Regex>),
 }
 
-/// The sections of a checkpoint, that of `config.json` first.
+/// The sections of a checkpoint, that of `config.json` first, and the type of the model that it names, if it does.
 ///
 /// # Errors
 /// A file is there and cannot be read as JSON, or ModelOpt's has no section.
-pub fn sections(folder: &Path) -> Result<Vec<Section>> {
-    let mut sections = Vec::new();
+pub fn read(folder: &Path) -> Result<(Vec<Section>, Option<String>)> {
+    let (mut sections, mut model) = (Vec::new(), None);
     if let Some((_, config)) = json(folder, "config.json")? {
+        model = config.get("model_type").and_then(Value::as_str).map(String::from);
         // MLX writes `quantization`, and a copy of it without a method.
         let mlx = config.get("quantization").filter(|value| value.is_object());
         if let Some(mut value) = section(&config, 2).or(mlx).cloned() {
@@ -78,17 +79,7 @@ pub fn sections(folder: &Path) -> Result<Vec<Section>> {
         let (file, method) = ("hf_quant_config.json", "modelopt".into());
         sections.push(Section { file, method, value });
     }
-    Ok(sections)
-}
-
-/// The type of the model that `config.json` of a folder names, if there is one.
-///
-/// # Errors
-/// The file cannot be read as JSON.
-pub fn model_type(folder: &Path) -> Result<Option<String>> {
-    let config = json(folder, "config.json")?.map(|(_, config)| config);
-    let named = config.as_ref().and_then(|config| config.get("model_type")?.as_str());
-    Ok(named.map(String::from))
+    Ok((sections, model))
 }
 
 /// The section of a model's configuration; models of text and images keep it with the text, up to `depth` objects further in.

@@ -124,7 +124,7 @@ impl Checkpoint {
 
     fn new(path: &Path, file: TensorFile, flaws: Vec<Flaw>) -> Result<Self> {
         let (sections, model) = match path.is_dir() {
-            true => (config::sections(path)?, config::model_type(path)?),
+            true => config::read(path)?,
             false => (Vec::new(), None),
         };
         Ok(Self {
