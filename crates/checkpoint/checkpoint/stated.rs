@@ -63,11 +63,6 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// True if everything that the configuration says of a module is understood.
-    pub fn is_understood(&self, module: &str) -> bool {
-        self.schemes(module).is_ok() && self.leaves_out(module).is_some()
-    }
-
     /// True if the configuration names a module as quantized; `None` if it names none, or is not understood.
     pub fn targets(&self, module: &str) -> Option<bool> {
         let mut sections = self.sections.iter();
@@ -78,7 +73,7 @@ impl<'a> Stated<'a> {
     ///
     /// # Errors
     /// One of them is not understood.
-    fn schemes(&self, module: &str) -> Result<Vec<Scheme>, (&'a Section, String)> {
+    pub fn schemes(&self, module: &str) -> Result<Vec<Scheme>, (&'a Section, String)> {
         let mut found = Vec::new();
         for section in &self.sections {
             for statement in [self.convention.scheme, self.convention.groups] {
@@ -126,11 +121,7 @@ impl<'a> Stated<'a> {
         let scheme = schemes.first().copied();
         if !parts.is_whole() {
             report.plain += parts.codes.iter().filter(|codes| codes.is_floating()).count();
-            let activations = Parts {
-                activations: parts.activations.clone(),
-                ..Parts::default()
-            };
-            report.findings.extend(scales::values(name, &activations, false));
+            report.findings.extend(scales::values(name, parts, false));
             match parts.codes.filter(|codes| !codes.is_floating()) {
                 Some(codes) => self.lonely(name, &codes, parts, report),
                 None if names::is_stray(parts) => {

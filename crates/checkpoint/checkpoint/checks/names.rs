@@ -118,7 +118,7 @@ pub fn left_out(matrices: &Matrices, stated: &Stated) -> Vec<Finding> {
                 (_, _, true) => "codes and scales: the configuration does not leave it out",
                 _ => continue,
             };
-            if stated.leaves_out(module) == Some(false) && stated.is_understood(module) {
+            if stated.leaves_out(module) == Some(false) && stated.schemes(module).is_ok() {
                 let found = format!("{} {:?}, not quantized", codes.dtype, codes.shape);
                 add(&UNQUANTIZED, found, expected.into());
             }

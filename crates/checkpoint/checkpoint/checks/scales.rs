@@ -43,11 +43,12 @@ pub const MAGNITUDE: Check = warning(
 /// The gains that a trained matrix may have.
 const GAINS: std::ops::RangeInclusive<f64> = 1.0 / 256.0..=128.0;
 
-/// NaN, infinite, negative and zero values of the scales of a matrix.
+/// NaN, infinite, negative and zero values of the scales of a matrix, or only of its activations if it is not quantized.
 pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let blocks = parts.scale.map(|tensor| (tensor, false));
-    let others = parts.global.iter().chain(&parts.activations);
+    let [scale, global] = [parts.scale, parts.global].map(|tensor| tensor.filter(|_| parts.is_whole()));
+    let blocks = scale.map(|tensor| (tensor, false));
+    let others = global.iter().chain(&parts.activations);
     for (tensor, no_zero) in blocks.into_iter().chain(others.map(|tensor| (*tensor, true))) {
         // A zero point of activations is not a scale.
         if tensor.name.ends_with("_zero_point") {
