@@ -143,7 +143,9 @@ impl Subject<'_> {
         };
         let measured = Measured::new(matrix, self.reading.of_bytes().map(|format| format.element.max()));
         let mut compared = pair.as_ref().map(Pair::compared).unwrap_or_default();
-        let findings = self.findings(&self.which(expert), &measured);
+        let which = self.which(expert);
+        let mut findings = values::counts(self, &which, &measured);
+        findings.extend(scales::size(self, &which, &measured));
         compared.findings.splice(..0, findings);
         (measured, compared)
     }
@@ -165,13 +167,5 @@ impl Subject<'_> {
             0 | 1 => String::new(),
             _ => format!("matrix {expert}: "),
         }
-    }
-
-    /// Findings from the counts of one matrix.
-    fn findings(&self, which: &str, measured: &Measured) -> Vec<Finding> {
-        let mut findings = values::counts(self, which, measured);
-        findings.extend(values::lost(self, which, measured));
-        findings.extend(scales::size(self, which, measured));
-        findings
     }
 }

@@ -2,6 +2,7 @@
 
 use safetensors::Dtype;
 
+use super::scales::ZERO_SCALE;
 use super::{Check, Finding, error, warning};
 use crate::checkpoint::measure::Measured;
 use crate::checkpoint::parts::Parts;
@@ -81,15 +82,12 @@ pub fn counts(subject: &Subject, which: &str, measured: &Measured) -> Vec<Findin
         let found = format!("a mean of {:+.2} steps", measured.mean_code);
         add(&OFF_CENTRE, found, "within half a step of 0");
     }
+    if let (lost @ 1.., Some(scale)) = (measured.lost, subject.parts.scale) {
+        let found = format!("{which}{lost} of {blocks} blocks have the scale zero and codes that are not");
+        let names = (scale.name, subject.name);
+        findings.push(Finding::new(&ZERO_SCALE, names, found, "positive scales"));
+    }
     findings
-}
-
-/// Blocks whose scale loses them.
-pub fn lost(subject: &Subject, which: &str, measured: &Measured) -> Option<Finding> {
-    let Measured { lost, blocks, .. } = *measured;
-    let names = (subject.parts.scale?.name, subject.name);
-    let found = format!("{which}{lost} of {blocks} blocks have the scale zero and codes that are not");
-    (lost > 0).then(|| Finding::new(&super::scales::ZERO_SCALE, names, found, "positive scales"))
 }
 
 /// Zero points and group indices of integers in words; `symmetric` is what the configuration says.

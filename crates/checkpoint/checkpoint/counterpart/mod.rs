@@ -142,7 +142,9 @@ impl<'s> Sources<'s> {
         };
         let places: Vec<(String, Place)> = wanted.iter().map(|(name, _)| place(name)).collect();
         let within = |prefix: &str, at: usize| search.find(prefix, &places[at], &wanted[at].1);
-        let prefixes = assigned(&places, self.places(), |prefix, at| within(prefix, at).is_some());
+        let held = self.at.iter();
+        let held = held.flat_map(|(place, all)| all.iter().map(move |(prefix, _)| (place, prefix.as_str())));
+        let prefixes = assigned(&places, held, |prefix, at| within(prefix, at).is_some());
         let found = |search: &Search<'s>, at: usize| -> Result<Counterpart<'s>, String> {
             let none = || match self.at.get(&places[at].1).and_then(|all| all.first()) {
                 Some((_, other)) => {
@@ -166,12 +168,6 @@ impl<'s> Sources<'s> {
         }
         search.turned = votes.map(|[straight, turned]| turned > straight);
         (0..wanted.len()).map(|at| found(&search, at)).collect()
-    }
-
-    /// The places of all tensors with their prefixes.
-    fn places(&self) -> impl Iterator<Item = (&Place, &str)> {
-        let all = self.at.iter();
-        all.flat_map(|(place, all)| all.iter().map(move |(prefix, _)| (place, prefix.as_str())))
     }
 
     /// The tensor at a place, if there is exactly one under the prefix.
