@@ -189,11 +189,9 @@ impl<'a> Pair<'a> {
 
     /// The cause of a finding about the distance from the source, if it is one of those that can be measured.
     fn cause(&self, finding: Finding) -> Finding {
-        if finding.check.name == source::PART_OFF.name {
+        // What is folded already is not looked for again.
+        if finding.is_of(&[&source::PART_OFF, &source::FOLDED]) {
             return self.folded(&finding, f64::INFINITY).unwrap_or(finding);
-        }
-        if finding.check.name == source::FOLDED.name {
-            return finding;
         }
         let reading = &self.subject.reading;
         let from = |matrix: &Matrix, x: &[f32]| match self.folding {

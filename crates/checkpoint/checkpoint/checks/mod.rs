@@ -146,7 +146,8 @@ pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
 }
 
 impl Finding {
-    fn is_of(&self, checks: &[&Check]) -> bool {
+    /// True if it is of one of these checks.
+    pub fn is_of(&self, checks: &[&Check]) -> bool {
         checks.iter().any(|check| check.name == self.check.name)
     }
 
