@@ -7,6 +7,7 @@ use super::conventions::Convention;
 use super::parts::Parts;
 use super::words::{Words, is_words, shown, unexpected};
 use crate::packed::{Buffers, Opened, Stack, codes, values};
+use ulplab_core::error::refuse;
 use ulplab_core::formats::{Format, Global, Group, Scale};
 use ulplab_core::tensorfile::{Flaw, Tensor};
 
@@ -130,15 +131,9 @@ fn tiled(format: &Format, shape: &[usize], scale: &Tensor) -> Result<(), String>
         return Ok(());
     };
     let (down, across) = group.count(*rows, *cols);
-    match scale.shape {
-        [.., a, b] if (*a, *b) == (down, across) => Ok(()),
-        found => {
-            let name = scale.name;
-            Err(format!(
-                "tensor '{name}': shape {found:?}, expected [{down}, {across}] scales"
-            ))
-        }
-    }
+    let (name, found) = (scale.name, scale.shape);
+    let why = format_args!("tensor '{name}': shape {found:?}, expected [{down}, {across}] scales");
+    refuse(!found.ends_with(&[down, across]), why)
 }
 
 /// Formats of such types, those that fewer shapes fit first.

@@ -7,6 +7,7 @@ use safetensors::Dtype;
 
 use super::buffers::{each, expect_type};
 use super::{Buffers, Stack};
+use ulplab_core::error::refuse;
 use ulplab_core::formats::{Format, Group, Half, Scale, Scaling};
 use ulplab_core::layouts::{Groups, Layout, Placement};
 use ulplab_core::metrics::unravel;
@@ -210,17 +211,10 @@ impl<'a> Scales<'a> {
 /// The layout of one matrix, for scales of that size.
 pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     let (name, takes) = (layout.name, layout.scale);
-    if layout.groups != Groups::None {
-        return Err(format!(
-            "layout '{name}' needs the ends of groups, which tensor files do not contain"
-        ));
-    }
-    match takes == size {
-        true => Ok(()),
-        false => Err(format!(
-            "layout '{name}' takes scales of {takes} bytes, the format has {size}"
-        )),
-    }
+    let needs = "needs the ends of groups, which tensor files do not contain";
+    refuse(layout.groups != Groups::None, format_args!("layout '{name}' {needs}"))?;
+    let sizes = format_args!("takes scales of {takes} bytes, the format has {size}");
+    refuse(takes != size, format_args!("layout '{name}' {sizes}"))
 }
 
 /// Types that scales may have in files; bf16 and f16 are accepted for f32.
