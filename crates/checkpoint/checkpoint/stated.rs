@@ -76,7 +76,7 @@ impl<'a> Stated<'a> {
     pub fn schemes(&self, module: &str) -> Result<Vec<Scheme>, (&'a Section, String)> {
         let mut found = Vec::new();
         for section in &self.sections {
-            for statement in [self.convention.scheme, self.convention.groups] {
+            for statement in self.convention.schemes {
                 found.extend(statement(section, module).map_err(|why| (*section, why))?);
             }
             let expressions = self.ignored.iter();

@@ -14,13 +14,13 @@ pub const CONVENTION: Convention = Convention {
     ],
     packing: Some(Packing::Outputs),
     folds: true,
-    scheme: |section, module| {
+    schemes: &[|section, module| {
         if section.method == "auto-round" {
             return gptq::auto_round(section, module, "awq");
         }
         let zeros = section.value.get("zero_point").and_then(Value::as_bool);
         integers(section, None, zeros.map(|zeros| !zeros))
-    },
+    }],
     // AutoAWQ's names are any part of a module's name.
     ignored: |section| match section.method.as_str() {
         "auto-round" => gptq::wide(section),

@@ -20,7 +20,7 @@ pub const CONVENTION: Convention = Convention {
     ],
     packing: Some(Packing::Rows),
     lists_all: true,
-    scheme,
+    schemes: &[scheme],
     targets,
     ignored: |section| {
         let sparse = section.value.pointer("/sparsity_config/format").and_then(Value::as_str);

@@ -8,7 +8,7 @@ pub const CONVENTION: Convention = Convention {
     name: "DeepSeek",
     methods: &["fp8", "deepseek_v4_fp8"],
     writers: &["DeepSeek-V3, Qwen3 FP8", "DeepSeek-V4"],
-    scheme,
+    schemes: &[scheme],
     doc: "`weight_scale_inv` multiplies, whatever its name says: it is amax of the tile / 448. V4 stores `scale` in E8M0 \
           beside `weight`, and its experts in FP4 with blocks of 32 (`expert_dtype`).",
     ..PLAIN

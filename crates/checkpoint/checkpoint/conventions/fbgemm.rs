@@ -8,7 +8,7 @@ pub const CONVENTION: Convention = Convention {
     name: "FBGEMM",
     methods: &["fbgemm_fp8"],
     writers: &["ModelOpt; compressed-tensors, not packed"],
-    scheme: |_, _| Ok(Some(Scheme::new("e4m3", 8, Some(Group::Token), Some(&[])))),
+    schemes: &[|_, _| Ok(Some(Scheme::new("e4m3", 8, Some(Group::Token), Some(&[]))))],
     ignored: |section| within(section, "modules_to_not_convert"),
     doc: "FP8 with one scale for each output channel.",
     ..PLAIN

@@ -8,7 +8,7 @@ pub const CONVENTION: Convention = Convention {
     name: "gpt-oss",
     methods: &["mxfp4"],
     writers: &["gpt-oss"],
-    scheme: |_, _| Ok(Some(Scheme::new("e2m1", 4, Some(Group::block(32)), Some(&[])))),
+    schemes: &[|_, _| Ok(Some(Scheme::new("e2m1", 4, Some(Group::block(32)), Some(&[]))))],
     doc: "Codes are `[experts, rows, K / 32, 16]`, with the first code of a byte in its low half; scales are E8M0 in U8.",
     ..PLAIN
 };

@@ -15,7 +15,7 @@ pub const CONVENTION: Convention = Convention {
         of_weight(".g_idx", Part::GroupIndex),
     ],
     packing: Some(Packing::Inputs),
-    scheme: |section, module| {
+    schemes: &[|section, module| {
         if section.method == "auto-round" {
             return auto_round(section, module, "gptq");
         }
@@ -24,7 +24,7 @@ pub const CONVENTION: Convention = Convention {
             _ => None,
         };
         integers(section, own, symmetric(section, own))
-    },
+    }],
     targets: |section, module| Ok(rule(section, module)?.and_then(|(quantized, _)| (!quantized).then_some(false))),
     ignored: |section| match section.method.as_str() {
         "auto-round" => wide(section),

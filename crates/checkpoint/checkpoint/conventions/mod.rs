@@ -33,10 +33,8 @@ pub struct Convention {
     pub packing: Option<Packing>,
     /// True if every linear layer is quantized that the configuration does not leave out.
     pub lists_all: bool,
-    /// The scheme of the weights of a module by a configuration; `None` if the module is none of its targets.
-    pub scheme: fn(&Section, &str) -> Result<Option<Scheme>, String>,
-    /// The scheme by a second statement of the same configuration.
-    pub groups: fn(&Section, &str) -> Result<Option<Scheme>, String>,
+    /// The scheme of the weights of a module by each statement of a configuration; `None` if the module is none of its targets.
+    pub schemes: &'static [fn(&Section, &str) -> Result<Option<Scheme>, String>],
     /// True if a configuration names a module as quantized; `None` if it does not name modules.
     pub targets: fn(&Section, &str) -> Result<Option<bool>, String>,
     /// The modules that a configuration leaves unquantized.
@@ -70,8 +68,7 @@ pub const PLAIN: Convention = Convention {
     packing: None,
     lists_all: false,
     folds: false,
-    scheme: |_, _| Ok(None),
-    groups: |_, _| Ok(None),
+    schemes: &[],
     targets: |_, _| Ok(None),
     ignored: |section| not_converted(section, "modules_to_not_convert"),
     zero_offset: |_| 0,

@@ -11,11 +11,10 @@ pub const CONVENTION: Convention = Convention {
     methods: &["modelopt", "modelopt_fp4"],
     writers: &["ModelOpt; compressed-tensors, not packed"],
     lists_all: true,
-    scheme,
-    groups: |section, module| match section.value.get("config_groups") {
+    schemes: &[scheme, |section, module| match section.value.get("config_groups") {
         Some(groups) if groups.is_object() => compressed_tensors::scheme(section, module),
         _ => Ok(None),
-    },
+    }],
     targets: |section, module| Ok(layers(section)?.map(|layers| layer(layers, module).is_some())),
     ignored: |section| {
         let mut modules = not_converted(section, "exclude_modules")?;

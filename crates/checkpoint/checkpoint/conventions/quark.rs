@@ -10,7 +10,7 @@ pub const CONVENTION: Convention = Convention {
     name: "Quark",
     methods: &["quark"],
     writers: &["ModelOpt; compressed-tensors, not packed"],
-    scheme,
+    schemes: &[scheme],
     ignored: |section| not_converted(section, "exclude"),
     doc: "FP8 with a scale for the matrix or for each output channel, and MXFP4, whose scales are E8M0 in U8. Other types of \
           `global_quant_config` and `layer_quant_config` are not understood.",
