@@ -7,6 +7,7 @@ use super::order::{self, Order};
 use super::problem::{Cell, Problem, Sample};
 use super::recode::{self, Recode};
 use ulplab_core::formats::{Format, Half};
+use ulplab_core::list::distinct;
 
 /// Elements of the small sample and of the large one. Every candidate is compared with the small sample, and the best candidates
 /// with the large one.
@@ -392,13 +393,11 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
         return best;
     }
     makers = by_factor(problem, &best.maker.format);
-    let first = Maker {
-        format: formats[0],
-        ..best.maker.clone()
-    };
-    let mut bases = vec![&best.maker];
-    bases.extend(Some(&first).filter(|_| best.maker.format != formats[0]));
-    for maker in bases {
+    for format in distinct([best.maker.format, formats[0]]) {
+        let maker = Maker {
+            format,
+            ..best.maker.clone()
+        };
         let input = |input| Maker {
             input: Some(input),
             ..maker.clone()

@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
 
-use super::maker::{Input, Maker};
+use super::maker::Maker;
 use super::place::Hits;
 use super::search::{Storage, StorageForm};
 use crate::packed::codes;
-use ulplab_core::formats::{Format, GlobalScale, Repr, Single};
+use ulplab_core::formats::{Format, GlobalScale, Single};
 
 /// The relative error of the numbers that a kernel with approximate reciprocals rounds to a scale or a code. A
 /// code is of a value over two reciprocals and three products, and each reciprocal errs by at most an ulp where the rule's own errs by
@@ -96,16 +96,16 @@ impl View<'_> {
         tallies.into_iter().map(blocks).collect()
     }
 
-    fn strip(&self, makers: &[Maker], index: usize) -> Vec<Tally> {
+    fn strip<'m>(&self, makers: &'m [Maker], index: usize) -> Vec<Tally> {
         let problem = self.storage.problem;
         let (at, len) = problem.strip(index);
         let source = problem.source.read(at, len);
         let mut done: Vec<(Scaled, Strip)> = Vec::new();
-        let tally = |maker: &Maker| {
+        let tally = |maker: &'m Maker| {
             let (scaled, tally) = self.scales(maker, index);
             let same = done.iter().find(|(other, _)| other.same(&scaled));
             let strip = same.map(|(_, strip)| strip.clone());
-            let strip = strip.unwrap_or_else(|| self.codes(maker, &scaled, &source, at));
+            let strip = strip.unwrap_or_else(|| self.codes(&scaled, &source, at));
             let tally = scaled.with(&strip, tally);
             done.push((scaled, strip));
             tally
@@ -114,7 +114,7 @@ impl View<'_> {
     }
 
     /// The factors of a strip, and what of its scales differs.
-    fn scales(&self, maker: &Maker, index: usize) -> (Scaled, Tally) {
+    fn scales<'m>(&self, maker: &'m Maker, index: usize) -> (Scaled<'m>, Tally) {
         let problem = self.storage.problem;
         let grid = problem.grid;
         let across = grid.count.1;
@@ -123,8 +123,7 @@ impl View<'_> {
         let first_strip = problem.strip(index).0 / grid.cols == grid.place(first_group)[0] * grid.tile.0;
         let mut tally = Tally::default();
         let mut scaled = Scaled {
-            repr: maker.format.repr(),
-            input: maker.input,
+            maker,
             wrong: vec![false; across],
             unjudged: vec![false; across],
             // All groups of a strip are under one global scale.
@@ -155,9 +154,9 @@ impl View<'_> {
     }
 
     /// The codes of a strip that differ.
-    fn codes(&self, maker: &Maker, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
-        let problem = self.storage.problem;
-        let grid = problem.grid;
+    fn codes(&self, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
+        let (problem, maker) = (self.storage.problem, scaled.maker);
+        let (grid, repr) = (problem.grid, maker.format.repr());
         let (cols, width) = (grid.cols, grid.tile.1);
         let mut x = match maker.input {
             None => source.to_vec(),
@@ -207,7 +206,7 @@ impl View<'_> {
                 tally.hits = Hits::new(grid.rows, cols);
             }
             tally.hits.add(at / cols + row, c);
-            let about = |by: f32| self.code_as_stored(scaled.repr.encode(x[i] * (1.0 + by)));
+            let about = |by: f32| self.code_as_stored(repr.encode(x[i] * (1.0 + by)));
             tally.far = tally.far || ![APPROXIMATE, -APPROXIMATE].into_iter().any(|by| about(by) == stored);
             if seen[group] != row {
                 seen[group] = row;
@@ -220,9 +219,8 @@ impl View<'_> {
 }
 
 /// Factors that scale the values of a strip, and the state of each scale of the strip.
-struct Scaled {
-    repr: Repr,
-    input: Option<&'static Input>,
+struct Scaled<'m> {
+    maker: &'m Maker,
     /// True if the scale differs, by group.
     wrong: Vec<bool>,
     /// True if it is NaN, so that its codes mean nothing.
@@ -238,7 +236,7 @@ struct Strip {
     groups: Vec<bool>,
 }
 
-impl Scaled {
+impl Scaled<'_> {
     /// True if the same codes come of it.
     fn same(&self, other: &Self) -> bool {
         let bits = |scaled: &Self| -> Vec<u32> { scaled.factors.iter().map(|factor| factor.to_bits()).collect() };
@@ -247,8 +245,8 @@ impl Scaled {
             let scaled = |x: f32| scaled.single.as_ref().map(|single| single.scaled(x, 3.0).to_bits());
             [scaled(1.0), scaled(-0.0)]
         };
-        let input = |scaled: &Self| scaled.input.map(std::ptr::from_ref);
-        self.repr == other.repr
+        let input = |scaled: &Self| scaled.maker.input.map(std::ptr::from_ref);
+        self.maker.format.repr() == other.maker.format.repr()
             && input(self) == input(other)
             && operation(self) == operation(other)
             && bits(self) == bits(other)
