@@ -77,7 +77,7 @@ pub struct Report {
 }
 
 /// A quantized matrix, or a stack of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Judged {
     /// Its name.
     pub name: String,
@@ -169,10 +169,9 @@ impl Checkpoint {
         report.findings.extend(promises::inputs(&matrices, &needs.collect()));
         report.findings.extend(promises::cache(&matrices, &stated.sections));
         report.findings.extend(promises::indices(&matrices, &stated.sections));
-        let readings = subjects.iter().map(|subject| (subject.name, &subject.reading));
-        let readings: HashMap<&str, _> = readings.collect();
-        let reading = |name: &str| readings.get(name).copied();
-        report.findings.extend(fused::scales(&matrices, reading));
+        let with_one = subjects.iter().filter(|subject| subject.reading.has_one_scale());
+        let with_one = with_one.map(|subject| subject.name).collect();
+        report.findings.extend(fused::scales(&matrices, &with_one));
         let source = selection.source.map(|source| {
             let convention = self::convention(&source.file, &source.sections);
             let stated = Stated::new(&source.sections, convention, &mut Vec::new());

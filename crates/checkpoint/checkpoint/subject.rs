@@ -23,6 +23,7 @@ pub struct Subject<'a> {
 }
 
 /// The facts about a stack: all that is counted, and the worst of its matrices.
+#[derive(Default)]
 struct Known {
     judged: Judged,
     /// The SQNR and the noise above rounding, in dB, of each matrix that may be held against its kin.
@@ -56,13 +57,10 @@ pub fn measure(
                 name: subject.name.into(),
                 format: subject.reading.format(),
                 shape: subject.reading.shape(),
-                measured: None,
-                sqnr: None,
                 through: names.filter(|name| *name != subject.name).map(String::from).collect(),
-                rule: None,
+                ..Judged::default()
             },
-            noise: Vec::new(),
-            is_same: false,
+            ..Known::default()
         }
     };
     let mut known: Vec<Known> = subjects.iter().enumerate().map(unmeasured).collect();

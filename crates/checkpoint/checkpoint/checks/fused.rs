@@ -1,7 +1,8 @@
 //! Scales that a fused kernel has one of.
 
+use std::collections::BTreeSet;
+
 use super::{Check, Finding, error, warning};
-use crate::checkpoint::matrix::Reading;
 use crate::checkpoint::parts::{Matrices, fused};
 use ulplab_core::tensorfile::Tensor;
 
@@ -16,11 +17,8 @@ pub const FUSED_TENSOR_SCALE: Check = warning(
      once more, with a second rounding.",
 );
 
-/// Matrices that a kernel fuses and whose scales differ. `reading` gives how a matrix is read.
-pub fn scales<'a, 'r>(matrices: &Matrices<'a>, reading: impl Fn(&str) -> Option<&'r Reading<'a>>) -> Vec<Finding>
-where
-    'a: 'r,
-{
+/// Matrices that a kernel fuses and whose scales differ. `with_one` are the names of those that have one scale.
+pub fn scales<'a>(matrices: &Matrices<'a>, with_one: &BTreeSet<&str>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for names in fused(matrices.keys().map(String::as_str)) {
         let is_input = |tensor: &Tensor| ["input", "activation"].iter().any(|word| tensor.name.contains(word));
@@ -35,8 +33,7 @@ where
                 findings.push(Finding::new(check, (tensor.name, name), found, expected));
             }
         };
-        let has_one = |name: &str| reading(name).is_some_and(Reading::has_one_scale);
-        let only = |name: &str| matrices[name].scale.filter(|_| has_one(name));
+        let only = |name: &str| matrices[name].scale.filter(|_| with_one.contains(name));
         let input = |name: &str| matrices[name].activations.iter().copied().find(is_input);
         compare(&FUSED_GLOBAL, &|name| matrices[name].global, "a global scale of");
         compare(&FUSED_TENSOR_SCALE, &only, "a scale of");
