@@ -40,12 +40,11 @@ impl<'a> Words<'a> {
     pub fn new(parts: &Parts<'a>, packing: Packing, scheme: Option<Scheme>) -> Result<Self, Flaw> {
         let codes = parts.codes.expect("words have codes");
         let scale = parts.scale.expect("words have scales");
-        let misfit = |tensor: Tensor, expected: String| unexpected(&tensor, expected);
         let (&[high, wide], true) = (codes.shape, is_words(&codes)) else {
-            return Err(misfit(codes, "a matrix of I32".into()));
+            return Err(unexpected(&codes, "a matrix of I32".into()));
         };
         let (&[down, across], true) = (scale.shape, scale.is_floating()) else {
-            return Err(misfit(scale, "a matrix of floating-point numbers".into()));
+            return Err(unexpected(&scale, "a matrix of floating-point numbers".into()));
         };
         let declared = parts.shape.and_then(|shape| shape.to_f64());
         let declared: Option<Vec<usize>> = declared.map(|sizes| sizes.into_iter().map(|size| size as usize).collect());
@@ -61,7 +60,7 @@ impl<'a> Words<'a> {
         let bits = per.and_then(|per| 32usize.checked_div(per)).filter(is_read);
         let Some(bits) = stated.or(bits).filter(is_read) else {
             let said = stated.map_or(String::new(), |bits| format!(", and the configuration says {bits}"));
-            return Err(misfit(codes, format!("words with codes of 4 or 8 bits{said}")));
+            return Err(unexpected(&codes, format!("words with codes of 4 or 8 bits{said}")));
         };
         let per = 32 / bits;
         let declared_inputs = declared.as_ref().and_then(|shape| shape.get(1).copied());
@@ -83,14 +82,14 @@ impl<'a> Words<'a> {
             index: parts.index,
         };
         if packing == Packing::Outputs && bits != 4 {
-            return Err(misfit(codes, "words with codes of 4 bits".into()));
+            return Err(unexpected(&codes, "words with codes of 4 bits".into()));
         }
         if packing == Packing::Rows
             && (wide != inputs.div_ceil(per) || declared.is_some_and(|shape| shape != [outputs, inputs]))
         {
             let shape = parts.shape.and_then(|shape| shape.to_f64()).unwrap_or_default();
             let expected = format!("{bits}-bit codes of a matrix of shape {shape:?}");
-            return Err(misfit(codes, expected));
+            return Err(unexpected(&codes, expected));
         }
         let group = match scheme.and_then(|scheme| scheme.group) {
             Some(Group::Tile { rows: 1, cols }) => cols.min(inputs.max(1)),
@@ -100,19 +99,19 @@ impl<'a> Words<'a> {
         let want = words.oriented(inputs.div_ceil(group), outputs);
         if scale.shape != want {
             let expected = format!("{want:?}: a scale for every {group} of {inputs} inputs of {outputs} outputs");
-            return Err(misfit(scale, expected));
+            return Err(unexpected(&scale, expected));
         }
         if let Some(zero) = parts.zero {
             let want = words.oriented(inputs.div_ceil(group), outputs.div_ceil(per));
             if zero.shape != want || !is_words(&zero) {
                 let expected = format!("I32 {want:?}: {bits}-bit zero points of as many groups");
-                return Err(misfit(zero, expected));
+                return Err(unexpected(&zero, expected));
             }
         }
         if let Some(index) = parts.index
             && (index.shape != [inputs] || !matches!(index.dtype, Dtype::I32 | Dtype::I64))
         {
-            return Err(misfit(index, format!("I32 [{inputs}]: the group of each input")));
+            return Err(unexpected(&index, format!("I32 [{inputs}]: the group of each input")));
         }
         Ok(Self { group, ..words })
     }

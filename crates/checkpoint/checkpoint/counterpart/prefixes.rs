@@ -45,17 +45,13 @@ pub fn assigned<'a>(
         };
         let rivals = |(count, a, b): &&Pair| *count == most && (*a == own || *b == other);
         let same: Vec<Pair> = open.iter().filter(rivals).cloned().collect();
-        if same.len() == 1 {
-            chosen.insert(own, Ok(other.clone()));
-            taken.insert(other);
-            continue;
-        }
+        let text = |(_, a, b): &Pair| format!("'{b}' for '{a}'");
+        let texts = same.iter().map(text).collect::<Vec<_>>().join(", ");
         // Two that fit as well leave the choice open, for all that want them.
-        for (_, own, other) in &same {
-            let text = |(_, a, b): &Pair| format!("'{b}' for '{a}'");
-            let texts: Vec<String> = same.iter().map(text).collect();
-            chosen.insert(own.clone(), Err(texts.join(", ")));
-            taken.insert(other.clone());
+        let is_open = same.len() > 1;
+        for (_, own, other) in same {
+            chosen.insert(own, if is_open { Err(texts.clone()) } else { Ok(other.clone()) });
+            taken.insert(other);
         }
     }
     chosen
