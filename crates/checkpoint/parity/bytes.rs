@@ -1,7 +1,6 @@
 //! Formats with zero points: compares bytes with those of the format's own rule, without a search for causes.
 
 use super::rules::Candidate;
-use super::verify::Tally;
 use super::{Cause, Diagnosis, Example, Finding, Scope};
 use crate::packed::Grid;
 use ulplab_core::formats::{Encoded, Format, GlobalScale, unpack};
@@ -40,12 +39,12 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
             ..Scope::everywhere(len, unit).finding(Cause::Unknown, detail, wrong.len())
         });
     }
-    let tally = Tally {
+    let reference = Candidate {
+        format: *format,
         wrong_blocks: differing,
-        far: true,
-        ..Tally::default()
+        close: false,
+        narrow: None,
     };
-    let reference = Candidate::new(*format, &tally);
     Diagnosis {
         data_order: "row-major".into(),
         scale_order: "row-major".into(),

@@ -320,7 +320,6 @@ fn explain(
         unknown(a).cmp(&unknown(b)).then(share(b).total_cmp(&share(a)))
     });
     findings.extend(rest);
-    let as_stored = maker.level == Level::AsStored;
     let reference = Candidate {
         narrow: narrow.map(|(half, _)| half),
         ..Candidate::new(maker.format, &tally)
@@ -330,10 +329,9 @@ fn explain(
         scale_order: storage.scales.orders[view.scales.order].name.clone(),
         exact,
         tolerated,
-        foreign_globals: if as_stored {
-            foreign(problem, &reference.format)
-        } else {
-            0
+        foreign_globals: match maker.level {
+            Level::AsStored => foreign(problem, &reference.format),
+            _ => 0,
         },
         reference,
         findings,
