@@ -202,9 +202,8 @@ impl<'s> Search<'s> {
         }
         let of = |expert: Option<usize>| {
             let place = place.of_expert(expert.or(place.expert));
-            let rows_of = |leaf: &str| self.rows.get(&(own.clone(), place.with(leaf))).copied();
             let single = self.single(prefix, &place, Some(*rows), *cols);
-            let single = single.or_else(|| self.part(prefix, &place, *rows, *cols, rows_of));
+            let single = single.or_else(|| self.part(prefix, own, &place, *rows, *cols));
             let joined = || self.joined(prefix, &place, *rows, *cols);
             single.map(|rows| vec![rows]).or_else(joined)
         };
@@ -232,15 +231,8 @@ impl<'s> Search<'s> {
         })
     }
 
-    /// Its rows in a fused matrix.
-    fn part(
-        &self,
-        prefix: &str,
-        place: &Place,
-        rows: usize,
-        cols: usize,
-        rows_of: impl Fn(&str) -> Option<usize>,
-    ) -> Option<Rows<'s>> {
+    /// Its rows in a fused matrix; `under` is its prefix in the quantized checkpoint.
+    fn part(&self, prefix: &str, under: &str, place: &Place, rows: usize, cols: usize) -> Option<Rows<'s>> {
         let (fused, members) = place.fusion()?;
         let all = self.single(prefix, &place.with(fused), None, cols)?;
         let own = members.iter().position(|member| *member == place.leaf)?;
@@ -253,12 +245,9 @@ impl<'s> Search<'s> {
             };
             return (all.count == 2 * rows).then_some(part(share));
         }
-        let of = |member: &&str| {
-            if *member == place.leaf {
-                Some(rows)
-            } else {
-                rows_of(member)
-            }
+        let of = |member: &&str| match *member == place.leaf {
+            true => Some(rows),
+            false => self.rows.get(&(under.into(), place.with(member))).copied(),
         };
         let counts: Vec<usize> = members.iter().map(of).collect::<Option<_>>()?;
         let whole = counts.iter().sum::<usize>() == all.count;
