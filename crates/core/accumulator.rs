@@ -1,18 +1,19 @@
-//! Sums of Hopper's tensor cores, bit for bit.
+//! Bit-exact model of the sums of Hopper's tensor cores.
 //!
-//! One step of `wgmma` adds the products of 32 bytes of a row of A and of B, and the number that was there before, in fixed
-//! point. The largest exponent among them is found first; each term is cut, towards zero, to a number of fraction bits below
-//! that exponent; the cut terms are added exactly; and the sum is cut, towards zero, to the bits that are kept of an f32.
-//! The exponent of a product is the sum of the exponents of its factors, so a product of significands of 2 or more has one
-//! more bit. Zeros have no exponent. The order of the terms of a step does not matter; the order of steps does.
+//! One step of `wgmma` adds the previous sum and the products of 32 bytes of a row of A and of a row of B, in fixed point. The
+//! hardware finds the largest exponent of these terms and truncates each term towards zero, to a fixed number of fraction bits
+//! below that exponent. It adds the truncated terms exactly, and truncates the sum towards zero to the bits kept of an f32.
+//! The exponent of a product is the sum of the exponents of its factors: a product of significands that reaches 2 is not
+//! normalized and has one more bit. Zeros have no exponent. The order of the terms of a step does not matter; the order of steps
+//! does.
 //!
-//! Nobody documents this. It was measured: every `wgmma` shape of `kernels/wgmma.cu` gives these bits on 10⁶ vectors and
-//! more (`docs/findings/tensor-core-sums.md`). Models of this kind are in arXiv 2511.10909 and 2512.07004.
+//! NVIDIA does not document this. It was measured: every `wgmma` shape of `kernels/wgmma.cu` gives these bits on 10⁶ vectors and
+//! more (`docs/findings/tensor-core-sums.md`). arXiv 2511.10909 and 2512.07004 describe similar models.
 
 use reference::vectorized;
 use serde::Serialize;
 
-/// A number format of operands.
+/// Number format of the operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// One byte: 4 bits of exponent, 3 of fraction, no infinities.
@@ -21,17 +22,17 @@ pub enum Operand {
     Bf16,
 }
 
-/// The sums of one kind of matrix instruction.
+/// Rule by which one kind of matrix instruction sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Accumulator {
     /// Format of both factors.
     #[serde(skip)]
     pub operand: Operand,
-    /// Products that are added in one step.
+    /// Number of products that one step adds.
     pub terms: usize,
-    /// Fraction bits that a term keeps below the largest exponent of its step.
+    /// Number of fraction bits that a term keeps below the largest exponent of its step.
     pub aligned_bits: u32,
-    /// Fraction bits that the f32 sum keeps.
+    /// Number of fraction bits that the f32 sum keeps.
     pub kept_bits: u32,
 }
 
@@ -51,27 +52,27 @@ pub const WGMMA_BF16: Accumulator = Accumulator {
     kept_bits: 23,
 };
 
-/// A NaN as tensor cores write it.
+/// The bits of the NaN that tensor cores write.
 pub const NAN_BITS: u32 = 0x7fff_ffff;
 
-/// A factor in parts: `significand · 2^(exponent − fraction bits)`. Subnormal numbers have the least exponent and no leading
+/// A decoded operand: `significand · 2^(exponent − fraction bits)`. Subnormal numbers have the smallest exponent and no leading
 /// one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factor {
-    /// [`NO_EXPONENT`] of a zero, and [`INFINITE`] or [`NOT_A_NUMBER`] of what is not finite.
+    /// Exponent of a finite number; [`NO_EXPONENT`] for a zero, [`INFINITE`] for an infinity, [`NOT_A_NUMBER`] for a NaN.
     exponent: i16,
-    /// With the sign.
+    /// Signed significand, including the leading one.
     significand: i16,
 }
 
-/// In the place of the exponent of a zero: so far below all others that it is the largest only if all terms are zeros.
+/// Marks a zero. It is far below all real exponents, so it is the largest exponent of a step only if all terms are zeros.
 const NO_EXPONENT: i16 = -0x2000;
-/// In the place of the exponent of an infinity.
+/// Marks an infinity, in the place of the exponent.
 const INFINITE: i16 = 0x2000;
-/// In the place of the exponent of a NaN.
+/// Marks a NaN, in the place of the exponent.
 const NOT_A_NUMBER: i16 = 0x2001;
 
-/// The most terms of a rule.
+/// Largest supported number of terms of a step.
 pub const MOST_TERMS: usize = 32;
 
 impl Factor {
@@ -82,7 +83,7 @@ impl Factor {
 }
 
 impl Operand {
-    /// Bytes of a number.
+    /// Size of an operand in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::E4m3 => 1,
@@ -97,7 +98,7 @@ impl Operand {
         }
     }
 
-    /// The parts of a code.
+    /// Decodes the bits of an operand.
     pub fn factor(self, code: u16) -> Factor {
         let fraction_bits = self.fraction_bits();
         let (sign, exponent_mask, bias) = match self {
@@ -120,7 +121,7 @@ impl Operand {
         }
     }
 
-    /// The number that a factor is.
+    /// Returns the value of a factor.
     pub fn value(self, factor: Factor) -> f64 {
         let sign = if factor.significand < 0 { -1.0 } else { 1.0 };
         match factor.exponent {
@@ -133,14 +134,15 @@ impl Operand {
 }
 
 impl Accumulator {
-    /// The sum of products of two rows, added to `c` step by step. The last step may have fewer terms: the rest are zeros.
+    /// Adds the products of two rows to `c` step by step, and returns the sum. The last step may have fewer terms: zeros fill it.
     ///
     /// # Panics
-    /// If the rows differ in length, or the rule has more than 32 terms.
+    /// If the rows differ in length, or a step of the rule has more than 32 terms.
     pub fn dot(&self, a: &[Factor], b: &[Factor], c: f32) -> f32 {
         assert_eq!(a.len(), b.len(), "rows of one length");
         assert!(self.terms <= MOST_TERMS, "at most {MOST_TERMS} terms");
-        // A number of terms that the compiler knows; zeros add nothing.
+        // The number of terms is a constant of each compiled loop. Shorter steps are padded with zeros, which do not change the
+        // sum.
         vectorized!(match self.terms {
             16 if self.narrow() => sum_of_steps::<16, false>(*self, a, b, c),
             MOST_TERMS if self.narrow() => sum_of_steps::<MOST_TERMS, false>(*self, a, b, c),
@@ -148,15 +150,15 @@ impl Accumulator {
         })
     }
 
-    /// True if the products of a step and their sum are numbers of 32 bits, in units of 2^(top − aligned bits).
+    /// True if the products of a step and their sum fit in 32 bits, in units of 2^(largest exponent − aligned bits).
     pub fn narrow(&self) -> bool {
         let fraction = self.operand.fraction_bits();
         let largest = (self.terms as u64) * ((2 << fraction) - 1u64).pow(2);
         (2 * fraction..32).contains(&self.aligned_bits) && largest << (self.aligned_bits - 2 * fraction) < 1 << 31
     }
 
-    /// One step. Loops without closures, so that they are compiled for the processor that [`vectorized`] finds. `WIDE` is of 64 bits,
-    /// for rules that are not [`narrow`](Self::narrow).
+    /// Adds the terms of one step to `c`. The loops have no closures, so that they are compiled for the processor that
+    /// [`vectorized`] finds. `WIDE` selects 64-bit sums, for rules that are not [`narrow`](Self::narrow).
     #[inline(always)]
     fn step<const TERMS: usize, const WIDE: bool>(&self, a: &[Factor; TERMS], b: &[Factor; TERMS], c: f32) -> f32 {
         let (mut exponents, mut infinite) = ([0; TERMS], !c.is_finite());
@@ -194,7 +196,7 @@ impl Accumulator {
         self.cut(sum, top - aligned)
     }
 
-    /// `sum · 2^unit` as f32, with the bits that are kept; what vanishes is +0.
+    /// Returns `sum · 2^unit` as f32, truncated to the kept bits; a sum that underflows becomes +0.
     #[inline(always)]
     fn cut(&self, sum: i64, unit: i32) -> f32 {
         if sum == 0 {
@@ -206,13 +208,14 @@ impl Accumulator {
         }
         let last = (exponent - self.kept_bits as i32).max(-149);
         let kept = shifted(sum, unit - last);
-        // Both factors and the product are numbers of f64, and the product is one of f32.
+        // `kept` and the power of two are exact in f64, and their product is exact in f32.
         let value = kept as f64 * f64::from_bits(((1023 + last) as u64) << 52);
         if kept == 0 { 0.0 } else { value as f32 }
     }
 }
 
-/// The sum of [`Accumulator::dot`], in steps of up to `TERMS` terms; `WIDE` as in the rules that are not [`narrow`](Accumulator::narrow).
+/// Returns the sum of [`Accumulator::dot`], in steps of up to `TERMS` terms. `WIDE` selects 64-bit sums, for rules that are not
+/// [`narrow`](Accumulator::narrow).
 #[inline(always)]
 pub fn sum_of_steps<const TERMS: usize, const WIDE: bool>(
     rule: Accumulator,
@@ -236,7 +239,7 @@ fn filled<const TERMS: usize>(terms: &[Factor]) -> [Factor; TERMS] {
     row
 }
 
-/// `x · 2^by`, cut towards zero.
+/// Returns `x · 2^by`, truncated towards zero.
 #[inline(always)]
 fn shifted(x: i64, by: i32) -> i64 {
     match by {
@@ -246,7 +249,7 @@ fn shifted(x: i64, by: i32) -> i64 {
     }
 }
 
-/// The sum where a term is not finite.
+/// Returns the sum of a step with an infinite or NaN term.
 #[cold]
 fn special(a: &[Factor], b: &[Factor], c: f32) -> f32 {
     let (mut above, mut below, mut nan) = (c == f32::INFINITY, c == f32::NEG_INFINITY, c.is_nan());

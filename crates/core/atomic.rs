@@ -1,4 +1,4 @@
-//! Writing files so that a reader sees either the old file or the new one, never a part.
+//! Atomic writes: a reader sees either the old file or the complete new one, never a part.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -13,26 +13,26 @@ use crate::{Error, Result};
 
 /// Suffix of temporary files, whose names start with a dot.
 const ENDING: &str = ".tmp";
-/// The mistake of a folder in the place of a file to write.
+/// Error message if the path of a file to write is a folder.
 pub const IS_FOLDER: &str = "is a folder; expected the name of a file to write";
 
-/// Temporary files that are being written.
+/// Temporary files that this process is writing; [`abandon`] removes them.
 static OPEN: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// A temporary file with all its bytes on disk. Its lock tells other processes that it is still wanted.
+/// A temporary file with all its bytes on disk. Its file lock tells other processes that the writer is still running.
 struct Temporary {
     path: TempPath,
     _locked: File,
 }
 
-/// Removes the temporary files that are being written, before the process ends without finishing them.
+/// Removes the temporary files that this process is writing, before the process ends early.
 pub fn abandon() {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.iter().for_each(|path| drop(std::fs::remove_file(path)));
 }
 
-/// Removes the temporary files for `path` that killed processes left: those that nobody has locked. On file systems without
-/// locks they stay.
+/// Removes the temporary files for `path` that killed processes left. A file lock marks the files of running writers, which stay.
+/// On file systems without locks all files stay.
 pub fn tidy(path: &Path) {
     let Some(prefix) = prefix(path) else { return };
     let entries = std::fs::read_dir(folder_of(path)).into_iter().flatten().flatten();
@@ -45,7 +45,7 @@ pub fn tidy(path: &Path) {
     }
 }
 
-/// `.NAME.`, with which the temporary files of a file begin.
+/// Returns `.NAME.`, the prefix of the temporary files for the file NAME.
 fn prefix(path: &Path) -> Option<OsString> {
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name()?);
@@ -55,33 +55,33 @@ fn prefix(path: &Path) -> Option<OsString> {
 
 /// Lets `write` fill a temporary file in the folder of `path`, syncs it to disk, and renames it to `path`.
 ///
-/// The temporary file is unique: writers in other threads, processes and containers have their own. If two write to the
-/// same path, the later one wins, whole. On any failure (full disk, read-only folder, an error from `write`) the temporary
-/// file is removed, the file at `path` is unchanged, and the error names `path`.
+/// The temporary file is unique: writers in other threads, processes and containers use other names. If two writers write to the
+/// same path, the complete file of the later one remains. On any failure (full disk, read-only folder, an error from `write`) the
+/// temporary file is removed, the file at `path` is unchanged, and the error names `path`.
 pub fn write_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
     let temporary = filled(path, write)?;
     forget(&temporary.path);
     persist(temporary.path, path)
 }
 
-/// [`write_atomic`] for a text.
+/// Writes a text with [`write_atomic`].
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
     write_atomic(path, |writer| writer.write_all(text.as_bytes()))
 }
 
-/// Finds out whether a file can be written, before the work whose answer it is to hold. Nothing is at `path` that was not before.
+/// Checks that a file can be written, before the computation of its contents starts. The file at `path`, if any, stays as it is.
 ///
 /// # Errors
-/// If [`write_atomic`] fails.
+/// Returns the errors of [`write_atomic`].
 pub fn check_writable(path: &Path) -> Result<()> {
     tidy(path);
     filled(path, |_| Ok(())).map(|empty| forget(&empty.path))
 }
 
-/// Like [`write_atomic`], but only if nothing is at `path` yet: of all concurrent callers, one gets `true`.
+/// Like [`write_atomic`], but only if no file is at `path` yet: of all concurrent callers, exactly one gets `true`.
 ///
-/// Some file systems (on object stores) have neither an exclusive rename nor hard links. There, several callers within the
-/// same instant may get `true`; the last of their files remains, whole.
+/// Some file systems (on object stores) have neither an exclusive rename nor hard links. There, several callers may get `true` in
+/// the same instant; the complete file of the last caller remains.
 pub fn create_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<bool> {
     let temporary = filled(path, write)?;
     forget(&temporary.path);
@@ -93,13 +93,13 @@ pub fn create_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io
     Ok(true)
 }
 
-/// True if a file of this name is a temporary file, of a writer that is running or was killed.
+/// True if `name` is the name of a temporary file, whether its writer is running or was killed.
 pub fn is_temporary(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b".") && name.ends_with(ENDING.as_bytes())
 }
 
-/// A temporary file next to `path` (a rename cannot cross file systems) with all its bytes on disk.
+/// Creates a temporary file in the folder of `path` (a rename cannot cross file systems), with all its bytes on disk.
 fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<Temporary> {
     if path.is_dir() {
         return Err(Error::data(path, IS_FOLDER));
@@ -114,7 +114,7 @@ fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()
     OPEN.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .insert(temporary.to_path_buf());
-    // Without locks, `tidy` leaves the file if this process is killed.
+    // An error is ignored: without a lock, `tidy` leaves the file in the folder if this process is killed.
     let _ = file.try_lock();
     let mut writer = BufWriter::new(file);
     let written = write(&mut writer)
@@ -132,7 +132,7 @@ fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()
     }
 }
 
-/// No signal removes the file any more.
+/// Unregisters a temporary file, so that [`abandon`] no longer removes it.
 fn forget(temporary: &Path) {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(temporary);
 }
@@ -150,7 +150,7 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// The rename is durable only after the folder is synced.
+/// Syncs the folder of `path`: only then is the rename durable.
 fn sync_folder(path: &Path) -> Result<()> {
     File::open(folder_of(path))
         .and_then(|folder| folder.sync_all())

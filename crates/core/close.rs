@@ -1,35 +1,37 @@
-//! Compares two tensors element by element: |got − want| ≤ a bound, in f64.
+//! Compares two tensors element by element, in f64: |got − want| ≤ bound.
 //!
-//! One kind of bound is the rule of numpy and torch, `atol + rtol·|want|`; the other is one bound for each element, from an
-//! operation's error analysis. One pass over memory decides; a second look describes the elements that fail.
+//! The bound is either the rule of numpy and torch, `atol + rtol·|want|`, or one bound for each element, from the error analysis
+//! of an operation. A fast first pass counts elements that are surely inside; a second pass describes the elements that fail.
 
 use rayon::prelude::*;
 use reference::vectorized;
 
-/// An element type that is widened exactly, in code that vectorises.
+/// An element type that converts exactly to f64, in code that vectorises.
 pub trait Widen: Copy + Sync {
-    /// The type in which most elements are found to be inside: f32 where it has the numbers, since twice as many fit a register.
+    /// The type of the fast first pass: f32 for types that convert exactly to f32, since twice as many fit a register; otherwise
+    /// f64.
     type Quick: Quick;
 
-    /// The number in it.
+    /// Converts the element to the type of the fast pass.
     fn quick(self) -> Self::Quick;
 
-    /// The number.
+    /// Converts the element to f64.
     #[inline(always)]
     fn widen(self) -> f64 {
         self.quick().into()
     }
 }
 
-/// f32 or f64, in which an element is found to be surely inside.
+/// f32 or f64, the type in which the fast pass computes.
 pub trait Quick: Copy + Into<f64> {
-    /// The factor of a bound that keeps the roundings of this type from making it too large.
+    /// Factor of `rtol` and `atol` before they are rounded to this type, so that no rounding makes the bound too large.
     const SURE: f64;
 
-    /// A bound's part in this type.
+    /// Rounds `rtol` or `atol` to this type.
     fn narrowed(x: f64) -> Self;
 
-    /// 1 if |got − want| is surely within `atol + rtol·|want|`, else 0, without a branch. A bound that is infinite or NaN allows nothing.
+    /// Returns 1 if |got − want| is surely within `atol + rtol·|want|`, else 0, without a branch. An infinite or NaN bound gives
+    /// 0.
     fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32;
 }
 
@@ -54,7 +56,7 @@ macro_rules! quick {
             #[inline(always)]
             fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
                 let bound = atol + rtol * want.abs();
-                // Not `&&`, which would branch.
+                // `&` instead of `&&`, which would branch.
                 u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
             }
         })*
@@ -76,7 +78,7 @@ impl Widen for half::f16 {
 
     #[inline(always)]
     fn quick(self) -> f32 {
-        // The exponent is rebiased by a product with 2^112, which is exact and right for subnormal numbers, too.
+        // The product with 2^112 corrects the exponent bias. It is exact, also for subnormal numbers.
         const REBIAS: f32 = f32::from_bits(0x7780_0000);
         let bits = u32::from(self.to_bits());
         let magnitude = f32::from_bits((bits & 0x7fff) << 13) * REBIAS;
@@ -85,14 +87,14 @@ impl Widen for half::f16 {
     }
 }
 
-/// The bound on the distance of each element from the wanted one.
+/// Largest allowed distance between an element and its expected value.
 #[derive(Clone, Copy, Debug)]
 pub enum Allowed<'a> {
-    /// `atol + rtol·|want|`.
+    /// `atol + rtol·|want|`, as in numpy and torch.
     Tolerance {
-        /// Relative to the wanted number.
+        /// Relative tolerance, a factor of |want|.
         rtol: f64,
-        /// The same for all.
+        /// Absolute tolerance, the same for all elements.
         atol: f64,
     },
     /// One bound for each element.
@@ -100,7 +102,7 @@ pub enum Allowed<'a> {
 }
 
 impl Allowed<'_> {
-    /// The bound of an element; one that is not finite allows nothing.
+    /// Returns the bound of an element. If the bound is not finite, every element is outside.
     #[inline(always)]
     pub fn at(self, index: usize, want: f64) -> f64 {
         match self {
@@ -110,21 +112,21 @@ impl Allowed<'_> {
     }
 }
 
-/// An element that is compared.
+/// One compared element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Element {
     /// Flat row-major index.
     pub index: usize,
-    /// The number that was found.
+    /// Value under test.
     pub got: f64,
-    /// The wanted number.
+    /// Expected value.
     pub want: f64,
-    /// The largest allowed distance.
+    /// Largest allowed distance between the two values.
     pub bound: f64,
 }
 
 impl Element {
-    /// The distance in bounds: infinite if a number is not finite, or if the bound is 0 or less.
+    /// Returns the distance divided by the bound: infinite if a value is not finite, or if the bound is 0 or less.
     pub fn ratio(&self) -> f64 {
         let off = (self.got - self.want).abs();
         match off.is_nan() || self.bound < 0.0 {
@@ -134,7 +136,7 @@ impl Element {
     }
 }
 
-/// True if an element is within its bound. NaN meets NaN only if `equal_nan`; an infinity meets the same infinity.
+/// True if an element is within its bound. Two NaN match only if `equal_nan`; an infinity matches only the same infinity.
 pub fn inside(got: f64, want: f64, bound: f64, equal_nan: bool) -> bool {
     match (got.is_nan() || want.is_nan(), got.is_infinite() || want.is_infinite()) {
         (true, _) => equal_nan && got.is_nan() && want.is_nan(),
@@ -143,7 +145,8 @@ pub fn inside(got: f64, want: f64, bound: f64, equal_nan: bool) -> bool {
     }
 }
 
-/// An error over its bound: 0 for equal numbers and for two NaN, infinite where one is not a number or has no bound.
+/// Returns |got − want| divided by the bound: 0 for equal numbers and for two NaN, infinite if only one value is NaN or the ratio
+/// is NaN.
 pub fn ratio(got: f64, want: f64, bound: f64) -> f64 {
     match (got - want).abs() / bound {
         _ if got == want || got.is_nan() && want.is_nan() => 0.0,
@@ -155,35 +158,35 @@ pub fn ratio(got: f64, want: f64, bound: f64) -> f64 {
 /// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// Elements compared.
+    /// Number of compared elements.
     pub elements: usize,
-    /// Elements outside their bounds, those of the other counts included.
+    /// Number of elements outside their bounds, including those counted in `nan`, `infinite` and `unbounded`.
     pub outside: usize,
-    /// Pairs of which one is NaN and the other is not, or both are and NaN may not meet NaN.
+    /// Number of pairs with one NaN, or with two NaN if NaN may not match NaN.
     pub nan: usize,
-    /// Pairs of which one is infinite and the other is not the same infinity.
+    /// Number of pairs with an infinity whose other value is not the same infinity.
     pub infinite: usize,
-    /// Finite numbers whose bound is infinite or NaN, which nothing could break: not judged, and counted as outside.
+    /// Number of pairs of finite values with an infinite or NaN bound. Such pairs are not judged, and count as outside.
     pub unbounded: usize,
-    /// Pairs of two NaN if NaN may meet NaN: they say nothing of each other.
+    /// Number of pairs of two NaN, if NaN may match NaN. Such pairs are not judged.
     pub nan_pairs: usize,
-    /// The element that is most bounds away from what is wanted; the first of them. None if all are inside.
+    /// The failed element with the largest distance in units of its bound, the first of equals; `None` if all are inside.
     pub worst: Option<Element>,
-    /// True if a wanted number is finite.
+    /// True if at least one expected value is finite.
     pub finite: bool,
-    /// True if zeros in the place of all elements would also be inside.
+    /// True if an output of zeros would also be inside all bounds.
     pub zeros_pass: bool,
-    /// The number that all wanted ones are, if they are the same.
+    /// The value of all expected elements if they are equal; `None` otherwise.
     pub constant: Option<f64>,
 }
 
 impl Comparison {
-    /// Number of elements that were judged: a comparison without any shows nothing, and passes nothing.
+    /// Number of elements that were judged. A comparison without judged elements shows nothing, and must not pass.
     pub fn judged(&self) -> usize {
         self.elements - self.unbounded - self.nan_pairs
     }
 
-    /// Adds the result of the elements behind these.
+    /// Appends the result for the elements that follow the elements of `self`.
     pub fn append(&mut self, mut next: Self) {
         if let Some(worst) = &mut next.worst {
             worst.index += self.elements;
@@ -199,7 +202,7 @@ impl Comparison {
         }
     }
 
-    /// Adds the elements outside their bounds, and keeps the worst.
+    /// Adds the counts of elements outside their bounds, and keeps the worst element.
     fn count(&mut self, other: &Self) {
         self.outside += other.outside;
         self.nan += other.nan;
@@ -210,7 +213,7 @@ impl Comparison {
     }
 }
 
-/// The element that is more bounds away from what is wanted; of two as far, the first.
+/// Returns the element with the larger distance in units of its bound; the first if they are equal.
 fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if b.ratio() > a.ratio() { b } else { a }),
@@ -218,12 +221,12 @@ fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
     }
 }
 
-/// Elements that a thread compares at a time.
+/// Number of elements that a thread compares at a time.
 pub const PIECE: usize = 1 << 16;
-/// Elements that are compared before it is asked whether any was outside.
+/// Number of elements after which the fast pass checks whether any was outside.
 pub const RUN: usize = 512;
 
-/// Compares `got` with `want`. NaN meets NaN only if `equal_nan`; an infinity meets the same infinity.
+/// Compares `got` with `want`. Two NaN match only if `equal_nan`; an infinity matches only the same infinity.
 ///
 /// # Panics
 /// If the lengths differ: the caller compares shapes first.
@@ -254,7 +257,7 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
         all
     });
     let first = want.first().map(|first| first.widen());
-    // Nearly always, one of the first elements says no to both.
+    // Usually, both scans (`zeros_pass` and `constant`) stop at one of the first elements.
     let zero_passes = |(at, want): (usize, &W)| {
         let bound = allowed.at(at, want.widen());
         want.widen().abs() <= bound && bound < f64::INFINITY
@@ -284,7 +287,7 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
         for (run, (got, want)) in runs {
             let from = self.from + run * RUN;
             let mut count = 0;
-            // The kind of bound is looked at once a run, so that each loop is one of arithmetic alone.
+            // The kind of bound is matched once per run, so that the inner loops contain only arithmetic.
             match self.allowed {
                 Allowed::Tolerance { rtol, atol } => {
                     let [rtol, atol] = [rtol, atol].map(|x| G::Quick::narrowed(x * G::Quick::SURE));
@@ -305,7 +308,7 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
         counts
     }
 
-    /// Looks at each element of a run in which some were not surely inside.
+    /// Compares each element of a run in which some elements were not surely inside, and counts the failures by kind.
     #[inline(never)]
     fn describe(&self, got: &[G], want: &[W], from: usize, counts: &mut Comparison) {
         for (at, (got, want)) in got.iter().zip(want).enumerate() {

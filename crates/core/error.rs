@@ -5,37 +5,37 @@ use std::path::{Path, PathBuf};
 
 use crate::text::shown;
 
-/// The outcome of a command; the number is the exit code of the process.
+/// Outcome of a command; the discriminant is the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All gates hold, on everything that the experiment plans.
+    /// All gates hold, and everything that the experiment plans was judged.
     Pass = 0,
     /// A bug in ulplab.
     Bug = 1,
     /// Bad command line, experiment file or input data.
     Usage = 2,
-    /// Not everything was judged.
+    /// Not everything was judged: nothing failed, but results are missing.
     NotJudged = 4,
     /// The machine lacks something that is needed (a device, a writable folder).
     Setup = 96,
     /// A gate failed.
     GateFailed = 100,
-    /// The reference failed: it is not finite, or disagrees with its own check.
+    /// The reference failed: its result is not finite, or disagrees with its own check in f64.
     ReferenceFailed = 101,
-    /// The run is not complete, so it cannot be judged.
+    /// Cells of the run are missing, so the run cannot be judged.
     Incomplete = 103,
     /// Interrupted by SIGINT or SIGTERM.
     Interrupted = 130,
 }
 
 impl Exit {
-    /// Returns the exit of gates that all hold, or that do not.
+    /// Returns [`Exit::Pass`] if all gates hold, else [`Exit::GateFailed`].
     pub fn judged(hold: bool) -> Self {
         if hold { Self::Pass } else { Self::GateFailed }
     }
 
-    /// Returns the exit with that code; `None` if ulplab never ends with it.
+    /// Returns the exit with this code; `None` if ulplab has no such exit code.
     pub fn from_code(code: i32) -> Option<Self> {
         use Exit::{Bug, GateFailed, Incomplete, Interrupted, NotJudged, Pass, ReferenceFailed, Setup, Usage};
         let all = [
@@ -53,10 +53,10 @@ impl Exit {
     }
 }
 
-/// Refuses what is wrong, and says why. The message of what is right is not written: give it as `format_args!`.
+/// Returns an error if `wrong` is true. Give `why` as `format_args!`, so that the message is formatted only in that case.
 ///
 /// # Errors
-/// If it is wrong.
+/// Returns the message `why` if `wrong` is true.
 pub fn refuse(wrong: bool, why: impl Display) -> Result<(), String> {
     if wrong { Err(why.to_string()) } else { Ok(()) }
 }
@@ -75,7 +75,7 @@ pub enum Error {
     Config {
         /// The file.
         file: PathBuf,
-        /// The mistake in it, and what was expected.
+        /// Description of the mistake, and of what was expected.
         message: String,
     },
     /// A data file (checkpoint, text, safetensors, npy, stored run) is wrong.
@@ -83,29 +83,29 @@ pub enum Error {
     Data {
         /// The file.
         file: PathBuf,
-        /// The mistake in it, and what was expected.
+        /// Description of the mistake, and of what was expected.
         message: String,
     },
     /// The operating system refused to read or write.
     #[error("{}: cannot {action}: {source}", shown(&file.display().to_string()))]
     Io {
-        /// The file or folder that the system refused.
+        /// Path of the file or folder.
         file: PathBuf,
-        /// The refused action as a verb, e.g. `read`; it follows "cannot" in the message.
+        /// The action as a verb, e.g. `read`; it follows "cannot" in the message.
         action: &'static str,
-        /// The system's reason.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A selection, such as a filter of cells, matches nothing. The text says what was selected from.
+    /// A selection, such as a filter of cells, matches nothing. The text describes the set that was searched.
     #[error("nothing selected: {0}")]
     NothingSelected(String),
-    /// The machine lacks something, e.g. a GPU or a writable folder. The text says what.
+    /// The machine lacks something, e.g. a GPU or a writable folder. The text names it.
     #[error("set-up: {0}")]
     Setup(String),
-    /// The reference could not compute a result, or its result is not finite. The text says which and why.
+    /// The reference could not compute a result, or its result is not finite. The text names the result and the reason.
     #[error("the reference failed: {0}")]
     Reference(String),
-    /// A run lacks cells, so it cannot be judged. The text says which.
+    /// A run lacks cells, so it cannot be judged. The text names the missing cells.
     #[error("incomplete run: {0}")]
     Incomplete(String),
     /// SIGINT or SIGTERM stopped the run.
@@ -122,29 +122,29 @@ impl Error {
         refuse(wrong, why).map_err(Self::Usage)
     }
 
-    /// An [`Error::Config`] of an experiment or manifest file.
+    /// Creates an [`Error::Config`] for an experiment or manifest file.
     pub fn config(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
         let (file, message) = (file.as_ref().to_path_buf(), message.into());
         Self::Config { file, message }
     }
 
-    /// An [`Error::Data`] of a data file.
+    /// Creates an [`Error::Data`] for a data file.
     pub fn data(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
         let (file, message) = (file.as_ref().to_path_buf(), message.into());
         Self::Data { file, message }
     }
 
-    /// For `map_err`: `action` completes "cannot …".
+    /// Returns a function for `map_err` that creates an [`Error::Io`]; `action` completes "cannot …".
     pub fn io(file: impl AsRef<Path>, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let file = file.as_ref().to_path_buf();
         move |source| Self::Io { file, action, source }
     }
 
-    /// The exit code of a command that ends in this error.
+    /// Returns the exit code of a command that ends in this error.
     pub fn exit(&self) -> Exit {
         match self {
             Self::Usage(_) | Self::Config { .. } | Self::Data { .. } => Exit::Usage,
-            // A missing input file is a usage error; other refusals of the system are set-up errors.
+            // A missing input file is a usage error; all other errors of the operating system are set-up errors.
             Self::Io { source, action, .. }
                 if source.kind() == std::io::ErrorKind::NotFound
                     && (action.starts_with("read") || action.starts_with("open")) =>
@@ -160,13 +160,14 @@ impl Error {
     }
 }
 
-/// The most names of a family that an error lists.
+/// Largest number of names that a suggestion lists.
 const LISTED: usize = 8;
 
-/// The names in `valid` that `wrong` may stand for, as the end of an error message; empty if none is similar.
+/// Suggests names in `valid` that the user may have meant by `wrong`, as the end of an error message; empty if no name is
+/// similar.
 ///
-/// Case does not matter. A name with one typo comes first, then all names that begin with `wrong`, then those that contain
-/// it as the end of a word, then the most similar name.
+/// Case does not matter. A name with at most one typo is the only suggestion. Otherwise all names that begin with `wrong` are
+/// listed, then the names with a word that ends in `wrong`. If there are none, the most similar name is suggested.
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let wrong = wrong.to_lowercase();
     let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
@@ -193,7 +194,7 @@ pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -
     }
 }
 
-/// `; did you mean 'a', 'b' or 'c'?`
+/// Formats a suggestion: `; did you mean 'a', 'b' or 'c'?`
 fn or(names: &[&str]) -> String {
     let quoted = |names: &[&str]| -> Vec<String> { names.iter().map(|name| format!("'{}'", shown(name))).collect() };
     let listed = quoted(&names[..names.len().min(LISTED)]);
@@ -204,7 +205,7 @@ fn or(names: &[&str]) -> String {
     }
 }
 
-/// `1 tensor`, `2 tensors`, `2 passes`.
+/// Returns a count with its noun: `1 tensor`, `2 tensors`, `2 passes`.
 pub fn counted(count: usize, what: &str) -> String {
     let plural = match count {
         1 => "",
@@ -214,7 +215,7 @@ pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// A checkpoint is checked when it is opened, so a later error is the reference's.
+/// A checkpoint is validated when it is opened, so a later error is an error of the reference, not of the input.
 #[expect(
     clippy::from_over_into,
     reason = "a second `From` of errors leaves open what `?` in closures turns into"

@@ -1,4 +1,4 @@
-//! Reading files that users name. A pipe or a device could block the program, so only regular files are opened.
+//! Reads files that users name. Only regular files are opened, because a pipe or a device could block the program.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// Opens a regular file for reading; anything else is an error that says what was found.
+/// Opens a regular file for reading; for anything else, the error says what `path` is.
 pub fn open(path: &Path) -> Result<File> {
     reference::tensorfile::open(path, "open").map_err(Into::into)
 }
 
-/// All bytes of a file of at most `most` bytes. The size of a larger file is returned without reading it.
+/// Reads a file of at most `most` bytes. For a larger file, the inner result is `Err` with its size, and the file is not read.
 pub fn bytes_up_to(path: &Path, most: u64) -> Result<Result<Vec<u8>, u64>> {
     let file = open(path)?;
     let size = file.metadata().map_err(Error::io(path, "read"))?.len();
@@ -19,7 +19,7 @@ pub fn bytes_up_to(path: &Path, most: u64) -> Result<Result<Vec<u8>, u64>> {
         return Ok(Err(size));
     }
     let mut bytes = Vec::new();
-    // One byte more is requested, which reveals a file that grows while it is read.
+    // Requests one byte more than allowed, to detect a file that grows while it is read.
     let read = file.take(most + 1).read_to_end(&mut bytes);
     read.map_err(Error::io(path, "read"))?;
     match bytes.len() as u64 {
@@ -28,7 +28,7 @@ pub fn bytes_up_to(path: &Path, most: u64) -> Result<Result<Vec<u8>, u64>> {
     }
 }
 
-/// All bytes of a file.
+/// Reads all bytes of a file.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut file = reference::tensorfile::open(path, "read").map_err(Into::<Error>::into)?;
@@ -36,7 +36,7 @@ pub fn bytes(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A file as text, which must be UTF-8.
+/// Reads a file as UTF-8 text.
 pub fn text(path: &Path) -> Result<String> {
     String::from_utf8(bytes(path)?).map_err(|error| {
         let (at, wrong) = (error.utf8_error().valid_up_to(), error.as_bytes());

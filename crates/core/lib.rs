@@ -1,16 +1,16 @@
-//! The ground that the other crates stand on: number formats, layouts of scales, tensors in files, metrics, errors.
+//! Foundation of the other crates: number formats, layouts of scales, tensors in files, metrics, errors.
 //!
 //! Nothing here runs an experiment, prints, or knows of a GPU. The models are in `reference`.
 //!
-//! | module | what is in it |
+//! | module | contents |
 //! |---|---|
 //! | [`formats`] | elements, scales, block formats, KV records as bytes |
-//! | [`layouts`] | where a GEMM wants its scales |
-//! | [`metrics`] | one file a metric; moments gathered in one f64 pass |
-//! | [`vacuous`](mod@vacuous) | which bounds nothing can break |
+//! | [`layouts`] | memory layouts of the scales of a GEMM |
+//! | [`metrics`] | one file per metric; sums gathered in one f64 pass |
+//! | [`vacuous`](mod@vacuous) | detection of bounds that no measurement can violate |
 //! | [`tensorfile`] | safetensors and npy, read and written |
-//! | [`close`] | whether two tensors are close, element by element |
-//! | [`accumulator`] | how tensor cores sum, bit for bit |
+//! | [`close`] | comparison of two tensors, element by element |
+//! | [`accumulator`] | bit-exact sums of tensor cores |
 
 #![deny(missing_docs)]
 

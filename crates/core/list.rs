@@ -1,9 +1,9 @@
-//! Lists of things in the order in which they first appear.
+//! Lists in the order in which items first appear.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Returns each item once.
+/// Removes duplicates; the first of equal items stays.
 pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for item in items {
@@ -14,7 +14,7 @@ pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     distinct
 }
 
-/// Returns the values of each key.
+/// Groups values by key, with keys in the order of their first appearance.
 pub fn grouped<K: Clone + Eq + Hash, V>(items: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let (mut places, mut groups) = (HashMap::new(), Vec::new());
     for (key, value) in items {

@@ -3,13 +3,13 @@
 use crate::error::{Error, Result, counted, did_you_mean};
 use crate::text::shown;
 
-/// Characters of a part by which names are compared: parts may be as long as a file makes them.
+/// Number of leading characters of a part that the edit distance compares, since names from files may be of any length.
 const COMPARED: usize = 64;
 
 /// True if the whole of `name` matches `pattern`: `*` stands for any characters except a dot, `**` for any characters,
 /// including none; every other character stands for itself.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    // reach[i]: the pattern so far can match the first i bytes of the name.
+    // reach[i]: the pattern read so far can match the first i bytes of the name.
     let name = name.as_bytes();
     let mut reach = vec![false; name.len() + 1];
     reach[0] = true;
@@ -17,7 +17,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     while let Some((&byte, tail)) = rest.split_first() {
         rest = tail;
         if byte == b'*' {
-            // More than two stars in a row mean the same as two.
+            // A run of more than two stars means the same as `**`.
             rest = &tail[tail.iter().take_while(|byte| **byte == b'*').count()..];
             let any = rest.len() < tail.len();
             for i in 0..name.len() {
@@ -42,7 +42,7 @@ pub fn selects(only: &[String], skip: &[String], name: &str) -> bool {
     (only.is_empty() || any(only)) && !any(skip)
 }
 
-/// Checks that each pattern matches at least one of `names`; `what` is the kind of things named.
+/// Checks that each pattern matches at least one of `names`; `what` is the noun for the names in the error.
 pub fn check(what: &str, patterns: &[&[String]], names: &[&str]) -> Result<()> {
     let mut patterns = patterns.iter().copied().flatten();
     let idle = patterns.find(|pattern| !names.iter().any(|name| matches(pattern, name)));
@@ -52,10 +52,11 @@ pub fn check(what: &str, patterns: &[&[String]], names: &[&str]) -> Result<()> {
     })
 }
 
-/// The message for a pattern that matches none of `names`: it suggests a pattern that would match, or a similar name.
+/// Returns the error message for a pattern that matches none of `names`. It suggests a pattern that would match, or a similar
+/// name.
 pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
-    // From "site of the model", "site".
+    // Takes the noun `site` from `site of the model`.
     let noun = what.split(" of ").next().unwrap_or(what);
     let matched = |pattern: &str| names.iter().filter(|name| matches(pattern, name)).count();
     let (wide, around) = (across_dots(pattern), format!("**{pattern}**"));
@@ -81,7 +82,8 @@ pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<I
     format!("'{}' matches no {what}{hint}", shown(pattern))
 }
 
-/// The pattern with another part in the place of the only one that does not match a name: the most similar of all names.
+/// Corrects a pattern that fails a name in exactly one part: returns the pattern with that part of the name. Takes the name whose
+/// part is most similar.
 fn one_part(pattern: &str, names: &[&str]) -> Option<String> {
     let parts: Vec<&str> = pattern.split('.').collect();
     let fit = |name: &&str| {
@@ -102,13 +104,13 @@ fn one_part(pattern: &str, names: &[&str]) -> Option<String> {
     Some(near.join("."))
 }
 
-/// Edits between the first characters of two parts.
+/// Returns the edit distance between two parts, cut to [`COMPARED`] characters.
 fn distance(a: &str, b: &str) -> usize {
     let [a, b] = [a, b].map(|part| part.chars().take(COMPARED).collect::<String>());
     strsim::damerau_levenshtein(&a, &b)
 }
 
-/// The pattern with `**` in the place of every `*`.
+/// Replaces every `*` of a pattern by `**`.
 fn across_dots(pattern: &str) -> String {
     let mut wide = String::new();
     for character in pattern.chars() {

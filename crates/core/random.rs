@@ -1,26 +1,26 @@
-//! Random numbers that depend only on a seed and a purpose.
+//! Random numbers that depend only on a seed and the name of their purpose.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 
-/// A stream of random numbers that depends only on the seed and the purpose.
+/// Returns a stream of random numbers that depends only on the seed and the purpose.
 pub fn stream(seed: u64, purpose: &str) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{purpose}").as_bytes()).as_bytes())
 }
 
-/// A draw from N(0, 1).
+/// Draws `len` numbers from N(0, 1).
 pub fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(rng).take(len).collect()
 }
 
-/// A number below `n`; its bias is below n / 2³².
+/// Draws an integer below `n`; its probabilities are uniform to a relative n / 2³².
 pub fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }
 
-/// Philox4x32-10, a counter-based generator: four random words for a counter and a key, which GPUs compute as well (Salmon et al.,
-/// *Parallel random numbers: as easy as 1, 2, 3*, 2011).
+/// Philox4x32-10, a counter-based generator: returns four random words for a counter and a key. GPU kernels can compute the same
+/// words (Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, 2011).
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let product = |a: u32, b: u32| {
         let product = u64::from(a) * u64::from(b);

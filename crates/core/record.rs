@@ -1,4 +1,4 @@
-//! The measurements of a run: the one type between the runner and everything after it.
+//! Measurements of a run. Everything after the runner (gates, reports) reads only this type.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,39 +32,40 @@ impl std::fmt::Display for Phase {
 /// One measured number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// `<recipe>/<phase>/<window>`: filter key, test name and JUnit name of the cell that measured it.
+    /// Name of the cell that measured the value: `<recipe>/<phase>/<window>`. It is the filter key, the test name and the JUnit
+    /// name.
     pub cell: String,
     /// Name of the recipe.
     pub recipe: String,
-    /// The phase in which it was measured.
+    /// Phase of the cell.
     pub phase: Phase,
     /// Name of the input window, e.g. `alice@4096`.
     pub window: String,
-    /// Decoder layer, 0-based; `None` outside the layers.
+    /// Decoder layer, 0-based; `None` for a site outside the layers.
     pub layer: Option<u32>,
     /// Site name without the layer, e.g. `attention.kv.window`, `output`, `logits`.
     pub site: String,
-    /// Name of one of `metrics::METRICS`.
+    /// Name of a metric in `metrics::METRICS`.
     pub metric: String,
-    /// NaN is a measurement too (and fails every gate); JSON stores it as null.
+    /// Measured value. NaN is a valid measurement (and fails every gate); JSON stores it as null.
     #[serde(with = "nullable")]
     pub value: f64,
-    /// Number of elements (or rows, for decisions) behind the value.
+    /// Number of elements (or rows, for decisions) from which the value is computed.
     pub n: u64,
-    /// NaN and infinite elements of the reference's tensor.
+    /// Number of NaN and infinite elements in the reference's tensor.
     pub nonfinite_want: u64,
-    /// NaN and infinite elements of the candidate's tensor.
+    /// Number of NaN and infinite elements in the candidate's tensor.
     pub nonfinite_got: u64,
-    /// The element with the largest absolute error, if the metric has one.
+    /// The element with the largest absolute error; `None` if the metric has no such element.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst: Option<Worst>,
-    /// The description of the failure, if the value shows that something is wrong.
+    /// Description of the failure; `None` if the value shows no failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<Failure>>,
 }
 
 impl Record {
-    /// A record without a measurement, to be filled in for a cell.
+    /// Creates a record without a measurement, to be filled in for a cell.
     pub fn blank(cell: &str, recipe: &str, phase: Phase, window: &str) -> Self {
         Self {
             cell: cell.to_string(),
@@ -84,7 +85,7 @@ impl Record {
     }
 }
 
-/// The full name of a site: `layers.12.output`, or `logits`.
+/// Returns the full name of a site: `layers.12.output`, or `logits`.
 pub fn place(layer: Option<u32>, site: &str) -> String {
     match layer {
         Some(layer) => format!("layers.{layer}.{site}"),
@@ -92,40 +93,40 @@ pub fn place(layer: Option<u32>, site: &str) -> String {
     }
 }
 
-/// An element with both values.
+/// One element of a tensor, with the values of reference and candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Worst {
-    /// Index of the element, one number per dimension.
+    /// Index of the element, one number per dimension of the tensor.
     pub index: Vec<u64>,
-    /// The reference's value.
+    /// Value in the reference's tensor.
     #[serde(with = "nullable")]
     pub want: f64,
-    /// The candidate's value.
+    /// Value in the candidate's tensor.
     #[serde(with = "nullable")]
     pub got: f64,
 }
 
-/// A description of what is wrong with an output, which can be understood without the data.
+/// Description of a wrong output, readable without the data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// A sentence that stands alone: element, expected and found value, bound, how many of how many, in what pattern; or
-    /// what a program did wrong.
+    /// A self-contained sentence. For an output: element, expected and found value, bound, number and pattern of wrong elements.
+    /// For a program: its mistake.
     pub message: String,
-    /// The worst element. `None` if no element can be named, for example if a program wrote no output.
+    /// The worst element; `None` if no element can be named, for example if a program wrote no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst: Option<Worst>,
-    /// The largest allowed error of `worst`; 0 if bits are compared.
+    /// Largest allowed error of `worst`; 0 if bits are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
-    /// The reason for the bound.
+    /// Reason for the bound.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
-    /// The place of the wrong elements, e.g. `all in columns 512..1024`.
+    /// Location of the wrong elements, e.g. `all in columns 512..1024`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pattern: String,
 }
 
-/// JSON has no NaN and no infinities: NaN is written as null, infinities as strings.
+/// Converts a number to JSON, which has no NaN and no infinities: NaN becomes null, infinities become strings.
 pub fn to_json(value: f64) -> Value {
     match serde_json::Number::from_f64(value) {
         Some(number) => Value::Number(number),
@@ -134,7 +135,7 @@ pub fn to_json(value: f64) -> Value {
     }
 }
 
-/// Reads what [`to_json`] wrote.
+/// Reads a number that [`to_json`] wrote; `None` for any other JSON value.
 pub fn from_json(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
@@ -145,17 +146,17 @@ pub fn from_json(value: &Value) -> Option<f64> {
     }
 }
 
-/// [`to_json`] and [`from_json`] for serde.
+/// Serde functions that store numbers as [`to_json`] does.
 pub mod nullable {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::Value;
 
-    /// Stores NaN and infinities in the form that [`to_json`](super::to_json) describes.
+    /// Stores a number with [`to_json`](super::to_json).
     pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         super::to_json(*value).serialize(serializer)
     }
 
-    /// Reads a number that `serialize` stored; anything else is an error.
+    /// Reads a number that `serialize` stored; any other value is an error.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         let value = Value::deserialize(deserializer)?;
         super::from_json(&value).ok_or_else(|| serde::de::Error::custom(format!("{value} is not a number")))

@@ -1,17 +1,17 @@
-//! Text for output: names and texts from files without hidden characters, and numbers in few digits.
+//! Text for output: names and texts of files without hidden characters, and numbers with few digits.
 
-/// Stands for a character that is not shown.
+/// Stands in the place of a hidden character.
 pub const REPLACEMENT: char = '\u{fffd}';
 
 pub use reference::tensorfile::{hidden, shown};
 
-/// A text of several lines, without hidden characters but line ends and tabs.
+/// Replaces the hidden characters of a text, except line ends and tabs, and turns CRLF into LF.
 pub fn lines(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     text.replace(|c| hidden(c) && c != '\n' && c != '\t', "\u{fffd}")
 }
 
-/// A number in as few digits as read back to it; from 10⁶ on with an exponent.
+/// Formats a number with the fewest digits that parse back to the same number; from 10⁶ on with an exponent.
 pub fn number(x: f64) -> String {
     match x.abs() {
         1e6.. => format!("{x:e}"),

@@ -1,4 +1,4 @@
-//! Bounds that nothing can break: a verdict by such a bound says nothing.
+//! Detection of vacuous bounds: bounds that no measurement can violate, so that a pass by them says nothing.
 
 use safetensors::Dtype;
 
@@ -6,8 +6,8 @@ use crate::metrics::range::{COUNT, DIFFERENCE, RATIO, SMALLEST};
 use crate::metrics::{Better, Bound, Metric};
 use crate::text::number;
 
-/// The least and the largest value that a metric of this name can take, NaN and infinities aside. The tolerances `atol`, `rtol` and
-/// `ulp` of a comparison have a range, too. `None` for other names.
+/// Returns the smallest and the largest value that a metric can take, apart from NaN and infinities; `None` for an unknown name.
+/// The tolerances `atol`, `rtol` and `ulp` of a comparison also have a range.
 pub fn range(name: &str) -> Option<[f64; 2]> {
     match name {
         "atol" => Some([0.0, DIFFERENCE]),
@@ -17,7 +17,7 @@ pub fn range(name: &str) -> Option<[f64; 2]> {
     }
 }
 
-/// The reason why no finite measurement can break a bound; `None` if one can. `metric`: a name as in [`range`].
+/// Explains why no finite measurement can violate a bound; `None` if one can. `metric` is a name that [`range`] knows.
 ///
 /// ```
 /// use ulplab_core::vacuous::vacuous;
@@ -43,9 +43,10 @@ pub fn vacuous(metric: &str, bound: Bound) -> Option<String> {
     })
 }
 
-/// The least and the largest finite number of a type, and how many numbers lie between them; `None` for types of other elements.
+/// Returns the smallest and the largest finite value of a type, and the number of steps between them; `None` for unsupported
+/// types.
 fn extent(dtype: Dtype) -> Option<([f64; 2], f64)> {
-    // Both zeros of a float are one number, so codes up to that of the largest count twice.
+    // The codes of positive floats count up from 0, so there are `code` steps on either side of zero; −0 and +0 are one value.
     let float = |most: f64, code: u64| ([-most, most], 2.0 * code as f64);
     let integer = |least: f64, most: f64| ([least, most], most - least);
     Some(match dtype {
@@ -66,8 +67,8 @@ fn extent(dtype: Dtype) -> Option<([f64; 2], f64)> {
     })
 }
 
-/// The reason why no finite numbers of two types can break a bound of their difference, in absolute terms or in ulp; `None` if some can,
-/// or if the bound is on something else.
+/// Explains why no finite values of two types can violate a bound on their absolute difference or their distance in ulp; `None`
+/// if some can, or if the metric is another one.
 ///
 /// ```
 /// use safetensors::Dtype;
@@ -98,8 +99,8 @@ pub fn vacuous_between(metric: &str, bound: Bound, [want, got]: [Dtype; 2]) -> O
     })
 }
 
-/// The reason why no finite measurement can worsen by more than a bound allows; `None` if one can. `relative`: the bound is a share of
-/// the value before, as 0.03 for 3 %.
+/// Explains why no finite measurement can worsen by more than a bound allows; `None` if one can. If `relative`, the bound is a
+/// share of the previous value: 0.03 for 3 %.
 pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -> Option<String> {
     if most.is_nan() {
         return Some(format!("{metric}: NaN is no bound of a change"));
@@ -107,7 +108,7 @@ pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -
     let [least, largest] = range(metric).unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
     let reach = match (relative, better) {
         (false, _) => largest - least,
-        // What is never below 0 loses all of it at most.
+        // A metric that is never negative loses at most its whole value.
         (true, Better::Higher) if least >= 0.0 => 1.0,
         (true, _) => (largest - least) / SMALLEST,
     };
