@@ -1,19 +1,20 @@
-//! Largest magnitudes of blocks.
+//! Largest magnitudes of the blocks of a tensor.
 
-/// Bits of the largest magnitude; NaN is above infinity, which is above finite values.
+/// Returns the bits of the largest magnitude. In the order of these bits, NaN is above infinity, and infinity above finite
+/// values.
 #[inline(always)]
 pub(super) fn of(x: &[f32]) -> u32 {
     x.iter().fold(0, |amax, x| (x.to_bits() & 0x7fff_ffff).max(amax))
 }
 
-/// Raises each element of `largest` to the [`of`] of its block of `width` elements, the last of which may be short.
+/// Raises each element of `largest` to the largest magnitude of its block of `width` elements. The last block may be short.
 #[inline(always)]
 pub(super) fn of_blocks<S: pulp::Simd>(simd: S, x: &[f32], width: usize, largest: &mut [u32]) {
     simd.vectorize(AmaxLoop { x, width, largest });
 }
 
-/// [`of_blocks`] as a function of its own. Its vectors are named: left to itself, the optimiser gathers elements of
-/// several blocks to one vector.
+/// Arguments of [`of_blocks`] as a separate function with explicit SIMD vectors. The optimiser alone would gather elements of
+/// several blocks into one vector.
 struct AmaxLoop<'a> {
     x: &'a [f32],
     width: usize,
@@ -40,8 +41,8 @@ impl pulp::WithSimd for AmaxLoop<'_> {
     }
 }
 
-/// Raises `largest` for blocks of exactly `N` SIMD vectors. Returns the number of blocks that were processed: 0 if `width` is not
-/// `N` vectors.
+/// Raises `largest` for blocks of exactly `N` SIMD vectors. Returns the number of processed blocks, which is 0 if a block of
+/// `width` elements is not `N` vectors.
 #[inline(always)]
 fn by<S: pulp::Simd, const N: usize>(simd: S, x: &[f32], width: usize, largest: &mut [u32]) -> usize {
     let blocks = x.len() / width;
@@ -62,7 +63,7 @@ fn by<S: pulp::Simd, const N: usize>(simd: S, x: &[f32], width: usize, largest: 
     blocks
 }
 
-/// The magnitudes of a block's vectors, folded to one vector.
+/// Reduces the vectors of a block to one vector of largest magnitudes, lane by lane.
 #[inline(always)]
 fn magnitudes<S: pulp::Simd, const N: usize>(simd: S, block: &[S::f32s; N]) -> S::u32s {
     let magnitude = simd.splat_u32s(0x7fff_ffff);
@@ -71,8 +72,8 @@ fn magnitudes<S: pulp::Simd, const N: usize>(simd: S, block: &[S::f32s; N]) -> S
     })
 }
 
-/// Blocks of one vector of 16 lanes. One by one they would be mostly shuffles, so 32 blocks are halved at the same time,
-/// neighbour with neighbour.
+/// Processes blocks of one vector of 16 lanes. Reducing them one by one would be mostly shuffles, so 32 blocks are reduced
+/// together: each step keeps the larger of two neighbouring lanes.
 #[inline(always)]
 fn of_vectors<S: pulp::Simd, const N: usize>(simd: S, vectors: &[[S::f32s; N]], largest: &mut [u32]) {
     let mut lanes = [0; 512];
@@ -90,7 +91,7 @@ fn of_vectors<S: pulp::Simd, const N: usize>(simd: S, vectors: &[[S::f32s; N]], 
     }
 }
 
-/// The larger of each two neighbours.
+/// Returns the larger element of each pair of neighbours.
 #[inline(always)]
 fn halved<const N: usize>(x: &[u32]) -> [u32; N] {
     let mut out = [0; N];

@@ -8,32 +8,32 @@ use super::encoded::Part;
 use super::scale::Scale;
 use super::zero_point::Affine;
 
-/// The elements that share a scale.
+/// Group of elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// A tile of consecutive rows and channels. Tiles at the lower and right edge may be shorter: they are rounded as if
-    /// padded with zeros.
+    /// A tile of consecutive rows and channels. Tiles at the lower and right edge may be shorter: they are rounded as if padded
+    /// with zeros.
     Tile {
         /// Rows of a tile.
         rows: usize,
         /// Channels of a tile.
         cols: usize,
     },
-    /// A row.
+    /// One row.
     Token,
-    /// A column.
+    /// One column.
     Column,
     /// All rows of one call.
     Tensor,
 }
 
 impl Group {
-    /// Consecutive channels of one row.
+    /// Returns the group of `cols` consecutive channels of one row.
     pub const fn block(cols: usize) -> Self {
         Self::Tile { rows: 1, cols }
     }
 
-    /// Rows and columns of the groups of a tensor.
+    /// Returns the numbers of rows and columns of a group, in a tensor of the given size.
     pub fn tile(self, rows: usize, cols: usize) -> (usize, usize) {
         match self {
             Self::Tile { rows, cols } => (rows, cols),
@@ -43,13 +43,13 @@ impl Group {
         }
     }
 
-    /// Number of groups of a tensor, down and across.
+    /// Returns the number of groups of a tensor, down and across.
     pub fn count(self, rows: usize, cols: usize) -> (usize, usize) {
         let (height, width) = self.tile(rows, cols);
         (rows.div_ceil(height), cols.div_ceil(width))
     }
 
-    /// The shape of the scales.
+    /// Returns the shape of the tensor of scales.
     pub(super) fn shape(self, rows: usize, cols: usize) -> Vec<usize> {
         match self {
             Self::Tensor => vec![rows.min(1)],
@@ -61,38 +61,38 @@ impl Group {
     }
 }
 
-/// Scales that belong to groups of elements.
+/// One level of scales, with a scale for each group of elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
-    /// The elements that share a scale.
+    /// Group of elements that share a scale.
     pub group: Group,
-    /// The type of the scales, and the rule that picks them.
+    /// The type of the scales, and the rule that computes them.
     pub scale: Scale,
 }
 
 /// An element format with up to two levels of scales.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Format {
-    /// Size of the random Hadamard rotation that is applied to channels before rounding.
+    /// Size of the random Hadamard rotation of the channels before rounding; `None` for no rotation.
     pub rotation: Option<usize>,
     /// The type of the elements.
     pub element: &'static Element,
-    /// The library whose cast is used; `None` for the element's own cast.
+    /// Library whose cast is used; `None` for the element's own cast.
     pub convention: Option<&'static Convention>,
     /// The block scales; `None` for a plain cast of elements.
     pub scaling: Option<Scaling>,
-    /// Elements that share the f32 global scale above the block scales; only with [`Scale::E4m3`].
+    /// Group of elements that share an f32 global scale above the block scales; `None` without one. Only with [`Scale::E4m3`].
     pub global: Option<Group>,
 }
 
 impl Format {
-    /// The element, with the cast of its convention.
+    /// Returns the representation of the element, with the cast of the convention.
     pub fn repr(&self) -> Repr {
         let of = |convention: &Convention| convention.repr(self.element);
         self.convention.and_then(of).unwrap_or(self.element.repr)
     }
 
-    /// The rule of the zero points; `None` if the format has none.
+    /// Returns the rule of the zero points; `None` if the format has no zero points.
     pub fn zero_point(&self) -> Option<Affine> {
         match self.scaling?.scale {
             Scale::Affine(affine) => Some(affine),
@@ -100,12 +100,12 @@ impl Format {
         }
     }
 
-    /// Bytes of the codes of `cols` elements of a row.
+    /// Returns the number of bytes of the codes of `cols` elements of a row.
     pub(super) fn data_bytes(&self, cols: usize) -> usize {
         cols * self.element.stored_bits() / 8
     }
 
-    /// Bytes per row, with scales and zero points, but without those of columns and tensors.
+    /// Returns the number of bytes per row, including scales and zero points, except those of columns and tensors.
     pub(super) fn bytes_per_row(&self, cols: usize) -> f64 {
         let per_group = |group, bytes: usize| match group {
             Group::Tile { rows, cols: width } => (cols.div_ceil(width) * bytes) as f64 / rows as f64,
@@ -119,7 +119,7 @@ impl Format {
         self.data_bytes(cols) as f64 + scales + zeros + globals
     }
 
-    /// The parts of an encoded `[rows, cols]`, without their bytes.
+    /// Returns the parts (name, type, shape) of an encoded `[rows, cols]` tensor, with empty bytes.
     pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
         let part = |name, dtype, shape| Part {
             name,
@@ -139,7 +139,7 @@ impl Format {
         parts
     }
 
-    /// Checks that rows of this many channels can be encoded; the error says why not.
+    /// Checks that rows of `cols` channels can be encoded; the error gives the reason.
     pub fn check(&self, cols: usize) -> Result<(), String> {
         if cols == 0 {
             return Err("a row has no channels".into());
@@ -156,13 +156,14 @@ impl Format {
         Ok(())
     }
 
-    /// Elements of [`Format::dtype`] for `cols` codes of a row: bytes if several codes share one.
+    /// Returns the number of elements of type [`Format::dtype`] for `cols` codes of a row: the number of bytes if codes are
+    /// packed.
     pub(super) fn across(&self, cols: usize) -> usize {
         let packed = self.element.stored_bits() < 8;
         if packed { self.data_bytes(cols) } else { cols }
     }
 
-    /// The type of the codes in files; packed and 6-bit codes are bytes.
+    /// Returns the type of the codes in files. Packed and 6-bit codes are stored as bytes.
     pub(super) fn dtype(&self) -> Dtype {
         match (self.element.name, self.element.repr, self.element.bits) {
             ("bf16", ..) => Dtype::BF16,

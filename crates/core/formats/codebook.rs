@@ -7,16 +7,16 @@ use super::element::{Element, Repr};
 
 /// Values in ascending order; a code is the index of its value.
 ///
-/// A number is rounded to the nearest value. The border between two neighbours is their midpoint rounded to f32, and a
+/// A number is rounded to the nearest value. The border between two neighbouring values is their midpoint rounded to f32. A
 /// number on the border becomes the smaller value, as in bitsandbytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Codebook {
     values: &'static [f32],
-    /// The borders: one for each value but the first.
+    /// Borders between neighbouring values, one fewer than values.
     borders: &'static [f32],
 }
 
-/// Allowed numbers of values: all codes of 2, 3, 4 or 8 bits, so that every code is a value.
+/// Allowed numbers of values: the numbers of codes of 2, 3, 4 and 8 bits, so that every code has a value.
 const LENGTHS: [usize; 4] = [4, 8, 16, 256];
 
 /// The 16 values of NF4, in bitsandbytes 0.50 `functional.get_4bit_type`.
@@ -44,7 +44,7 @@ pub(super) const NF4_VALUES: Codebook = Codebook {
     borders: &borders::<16, 15>(&NF4_TABLE),
 };
 
-/// The midpoints of neighbours.
+/// Returns the midpoints between neighbouring values.
 const fn borders<const N: usize, const BORDERS: usize>(values: &[f32; N]) -> [f32; BORDERS] {
     let mut borders = [0.0; BORDERS];
     let mut i = 0;
@@ -56,20 +56,20 @@ const fn borders<const N: usize, const BORDERS: usize>(values: &[f32; N]) -> [f3
 }
 
 impl Codebook {
-    /// The values, ascending.
+    /// Returns the values in ascending order.
     pub fn values(&self) -> &'static [f32] {
         self.values
     }
 
-    /// The largest magnitude.
+    /// Returns the largest magnitude of all values.
     pub(super) fn max(&self) -> f32 {
         self.values.iter().fold(0.0, |max: f32, value| max.max(value.abs()))
     }
 
-    /// The same table with a length that the compiler knows, for loops that vectorise.
+    /// Returns the table with a length known at compile time, so that loops vectorise; `None` if the length is not `N`.
     pub(super) fn sized<const N: usize>(&self) -> Option<Table<N>> {
         let values: [f32; N] = self.values.try_into().ok()?;
-        // One more border than needed, which no number exceeds.
+        // The last border is infinity, which no number exceeds.
         let mut borders = [f32::INFINITY; N];
         borders[..N - 1].copy_from_slice(self.borders);
         Some(Table { values, borders })
@@ -77,10 +77,10 @@ impl Codebook {
 }
 
 impl Cast for Codebook {
-    // Tables of other lengths are [`Table`]s.
+    // Books of 4 and 16 values are cast as a [`Table`], so only codes of 3 and 8 bits remain.
     const WIDTHS: &'static [u32] = &[3, 8];
 
-    /// A NaN becomes the first value.
+    /// Returns the code of the nearest value; a NaN gets the code of the first value.
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         self.borders.partition_point(|border| x > *border) as u32
@@ -92,7 +92,7 @@ impl Cast for Codebook {
     }
 }
 
-/// A [`Codebook`] of `N` values.
+/// A [`Codebook`] of `N` values, a number known at compile time.
 #[derive(Clone, Copy)]
 pub(super) struct Table<const N: usize> {
     values: [f32; N],
@@ -113,9 +113,9 @@ impl<const N: usize> Cast for Table<N> {
     }
 }
 
-/// The element of a table given as comma-separated numbers, named `lut(…)`. Equal tables give the same element.
+/// Returns the element `lut(…)` for a table of comma-separated numbers. Equal tables give the same element.
 pub(super) fn element(numbers: &str) -> Result<&'static Element, String> {
-    // Elements are static, so each distinct table is leaked once.
+    // Elements are `'static`, so each distinct table is leaked once.
     static ELEMENTS: Mutex<Vec<&'static Element>> = Mutex::new(Vec::new());
     let values = values(numbers)?;
     let name = values.iter().map(f32::to_string).collect::<Vec<_>>().join(",");
@@ -142,7 +142,7 @@ pub(super) fn element(numbers: &str) -> Result<&'static Element, String> {
 fn values(numbers: &str) -> Result<Vec<f32>, String> {
     let parse = |text: &str| {
         let value = text.trim().parse().ok().filter(|value: &f32| value.is_finite());
-        // −0 and 0 are one value.
+        // −0 becomes +0, so that they are one value.
         value
             .map(|value| value + 0.0)
             .ok_or_else(|| format!("'{text}' in a table is no number of f32"))
@@ -159,7 +159,7 @@ fn values(numbers: &str) -> Result<Vec<f32>, String> {
         ));
     }
     let max = values.iter().fold(0.0, |max: f32, value| max.max(value.abs()));
-    // Midpoints and 1/max are to be normal numbers too.
+    // In this range, midpoints and 1/max are normal numbers.
     if (2f32.powi(-100)..=2f32.powi(100)).contains(&max) {
         Ok(values)
     } else {

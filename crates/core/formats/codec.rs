@@ -1,36 +1,36 @@
-//! The interface of every format and record: rounding a tensor through its stored bytes.
+//! Interface of all formats and records, which rounds a tensor through its stored bytes.
 
 use super::block::{Format, Group};
 use super::encoded::Encoded;
 use super::quantize::GlobalScale;
 
-/// A way to store rows of channels.
+/// A format or record that stores the rows of a tensor.
 pub trait Codec: Send + Sync {
-    /// A string that parses back to the same codec.
+    /// Returns a string that parses to the same codec.
     fn name(&self) -> String;
 
-    /// A one-line description.
+    /// Returns a one-line description.
     fn doc(&self) -> &str;
 
-    /// The block format that the name stands for; `None` for records.
+    /// Returns the block format behind the name; `None` for records.
     fn format(&self) -> Option<&Format> {
         None
     }
 
-    /// Bytes per row in storage, scales and padding included, scales per tensor excluded.
+    /// Returns the number of stored bytes per row, including scales and padding but not scales per tensor.
     fn bytes_per_row(&self, cols: usize) -> f64;
 
-    /// Checks that rows of this many channels can be encoded; the error says why not.
+    /// Checks that rows of `cols` channels can be encoded; the error gives the reason.
     fn check(&self, cols: usize) -> Result<(), String>;
 
-    /// Encodes `[rows, cols]`; `x` may be empty.
+    /// Encodes a `[rows, cols]` tensor; `x` may be empty.
     ///
     /// # Panics
     /// If [`Codec::check`] refuses `cols`, or `x` is not a whole number of rows.
     fn encode(&self, x: &[f32], cols: usize) -> Encoded;
 
-    /// Like [`Codec::encode`], with a given largest magnitude instead of the tensor's own, as calibration provides. An
-    /// error if the format has no scale per tensor.
+    /// Like [`Codec::encode`], but computes the scale of the tensor from the largest magnitude `amax`, which a calibration
+    /// provides. An error if the format has no scale per tensor.
     fn encode_under(&self, _amax: f32, _x: &[f32], _cols: usize) -> Result<Encoded, String> {
         Err(format!("record '{}' has no scale that a tensor shares", self.name()))
     }
@@ -41,7 +41,7 @@ pub trait Codec: Send + Sync {
     /// If `out` does not have `rows · cols` elements, or `encoded` is not of this codec.
     fn decode(&self, encoded: &Encoded, out: &mut [f32]);
 
-    /// Replaces `[rows, cols]` by the values that are read back after storing it.
+    /// Rounds a `[rows, cols]` tensor in place: encodes it and decodes the stored bytes.
     fn round(&self, x: &mut [f32], cols: usize) {
         let encoded = self.encode(x, cols);
         self.decode(&encoded, x);

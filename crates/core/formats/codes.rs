@@ -1,4 +1,4 @@
-//! The hot loops: divisions, and casts to and from packed codes.
+//! Inner loops: scaling of blocks, and casts to and from packed codes.
 //!
 //! The loops run over long slices for any block size, so that they vectorise.
 
@@ -6,10 +6,10 @@ use super::cast::{Cast, Operation};
 use super::element::{BF16_CAST, E2M1_CAST, E4M3_CAST, E5M2_CAST, F16_CAST, Repr, stored_bits};
 use super::minifloat::{Added, Cut, FloatCast};
 
-/// Elements, and how many of them are a block. The last block may be short.
+/// Elements, and the number of elements per block. The last block may be short.
 pub(super) type Blocks<'a> = (&'a [f32], usize);
 
-/// Multiplies or divides blocks by their factors.
+/// Multiplies or divides the elements of each block by the factor of the block.
 #[inline(always)]
 pub(super) fn scale<S: pulp::Simd>(simd: S, x: Blocks, operation: Operation, factors: &[f32], out: &mut [f32]) {
     let zero = simd.splat_f32s(operation.zero);
@@ -31,7 +31,7 @@ fn scale_with<S: pulp::Simd>(
     factors: &[f32],
     out: &mut [f32],
 ) {
-    // Blocks of few vectors without a loop for each.
+    // Blocks of 1, 2 or 4 vectors are unrolled, without an inner loop per block.
     let whole = match width / S::F32_LANES {
         1 => scale_by::<S, 1>(simd, (x, width), &vector, factors, out),
         2 => scale_by::<S, 2>(simd, (x, width), &vector, factors, out),
@@ -50,7 +50,7 @@ fn scale_with<S: pulp::Simd>(
     }
 }
 
-/// Blocks of exactly `N` vectors; tells how many were scaled.
+/// Scales blocks of exactly `N` vectors; returns the number of scaled blocks.
 #[inline(always)]
 fn scale_by<S: pulp::Simd, const N: usize>(
     simd: S,
@@ -75,11 +75,11 @@ fn scale_by<S: pulp::Simd, const N: usize>(
     blocks
 }
 
-/// The casts of common elements. Each gets loops of its own: a cast that is a type is a constant in them, independent of the
-/// optimiser.
+/// Casts of the common elements. Each cast gets loops of its own through the type [`Common`], so that the cast is a compile-time
+/// constant in them and does not depend on the optimiser.
 const COMMON: [FloatCast; 5] = [E4M3_CAST, E5M2_CAST, E2M1_CAST, BF16_CAST, F16_CAST];
 
-/// The cast at that index of [`COMMON`].
+/// The cast at index `I` of [`COMMON`].
 #[derive(Clone, Copy)]
 struct Common<const I: usize>;
 
@@ -101,7 +101,7 @@ impl<const I: usize> Cast for Common<I> {
     }
 }
 
-/// Calls `$loop` with the cast of an element.
+/// Calls the function `$loop` with the cast of `$repr`, once per type of cast.
 macro_rules! with_cast {
     ($repr:expr, $loop:ident, $($argument:expr),+) => {
         match *$repr {
@@ -127,14 +127,14 @@ macro_rules! with_cast {
     };
 }
 
-/// The codes of `x`, packed: 16-bit codes little-endian, codes of 2, 3 and 4 bits one after the other from the lowest bit of
-/// a byte on, 6-bit codes one per byte.
+/// Encodes `x` as packed codes. 16-bit codes are little-endian. Codes of 2, 3 and 4 bits follow each other from the lowest bit of
+/// a byte on. 6-bit codes take one byte each.
 pub(super) fn encode<S: pulp::Simd>(simd: S, repr: &Repr, bits: u32, x: &[f32], out: &mut [u8]) {
     with_cast!(repr, encode_by, simd, bits, x, out);
 }
 
-/// The packed codes of blocks of `width` elements, the last of which may be short, each scaled by its factor. `room` is for
-/// scaled elements.
+/// Scales blocks of `width` elements by their factors and encodes them as packed codes. The last block may be short. `room` is
+/// scratch memory for scaled elements.
 #[inline(always)]
 pub(super) fn encode_scaled<S: pulp::Simd>(
     simd: S,
@@ -145,7 +145,7 @@ pub(super) fn encode_scaled<S: pulp::Simd>(
     room: &mut [f32],
     out: &mut [u8],
 ) {
-    // The last step changes no result if it adds −0.
+    // If the operation adds −0 last, the fused loop may leave the addition out.
     let whole = match operation.zero.is_sign_negative() {
         true => encode_whole(simd, repr, (x, width), operation.divide, factors, out),
         false => 0,
@@ -159,7 +159,7 @@ pub(super) fn encode_scaled<S: pulp::Simd>(
     encode(simd, repr, bits, scaled, &mut out[first..]);
 }
 
-/// Scales and casts whole blocks in one loop, for common elements and widths; tells how many elements were encoded.
+/// Scales and casts whole blocks in one fused loop, for common elements and widths; returns the number of encoded elements.
 #[inline(always)]
 fn encode_whole<S: pulp::Simd>(
     simd: S,
@@ -201,7 +201,7 @@ fn encode_blocks<S: pulp::Simd>(
     });
 }
 
-/// The values of packed codes.
+/// Decodes packed codes to values.
 pub(super) fn decode<S: pulp::Simd>(simd: S, repr: &Repr, bits: u32, packed: &[u8], out: &mut [f32]) {
     with_cast!(repr, decode_by, simd, bits, packed, out);
 }
@@ -214,7 +214,7 @@ fn decode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, codes: &[u8], x
     simd.vectorize(Loop { cast, bits, x, codes });
 }
 
-/// [`encode_with`] and [`decode_with`] as functions of their own, so that the optimiser sees one loop at a time.
+/// [`encode_with`] and [`decode_with`] as separate functions, so that the optimiser sees one loop at a time.
 struct Loop<C, X, B> {
     cast: C,
     bits: u32,
@@ -240,7 +240,7 @@ impl<C: Cast> pulp::WithSimd for Loop<C, &mut [f32], &[u8]> {
     }
 }
 
-/// Whole blocks of a common width, scaled and cast without a pass between.
+/// Fused loop that scales and casts whole blocks of a common width.
 struct BlocksLoop<'a, C> {
     cast: C,
     x: &'a [f32],
@@ -288,8 +288,8 @@ impl<C: Cast> BlocksLoop<'_, C> {
     }
 }
 
-/// The codes of a block, one a byte. They are an array of their own, since nothing tells the optimiser that what is written
-/// is not what is read.
+/// Returns the codes of a block, one per byte. They go to a local array, because the optimiser cannot know that the output does
+/// not overlap the input.
 #[inline(always)]
 fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W], factor: f32) -> [u8; W] {
     let mut codes = [0; W];
@@ -299,7 +299,7 @@ fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W
     codes
 }
 
-/// True if codes of a cast may have that many bits in memory.
+/// True if codes of a cast may have `width` bits in memory.
 const fn has<C: Cast>(width: u32) -> bool {
     let mut at = 0;
     while at < C::WIDTHS.len() && C::WIDTHS[at] != width {
@@ -377,13 +377,13 @@ fn decode_with<C: Cast>(cast: C, bits: u32, packed: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Iterates over packed codes of `bits` bits each.
+/// Unpacks codes of `bits` bits each.
 pub fn unpack(packed: &[u8], bits: usize) -> Vec<u16> {
     let count = packed.len() * 8 / bits;
     (0..count).map(|at| code_at(packed, bits, at)).collect()
 }
 
-/// The code at an index of packed codes of `bits` bits each.
+/// Returns the code at index `at` of packed codes of `bits` bits each.
 #[inline]
 pub(super) fn code_at(packed: &[u8], bits: usize, at: usize) -> u16 {
     let first = at * bits;

@@ -1,21 +1,21 @@
-//! The casts of libraries where formats leave a choice.
+//! Casts of libraries, for the choices that number formats leave open.
 
 use super::element::{Element, Integer, Repr, Whole, element};
 use super::minifloat::{FloatCast, NanCode, Overflow, Policy, Ties, Zeros};
 use super::power::PowerCast;
 
-/// The casts from f32 that one library performs.
+/// Casts from f32 as one library performs them.
 #[derive(Debug)]
 pub struct Convention {
     /// Name in format strings and on the command line, e.g. `torch` in `e4m3(torch)`.
     pub name: &'static str,
-    /// One line that says which library does this, and how it differs.
+    /// One line that names the library and the differences of its casts.
     pub doc: &'static str,
-    /// The casts by name of the element.
+    /// Casts, each with the name of its element.
     pub casts: &'static [(&'static str, Rounding)],
 }
 
-/// A cast that may differ from the element's own.
+/// A library's cast, which may differ from the element's own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounding {
     /// A cast to a float element.
@@ -27,7 +27,7 @@ pub enum Rounding {
 }
 
 impl Convention {
-    /// The element's representation with this library's cast, or `None` if it has none.
+    /// Returns the representation of `element` with this library's cast; `None` if the library has no cast to the element.
     pub fn repr(&self, element: &Element) -> Option<Repr> {
         let (_, rounding) = self.casts.iter().find(|(name, _)| *name == element.name)?;
         match (element.repr, *rounding) {
@@ -40,7 +40,7 @@ impl Convention {
         }
     }
 
-    /// The elements it casts to.
+    /// Returns the elements to which this library has casts.
     pub fn elements(&self) -> impl Iterator<Item = &'static Element> {
         self.casts.iter().filter_map(|(name, _)| element(name))
     }
@@ -60,10 +60,10 @@ const fn away(nan: u32) -> Policy {
     Policy::satfinite(nan).ties(Ties::Away).zeros(Zeros::UnsignedIfExact)
 }
 
-/// The policy of ml_dtypes for formats without NaN.
+/// Policy of ml_dtypes for formats without NaN: a NaN becomes a zero of the opposite sign.
 const FLIPPED: Policy = Policy::satfinite(0).nan(NanCode::FlippedZero);
 
-/// All conventions that differ from the elements' own casts for some input.
+/// All conventions. Each differs from the elements' own casts for some input.
 pub const CASTS: &[Convention] = &[
     Convention {
         name: "nosat",
@@ -158,7 +158,7 @@ pub const CASTS: &[Convention] = &[
     },
 ];
 
-/// The convention of that name.
+/// Returns the convention with this name.
 pub fn convention(name: &str) -> Option<&'static Convention> {
     CASTS.iter().find(|convention| convention.name == name)
 }

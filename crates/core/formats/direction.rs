@@ -1,4 +1,4 @@
-//! Quantization with other rounding directions than to nearest. Scales are the same as usual.
+//! Quantization with rounding directions other than to nearest. Scales do not depend on the direction.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,14 +23,14 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// True for the usual rounding.
+    /// True for rounding to nearest.
     pub fn is_nearest(&self) -> bool {
         *self == Self::Nearest
     }
 }
 
 impl Format {
-    /// Checks that [`Format::round_toward`] supports the format; the error says why not.
+    /// Checks that [`Format::round_toward`] supports the format; the error gives the reason.
     pub fn has_directions(&self) -> Result<(), String> {
         let float = matches!(self.element.repr, Repr::Float(_));
         let plain = self.convention.is_none() && self.rotation.is_none() && self.global.is_none();
@@ -46,12 +46,11 @@ impl Format {
         ))
     }
 
-    /// Replaces `[rows, cols]` by the values that are read back after storing it with this rounding. `random` provides a
-    /// random number per element if rounding is stochastic.
+    /// Rounds a `[rows, cols]` tensor in place in the given direction, through its stored bytes. For stochastic rounding,
+    /// `random` fills a slice with one random number per element.
     ///
     /// # Panics
-    /// If [`Format::check`] refuses `cols`, `x` is not a whole number of rows, or [`Format::has_directions`] refuses the
-    /// format.
+    /// If [`Format::check`] refuses `cols`, `x` is not a whole number of rows, or [`Format::has_directions`] refuses the format.
     pub fn round_toward(&self, direction: Direction, x: &mut [f32], cols: usize, random: impl FnOnce(&mut [u32])) {
         if direction == Direction::Nearest {
             return self.decode(&self.encode(x, cols, GlobalScale::Own), x);
@@ -75,13 +74,13 @@ impl Format {
     }
 }
 
-/// The code of the magnitude below `x`, or the next one, in a cast whose code of −0 is `sign`. A random number is added to the part of
-/// the significand that the cast drops, and the carry decides: it goes up with a probability equal to the distance from the code below,
-/// to 2^-32 of a step, and with nothing added never.
+/// Returns the code of the magnitude below `x`, or the next code. `sign` is the code of −0. `random` is added to the part of the
+/// significand that the cast drops, and a carry selects the next code. So the probability of the next code is the distance from
+/// the code below, to 2^-32 of a step; with `random` = 0 it is never selected.
 #[inline(always)]
 fn next_to(cast: FloatCast, sign: u32, x: f32, random: u32) -> u16 {
     let (below, fraction) = cast.float.truncate(x);
-    // NaN and infinities are beyond it too.
+    // This includes NaN and infinities.
     if below >= cast.float.max {
         let largest = cast.decode(cast.float.max).copysign(x);
         return cast.encode(if x.is_nan() { x } else { largest }) as u16;
@@ -90,7 +89,7 @@ fn next_to(cast: FloatCast, sign: u32, x: f32, random: u32) -> u16 {
     (code | (sign * u32::from(x.is_sign_negative()))) as u16
 }
 
-/// Codes in memory order: of the two 4-bit codes in a byte, the first is in the lower half.
+/// Packs codes in memory order: the first of two 4-bit codes is in the low half of the byte.
 fn pack(codes: impl Iterator<Item = u16>, bits: usize, data: &mut [u8]) {
     data.fill(0);
     for (at, code) in codes.enumerate() {

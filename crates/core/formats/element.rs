@@ -5,13 +5,13 @@ use super::codebook::{Codebook, NF4_VALUES};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Policy};
 use super::power::PowerCast;
 
-/// The rounding of a number to an integer.
+/// Rule that rounds a number to an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
     /// To nearest, ties to even.
     Even,
-    /// `⌊fl32(|x| + 1/2)⌋` with the sign of `x`: to nearest, ties away from zero. The sum rounds: the f32 just below 1/2
-    /// becomes 1.
+    /// `⌊fl32(|x| + 1/2)⌋` with the sign of `x`: to nearest, ties away from zero. The f32 sum is rounded, so the f32 just below
+    /// 1/2 becomes 1.
     HalfAdded,
     /// Toward zero.
     TowardZero,
@@ -22,10 +22,10 @@ pub enum Whole {
 pub struct Integer {
     /// Bits of a code, at most 8.
     pub bits: u32,
-    /// Values are clamped to `min … max`. Signed types are symmetric, so the most negative code is never written; unsigned
-    /// types start at 0.
+    /// Lower end of the range to which values are clamped. Signed types are symmetric, so the most negative code is never
+    /// written; unsigned types start at 0.
     pub min: i32,
-    /// The largest code value, before division by `2^fraction_bits`.
+    /// Largest code, before the division by `2^fraction_bits`.
     pub max: i32,
     /// Bits of a code after the binary point: 6 for MXINT8, else 0.
     pub fraction_bits: u32,
@@ -34,7 +34,7 @@ pub struct Integer {
 }
 
 impl Integer {
-    /// True if codes have a sign.
+    /// True if the type has negative codes.
     pub const fn is_signed(&self) -> bool {
         self.min < 0
     }
@@ -43,7 +43,7 @@ impl Integer {
 impl Cast for Integer {
     const WIDTHS: &'static [u32] = &[2, 3, 4, 8];
 
-    /// A NaN becomes 0.
+    /// Returns the code of the rounded number; a NaN becomes 0.
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         let scaled = x * (1u32 << self.fraction_bits) as f32;
@@ -68,7 +68,7 @@ impl Cast for Integer {
     }
 }
 
-/// The numbers that codes represent, and the cast to codes.
+/// Values of the codes, and the cast from f32 to codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Repr {
     /// A floating-point code.
@@ -77,12 +77,12 @@ pub enum Repr {
     Integer(Integer),
     /// An index into a table of values.
     Codebook(Codebook),
-    /// A bare exponent: code `b` is `2^(b-127)`, 255 is NaN; no sign, no zero. Holds scales only.
+    /// A bare exponent without sign and zero: code `b` is `2^(b-127)`, and 255 is NaN. For scales only.
     Power(PowerCast),
 }
 
 impl Repr {
-    /// The value of a code.
+    /// Returns the value of a code.
     pub fn decode(&self, code: u16) -> f32 {
         match self {
             Self::Float(float) => float.decode(u32::from(code)),
@@ -92,7 +92,7 @@ impl Repr {
         }
     }
 
-    /// The code of a number.
+    /// Returns the code of a number.
     pub fn encode(&self, x: f32) -> u16 {
         (match self {
             Self::Float(float) => float.encode(x),
@@ -103,7 +103,7 @@ impl Repr {
     }
 }
 
-/// A scalar format.
+/// Number format of a single element.
 #[derive(Debug, PartialEq)]
 pub struct Element {
     /// Name in format strings, e.g. `e4m3`.
@@ -116,30 +116,30 @@ pub struct Element {
     pub repr: Repr,
 }
 
-/// Bits in memory of a code of `bits` bits.
+/// Returns the bits that a code of `bits` bits takes in memory.
 pub(super) const fn stored_bits(bits: u32) -> u32 {
     if bits == 6 { 8 } else { bits }
 }
 
 impl Element {
-    /// Bits of a code in memory: one byte for 6-bit codes, as in PTX registers and torchao.
+    /// Bits that a code takes in memory: one byte for 6-bit codes, as in PTX registers and torchao.
     pub const fn stored_bits(&self) -> usize {
         stored_bits(self.bits) as usize
     }
 
-    /// The value of a code. Bits above [`Element::bits`] are ignored.
+    /// Returns the value of a code. Bits above [`Element::bits`] are ignored.
     pub fn decode(&self, code: u16) -> f32 {
         self.repr.decode((u32::from(code) & ((1 << self.bits) - 1)) as u16)
     }
 
-    /// The code of `x` by the element's own cast: to nearest, ties to even.
+    /// Returns the code of `x` by the element's own cast, to nearest with ties to even.
     ///
-    /// E8M0 rounds up to the next power of two, as scales do (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the sign.
+    /// E8M0 instead rounds up to the next power of two, as scales do (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the sign.
     pub fn encode(&self, x: f32) -> u16 {
         self.repr.encode(x)
     }
 
-    /// The largest finite magnitude.
+    /// Returns the largest finite magnitude.
     pub fn max(&self) -> f32 {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => self.repr.decode(float.max as u16),
@@ -154,7 +154,7 @@ impl Element {
         matches!(self.repr, Repr::Integer(integer) if !integer.is_signed())
     }
 
-    /// True if it can only hold scales.
+    /// True if the element can hold only scales, not values.
     pub(crate) fn is_scale(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => !float.signed,
@@ -178,7 +178,7 @@ impl Element {
         }
     }
 
-    /// True if some code is a NaN, so that a NaN survives the cast.
+    /// True if some code is NaN, so that a NaN survives the cast.
     pub fn has_nan(&self) -> bool {
         match self.repr {
             Repr::Float(FloatCast { float, .. }) => float.has_nan(),
@@ -188,7 +188,7 @@ impl Element {
     }
 }
 
-/// A signed float whose exponent has the usual bias `2^(E-1) − 1`.
+/// Returns a signed float whose exponent has the usual bias `2^(E-1) − 1`.
 const fn float(exponent_bits: u32, mantissa_bits: u32, max: u32, infinity: bool, policy: Policy) -> FloatCast {
     let bias = (1 << (exponent_bits - 1)) - 1;
     let signed = true;
@@ -203,7 +203,7 @@ const fn float(exponent_bits: u32, mantissa_bits: u32, max: u32, infinity: bool,
     FloatCast { float, policy }
 }
 
-// Constants, so that loops can be specialised for them.
+// The casts are constants, so that loops can be specialised for them.
 pub(super) const F16_CAST: FloatCast = float(5, 10, 0x7bff, true, Policy::special(NanCode::Code(0x7fff)));
 pub(super) const BF16_CAST: FloatCast = float(8, 7, 0x7f7f, true, Policy::special(NanCode::Code(0x7fff)));
 pub(super) const E4M3_CAST: FloatCast = float(4, 3, 0x7e, false, Policy::satfinite(0x7f));
@@ -217,9 +217,9 @@ pub(super) const UE4M3_CAST: FloatCast = FloatCast {
     ..E4M3_CAST
 };
 
-/// Codes of both signs, as many below as above 0.
+/// Number of sign bits of a symmetric integer, with as many codes below 0 as above.
 const SIGNED: u32 = 1;
-/// The codes `0 … 2^bits − 1`, decoded with a zero point.
+/// Number of sign bits of an unsigned integer, whose codes `0 … 2^bits − 1` are decoded with a zero point.
 const UNSIGNED: u32 = 0;
 
 const fn integer(sign_bits: u32, bits: u32, fraction_bits: u32) -> Repr {
@@ -233,7 +233,7 @@ const fn integer(sign_bits: u32, bits: u32, fraction_bits: u32) -> Repr {
     })
 }
 
-/// Declares the elements, and lists them: static, name, bits, representation; description.
+/// Declares each element as a static, and lists all in `ELEMENTS`. An entry is: static, name, bits, representation; description.
 macro_rules! elements {
     ($($element:ident $name:literal $bits:literal $repr:expr; $doc:literal)*) => {
         $(
@@ -289,7 +289,7 @@ elements! {
         "OCP MX scale: powers of two 2^-127 … 2^127 and NaN (255); for scales only"
 }
 
-/// The element format of that name.
+/// Returns the element format with this name.
 pub fn element(name: &str) -> Option<&'static Element> {
     ELEMENTS.iter().copied().find(|element| element.name == name)
 }

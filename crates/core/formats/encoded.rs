@@ -1,15 +1,15 @@
-//! Tensors as formats and records store them.
+//! Tensors in the form in which formats and records store them.
 
 use safetensors::Dtype;
 
-/// A tensor as it is stored.
+/// A tensor in its stored form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoded {
-    /// Rows of the tensor; its last dimension is `cols`, and all others are counted as rows.
+    /// Number of rows; all dimensions but the last are counted as rows.
     pub rows: usize,
-    /// Columns of the tensor.
+    /// Number of columns, the last dimension.
     pub cols: usize,
-    /// In the order of the format string: `data`, `scale`, `global`; a record has `pages` only.
+    /// Parts in the order of the format string: `data`, `scale`, `zero`, `global`; a record has only `pages`.
     pub parts: Vec<Part>,
 }
 
@@ -18,7 +18,7 @@ pub struct Encoded {
 pub struct Part {
     /// Name within the encoded tensor, e.g. `data` or `scale`.
     pub name: &'static str,
-    /// Packed 4-bit codes are `U8`, two per byte.
+    /// Type of the array's elements; packed 4-bit codes are `U8`, two per byte.
     pub dtype: Dtype,
     /// Shape in units of `dtype`, so packed 4-bit codes have half as many columns as the tensor.
     pub shape: Vec<usize>,
@@ -27,7 +27,7 @@ pub struct Part {
 }
 
 impl Encoded {
-    /// The bytes of the part with this name; empty if there is no such part.
+    /// Returns the bytes of the part with this name; empty if the tensor has no such part.
     pub fn part(&self, name: &str) -> &[u8] {
         let part = self.parts.iter().find(|part| part.name == name);
         part.map_or(&[], |part| &part.bytes)

@@ -1,42 +1,42 @@
-//! Scales that are f32 numbers.
+//! Rules for scales that are stored as f32, f16 or bf16.
 
 use super::cast::{Cast, INFINITY_BITS, Limits, Operation};
 use super::half::Half;
 use super::power::{PowerCast, e8m0_value};
 
-/// The meaning of the stored scale.
+/// Meaning of the stored scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredScale {
-    /// The factor that codes are multiplied by.
+    /// The factor by which decoding multiplies codes.
     Decode,
-    /// The factor that values were multiplied by; codes are divided by it.
+    /// The factor by which encoding multiplied values. Decoding divides codes by it.
     Encode,
 }
 
-/// A rule for f32 scales.
+/// Rule that computes a floating-point scale from the largest magnitude of a block.
 #[derive(Debug, PartialEq)]
 pub struct F32Rule {
     /// Name in format strings, e.g. `deepgemm` in `e4m3/b128:f32(deepgemm)`.
     pub name: &'static str,
     /// One line with the library and its formula.
     pub doc: &'static str,
-    /// A lower bound of `amax`.
+    /// Lower bound of `amax`, the largest magnitude of a block.
     pub amax_floor: f32,
-    /// Rounds the scale to a power of two: a decoding scale up, an encoding scale down.
+    /// True to round the scale to a power of two: up if it is stored for decoding, down if for encoding.
     pub power: bool,
-    /// True if elements are `x / s` instead of `x · fl32(1/s)`; only with decoding scales.
+    /// True if elements are `x / s` instead of `x · fl32(1/s)`; only with [`StoredScale::Decode`].
     pub divide: bool,
-    /// A lower bound of `s` in the reciprocal `fl32(1/s)`.
+    /// Lower bound of `s` in the reciprocal `fl32(1/s)`.
     pub reciprocal_floor: f32,
-    /// True if a 16-bit scale is rounded up to the smallest value not below its f32, instead of to nearest.
+    /// True to round a 16-bit scale up, to the smallest value not below its f32; false to round to nearest.
     pub up: bool,
-    /// The direction for which the scale is stored.
+    /// Meaning of the stored scale: factor of decoding or of encoding.
     pub stored: StoredScale,
 }
 
 impl F32Rule {
-    /// Stores the scales for blocks with these largest magnitudes (as bits), and returns the factors of their elements. `round` gives
-    /// the scale that is stored, by which elements are divided, with its bytes.
+    /// Stores the scales of blocks, given the bits of their largest magnitudes, and writes the factors of their elements. `round`
+    /// rounds a scale to its stored type and returns its value and bytes.
     #[inline(always)]
     pub(super) fn encode<const N: usize>(
         &self,
@@ -53,7 +53,7 @@ impl F32Rule {
         }
     }
 
-    /// A scale rounded to 16 bits, and its bytes.
+    /// Rounds a scale to 16 bits, and returns its value and bytes.
     #[inline(always)]
     pub(super) fn in_half(&self, half: Half, scale: f32) -> (f32, [u8; 2]) {
         let scale = if self.up { half.up(scale) } else { half.nearest(scale) };
@@ -69,7 +69,7 @@ impl F32Rule {
         match (self.stored, self.power) {
             (StoredScale::Decode, false) => amax / limits.max,
             (StoredScale::Decode, true) => e8m0_value(PowerCast::UP.encode(amax * limits.inverse) as u8),
-            // The quotient is computed in f64, with a floor that no f32 equals.
+            // The quotient is computed in f64, since the floor 1e-12 is not an f32.
             (StoredScale::Encode, power) => {
                 let scale = (f64::from(limits.max) / f64::from(amax).max(1e-12)) as f32;
                 let below = f32::from_bits(scale.to_bits() & INFINITY_BITS);
@@ -78,8 +78,8 @@ impl F32Rule {
         }
     }
 
-    /// The factor of elements for a stored scale. A block of zeros, or of numbers so small that the scale underflows, is
-    /// stored as zeros.
+    /// Returns the factor of elements for a stored scale. With a scale of 0 (a block of zeros, or an underflow) all codes become
+    /// zeros.
     #[inline(always)]
     pub(super) fn factor(&self, scale: f32) -> f32 {
         match (self.stored, self.divide) {
@@ -95,7 +95,7 @@ impl F32Rule {
         Operation::by(self.stored == StoredScale::Decode && self.divide)
     }
 
-    /// The operation that decodes codes to values.
+    /// Returns the operation that decodes codes to values.
     pub(super) fn inverse(&self) -> Operation {
         Operation::by(self.stored == StoredScale::Encode)
     }
@@ -114,7 +114,7 @@ const fn rule(name: &'static str, doc: &'static str) -> F32Rule {
     }
 }
 
-/// Like `f32::max`, but keeps NaN.
+/// Returns the larger of two numbers, and unlike `f32::max` keeps a NaN in `x`.
 #[inline(always)]
 fn at_least(x: f32, floor: f32) -> f32 {
     if x < floor { floor } else { x }
@@ -141,7 +141,7 @@ pub const F32_RULES: &[&F32Rule] = &[
         "s = amax/max, elements x·fl32(1/max(s, 1e-38)) (bitsandbytes quantize_4bit, whose max is 1)") },
 ];
 
-/// Rules for scales of 16 bits; the first is the default.
+/// Rules for 16-bit scales; the first is the default.
 #[rustfmt::skip]
 pub const HALF_RULES: &[&F32Rule] = &[
     &DIV,
@@ -151,7 +151,7 @@ pub const HALF_RULES: &[&F32Rule] = &[
 
 const DIV: F32Rule = rule("div", "s = amax/max, elements x/s; a block of zeros has s = 0");
 
-// The rules of KV records.
+// Rules that KV records use.
 pub static VLLM_MLA: F32Rule = F32Rule {
     amax_floor: 448.0 * f32::MIN_POSITIVE,
     ..rule(

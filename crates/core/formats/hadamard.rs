@@ -1,14 +1,14 @@
-//! The Hadamard rotation that spreads outliers over a row before rounding.
+//! Hadamard rotation, which spreads outliers over a row before rounding.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use reference::vectorized;
 
-/// Replaces each row `x` of `cols` channels by `x · H · cols^-1/2`, `H` in Sylvester's natural order
-/// (`H_2n = [[H_n, H_n], [H_n, −H_n]]`): symmetric, and its own inverse.
+/// Replaces each row `x` of `cols` channels by `x · H · cols^-1/2`. `H` is in Sylvester's natural order (`H_2n = [[H_n, H_n],
+/// [H_n, −H_n]]`). The transform is symmetric and its own inverse.
 ///
-/// The transform is computed in f32 by butterflies and multiplied by the factor last, as in the fast_hadamard_transform
-/// package. The result does not depend on the machine.
+/// Butterflies in f32 compute the transform, and the factor is applied last, as in the fast_hadamard_transform package. The
+/// result does not depend on the machine.
 pub fn hadamard(x: &mut [f32], cols: usize) -> Result<(), String> {
     if !cols.is_power_of_two() {
         return Err(format!(
@@ -38,8 +38,8 @@ fn butterflies(x: &mut [f32], cols: usize) {
     x.iter_mut().for_each(|x| *x *= factor);
 }
 
-/// The random signs of a rotation: TransformerEngine's for 16 channels, otherwise bits of a ChaCha8 stream seeded with the
-/// number of channels.
+/// Returns the random signs of a rotation: those of TransformerEngine for 16 channels, otherwise bits of a ChaCha8 stream seeded
+/// with the number of channels.
 fn signs(size: usize) -> Vec<f32> {
     const TE: [f32; 16] = [
         1.0, 1.0, 1.0, -1.0, 1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0,
@@ -52,14 +52,14 @@ fn signs(size: usize) -> Vec<f32> {
     (0..size).map(sign).collect()
 }
 
-/// The random Hadamard transform of each `size` consecutive elements: random signs, then [`hadamard`]. `size` is a power of
+/// Applies a random Hadamard transform to each `size` consecutive elements: random signs, then [`hadamard`]. `size` is a power of
 /// two that divides the length.
 pub(super) fn rotate(x: &mut [f32], size: usize) {
     flip(x, &signs(size));
     hadamard(x, size).expect("rotations are whole");
 }
 
-/// The inverse of [`rotate`], except for rounding.
+/// Inverts [`rotate`], except for rounding errors.
 pub(super) fn rotate_back(x: &mut [f32], size: usize) {
     hadamard(x, size).expect("rotations are whole");
     flip(x, &signs(size));

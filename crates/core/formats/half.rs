@@ -1,4 +1,4 @@
-//! Scales and zero points of 16 bits.
+//! 16-bit floats for scales and zero points.
 
 use safetensors::Dtype;
 
@@ -6,7 +6,7 @@ use super::cast::Cast;
 use super::element::{BF16_CAST, F16_CAST};
 use super::minifloat::Added;
 
-/// A 16-bit float type of scales.
+/// A 16-bit float type for scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
     /// IEEE 754 binary16.
@@ -18,7 +18,7 @@ pub enum Half {
 const F16_ADDED: Added = Added::new(F16_CAST).unwrap();
 
 impl Half {
-    /// Its name in format strings.
+    /// Returns the name of the type in format strings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F16 => "f16",
@@ -39,10 +39,10 @@ impl Half {
         self.value(self.bits(x))
     }
 
-    /// The smallest value not below `x`, a magnitude or NaN.
+    /// Returns the smallest value not below `x`, which is a magnitude or NaN.
     pub(super) fn up(self, x: f32) -> f32 {
         let nearest = self.nearest(x);
-        // Magnitudes sort by their codes.
+        // The codes of magnitudes have the order of their values, so the next code is the next larger value.
         if nearest < x {
             self.value(self.bits(nearest) + 1)
         } else {
@@ -50,7 +50,7 @@ impl Half {
         }
     }
 
-    /// The little-endian bytes of a value that the type represents exactly.
+    /// Returns the little-endian bytes of a value that the type represents exactly.
     #[inline(always)]
     pub(super) fn bytes(self, value: f32) -> [u8; 2] {
         self.bits(value).to_le_bytes()
@@ -64,7 +64,7 @@ impl Half {
         }) as u16
     }
 
-    /// The value of a code.
+    /// Returns the value of a code.
     #[inline(always)]
     pub(super) fn value(self, code: u16) -> f32 {
         match self {

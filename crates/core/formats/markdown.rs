@@ -1,4 +1,4 @@
-//! `docs/formats.md`, written from the tables.
+//! Writes `docs/formats.md` from the tables of formats.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::power::PowerCast;
 use super::records::{KvRecord, PAGE, Place, RECORDS};
 use super::scale::Scale;
 
-/// Channels of the row that bits of an element are given for: those of a KV vector.
+/// Channels of the row for which bits per element are computed: those of a KV vector.
 const ROW: usize = 512;
 
 const INTRODUCTION: &str = "# Formats
@@ -52,7 +52,7 @@ of two codes in the high nibble; here they are in order, from the low one on.
 Against scales the table counts by its largest magnitude.
 ";
 
-/// The whole file.
+/// Returns the whole page.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     let columns = ["name", "bits", "largest", "smallest", "NaN codes", ""];
@@ -123,7 +123,7 @@ fn describe(out: &mut String, record: &KvRecord) {
     }
 }
 
-/// A convention, element by element.
+/// Writes the casts of a convention, one row per element.
 fn casts(out: &mut String, convention: &Convention) {
     for (index, (element, rounding)) in convention.casts.iter().enumerate() {
         let [ties, overflow, infinity, nan, zeros] = match rounding {
@@ -200,7 +200,7 @@ fn code(text: &str) -> String {
     format!("`{text}`")
 }
 
-/// A number in few characters: plain, or as a power of two.
+/// Formats a number in few characters, as a decimal or as a power of two.
 fn number(value: f32) -> String {
     let exponent = value.log2();
     if exponent.fract() == 0.0 && exponent.abs() > 4.0 {
@@ -212,16 +212,16 @@ fn number(value: f32) -> String {
     }
 }
 
-/// Bits of an element, with its share of scales and zero points.
+/// Returns the bits per element of a format, including its share of scales and zero points.
 fn bits(format: &str) -> String {
     let format: Format = format.parse().expect("named formats parse");
     let bits = format.bytes_per_row(ROW) * 8.0 / ROW as f64;
-    // As many decimals as there are, up to four.
+    // Up to four decimals, without trailing zeros.
     let text = format!("{bits:.4}");
     text.trim_end_matches('0').trim_end_matches('.').into()
 }
 
-/// The smallest value above zero.
+/// Formats the smallest value above zero.
 fn smallest(element: &Element) -> String {
     if let Repr::Codebook(book) = element.repr {
         let positive = book.values().iter().copied().find(|value| *value > 0.0);
@@ -237,7 +237,7 @@ fn nan_codes(element: &Element) -> String {
         [] => "none".into(),
         [code] => format!("{code:#x}"),
         [first, .., last] if *last - *first == nans.len() as u32 - 1 => format!("{first:#x}–{last:#x}"),
-        // A signed format has the same codes again with the sign bit.
+        // A signed format has the same NaN codes again with the sign bit set.
         [first, _] => format!("±{first:#x}"),
         [first, .., _] => format!("±{first:#x}–{:#x}", nans[nans.len() / 2 - 1]),
     }

@@ -1,29 +1,29 @@
-//! Small floating-point formats as data, with one rounding routine for all of them.
+//! Small floating-point formats, described by data and rounded by one routine.
 
 use super::cast::Cast;
 
-/// A binary floating-point format of at most 16 bits with subnormals and, above the codes of finite values, optionally
-/// one infinity and then NaNs.
+/// A binary floating-point format of at most 16 bits, with subnormals. Codes above the finite values are optionally one infinity,
+/// then NaNs.
 ///
-/// A code is sign, exponent `E`, mantissa `m` from the top, of value `2^(E-bias) · (1 + m/2^M)`, or `2^(1-bias) · m/2^M`
-/// where `E` is 0 (OCP OFP8 v1.0, OCP MX v1.0 §5.3, IEEE 754).
+/// From the top bit on, a code consists of sign, exponent `E` and mantissa `m`. Its value is `2^(E-bias) · (1 + m/2^M)`, or
+/// `2^(1-bias) · m/2^M` if `E` is 0 (OCP OFP8 v1.0, OCP MX v1.0 §5.3, IEEE 754).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MiniFloat {
-    /// Bits of the exponent `E`.
+    /// Number of bits of the exponent `E`.
     pub exponent_bits: u32,
-    /// `M`; at most 10.
+    /// Number `M` of mantissa bits; at most 10.
     pub mantissa_bits: u32,
     /// The exponent bias.
     pub bias: u32,
     /// Code of the largest finite value.
     pub max: u32,
-    /// True if the code after `max` is infinity. All codes above are NaN.
+    /// True if the code after `max` is infinity. All codes above it are NaN.
     pub infinity: bool,
     /// True if the top bit is a sign. Without a sign, negative numbers become 0, and codes with the top bit set are NaN.
     pub signed: bool,
 }
 
-/// Rounding of numbers half-way between two neighbours.
+/// Rounding of ties, which are numbers half-way between two neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
     /// The neighbour with an even code.
@@ -46,7 +46,7 @@ pub enum Overflow {
 /// The result for NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NanCode {
-    /// One code for both signs.
+    /// One code for NaN of both signs.
     Code(u32),
     /// This code with the sign of the NaN.
     Signed(u32),
@@ -57,20 +57,20 @@ pub enum NanCode {
 /// The sign of results that are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeros {
-    /// The sign is preserved, also if a number is rounded to zero.
+    /// A zero keeps its sign, also if a number was rounded to zero.
     Signed,
-    /// A zero is stored as +0, but a negative number rounded to zero as −0.
+    /// A zero is stored as +0; a negative number that rounds to zero is stored as −0.
     UnsignedIfExact,
     /// Every zero is stored as +0.
     Unsigned,
-    /// A zero of either sign is stored as −0.
+    /// A zero of either sign is stored as −0; a number that rounds to zero keeps its sign.
     NegativeIfExact,
 }
 
-/// The choices that a format leaves to its casts.
+/// Choices that a number format leaves to its casts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The rounding of numbers half-way between two values.
+    /// Rounding of numbers half-way between two values.
     pub ties: Ties,
     /// The result for finite numbers that round beyond the largest value.
     pub overflow: Overflow,
@@ -83,7 +83,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// PTX `cvt.rn.satfinite`: ties to even, infinities saturate too, one code for all NaNs.
+    /// PTX `cvt.rn.satfinite`: ties to even, numbers beyond the range and infinities saturate, one code for all NaNs.
     pub const fn satfinite(nan: u32) -> Self {
         Self {
             ties: Ties::Even,
@@ -104,22 +104,22 @@ impl Policy {
         }
     }
 
-    /// The same with other ties.
+    /// Returns the same policy with another rounding of ties.
     pub const fn ties(self, ties: Ties) -> Self {
         Self { ties, ..self }
     }
 
-    /// The same with another result for infinities.
+    /// Returns the same policy with another result for infinities.
     pub const fn infinity(self, infinity: Overflow) -> Self {
         Self { infinity, ..self }
     }
 
-    /// The same with another code of NaN.
+    /// Returns the same policy with another code of NaN.
     pub const fn nan(self, nan: NanCode) -> Self {
         Self { nan, ..self }
     }
 
-    /// The same with other zeros.
+    /// Returns the same policy with another rule for the sign of zeros.
     pub const fn zeros(self, zeros: Zeros) -> Self {
         Self { zeros, ..self }
     }
@@ -141,23 +141,23 @@ impl MiniFloat {
         self.is_nan(self.sign() - 1)
     }
 
-    /// For a finite magnitude: its significand, the number of bits to drop, and the code of the binade's start minus the
-    /// leading one, so that `code = base + round(significand / 2^drop)`.
+    /// Splits a finite magnitude into three numbers: its significand, the number `drop` of bits to drop, and `base`, the code of
+    /// the start of its binade minus the leading one. Then `code = base + round(significand / 2^drop)`.
     #[inline(always)]
     const fn split(&self, magnitude: u32) -> (u32, u32, u32) {
         let field = magnitude >> 23;
         let normal = (field != 0) as u32;
         let significand = (magnitude & 0x7f_ffff) | (normal << 23);
         let exponent = field + 1 - normal;
-        // Exponent, biased as in f32, of the format's smallest binade: below it the step stays the same.
+        // Exponent of the format's smallest binade, biased as in f32. Below it, the step stays the same.
         let lowest = 128 - self.bias;
         let quantum = if exponent > lowest { exponent } else { lowest };
         let drop = 23 - self.mantissa_bits + (quantum - exponent);
         (significand, drop, (quantum - lowest) << self.mantissa_bits)
     }
 
-    /// The code of the largest magnitude not above that of `x`, and the excess of `x` over it in units of 2^-32 of the step
-    /// to the next code, rounded down. Used for stochastic rounding. NaN and infinities give a code beyond the largest.
+    /// Returns the code of the largest magnitude not above |x|, and the distance of |x| from it, in units of 2^-32 of the step to
+    /// the next code, rounded down. Used for stochastic rounding. NaN and infinities give a code beyond the largest.
     #[inline(always)]
     pub(super) fn truncate(&self, x: f32) -> (u32, u32) {
         let (significand, drop, base) = self.split(x.to_bits() & 0x7fff_ffff);
@@ -166,22 +166,22 @@ impl MiniFloat {
     }
 }
 
-/// A float under a policy.
+/// A float format with the policy of its cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatCast {
     /// The number format.
     pub float: MiniFloat,
-    /// The choices that the number format leaves to the cast.
+    /// Choices that the number format leaves to the cast.
     pub policy: Policy,
 }
 
 impl FloatCast {
-    /// Bits of a code.
+    /// Number of bits of a code.
     pub const fn bits(&self) -> u32 {
         1 + self.float.exponent_bits + self.float.mantissa_bits
     }
 
-    /// The code of `x`, whose magnitude would round to `rounded` if there were no largest value.
+    /// Returns the code of `x`. `rounded` is the code of its rounded magnitude if the format had no largest value.
     #[inline(always)]
     fn finish(&self, x: f32, rounded: u32) -> u32 {
         let Self { float, policy } = *self;
@@ -193,7 +193,7 @@ impl FloatCast {
         self.with_sign(x, limited)
     }
 
-    /// True if everything beyond the largest value gets its code.
+    /// True if infinities and all numbers beyond the largest value get the code of the largest value.
     const fn saturates(&self) -> bool {
         matches!(
             (self.policy.overflow, self.policy.infinity),
@@ -201,7 +201,7 @@ impl FloatCast {
         )
     }
 
-    /// The code of `x`, whose magnitude has the code `rounded` if it is a number.
+    /// Adds the sign of `x` to `rounded`, the code of its magnitude. A NaN gets the code of NaN instead.
     #[inline(always)]
     fn with_sign(&self, x: f32, rounded: u32) -> u32 {
         let Self { float, policy } = *self;
@@ -231,12 +231,12 @@ impl FloatCast {
 impl Cast for FloatCast {
     const WIDTHS: &'static [u32] = &[4, 8, 16];
 
-    /// Rounds with integer arithmetic only: f32 subnormals are handled correctly, and a carry moves into the exponent by
-    /// itself.
+    /// Returns the code of `x`. It is computed by integer arithmetic only, which also handles f32 subnormals and carries into the
+    /// exponent.
     #[inline(always)]
     fn encode(&self, x: f32) -> u32 {
         let (significand, drop, base) = self.float.split(x.to_bits() & 0x7fff_ffff);
-        // From 25 dropped bits on everything rounds to zero.
+        // With 25 or more dropped bits, every number rounds to zero.
         let drop = drop.min(25);
         let half = 1 << (drop - 1);
         let bump = match self.policy.ties {
@@ -252,7 +252,8 @@ impl Cast for FloatCast {
         let float = self.float;
         let magnitude = code & (float.sign() - 1);
         let normal = (magnitude << (23 - float.mantissa_bits)) + ((127 - float.bias) << 23);
-        // A float whose last bit is worth the smallest subnormal holds `magnitude` as its last bits.
+        // `lift` is a float whose last bit has the value of the smallest subnormal. Its low bits are set to `magnitude`, and the
+        // subtraction of `lift` leaves the value.
         let lift = (151 - float.bias - float.mantissa_bits) << 23;
         let subnormal = (f32::from_bits(lift | (magnitude & 0x7f_ffff)) - f32::from_bits(lift)).to_bits();
         let small = magnitude >> float.mantissa_bits == 0;
@@ -264,8 +265,8 @@ impl Cast for FloatCast {
     }
 }
 
-/// The same cast in fewer instructions, for ties to even and exponents of at most 5 bits: the FPU's adder rounds. A test
-/// checks on every f32 that both casts agree.
+/// The same cast as [`FloatCast`] in fewer instructions: the FPU's adder rounds. It needs ties to even and exponents of at most 5
+/// bits. A test compares both casts on every f32.
 #[derive(Clone, Copy)]
 pub(super) struct Added(FloatCast);
 
@@ -296,8 +297,8 @@ impl Cast for Added {
         };
         let magnitude = (x.to_bits() & 0x7fff_ffff).min(most);
         let quantum = (magnitude & 0x7f80_0000).max(lowest);
-        // `lift` is so large that its ulp is one step of the code: the FPU's addition rounds to the step. The low bits of `lift`
-        // hold the code of the binade's start minus the leading one, so that the low bits of the sum are the code.
+        // `lift` is so large that its ulp is one step of the code, so that the FPU's addition rounds to the step. The low bits of
+        // `lift` hold the code of the binade's start minus the leading one, so that the low bits of the sum are the code.
         let lift = quantum + (quantum >> shift) + (shift << 23) - (lowest >> shift);
         let sum = f32::from_bits(magnitude) + f32::from_bits(lift);
         let rounded = sum.to_bits() & 0xffff;
@@ -314,8 +315,8 @@ impl Cast for Added {
     }
 }
 
-/// The same cast for the exponents of f32 and ties to even: a code is an f32 cut off, so that the rounding is one addition,
-/// for subnormals too.
+/// The same cast as [`FloatCast`] for ties to even and the exponents of f32. A code is the upper part of the bits of an f32, so
+/// one integer addition rounds, also for subnormals.
 #[derive(Clone, Copy)]
 pub(super) struct Cut(FloatCast);
 

@@ -1,10 +1,10 @@
 //! Number formats: elements, scales, blocks, KV-cache records.
 //!
-//! Everything that rounds is a [`Codec`]. [`codec`] finds it by the name of a record (`v4_fp8`), the name of a format
+//! Every format and record is a [`Codec`]. [`codec`] returns the codec for the name of a record (`v4_fp8`), the name of a format
 //! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding always goes through the stored bytes.
 //!
-//! A new element, way to cast, scale rule, NVFP4 rule, named format or record is one row of [`ELEMENTS`],
-//! [`CASTS`], [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`] or [`AFFINE_RULES`], [`NVFP4_RULES`], [`FORMATS`] or [`RECORDS`].
+//! Tables with one row per entry: elements [`ELEMENTS`], casts [`CASTS`], scale rules [`POWER_RULES`], [`F32_RULES`],
+//! [`HALF_RULES`] and [`AFFINE_RULES`], NVFP4 rules [`NVFP4_RULES`], named formats [`FORMATS`], records [`RECORDS`].
 
 mod amax;
 mod block;
@@ -64,7 +64,7 @@ pub use zero_point::{AFFINE_RULES, Affine, AffineFit, AffineRule, ZeroPoint};
 
 use crate::error::did_you_mean;
 
-/// Other names of element formats.
+/// Names of element formats in other libraries.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("fp8", "e4m3"),
     ("float8", "e4m3"),
@@ -76,14 +76,14 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("bfloat16", "bf16"),
 ];
 
-/// Names that have two meanings: libraries call a row of a weight `[out, in]` a channel, and a column of keys, too. With the
-/// names for rows and for columns.
+/// Ambiguous names, each with the names for rows and for columns. Libraries use "channel" for a row of a weight `[out, in]` and
+/// for a column of keys.
 const TWO_MEANINGS: &[(&str, &str, &str)] = &[
     ("fp8_channel", "fp8_out_channel", "fp8_column"),
     ("int8_channel", "int8_out_channel", "int8/column:f32"),
 ];
 
-/// The codec of a record name, a named format or a format string.
+/// Returns the codec for a record name, a named format or a format string.
 pub fn codec(text: &str) -> Result<Arc<dyn Codec>, String> {
     if let Some(record) = RECORDS.iter().copied().find(|record| record.name == text) {
         return Ok(Arc::new(record));

@@ -1,13 +1,13 @@
-//! Formats that have names.
+//! Formats with a name of their own.
 
-/// A name for a format string.
+/// Short name of a format string.
 #[derive(Debug)]
 pub struct Named {
     /// The name, e.g. `nvfp4`.
     pub name: &'static str,
-    /// The format string it stands for.
+    /// The format string behind the name.
     pub format: &'static str,
-    /// One line with the block size, the scales and the library that uses it.
+    /// One line with the block size, the scales and the library that uses the format.
     pub doc: &'static str,
 }
 

@@ -1,28 +1,28 @@
 //! Scales of NVFP4: an E4M3 scale per block of E2M1, with or without an f32 global scale.
 //!
-//! Libraries agree on the meaning of the bytes up to the last bit of the product, and differ in how they choose them. A
-//! rule is a row of data. `amax_b` is the largest magnitude of a block, and `amax` that of all blocks under one global
-//! scale. `G = span/amax` is the f32 that values are multiplied by, and `g` the one that codes are multiplied by; both are
-//! 1 without a global scale.
+//! Libraries agree on the meaning of the bytes, except for the last bit of the product, but choose the bytes in different ways.
+//! Each rule is a row of a table. `amax_b` is the largest magnitude of a block, and `amax` that of all blocks under one global
+//! scale. Encoding multiplies values by the f32 `G = span/amax`, and decoding multiplies codes by the f32 `g`. Both are 1 without
+//! a global scale.
 
 use super::cast::{Cast, INFINITY_BITS, Operation};
 use super::element::UE4M3_CAST;
 use super::nvfp4_select::{self, Domain, Error, Select};
 
-/// The f32 that is stored as the global scale.
+/// Value that is stored as the global scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Global {
-    /// Without a global scale.
+    /// No global scale.
     Absent,
     /// The largest magnitude of the tensor or row; the decoder computes the scale from it.
     Amax,
-    /// `g = amax/span`.
+    /// `g = amax/span`, the factor of decoding.
     Decode,
-    /// `G = span/amax`.
+    /// `G = span/amax`, the factor of encoding.
     Encode,
 }
 
-/// The scale of a block before its cast to E4M3.
+/// Formula of a block's scale before its cast to E4M3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockScale {
     /// `amax_b·(G·fl32(1/6))`.
@@ -37,12 +37,12 @@ pub enum BlockScale {
     OverSixG,
 }
 
-/// The division of elements; `s` is the value of the stored E4M3 scale.
+/// Formula that divides elements by their scales; `s` is the value of the stored E4M3 scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Division {
     /// `x·min(1/(s·fl32(1/G)), FLT_MAX)`.
     Reciprocal,
-    /// `x·(1/(s·fl32(1/G)))`, infinite for `s = 0`; a block of zeros has codes 0.
+    /// `x·(1/(s·fl32(1/G)))`. The factor is infinite for `s = 0`; a block of zeros gets codes 0.
     Unclamped,
     /// `x·((1/g)/s)`.
     InverseOver,
@@ -57,26 +57,26 @@ pub struct Nvfp4Rule {
     pub name: &'static str,
     /// One line with the library and its formula.
     pub doc: &'static str,
-    /// The global value that is stored.
+    /// Value that is stored as the global scale.
     pub stored: Global,
-    /// The largest value per unit of `g`: 448·6, or less to leave room.
+    /// Largest value in units of `g`: 448·6, the largest E4M3 times the largest E2M1, or less to leave headroom.
     pub span: f32,
-    /// The formula of the scale of a block.
+    /// Formula of the scale of a block.
     pub scale: BlockScale,
-    /// A lower bound of the scale before its cast.
+    /// Lower bound of a block's scale before its cast.
     pub floor: f32,
-    /// The scale of a block of zeros before its cast.
+    /// Scale of a block of zeros, before its cast.
     pub zero_block: f32,
-    /// The division of elements by the scales.
+    /// Formula that divides elements by their scales.
     pub division: Division,
-    /// True if blocks whose scale underflows to 0 get codes 0.
+    /// True if a block whose scale underflows to 0 gets codes 0.
     pub drops_zero_scale: bool,
     /// True if −0 is stored as +0.
     pub unsigned_zero: bool,
-    /// The choice among several candidate scales.
+    /// Selection among several candidate scales.
     pub select: Select,
-    /// True if the library's kernel uses approximate reciprocals (≤ 1 ulp) where the rule is exact: a value next to a border
-    /// between two codes may then be on either side.
+    /// True if the library's kernel uses approximate reciprocals (≤ 1 ulp) where this rule is exact. A value next to the border
+    /// between two codes may then get either code.
     pub approximate: bool,
 }
 
@@ -86,21 +86,21 @@ impl PartialEq for Nvfp4Rule {
     }
 }
 
-/// The factors of the global scale.
+/// Factors that follow from the global scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Level {
-    /// The stored f32.
+    /// The stored f32 value.
     pub stored: f32,
-    /// `G`.
+    /// `G`, the factor of encoding.
     pub encode: f32,
     /// `fl32(1/G)`.
     pub inverse: f32,
-    /// `g`.
+    /// `g`, the factor of decoding.
     pub decode: f32,
 }
 
 impl Level {
-    /// The factors without a global scale.
+    /// Factors without a global scale.
     pub const ONE: Self = Self {
         stored: 1.0,
         encode: 1.0,
@@ -117,18 +117,19 @@ pub(super) fn finite(x: f32) -> f32 {
     if x > f32::MAX { f32::MAX } else { x }
 }
 
-/// Replaces 0 by 1, since nothing can be divided by 0.
+/// Replaces 0 by 1, to avoid a division by 0.
 fn nonzero(x: f32) -> f32 {
     if x == 0.0 { 1.0 } else { x }
 }
 
 impl Nvfp4Rule {
-    /// `G` for an `amax`.
+    /// Returns `G` for the largest magnitude `amax`.
     fn encode_factor(&self, amax: f32) -> f32 {
         nonzero(if amax == 0.0 { 1.0 } else { finite(self.span / amax) })
     }
 
-    /// The factors for an `amax`. If it is not finite, all values under it become NaN.
+    /// Returns the factors for the largest magnitude `amax`. If `amax` is not finite, all values under this global scale become
+    /// NaN.
     pub(super) fn level(&self, amax: f32) -> Level {
         let amax = if amax.is_finite() { amax } else { f32::NAN };
         self.stored_level(match self.stored {
@@ -139,7 +140,7 @@ impl Nvfp4Rule {
         })
     }
 
-    /// The factors for a stored f32.
+    /// Returns the factors for a stored global scale.
     pub(super) fn stored_level(&self, stored: f32) -> Level {
         let (encode, inverse, decode) = match self.stored {
             Global::Absent => return Level::ONE,
@@ -159,7 +160,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// Stores the scales for blocks with these largest magnitudes (as bits), and returns the factors of their elements.
+    /// Stores the scales of blocks, given the bits of their largest magnitudes, and writes the factors of their elements.
     #[inline(always)]
     pub(super) fn encode(
         &self,
@@ -169,7 +170,7 @@ impl Nvfp4Rule {
         stored: &mut [u8],
         factors: &mut [f32],
     ) {
-        // The default rule as a constant, so that its loops vectorise.
+        // The default rule is matched as constants, so that its loops vectorise.
         match (self.scale, self.division) {
             (BlockScale::AmaxTimesSixth, Division::Reciprocal) => {
                 self.scales(BlockScale::AmaxTimesSixth, amax, level, factors);
@@ -184,7 +185,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// The scales of blocks before their cast.
+    /// Computes the scales of blocks before their cast to E4M3.
     #[inline(always)]
     fn scales(&self, scale: BlockScale, amax: &[u32], level: &Level, out: &mut [f32]) {
         let sixth = level.encode * SIXTH;
@@ -217,7 +218,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// The factors of elements for stored scales.
+    /// Computes the factors of elements for stored scales.
     #[inline(always)]
     fn factors(&self, division: Division, amax: &[u32], stored: &[u8], level: &Level, out: &mut [f32]) {
         for ((amax, code), out) in amax.iter().zip(stored).zip(out) {
@@ -226,7 +227,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// The factor of elements of a block with that largest magnitude, for a stored scale.
+    /// Returns the factor of the elements of a block, given its largest magnitude `amax` (as bits) and its stored scale.
     #[inline(always)]
     pub(super) fn factor(&self, division: Division, amax: u32, scale: f32, level: &Level) -> f32 {
         let factor = match division {
@@ -234,7 +235,7 @@ impl Nvfp4Rule {
             Division::Unclamped if amax == 0 => 0.0,
             Division::Unclamped => 1.0 / (scale * level.inverse),
             Division::InverseOver => level.encode / scale,
-            // A step that underflows to 0 holds only zeros; dividing by it would give NaN.
+            // If the product underflows to 0, the division by infinity stores zeros; a division by 0 would give NaN.
             Division::Over if scale * level.decode == 0.0 => f32::INFINITY,
             Division::Over => scale * level.decode,
         };
@@ -249,7 +250,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// The factor of the elements, given the value of the block scale.
+    /// Returns the factor of the codes of a block, given the value of its stored scale.
     #[inline(always)]
     pub(super) fn decode(&self, scale: f32, level: &Level) -> f32 {
         match self.stored {
@@ -286,7 +287,7 @@ const fn single(name: &'static str, doc: &'static str) -> Nvfp4Rule {
     }
 }
 
-/// Rules without a global scale; the first is the default. A static, so that rules are equal if their addresses are.
+/// Rules without a global scale; the first is the default. It is a static, since rules are compared by address.
 #[rustfmt::skip]
 pub static NVFP4_SINGLE_RULES: &[&Nvfp4Rule] = &[
     &FLASHINFER,
@@ -367,7 +368,7 @@ const VLLM: Nvfp4Rule = Nvfp4Rule {
     )
 };
 
-// The rules of KV records.
+// Rules that KV records use.
 pub static FLASHINFER: Nvfp4Rule = Nvfp4Rule {
     approximate: true,
     ..single(

@@ -4,35 +4,35 @@ use super::cast::{Cast, INFINITY_BITS};
 use super::element::{E2M1_CAST, UE4M3_CAST};
 use super::nvfp4::{Level, Nvfp4Rule};
 
-/// The choice among several candidate scales.
+/// Selection among several candidate scales of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
-    /// There is only one candidate.
+    /// The rule's own scale is the only candidate.
     One,
-    /// The block's largest value maps to 6, or to 4 if the error is then strictly smaller: E2M1 is finer below 4.
+    /// The block's largest value maps to 6, or to 4 if this makes the error strictly smaller: E2M1 is finer below 4.
     FourOverSix {
-        /// The error that is compared.
+        /// Error by which the candidates are compared.
         error: Error,
-        /// The arithmetic in which it is measured.
+        /// Arithmetic in which the error is computed.
         domain: Domain,
     },
-    /// The candidates are all E4M3 codes at most `radius` from the rule's. Among equal errors the smallest code wins.
+    /// Candidates are all E4M3 codes at most `radius` from the code of the rule. Among equal errors, the smallest code wins.
     Search {
-        /// Number of codes below and above the rule's scale that are tried.
+        /// Number of codes below and above the rule's code that are tried.
         radius: u32,
     },
 }
 
-/// The sum over the elements of a block that is minimised; `d` is an element's error.
+/// Error of a block that the selection minimises: a sum over elements, where `d` is the error of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// `|d|`.
+    /// Sum of `|d|`.
     Absolute,
-    /// `d²`.
+    /// Sum of `d²`.
     Squared,
 }
 
-/// The arithmetic of an element's error `d`; `q` is the value of its code.
+/// Arithmetic of the error `d` of an element; `q` is the value of its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
     /// `((q·s)·amax)/span − x` in f32.
@@ -41,7 +41,7 @@ pub enum Domain {
     F16,
 }
 
-/// The code of the best candidate. `scale` is the rule's own scale before the cast.
+/// Returns the E4M3 code of the best candidate. `scale` is the rule's own scale before the cast.
 pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level: &Level) -> u8 {
     let own = UE4M3_CAST.encode(scale);
     if amax >= INFINITY_BITS || !level.stored.is_finite() {
@@ -52,7 +52,7 @@ pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level
     let (code, _) = match rule.select {
         Select::One => (own, 0.0),
         Select::FourOverSix { error: kind, domain } => {
-            // The largest value should become 4 instead of 6, so the scale is 3/2 as large.
+            // With a scale 3/2 as large, the largest value becomes 4 instead of 6.
             let four = UE4M3_CAST.encode(scale * 1.5);
             better((own, error(own, kind, domain)), four, error(four, kind, domain))
         }
@@ -65,7 +65,7 @@ pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level
     code as u8
 }
 
-/// The error of a block for a scale, summed in order in f32.
+/// Returns the error of a block under the scale with code `code`, summed in order in f32.
 fn sum(rule: &Nvfp4Rule, (error, domain): (Error, Domain), amax: u32, code: u32, block: &[f32], level: &Level) -> f32 {
     let half = |x: f32| half::f16::from_f32(x).to_f32();
     let scale = UE4M3_CAST.decode(code);

@@ -1,7 +1,7 @@
 //! Format strings: `[rht<N>/]element[(cast)][/<group>:<scale>[(rule)]][/<group>:f32]`.
 //!
-//! An element may be a table of values, `lut(-1,-0.3,0.3,1)`.
-//! There are at most two levels of scales: block scales, and an f32 global scale above E4M3 block scales.
+//! An element may be a table of values such as `lut(-1,-0.3,0.3,1)`. There are at most two levels of scales: block scales, and an
+//! f32 global scale above E4M3 block scales.
 
 use std::fmt;
 
@@ -13,11 +13,11 @@ use super::nvfp4_select::Select;
 use super::scale::Scale;
 use crate::error::did_you_mean;
 
-/// The error on the group `channel`, which libraries use for rows of weights.
+/// Error message for the group `channel`, a name that libraries use for rows of weights.
 const CHANNEL: &str = "'channel' has two meanings; expected 'token' (a scale per row: per output channel of a weight [out, in]) \
                        or 'column' (a scale per column: per channel of keys)";
 
-/// The largest block or rotation that a string may specify.
+/// Largest block size or rotation size in a format string.
 const LARGEST: usize = 65536;
 
 impl fmt::Display for Group {
@@ -32,7 +32,7 @@ impl fmt::Display for Group {
     }
 }
 
-/// Prints a string that parses back to the same format; default rules are left out.
+/// Prints a string that parses to the same format. Default rules are left out.
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(size) = self.rotation {
@@ -56,7 +56,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Other names of rules, from libraries, papers and standards.
+/// Other names of scale rules, from libraries, papers and standards.
 const ALIASES: &[(&str, &str)] = &[
     ("transformer_engine", "te"),
     ("transformerengine", "te"),
@@ -70,7 +70,7 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 impl Format {
-    /// The same format with the rule of that name or alias.
+    /// Returns the same format with the rule of this name or alias.
     pub fn with_rule(&self, name: &str) -> Result<Self, String> {
         let Some(Scaling { group, scale }) = self.scaling else {
             return Err(format!("format '{self}' has no scales, so no rule '{name}' for them"));
@@ -78,11 +78,11 @@ impl Format {
         let scale = find_rule(scale.kind(), self.element, self.global.is_some(), name)?;
         let mut format = *self;
         format.scaling = Some(Scaling { group, scale });
-        // Some rules do not support some groups.
+        // Parses the new string, since some rules do not support some groups.
         format.to_string().parse()
     }
 
-    /// The same format with every rule of its table, its own first.
+    /// Returns the format with each rule of its table, its own rule first.
     pub fn by_rules(&self) -> Vec<Self> {
         let Some(Scaling { scale, .. }) = self.scaling else {
             return vec![*self];
@@ -93,7 +93,7 @@ impl Format {
         std::iter::once(*self).chain(others).collect()
     }
 
-    /// The same format with every library's cast of its element, its own first.
+    /// Returns the format with each library's cast of its element, its own cast first.
     pub fn by_casts(&self) -> Vec<Self> {
         let casts = CASTS.iter().filter(|cast| cast.repr(self.element).is_some());
         let casts = std::iter::once(None).chain(casts.map(Some));
@@ -103,7 +103,7 @@ impl Format {
     }
 }
 
-/// The scale of that kind with the rule of that name or alias.
+/// Returns the scale of type `kind` with the rule of this name or alias.
 fn find_rule(kind: &str, element: &Element, two_levels: bool, name: &str) -> Result<Scale, String> {
     let table = Scale::table(kind, element, two_levels);
     let named = |name: &str| table.iter().copied().find(|scale| scale.rule().0 == name);
@@ -123,7 +123,7 @@ fn find_rule(kind: &str, element: &Element, two_levels: bool, name: &str) -> Res
     })
 }
 
-/// Splits `<group>:<scale>[(rule)]`.
+/// One level of scales, `<group>:<scale>[(rule)]`, split into its parts.
 struct Level<'a> {
     text: &'a str,
     group: Group,
@@ -171,14 +171,14 @@ fn parse(text: &str) -> Result<Format, String> {
     })
 }
 
-/// Parses a number of channels or rows.
+/// Parses a number of channels or rows; `None` if it is not valid.
 fn size(text: &str) -> Option<usize> {
-    // A sign is refused, although `parse` would accept it.
+    // Only digits are allowed: `parse` alone would also accept a sign.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|size| digits && *size <= LARGEST)
 }
 
-/// Splits off the rotation at the beginning of a string.
+/// Splits a rotation `rht<N>/` off the beginning of a string.
 fn rotation(text: &str) -> Result<(Option<usize>, &str), String> {
     let Some((first, rest)) = text.split_once('/') else {
         return Ok((None, text));
@@ -194,7 +194,7 @@ fn rotation(text: &str) -> Result<(Option<usize>, &str), String> {
     }
 }
 
-/// Splits `name` or `name(argument)`.
+/// Splits `name` or `name(argument)` into name and argument.
 fn call(text: &str) -> Result<(&str, Option<&str>), String> {
     let Some((name, rest)) = text.split_once('(') else {
         return Ok((text, None));
@@ -266,7 +266,7 @@ fn level(text: &str) -> Result<Level<'_>, String> {
     })
 }
 
-/// Checks that the second level can be above the first.
+/// Checks that the second level of scales may stand above the first.
 fn second_level(inner: &Level, outer: &Level) -> Result<(), String> {
     let (text, above) = (inner.text, outer.text);
     let (Group::Tile { rows, .. }, "e4m3") = (inner.group, inner.kind) else {
@@ -299,7 +299,7 @@ fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, 
             "'{name}' has no negative codes, so it needs scales with zero points, f32, f16 or bf16, not '{text}'"
         ));
     }
-    // With zero points, whole columns are a group of their own, since keys are stored so.
+    // Formats with zero points may have groups of one column, as keys are stored.
     let columns = element.needs_zero_point() && group.tile(1, 2).1 == 1;
     if element.stored_bits() < 8 && group == Group::Column && !columns {
         return Err(format!(

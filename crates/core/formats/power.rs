@@ -1,13 +1,13 @@
-//! E8M0: scales that are powers of two.
+//! E8M0 scales, which are powers of two.
 
 use super::cast::{Cast, INFINITY_BITS, Limits};
 
 /// The cast of an f32 to the exponent byte `b` of `2^(b-127)`; 255 is NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerCast {
-    /// A number is rounded up if its fraction bits exceed this.
+    /// A normal number is rounded up if its fraction bits exceed this threshold.
     pub threshold: u32,
-    /// The same threshold for subnormal f32, where 2^-127, the power of code 0, has the fraction 0x400000.
+    /// Threshold of the fraction bits of subnormal f32, where 2^-127, the power of code 0, has the fraction 0x400000.
     pub subnormal_threshold: u32,
     /// True if infinities and numbers that round beyond 2^127 become NaN instead of 2^127.
     pub special: bool,
@@ -16,14 +16,14 @@ pub struct PowerCast {
 }
 
 impl PowerCast {
-    /// The smallest power not below: PTX `cvt.rp.satfinite.ue8m0x2.f32`.
+    /// Rounds to the smallest power not below: PTX `cvt.rp.satfinite.ue8m0x2.f32`.
     pub(crate) const UP: Self = Self {
         threshold: 0,
         subnormal_threshold: 0x40_0000,
         special: false,
         positive_only: false,
     };
-    /// The largest power not above: PTX `cvt.rz.satfinite.ue8m0x2.f32`.
+    /// Rounds to the largest power not above: PTX `cvt.rz.satfinite.ue8m0x2.f32`.
     pub(crate) const DOWN: Self = Self {
         threshold: 0x7f_ffff,
         subnormal_threshold: 0x7f_ffff,
@@ -36,14 +36,14 @@ impl PowerCast {
         special: true,
         positive_only: false,
     };
-    /// Rounds to the power that is nearest in the logarithm; 0x3504f3 are the fraction bits of √2 rounded down.
+    /// Rounds to the power that is nearest in the logarithm. 0x3504f3 holds the fraction bits of √2, rounded down.
     pub(crate) const NEAREST: Self = Self {
         threshold: 0x35_04f3,
         subnormal_threshold: 0x40_0000 + 0x35_04f3 / 2,
         ..Self::UP
     };
 
-    /// The same cast, but zero and negative numbers become NaN.
+    /// Returns the same cast, except that zero and negative numbers become NaN.
     pub(crate) const fn positive_only(self) -> Self {
         Self {
             positive_only: true,
@@ -51,7 +51,7 @@ impl PowerCast {
         }
     }
 
-    /// The same cast, but an infinity becomes NaN.
+    /// Returns the same cast, except that an infinity becomes NaN.
     pub(crate) const fn special(self) -> Self {
         Self { special: true, ..self }
     }
@@ -82,7 +82,7 @@ impl Cast for PowerCast {
     }
 }
 
-/// The value of an E8M0 code: `2^(code-127)`, NaN for 255.
+/// Returns the value of an E8M0 code: `2^(code-127)`, NaN for 255.
 #[inline(always)]
 pub(super) fn e8m0_value(code: u8) -> f32 {
     f32::from_bits(match code {
@@ -92,18 +92,18 @@ pub(super) fn e8m0_value(code: u8) -> f32 {
     })
 }
 
-/// The power of two that a block gets.
+/// Formula of the power of two that scales a block; `amax` is the block's largest magnitude.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pick {
     /// `2^(⌊log2 amax⌋ − emax)`.
     Floor,
     /// `2^(⌈log2 amax⌉ − emax)`.
     Ceil,
-    /// The floor of `amax` after rounding it to the element's mantissa bits, half a step up.
+    /// The formula of `Floor`, after `amax` is rounded to the element's mantissa bits, ties up.
     Even,
     /// The cast of `amax · fl32(1/max)`.
     Cast(PowerCast),
-    /// `⌈fl32(log2(amax / max))⌉`, which gives the power below if the logarithm rounds down to an integer.
+    /// `⌈fl32(log2(amax / max))⌉`. The result is one power too low if the logarithm rounds down to an integer.
     Log,
 }
 
@@ -114,21 +114,21 @@ pub struct PowerRule {
     pub name: &'static str,
     /// One line with the library and its formula.
     pub doc: &'static str,
-    /// The power of two for a block's largest magnitude.
+    /// Formula of the power of two, from a block's largest magnitude.
     pub pick: Pick,
-    /// A lower bound of `amax`.
+    /// Lower bound of `amax`, the largest magnitude of a block.
     pub amax_floor: f32,
-    /// True if a block with an infinity gets NaN; otherwise it gets the largest power that the rule can pick.
+    /// True if a block with an infinity gets a NaN scale; otherwise its scale is the largest power that the rule can give.
     pub infinity_is_nan: bool,
-    /// The factor of elements for code 0, the scale 2^-127.
+    /// Factor of elements for code 0, which is the scale 2^-127.
     pub multiplier_of_zero: f32,
 }
 
 impl PowerRule {
-    /// Stores the codes for blocks with these largest magnitudes (as bits), and returns the factors of their elements.
+    /// Stores the scales of blocks, given the bits of their largest magnitudes, and writes the factors of their elements.
     #[inline(always)]
     pub(super) fn encode(&self, amax: &[u32], limits: &Limits, stored: &mut [u8], factors: &mut [f32]) {
-        // The most common cast as a constant, so that its loop vectorises.
+        // The most common cast is matched as a constant, so that its loop vectorises.
         match self.pick {
             Pick::Cast(PowerCast::UP) => self.codes(Pick::Cast(PowerCast::UP), amax, limits, stored),
             pick => self.codes(pick, amax, limits, stored),
@@ -138,11 +138,11 @@ impl PowerRule {
         }
     }
 
-    /// The factor of elements for a stored scale.
+    /// Returns the factor of elements for a stored scale.
     #[inline(always)]
     pub(super) fn factor(&self, code: u8) -> f32 {
-        // 254 - code is the code of the reciprocal; for 2^127 that is the subnormal 2^-127. Codes under a NaN scale have no
-        // meaning.
+        // 254 − code is the code of the reciprocal. For 2^127 that is the subnormal 2^-127. The factor for a NaN scale does not
+        // matter, since codes under it have no meaning.
         let reciprocal = e8m0_value(254u8.saturating_sub(code));
         if code == 0 { self.multiplier_of_zero } else { reciprocal }
     }
@@ -163,7 +163,7 @@ impl PowerRule {
             Pick::Floor => aligned(bits >> 23),
             Pick::Ceil => aligned((bits >> 23) + u32::from(bits & 0x7f_ffff != 0)),
             Pick::Even => match (bits + (1 << (22 - limits.mantissa_bits))) >> 23 {
-                // Half a step above the largest f32 is infinity.
+                // Rounding up the largest f32 gives the exponent of infinity.
                 255 if self.infinity_is_nan => 255,
                 field => aligned(field),
             },
@@ -189,7 +189,7 @@ const fn rule(name: &'static str, doc: &'static str, pick: Pick) -> PowerRule {
     }
 }
 
-/// torchao 0.18: infinities saturate, and blocks with the scale 2^-127 use another factor.
+/// Returns a rule of torchao 0.18: infinities saturate, and blocks with the scale 2^-127 use another factor.
 const fn torchao_018(name: &'static str, doc: &'static str, pick: Pick, multiplier_of_zero: f32) -> PowerRule {
     PowerRule {
         infinity_is_nan: false,
@@ -199,7 +199,7 @@ const fn torchao_018(name: &'static str, doc: &'static str, pick: Pick, multipli
 }
 
 const UP: Pick = Pick::Cast(PowerCast::UP);
-/// The factor by which torchao 0.18 halves values with the scale 2^-127.
+/// Factor by which torchao 0.18 multiplies values under the scale 2^-127; they decode to half their size.
 const HALVING: f32 = f32::from_bits(0x7e80_0000);
 
 /// Rules for E8M0 scales; the first is the default.
@@ -234,7 +234,7 @@ pub const POWER_RULES: &[&PowerRule] = &[
          values with the scale 2^-127 are not scaled", Pick::Log, 1.0),
 ];
 
-// The rules of KV records.
+// Rules that KV records use.
 pub static ACT_QUANT: PowerRule = PowerRule {
     amax_floor: 1e-4,
     ..rule(

@@ -1,7 +1,7 @@
 //! Encoding and decoding of block formats.
 //!
-//! Rows are processed in pieces that fit the L1 cache, in passes that vectorise: largest magnitudes, scales of all blocks,
-//! multiplication by their factors and cast. The last two are one pass for common elements and widths.
+//! Rows are processed in pieces that fit the L1 cache, in passes that vectorise: find the largest magnitudes, compute the scales
+//! of all blocks, multiply by the factors, cast. The last two passes are fused for common elements and widths.
 
 use std::ops::Range;
 
@@ -15,28 +15,28 @@ use super::nvfp4::{Level, Nvfp4Rule};
 use super::scale::{Scale, Target};
 use super::zero_point::{Affine, Fitted};
 
-/// Elements per piece.
+/// Number of elements per piece.
 const PIECE: usize = 2048;
 
-/// The source of the global scale above the block scales. Formats without one ignore it.
+/// Source of the global scale above the block scales. Formats without a global scale ignore it.
 #[derive(Clone, Copy, Debug)]
 pub enum GlobalScale<'a> {
     /// Computed from the tensor's own largest magnitude.
     Own,
-    /// Computed from this largest magnitude, as calibration provides.
+    /// Computed from this largest magnitude, which a calibration provides.
     Amax(f32),
-    /// The stored values: one for each row, or one for the tensor.
+    /// Stored global scales: one for each row, or one for the tensor.
     Stored(&'a [f32]),
 }
 
-/// [`Format::store`] compiled for each instruction set. A closure would not work, since nothing forces the compiler to
-/// inline it into the code for wider registers.
+/// Arguments of [`Format::store`], compiled for each instruction set. A closure would not work: the compiler might not inline it
+/// into the code for wider registers.
 pub struct Encode<'a> {
-    /// The format.
+    /// Format of the encoded tensor.
     pub format: &'a Format,
-    /// The tensor, whole rows.
+    /// Elements of the tensor, in whole rows.
     pub x: &'a [f32],
-    /// Its columns.
+    /// Number of columns of the tensor.
     pub cols: usize,
     /// The source of the global scales.
     pub global: GlobalScale<'a>,
@@ -55,13 +55,13 @@ impl pulp::WithSimd for Encode<'_> {
     }
 }
 
-/// [`Format::load`] compiled for each instruction set.
+/// Arguments of [`Format::load`], compiled for each instruction set.
 pub struct Decode<'a> {
-    /// The format.
+    /// Format of the encoded tensor.
     pub format: &'a Format,
-    /// The stored bytes.
+    /// The encoded tensor.
     pub encoded: &'a Encoded,
-    /// The values.
+    /// Output: the decoded values.
     pub out: &'a mut [f32],
 }
 
@@ -78,7 +78,7 @@ impl pulp::WithSimd for Decode<'_> {
 }
 
 impl Format {
-    /// Encodes `[rows, cols]`.
+    /// Encodes a `[rows, cols]` tensor.
     ///
     /// # Panics
     /// If [`Format::check`] refuses `cols`, or `x` is not a whole number of rows.
@@ -101,7 +101,7 @@ impl Format {
     /// If `out` does not have `rows · cols` elements, or `encoded` is not of this format.
     pub fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
         assert_eq!(out.len(), encoded.rows * encoded.cols, "elements of '{self}'");
-        // The rows of an empty tensor may have any length.
+        // An empty tensor has nothing to decode, and its rows may have any length.
         if out.is_empty() {
             return;
         }
@@ -132,8 +132,8 @@ impl Format {
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
-                // Channels that are measured before any is encoded: of single rows so few that they are still in the L1 cache
-                // when they are read again.
+                // Number of channels that are measured before the first of them is encoded. For single rows it is so small that
+                // the second reading finds the channels in the L1 cache.
                 let across = match affine.is_none() && height == 1 {
                     true => span(width).min(cols),
                     false => cols,
@@ -175,7 +175,7 @@ impl Format {
         Encoded { rows, cols, parts }
     }
 
-    /// The factors of the global scales: one for each row, one for the tensor, or none.
+    /// Returns the factors of the global scales: one for each row, one for the tensor, or none.
     #[inline(always)]
     fn levels<S: pulp::Simd>(&self, simd: S, x: &[f32], cols: usize, global: GlobalScale) -> Vec<Level> {
         let Some((rule, group)) = self.second_level() else {
@@ -197,7 +197,7 @@ impl Format {
         }
     }
 
-    /// The global scales as they are stored.
+    /// Returns the factors of the global scales that an encoded tensor stores.
     pub(super) fn stored_levels(&self, encoded: &Encoded) -> Vec<Level> {
         let Some((rule, _)) = self.second_level() else {
             return Vec::new();
@@ -215,7 +215,8 @@ impl Format {
         }
     }
 
-    /// Scales and casts the rows of a strip of tiles: elements, channels, and channels of a tile.
+    /// Scales and casts the rows of a strip of tiles. The tuple holds the elements, the channels of a row, and the channels of a
+    /// tile.
     #[inline(always)]
     fn encode_strip<S: pulp::Simd>(
         &self,
@@ -304,14 +305,14 @@ impl Format {
     }
 }
 
-/// The working memory of a strip of tiles.
+/// Scratch memory for a strip of tiles.
 struct Room {
-    /// Bits of the largest magnitude of each tile. They reveal NaN and infinities.
+    /// Bits of the largest magnitude of each tile, which also show NaN and infinities.
     amax: Vec<u32>,
-    /// The smallest and the largest value of each tile, for zero points.
+    /// Smallest and largest value (`hi`) of each tile, for zero points.
     lo: Vec<f32>,
     hi: Vec<f32>,
-    /// Factor of each tile, or its scale, and its zero point.
+    /// Factor or scale of each tile, and its shift or zero point (`shifts`).
     factors: Vec<f32>,
     shifts: Vec<f32>,
     piece: Vec<f32>,
@@ -330,7 +331,7 @@ impl Room {
         }
     }
 
-    /// Finds the smallest and largest values of the tiles of a strip of rows of `cols` channels, in tiles of `width`.
+    /// Finds the smallest and largest values of each tile in a strip. Rows have `cols` channels, tiles `width`.
     #[inline(always)]
     fn measure_ranges<S: pulp::Simd>(&mut self, simd: S, x: &[f32], cols: usize, width: usize) {
         self.lo.fill(f32::INFINITY);
@@ -352,8 +353,8 @@ impl Room {
         }
     }
 
-    /// Fits the scale and zero point of each tile of a strip, for codes up to `top`, and stores both. Keeps each tile's factor and
-    /// shift for the encoding. The range of a partial tile at the edge is that of its elements, without padding.
+    /// Fits scale and zero point of each tile of a strip, for codes up to `top`, and stores both. Keeps the factor and the shift
+    /// of each tile for the encoding. A partial tile at the edge has the range of its own elements, without padding.
     #[inline(always)]
     fn fit<S: pulp::Simd>(
         &mut self,
@@ -375,7 +376,7 @@ impl Room {
     }
 }
 
-/// The largest magnitudes of the tiles of a strip.
+/// Returns the largest magnitudes of the tiles of a strip.
 #[inline(always)]
 fn measure<'a, S: pulp::Simd>(simd: S, (x, cols, width): (&[f32], usize, usize), amax: &'a mut [u32]) -> &'a [u32] {
     let amax = &mut amax[..cols.div_ceil(width)];
@@ -386,12 +387,14 @@ fn measure<'a, S: pulp::Simd>(simd: S, (x, cols, width): (&[f32], usize, usize),
     amax
 }
 
-/// Number of channels that are processed with one slice of scales: as many whole tiles as fit a piece, or one large tile.
+/// Returns the number of channels that are processed with one slice of scales: as many whole tiles as fit a piece, or one large
+/// tile.
 const fn span(width: usize) -> usize {
     if width < PIECE { PIECE / width * width } else { width }
 }
 
-/// Parts of a row that are processed at once, each under whole tiles of `width` channels or within one, with the first of its tiles.
+/// Splits a row into parts that are processed at once. A part covers whole tiles of `width` channels, or lies within one tile.
+/// Returns the index of the first tile of each part, and its channels.
 #[inline(always)]
 fn pieces(cols: usize, width: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
     let span = span(width);
@@ -402,7 +405,7 @@ fn pieces(cols: usize, width: usize) -> impl Iterator<Item = (usize, Range<usize
     })
 }
 
-/// The factors of the global scale for the strip of that index. If rows have global scales, strips are rows.
+/// Returns the factors of the global scale for a strip. If each row has a global scale, each strip is one row.
 pub(super) fn level(levels: &[Level], strip: usize) -> Level {
     match levels {
         [] => Level::ONE,

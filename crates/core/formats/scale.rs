@@ -1,7 +1,7 @@
-//! Scales: from the largest magnitude of a block to the factor of its elements.
+//! Scales: rules from the largest magnitude of a block to its stored scale and the factor of its elements.
 //!
-//! A rule is a row of a table, since libraries differ only in data. Unless a rule says otherwise, a NaN or an infinity
-//! makes the scale of its block NaN, and so the whole block: it must not vanish in a cast to an element without NaN.
+//! Each rule is a row of a table, since libraries differ only in data. Unless a rule says otherwise, a NaN or an infinity makes
+//! the scale of its block NaN, and so the whole block: a NaN must not vanish in a cast to an element without NaN.
 
 use safetensors::Dtype;
 
@@ -13,10 +13,10 @@ use super::nvfp4::{Level, NVFP4_RULES, NVFP4_SINGLE_RULES, Nvfp4Rule};
 use super::power::{POWER_RULES, PowerRule, e8m0_value};
 use super::zero_point::{AFFINE_RULES, Affine, read};
 
-/// A stored scale: its format and the rule that picks it.
+/// A stored scale: its type and the rule that computes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
-    /// One byte, a power of two (OCP MX v1.0 §5.4.1).
+    /// A power of two in one byte (OCP MX v1.0 §5.4.1).
     E8m0(&'static PowerRule),
     /// An f32.
     F32(&'static F32Rule),
@@ -29,8 +29,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// The scales of that kind for an element, one per rule of the table, the default first; empty if there is no such
-    /// kind.
+    /// Returns the scales of type `kind` for an element, one per rule of the table, the default first; empty for an unknown kind.
     pub fn table(kind: &str, element: &Element, two_levels: bool) -> Vec<Self> {
         let half = [Half::F16, Half::Bf16].into_iter().find(|half| half.name() == kind);
         match (kind, half) {
@@ -47,7 +46,7 @@ impl Scale {
         }
     }
 
-    /// Bytes of one scale.
+    /// Returns the size of one scale in bytes.
     pub const fn bytes(&self) -> usize {
         match self {
             Self::E8m0(_) | Self::E4m3(_) => 1,
@@ -56,7 +55,7 @@ impl Scale {
         }
     }
 
-    /// Its type in files.
+    /// Returns the type of the scales in files.
     pub(super) fn dtype(&self) -> Dtype {
         match self {
             Self::E8m0(_) => Dtype::F8_E8M0,
@@ -67,7 +66,7 @@ impl Scale {
         }
     }
 
-    /// Name of the scale's type in format strings.
+    /// Returns the name of the scale's type in format strings.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::E8m0(_) => "e8m0",
@@ -78,7 +77,7 @@ impl Scale {
         }
     }
 
-    /// Name and description of its rule.
+    /// Returns the name and the description of the rule.
     pub const fn rule(&self) -> (&'static str, &'static str) {
         match self {
             Self::E8m0(rule) => (rule.name, rule.doc),
@@ -88,7 +87,7 @@ impl Scale {
         }
     }
 
-    /// The operation on elements before their cast; for scales with a zero point use [`Affine::apply`].
+    /// Returns the operation on elements before their cast; for scales with a zero point use [`Affine::apply`].
     pub(super) fn division(&self) -> Operation {
         match self {
             Self::E8m0(_) | Self::Affine(_) => Operation::by(false),
@@ -97,7 +96,7 @@ impl Scale {
         }
     }
 
-    /// Stores the scales for blocks with these largest magnitudes (as bits), and returns the factors of their elements. `x`
+    /// Stores the scales of blocks, given the bits of their largest magnitudes, and writes the factors of their elements. `x`
     /// holds the blocks of `width` elements, for rules that try several scales.
     #[inline(always)]
     pub(super) fn encode(
@@ -117,7 +116,7 @@ impl Scale {
         }
     }
 
-    /// The factor of elements of a block with that largest magnitude, for a scale that is already stored.
+    /// Returns the factor of the elements of a block with largest magnitude `amax` (as bits), for its stored scale.
     pub(super) fn factor(&self, bytes: &[u8], amax: u32, level: &Level) -> f32 {
         match self {
             Self::E8m0(rule) => rule.factor(bytes[0]),
@@ -128,8 +127,8 @@ impl Scale {
         }
     }
 
-    /// The value of a stored scale without any global scale: the factor of codes, or the inverse if the stored scale is the
-    /// factor of values.
+    /// Returns the factor of codes for a stored scale, without any global scale. If the rule stores the factor of values, this is
+    /// the inverse of the stored number.
     pub fn value(&self, bytes: &[u8]) -> f32 {
         if let Self::E4m3(_) = self {
             return UE4M3_CAST.decode(u32::from(bytes[0]));
@@ -140,7 +139,7 @@ impl Scale {
         if divide { 1.0 / factor } else { factor }
     }
 
-    /// The operation on decoded codes.
+    /// Returns the operation on decoded codes.
     pub(super) fn multiplication(&self) -> Operation {
         match self {
             Self::F32(rule) | Self::Half(_, rule) => rule.inverse(),
@@ -148,7 +147,7 @@ impl Scale {
         }
     }
 
-    /// The factors of stored scales.
+    /// Decodes stored scales to the factors of codes.
     #[inline(always)]
     pub(super) fn decode(&self, stored: &[u8], level: &Level, factors: &mut [f32]) {
         match self {
@@ -164,7 +163,7 @@ impl Scale {
     }
 }
 
-/// The inputs of a scale rule.
+/// Inputs of a scale rule: limits of the element, and factors of the global scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub limits: Limits,
@@ -172,7 +171,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Blocks without a global scale.
+    /// Returns the inputs for blocks without a global scale.
     pub fn alone(element: &Element) -> Self {
         Self {
             limits: element.limits(),

@@ -1,5 +1,5 @@
-//! The single steps of quantization, and block formats one scale and one element at a time: for judging codes that another program
-//! chose, and for finding where its bytes diverge from a rule's.
+//! Quantization step by step, one scale and one element at a time. It judges codes of another program, and finds where the bytes
+//! of the program diverge from a rule.
 
 use super::amax;
 use super::block::{Format, Scaling};
@@ -12,7 +12,7 @@ use super::nvfp4::Level;
 use super::quantize::level;
 use super::scale::{Scale, Target};
 
-/// A block format with one scale per block, and a given f32 global scale if the format has one.
+/// A block format with one scale per block, and with a given f32 global scale if the format has global scales.
 pub struct Single {
     format: Format,
     scale: Scale,
@@ -22,7 +22,8 @@ pub struct Single {
 }
 
 impl Single {
-    /// `None` if the format has no scales, or has zero points.
+    /// Creates the steps of a format, with the stored global scale `stored`. `None` if the format has no scales, or has zero
+    /// points.
     pub fn new(format: &Format, stored: f32) -> Option<Self> {
         let Scaling { scale, .. } = format.scaling.filter(|_| format.zero_point().is_none())?;
         let rule = format.second_level();
@@ -36,31 +37,32 @@ impl Single {
         })
     }
 
-    /// Bytes of a scale.
+    /// Returns the size of a scale in bytes.
     pub fn scale_bytes(&self) -> usize {
         self.scale.bytes()
     }
 
-    /// The code at an index of packed codes.
+    /// Returns the code at index `at` of packed codes.
     pub fn code_at(&self, data: &[u8], at: usize) -> u32 {
         codes::code_at(data, self.format.element.stored_bits(), at).into()
     }
 
-    /// A code mapped to a number that grows with its value; −0 is below +0.
+    /// Maps a code to a rank that grows with the value of the code; −0 ranks below +0.
     pub fn rank(&self, code: u32) -> i32 {
         let sign = 1 << (self.format.element.bits - 1);
         let magnitude = (code & (sign - 1)) as i32;
         if code & sign == 0 { magnitude } else { -1 - magnitude }
     }
 
-    /// The little-endian bytes of the scale of a block with that largest magnitude. Scales grow with it; NaN is last.
+    /// Returns the scale of a block with the largest magnitude `amax`, as a number from its little-endian bytes. Scales grow with
+    /// `amax`; NaN is the last.
     pub fn scale(&self, amax: f32) -> u32 {
         let mut stored = [0; 4];
         self.store(amax, &[], &mut stored[..self.scale.bytes()]);
         u32::from_le_bytes(stored)
     }
 
-    /// Stores the scale of a block with that largest magnitude. Rules that try several scales try them on `block`.
+    /// Stores the scale of a block with the largest magnitude `amax`. Rules that try several scales try them on `block`.
     pub(super) fn store(&self, amax: f32, block: &[f32], stored: &mut [u8]) {
         let target = Target {
             level: self.level,
@@ -71,24 +73,24 @@ impl Single {
         self.scale.encode(&amax, blocks, &target, stored, &mut [0.0]);
     }
 
-    /// The factor or divisor of elements for a scale.
+    /// Returns the factor or divisor of elements under a scale.
     pub fn factor(&self, scale: u32, amax: f32) -> f32 {
         self.scale.factor(&scale.to_le_bytes(), amax.to_bits(), &self.level)
     }
 
-    /// An element scaled by a factor, before its cast.
+    /// Returns an element after scaling, before its cast.
     pub fn scaled(&self, x: f32, factor: f32) -> f32 {
         self.operation.apply(factor, x)
     }
 
-    /// The code of an element for a factor.
+    /// Returns the code of an element under a factor.
     pub fn code(&self, x: f32, factor: f32) -> u32 {
         u32::from(self.repr.encode(self.scaled(x, factor)))
     }
 }
 
 impl Format {
-    /// The values that are rounded: `x`, rotated if the format has a rotation.
+    /// Returns the values to be quantized: `x`, rotated if the format has a rotation.
     pub fn rotated(&self, x: &[f32]) -> Vec<f32> {
         let mut out = x.to_vec();
         if let Some(size) = self.rotation {
@@ -97,13 +99,13 @@ impl Format {
         out
     }
 
-    /// The global scale that a rule stores for a largest magnitude; `None` if the format has none.
+    /// Returns the global scale that the rule stores for the largest magnitude `amax`; `None` if the format has no global scale.
     pub fn global_of(&self, amax: f32) -> Option<f32> {
         self.second_level().map(|(rule, _)| rule.level(amax).stored)
     }
 
-    /// The bytes of the scale for a block with largest magnitude `amax` and a stored global scale if there is one. Rules
-    /// that try several scales try them on `block`.
+    /// Returns the bytes of the scale of a block with the largest magnitude `amax`. `global` is the stored global scale, if the
+    /// format has one. Rules that try several scales try them on `block`.
     pub fn scale_of(&self, amax: f32, block: &[f32], global: f32) -> Vec<u8> {
         let Some(single) = Single::new(self, global) else {
             return Vec::new();
@@ -113,10 +115,11 @@ impl Format {
         stored
     }
 
-    /// The inputs of the cast: each value of `x`, after any rotation, divided by its stored scale.
+    /// Returns the inputs of the cast: each value of `x` divided by its stored scale. A rotation, if any, is already applied to
+    /// `x`.
     ///
     /// # Panics
-    /// If `stored`, of which only the scales are read, does not fit.
+    /// If the scales in `stored` do not fit `x`. Only scales are read from `stored`.
     pub fn quotients(&self, x: &[f32], stored: &Encoded) -> Vec<f32> {
         let (rows, cols) = (stored.rows, stored.cols);
         let mut out = x.to_vec();

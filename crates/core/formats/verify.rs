@@ -1,8 +1,8 @@
-//! Compares all casts with their definition, on request for every f32.
+//! Compares each cast with its definition, optionally on every f32.
 //!
-//! The definition shares no code with the casts. A code is reached at a threshold, half-way between its value and the
-//! previous one in f64, where all values and midpoints are exact. Over all f32 in order, the expected code changes only at
-//! its threshold.
+//! The definition shares no code with the casts. Each code has a threshold, half-way between its value and the previous one,
+//! computed in f64, where all values and midpoints are exact. Over all f32 in ascending order, the expected code changes only at
+//! thresholds.
 
 use rayon::prelude::*;
 
@@ -14,25 +14,26 @@ use super::element::{ELEMENTS, Element, Integer, Repr, Whole, stored_bits};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Ties, Zeros};
 use super::power::PowerCast;
 
-/// Number of consecutive values that are cast at once: those whose bits share the upper half.
+/// Number of consecutive f32 that are cast at once: those whose bits have the same upper half.
 const RUN: u32 = 1 << 16;
 
-/// The result for one cast.
+/// Result of the verification of one cast.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
-    /// `e4m3`, or `e4m3(torch)`.
+    /// Name of the cast, e.g. `e4m3` or `e4m3(torch)`.
     pub cast: String,
-    /// Number of numbers that were tested.
+    /// Number of tested f32.
     pub numbers: u64,
-    /// Number of them with a wrong code.
+    /// Number of tested f32 with a wrong code.
     pub wrong: u64,
-    /// Bits of the first wrong number, the code found and the code expected.
+    /// Bits of the first number with a wrong code, the found code and the expected code; `None` if all codes are right.
     pub first: Option<(u32, u32, u32)>,
-    /// Number of codes whose value differs from the format's formula.
+    /// Number of codes whose decoded value differs from the format's formula.
     pub wrong_values: u64,
 }
 
-/// Verifies every cast of every element: for all f32, or for those with a bf16 or f16 pattern or near a threshold.
+/// Verifies every cast of every element. Tests all f32 if `exhaustive`, otherwise bf16 and f16 values and numbers near a
+/// threshold.
 pub fn verify(exhaustive: bool) -> Vec<Verified> {
     let own = ELEMENTS.iter().copied();
     let own = own.map(|element| (element.name.to_string(), element, element.repr));
@@ -47,7 +48,7 @@ pub fn verify(exhaustive: bool) -> Vec<Verified> {
     own.chain(others).map(verified).collect()
 }
 
-/// Verifies one cast of an element, the second of two, by the definition of the first.
+/// Verifies the cast `repr` of an element by the cast `definition`, from which the expected codes are computed.
 pub fn verify_cast(cast: String, element: &Element, [definition, repr]: [&Repr; 2], exhaustive: bool) -> Verified {
     let expected = Expected::new(element, definition);
     let all = |upper: u32| (0..RUN).map(|lower| upper * RUN + lower).collect::<Vec<u32>>();
@@ -66,12 +67,11 @@ pub fn verify_cast(cast: String, element: &Element, [definition, repr]: [&Repr; 
     }
 }
 
-/// The expected codes.
+/// Expected codes of a cast.
 struct Expected<'a> {
     repr: &'a Repr,
-    /// `thresholds[k]` are the bits of the smallest positive f32 that becomes code `k + 1` or a larger one. Finite numbers
-    /// beyond all thresholds have the last code. For a codebook, which is not symmetric, these are the magnitudes of the
-    /// borders.
+    /// `thresholds[k]` holds the bits of the smallest positive f32 with code `k + 1` or a larger one. Finite numbers beyond all
+    /// thresholds have the last code. For a codebook, which is not symmetric, `thresholds` holds the magnitudes of the borders.
     thresholds: Vec<u32>,
     sign: u32,
 }
@@ -95,7 +95,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// All bf16 and f16 values, and the neighbours of thresholds.
+    /// Returns the numbers of a short test: all bf16 and f16 values, and the neighbours of thresholds.
     fn interesting(&self) -> Vec<Vec<u32>> {
         let halves = |code: u32| {
             let half = half::f16::from_bits(code as u16).to_f32().to_bits();
@@ -112,7 +112,7 @@ impl<'a> Expected<'a> {
         ]
     }
 
-    /// Casts a run of numbers by all implementations and counts wrong codes.
+    /// Casts a run of numbers by the vectorised loops and one by one, and counts numbers with a wrong code.
     fn try_on(&self, element: &Element, repr: &Repr, run: &[u32]) -> Verified {
         let x: Vec<f32> = run.iter().map(|bits| f32::from_bits(*bits)).collect();
         let (fast, slow) = pulp::Arch::new().dispatch(BothWays {
@@ -138,7 +138,7 @@ impl<'a> Expected<'a> {
         tried
     }
 
-    /// The expected code of an f32.
+    /// Returns the expected code of an f32.
     fn code(&self, bits: u32, rank: &mut Rank) -> u32 {
         let (magnitude, negative) = (bits & 0x7fff_ffff, bits >> 31 != 0);
         let finite = rank.of(magnitude, &self.thresholds);
@@ -157,7 +157,7 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// Counts the thresholds that a number has reached; numbers mostly come in order.
+/// Counts the thresholds at or below a number. Numbers mostly ascend, so the count continues from the previous number.
 #[derive(Default)]
 struct Rank {
     last: u32,
@@ -177,7 +177,7 @@ impl Rank {
     }
 }
 
-/// The value of a magnitude code by the formula, extended beyond the largest code.
+/// Returns the value of a magnitude code by the format's formula, extended beyond the largest code.
 fn float_value(float: &MiniFloat, code: u32) -> f64 {
     let (exponent, mantissa) = (code >> float.mantissa_bits, code & ((1 << float.mantissa_bits) - 1));
     let fraction = f64::from(mantissa) / f64::from(1u32 << float.mantissa_bits);
@@ -188,7 +188,8 @@ fn float_value(float: &MiniFloat, code: u32) -> f64 {
     }
 }
 
-/// Bits of the smallest positive f32 above `x`, or not below it. `x` is exact in f64, and below infinity.
+/// Returns the bits of the smallest positive f32 that is above `x`, or, unless `above`, not below `x`. `x` is exact in f64, and
+/// finite.
 fn first_from(x: f64, above: bool) -> u32 {
     let rounded = x as f32;
     let found = f64::from(rounded);
@@ -216,7 +217,7 @@ fn integer_thresholds(integer: &Integer) -> Vec<u32> {
     let unit = f64::from(1u32 << integer.fraction_bits);
     let threshold = |code: i32| match integer.whole {
         Whole::Even => first_from((f64::from(code) - 0.5) / unit, code % 2 == 1),
-        // The sum with 1/2 rounds to 1 from half an ulp below.
+        // The f32 sum with 1/2 rounds to 1 from 2^-25, half an ulp, below 1/2 on.
         Whole::HalfAdded if code == 1 => first_from((0.5 - 2f64.powi(-25)) / unit, false),
         Whole::HalfAdded => first_from((f64::from(code) - 0.5) / unit, false),
         Whole::TowardZero => first_from(f64::from(code) / unit, false),
@@ -224,7 +225,7 @@ fn integer_thresholds(integer: &Integer) -> Vec<u32> {
     (1..=integer.max).map(threshold).collect()
 }
 
-/// Half-way between neighbours, rounded to f32.
+/// Returns the midpoints between neighbouring values, rounded to f32.
 fn midpoints(book: &Codebook) -> impl Iterator<Item = f32> {
     let pairs = book.values().windows(2);
     pairs.map(|pair| ((f64::from(pair[0]) + f64::from(pair[1])) / 2.0) as f32)
@@ -235,9 +236,9 @@ fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
     let threshold = |code: i32| {
         let (below, own) = (2f64.powi(code - 128), 2f64.powi(code - 127));
         match *cast {
-            // Infinity is not a number to be reached.
+            // When powers are rounded down, only an infinity gets code 255.
             _ if own.is_infinite() || (code == 255 && cast.threshold == PowerCast::DOWN.threshold) => 0x7f80_0000,
-            // Among subnormals, anything above 2^-127 is rounded up, unless powers are rounded down.
+            // Among subnormals, all numbers above 2^-127 are rounded up, unless powers are rounded down.
             PowerCast { threshold, .. } if threshold == PowerCast::DOWN.threshold => first_from(own, false),
             PowerCast { threshold: 0, .. } => first_from(below, true),
             _ if code == 1 => first_from(below, true),
@@ -247,7 +248,7 @@ fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
     (1..=top).map(threshold).collect()
 }
 
-/// The code of a magnitude whose code is `rounded` if infinity and sign are ignored.
+/// Returns the code of a number, given the code `rounded` that its magnitude has before infinity, NaN and sign are considered.
 fn float_code(cast: &FloatCast, magnitude: u32, negative: bool, rounded: u32, sign: u32) -> u32 {
     let FloatCast { float, policy } = cast;
     if magnitude > 0x7f80_0000 {
@@ -272,7 +273,7 @@ fn float_code(cast: &FloatCast, magnitude: u32, negative: bool, rounded: u32, si
     code | (u32::from(signed) * sign)
 }
 
-/// True if a code has the value that the formula gives.
+/// True if a code decodes to the value of the format's formula.
 fn is_value(repr: &Repr, code: u32) -> bool {
     let found = repr.decode(code as u16);
     let want = match repr {
@@ -303,7 +304,7 @@ fn is_value(repr: &Repr, code: u32) -> bool {
     (found.is_nan() && want.is_nan()) || f64::from(found).to_bits() == want.to_bits()
 }
 
-/// Casts whole slices, as tensors are cast, and single numbers with the routine that defines the casts.
+/// Casts the same numbers in two ways: as whole slices, like tensors, and one by one with the routine that defines the cast.
 struct BothWays<'a> {
     repr: &'a Repr,
     bits: u32,
@@ -317,7 +318,7 @@ impl pulp::WithSimd for BothWays<'_> {
     fn with_simd<S: pulp::Simd>(self, simd: S) -> Self::Output {
         let Self { repr, bits, x } = self;
         let stored = stored_bits(bits) as usize;
-        // Only whole bytes of codes.
+        // Pads with zeros to a multiple of 8 numbers, whose codes are whole bytes.
         let padded: Vec<f32> = x.iter().copied().chain(std::iter::repeat_n(0.0, 7)).collect();
         let padded = &padded[..x.len().next_multiple_of(8)];
         let mut packed = vec![0; padded.len() * stored / 8];

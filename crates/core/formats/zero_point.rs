@@ -1,16 +1,16 @@
-//! Scales with zero points: how the smallest and the largest value of a block determine its scale and zero point.
+//! Scales with zero points, computed from the smallest and the largest value of a block.
 //!
-//! A rule is a row of a table. `R` rounds a step to the type of the scale, as in a library whose tensors have that type.
-//! The f32 operations before it are correctly rounded, so PyTorch gives the same on CPU and GPU. `n` is the largest code. A
-//! NaN or an infinity makes the scale of its block NaN, and so does a scale or zero point that overflows its type: all
-//! values of the block are then NaN.
+//! Each rule is a row of a table. `R` rounds a result to the type of the scale, as in a library whose tensors have that type. The
+//! f32 operations under `R` are correctly rounded, so PyTorch gives the same result on CPU and GPU. `n` is the largest code. A
+//! NaN or an infinity makes the scale of its block NaN, and so does a scale or zero point that overflows its type: all values of
+//! the block are then NaN.
 
 use safetensors::Dtype;
 
 use super::codes::Blocks;
 use super::half::Half;
 
-/// The zero point that is stored next to the scale `s`.
+/// Zero point that is stored next to the scale `s`; `c` is a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroPoint {
     /// The value `m` of code 0, in the type of the scale: values are `c·s + m`.
@@ -21,16 +21,16 @@ pub enum ZeroPoint {
     FractionalCode,
 }
 
-/// The formulas of scale and zero point.
+/// Formulas of the scale and the zero point of a block with values from `lo` to `hi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AffineFit {
     /// `s = (hi − lo)/n`, `m = lo`.
     Range,
-    /// `s = max(hi − lo, 1e-5)/n`, `z = −round(lo/s)` within the codes.
+    /// `s = max(hi − lo, 1e-5)/n`, `z = −round(lo/s)`, clamped to the codes.
     Awq,
-    /// The range is widened to include 0; a block of zeros has −1 … 1. `s = (hi − lo)/n`, `z = round(−lo/s)`.
+    /// The range is first widened to include 0; a block of zeros gets the range −1 … 1. `s = (hi − lo)/n`, `z = round(−lo/s)`.
     Gptq,
-    /// `e = n/(hi − lo)`, 1 if the range is at most 1e-4, and at most 2e4; `s = 1/e`, `z = −lo·e`.
+    /// `e = n/(hi − lo)`, at most 2e4, and 1 if the range is at most 1e-4; `s = 1/e`, `z = −lo·e`.
     Hqq,
 }
 
@@ -41,11 +41,12 @@ pub struct AffineRule {
     pub name: &'static str,
     /// One line with the library and its formula.
     pub doc: &'static str,
-    /// The kind of zero point.
+    /// Meaning of the stored zero point.
     pub zero: ZeroPoint,
-    /// The formulas of scale and zero point, from the block's smallest and largest value.
+    /// Formulas of scale and zero point, from the block's smallest and largest value.
     pub fit: AffineFit,
-    /// True if every step of encoding, including the input, is rounded to the type of the scale. Otherwise steps are f32.
+    /// True if every step of encoding, including the input, is rounded to the type of the scale. Otherwise steps are computed in
+    /// f32.
     pub narrow_encoding: bool,
     /// True if every step of decoding is rounded to the type of the scale.
     pub narrow_decoding: bool,
@@ -89,22 +90,22 @@ pub const AFFINE_RULES: &[&AffineRule] = &[
          round_zero=False)"),
 ];
 
-/// A scale and its zero point.
+/// Type and rule of scales with zero points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
-    /// The type of the scale and of zero points that are not bytes; `None` for f32.
+    /// Type of the scales, and of zero points that are not bytes; `None` for f32.
     pub half: Option<Half>,
-    /// The rule that picks scale and zero point.
+    /// Rule that computes scale and zero point.
     pub rule: &'static AffineRule,
 }
 
-/// The scale and zero point of a block.
+/// Scale and zero point of one block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fitted {
-    /// The stored values.
+    /// Stored scale and zero point.
     pub scale: f32,
     pub zero: f32,
-    /// The values used for encoding: the scale (its inverse for [`Fit::Hqq`]) and the zero point.
+    /// Factor and shift that encoding uses: the scale (its inverse for [`AffineFit::Hqq`]) and the zero point.
     pub factor: f32,
     pub shift: f32,
 }
@@ -114,7 +115,7 @@ impl Affine {
         self.half.map_or(Dtype::F32, Half::dtype)
     }
 
-    /// The type of the zero points.
+    /// Returns the type of the zero points.
     pub(super) fn zero_dtype(&self) -> Dtype {
         match self.rule.zero {
             ZeroPoint::Code => Dtype::U8,
@@ -122,7 +123,7 @@ impl Affine {
         }
     }
 
-    /// Bytes of a zero point.
+    /// Returns the size of a zero point in bytes.
     pub fn zero_bytes(&self) -> usize {
         self.zero_dtype().bitsize() / 8
     }
@@ -133,10 +134,10 @@ impl Affine {
         self.half.map_or(x, |half| half.nearest(x))
     }
 
-    /// Scale and zero point of a block with finite values from `lo` to `hi`, and codes up to `top`.
+    /// Returns scale and zero point of a block with finite values from `lo` to `hi`, and codes up to `top`.
     pub(super) fn fit(&self, lo: f32, hi: f32, top: f32) -> Fitted {
         let step = |x: f32| if self.rule.narrow_encoding { self.stored(x) } else { x };
-        // A minimum of −0 or +0 counts as +0, since the two compare equal.
+        // A range end of −0 becomes +0: the two compare equal, so either could be the minimum.
         let (lo, hi) = (step(lo) + 0.0, step(hi) + 0.0);
         let (scale, zero, factor, shift) = match self.rule.fit {
             AffineFit::Range => {
@@ -160,7 +161,7 @@ impl Affine {
             AffineFit::Hqq => {
                 let range = hi - lo;
                 let factor = if range <= 1e-4 { 1.0 } else { (top / range).min(2e4) };
-                // A minimum of 0 must not become −0.
+                // Subtraction from 0 keeps the shift of a minimum of 0 from becoming −0.
                 let shift = 0.0 - lo * factor;
                 (self.stored(1.0 / factor), self.stored(shift), factor, shift)
             }
@@ -176,7 +177,7 @@ impl Affine {
         }
     }
 
-    /// The scale of a block that contains a NaN or an infinity, or whose scale and zero point overflow.
+    /// Scale of a block that contains a NaN or an infinity, or whose scale or zero point overflows.
     pub(super) const NAN: Fitted = Fitted {
         scale: f32::NAN,
         zero: 0.0,
@@ -184,8 +185,8 @@ impl Affine {
         shift: 0.0,
     };
 
-    /// The numbers that are rounded to codes, given the factor and the shift of each block; or, if `BACK`, the values of codes, which are
-    /// given as numbers, by its scale and its zero point.
+    /// Computes the numbers that are rounded to codes, from the elements and the factor and shift of each block. If `BACK`,
+    /// computes the values of codes, which are given as numbers, from the scale and zero point of each block.
     #[inline(always)]
     pub(super) fn apply<const BACK: bool>(&self, x: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
         let [encoding, decoding] = [self.rule.narrow_encoding, self.rule.narrow_decoding];
@@ -232,7 +233,7 @@ impl Affine {
         }
     }
 
-    /// The stored scales as numbers.
+    /// Reads the stored scales as f32.
     #[inline(always)]
     pub(super) fn read_scales(&self, stored: &[u8], out: &mut [f32]) {
         match self.half {
@@ -241,7 +242,7 @@ impl Affine {
         }
     }
 
-    /// The stored zero points as numbers.
+    /// Reads the stored zero points as f32.
     pub(super) fn read_zeros(&self, stored: &[u8], out: &mut [f32]) {
         match self.rule.zero {
             ZeroPoint::Code => stored.iter().zip(out).for_each(|(code, out)| *out = f32::from(*code)),
@@ -250,14 +251,14 @@ impl Affine {
     }
 }
 
-/// Reads numbers of `N` bytes each.
+/// Reads stored numbers of `N` bytes each; `value` converts the bytes.
 #[inline(always)]
 pub(super) fn read<const N: usize>(stored: &[u8], value: impl Fn([u8; N]) -> f32, out: &mut [f32]) {
     let numbers = stored.as_chunks().0.iter();
     numbers.zip(out).for_each(|(bytes, out)| *out = value(*bytes));
 }
 
-/// Applies an operation to elements with the two numbers of their block.
+/// Applies an operation to each element and the two numbers of its block.
 #[inline(always)]
 fn each(
     operation: impl Fn(f32, f32, f32) -> f32 + Copy,
@@ -266,7 +267,7 @@ fn each(
     out: &mut [f32],
 ) {
     let blocks = factors.iter().zip(shifts);
-    // With blocks down a column, neighbours have different scales.
+    // In groups of one column, neighbouring elements have different scales.
     if width == 1 {
         for ((x, out), (factor, shift)) in x.iter().zip(out).zip(blocks) {
             *out = operation(*x, *factor, *shift);

@@ -1,4 +1,4 @@
-//! Records to pages and back.
+//! Encodes records to pages, and decodes them.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::formats::encoded::{Encoded, Part};
 use crate::formats::nvfp4::Level;
 use crate::formats::scale::Target;
 
-/// A record in pages of [`PAGE`] tokens.
+/// Codec of a record, stored in pages of [`PAGE`] tokens.
 impl Codec for &'static KvRecord {
     fn name(&self) -> String {
         self.name.into()
@@ -73,7 +73,7 @@ impl Codec for &'static KvRecord {
     }
 }
 
-/// Tokens that are stored in pages, or read from them, compiled for each instruction set.
+/// Arguments that store tokens in pages or load them, compiled for each instruction set.
 struct Pages<'a, X, B> {
     record: &'a KvRecord,
     x: X,
@@ -99,7 +99,7 @@ impl pulp::WithSimd for Pages<'_, &mut [f32], &[u8]> {
 }
 
 impl KvRecord {
-    /// Stores whole tokens from slot 0 of page 0 on, each rounded to bf16 first: KV vectors are bf16 tensors in
+    /// Stores whole tokens, from slot 0 of page 0 on. Each token is rounded to bf16 first: KV vectors are bf16 tensors in
     /// DeepSeek's inference code, and the kernels that write these records read bf16.
     #[inline(always)]
     fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], bytes: &mut [u8]) {

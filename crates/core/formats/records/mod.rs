@@ -1,4 +1,4 @@
-//! KV-cache records: the bytes of one token's entry, and of the pages they are laid out in.
+//! KV-cache records: byte layout of the entry of one token, and of the pages that hold the entries.
 
 mod codec;
 mod table;
@@ -8,13 +8,13 @@ use super::scale::Scale;
 
 pub use table::RECORDS;
 
-/// Tokens in a page.
+/// Number of tokens in a page.
 pub const PAGE: usize = 64;
 
-/// Channels of the longest vector a record may hold.
+/// Channels of the longest vector that a record may hold.
 const MAX_DIM: usize = 512;
 
-/// Bytes within a token's row of a region of a page.
+/// A range of bytes in the row of a token, within one region of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Index into [`KvRecord::regions`].
@@ -25,54 +25,54 @@ pub struct Place {
     pub bytes: usize,
 }
 
-/// Channels with the same storage.
+/// Consecutive channels that are stored in the same way.
 #[derive(Debug)]
 pub struct Segment {
-    /// Name, e.g. `nope` for the channels without position.
+    /// Name, e.g. `nope` for the channels without position encoding.
     pub name: &'static str,
-    /// First channel, and the one after the last.
+    /// First channel, and the channel after the last.
     pub channels: (usize, usize),
     /// The type of the codes.
     pub element: &'static Element,
-    /// The place of the codes.
+    /// Place of the codes.
     pub codes: Place,
-    /// Block size, scale and where the scales are. The last block may be short.
+    /// Block size, type and place of the scales; `None` for unscaled codes. The last block may be short.
     pub scales: Option<(usize, Scale, Place)>,
 }
 
 /// One token's entry in a KV cache.
 ///
-/// A page of `P` tokens holds one region after the other; a region holds `P` rows, one per token. The page is padded
-/// with zeros to a multiple of `align` bytes. Numbers of several bytes are little-endian.
+/// A page of `P` tokens consists of consecutive regions; a region has `P` rows, one per token. The page is padded with zeros to a
+/// multiple of `align` bytes. Numbers of several bytes are little-endian.
 #[derive(Debug)]
 pub struct KvRecord {
     /// Name, e.g. `v4_fp8`.
     pub name: &'static str,
-    /// One line with the layout of a token.
+    /// One line that describes the layout of a token.
     pub doc: &'static str,
-    /// Library that the layout comes from.
+    /// Library that defines the layout.
     pub source: &'static str,
     /// Channels of a KV vector.
     pub dim: usize,
-    /// Bytes of a token, all regions together, without the padding of the page.
+    /// Bytes of a token in all regions together, without the padding of the page.
     pub bytes: usize,
-    /// Bytes of a token's row in each region.
+    /// Number of bytes of a token's row in each region.
     pub regions: &'static [usize],
-    /// The groups of channels, in the order of channels.
+    /// Segments in the order of their channels.
     pub segments: &'static [Segment],
-    /// Bytes that are always zero.
+    /// Places whose bytes are always zero.
     pub padding: &'static [Place],
     /// Alignment of a page in bytes.
     pub align: usize,
 }
 
 impl KvRecord {
-    /// Bytes from one page to the next.
+    /// Returns the number of bytes from the start of a page to the start of the next.
     pub const fn page_stride(&self, page: usize) -> usize {
         (self.bytes * page).next_multiple_of(self.align)
     }
 
-    /// Offset, in its page, of a place of the token in the given slot.
+    /// Returns the byte offset in a page of a place of the token in slot `slot`; a page has `page` tokens.
     pub const fn offset(&self, place: Place, slot: usize, page: usize) -> usize {
         let mut start = 0;
         let mut region = 0;
@@ -83,7 +83,7 @@ impl KvRecord {
         start + self.regions[place.region] * slot + place.offset
     }
 
-    /// Every stored thing with its name and place: codes, scales, padding.
+    /// Returns all fields of a record with names and places: codes, scales, padding.
     pub fn places(&self) -> Vec<(String, Place)> {
         let mut places = Vec::new();
         for segment in self.segments {
@@ -97,8 +97,7 @@ impl KvRecord {
         places
     }
 
-    /// True if every channel and every byte of a token is used exactly once, and each place has the size of what it
-    /// holds.
+    /// True if every channel and every byte of a token is used exactly once, and each place has the size of its contents.
     const fn is_sound(&self) -> bool {
         let (mut used, mut total, mut channel, mut i) = ([false; 2048], 0, 0, 0);
         while i < self.segments.len() {
@@ -127,7 +126,7 @@ impl KvRecord {
         channel == self.dim && self.dim <= MAX_DIM && total == self.bytes
     }
 
-    /// Marks the bytes of a place, and counts them; false if one is taken or outside its row.
+    /// Marks the bytes of a place as used, and counts them; false if a byte is already used or outside its row.
     const fn mark(&self, place: Place, used: &mut [bool; 2048], total: &mut usize) -> bool {
         if place.offset + place.bytes > self.regions[place.region] {
             return false;

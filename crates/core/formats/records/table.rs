@@ -1,4 +1,4 @@
-//! The records, a row each.
+//! Table of the KV-cache records, one entry per record.
 
 use super::{KvRecord, Place, Segment};
 use crate::formats::element::{BF16, E2M1, E4M3, Element};
@@ -21,7 +21,7 @@ const fn plain(name: &'static str, channels: (usize, usize), element: &'static E
     }
 }
 
-/// The first `channels` channels, in blocks.
+/// Returns a segment of the first `channels` channels, scaled in blocks.
 const fn scaled(
     name: &'static str,
     channels: usize,
@@ -35,12 +35,12 @@ const fn scaled(
     }
 }
 
-/// The 448 channels without position, in blocks.
+/// Returns the segment of the 448 channels without position encoding, scaled in blocks.
 const fn nope(element: &'static Element, codes: Place, scales: (usize, Scale, Place)) -> Segment {
     scaled("nope", 448, element, codes, scales)
 }
 
-/// The 64 channels that RoPE rotates, kept in bf16.
+/// Returns the segment of the 64 channels that RoPE rotates, kept in bf16.
 const fn rope(codes: Place) -> Segment {
     plain("rope", (448, 512), &BF16, codes)
 }
