@@ -1,4 +1,4 @@
-//! `docs/layouts.md`, written from the table.
+//! Writes `docs/layouts.md` from the table of layouts.
 
 use std::fmt::Write;
 
@@ -18,14 +18,14 @@ size. `starts` has one entry more than there are groups, as torchao returns it. 
 out. A layout without groups takes `[experts, rows, cols]` too: one buffer per expert, one after another.
 ";
 
-/// The whole page.
+/// Returns the whole page.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     LAYOUTS.iter().for_each(|layout| describe(&mut out, layout));
     out
 }
 
-/// Definition and an example, worked out by the code.
+/// Writes the definition of a layout, and an example computed by the code.
 fn describe(out: &mut String, layout: &Layout) {
     let (name, doc, source, offset, bytes) = (layout.name, layout.doc, layout.source, layout.offset, layout.bytes);
     let (scale, plural) = (layout.scale, if layout.scale == 1 { "" } else { "s" });

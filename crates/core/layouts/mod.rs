@@ -1,11 +1,11 @@
-//! Scale layouts: the place in a GEMM's buffer of the scale of row `r` and block `c` of a row-major matrix.
+//! Scale layouts: the offset, in a GEMM's buffer, of the scale of row `r` and block `c` of a row-major matrix.
 //!
-//! A [`Layout`] is a row of [`LAYOUTS`]. [`Layout::place`] gives its [`Placement`] for a shape and, if it has groups, their
-//! ends. The placement converts in both directions and gives the offset of any scale.
+//! A [`Layout`] is a row of [`LAYOUTS`]. [`Layout::place`] computes the [`Placement`] of scales for a matrix shape and, if the
+//! layout has groups, for the ends of the groups. The placement converts in both directions and gives the offset of any scale.
 //!
-//! All layouts follow one scheme. Four bytes of a row (four 1-byte scales or one f32) are a word. Words of consecutive rows
-//! form a tile, in the tile's own order of rows. Tiles follow along the rows of the matrix, then down. So one conversion
-//! serves all layouts.
+//! All layouts follow one scheme. Four bytes of a row (four 1-byte scales or one f32) are a word. A tile holds one word of each
+//! of several consecutive rows, and has its own order of rows. Tiles are stored from left to right along the rows of the matrix,
+//! then from top to bottom. So one conversion serves all layouts.
 
 mod markdown;
 mod part;

@@ -1,42 +1,42 @@
-//! The parts of a matrix of scales that are laid out separately.
+//! Parts of a matrix of scales that are laid out separately.
 
 use std::ops::Range;
 
 use super::table::Tile;
 
-/// A rectangle of the matrix that is laid out separately: a group, or the whole matrix.
+/// A rectangle of the matrix that is laid out separately: one group of rows or columns, or the whole matrix.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub tile: Tile,
     pub rows: Range<usize>,
-    /// Bytes of each row.
+    /// Range of bytes in each row of the matrix.
     pub bytes: Range<usize>,
-    /// First byte in the buffer.
+    /// Offset of the part in the buffer, in bytes.
     pub at: usize,
 }
 
 impl Part {
-    /// Rows of a tile.
+    /// Number of rows of a tile.
     pub fn height(&self) -> usize {
         self.tile.height(self.rows.len())
     }
 
-    /// True if the words of a column are next to each other over many rows, and the next column is far away.
+    /// True if the words of a column lie next to each other for many rows, and the next column lies far away.
     pub fn is_tall(&self) -> bool {
         self.tile == Tile::All && self.height() > 64
     }
 
-    /// Tiles side by side.
+    /// Number of tiles from left to right.
     pub fn across(&self) -> usize {
         self.bytes.len().div_ceil(4)
     }
 
-    /// Bytes in the buffer.
+    /// Number of bytes in the buffer.
     pub fn len(&self) -> usize {
         self.rows.len().next_multiple_of(self.height()) * self.across() * 4
     }
 
-    /// The `rows` rows from row `top` of the part on, or fewer at its end.
+    /// Returns the strip of `rows` rows from row `top` of the part on; the last strip may have fewer rows.
     pub fn strip(&self, top: usize, rows: usize) -> Self {
         let len = self.rows.len();
         let start = self.rows.start;
@@ -47,7 +47,7 @@ impl Part {
         }
     }
 
-    /// The offset in the buffer of byte `b` of row `r` of the matrix, which must be in the part.
+    /// Returns the offset in the buffer of byte `b` of row `r` of the matrix. The byte must be in the part.
     pub fn offset(&self, r: usize, b: usize) -> usize {
         let (r, b) = (r - self.rows.start, b - self.bytes.start);
         let height = self.height();

@@ -1,36 +1,36 @@
-//! A layout applied to a shape.
+//! A layout applied to the shape of a matrix.
 
 use super::part::Part;
 use super::table::{Groups, Layout};
 use super::words::{Pack, Unpack, dispatch};
 
-/// The places of the scales of one matrix.
+/// Offsets of the scales of one matrix in a buffer.
 #[derive(Clone, Debug)]
 pub struct Placement {
     name: &'static str,
-    /// Number of matrices with the same layout, one after another; the other fields describe one of them.
+    /// Number of matrices with the same layout, one after another in the buffer. The other fields describe one of them.
     experts: usize,
     rows: usize,
-    /// Bytes of a row of the matrix.
+    /// Number of bytes of a row of the matrix.
     stride: usize,
-    /// Bytes of one scale.
+    /// Number of bytes of one scale.
     scale: usize,
     starts: Vec<usize>,
-    /// The parts, which fill the buffer up to `used`.
+    /// Parts of the matrix. They fill the buffer up to byte `used`.
     parts: Vec<Part>,
     used: usize,
     len: usize,
-    /// Rows of every part that are converted before the rows below, a multiple of the tile's.
+    /// Number of rows of every part that are converted before the next rows; a multiple of the tile's height.
     strip: usize,
 }
 
 impl Layout {
-    /// The placement of a matrix of scales.
+    /// Computes the placement of a matrix of scales.
     ///
-    /// `shape` is `[rows, cols]`, or `[experts, rows, cols]` for a layout without groups, which then gives one buffer per
-    /// expert, one after another. `ends[g]` is the row or column after the last of group `g`; a group begins where the
-    /// previous one ends. Groups may be empty, and rows or columns after the last group are not laid out. Without groups
-    /// `ends` is empty.
+    /// `shape` is `[rows, cols]`, or `[experts, rows, cols]` for a layout without groups, which then gives one buffer per expert,
+    /// one after another. `ends[g]` is the index after the last row or column of group `g`; a group begins where the previous
+    /// group ends. Groups may be empty, and rows or columns after the last group are not laid out. Without groups `ends` is
+    /// empty.
     pub fn place(&self, shape: &[usize], ends: &[usize]) -> Result<Placement, String> {
         let wrong = |message: String| format!("{}: {message}", self.name);
         let (experts, rows, cols) = match (shape, self.groups) {
@@ -49,7 +49,7 @@ impl Layout {
             Groups::Cols => cols,
         };
         check_ends(self.groups, ends, limit).map_err(wrong)?;
-        // More than any layout needs, so that nothing below overflows.
+        // An upper bound of the buffer size of every layout. If it does not overflow, no sum below does.
         let padded = |n: usize, by: usize| ends.len().checked_add(1)?.checked_mul(by)?.checked_add(n);
         padded(rows, 128)
             .and_then(|rows| rows.checked_mul(experts.max(1)))
@@ -59,7 +59,7 @@ impl Layout {
 
         let stride = cols * self.scale;
         let tile = self.tile;
-        // Groups begin at multiples of `unit` rows or columns, each of which takes `lead` bytes.
+        // Each group begins at a multiple of `unit` rows or columns. One row or column takes `lead` bytes.
         let (unit, lead) = match self.groups {
             Groups::None => (tile.height(rows), stride.next_multiple_of(4)),
             Groups::Rows => (128, stride.next_multiple_of(4)),
@@ -127,25 +127,25 @@ fn check_ends(groups: Groups, ends: &[usize], limit: usize) -> Result<(), String
 }
 
 impl Placement {
-    /// Bytes of the buffer.
+    /// Returns the size of the buffer in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a size, not a collection")]
     pub fn len(&self) -> usize {
         self.experts * self.len
     }
 
-    /// Bytes of the matrix.
+    /// Returns the size of the matrix in bytes.
     pub fn matrix_len(&self) -> usize {
         self.experts * self.rows * self.stride
     }
 
-    /// The starts of the groups and the end of the last one, in padded rows or columns, as torchao counts: one more than
-    /// there are groups. Empty if the layout has no groups.
+    /// Returns the starts of the groups and the end of the last group, in padded rows or columns, as torchao counts them. The
+    /// slice has one entry more than there are groups; it is empty if the layout has no groups.
     pub fn starts(&self) -> &[usize] {
         &self.starts
     }
 
-    /// The first byte of the scale in row `r` and column `c` of the matrix; `None` outside of the matrix and of its groups.
-    /// With three dimensions, `r` counts the rows of all experts.
+    /// Returns the offset of the first byte of the scale in row `r` and column `c` of the matrix; `None` outside the matrix or
+    /// its groups. If the matrix has three dimensions, `r` counts the rows of all experts.
     pub fn offset(&self, r: usize, c: usize) -> Option<usize> {
         let b = c.checked_mul(self.scale)?;
         let expert = r.checked_div(self.rows).filter(|expert| *expert < self.experts)?;
@@ -163,7 +163,7 @@ impl Placement {
         Ok(buffer)
     }
 
-    /// Converts a row-major matrix to `buffer`. Every byte is written; padding is 0.
+    /// Converts a row-major matrix into `buffer`. Every byte is written; padding is 0.
     pub fn forward_into(&self, matrix: &[u8], buffer: &mut [u8]) -> Result<(), String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
         self.check("buffer", buffer.len(), self.len())?;
@@ -182,7 +182,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Converts a buffer to a new row-major matrix; scales outside of groups are 0.
+    /// Converts a buffer to a new row-major matrix. Scales outside all groups are 0.
     pub fn inverse(&self, buffer: &[u8]) -> Result<Vec<u8>, String> {
         self.check("buffer", buffer.len(), self.len())?;
         let mut matrix = vec![0; self.matrix_len()];
@@ -190,7 +190,7 @@ impl Placement {
         Ok(matrix)
     }
 
-    /// Converts a buffer to the row-major `matrix`; scales outside of groups are unchanged.
+    /// Converts a buffer into the row-major `matrix`. Scales outside all groups are unchanged.
     pub fn inverse_into(&self, buffer: &[u8], matrix: &mut [u8]) -> Result<(), String> {
         self.check("buffer", buffer.len(), self.len())?;
         self.check("matrix", matrix.len(), self.matrix_len())?;
@@ -208,7 +208,8 @@ impl Placement {
         Ok(())
     }
 
-    /// All parts, cut into strips if they are side by side: the matrix is then read once, row by row, not once per part.
+    /// Returns all parts. Parts that lie next to each other are cut into strips of rows, so that the matrix is read once, row by
+    /// row, instead of once per part.
     fn strips(&self) -> impl Iterator<Item = Part> {
         let parts = || self.parts.iter().filter(|part| !part.bytes.is_empty());
         let tallest = parts().map(|part| part.rows.len()).max().unwrap_or(0);

@@ -1,21 +1,21 @@
-//! The layouts, one row each.
+//! Table of the layouts, one entry per layout.
 
 use crate::error::did_you_mean;
 
-/// An order of the scales of a matrix.
+/// A memory layout of the scales of a matrix.
 #[derive(Debug)]
 pub struct Layout {
     /// Name on the command line, e.g. `blocked_128x4`.
     pub name: &'static str,
     /// A one-line description.
     pub doc: &'static str,
-    /// The libraries that read or write it.
+    /// Libraries that read or write the layout.
     pub source: &'static str,
-    /// Bytes of one scale, 1 or 4.
+    /// Size of one scale in bytes, 1 or 4.
     pub scale: usize,
-    /// The tile within which scales are reordered.
+    /// Tile within which scales are reordered.
     pub tile: Tile,
-    /// Groups of rows or columns, each of which is laid out by itself.
+    /// Kind of groups; each group is laid out separately.
     pub groups: Groups,
     /// Formula for the offset of the scale in row `r` and column `c`, in bytes.
     pub offset: &'static str,
@@ -23,10 +23,10 @@ pub struct Layout {
     pub bytes: &'static str,
 }
 
-/// The rows of a tile, which has one word of each.
+/// Number and order of the rows of a tile, which holds one word of each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tile {
-    /// 128, in the order 0, 32, 64, 96, 1, 33, …
+    /// 128 rows, in the order 0, 32, 64, 96, 1, 33, …
     Rows128,
     /// 8, in order.
     Rows8,
@@ -35,7 +35,7 @@ pub enum Tile {
 }
 
 impl Tile {
-    /// Rows of a tile, padding included, for a matrix of `rows` rows.
+    /// Returns the number of rows of a tile, including padding, for a matrix of `rows` rows.
     pub(super) fn height(self, rows: usize) -> usize {
         match self {
             Self::Rows128 => 128,
@@ -44,7 +44,7 @@ impl Tile {
         }
     }
 
-    /// The row of a tile that word `word` comes from.
+    /// Returns the row of a tile whose word is stored at index `word`.
     pub(super) fn row(self, word: usize) -> usize {
         match self {
             Self::Rows128 => word % 4 * 32 + word / 4,
@@ -52,7 +52,7 @@ impl Tile {
         }
     }
 
-    /// The inverse of [`Tile::row`].
+    /// Returns the index of the word of a row: the inverse of [`Tile::row`].
     pub(super) fn word(self, row: usize) -> usize {
         match self {
             Self::Rows128 => row % 32 * 4 + row / 32,
@@ -61,14 +61,14 @@ impl Tile {
     }
 }
 
-/// The division of a matrix; every group is laid out separately.
+/// Division of a matrix into groups, each of which is laid out separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Groups {
-    /// No groups; a leading third dimension, experts, is allowed.
+    /// No groups. A leading third dimension, the experts, is allowed.
     None,
     /// Groups of rows, as in the forward pass of a mixture of experts.
     Rows,
-    /// Groups of columns, as in the gradient of its weights.
+    /// Groups of columns, as in the weight gradient of a mixture of experts.
     Cols,
 }
 
@@ -138,7 +138,7 @@ pub const LAYOUTS: &[Layout] = &[
 ];
 
 impl Layout {
-    /// The layout called `name`; the error names the nearest.
+    /// Returns the layout called `name`; the error suggests the most similar name.
     pub fn find(name: &str) -> Result<&'static Self, String> {
         LAYOUTS.iter().find(|layout| layout.name == name).ok_or_else(|| {
             let near = did_you_mean(name, LAYOUTS.iter().map(|layout| layout.name));

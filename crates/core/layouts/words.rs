@@ -1,23 +1,24 @@
-//! Moves words between the rows of a matrix and tiles, 16 rows × 64 bytes at a time: as 16 × 16 words, transposed. A row is done before the
-//! rows below, unless tiles are tall: a column of them is then done for 256 rows before the next column.
+//! Moves words of 4 bytes between a matrix and tiles. A block has 16 rows × 64 bytes, and is transposed as 16 × 16 words. Blocks
+//! are converted along the rows of the matrix, then down. In tall tiles they are converted down each column, for 256 rows at a
+//! time.
 
 use std::ops::Deref;
 
 use super::part::Part;
 
-/// 16 lines of 16 words.
+/// A block: 16 rows of 16 words.
 #[repr(align(64))]
 pub struct Block(pub [[u8; 64]; 16]);
 
 const ZEROS: Block = Block([[0; 64]; 16]);
 
-/// Something that exchanges rows and columns of the words of a block.
+/// Transposes the 16 × 16 words of a block.
 pub trait Transpose: Copy {
-    /// The block with its rows as columns.
+    /// Returns the block with rows and columns exchanged.
     fn transpose(self, block: Block) -> Block;
 }
 
-/// Word by word, on any machine.
+/// Transposes word by word, on any processor.
 #[derive(Clone, Copy)]
 pub struct Plain;
 
@@ -40,7 +41,7 @@ impl Transpose for pulp::x86::V4 {
     fn transpose(self, block: Block) -> Block {
         let simd = self.avx512f;
         let mut v: [core::arch::x86_64::__m512i; 16] = pulp::cast(block.0);
-        // In each of four lanes: 4 lines × 4 words.
+        // Transposes 4 × 4 words within each of the four 128-bit lanes.
         for v in v.as_chunks_mut::<4>().0 {
             let [a, b, c, d] = *v;
             let (ab0, ab1) = (simd._mm512_unpacklo_epi32(a, b), simd._mm512_unpackhi_epi32(a, b));
@@ -52,7 +53,7 @@ impl Transpose for pulp::x86::V4 {
                 simd._mm512_unpackhi_epi64(ab1, cd1),
             ];
         }
-        // 4 × 4 lanes: 0x88 takes the even lanes of both, 0xdd the odd ones.
+        // Transposes the lanes, 4 × 4. 0x88 takes the even lanes of both operands, 0xdd the odd lanes.
         for k in 0..4 {
             let [a, b, c, d] = [v[k], v[k + 4], v[k + 8], v[k + 12]];
             let (ab0, ab1) = (
@@ -72,12 +73,12 @@ impl Transpose for pulp::x86::V4 {
     }
 }
 
-/// Work on blocks.
+/// A computation that transposes blocks.
 pub trait Work {
     fn run(self, by: impl Transpose);
 }
 
-/// Does `work` with the widest registers there are.
+/// Runs `work` with the widest registers of the processor.
 pub fn dispatch(work: impl Work) {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V4::try_new() {
@@ -97,39 +98,40 @@ impl<W: Work, T: Transpose> pulp::NullaryFnOnce for With<W, T> {
     }
 }
 
-/// A conversion between a matrix and the tiles of a part.
+/// Conversion between a matrix and the tiles of a part.
 pub struct Convert<'a, M, T> {
     pub part: &'a Part,
-    /// The matrix, and bytes of its rows.
+    /// The matrix, and the bytes of each of its rows (`stride`).
     pub matrix: M,
     pub stride: usize,
     pub tiles: T,
 }
 
-/// Writes the tiles of a part, padding too.
+/// Writes the tiles of a part, including padding, from the matrix.
 pub type Pack<'a> = Convert<'a, &'a [u8], &'a mut [u8]>;
 /// Writes a part of the matrix from its tiles.
 pub type Unpack<'a> = Convert<'a, &'a mut [u8], &'a [u8]>;
 
-/// One direction of a conversion, block by block.
+/// Conversion of blocks in one direction.
 pub trait Blocks {
-    /// Converts a whole block of `N` bytes in a tile: from byte `first` of these rows on, at this line of the tiles.
+    /// Converts a whole block, which takes `N` bytes of each tile. It begins at byte `first` of each of `rows`, and at byte
+    /// `line` of the tiles.
     fn whole<const N: usize>(&mut self, by: impl Transpose, rows: &[usize; 16], line: usize, first: usize);
 
-    /// Converts any `len` bytes of the rows of a band, from byte `first` on.
+    /// Converts `len` bytes, up to 64, of the rows of a band, from byte `first` on.
     fn edge(&mut self, by: impl Transpose, band: &Band, first: usize, len: usize);
 }
 
-/// Up to 16 rows that are next to each other in tiles.
+/// Up to 16 rows that lie next to each other in a tile.
 pub struct Band {
-    /// Their beginnings in the matrix; `None` for padding.
+    /// Offset of each row in the matrix, in bytes; `None` for padding.
     rows: [Option<usize>; 16],
-    /// Their beginning in the first tile of the part that has them, and their bytes of a tile.
+    /// Offset of the band in the tiles of the part, and the number of bytes of the band in each tile (`bytes`).
     line: usize,
     bytes: usize,
 }
 
-/// The bands of a part, of which the first in each tile has `first` rows if that is not 0.
+/// Returns the bands of a part. If `first` is not 0, the first band of each tile has only `first` rows.
 fn bands(part: &Part, stride: usize, first: usize) -> impl Iterator<Item = Band> {
     let (height, across) = (part.height(), part.across());
     let tops = (0..part.rows.len()).step_by(height);
@@ -149,11 +151,11 @@ fn bands(part: &Part, stride: usize, first: usize) -> impl Iterator<Item = Band>
     })
 }
 
-/// Bands of a tall part that are converted together, column by column: 1 KB of each column.
+/// Number of bands of a tall part that are converted together, column by column: 1 KB of each column.
 const TOGETHER: usize = 16;
 
-/// The bands of a tall part, as many as are converted together. Those behind the first begin at a line of the cache in each column of
-/// tiles at this address, if columns are whole lines.
+/// Returns the bands of a tall part, grouped as they are converted together. `tiles` is the address of the tiles. The first band
+/// is so short that all later bands begin at a cache line in each column of tiles, if columns are whole cache lines.
 fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Band>> {
     let first = tiles.wrapping_neg() % 64 / 4;
     let mut bands = bands(part, stride, first);
@@ -162,7 +164,8 @@ fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Ba
 }
 
 impl Band {
-    /// Bytes of each row that lie in whole blocks: of `N` bytes in a tile, without padding.
+    /// Returns the number of bytes of each row that lie in whole blocks. A whole block takes `N` bytes in a tile and has no
+    /// padding.
     fn whole<const N: usize>(&self, width: usize) -> usize {
         match self.bytes == N && self.rows[..N / 4].iter().all(Option::is_some) {
             true => width / 64 * 64,
@@ -170,7 +173,7 @@ impl Band {
         }
     }
 
-    /// The beginnings of its rows in the matrix, 0 for padding, and of its line in the tiles.
+    /// Returns the offsets of the rows in the matrix, 0 for padding, and the offset of the band in the tiles.
     fn starts(&self) -> ([usize; 16], usize) {
         (self.rows.map(|row| row.unwrap_or(0)), self.line)
     }
@@ -180,12 +183,13 @@ impl<M, T> Convert<'_, M, T>
 where
     Self: Blocks,
 {
-    /// Bytes of a tile.
+    /// Returns the number of bytes of a tile.
     fn size(&self) -> usize {
         4 * self.part.height()
     }
 
-    /// Converts the blocks of a band that are whole with `N` bytes in a tile; returns the bytes of each row in them.
+    /// Converts the whole blocks of a band, with `N` bytes in a tile; returns the number of bytes of each row that were
+    /// converted.
     #[inline(always)]
     fn band<const N: usize>(&mut self, by: impl Transpose, band: &Band) -> usize {
         let (whole, (rows, line)) = (band.whole::<N>(self.part.bytes.len()), band.starts());
@@ -195,7 +199,7 @@ where
         whole
     }
 
-    /// Converts any blocks of a band, from byte `start` of the rows on.
+    /// Converts the blocks of a band that are not whole, from byte `start` of the rows on.
     #[inline(always)]
     fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
         let width = self.part.bytes.len();
@@ -228,7 +232,7 @@ where
             return;
         }
         for band in bands(self.part, self.stride, 0) {
-            // Heights of 128 and 8 rows.
+            // 64 bytes are 16 of the 128 rows of a tile, and 32 bytes are all rows of a tile of 8.
             let done = self.band::<64>(by, &band) + self.band::<32>(by, &band);
             self.edges(by, &band, done);
         }

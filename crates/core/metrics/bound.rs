@@ -1,4 +1,4 @@
-//! The condition that a gate imposes on a number.
+//! Bound that a gate imposes on a metric.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,17 +6,17 @@ use std::str::FromStr;
 use super::Better;
 use crate::text::number;
 
-/// `>= 0.999` or `<= 1e-3`.
+/// A bound on a metric, e.g. `>= 0.999` or `<= 1e-3`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// `Higher` is a lower bound, written `>=`.
+    /// `Higher` for a lower bound, written `>=`; `Lower` for an upper bound, written `<=`.
     pub better: Better,
     /// The number on the right-hand side, in the unit of the metric; equality is allowed.
     pub value: f64,
 }
 
 impl Bound {
-    /// True if a value meets the bound; NaN does not.
+    /// True if `value` meets the bound. NaN meets no bound.
     pub fn admits(self, value: f64) -> bool {
         match self.better {
             Better::Higher => value >= self.value,
@@ -24,7 +24,7 @@ impl Bound {
         }
     }
 
-    /// True if `a` is further on the wrong side than `b`; NaN is the worst.
+    /// True if `a` is worse than `b` with respect to the bound. NaN is the worst value.
     pub fn worse(self, a: f64, b: f64) -> bool {
         match self.better {
             _ if b.is_nan() => false,
@@ -34,11 +34,12 @@ impl Bound {
         }
     }
 
-    /// Writes a value that stands next to the bound. `text` is the value in few digits, and stays if it lies on the same side of the bound
-    /// as the value, and is zero only if the value is; else the value has as many digits as that takes.
+    /// Formats a value that is shown next to the bound. Returns `text`, the value in few digits, if that lies on the same side of
+    /// the bound as the value, and is zero only if the value is zero. Otherwise returns the value with the fewest digits that
+    /// have these properties.
     pub fn beside(self, text: String, value: f64) -> String {
         let true_to = |text: &str| {
-            // `>0.9999` says nothing of a bound above.
+            // `>0.9999` says nothing about a bound above 0.9999.
             let shown = read(text).filter(|shown| !text.starts_with('>') || self.value <= *shown);
             shown.is_some_and(|shown| self.admits(shown) == self.admits(value) && (shown == 0.0) == (value == 0.0))
         };
@@ -63,7 +64,7 @@ impl Bound {
     }
 }
 
-/// The number that a text shows: `0.99`, `+1.5e-3`, `>0.9999` or `1 − 4e-9`.
+/// Reads the number in a formatted text: `0.99`, `+1.5e-3`, `>0.9999` or `1 − 4e-9`.
 fn read(text: &str) -> Option<f64> {
     let near_one = |sign: char| {
         let short = text.strip_prefix("1\u{a0}")?.strip_prefix(sign)?;
@@ -85,7 +86,7 @@ impl FromStr for Bound {
             _ => return Err(format!("'{text}' is not a bound; expected '>= NUMBER' or '<= NUMBER'")),
         };
         match number.parse::<f64>() {
-            // Only zeros stand for 0: what underflows to it is another bound.
+            // Only zeros may read as 0: a number that underflows to 0 would be another bound.
             Ok(0.0) if significant(number) => {
                 Err(format!("'{number}' in '{text}' is too small for a f64, it reads as 0"))
             }
@@ -96,7 +97,7 @@ impl FromStr for Bound {
     }
 }
 
-/// True if a digit other than 0 stands before the exponent.
+/// True if the mantissa of the number has a digit other than 0.
 fn significant(number: &str) -> bool {
     let digits = number.split(['e', 'E']).next().unwrap_or(number);
     digits.contains(|c: char| ('1'..='9').contains(&c))

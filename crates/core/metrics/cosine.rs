@@ -1,16 +1,16 @@
 use super::{Evidence, Pair};
 
 metrics! {
-    /// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is.
+    /// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is zero.
     ///
-    /// The cosine does not see scale, and is quadratic in the error: 1 − cos is half of [`nsr`](super::NSR) if the error is
-    /// small and orthogonal to x. So gate it together with `diff`.
+    /// The cosine does not depend on scale, and is quadratic in the error: 1 − cos is half of [`nsr`](super::NSR) if the error is
+    /// small and orthogonal to x. So use gates on the cosine and on `diff` together.
     COSINE "cosine" "" Higher NearOne [-1.0, 1.0] Pair(|pair| pair.judge(|pair| 1.0 - distance(pair)));
         "cosine of the angle between the tensors; blind to scale"
 }
 
-/// 1 − cosine without cancellation near 1: accurate to about 1e-15 · √nsr, whereas the cosine itself has a resolution of
-/// 1.1e-16.
+/// Returns 1 − cosine without cancellation near 1. It is accurate to about 1e-15 · √nsr, whereas the cosine itself has a
+/// resolution of 1.1e-16.
 pub fn cosine_distance(pair: &Pair) -> Option<f64> {
     pair.judge(distance)
 }
@@ -21,7 +21,7 @@ fn distance(pair: &Pair) -> f64 {
     }
     let (x, y) = (pair.xx.sqrt(), pair.yy.sqrt());
     let distance = if pair.ee < 0.25 * pair.xx {
-        // ‖x − y‖² = (‖x‖ − ‖y‖)² + 2 ‖x‖ ‖y‖ (1 − cos), solved for the last factor.
+        // Solves ‖x − y‖² = (‖x‖ − ‖y‖)² + 2 ‖x‖ ‖y‖ (1 − cos) for 1 − cos.
         let radial = (pair.xx - pair.yy) / (x + y);
         (pair.ee - radial * radial) / (2.0 * x * y)
     } else {

@@ -3,14 +3,15 @@ metrics! {
         Decisions(|decisions| decisions.mean(decisions.same_gate as f64));
         "share of rows whose gates are both open or both closed"
 
-    /// Undefined if no gate is open on both sides.
+    /// Undefined if no row has both gates open.
     BANK_AGREEMENT "bank_agreement" "" Higher Share [0.0, 1.0] Decisions(|decisions| {
         let open = decisions.both_open;
         decisions.judge(|decisions| (open > 0).then(|| decisions.same_bank as f64 / open as f64))
     });
         "share of rows with both gates open in which both select the same bank"
 
-    /// Compared with the error of the logits, it distinguishes near-ties from other causes. 0 if nothing flipped.
+    /// A comparison of this margin with the error of the logits distinguishes near-ties from other causes of flips. 0 if nothing
+    /// flipped.
     FLIP_MARGIN "flip_margin" "" Lower Significant [0.0, DIFFERENCE]
         Decisions(|decisions| decisions.judge(|decisions| decisions.median()));
         "median margin, in the reference's logits, of flipped decisions"
@@ -19,7 +20,7 @@ metrics! {
         Decisions(|decisions| decisions.judge(|decisions| decisions.largest()));
         "largest margin, in the reference's logits, of a flipped decision"
 
-    /// Flips that a bound on the error of the logits does not explain.
+    /// Counts the flips that the stated bound on the error of the logits does not explain.
     FLIPS_OUTSIDE "flips_outside" "" Lower Count [0.0, COUNT]
         Decisions(|decisions| decisions.judge(|decisions| decisions.outside as f64));
         "number of flipped decisions whose margin in the reference is above the stated margin"

@@ -1,4 +1,4 @@
-//! Predictions of the next token that change, with their direction.
+//! Flips of next-token predictions, with their direction.
 
 use super::Metric;
 use super::evidence::largest;
@@ -10,13 +10,14 @@ metrics! {
     GAINED "gained" "" Higher Count [0.0, COUNT] Kernel;
         "positions where the candidate prefers the text's next token, and the reference does not"
 
-    /// The fall of accuracy in predicting the text's next token; below 0 if it rises.
+    /// Loss of accuracy in predicting the text's next token; negative if the accuracy rises.
     NET_LOST "net_lost" "" Lower Signed [-1.0, 1.0] Kernel;
         "share of positions that are lost, less the share that is gained"
 }
 
-/// [`LOST`], [`GAINED`] and [`NET_LOST`] of two models' logits `[rows, vocabulary]`, row-major. `targets`: the token that followed at each
-/// of the first rows. A model prefers the first of its largest logits. Empty without targets; NaN if a logit is not finite.
+/// Returns [`LOST`], [`GAINED`] and [`NET_LOST`] for the logits of two models, `[rows, vocabulary]`, row-major. `targets` holds
+/// the next token of the text for each of the first rows. A model prefers the first of its largest logits. The list is empty
+/// without targets; values are NaN if a logit is not finite.
 ///
 /// # Panics
 /// If the lengths do not match.

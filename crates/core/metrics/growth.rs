@@ -7,30 +7,30 @@ pub struct Gain {
     pub entering: f64,
     /// Relative error of the layer's output.
     pub leaving: f64,
-    /// Elements of the layer's output.
+    /// Number of elements of the layer's output.
     pub n: u64,
 }
 
 /// Relative errors (`relative_l2`) after increasing numbers of steps of a recurrence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
-    /// Pairs of number of steps and error.
+    /// Pairs (number of steps, error).
     pub points: Vec<[f64; 2]>,
 }
 
-/// Larger errors are left out: they have saturated, because little is left of the signal.
+/// Largest error that the fit uses. Larger errors have saturated, because little of the signal is left.
 const MOST: f64 = 0.5;
 
 metrics! {
-    /// The factor by which a layer amplifies the error of its input, its own error included: above 1, errors grow from layer
-    /// to layer. Undefined if the input has no error.
+    /// The factor by which a layer amplifies the error of its input, including the error that the layer adds. Above 1, errors
+    /// grow from layer to layer. Undefined if the input has no error.
     GAIN "gain" "" Lower Significant [0.0, RATIO * RATIO]
         Gain(|gain| (gain.entering != 0.0).then(|| gain.leaving / gain.entering));
         "relative error of a layer's output over that of its input"
 
-    /// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. A state that
-    /// forgets its errors has 0, independent errors that add up have 1/2, and systematic errors have 1. Undefined if an error
-    /// is 0, or with fewer than two points. Steps are fewer than 2⁵³, so their logarithms differ by more than 2⁻⁵³.
+    /// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. b is 0 for a state
+    /// that forgets its errors, 1/2 for independent errors that add up, and 1 for systematic errors. Undefined if an error is 0,
+    /// or with fewer than two points. Steps are fewer than 2⁵³, so their logarithms differ by more than 2⁻⁵³.
     GROWTH "growth" "" Lower Exponent [-COUNT, COUNT] Growth(|growth| exponent(&growth.points));
         "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are \
          biased"

@@ -1,21 +1,21 @@
-/// The state of the cores after the decisions so far.
+/// Agreement of the cores of Swap-FFN with the reference, after the decisions so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct History {
-    /// Number of cores: rows of all tokens of the batch.
+    /// Number of cores, summed over all tokens of the batch.
     pub cores: u64,
-    /// Cores whose decisions so far all equal the reference's.
+    /// Number of cores whose decisions so far all equal the reference's.
     pub same: u64,
-    /// Lanes (each core has four) that hold another bank than the reference's.
+    /// Number of lanes (each core has four) that hold another bank than the reference's.
     pub lanes: u64,
 }
 
 metrics! {
-    /// One flip exchanges a whole vector and changes the bank it leaves behind for good, so a core does not return to the
-    /// reference's history.
+    /// A flipped decision exchanges a whole vector and changes a bank for good, so a core does not return to the reference's
+    /// history.
     SAME_HISTORY "same_history" "" Higher Share [0.0, 1.0] History(|history| history.mean(history.same as f64));
         "share of cores whose decisions so far all equal the reference's"
 
-    /// Hamming distance of the maps. Unrelated maps have a distance of 3.
+    /// Hamming distance of the maps from lanes to banks. Unrelated maps have a distance of 3.
     LANE_DISTANCE "lane_distance" "" Lower Significant [0.0, 4.0] History(|history| history.mean(history.lanes as f64));
         "number of a core's four lanes that hold another bank, mean over cores"
 }

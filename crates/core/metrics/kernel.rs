@@ -1,4 +1,4 @@
-//! Metrics of kernel runs. `backend::cuda` measures them.
+//! Metrics of kernel runs, which `backend::cuda` measures.
 
 metrics! {
     VIOLATIONS "violations" "" Lower Count [0.0, COUNT] Kernel;

@@ -7,8 +7,8 @@ metrics! {
         "largest Kullback-Leibler divergence of a position"
 }
 
-/// The mean over rows of `cols` logits of KL(softmax(want) ‖ softmax(got)), where a logit of −∞ has a probability of 0. None if there are no
-/// rows, or the divergence of one is not defined.
+/// Returns the mean over rows of `cols` logits of KL(softmax(want) ‖ softmax(got)). A logit of −∞ has probability 0. `None` if
+/// there are no rows, or if the divergence of a row is not defined.
 pub fn divergence(want: &[f64], got: &[f64], cols: usize) -> Option<f64> {
     let logarithms = |row: &[f64]| {
         let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -22,6 +22,6 @@ pub fn divergence(want: &[f64], got: &[f64], cols: usize) -> Option<f64> {
     };
     let rows = want.chunks(cols.max(1)).zip(got.chunks(cols.max(1)));
     let mean = rows.map(of_row).sum::<f64>() / (want.len() / cols.max(1)) as f64;
-    // Roundings of two equal rows may leave a little less than 0.
+    // For equal rows, rounding may give a number slightly below 0.
     (!mean.is_nan()).then_some(mean.max(0.0))
 }

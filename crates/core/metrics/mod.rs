@@ -1,10 +1,11 @@
-//! Metrics: how far a candidate is from its reference. There is one file per metric, or per family with a common
-//! definition.
+//! Metrics: measures of the distance between a candidate and its reference. Each file has one metric, or a family of metrics with
+//! a common definition.
 //!
-//! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), and metrics are formulas of it. To add a metric, write a
-//! file with `metrics!` and a line in [`METRICS`].
+//! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), and metrics are formulas of this evidence. To add a metric,
+//! write a file with `metrics!` and a line in [`METRICS`].
 
-/// Declares metrics, row by row: constant, name, unit, direction, how reports show it, range, evidence with its formula; description.
+/// Declares metrics. An entry is: constant, name, unit, better direction, number format in reports, range, kind of evidence with
+/// a formula; description.
 macro_rules! metrics {
     ($(
         $(#[$more:meta])*
@@ -76,24 +77,24 @@ pub struct Metric {
     pub doc: &'static str,
     /// The unit; empty for pure numbers.
     pub unit: &'static str,
-    /// The direction in which values are better.
+    /// Direction in which values are better.
     pub better: Better,
     /// The number format in reports.
     pub show: Show,
-    /// The least and the largest value that it can take, NaN and infinities aside.
+    /// Smallest and largest value that the metric can take, apart from NaN and infinities.
     pub range: [f64; 2],
-    /// The evidence that the metric needs, and its formula.
+    /// Kind of evidence that the metric needs, and the metric's formula.
     pub eval: Eval,
 }
 
-/// Metrics are equal if their names are; names in [`METRICS`] are unique.
+/// Metrics with the same name are equal; names in [`METRICS`] are unique.
 impl PartialEq for Metric {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-/// The direction that is better.
+/// Direction in which values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Larger values are better, as for a cosine.
@@ -102,10 +103,10 @@ pub enum Better {
     Lower,
 }
 
-/// Number formats of metrics in reports; `report::number` implements them.
+/// Number format of a metric in reports; `report::number` implements it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Show {
-    /// Values near 1, which is the best: all leading nines and two more digits.
+    /// For values near 1, the best value: all leading nines and two more digits.
     NearOne,
     /// A share: three or four decimals; shown as 1 only if it is exactly 1.
     Share,
@@ -127,15 +128,15 @@ pub enum Show {
 }
 
 impl Show {
-    /// The number format of the metric of that name. A run by another version of ulplab may have metrics that are not in
-    /// [`METRICS`]; these get three significant digits.
+    /// Returns the number format of a metric. Metrics of other versions of ulplab, which are not in [`METRICS`], get three
+    /// significant digits.
     pub fn of(metric: &str) -> Self {
         let found = METRICS.iter().find(|known| known.name == metric);
         found.map_or_else(Self::default, |known| known.show)
     }
 }
 
-/// Exports the metrics of each module, and lists all.
+/// Exports the metrics of each module, and lists all metrics in `METRICS`.
 macro_rules! modules {
     ($($module:ident: $($metric:ident)+;)+) => {
         $(pub use $module::{$($metric),+};)+
@@ -164,7 +165,7 @@ modules! {
 }
 
 impl Metric {
-    /// The metric called `name`; the error is a usage error and names the nearest.
+    /// Returns the metric called `name`. The error is a usage error, and suggests the most similar name.
     pub fn find(name: &str) -> Result<&'static Self> {
         let found = METRICS.iter().copied().find(|metric| metric.name == name);
         found.ok_or_else(|| {
@@ -173,19 +174,19 @@ impl Metric {
         })
     }
 
-    /// The metric's value; `None` if it needs another kind of evidence or is undefined for this.
+    /// Returns the metric's value; `None` if the metric needs another kind of evidence, or is not defined for this evidence.
     pub fn measure<E: Evidence>(&self, evidence: &E) -> Option<f64> {
         E::formula(self.eval).and_then(|formula| formula(evidence))
     }
 }
 
-/// All metrics that are defined for the evidence, in the order of [`METRICS`].
+/// Returns all metrics that are defined for the evidence, in the order of [`METRICS`].
 pub fn measure_all<E: Evidence>(evidence: &E) -> impl Iterator<Item = (&'static Metric, f64)> {
     let metrics = METRICS.iter().copied();
     metrics.filter_map(|metric| metric.measure(evidence).map(|value| (metric, value)))
 }
 
-/// The median; of an even number of values, the larger of the two in the middle. `None` if there are none.
+/// Returns the median, which is the larger of the two middle values for an even number of values; `None` for an empty list.
 pub fn upper_median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

@@ -1,29 +1,30 @@
-//! The loss of a model on a text, and how it differs from the reference's.
+//! Loss of a model on a text, and its difference from the reference's loss.
 
 use super::evidence::Row;
 
 metrics! {
-    /// The mean is over the targets: it is the loss of language models. A model that guesses uniformly has the logarithm of its
-    /// vocabulary.
+    /// Mean over the targets, the usual loss of language models. A model that guesses uniformly has the logarithm of its
+    /// vocabulary size.
     NATS "nats" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss: mean negative log-likelihood of the text that really followed, per token"
 
-    /// [`NATS`] by the bytes of the text, so that models with other tokenizers compare. It is measured where the text is known,
-    /// and only if a token is not a byte.
+    /// [`NATS`] per byte of the text, which makes models with different tokenizers comparable. It is measured where the text is
+    /// known, and only if a token is not a byte.
     NATS_PER_BYTE "nats_per_byte" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss per byte of text, of a model whose tokens are no bytes"
 
-    /// Over windows of one length its geometric mean is the perplexity of all their tokens together, so that is its mean.
+    /// Over windows of the same length, the geometric mean equals the perplexity of all their tokens together. So the mean of
+    /// this metric is geometric.
     PERPLEXITY "perplexity" "" Lower Significant [1.0, f64::MAX] Kernel;
         "the model's own perplexity: e to the power of `nats`; over windows the geometric mean"
 
-    /// [`DELTA_NATS`] by the bytes of the text, so that models with other tokenizers compare. It is measured where the text is
-    /// known, and only if a token is not a byte.
+    /// [`DELTA_NATS`] per byte of the text, which makes models with different tokenizers comparable. It is measured where the
+    /// text is known, and only if a token is not a byte.
     DELTA_NATS_PER_BYTE "delta_nats_per_byte" "nats" Lower Signed [-DIFFERENCE, DIFFERENCE] Kernel;
         "mean loss of likelihood on the text that really followed, per byte, of a model whose tokens are no bytes"
 
-    /// Mean over the targets of the candidate's minus the reference's negative log-likelihood: per token, so per byte for a
-    /// byte-level model. It is negative if the candidate predicts the text better, and undefined without targets.
+    /// Mean over the targets of the candidate's minus the reference's negative log-likelihood. The mean is per token, so per byte
+    /// for a byte-level model. It is negative if the candidate predicts the text better, and undefined without targets.
     DELTA_NATS "delta_nats" "nats" Lower Signed [-DIFFERENCE, DIFFERENCE] Logits(|logits| match logits.targets {
         0 => None,
         targets => logits.judge(|logits| logits.delta_nats / targets as f64),
@@ -31,8 +32,8 @@ metrics! {
         "mean loss of likelihood on the text that really followed, per token"
 }
 
-/// The [`NATS`] of logits in `[rows, vocabulary]`, in f64. `targets`: the token that followed at each of the first rows. `None` without
-/// targets, NaN if a logit is not finite.
+/// Returns the [`NATS`] of `[rows, vocabulary]` logits, in f64. `targets` holds the next token of the text for each of the first
+/// rows. `None` without targets; NaN if a logit is not finite.
 ///
 /// # Panics
 /// If there are more targets than rows, or a target is not in the vocabulary.

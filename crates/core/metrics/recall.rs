@@ -1,14 +1,15 @@
-// `Choice` says how ties and rows without a real choice are treated.
+// The documentation of `Choice` defines contested rows and the treatment of ties.
 metrics! {
-    /// Mean over contested rows of |A ∩ B| / |A|, A the reference's selection, B the candidate's.
+    /// Mean over contested rows of |A ∩ B| / |A|, where A is the reference's selection and B the candidate's.
     RECALL "recall" "" Higher Share [0.0, 1.0] Choice(|choice| choice.mean(choice.recall));
         "share of the reference's top-k that the candidate also selected"
 
     RECALL_MIN "recall_min" "" Higher Share [0.0, 1.0] Choice(|choice| choice.judge(|choice| choice.recall_min));
         "recall of the worst row"
 
-    /// Mean over contested rows of the share of the reference's mass (attention, gate) on A that lies on A ∩ B. Swapped items
-    /// are near the threshold, so this is nearer to 1 than the recall.
+    /// Mean over contested rows of the share of the reference's mass (attention, gate) on A that lies on A ∩ B, where A is the
+    /// reference's selection and B the candidate's. Swapped items are near the threshold, so this metric is nearer to 1 than the
+    /// recall.
     RECALL_MASS "recall_mass" "" Higher Share [0.0, 1.0] Choice(|choice| choice.mean(choice.recall_mass?));
         "recall weighted by the mass the reference gives each item"
 

@@ -2,8 +2,8 @@ use super::nsr::nsr;
 use super::{Pair, RoundTrip};
 
 metrics! {
-    /// ⟨x, y − x⟩ / ‖x‖²: the part of the error that only shrinks (negative) or enlarges x. 0 for noise that is independent of
-    /// x.
+    /// ⟨x, y − x⟩ / ‖x‖²: the part of the error along x, which shrinks (negative) or enlarges x. 0 for noise that is independent
+    /// of x.
     RHO "rho" "" Higher Signed [-RATIO, RATIO] RoundTrip(|trip| trip.pair.judge(rho));
         "share of the signal that the error removes (negative) or adds"
 
@@ -11,12 +11,13 @@ metrics! {
         RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.05)));
         "5th percentile over rows of the signal-to-quantization-noise ratio"
 
-    /// Unlike `sqnr`, it is not dominated by the few rows with most energy.
+    /// Unlike `sqnr`, this metric is not dominated by the few rows with the most energy.
     ROW_SQNR_P50 "row_sqnr_p50" "dB" Higher Decibels [-DECIBELS, DECIBELS]
         RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.5)));
         "signal-to-quantization-noise ratio of the median row"
 
-    /// Its confidence interval is narrower than the difference of two intervals.
+    /// The confidence interval of this difference is narrower than the difference of two intervals, since both recipes round the
+    /// same numbers.
     SQNR_GAIN "sqnr_gain" "dB" Higher DecibelsAbove [-2.0 * DECIBELS, 2.0 * DECIBELS] RoundTrip(|trip| {
         let rival = trip.rival_nsr?;
         trip.pair.judge(|pair| 10.0 * (rival / nsr(pair)).log10())
@@ -27,7 +28,7 @@ metrics! {
         RoundTrip(|trip| finite(trip, |trip| Some(trip.zeroed as f64 / trip.nonzero.max(1) as f64)));
         "share of numbers other than zero that came back as zero"
 
-    /// Scales per tensor are not counted.
+    /// Scales per tensor do not count.
     STORED_BITS "stored_bits" "bit" Lower Significant [0.0, COUNT] RoundTrip(|trip| Some(trip.stored_bits));
         "stored bits per element, including its share of the scales"
 
@@ -37,13 +38,13 @@ metrics! {
         "signal-to-quantization-noise ratio in bits of 6.02 dB"
 }
 
-/// From ‖y‖² = ‖x‖² + 2⟨x, e⟩ + ‖e‖².
+/// Returns ⟨x, e⟩ / ‖x‖² of the error e = y − x, from ‖y‖² = ‖x‖² + 2⟨x, e⟩ + ‖e‖².
 pub(super) fn rho(pair: &Pair) -> f64 {
     let along = (pair.yy - pair.xx - pair.ee) / (2.0 * pair.xx);
     if pair.ee == 0.0 { 0.0 } else { along }
 }
 
-/// A metric of a round trip whose elements are all finite.
+/// Returns a metric of a round trip; NaN if an element is not finite.
 fn finite(trip: &RoundTrip, metric: impl FnOnce(&RoundTrip) -> Option<f64>) -> Option<f64> {
     if trip.pair.finite() {
         metric(trip)

@@ -1,14 +1,14 @@
-//! Theoretical values of measured metrics, and the differences from them.
+//! Theoretical values of measured metrics, and their differences from the measured values.
 
 use super::nsr::nsr;
 use super::round_trip::rho;
 use super::{COSINE, Pair};
 
-/// NSR of a float with this many mantissa bits, for log-uniform significands without overflow and underflow: 2^(−2M) ln 2 /
-/// 18, which is an SQNR of 6.02 M + 14.14 dB.
+/// Returns the NSR of a float with M = `mantissa_bits`, for log-uniform significands without overflow and underflow: 2^(−2M) ln 2
+/// / 18, which is an SQNR of 6.02 M + 14.14 dB.
 ///
-/// Derivation: the error is uniform over a unit in the last place u = 2^(e−M) and has the variance u²/12; the mean of x² in
-/// a binade is ∫ x² dx/x / ln 2 = 3/2 · 4^e / ln 2.
+/// Derivation: the error is uniform over a unit in the last place u = 2^(e−M) and has the variance u²/12; the mean of x² in a
+/// binade is ∫ x² dx/x / ln 2 = 3/2 · 4^e / ln 2.
 pub fn float_nsr(mantissa_bits: u32) -> f64 {
     0.25f64.powi(mantissa_bits as i32) * std::f64::consts::LN_2 / 18.0
 }
@@ -33,12 +33,12 @@ metrics! {
     });
         "difference between the measured cosine and cosine_theory; more than f64 rounding is a bug"
 
-    /// ε, mean over contested rows.
+    /// Mean over contested rows of ε, the ratio of the two standard deviations.
     SCORE_ERROR "score_error" "" Lower Significant [0.0, RATIO] Threshold(|threshold| threshold.mean(threshold.error));
         "standard deviation of the scores' error over that of the scores, mean over rows"
 
-    /// 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), for each row's own ε and kept share p; mean over contested rows.
-    /// Theory is to first order: it may be far below 0.
+    /// Mean over contested rows of 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where each row has its own ε and kept share p. The
+    /// formula is a first-order approximation, which may be far below 0.
     RECALL_THEORY "recall_theory" "" Higher Share [-RATIO, 1.0] Threshold(|threshold| threshold.mean(threshold.expected));
         "recall of normal scores with an independent error of the measured size, to first order"
 
@@ -48,7 +48,7 @@ metrics! {
         "measured recall above theory's"
 }
 
-/// (1 + ρ) / √(1 + 2ρ + NSR): the cosine that follows from the size of the error and its share along x.
+/// Returns (1 + ρ) / √(1 + 2ρ + NSR), the cosine for an error of energy NSR whose part along x is ρ.
 fn cosine(pair: &Pair) -> f64 {
     let (rho, nsr) = (rho(pair), nsr(pair));
     (1.0 + rho) / (1.0 + 2.0 * rho + nsr).sqrt()

@@ -3,12 +3,12 @@
 use super::{Evidence, Pair, Ulps, ordered};
 
 metrics! {
-    /// max |x − y|. It is an extreme value, so it grows with the number of elements.
+    /// max |x − y|. An extreme value, so it grows with the number of elements.
     MAX_ABS "max_abs" "" Lower Significant [0.0, DIFFERENCE] Pair(|pair| pair.judge(|pair| pair.max_abs));
         "largest absolute error of an element"
 
-    // The number of representable numbers between two elements: defined only if both tensors have the same floating-point type.
-    // The two zeros count as one number.
+    // The distance is the number of representable numbers between two elements, defined only if both tensors have the same
+    // floating-point type. Both zeros count as one number.
     ULP_P50 "ulp_p50" "ulp" Lower Count [0.0, COUNT] Pair(|pair| quantile(pair, |ulps| ulps.p50));
         "median distance in units in the last place"
 
@@ -18,7 +18,7 @@ metrics! {
     ULP_MAX "ulp_max" "ulp" Lower Count [0.0, COUNT] Pair(|pair| quantile(pair, |ulps| ulps.max));
         "largest distance in units in the last place"
 
-    /// The only metric that is not NaN if there are such elements.
+    /// Among the metrics of two tensors, only this one is not NaN if a tensor has NaN or infinite elements.
     NONFINITE "nonfinite" "" Lower Count [0.0, COUNT]
         Pair(|pair| Some((pair.nonfinite_want + pair.nonfinite_got) as f64));
         "number of NaN and infinite elements in both tensors"
@@ -28,8 +28,9 @@ fn quantile(pair: &Pair, select: fn(&Ulps) -> u64) -> Option<f64> {
     pair.judge(|pair| pair.ulps.as_ref().map(|ulps| select(ulps) as f64))
 }
 
-/// The most numbers of a floating-point type of `width` bits that two elements are apart. Elements are codes with their numbers; the distance
-/// is infinite where one is not finite and the other is not the same. NaN meets NaN if `equal_nan`.
+/// Returns the largest distance between two elements, counted in numbers of their floating-point type of `width` bits. Elements
+/// are pairs of code and value. The distance is infinite if one value is not finite and the other value is not the same; two NaN
+/// match if `equal_nan`.
 pub fn most_apart(
     width: u32,
     got: impl Iterator<Item = (u64, f64)>,

@@ -1,7 +1,7 @@
-//! The size of weights that a recipe stores in other formats.
+//! Size of weights that a recipe stores in other formats.
 
 metrics! {
-    /// Scales per tensor are not counted.
+    /// Scales per tensor do not count.
     WEIGHT_BITS "weight_bits" "bit" Lower Significant [0.0, COUNT] Kernel;
         "stored bits per weight of the weights that are rounded, including their share of the scales"
 

@@ -1,6 +1,6 @@
-//! Named tensors from `.safetensors` and `.npy` files and folders of shards, from any program, read and written.
+//! Reads and writes named tensors in `.safetensors` and `.npy` files, and in folders of shards, from any program.
 //!
-//! The files are read by `reference::tensorfile`; its errors are those of this crate here.
+//! `reference::tensorfile` reads the files; this module converts its errors to errors of this crate.
 
 mod write;
 
@@ -21,12 +21,13 @@ impl TensorFile {
     /// Opens a file or a folder of shards, as [`reference::tensorfile::TensorFile::open`] does.
     ///
     /// # Errors
-    /// If a file is missing, truncated or not of its format, tensors are in two files, or an index does not agree with its files.
+    /// If a file is missing, truncated or not of its format, if a tensor is in two files, or if an index does not agree with its
+    /// files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Files::open(path).map(Self).map_err(Into::into)
     }
 
-    /// Opens a file whose bytes are in memory; `path` is used in messages, and its extension gives the format.
+    /// Opens a file whose bytes are in memory. `path` is used in messages, and its extension determines the format.
     ///
     /// # Errors
     /// If the bytes are truncated or not of the format.
@@ -34,10 +35,10 @@ impl TensorFile {
         Files::from_bytes(path, bytes).map(Self).map_err(Into::into)
     }
 
-    /// Opens what can be read of a file or a folder, and returns the flaws of the files with it.
+    /// Opens the readable tensors of a file or a folder, and also returns the flaws of the files.
     ///
     /// # Errors
-    /// If a single file cannot be read, or a folder has neither an index that can be read nor a safetensors file.
+    /// If a single file cannot be read, or a folder has neither a readable index nor a safetensors file.
     pub fn survey(path: &Path) -> Result<(Self, Vec<Flaw>)> {
         let (file, flaws) = Files::survey(path).map_err(Into::into)?;
         Ok((Self(file), flaws))

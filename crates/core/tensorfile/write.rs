@@ -1,4 +1,4 @@
-//! Writes safetensors one tensor at a time, so that only one needs to be in memory.
+//! Writes safetensors one tensor at a time, so that only one tensor needs to be in memory.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use super::{Metadata, byte_len};
 use crate::atomic::{tidy, write_atomic};
 use crate::error::{Error, Result};
 
-/// A tensor to be written.
+/// Name, type and shape of a tensor to be written.
 #[derive(Clone, Debug)]
 pub struct Slot {
     /// Name of the tensor; unique within the file.
@@ -24,32 +24,34 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// A tensor of that name, type and shape.
+    /// Creates the slot of a tensor with this name, type and shape.
     pub fn new(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<usize>>) -> Self {
         let (name, shape) = (name.into(), shape.into());
         Self { name, dtype, shape }
     }
 }
 
-/// Accepts the tensors of a file in any order, whole or in parts.
+/// Writes the tensors of a file in any order, whole or in parts.
 pub struct Writer<'a> {
     out: &'a mut BufWriter<File>,
-    /// First byte and length of each tensor.
+    /// Offset in the file and length of each tensor, in bytes.
     places: HashMap<String, (u64, usize)>,
 }
 
 impl Writer<'_> {
+    /// Writes a whole tensor.
+    ///
     /// # Panics
-    /// If no slot has that name, or it has another size: the header is already written.
+    /// If no tensor of the header has that name, or its size is not that of `bytes`: the header is already written.
     pub fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         assert_eq!(bytes.len(), self.places[name].1, "bytes of tensor '{name}'");
         self.put_part(name, 0, bytes)
     }
 
-    /// Writes a part of a tensor, from its byte `at` on.
+    /// Writes a part of a tensor, from byte `at` of the tensor on.
     ///
     /// # Panics
-    /// If no slot has that name, or the part ends after the tensor.
+    /// If no tensor of the header has that name, or the part ends after the tensor.
     pub fn put_part(&mut self, name: &str, at: usize, bytes: &[u8]) -> io::Result<()> {
         let (start, len) = self.places[name];
         assert!(at + bytes.len() <= len, "bytes of tensor '{name}'");
@@ -58,7 +60,8 @@ impl Writer<'_> {
     }
 }
 
-/// Writes a file atomically; `fill` must write every byte of every slot. Wide types come first, so that all are aligned.
+/// Writes a file atomically; `fill` must write every byte of every tensor. Tensors of wide types come first, so that all tensors
+/// are aligned.
 pub fn write_safetensors(
     path: &Path,
     mut slots: Vec<Slot>,

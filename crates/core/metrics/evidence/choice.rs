@@ -1,12 +1,12 @@
-//! Two selections of candidates, row by row: top-k positions of an indexer, experts of a router.
+//! Two selections of items, row by row: top-k positions of an indexer, or experts of a router.
 
 /// Agreement of a candidate's selection with the reference's.
 ///
-/// Only *contested* rows count: those with more than k candidates. In the other rows everything is selected, and a recall
-/// of 1 would only dilute the mean.
+/// Only *contested* rows count: rows with more than k items to select from. In other rows all items are selected, and their
+/// recall of 1 would only dilute the mean.
 ///
-/// Ties: scores equal to the smallest selected one are interchangeable. An item that only the candidate selected counts as
-/// right if it has that score, up to the number of items with that score which only the reference selected.
+/// Ties: items with a score equal to the smallest selected score are interchangeable. If the reference selected n such items that
+/// the candidate did not, up to n such items that only the candidate selected count as right.
 ///
 /// If a score or a mass of the reference is NaN (or a score is +∞), every metric is NaN; −∞ marks items that must not be
 /// selected.
@@ -14,23 +14,23 @@
 pub struct Choice {
     /// Number of contested rows.
     pub rows: u64,
-    /// NaN and +∞ scores, and masses that are not finite.
+    /// Number of NaN and +∞ scores, and of masses that are not finite.
     pub nonfinite: u64,
-    /// Σ over contested rows of the row's recall.
+    /// Sum of the recall over contested rows.
     pub(in crate::metrics) recall: f64,
     /// The smallest recall of a contested row.
     pub(in crate::metrics) recall_min: f64,
     /// Index of the row with the smallest recall; `None` if no row is contested.
     pub worst: Option<usize>,
-    /// Contested rows whose sets are equal except for ties.
+    /// Number of contested rows whose sets are equal except for ties.
     pub(in crate::metrics) equal: u64,
-    /// Σ over contested rows of the share of mass kept, if masses are known.
+    /// Sum over contested rows of the share of mass kept; `None` if masses are not known.
     pub(in crate::metrics) recall_mass: Option<f64>,
 }
 
 impl Choice {
-    /// `want`, `got`: `[rows, k]` indices, −1 for no selection. `scores`: `[rows, candidates]`, the reference's. `mass`:
-    /// `[rows, k]`, the reference's weight of each entry of `want` (attention probability, gate).
+    /// Compares two selections. `want` and `got` are `[rows, k]` indices, −1 for no selection. `scores` are the reference's,
+    /// `[rows, candidates]`. `mass` is the reference's weight (attention probability, gate) of each entry of `want`, `[rows, k]`.
     ///
     /// # Panics
     /// If the lengths do not match, or an index of `want` is not a candidate.
@@ -95,7 +95,7 @@ impl Choice {
                     marks[index] = Mark::Extra;
                     tied_in += 1;
                 }
-                // The index is not a candidate, is not among the best, or was selected twice.
+                // The index is out of range, or its item is not among the best, or the item was selected twice.
                 _ => wrong += 1,
             }
         }
@@ -123,7 +123,7 @@ impl Choice {
                 kept += f64::from(mass)
                     * match marks[index] {
                         Mark::Hit => 1.0,
-                        // The mass of a tied replacement is unknown; the mass of the item that it replaces is used.
+                        // The mass of a tied replacement is unknown, so the mass of the replaced item is used.
                         _ if scores[index].into() == threshold => credit as f64 / tied_out as f64,
                         _ => 0.0,
                     };
@@ -133,15 +133,15 @@ impl Choice {
     }
 }
 
-/// The state of a candidate item.
+/// Selection state of an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// Selected by neither side.
     Out,
-    /// Selected by the reference, not (yet) found in the candidate's selection.
+    /// Selected by the reference, and not (yet) found in the candidate's selection.
     Missing,
     Hit,
-    /// Selected by the candidate only, and tied with the last selected score.
+    /// Selected by the candidate only, with a score equal to the smallest selected score.
     Extra,
 }
 

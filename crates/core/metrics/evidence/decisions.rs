@@ -1,18 +1,18 @@
-//! Decisions of gates and of the banks behind them, row by row.
+//! Decisions of Swap-FFN, row by row: whether a gate is open, and which bank it selects.
 
-/// A decision with its margins.
+/// Decision of one row, with its margins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decided {
     /// True if the gate is open.
     pub open: bool,
     /// The selected bank; meaningless if the gate is closed.
     pub bank: u8,
-    /// The distance of the gate's logit from its threshold, and the distance of the largest bank logit from the next.
+    /// Distance of the gate's logit from its threshold, and distance of the largest bank logit from the second largest.
     pub margins: [f64; 2],
 }
 
 impl Decided {
-    /// True if both decisions have the same effect.
+    /// True if both decisions have the same effect: the same bank, or both gates closed.
     pub fn agrees(self, other: Self) -> bool {
         self.open == other.open && (!self.open || self.bank == other.bank)
     }
@@ -20,28 +20,28 @@ impl Decided {
 
 /// Agreement of a candidate's decisions with those of the reference.
 ///
-/// A decision flips if the gates differ, or if both gates are open and the banks differ. The reference's margin shows
-/// whether it was a near-tie. If a margin of the reference is not finite, every metric is NaN.
+/// A decision flips if the gates differ, or if both gates are open and the banks differ. The reference's margin shows whether the
+/// flip was a near-tie. If a margin of the reference is not finite, every metric is NaN.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decisions {
-    /// Decisions with a larger margin are expected not to flip.
+    /// Decisions with a margin above this are expected not to flip.
     margin: f64,
     /// Number of rows with a decision.
     pub rows: u64,
-    /// Margins of the reference that are not finite.
+    /// Number of margins of the reference that are not finite.
     pub nonfinite: u64,
     pub(in crate::metrics) same_gate: u64,
     pub(in crate::metrics) both_open: u64,
     pub(in crate::metrics) same_bank: u64,
-    /// Flipped decisions with a larger margin than that.
+    /// Number of flipped decisions whose margin is above `margin`.
     pub(in crate::metrics) outside: u64,
-    /// The reference's margins of all flipped decisions.
+    /// Margins, in the reference's logits, of all flipped decisions.
     overturned: Vec<f64>,
 }
 
 impl Decisions {
-    /// No decisions yet. Flips of decisions whose margin in the reference is above `margin`, in units of logits, are
-    /// counted separately.
+    /// Creates evidence without decisions. Flips are counted separately if their margin in the reference is above `margin`, in
+    /// units of logits.
     pub fn new(margin: f64) -> Self {
         Self {
             margin,
@@ -65,7 +65,7 @@ impl Decisions {
         }
     }
 
-    /// The median margin of flipped decisions; 0 if there are none.
+    /// Returns the median margin of flipped decisions; 0 if nothing flipped.
     pub(in crate::metrics) fn median(&self) -> f64 {
         crate::metrics::upper_median(self.overturned.clone()).unwrap_or(0.0)
     }

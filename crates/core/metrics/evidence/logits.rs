@@ -1,4 +1,4 @@
-//! Next-token logits of two models.
+//! Next-token logits of two models at the same positions.
 
 use super::{Evidence, Number};
 
@@ -9,29 +9,29 @@ use super::{Evidence, Number};
 pub struct Logits {
     /// Number of positions.
     pub rows: u64,
-    /// NaN and infinite logits of the reference.
+    /// Number of NaN and infinite logits of the reference.
     pub nonfinite_want: u64,
-    /// NaN and infinite logits of the candidate.
+    /// Number of NaN and infinite logits of the candidate.
     pub nonfinite_got: u64,
-    /// Σ over positions of KL(want ‖ got), nats.
+    /// Sum over positions of KL(want ‖ got), in nats.
     pub(in crate::metrics) kl: f64,
-    /// The largest KL(want ‖ got) of a position.
+    /// Largest KL(want ‖ got) of a position, in nats.
     pub(in crate::metrics) kl_max: f64,
     /// Index of the position with the largest KL divergence.
     pub kl_worst: usize,
-    /// Positions at which the candidate's top choice is one of the reference's.
+    /// Number of positions at which the candidate's top choice is one of the reference's top choices.
     pub(in crate::metrics) agree: u64,
-    /// The largest lead, in the reference's logits, of its top choice over the candidate's.
+    /// Largest lead of the reference's top choice over the candidate's top choice, in the reference's logits.
     pub(in crate::metrics) flip_gap: f64,
     /// Number of positions with a target.
     pub targets: u64,
-    /// Σ of the candidate's minus the reference's negative log-likelihood of the targets, nats.
+    /// Sum over targets of the candidate's minus the reference's negative log-likelihood, in nats.
     pub(in crate::metrics) delta_nats: f64,
 }
 
 impl Logits {
-    /// `want` and `got`: `[rows, vocabulary]`, row-major. `targets`: the token that followed at each of the first rows;
-    /// the last row of a text has none.
+    /// Compares the logits `want` and `got`, which are `[rows, vocabulary]`, row-major. `targets` holds the next token of the
+    /// text for each of the first rows; the last row of a text has no target.
     ///
     /// # Panics
     /// If the lengths do not match, or a target is not in the vocabulary.
@@ -64,7 +64,7 @@ impl Logits {
     }
 
     fn add(&mut self, row: usize, want: &Row, got: &Row, target: Option<usize>) {
-        // Σ p (log p − log q); rounding can make a divergence of about 1e-16 negative, which it never is.
+        // Σ p (log p − log q) is never negative, but rounding can give about −1e-16.
         let terms = want.exp.iter().zip(want.shifted.iter().zip(&got.shifted));
         let cross: f64 = terms.map(|(exp, (x, y))| exp * (x - y)).sum();
         let kl = (cross / want.sum - (want.sum.ln() - got.sum.ln())).max(0.0);
@@ -85,15 +85,15 @@ fn count_nonfinite<X: Number>(logits: &[X]) -> u64 {
     logits.iter().filter(|&&x| !x.into().is_finite()).count() as u64
 }
 
-/// One position of one model.
+/// Logits of one model at one position.
 #[derive(Default)]
 pub(in crate::metrics) struct Row {
-    /// Logits minus the largest.
+    /// Logits minus the largest logit, and their exponentials (`exp`).
     shifted: Vec<f64>,
     exp: Vec<f64>,
-    /// Σ exp.
+    /// Sum of `exp`.
     sum: f64,
-    /// First index of the largest logit: what greedy decoding picks.
+    /// First index of the largest logit, which greedy decoding selects.
     argmax: usize,
 }
 
@@ -108,13 +108,13 @@ impl Row {
         self.sum = self.exp.iter().sum();
     }
 
-    /// The negative log-likelihood of a token.
+    /// Returns the negative log-likelihood of a token.
     pub fn loss(&self, token: usize) -> f64 {
         self.sum.ln() - self.shifted[token]
     }
 }
 
-/// The largest logit, and its first index.
+/// Returns the largest logit and its first index.
 pub(in crate::metrics) fn largest<X: Number>(logits: &[X]) -> (f64, usize) {
     let mut best = (f64::NEG_INFINITY, 0);
     for (index, &x) in logits.iter().enumerate() {

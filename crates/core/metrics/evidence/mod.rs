@@ -1,5 +1,5 @@
-//! The evidence from which metrics are computed. Each kind is gathered in one pass over the data, in f64; a metric is then
-//! a formula of a few numbers.
+//! Evidence from which metrics are computed. Each kind is gathered in one pass over the data, in f64; a metric is then a formula
+//! of a few numbers.
 
 mod choice;
 mod decisions;
@@ -21,26 +21,26 @@ pub use ulps::{Bits, Ulps, ordered};
 
 use super::{Gain, Growth, History};
 
-/// A number that is one of f64, too.
+/// A number that converts exactly to f64.
 pub trait Number: Copy + Into<f64> {}
 
 impl<T: Copy + Into<f64>> Number for T {}
 
-/// Measurements of one kind, from which metrics are formulas.
+/// Measurements of one kind, from which formulas compute metrics.
 pub trait Evidence {
-    /// The formula of a metric that needs this kind.
+    /// Returns the formula of a metric; `None` if the metric needs another kind of evidence.
     fn formula(eval: Eval) -> Option<fn(&Self) -> Option<f64>>;
 
-    /// Number of elements (rows, for logits and choices) behind the metrics.
+    /// Number of elements (rows, for logits and choices) from which the metrics are computed.
     fn n(&self) -> u64;
 
-    /// NaN and infinite elements of the reference and of the candidate.
+    /// Numbers of NaN and infinite elements of the reference and of the candidate.
     fn nonfinite(&self) -> (u64, u64);
 
-    /// The element with the largest error, if the kind knows it.
+    /// Returns the element with the largest error; `None` if this kind of evidence has no such element.
     fn worst(&self) -> Option<Worst>;
 
-    /// The value of a metric: NaN if an element is not finite, and `None` without elements.
+    /// Evaluates a formula. Returns NaN if an element is not finite, and `None` if there are no elements.
     fn judge<V: Into<Option<f64>>>(&self, metric: impl FnOnce(&Self) -> V) -> Option<f64> {
         match (self.nonfinite(), self.n()) {
             ((0, 0), 0) => None,
@@ -49,20 +49,21 @@ pub trait Evidence {
         }
     }
 
-    /// A sum over all elements as their mean.
+    /// Returns the mean over all elements, given their sum.
     fn mean(&self, sum: f64) -> Option<f64> {
         self.judge(|_| sum / self.n() as f64)
     }
 }
 
-/// Declares a kind of evidence: its type, the number of its elements, those that are not finite, and its worst element.
+/// Declares the kinds of evidence. An entry is: doc, name, type, and expressions for the number of elements, the numbers of
+/// non-finite elements, and the worst element.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident($type:ty) as $it:ident: $n:expr, $nonfinite:expr, $worst:expr;)*) => {
-        /// The kind of evidence a metric needs, and its formula, which gives `None` if the metric is not defined.
+        /// Kind of evidence that a metric needs, with the metric's formula, which returns `None` if the metric is not defined.
         #[derive(Clone, Copy, Debug)]
         pub enum Eval {
             $($(#[$doc])* $kind(fn(&$type) -> Option<f64>),)*
-            /// Measured where it arises: by the runner of kernels, or as [`flips`](super::flips).
+            /// Measured elsewhere: by the runner of kernels, or as in [`flips`](super::flips).
             Kernel,
         }
 
@@ -104,11 +105,11 @@ kinds! {
     Choice(Choice) as choice: choice.rows, (choice.nonfinite, 0), None;
     /// Decisions of gates and banks.
     Decisions(Decisions) as decisions: decisions.rows, (decisions.nonfinite, 0), None;
-    /// Errors before and after a layer.
+    /// Relative errors before and after a layer.
     Gain(Gain) as gain: gain.n, (0, 0), None;
-    /// An error as a function of the number of steps.
+    /// Errors after increasing numbers of steps.
     Growth(Growth) as growth: growth.points.len() as u64, (0, 0), None;
-    /// The history of decisions.
+    /// Agreement of the decisions so far with the reference's.
     History(History) as history: history.cores, (0, 0), None;
     /// A tensor stored in a format and read back.
     RoundTrip(RoundTrip<'_>) as trip: trip.pair.n, (trip.pair.nonfinite_want, trip.pair.nonfinite_got), None;

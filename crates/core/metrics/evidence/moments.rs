@@ -4,12 +4,13 @@ use reference::vectorized;
 
 use super::Number;
 
-/// Elements summed in one go. Longer vectors are split in halves, so the relative error of a sum of squares is below
-/// `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, 2⁻⁴⁵ for any length that fits in memory.
+/// Number of elements that are summed without splitting. Longer vectors are split in halves, so the relative error of a sum of
+/// squares is below `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, which is 2⁻⁴⁵ for any length that fits in memory.
 const LEAF: usize = 4096;
-/// Elements for which more threads are not worth it.
+/// Number of elements up to which more threads are not worth it.
 const ALONE: usize = 1 << 18;
-/// Independent accumulators per sum; fixed, so that the result does not depend on the width of the CPU's registers.
+/// Number of independent accumulators per sum. It is constant, so that the result does not depend on the width of the CPU's
+/// registers.
 const LANES: usize = 16;
 
 /// Sums over the elements of two vectors x and y.
@@ -25,18 +26,19 @@ pub(super) struct Moments {
     pub ee: f64,
     /// max |x − y|
     pub max: f64,
-    /// First element of the leaf that holds `max`.
+    /// Index of the first element of the leaf that holds `max`.
     leaf: usize,
 }
 
-/// Index of the first element with the largest |x − y|.
+/// Returns the index of the first element with the largest |x − y|.
 pub(super) fn argmax<X: Number, Y: Number>(x: &[X], y: &[Y], scale: f64, moments: &Moments) -> usize {
     let end = x.len().min(moments.leaf + LEAF);
     let found = (moments.leaf..end).find(|&i| (x[i].into() * scale - y[i].into() * scale).abs() == moments.max);
     found.unwrap_or(moments.leaf)
 }
 
-/// Moments of `scale · x` and `scale · y`, the first elements of which have this number. Meaningful only if all elements are finite.
+/// Returns the moments of `scale · x` and `scale · y`; `first` is the index of their first element in the whole tensor. The
+/// result is meaningful only if all elements are finite.
 pub(super) fn moments<X: Number + Sync, Y: Number + Sync>(x: &[X], y: &[Y], scale: f64, first: usize) -> Moments {
     if x.len() <= LEAF {
         return Moments {
@@ -47,7 +49,7 @@ pub(super) fn moments<X: Number + Sync, Y: Number + Sync>(x: &[X], y: &[Y], scal
     let middle = x.len().div_ceil(LEAF).div_ceil(2) * LEAF;
     let a = || moments(&x[..middle], &y[..middle], scale, first);
     let b = || moments(&x[middle..], &y[middle..], scale, first + middle);
-    // The halves are the same for any number of threads.
+    // The halves do not depend on the number of threads, so neither does the result.
     let (a, b) = match x.len() > ALONE {
         true => rayon::join(a, b),
         false => (a(), b()),
@@ -62,7 +64,7 @@ pub(super) fn moments<X: Number + Sync, Y: Number + Sync>(x: &[X], y: &[Y], scal
     }
 }
 
-/// The hot loop. All of it is inlined into the code for each instruction set, and vectorised there.
+/// Inner loop over one leaf. It is inlined as a whole into the code for each instruction set, and vectorised there.
 #[inline(always)]
 fn of_leaf<X: Number, Y: Number>(x_all: &[X], y_all: &[Y], scale: f64) -> Moments {
     let mut sums = [[0.0; LANES]; 4];
@@ -105,7 +107,7 @@ fn step(sums: &mut [[f64; LANES]; 4], max: &mut [f64; LANES], x: &[f64; LANES], 
     }
 }
 
-/// Combines the lanes as a balanced tree.
+/// Combines the lanes in a balanced tree.
 #[inline(always)]
 fn fold(mut lanes: [f64; LANES], combine: impl Fn(f64, f64) -> f64) -> f64 {
     let mut width = LANES;

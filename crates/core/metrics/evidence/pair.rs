@@ -5,18 +5,18 @@ use super::moments::{argmax, moments};
 use super::ulps::{Bits, Ulps};
 use crate::record;
 
-/// The sums from which all metrics of a reference tensor x and a candidate y are computed.
+/// Sums from which all metrics of a reference tensor x and a candidate tensor y are computed.
 ///
-/// NaN and infinities are counted before anything else; if there is one on either side, every metric is NaN.
+/// NaN and infinities are counted first. If either tensor has one, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     /// Number of elements of each tensor.
     pub n: u64,
-    /// NaN and infinite elements of the reference.
+    /// Number of NaN and infinite elements of the reference.
     pub nonfinite_want: u64,
-    /// NaN and infinite elements of the candidate.
+    /// Number of NaN and infinite elements of the candidate.
     pub nonfinite_got: u64,
-    /// True if both sides are NaN at the same indices, and infinite at the same indices with the same signs.
+    /// True if both tensors are NaN at the same indices, and infinite at the same indices with the same signs.
     pub same_nonfinite: bool,
     /// Σ x², Σ y², Σ x·y and Σ (x − y)² of the tensors divided by `scale`.
     pub(in crate::metrics) xx: f64,
@@ -25,33 +25,35 @@ pub struct Pair {
     pub(in crate::metrics) ee: f64,
     /// max |x − y|.
     pub max_abs: f64,
-    /// The element with the error `max_abs`; if NaN and infinities do not match, the first element where they differ.
+    /// The element with the error `max_abs`. If NaN and infinities do not match, the first element at which the tensors differ in
+    /// them.
     pub worst: Option<Worst>,
-    /// A power of two: 1, except for f64 tensors whose squares would overflow or underflow f64.
+    /// A power of two: 1, except for f64 tensors whose squares would overflow or underflow.
     pub scale: f64,
-    /// Distances in ulps of the tensors' type, where they were measured; merged and non-finite pairs have none.
+    /// Distances in ulps of the tensors' type; `None` if they were not measured, after [`Pair::and`], or if an element is not
+    /// finite.
     pub ulps: Option<Ulps>,
 }
 
-/// One element of a pair.
+/// One element of the two tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worst {
     /// Flat row-major index.
     pub index: usize,
-    /// The reference's value.
+    /// Value in the reference.
     pub want: f64,
-    /// The candidate's value.
+    /// Value in the candidate.
     pub got: f64,
 }
 
 impl Worst {
-    /// The element at an index of two tensors.
+    /// Returns the element at an index of two tensors.
     fn at<X: Number, Y: Number>(index: usize, want: &[X], got: &[Y]) -> Self {
         let (want, got) = (want[index].into(), got[index].into());
         Self { index, want, got }
     }
 
-    /// The element as it is stored in records, with the index in a tensor of this shape.
+    /// Converts the element to the form of records, with the index in a tensor of this shape.
     pub fn in_shape(self, shape: &[usize]) -> record::Worst {
         record::Worst {
             index: unravel(self.index, shape),
@@ -61,10 +63,10 @@ impl Worst {
     }
 }
 
-/// The multi-dimensional index for a flat row-major index.
+/// Returns the multi-dimensional index for a flat row-major index.
 ///
 /// # Panics
-/// If a dimension is zero: there are no elements then.
+/// If a dimension is zero, because such a tensor has no elements.
 pub fn unravel(mut flat: usize, shape: &[usize]) -> Vec<u64> {
     let mut index = vec![0; shape.len()];
     for (at, &size) in index.iter_mut().zip(shape).rev() {
@@ -73,20 +75,23 @@ pub fn unravel(mut flat: usize, shape: &[usize]) -> Vec<u64> {
     index
 }
 
-/// Sums of squares in this range have lost nothing that counts to overflow or underflow.
+/// Sums of squares in this range have lost nothing significant to overflow or underflow of a square.
 const SAFE: std::ops::Range<f64> = 1e-250..1e300;
 
 impl Pair {
+    /// Compares the tensors `want` and `got`.
+    ///
     /// # Panics
     /// If the lengths differ: the caller compares shapes first.
     pub fn new<X: Number + Sync, Y: Number + Sync>(want: &[X], got: &[Y]) -> Self {
         assert_eq!(want.len(), got.len(), "elements of the two tensors");
         let (mut sums, mut scale, mut scan) = (moments(want, got, 1.0, 0), 1.0, Scan::default());
-        // A non-finite element makes these sums non-finite.
+        // If an element is not finite, these sums are not finite either.
         if !SAFE.contains(&sums.xx) || !SAFE.contains(&sums.yy) {
             scan = Scan::new(want, got);
             if scan.finite() && scan.max > 0.0 {
-                // The largest element is scaled to 1 ≤ |x| < 2; the scale is bounded so that it and its inverse are normal.
+                // The largest magnitude is scaled to 1 ≤ |x| < 2. The scale is clamped so that the scale and its inverse are
+                // normal numbers.
                 scale = scan.max.log2().floor().clamp(-1000.0, 1000.0).exp2();
                 sums = moments(want, got, 1.0 / scale, 0);
             }
@@ -113,17 +118,18 @@ impl Pair {
         }
     }
 
-    /// The pair of the concatenated tensors; ULP distances are not kept.
+    /// Returns the pair of the concatenated tensors, without ULP distances.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         let scale = self.scale.max(later.scale);
-        // Both sums are brought to the same scale. The ratio of powers of two is exact.
+        // Brings the sums of both pairs to the same scale. The ratio of the scales is exact, as they are powers of two.
         let (here, there) = ((self.scale / scale).powi(2), (later.scale / scale).powi(2));
         let moved = later.worst.map(|worst| Worst {
             index: worst.index + self.n as usize,
             ..worst
         });
-        // The first index where NaN and infinities do not match counts, and a NaN is above all numbers.
+        // The first pair in which NaN or infinities do not match has the worst element. If both pairs match, the larger error
+        // decides, and NaN counts as the largest.
         let first = match (self.same_nonfinite, later.same_nonfinite) {
             (false, _) => true,
             (true, false) => false,
@@ -153,12 +159,12 @@ impl Pair {
         }
     }
 
-    /// Adds the ULP distances. They need a selection algorithm, so they are computed only on request.
+    /// Adds the distances in ulps. They are computed only on request, since their quantiles need a selection algorithm.
     pub fn with_ulps<T: Bits>(self, want: &[T], got: &[T]) -> Self {
         self.with_ulps_of_codes(T::WIDTH, want.iter().map(|x| x.code()), got.iter().map(|y| y.code()))
     }
 
-    /// Adds ULP distances of codes of any sign-magnitude floating-point format of `width` bits.
+    /// Adds the distances in ulps of codes of any sign-magnitude floating-point format of `width` bits.
     pub fn with_ulps_of_codes(
         mut self,
         width: u32,
@@ -175,15 +181,15 @@ impl Pair {
     }
 }
 
-/// The slow path for tensors whose sums are not finite.
+/// Result of a slow pass over the tensors, for sums that are not finite or not in [`SAFE`].
 #[derive(Default)]
 struct Scan {
     nonfinite_want: u64,
     nonfinite_got: u64,
-    /// The first index at which one side is not finite and the other is not the same.
+    /// First index at which one element is not finite and the other element is not the same.
     differ: Option<usize>,
     first: Option<usize>,
-    /// The largest magnitude of either side.
+    /// The largest magnitude in both tensors.
     max: f64,
 }
 

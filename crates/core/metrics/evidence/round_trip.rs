@@ -1,29 +1,29 @@
-//! Numbers that were stored in a format and read back.
+//! Numbers that are stored in a format and read back.
 
 use super::Pair;
 
-/// Evidence from a round trip in addition to its [`Pair`].
+/// Evidence from a round trip, in addition to its [`Pair`].
 ///
 /// If an element is NaN or infinite, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundTrip<'a> {
     /// The numbers before and after the round trip.
     pub pair: &'a Pair,
-    /// Σ e² / Σ x² of every row that is not all zero, in ascending order.
+    /// Σ e² / Σ x² of every row that is not all zero, in ascending order; e is the error of an element x.
     pub(in crate::metrics) row_nsr: Vec<f64>,
-    /// Number of nonzero elements, and of those that came back as zero.
+    /// Number of nonzero elements, and number of those that were read back as zero (`zeroed`).
     pub(in crate::metrics) nonzero: u64,
     pub(in crate::metrics) zeroed: u64,
-    /// Bits per element in storage, its share of the scales included.
+    /// Number of stored bits per element, including its share of the scales.
     pub stored_bits: f64,
-    /// The theoretical noise-to-signal ratio, if there is a theory.
+    /// Theoretical noise-to-signal ratio; `None` if no theory applies to the format.
     pub theory_nsr: Option<f64>,
-    /// The noise-to-signal ratio of another format on the same numbers.
+    /// Noise-to-signal ratio of another format on the same numbers, for a comparison.
     pub rival_nsr: Option<f64>,
 }
 
 impl<'a> RoundTrip<'a> {
-    /// `want` and `got`: `[rows, cols]`, the tensors of `pair`.
+    /// Compares `want` and `got`, which are the `[rows, cols]` tensors of `pair`.
     ///
     /// # Panics
     /// If the lengths differ, or `cols` is 0.
@@ -44,7 +44,7 @@ impl<'a> RoundTrip<'a> {
         }
     }
 
-    /// The SQNR in dB at the quantile `q` of rows, the worst first.
+    /// Returns the SQNR in dB at the quantile `q` of rows, from the worst row up.
     pub(in crate::metrics) fn row_sqnr(&self, q: f64) -> Option<f64> {
         let rank = ((1.0 - q) * self.row_nsr.len() as f64).ceil() as usize;
         let last = self.row_nsr.len().checked_sub(1)?;

@@ -1,30 +1,30 @@
-//! Selections by scores with an error: the recall that is to be expected.
+//! Selections by scores that have an error, and their expected recall.
 
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
 
 use super::{Choice, Evidence, Number};
 
-/// The error of scores relative to their spread, row by row, and the recall that follows from it.
+/// Error of scores relative to the spread of the scores, row by row, and the expected recall.
 ///
-/// Only contested rows count, as in [`Choice`]. An error that all scores of a row share changes no selection, so it is
-/// removed.
+/// Only contested rows count, as in [`Choice`]. The mean error of a row is removed, because an error that all scores of a row
+/// share changes no selection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Threshold {
-    /// Contested rows whose scores are not all equal.
+    /// Number of contested rows whose scores are not all equal.
     pub rows: u64,
-    /// NaN and +∞ scores, and masses that are not finite, as in [`Choice`]; if there are any, every metric is NaN.
+    /// Number of NaN and +∞ scores, and of masses that are not finite, as in [`Choice`]. If it is not 0, every metric is NaN.
     pub nonfinite: u64,
-    /// Σ over rows of ε: standard deviation of the scores' error over that of the scores.
+    /// Sum over rows of ε, the standard deviation of the scores' error over that of the scores.
     pub(in crate::metrics) error: f64,
-    /// Σ over rows of the expected recall.
+    /// Sum over rows of the expected recall.
     pub(in crate::metrics) expected: f64,
-    /// The measured recall, mean over contested rows.
+    /// Measured recall, as the mean over contested rows.
     pub(in crate::metrics) recall: Option<f64>,
 }
 
 impl Threshold {
-    /// `want`, `got`: scores `[rows, candidates]`, −∞ for items that must not be selected. `choice`: the selections made by
-    /// them, `k` per row.
+    /// Compares the scores `want` and `got`, which are `[rows, candidates]`, with −∞ for items that must not be selected.
+    /// `choice` holds the selections by these scores, `k` per row.
     ///
     /// # Panics
     /// If the lengths do not match.
@@ -55,8 +55,8 @@ fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64
 }
 
-/// The expected share of the best p of N(0, 1) scores that remain the best if every score has an independent error of
-/// standard deviation ε: to first order 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p).
+/// Returns the expected share of the best p of N(0, 1) scores that are still the best if every score has an independent error of
+/// standard deviation ε. To first order, this is 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p).
 fn recall(error: f64, p: f64) -> f64 {
     let normal = Normal::standard();
     let z = normal.inverse_cdf(1.0 - p);

@@ -1,10 +1,10 @@
 //! Distances in units in the last place.
 
-/// A floating-point number that can be read as its bits.
+/// A floating-point number whose bits can be read.
 pub trait Bits: Copy {
-    /// Bits of a code.
+    /// Number of bits of the type.
     const WIDTH: u32;
-    /// The bits of the number.
+    /// Returns the bits of the number.
     fn code(self) -> u64;
 }
 
@@ -20,16 +20,16 @@ macro_rules! bits {
 }
 bits! { f64, 64; f32, 32; half::f16, 16; half::bf16, 16; }
 
-/// The rank of a sign-magnitude code of `width` bits among the values of its format: neighbours differ by one, and both
-/// zeros have rank 0. NaN codes have meaningless ranks beyond the infinities.
+/// Returns the rank of a sign-magnitude code of `width` bits among the values of its format. Neighbouring values differ by one,
+/// and both zeros have rank 0. The ranks of NaN codes lie beyond the infinities and have no meaning.
 pub fn ordered(code: u64, width: u32) -> i64 {
     let sign = 1u64 << (width - 1);
-    // Below the sign bit there are at most 63 bits, so the cast keeps the value.
+    // The magnitude has at most 63 bits, so the cast keeps its value.
     let magnitude = (code & (sign - 1)) as i64;
     if code & sign == 0 { magnitude } else { -magnitude }
 }
 
-/// Quantiles of the number of representable numbers between two values, element by element.
+/// Quantiles of the distance between two values, counted in representable numbers, over all elements.
 ///
 /// The quantile q is the smallest distance that at least a share q of the elements do not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Ulps {
 }
 
 impl Ulps {
-    /// `None` if there are no elements.
+    /// Computes the quantiles for two lists of codes of `width` bits; `None` if the lists are empty.
     pub fn new(width: u32, want: impl Iterator<Item = u64>, got: impl Iterator<Item = u64>) -> Option<Self> {
         let distances = want
             .zip(got)
