@@ -1,4 +1,4 @@
-//! A whole decode step that stands in for a model: kernels read a text token by token.
+//! Stand-in for a model: the kernels of a whole decode step read a text token by token.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use ulplab_run::experiment::Mistake;
 use crate::composition::COMPOSITIONS;
 use crate::operation::{Formats, INDEX_RECORDS, Reading, WEIGHTS};
 
-/// A variant of the decode step, and how it stores keys.
+/// A variant of the decode step, with the formats of keys and weights.
 pub struct WholeStep {
     source: Source,
     variant: Variant,
@@ -23,7 +23,7 @@ pub struct WholeStep {
     weights: String,
 }
 
-/// Checks that kernels know a format of a key of recipes.
+/// Checks that kernels know the format that a recipe gives for `key`.
 fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
     if formats.contains(&format) {
         return Ok(());
@@ -36,15 +36,15 @@ fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
     ))
 }
 
-/// Lock by which texts are read one at a time: the values that are kept of one text take hundreds of megabytes.
+/// Lock that lets texts be read one at a time, since the kept values of one text take hundreds of megabytes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl WholeStep {
-    /// Finds the variant with this name, `decode_step.records`, which rounds what a recipe does, and reads weights and index keys that
-    /// are stored so.
+    /// Finds the variant with this name, e.g. `decode_step.records`. It stores keys as the rounding of the recipe says, and reads
+    /// weights and index keys in the given formats.
     ///
     /// # Errors
-    /// There is none, or the recipe rounds what kernels do not, or they know no such format.
+    /// If no variant has the name, the recipe rounds sites that kernels do not round, or kernels do not know a format.
     pub fn find(name: &str, rounds: &[Round], weights: Option<&str>, index: Option<&str>) -> Result<Self, Mistake> {
         let weights = weights.unwrap_or(Formats::F32.weights);
         known("weights", weights, &WEIGHTS)?;
@@ -79,10 +79,11 @@ impl WholeStep {
         })
     }
 
-    /// Reads a text with the checkpoint in `folder`, and calls `numerics` at the sites whose values kernels keep; returns the logits.
+    /// Reads a text with the checkpoint in `folder`, and calls `numerics` at the sites whose values kernels keep; returns the
+    /// logits.
     ///
     /// # Errors
-    /// There is no GPU, or kernels do not take the model.
+    /// If there is no GPU, or kernels do not support the model.
     pub fn read(&self, folder: &Path, ids: &[u32], numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>> {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let reading = Reading {

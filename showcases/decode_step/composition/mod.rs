@@ -1,4 +1,4 @@
-//! A decode step of a whole model: parts that its variants share.
+//! Launches of a decode step of a whole model: parts that its variants share.
 
 mod model;
 mod persistent;
@@ -31,24 +31,25 @@ pub const COMPOSITIONS: Compositions = Compositions {
     ],
 };
 
-/// Storage of keys.
+/// Storage of keys in a variant.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Keys {
     Numbers,
-    /// Records in pages.
+    /// KV records in pages.
     Records,
-    /// Records, and those of the indexer, too.
+    /// KV records in pages, also for the keys of the indexer.
     Indexed,
 }
 
-/// A step of some variants on its way into a graph.
+/// Builder of the graph of a step; `of` holds the options of the variants.
 struct Step<'g, 'a, Variants> {
     g: &'g mut Graph<'a>,
     layer: i64,
     of: Variants,
 }
 
-/// Buffers that have a part for each layer.
+/// Names of buffers with a part for each layer, and below with a part for each bank of experts, each sparse layer, each heavy
+/// layer.
 const OF_LAYERS: &str = "attn_fn attn_base attn_scale attn_norm q_a q_a_scales q_norm q_b q_b_scales kv kv_scales kv_norm sinks o_a \
     o_a_scales o_b o_b_scales moe_fn moe_base moe_scale moe_norm gate gate_scales bias window window_pages shared_gate_up \
     shared_gate_up_scales shared_down shared_down_scales";
@@ -100,7 +101,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         self.g.n(name)
     }
 
-    /// Scratch of steps whose keys are records.
+    /// Allocates scratch buffers of steps whose keys are records.
     fn records(&mut self) -> Result<(), String> {
         let [b, d, ns, nh] = self.g.sizes(["B", "D", "Ns", "Nh"]);
         self.g.scratch("row", b * d * 2)?;
@@ -109,15 +110,15 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
             .scratch("window_count chosen_count window_at csa_at hca_at", b * 4)
     }
 
-    /// Scratch of steps whose index keys are records. They have as many pages as the entries that they are of, so that a slot serves
-    /// both.
+    /// Allocates scratch buffers of steps whose index keys are records. Index keys have as many pages as the entries that they
+    /// stand for, so that one slot number serves both.
     fn indexed(&mut self) -> Result<(), String> {
         let [b, hi, di, pages] = self.g.sizes(["B", "HI", "DI", "csa_pages_of_row"]);
         self.g.scratch("index_table", b * pages * 4)?;
         self.g.scratch("coded_query", b * hi * di * 2)
     }
 
-    /// Scratch of steps where products of attention take codes.
+    /// Allocates scratch buffers of steps whose products of attention take 8-bit codes.
     fn eight(&mut self) -> Result<(), String> {
         let [c, rq, hd, groups, ro, b] = self.g.sizes(["C", "Rq", "HD", "G", "Ro", "B"]);
         for (name, columns, scales) in [
@@ -132,14 +133,14 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         Ok(())
     }
 
-    /// The streams of the tokens.
+    /// Adds the launch that begins a step: residual streams of the tokens, RoPE angles, numbers of entries.
     fn begin(&mut self) -> Result<(), String> {
         let begin = kernel("begin", "decode_step_begin").on([ceil(self.n("C"), 512), self.n("B")], 128);
         let args = "token position embedding cos sin x cos_t sin_t sparse_count heavy_count C R ms mh";
         self.g.put(begin.args(args))
     }
 
-    /// Counts of keys, and the slots that vectors of this token go to.
+    /// Returns the launch that counts keys and computes the slots into which vectors of this token are written.
     fn places(&self) -> Put {
         kernel("places", "decode_step_places").on([ceil(self.n("B"), 128)], 128).args(
             "position window_count chosen_count window_at csa_at hca_at B Wn topk ms mh window_pages_of_row csa_pages_of_row \
@@ -153,7 +154,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         table.args("index_table pages").with("pages", pages)
     }
 
-    /// Goes on to a layer: names of weights and states mean its parts.
+    /// Enters a layer: names of weights and states now refer to the parts of this layer.
     fn enter(&mut self, layer: i64) {
         let [lead, hashes] = self.g.sizes(["lead", "hashes"]);
         self.layer = layer;
@@ -164,7 +165,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         self.g.at(layer.min(hashes.max(1) - 1), "table");
     }
 
-    /// True if attention of the layer reads chosen entries.
+    /// True if attention of the layer reads selected entries (top-k).
     fn is_sparse(&self) -> bool {
         self.layer >= self.n("lead") && (self.layer - self.n("lead")) % 2 == 0
     }
@@ -173,37 +174,37 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         (self.layer - self.n("lead")) / 2
     }
 
-    /// Keeps the columns of a vector at a site of the layer.
+    /// Keeps a vector with this number of columns at a site of the layer, for the judgement.
     fn tap(&mut self, from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         self.tap_at((self.layer, "layers"), from, site, columns)
     }
 
-    /// Keeps a vector at a site of the sparse layers.
+    /// Keeps a vector at a site that only sparse layers have.
     fn tap_sparse(&mut self, from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         self.tap_at((self.sparse_layer(), "sparse"), from, site, columns)
     }
 
-    /// Keeps a vector at a site that one of several layers has.
+    /// Keeps a vector at a site that only some layers have. `of` is the index of the layer among them, and their number.
     fn tap_at(&mut self, of: (i64, impl Display), from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         let from = format!("from = {from}, columns = {columns}, stride = {columns}, first = 0");
         self.tap_part(of, &from, site)
     }
 
-    /// Keeps the entry of the layer: the last of three stages.
+    /// Keeps the compressed entry of the layer, which is the last of three stages.
     fn tap_entry(&mut self) -> Result<(), String> {
         let d = self.n("D");
         let from = format!("from = stages, columns = D, stride = {}, first = {}", 3 * d, 2 * d);
         self.tap_part((self.layer, "layers"), &from, "kv_compressed")
     }
 
-    /// Keeps the index key of the layer: the last of three stages.
+    /// Keeps the index key of the layer, which is the last of three stages.
     fn tap_index_key(&mut self, from: &str) -> Result<(), String> {
         let d = self.n("DI");
         let from = format!("from = {from}, columns = DI, stride = {}, first = {}", 3 * d, 2 * d);
         self.tap_part((self.sparse_layer(), "sparse"), &from, "index_key")
     }
 
-    /// Keeps columns, of rows that are a stride apart, from a first one on.
+    /// Keeps columns of rows. `from` names the buffer, the number of columns, the stride of rows and the first column.
     fn tap_part(&mut self, (layer, layers): (i64, impl Display), from: &str, site: &str) -> Result<(), String> {
         let tap = kernel(&format!("tap_{site}"), "decode_step_tap").on([self.n("B")], 128);
         let tap = tap.args("from to clock layer layers B S columns stride first").tap();
@@ -211,13 +212,13 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         self.g.put(tap.names(from).names(&to))
     }
 
-    /// Keeps codes, four to a number, and scales.
+    /// Keeps codes, as numbers of four codes each, and their scales.
     fn tap_codes(&mut self, codes: &str, site: &str, columns: i64, scales: i64) -> Result<(), String> {
         self.tap(&format!("{codes}_codes"), &format!("{site}_codes"), columns / 4)?;
         self.tap(&format!("{codes}_scales"), &format!("{site}_scales"), scales)
     }
 
-    /// The head's logits are kept, and a token is chosen by a variant of `sample`; then the run ends.
+    /// Adds the end of a run: keeps the logits, and samples a token with the variant `sample`.
     fn end(&mut self, sample: &str) -> Result<(), String> {
         let [b, vocabulary] = self.g.sizes(["B", "V"]);
         let keep = kernel("keep_logits", "decode_step_keep").on([b, ceil(vocabulary, 1024)], 256);
@@ -228,7 +229,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
     }
 }
 
-/// The end of a run: what was chosen is what is read next.
+/// Returns the launch that ends a run: the sampled token becomes the input of the next run.
 fn end() -> Put {
     let end = kernel("end", "decode_step_end").on([1], 256);
     end.args("sampled forced clock token position tokens B S P")

@@ -1,11 +1,11 @@
-//! A launch for each operation, by the simplest kernel of each.
+//! One launch for each operation, by its simplest kernel.
 
 use std::fmt::Display;
 
 use super::{Keys, Step};
 use ulplab_backend::cuda::graph::{Graph, Put, call, ceil, kernel};
 
-/// All layers. With `eight`, products of attention are of codes of eight bits.
+/// Adds all layers. If `eight`, products of attention take 8-bit codes.
 pub(super) fn model(g: &mut Graph, keys: Keys, eight: bool) -> Result<(), String> {
     let mut model = Step::new(g, Simple { keys, eight })?;
     model.prepare()?;
@@ -25,12 +25,12 @@ struct Simple {
     eight: bool,
 }
 
-/// y = x·wᵀ with [N, K] weights.
+/// Returns the launch of y = x·wᵀ, with weights of shape [N, K].
 fn linear(name: &str, x: &str, w: &str, y: &str, n: impl Display, k: impl Display) -> Put {
     grouped(name, x, w, y, n, k).with("G", 1)
 }
 
-/// The same, with weights for each group of columns.
+/// Returns the launch of y = x·wᵀ, where each group of columns of x has its own weights.
 fn grouped(name: &str, x: &str, w: &str, y: &str, n: impl Display, k: impl Display) -> Put {
     let names = format!("x = {x}, w = {w}, w_scale = {w}_scales, y = {y}, N = {n}, K = {k}");
     call(name, "linear.simple").names(&names)
@@ -40,13 +40,13 @@ fn rope(name: &str, direction: &str, x: &str) -> Put {
     call(name, "rope.simple").names(&format!("direction = {direction}, x = {x}, cos = cos_t, sin = sin_t"))
 }
 
-/// An RMSNorm of rows.
+/// Returns the launch of an RMSNorm of each row.
 fn norm(name: &str, x: &str, weight: &str, y: &str, columns: &str) -> Put {
     let norm = call(name, "rmsnorm.simple").names(&format!("x = {x}, weight = {weight}, y = {y}"));
     norm.with("C", columns)
 }
 
-/// A record of each row, at a slot.
+/// Returns the launch that writes a record of each row to its slot.
 fn write(name: &str, slots: &str, pages: &str, columns: &str) -> Put {
     call(name, "record_write.simple").names(&format!(
         "form = raw, x = row, weight = ones, positions = {slots}, cos_sin = cos, slots = {slots}, pages = {pages}, C = {columns}, \
@@ -59,7 +59,7 @@ impl Step<'_, '_, Simple> {
         self.of.keys >= keys
     }
 
-    /// Scratch, and what runs before the first layer.
+    /// Allocates scratch buffers, and adds the launches before the first layer.
     fn prepare(&mut self) -> Result<(), String> {
         if self.has(Keys::Records) {
             self.records()?;
@@ -80,7 +80,7 @@ impl Step<'_, '_, Simple> {
         Ok(())
     }
 
-    /// A product of attention: of numbers, or of codes.
+    /// Adds a product of attention, of f32 numbers or of 8-bit codes.
     fn product(
         &mut self,
         name: &str,
@@ -96,7 +96,8 @@ impl Step<'_, '_, Simple> {
         self.put(call(name, "fp8_gemm.simple").names(&names))
     }
 
-    /// Codes of so many rows of numbers, and their scales; those of the parts of a row follow each other.
+    /// Quantizes `rows` rows of numbers to codes with scales. If these rows are parts of a row of the batch, their codes and
+    /// scales follow each other.
     fn code(
         &mut self,
         [from, codes, site]: [&str; 3],
@@ -169,14 +170,14 @@ impl Step<'_, '_, Simple> {
         self.put(call("attn_post", "mhc_post.simple").with("y", "out"))
     }
 
-    /// A vector of each row in bfloat16, from a column on.
+    /// Converts a vector of each row to bfloat16, from column `first` on.
     fn row(&mut self, name: &str, from: &str, stride: impl Display, first: i64) -> Result<(), String> {
         let row = kernel(name, "decode_step_row").on([self.n("B")], 128);
         let names = format!("from = {from}, stride = {stride}, first = {first}");
         self.put(row.args("from row D stride first").names(&names))
     }
 
-    /// Entries of windows of tokens, of two products: those of the compressor `of`.
+    /// Adds the compressor `of`, which makes entries of windows of tokens from two products.
     fn compress(&mut self, of: &str, columns: impl Display, names: &str, unread: bool) -> Result<(), String> {
         let [kv, gate] = [format!("{of}_kv"), format!("{of}_gate")];
         let [values, logits] = [format!("{of}_values"), format!("{of}_logits")];
@@ -191,7 +192,7 @@ impl Step<'_, '_, Simple> {
         self.put(call(&format!("{of}_compress"), "compressor.simple").names(&names))
     }
 
-    /// The record of an entry.
+    /// Writes a compressed entry as a record, if keys are records.
     fn write_entry(&mut self, of: &str) -> Result<(), String> {
         if !self.has(Keys::Records) {
             return Ok(());
@@ -206,7 +207,7 @@ impl Step<'_, '_, Simple> {
         ))
     }
 
-    /// Attention over the window and over records of entries.
+    /// Adds attention over the window and over the records of entries.
     fn attend(&mut self, name: &str, of: &str, names: &str) -> Result<(), String> {
         self.put(call(name, "record_attention.simple").names(&format!(
             "q = query, window_slots = chosen, pages = {of}_pages, slots = chosen, out = heads, window_own = window_pages_of_row, \

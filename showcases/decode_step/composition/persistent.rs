@@ -1,9 +1,9 @@
-//! A cluster of thread blocks runs all layers for one sequence.
+//! Persistent variant: for each sequence, a cluster of thread blocks runs all layers.
 
 use super::end;
 use ulplab_backend::cuda::graph::{Graph, kernel};
 
-/// A launch for all layers, of more warps where sequences are many.
+/// Adds one launch for all layers. With many sequences, clusters have fewer thread blocks, and these have more warps.
 pub(super) fn persistent(g: &mut Graph) -> Result<(), String> {
     let [b] = g.sizes(["B"]);
     g.scratch("sampled", b * 4)?;

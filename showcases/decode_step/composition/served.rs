@@ -1,11 +1,12 @@
-//! The operations' fast kernels, and launches of several operations: products of attention of E4M3 codes, all others of bfloat16.
+//! Fast kernels of the operations, and launches that fuse several operations. Products of attention take E4M3 codes, all others
+//! bfloat16.
 
 use std::fmt::Display;
 
 use super::{OF_BANKS, Step};
 use ulplab_backend::cuda::graph::{Graph, Put, call, ceil, kernel};
 
-/// For few rows; for many, with more heads of attention for a thread block, and choices in launches of their own.
+/// Adds all layers. For many rows (`many`), a thread block of attention has more heads, and selections are separate launches.
 pub(super) fn served(g: &mut Graph, many: bool) -> Result<(), String> {
     let mut served = Step::new(g, Served { many })?;
     served.scratch()?;
@@ -25,7 +26,7 @@ struct Served {
     many: bool,
 }
 
-/// Rows that a thread block of a product has.
+/// Returns the number of rows that a thread block of a product computes.
 fn rows_of_block(b: i64) -> i64 {
     match b {
         ..=8 => 8,
@@ -35,8 +36,9 @@ fn rows_of_block(b: i64) -> i64 {
     }
 }
 
-/// A product of codes with so many tiles of 64 columns, of sums of `k` numbers, on a grid in which `of` follow the rows. Thread blocks of
-/// few tokens share a tile: `few_tokens` of `fp8_gemm/split.cuh`.
+/// Sets grid, cluster and shared memory of a product of codes with `tiles` tiles of 64 columns and sums of `k` numbers. `of` are
+/// the grid sizes after that of the rows. With few tokens, the thread blocks of a cluster share a tile: `few_tokens` of
+/// `fp8_gemm/split.cuh`.
 fn codes<const N: usize>(launch: Put, b: i64, k: i64, tiles: i64, of: [i64; N]) -> Put {
     let rows = rows_of_block(b);
     let few = b <= 2 && tiles <= 132 && k <= 8192;
@@ -58,7 +60,7 @@ fn codes<const N: usize>(launch: Put, b: i64, k: i64, tiles: i64, of: [i64; N]) 
     launch.shared(shared)
 }
 
-/// Several products of bfloat16, as `linear.tensor` has them.
+/// Sets grid, cluster and shared memory of several bfloat16 products, as `linear.tensor` does.
 fn halves(launch: Put, b: i64, tiles: i64) -> Put {
     let rows = rows_of_block(b);
     let cluster = match tiles {
@@ -110,18 +112,18 @@ impl Step<'_, '_, Served> {
         Ok(())
     }
 
-    /// Parts of the channels of a mixture.
+    /// Returns the number of parts into which the mixing of the streams splits the channels.
     fn parts(&self) -> i64 {
         let c = self.n("C");
         ceil(c, 32 * ceil(c, 4096))
     }
 
-    /// A launch whose thread blocks each have 512 columns of a row.
+    /// Returns a launch whose thread blocks each process 512 columns of a row.
     fn of_columns(&self, name: &str, entry: &str, columns: i64) -> Put {
         kernel(name, entry).on([ceil(columns, 512), self.n("B")], 128)
     }
 
-    /// Sums of the mixture of the streams `x` with what the block before gave.
+    /// Adds the sums that mix the streams `x` with the output of the previous block.
     fn sums(&mut self, of: &str, x: &str, post: &str, comb: &str) -> Result<(), String> {
         let grid = [self.parts(), ceil(self.n("B"), 4).min(4)];
         let sums = kernel(&format!("{of}_sums"), "decode_step_sums").on(grid, 192);
@@ -129,12 +131,12 @@ impl Step<'_, '_, Served> {
         self.put(sums.args("x out post comb fn mix_sums arrived B C").names(&names))
     }
 
-    /// Threads that mix a row, where a thread block has all of it.
+    /// Returns the number of threads that mix a row, if one thread block has the whole row.
     fn mixers(&self) -> i64 {
         32 * ceil(self.n("C"), 384) + 64
     }
 
-    /// The streams with what experts gave, mixed, as codes and in bfloat16.
+    /// Adds the experts' output to the streams, mixes the streams, and stores the result as codes and in bfloat16.
     fn mix(&mut self) -> Result<(), String> {
         if self.layer == 0 {
             let names = "fn = attn_fn, base = attn_base, scale = attn_scale, weight = attn_norm, y = normed";
@@ -155,7 +157,7 @@ impl Step<'_, '_, Served> {
         self.tap_at((self.layer - 1, "layers"), "x", "output", "wide")
     }
 
-    /// A product of codes, by the kernel of the operation.
+    /// Adds a product of codes, by the operation's own kernel.
     fn product(&mut self, name: &str, [x, w, y]: [&str; 3], n: impl Display, k: impl Display) -> Result<(), String> {
         let names =
             format!("x = {x}_codes, x_scale = {x}_scales, w = {w}, w_scale = {w}_scales, y = {y}, N = {n}, K = {k}");
@@ -213,7 +215,7 @@ impl Step<'_, '_, Served> {
         self.tap("out", "attention_output", "C")
     }
 
-    /// Keeps what each group of heads has in a row.
+    /// Keeps the values of each group of heads of a row, for the judgement.
     fn tap_groups(&mut self, from: &str, columns: impl Display) -> Result<(), String> {
         let grid = [self.n("B"), self.n("G")];
         let tap = kernel(&format!("tap_{from}"), "decode_step_tap_groups")
@@ -224,7 +226,7 @@ impl Step<'_, '_, Served> {
         self.put(tap.args("from to clock layer layers S columns").names(&names))
     }
 
-    /// Attention over the window and over records of `entries` entries.
+    /// Adds attention over the window and over the records of `entries` entries.
     fn attend(&mut self, name: &str, of: &str, count: &str, entries: &str, listed: i64) -> Result<(), String> {
         if self.of.many {
             let names = format!(
@@ -297,7 +299,7 @@ impl Step<'_, '_, Served> {
         self.attend("attend_heavy", "hca", "heavy_count", "Nh", 0)
     }
 
-    /// Streams with attention's output, mixed, and what experts are chosen.
+    /// Adds attention's output to the streams, mixes the streams, and selects the experts.
     fn route(&mut self) -> Result<(), String> {
         let [hashes, b, c, experts] = self.g.sizes(["hashes", "B", "C", "E"]);
         let select = if self.layer < hashes { "table" } else { "bias" };
@@ -341,7 +343,7 @@ impl Step<'_, '_, Served> {
             .names(names)
             .part(layer % banks, banks);
         let mixture = mixture.names("gate_up_scale = gate_up_scales, gate_up_tensor = gate_up_level");
-        // The launch that routes one row sorts it, too.
+        // For a single row, the launch that routes also sorts, so the first launch of the mixture is skipped.
         let sorted = b == 1 && !self.of.many;
         let mixture = mixture
             .names("down_scale = down_scales, down_tensor = down_level")
@@ -351,7 +353,7 @@ impl Step<'_, '_, Served> {
         self.tap("out", "moe_output", "C")
     }
 
-    /// A product of bfloat16.
+    /// Adds a product of bfloat16 numbers.
     fn half_product(&mut self, name: &str, w: &str, y: &str, n: &str) -> Result<(), String> {
         let names = format!("x = half_input, w = {w}, y = {y}, G = 1, N = {n}, K = C, dtype = bf16, size = 2");
         self.put(call(name, "linear.tensor").names(&names))

@@ -1,10 +1,10 @@
-//! Activations in bfloat16 in all products that do not take eight bits: those of compressors, index heads, routers, experts and the head,
-//! and of queries. Weights are bfloat16; those of experts are MXFP4, with the shared expert's last. The f32 numbers of sites are kept before
-//! they are rounded, so the rounded numbers are known to the bit. [`record_attention`] and [`moe_fp4`] then define attention and experts,
-//! given the queries, keys and choices that the kernel had.
+//! Judgement of steps with bfloat16 activations in all products that do not take eight bits (compressors, index heads, routers,
+//! experts, head), and in queries. Weights are bfloat16; weights of experts are MXFP4, with the shared expert last. Kernels keep
+//! the f32 numbers of sites before they are rounded, so the rounded numbers are known to the bit. [`record_attention`] and
+//! [`moe_fp4`] then define attention and experts, given the kernel's queries, keys and choices.
 //!
-//! In addition to sites, a kernel keeps the experts of each row, their weights, the numbers between the experts' products, and the head's
-//! input.
+//! In addition to sites, a kernel keeps the experts of each row, their weights, the hidden numbers between the experts' two
+//! products, and the head's input.
 
 use std::collections::HashMap;
 
@@ -32,10 +32,10 @@ use ulplab_operations::ops::{Buffer, Outputs};
 const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, given the row and its experts; f32 arithmetic then errs by at most \
                           (13 + 2|g|) units of 2^-24, and half a step of bfloat16 is added";
 
-/// A format of experts' weights has a scale for so many columns.
+/// Number of columns that share a scale in the format of experts' weights.
 const BLOCK: usize = 32;
 
-/// Buffers that are kept in addition to those of sites: all except the last `[S, layers, B, ..]`, and that `[S, B, ..]`.
+/// Buffers that are kept in addition to those of sites. Their shape is `[S, layers, B, ..]`, except `[S, B, ..]` for the last.
 const KEPT: [Tap; 4] = [
     Tap::of("", "at_experts", |c| c.num_experts_per_tok).choice(),
     Tap::of("", "at_expert_weights", |c| c.num_experts_per_tok),
@@ -52,7 +52,7 @@ const KEPT: [Tap; 4] = [
 ];
 const HEAD_INPUT: &str = "at_head_input";
 
-/// Names, types and shapes of the buffers of [`KEPT`], for so many runs and rows.
+/// Returns names, types and shapes of the buffers of [`KEPT`], for the given numbers of runs and rows.
 pub(super) fn kept(
     config: &Config,
     [runs, rows]: [usize; 2],
@@ -67,8 +67,8 @@ pub(super) fn kept(
     })
 }
 
-/// The first or the second matrices of all layers' experts, those of the shared one last: codes, scales, and the number above these, which
-/// MXFP4 does not have.
+/// Returns the first or the second matrices of the experts of all layers, with the shared expert last: codes, block scales, and
+/// global scales, which are 1 since MXFP4 has none.
 ///
 /// # Errors
 /// If weights cannot be read, or are not whole blocks.
@@ -126,14 +126,14 @@ pub(super) fn experts(source: &Source, first: bool) -> Result<Vec<Buffer>, Strin
     Ok(buffers)
 }
 
-/// The same, as products take them.
+/// Returns the matrices of [`experts`] in the form that products take.
 fn matrices(source: &Source, first: bool) -> Result<Mxfp4, String> {
     let [codes, scales, _] = <[Buffer; 3]>::try_from(experts(source, first)?).expect("there are three buffers");
     let shape = [codes.shape[2], 2 * codes.shape[3]];
     Ok(Mxfp4::mxfp4(shape, codes.bytes, scales.bytes))
 }
 
-/// A step whose activations are bfloat16 where they are not in eight bits, with what a kernel has kept.
+/// Judges a step with bfloat16 activations by the values that a kernel kept.
 pub(super) struct Bf16<'a> {
     config: &'a Config,
     model: &'a Model<Bounded>,
@@ -144,15 +144,15 @@ pub(super) struct Bf16<'a> {
     found: &'a KernelValues,
     /// The buffers of [`KEPT`].
     kept: HashMap<&'static str, Kept>,
-    /// The outputs of attention before RoPE is undone.
+    /// Outputs of attention before RoPE is undone.
     attended: HashMap<Place, Vec<Bounded>>,
 }
 
 impl<'a> Bf16<'a> {
-    /// Follows what a kernel has left of a model's step, with so many positions and rows of a batch.
+    /// Creates the judge of a kernel's outputs, for the given numbers of positions and of rows of a batch.
     ///
     /// # Errors
-    /// Weights that cannot be read.
+    /// If weights cannot be read.
     pub fn new(
         (source, model): (&'a Source, &'a Model<Bounded>),
         positions: usize,
@@ -174,19 +174,20 @@ impl<'a> Bf16<'a> {
         })
     }
 
-    /// The row of a buffer of [`KEPT`].
+    /// Returns a row of a buffer of [`KEPT`].
     fn kept(&self, name: &str, place: Place) -> &[f32] {
         self.kept[name].row(place)
     }
 
-    /// The row of a site, rounded to bfloat16.
+    /// Returns the kernel's row at a site, rounded to bfloat16.
     fn rounded_row(&self, site: &str, place: Place) -> Vec<f32> {
         let mut row = self.found.tap(site).row(place).to_vec();
         round_to_bf16(&mut row);
         row
     }
 
-    /// Follows attention of a row through its runs, from the state in which it begins, whose keys are what is read of their records.
+    /// Computes attention of a row in all its runs. The keys in `start`, the state before the first run, are the values read from
+    /// their records.
     pub fn attend(&mut self, records: &Records, row: usize, start: &StateParts<f32>, runs: usize) {
         let config = self.config;
         let scale = (config.head_dim as f32).sqrt().recip();
@@ -229,7 +230,7 @@ impl<'a> Bf16<'a> {
         self.attended.extend(found.into_iter().flatten());
     }
 
-    /// Replaces the reference's values at a site by those of the bfloat16 computation. `place` is a run, a layer and a row;
+    /// Replaces the reference's values at a site by the values of the bfloat16 computation. `place` is a run, a layer and a row;
     /// `position` is the position of the row's token.
     pub fn at(&self, site: &str, place: Place, position: usize, tensor: &mut Tensor<Bounded>) {
         match site {
@@ -256,7 +257,8 @@ impl<'a> Bf16<'a> {
         }
     }
 
-    /// The experts of a row that exist, with their slots, in the order in which they are added, the shared one last.
+    /// Returns the valid experts of a row, with their slots, in the order in which their outputs are added; the shared expert is
+    /// last.
     fn added(&self, place: Place) -> Vec<(usize, usize)> {
         let count = self.config.n_routed_experts;
         let experts = self.kept("at_experts", place);
@@ -268,14 +270,14 @@ impl<'a> Bf16<'a> {
         all
     }
 
-    /// The products of a row with an expert of a layer.
+    /// Returns the products of a row with the matrix of an expert of a layer.
     fn products(&self, of: &Mxfp4, [layer, expert]: [usize; 2], x: &[f32]) -> Vec<f32> {
         let x: Vec<Factor> = x.iter().map(|x| factor(*x)).collect();
         let number = layer * (self.config.n_routed_experts + 1) + expert;
         of.products(Sums::Defined, number, &[&x])
     }
 
-    /// The sum of a row's experts, of the numbers between their products that the kernel had.
+    /// Returns the sum of a row's experts, computed from the kernel's hidden numbers between the two products.
     fn mixture(&self, place: Place) -> Vec<f32> {
         let inner = self.config.moe_intermediate_size;
         let hidden = self.kept("at_hidden", place);
@@ -287,7 +289,7 @@ impl<'a> Bf16<'a> {
         y
     }
 
-    /// Judges the buffers of [`KEPT`]; `token` is the token that a row reads in a run. Rows of padding may have anything.
+    /// Judges the buffers of [`KEPT`]. `token` returns the token that a row reads in a run. Padding rows may hold any values.
     pub fn parts(&self, places: &[Place], token: impl Fn(usize, usize) -> u32 + Sync) -> Vec<Part> {
         let mut expected = KEPT.each_ref().map(|tap| as_is(&self.kept[tap.buffer].values));
         let routed = places.par_iter();
@@ -310,14 +312,14 @@ impl<'a> Bf16<'a> {
         parts.collect()
     }
 
-    /// The expected experts of a row in a layer, their weights, and the numbers between the experts' products.
+    /// Returns the expected experts of a row in a layer, their weights, and the hidden numbers between the experts' two products.
     fn routed(&self, place: Place, token: u32) -> [Vec<Expected>; 3] {
         let config = self.config;
         let (k, inner) = (config.num_experts_per_tok, config.moe_intermediate_size);
         let input = self.rounded_row(sites::MOE_INPUT, place);
         let row = exact([1, input.len()], &input);
         let (choice, of_experts) = self.model.route(place[1], &row, &[token], |choice| {
-            // A learned router's choice is judged at its site.
+            // The choice of a learned router is judged at its own site, so the kernel's choice is taken here.
             let there = |expert: &i32| (0..config.n_routed_experts as i32).contains(expert);
             let found = self.found.tap(sites::ROUTER).row(place).iter();
             let found = found.map(|expert| Some(*expert as i32).filter(there).unwrap_or(-1));
@@ -339,7 +341,7 @@ impl<'a> Bf16<'a> {
         [experts.collect(), of_experts.collect(), hidden]
     }
 
-    /// The head's input in a run and a row, given the streams that leave the last layer.
+    /// Returns the head's input in a run and a row, given the kernel's streams after the last layer.
     fn head_input(&self, [run, row]: [usize; 2]) -> Vec<Bounded> {
         let last = self.config.num_hidden_layers - 1;
         let streams = self.found.tap(sites::OUTPUT).row([run, last, row]);

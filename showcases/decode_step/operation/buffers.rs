@@ -1,4 +1,4 @@
-//! The buffers of a model's weights: tensors of all layers of a kind in one.
+//! Buffers of a model's weights. Tensors of the same kind are joined over all layers into one buffer.
 
 use reference::paths::deepseek_v4::{Config, LayerType, RouterType};
 use safetensors::Dtype;
@@ -9,7 +9,7 @@ use super::weights::Source;
 use ulplab_operations::ops::stored::Matrices;
 use ulplab_operations::ops::{Buffer, lasting};
 
-/// Buffers with the tensors that are in them: whole ones, those of a layer, and those of its compressor.
+/// Buffers and their tensors: one per model, and below one per layer, per compressor of each kind, per indexer.
 const WHOLE: &str = "head_fn model.hc_head.hc_fn, head_base model.hc_head.hc_base, head_scale model.hc_head.hc_scale, \
     final_norm model.norm.weight";
 const OF_LAYERS: &str = "attn_fn attn_hc.fn, attn_base attn_hc.base, attn_scale attn_hc.scale, attn_norm input_layernorm.weight, \
@@ -30,14 +30,14 @@ fn pairs(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str
     list.split(", ").filter_map(|pair| pair.split_once(' '))
 }
 
-/// Layers of a model that has one of each type.
+/// Index of the heavy layer, and below of the sparse layer, in a model with one layer of each type.
 const HEAVY: usize = 0;
 const SPARSE: usize = 1;
 
 impl Source {
-    /// Every weight.
+    /// Returns the buffers of all weights.
     pub fn buffers(&self) -> Result<Vec<Buffer>, String> {
-        // A model of these sizes that has a layer of each type.
+        // A model of these sizes with one layer of each type, from which tensor shapes are looked up.
         let of_kinds = Config {
             num_hidden_layers: 2,
             layer_types: vec![LayerType::Heavy, LayerType::Sparse],
@@ -87,7 +87,7 @@ impl Source {
         Ok(buffers)
     }
 
-    /// Biases of learned routers and tables of hash routers; a layer of the other kind has zeros in their place.
+    /// Returns the biases of learned routers, with zeros for layers with hash routers, and the tables of hash routers.
     fn routers(&self, table: &[usize]) -> Result<[Buffer; 2], String> {
         let (mut biases, mut tables) = (Vec::new(), Vec::new());
         let (kinds, experts) = (&self.config.mlp_layer_types, self.config.n_routed_experts);
@@ -99,14 +99,14 @@ impl Source {
             } else {
                 let mut bias = self.floats(&name("e_score_correction_bias"), &[experts])?;
                 if self.repeats() {
-                    // All experts are as likely as each other.
+                    // Without a bias, all experts are equally likely.
                     bias.fill(0.0);
                 }
                 biases.extend(bias);
             }
         }
         let hashes = kinds.iter().filter(|kind| **kind == RouterType::Hash).count();
-        // A launch needs a table to name, even if it reads none.
+        // A launch needs a table as an argument, even if no layer reads it.
         tables.resize(hashes.max(1) * table.iter().product::<usize>(), 0);
         let bytes = tables.iter().flat_map(|expert| expert.to_le_bytes()).collect();
         Ok([
@@ -115,8 +115,8 @@ impl Source {
         ])
     }
 
-    /// Vectors of tokens. If rows repeat, the vectors are enlarged, so that the outputs of layers do not make rows equal: equal rows would
-    /// go to the same experts.
+    /// Returns the embedding. If rows repeat, its vectors are enlarged: otherwise the outputs of layers would make the rows of
+    /// the batch equal, and equal rows would go to the same experts.
     fn embedding(&self, shape: &[usize]) -> Result<Buffer, String> {
         let mut values = self.floats("model.embed_tokens.weight", &self.made(shape))?;
         if self.repeats() {
@@ -154,7 +154,8 @@ impl Source {
         Ok(vec![Buffer::f32(name, &shapes, &values)])
     }
 
-    /// Tensors of which a buffer is made, and the shape of each: all of them, or the first rows of the first.
+    /// Returns the tensors from which a buffer is made, and the shape of each: all tensors, or only the first rows of the first
+    /// tensor if rows repeat.
     pub fn parts<'a>(&self, tensors: &'a [String], shape: &[usize]) -> (&'a [String], Vec<usize>) {
         match self.repeats() {
             true => (&tensors[..1], self.made(shape)),
@@ -162,8 +163,8 @@ impl Source {
         }
     }
 
-    /// Buffers of matrices of one shape, of their scales, and of the numbers above these if they are of routed experts. A tensor
-    /// has this shape; `lead` are the dimensions of all of them together, except the last.
+    /// Returns the buffers of matrices of one shape, of their scales, and of the global scales if the matrices are routed
+    /// experts. `shape` is the shape of one tensor; `lead` is the shape of all tensors together, without the last dimension.
     fn matrices(
         &self,
         name: &'static str,
@@ -191,7 +192,7 @@ impl Source {
             lead
         };
         let mut buffers = Vec::from(all.buffers(names, made)?);
-        // A placeholder for the scales of plain numbers keeps its shape.
+        // The placeholder for the scales of unquantized numbers keeps its shape.
         let coded = buffers.iter_mut().filter(|buffer| buffer.shape.len() > made.len());
         coded.for_each(|buffer| *buffer = of_shape(buffer, lead));
         if ["gate_up", "down"].contains(&name) {
@@ -202,7 +203,7 @@ impl Source {
     }
 }
 
-/// The buffer with other dimensions before its columns: what it has repeats.
+/// Returns the buffer with other dimensions before its columns. If the shape becomes larger, the contents repeat.
 pub(super) fn of_shape(buffer: &Buffer, lead: &[usize]) -> Buffer {
     let cols = buffer.shape.last().copied();
     Buffer {
@@ -211,7 +212,7 @@ pub(super) fn of_shape(buffer: &Buffer, lead: &[usize]) -> Buffer {
     }
 }
 
-/// The two halves of a shared expert's first matrix.
+/// Returns the names of the two halves of a shared expert's first matrix: gate and up.
 pub(super) fn shared_halves(layer: usize) -> [String; 2] {
     ["gate", "up"].map(|half| format!("model.layers.{layer}.mlp.shared_experts.{half}_proj.weight"))
 }

@@ -1,4 +1,4 @@
-//! The cases: which model, how it is stored, and where rows begin.
+//! Cases: the model, its storage formats, and the positions at which rows begin.
 
 use super::formats::{Formats, SIXTEEN, WEIGHTS};
 use super::index::INDEX_RECORDS;
@@ -9,16 +9,16 @@ use super::weights::Source;
 use ulplab_core::formats::RECORDS;
 use ulplab_operations::ops::{Case, Data, Inputs};
 
-/// A case: rows begin after so many tokens; −1 is a row of padding.
+/// A case. `starts` holds the number of tokens before each row's first run; −1 is a padding row.
 pub(super) struct Plan {
     pub name: &'static str,
     pub starts: &'static [i64],
     pub runs: usize,
-    /// Capacity of the caches in positions.
+    /// Capacity of the caches, in positions.
     pub positions: usize,
     pub inputs: Inputs,
     pub timed: bool,
-    /// The model's sizes, if it is drawn.
+    /// Sizes of the model, if its weights are drawn.
     pub size: Size,
     pub formats: Formats<'static>,
 }
@@ -26,9 +26,9 @@ pub(super) struct Plan {
 /// Sizes of drawn models.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Size {
-    /// No two are equal.
+    /// Small sizes, all different from each other.
     Small,
-    /// Fewer layers, as many channels as V4-Flash has, and more experts: every warp of a launch that joins several has a share.
+    /// Fewer layers, as many channels as V4-Flash, and more experts, so that every warp of a fused launch has work to do.
     Wide,
     /// The sizes of DeepSeek-V4-Flash, with weights that repeat.
     Flash,
@@ -59,7 +59,7 @@ const TRAINED: Plan = Plan {
     inputs: Inputs::Weights,
     ..SMALL
 };
-/// The trained model after 511 tokens of one row, and after 127 of 64.
+/// The trained model after 511 tokens of one row, and after 127 tokens of 64 rows.
 const TIMED: [Plan; 2] = [
     Plan {
         name: "model.b1.511",
@@ -79,14 +79,14 @@ const TIMED: [Plan; 2] = [
     },
 ];
 
-/// The last token of 32,768, with which every window closes.
+/// V4-Flash at the last of 32,768 tokens, at which all windows of the compressors close.
 const FLASH: [(&str, &[i64]); 3] = [
     ("flash.b1", &[32_767]),
     ("flash.b8", &[32_767; 8]),
     ("flash.b64", &[32_767; 64]),
 ];
 
-/// Cases of all records and of all ways to store weights in a small model, and of some of them in the trained one.
+/// Returns all cases: every record and every storage of weights in the small model, and some of them in the trained model.
 pub(super) fn plans() -> Vec<Plan> {
     let many = Plan {
         name: "model.b9",
@@ -119,7 +119,7 @@ pub(super) fn plans() -> Vec<Plan> {
     let sixteen = Formats::F32.with_activations(ACTIVATIONS[1]).with_weights(SIXTEEN);
     let of_sixteen = [("v4_fp8", index_fp8), ("v4_nvfp4", index_mxfp4), ("v4_bf16", index_fp8)];
     let of_sixteen = of_sixteen.map(|(record, index)| sixteen.with_record(record).with_index(index));
-    // Windows of 128 tokens close in every row, one of them for the first time.
+    // Windows of 128 tokens close in two rows, in one of them for the first time.
     let in_sixteen = of_sixteen.map(|formats| Plan {
         starts: &[0, 125, 253],
         runs: 6,
@@ -173,10 +173,11 @@ pub(super) fn plans() -> Vec<Plan> {
         .collect()
 }
 
-/// Channels of a key, channels of a key that RoPE turns, and channels of an index key, in the small model. [`RECORD_KEYS`] are the
-/// same where keys are records, and [`INDEX_KEYS`] where index keys are records, too.
+/// Sizes of the small model: channels of a key, channels of a key that RoPE rotates, channels of an index key. [`RECORD_KEYS`]
+/// replace them if keys are records, and [`INDEX_KEYS`] if index keys are also records.
 const SMALL_KEYS: [usize; 3] = [24, 8, 16];
-/// The same if products of attention take eight bits: their rows are multiples of 16 columns, and have a block of 128 and a part of one.
+/// The same sizes if products of attention take eight bits. Rows are then multiples of 16 columns, and have one block of 128
+/// columns and a partial block.
 const EIGHT_KEYS: [usize; 3] = [80, 8, 16];
 const RECORD_KEYS: [usize; 3] = [512, 8, 16];
 const INDEX_KEYS: [usize; 3] = [512, 8, 128];
@@ -191,7 +192,7 @@ impl Plan {
         self.formats.keys().1 + self.name
     }
 
-    /// The model, without weights if it is drawn.
+    /// Returns the model. Weights of a drawn model are not drawn yet.
     pub fn source(&self, data: &Data) -> Result<Source, String> {
         match self.inputs {
             Inputs::Weights => Source::open(data.checkpoint()?, self.formats.storages()?),
@@ -213,7 +214,7 @@ impl Plan {
         })
     }
 
-    /// All sizes of the case with this model, of which so many layers have experts of their own.
+    /// Returns all sizes of the case with this model; `banks` is the number of layers with experts of their own.
     pub fn dims(&self, sizes: &Sizes, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
         sizes.dims([self.starts.len(), self.runs, self.positions], self.formats, banks)
     }

@@ -1,5 +1,5 @@
-//! Run of the reference on a kernel's intermediate values. At each site, the reference computes the expected values, then continues
-//! with the kernel's own values.
+//! Runs the reference on a kernel's intermediate values. At each site, the reference computes the expected values, then continues
+//! with the kernel's values.
 
 use rayon::prelude::*;
 use reference::paths::deepseek_v4::{Model, State, StateParts, sites};
@@ -21,36 +21,36 @@ use super::{Step, TAPS, WHY};
 
 const ALIKE: &str = "rows that begin alike and read the same tokens have the same bits, wherever they are in the batch";
 
-/// The values that a kernel has left.
+/// Values that a kernel wrote.
 pub(super) struct KernelValues {
-    /// For each of [`TAPS`].
+    /// Kept rows of each of [`TAPS`].
     taps: Vec<Kept>,
     logits: Vec<f32>,
     tokens: Vec<i32>,
 }
 
 impl KernelValues {
-    /// The rows of a site.
+    /// Returns the kept rows of a site.
     ///
     /// # Panics
-    /// If there is no such tap.
+    /// If the site has no tap.
     pub fn tap(&self, site: &str) -> &Kept {
         let number = TAPS.iter().position(|tap| tap.site == site);
         &self.taps[number.expect("the site has a tap")]
     }
 }
 
-/// The expected values of a row: of every tap `[S, layers, cols]`, of the logits `[S, V]`, and the state.
+/// Expected values of a row: of every tap `[S, layers, cols]`, of the logits `[S, V]`, and of the state.
 struct RowExpected {
     taps: Vec<Vec<Expected>>,
     logits: Vec<Expected>,
     state: StateParts<Bounded>,
 }
 
-/// Products of codes and of bfloat16, in steps that have such.
+/// Judges of products of codes and of bfloat16; `None` in steps without such products.
 type Coded<'a> = (Option<&'a Fp8<'a>>, Option<&'a Bf16<'a>>);
 
-/// `[groups, cols]` of every row as `[groups, B, cols]`; rows of padding may have anything.
+/// Joins the expected values of all rows, `[groups, cols]` each, to `[groups, B, cols]`. Padding rows may hold any values.
 fn joined<'a>(
     rows: &'a [Option<RowExpected>],
     cols: usize,
@@ -65,7 +65,7 @@ fn joined<'a>(
 }
 
 impl Step {
-    /// The outputs, each with what is expected of it.
+    /// Returns the outputs, each with its expected values.
     pub fn followed(&self, outputs: &Outputs) -> Vec<Part> {
         let config = &self.source.config;
         let (runs, batch, vocabulary) = (self.runs, self.starts.len(), config.vocab_size);
@@ -122,7 +122,7 @@ impl Step {
         parts
     }
 
-    /// The logits of rows that begin with the same tokens and read the same tokens: they must have the bits of the first of them.
+    /// Judges that rows which begin with the same tokens and read the same tokens have the same logits, bit for bit.
     pub fn repeated(&self, outputs: &Outputs, why: &'static str) -> Part {
         let (runs, rows, vocabulary) = (self.runs, self.starts.len(), self.source.config.vocab_size);
         let read = |row: usize| (0..runs).map(move |run| self.forced[run * rows + row]);
@@ -142,8 +142,8 @@ impl Step {
         Judge::equal("logits", Dtype::F32, &shape, want, why).of(outputs)
     }
 
-    /// The input token of a row in a run: the one that is given, or that the row has sampled. An id that is out of range fails where
-    /// tokens are judged, and reads as 0 here.
+    /// Returns the input token of a row in a run: the given token, or the token that the row sampled in the run before. An id
+    /// that is out of range fails where tokens are judged, and counts as 0 here.
     fn read(&self, run: usize, row: usize, sampled: &[i32]) -> u32 {
         let at = |run: usize| run * self.starts.len() + row;
         let token = match run.checked_sub(1) {
@@ -155,7 +155,7 @@ impl Step {
         u32::try_from(token).ok().filter(there).unwrap_or(0)
     }
 
-    /// Follows a row through all runs.
+    /// Follows a row through all runs, and returns its expected values.
     fn row(
         &self,
         model: &Model<Bounded>,
@@ -194,7 +194,8 @@ impl Step {
         RowExpected { taps, logits, state }
     }
 
-    /// Every cache: what the reference keeps must be there, what no run has reached must be as it was. Other slots of rings are free.
+    /// Judges every cache: slots of the reference's state must hold its values, and slots that no run has reached must be
+    /// unchanged. Other slots of rings may hold any values.
     fn states(&self, rows: &[Option<RowExpected>], found: &KernelValues, outputs: &Outputs) -> Vec<Part> {
         let (caches, records, index) = (&self.caches.arrays, &self.caches.records, &self.caches.index);
         let mut expected: Vec<Vec<Expected>> = Vec::new();
@@ -229,14 +230,14 @@ impl Step {
             .collect()
     }
 
-    /// Every row that is not padding, and every run: its number, the row's, and the position of its token.
+    /// Returns run, row and position of the token, for every run of every row that is not padding.
     fn steps(&self) -> impl Iterator<Item = [usize; 3]> {
         let rows = self.starts.iter().enumerate();
         rows.filter_map(|(row, start)| Some((row, start.as_ref()?.tokens)))
             .flat_map(|(row, tokens)| (0..self.runs).map(move |run| [run, row, tokens + run]))
     }
 
-    /// Pages of records: every byte follows from what was there before the runs and from the vectors that kernels kept.
+    /// Judges pages of records. Every byte follows from its value before the runs, or from the vectors that kernels kept.
     fn pages(&self, records: &Records, found: &KernelValues, outputs: &Outputs) -> Vec<Part> {
         let mut records = records.clone();
         for [run, row, position] in self.steps() {
@@ -247,7 +248,7 @@ impl Step {
         records.buffers().map(|buffer| of_bytes(buffer, outputs)).collect()
     }
 
-    /// The same of index keys.
+    /// Judges pages of index keys in the same way.
     fn index_pages(&self, index: &IndexPages, found: &KernelValues, outputs: &Outputs) -> Part {
         let (mut index, kept) = (index.clone(), found.tap(sites::INDEX_KEY));
         for [run, row, position] in self.steps() {
@@ -259,12 +260,12 @@ impl Step {
     }
 }
 
-/// Called at the sites of one token.
+/// State of the reference while it runs one token; the reference calls its methods at sites.
 struct Follow<'a> {
     records: Option<&'a Records>,
     coded: Coded<'a>,
     found: &'a KernelValues,
-    /// Run and row.
+    /// Index of the run, and of the row.
     at: [usize; 2],
     taps: &'a mut [Vec<Expected>],
     logits: &'a mut Vec<Expected>,
@@ -272,7 +273,7 @@ struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    /// The kernel's values at a site, and where what is expected of them goes.
+    /// Returns the kernel's values at a site, and the slice to which their expected values are written.
     fn places(&mut self, site: &Site) -> Option<(&[f32], &mut [Expected])> {
         let tap = TAPS.iter().position(|tap| tap.site == site.name)?;
         let (kept, layer, [run, row]) = (&self.found.taps[tap], site.layer?, self.at);
@@ -301,7 +302,8 @@ impl Numerics<Bounded> for Follow<'_> {
             .layer
             .and_then(|layer| self.found.tap(sites::INDEX_KEY).number(layer));
         let records = self.records;
-        // The streams that enter a layer are those that have left the one before.
+        // A site without a tap keeps the reference's values. The input streams of a layer need no tap: they are the kernel's
+        // output streams of the layer before.
         let Some((found, expected)) = self.places(site) else {
             return;
         };
@@ -323,7 +325,7 @@ impl Numerics<Bounded> for Follow<'_> {
         let ordered = site.name == sites::ROUTER;
         let mut wanted = choice.indices.clone();
         if !ordered {
-            // Selected entries are read in the order of their numbers.
+            // Selected entries are read in ascending order of their indices.
             wanted.sort_unstable_by_key(|index| if *index < 0 { i32::MAX } else { *index });
         }
         let Some((found, expected)) = self.places(site) else {
@@ -336,7 +338,7 @@ impl Numerics<Bounded> for Follow<'_> {
         for (expected, index) in expected.iter_mut().zip(if right { &found } else { &wanted }) {
             *expected = (f64::from(*index), 0.0);
         }
-        // Later sites are judged given the kernel's choice, right or wrong, if it is a choice at all.
+        // Later sites are judged given the kernel's choice, right or wrong, if it is a valid choice.
         choice.indices = if possible { found } else { wanted };
     }
 

@@ -1,4 +1,4 @@
-//! Choices and operations whose errors are bounded in another way than number by number.
+//! Choices and operations whose errors are not bounded number by number.
 
 use reference::ops::hyper_connection::{HyperConnection, Mixing};
 use reference::ops::indexer;
@@ -9,7 +9,8 @@ use super::index::IndexQuery;
 use super::{EPS, STREAMS};
 use ulplab_operations::ops::mhc_pre::normalized;
 
-/// True if indices are a choice at all: as many candidates as must be chosen, all different, ascending unless the best come first.
+/// True if the indices are a valid choice: the wanted number of candidates, all different. They must ascend, unless `ordered`
+/// (best first).
 pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
     let count = wanted.iter().filter(|index| **index >= 0).count();
     let (chosen, rest) = found.split_at(count);
@@ -25,7 +26,8 @@ pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordere
     chosen.iter().all(candidate) && rest.iter().all(|index| *index == -1) && ascending && different
 }
 
-/// False if a chosen candidate is surely worse than one that is left out, or than a later one if order counts.
+/// False if a chosen candidate is worse, beyond error bounds, than an omitted candidate, or, if `ordered`, than a later
+/// candidate.
 pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bool {
     let chosen: Vec<usize> = found.iter().filter_map(|index| usize::try_from(*index).ok()).collect();
     let least = |index: usize| scores[index].value() - scores[index].error();
@@ -42,14 +44,14 @@ pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bo
     true
 }
 
-/// Operations that are bounded in another way than number by number.
+/// Operations whose errors are not bounded number by number.
 pub(super) struct Followed {
-    /// Index keys and queries that are codes.
+    /// Index keys and queries as codes; `None` if index keys are not records.
     pub index: Option<IndexQuery>,
 }
 
 impl Operations<Bounded> for Followed {
-    /// Products of codes have no error, since tensor cores sum them by a known rule.
+    /// Selects entries. Products of codes have no error, since the rule by which tensor cores sum is known.
     fn index(
         &self,
         query: &Tensor<Bounded>,
@@ -64,7 +66,8 @@ impl Operations<Bounded> for Followed {
         }
     }
 
-    /// Sinkhorn's iterations do not amplify errors, but a bound that follows them one by one would.
+    /// Bounds Sinkhorn's iterations as a whole: they do not amplify errors, but a bound computed iteration by iteration would
+    /// grow.
     fn mhc_pre(
         &self,
         mixer: &HyperConnection<Bounded>,

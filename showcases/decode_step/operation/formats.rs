@@ -7,20 +7,20 @@ use ulplab_operations::ops::stored::{FP8, Storage};
 /// Formats of a step: of its keys, its weights, and the activations of its products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Formats<'a> {
-    /// The format of keys, if they are stored as KV records.
+    /// Format of keys; `None` if keys are not stored as KV records.
     pub record: Option<&'a str>,
-    /// The format of index keys, if they are stored as records: one of [`INDEX_RECORDS`](super::INDEX_RECORDS).
+    /// Format of index keys, one of [`INDEX_RECORDS`](super::INDEX_RECORDS); `None` if index keys are not stored as records.
     pub index: Option<&'a str>,
-    /// The storage of matrices, one of [`WEIGHTS`].
+    /// Storage of matrices, one of [`WEIGHTS`].
     pub weights: &'a str,
-    /// The format of what the products of attention take, one of [`ACTIVATIONS`](super::ACTIVATIONS), if they are of eight bits; their
-    /// weights are E4M3 then, too, however other matrices are stored. With a `+bf16` behind it, all other products take bfloat16, and
-    /// weights are [`SIXTEEN`].
+    /// Format of the 8-bit activations of attention's products, one of [`ACTIVATIONS`](super::ACTIVATIONS); `None` for f32. The
+    /// weights of these products are then E4M3, however other matrices are stored. With the suffix `+bf16`, all other products
+    /// take bfloat16, and weights are [`SIXTEEN`].
     pub activations: Option<&'a str>,
 }
 
 impl<'a> Formats<'a> {
-    /// Everything is f32.
+    /// All formats are f32.
     pub const F32: Self = Self {
         record: None,
         index: None,
@@ -45,13 +45,13 @@ impl<'a> Formats<'a> {
         Self { weights, ..self }
     }
 
-    /// The same with products of attention that take activations in this format.
+    /// Returns these formats with products of attention that take activations in the format `activations`.
     pub const fn with_activations(self, activations: &'a str) -> Self {
         let activations = Some(activations);
         Self { activations, ..self }
     }
 
-    /// The keys of a case, and what stands before its name.
+    /// Returns the keys of a case, and the prefix of its name.
     pub(super) fn keys(self) -> (Vec<(&'static str, String)>, String) {
         let [dense, routed] = pair(self.weights);
         let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
@@ -68,18 +68,19 @@ impl<'a> Formats<'a> {
         (keys, prefix.collect())
     }
 
-    /// True if all products except attention's take bfloat16.
+    /// True if all products except those of attention take bfloat16.
     pub(super) fn sixteen(self) -> bool {
         self.activations == Some(ACTIVATIONS[1])
     }
 
-    /// True for keys that are records, index keys that are records, products of attention in eight bits, and all others in sixteen.
+    /// Returns four flags: keys are records, index keys are records, products of attention take eight bits, all other products
+    /// take sixteen bits.
     pub(super) fn flags(self) -> [bool; 4] {
         let [records, indexed] = [self.record, self.index].map(|format| format.is_some());
         [records, indexed, self.activations.is_some(), self.sixteen()]
     }
 
-    /// The storage of matrices.
+    /// Returns the storage of matrices.
     ///
     /// # Errors
     /// If the name of the storage or of the format of activations is unknown.
@@ -95,25 +96,25 @@ impl<'a> Formats<'a> {
     }
 }
 
-/// The storage of matrices: of routed experts, and of all others. Embeddings, the matrices that mix streams, norms and biases are
-/// f32 always.
+/// Storage of the matrices of routed experts, and of all other matrices. Embeddings, the matrices that mix streams, norms and
+/// biases are always f32.
 #[derive(Clone, Copy)]
 pub(super) struct Storages {
     pub dense: Storage,
     routed: Storage,
-    /// Activation format of 8-bit attention GEMMs; their weights are in tiles.
+    /// Format of the 8-bit activations of attention's products, whose weights are stored as tiles; `None` for f32.
     pub activations: Option<&'static Blocks>,
-    /// True if all other products take bfloat16: then the shared expert is stored after the routed ones, in the same format.
+    /// True if all other products take bfloat16. The shared expert is then stored after the routed experts, in the same format.
     pub sixteen: bool,
 }
 
-/// The ways to store matrices for which kernels are compiled: one for all, or one for those of routed experts behind a `+`.
+/// Storages for which kernels are compiled: one name for all matrices, or a second name after a `+` for routed experts.
 pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
 
-/// The storage of matrices in products of bfloat16: MXFP4 for experts, bfloat16 for all others.
+/// Storage of matrices if products take bfloat16: MXFP4 for experts, bfloat16 for all other matrices.
 pub const SIXTEEN: &str = "bf16+mxfp4";
 
-/// The storage of all matrices except those of routed experts, and of these.
+/// Splits a name into the storage of all matrices except routed experts, and the storage of routed experts.
 fn pair(weights: &str) -> [&str; 2] {
     weights
         .split_once('+')
@@ -121,7 +122,7 @@ fn pair(weights: &str) -> [&str; 2] {
 }
 
 impl Storages {
-    /// The storages of a name that is `known`: of all matrices except those of routed experts, and of these.
+    /// Returns the two storages of a name in `known`: of all matrices except routed experts, and of routed experts.
     fn pair(weights: &str, known: &[&str]) -> Result<[Storage; 2], String> {
         if !known.contains(&weights) {
             let known = known.join(", ");
@@ -133,12 +134,12 @@ impl Storages {
         Ok([Storage::named(dense)?, Storage::named(routed)?])
     }
 
-    /// The product of eight bits that a tensor's weights are of.
+    /// Returns the 8-bit product whose weights the tensor holds; `None` if its product takes no codes.
     pub fn projection(self, tensor: &str) -> Option<Projection> {
         self.activations.and_then(|_| Projection::of(tensor))
     }
 
-    /// The storage of a tensor, if it is a matrix that may be codes.
+    /// Returns the storage of a tensor; `None` if the tensor is not a matrix that may be stored as codes.
     pub fn of(self, tensor: &str) -> Option<Storage> {
         let dense =
             tensor.ends_with("_proj.weight") || tensor.ends_with("mlp.gate.weight") || tensor == "lm_head.weight";
@@ -150,7 +151,7 @@ impl Storages {
         }
     }
 
-    /// Bits of an element of each.
+    /// Returns the bits per element of both storages.
     pub fn bits(self) -> Result<[usize; 2], String> {
         Ok([self.dense.bits()?, self.routed.bits()?])
     }

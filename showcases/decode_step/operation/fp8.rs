@@ -1,6 +1,6 @@
-//! Activations in eight bits, followed from the kernel's own values. The numbers before they are quantized are kept, so codes and
-//! scales are defined to the bit. Products of codes are defined to the bit, too ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so later
-//! numbers carry only the error of what follows the product.
+//! Judgement of steps with 8-bit activations, from the kernel's own values. Kernels keep the numbers before quantization, so
+//! codes and scales are defined to the bit. Products of codes are also defined to the bit
+//! ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so later numbers carry only the errors of the operations after the product.
 
 use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::Rope;
@@ -22,13 +22,13 @@ const WHY_CODES: &str =
 const WHY_PRODUCT: &str = "a product of codes is defined to the bit: each 128 columns are summed by tensor cores, by a known rule, and \
                            multiplied by both scales and added in f32, from the first to the last";
 
-/// Numbers that are quantized.
+/// A row of numbers that is quantized.
 struct Coded {
-    /// The buffer that keeps them, whose name others begin with that keep their codes and scales.
+    /// Buffer that keeps the numbers. The names of the buffers of their codes and scales begin with its name.
     numbers: &'static str,
-    /// True if the buffer is there for the codes only.
+    /// True if the buffer exists only to judge the codes.
     own: bool,
-    /// Parts that are quantized separately, and columns of each.
+    /// Number of parts that are quantized separately, and columns of each.
     shape: fn(&Config) -> [usize; 2],
 }
 
@@ -36,7 +36,7 @@ const fn coded(numbers: &'static str, own: bool, shape: fn(&Config) -> [usize; 2
     Coded { numbers, own, shape }
 }
 
-/// In the order in which they are passed. Buffers are `[S, layers, B, ..]`.
+/// Quantized numbers, in the order in which a layer computes them. Buffers are `[S, layers, B, ..]`.
 const CODED: [Coded; 4] = [
     coded("at_attention_input", false, |c| [1, c.hidden_size]),
     coded(LOW_QUERY, true, |c| [1, c.q_lora_rank]),
@@ -49,7 +49,7 @@ const LOW_QUERY: &str = "at_low_query";
 const LOW_HEADS: &str = "at_low_heads";
 
 impl Projection {
-    /// The number of its activations among [`CODED`].
+    /// Returns the index in [`CODED`] of the activations that the product reads.
     const fn reads(self) -> usize {
         match self {
             Self::QueryDown | Self::KeyValue => 0,
@@ -61,7 +61,7 @@ impl Projection {
 }
 
 impl Coded {
-    /// The buffers of codes and of scales, and their columns.
+    /// Returns the buffers of codes and of scales, and the number of columns of each.
     fn parts(&self, config: &Config, width: usize) -> [(&'static str, usize); 2] {
         let [parts, cols] = (self.shape)(config);
         let name = |part: &str| lasting(&format!("{}_{part}", self.numbers));
@@ -72,7 +72,8 @@ impl Coded {
     }
 }
 
-/// Names, types and shapes of the buffers that keep what is quantized, for so many runs and rows, in addition to those of sites.
+/// Returns names, types and shapes of the buffers that keep quantized numbers, codes and scales in addition to sites, for the
+/// given numbers of runs and rows.
 pub(super) fn kept(
     config: &Config,
     blocks: &Blocks,
@@ -87,23 +88,23 @@ pub(super) fn kept(
     kept.map(move |(name, dtype, cols)| (name, dtype, vec![runs, config.num_hidden_layers, rows, cols]))
 }
 
-/// A step whose activations are codes, with what a kernel has kept.
+/// Judges a step whose activations are codes by the values that a kernel kept.
 pub(super) struct Fp8<'a> {
     config: &'a Config,
     model: &'a Model<Bounded>,
     blocks: &'static Blocks,
     rows: usize,
-    /// Weights of each layer: for each of [`Projection::ALL`]; layers without an indexer lack its.
+    /// Weights of each layer, for each of [`Projection::ALL`]; `None` for the indexer's projection in layers without an indexer.
     tiles: Vec<Vec<Option<Tiles>>>,
     rope: Rope<Bounded>,
     outputs: &'a Outputs,
 }
 
 impl<'a> Fp8<'a> {
-    /// Follows what a kernel has left of a model's step, with so many positions and rows of a batch.
+    /// Creates the judge of a kernel's outputs, for the given numbers of positions and of rows of a batch.
     ///
     /// # Errors
-    /// Weights that cannot be read.
+    /// If weights cannot be read.
     pub fn new(
         (source, model, blocks): (&'a Source, &'a Model<Bounded>, &'static Blocks),
         positions: usize,
@@ -133,17 +134,17 @@ impl<'a> Fp8<'a> {
         })
     }
 
-    /// The number of a row in the buffers.
+    /// Returns the index of a row in the kept buffers.
     fn number(&self, [run, layer, row]: Place) -> usize {
         (run * self.config.num_hidden_layers + layer) * self.rows + row
     }
 
-    /// The numbers that a kernel has kept in a buffer.
+    /// Returns the numbers that a kernel kept in a buffer.
     fn numbers(&self, buffer: &str) -> Vec<f32> {
         f32_values(self.outputs.get(buffer), 4)
     }
 
-    /// A product with the codes that the kernel had.
+    /// Returns the product of the weights with the kernel's codes.
     fn product(&self, place: Place, of: Projection) -> Vec<f32> {
         let number = self.number(place);
         let [(codes, of_codes), (scales, of_scales)] = CODED[of.reads()].parts(self.config, self.blocks.width);
@@ -155,14 +156,14 @@ impl<'a> Fp8<'a> {
             .product((codes, &f32_values(scales, 4)))
     }
 
-    /// The same as numbers without an error, `[heads, ..]`.
+    /// Returns the product as exact numbers `[heads, ..]`.
     fn rows(&self, place: Place, of: Projection, heads: usize) -> Tensor<Bounded> {
         let values = self.product(place, of);
         exact([heads, values.len() / heads], &values)
     }
 
-    /// Replaces what the reference has at a site behind a product, made of numbers, by what follows from the product of codes;
-    /// `place` is a run, a layer and a row whose token is at this position.
+    /// Replaces the reference's values at a site after a product: computes them from the product of codes instead of f32 numbers.
+    /// `place` is a run, a layer and a row; `position` is the position of the row's token.
     pub fn after_product(&self, site: &str, place: Place, position: usize, tensor: &mut Tensor<Bounded>) {
         let (config, eps) = (self.config, Bounded::from_f64(EPS.into()));
         let mut turned = |mut x: Tensor<Bounded>, heads: usize| {
@@ -190,14 +191,14 @@ impl<'a> Fp8<'a> {
         }
     }
 
-    /// Judges low-rank queries and heads, codes and scales. Rows of padding may have anything.
+    /// Judges low-rank queries and heads, codes and scales. Padding rows may hold any values.
     pub fn parts(&self, places: &[Place]) -> Vec<Part> {
         let mut parts = vec![self.low_query(places), self.low_heads(places)];
         parts.extend(CODED.iter().flat_map(|coded| self.codes(coded, places)));
         parts
     }
 
-    /// `[S, layers, B, cols]`.
+    /// Returns the shape `[S, layers, B, cols]` of a buffer with this number of elements.
     fn shape(&self, cols: usize, elements: usize) -> [usize; 4] {
         let layers = self.config.num_hidden_layers;
         [elements / (cols * layers * self.rows), layers, self.rows, cols]
@@ -226,7 +227,7 @@ impl<'a> Fp8<'a> {
         judge.any_nan(0..cols).of(self.outputs)
     }
 
-    /// Codes and scales of the numbers that were kept.
+    /// Judges codes and scales, which follow from the kept numbers.
     fn codes(&self, coded: &Coded, places: &[Place]) -> [Part; 2] {
         let (parts, [_, cols]) = (coded.parts(self.config, self.blocks.width), (coded.shape)(self.config));
         let mut want = parts.map(|(name, _)| self.outputs.get(name).to_vec());

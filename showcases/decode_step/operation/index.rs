@@ -1,9 +1,10 @@
-//! Index keys as records in pages, and queries in the same codes. The scores are those of [`index_records`](ulplab_operations::ops::index_records):
-//! products by tensor cores, whose sums are known to the bit, so that only the head weights bring an error.
+//! Index keys as records in pages, and queries in the same codes. The scores are those of
+//! [`index_records`](ulplab_operations::ops::index_records). Tensor cores sum the products by a rule that is known to the bit, so
+//! only the head weights add an error.
 //!
-//! With `index_fp8`, a query is E4M3 under a power of two for each head, and a key is E4M3 under an f32. With `index_mxfp4`, both are
-//! rotated by a Hadamard matrix before they become MXFP4. A key is rounded to bfloat16 before it is stored, as every record is; a query
-//! is not.
+//! With `index_fp8`, a query is E4M3 with a power of two as the scale of each head, and a key is E4M3 with an f32 scale. With
+//! `index_mxfp4`, a Hadamard matrix rotates keys and queries before they become MXFP4. Keys, like all records, are rounded to
+//! bfloat16 before they are stored; queries are not.
 
 use std::sync::Arc;
 
@@ -21,29 +22,29 @@ use ulplab_operations::ops::slots::{encoded, rows};
 use ulplab_operations::ops::sums::{bf16_factors, e4m3_factors};
 use ulplab_operations::ops::{Buffer, Data};
 
-/// The records of index keys.
+/// Names of the records of index keys.
 pub const INDEX_RECORDS: [&str; 2] = ["index_fp8", "index_mxfp4"];
-/// The block formats of queries; a head is one block, or four.
+/// Block formats of queries, for each of [`INDEX_RECORDS`]; a head is one block, or four blocks.
 const QUERIES: [&str; 2] = ["fp8_b128", "mxfp4"];
 
-/// The pages of index keys of all rows.
+/// Pages of index keys, of all rows.
 #[derive(Clone)]
 pub struct IndexPages {
     pages: Pages,
     query: Format,
 }
 
-/// A vector as tensor cores take it, and the factor of its products.
+/// A vector in the form that tensor cores take, and the scale of its products.
 type Coded = (Vec<Factor>, f32);
 
 impl IndexPages {
-    /// The buffer.
+    /// Name of the buffer.
     pub const BUFFER: &'static str = "index_pages";
 
-    /// Pages into which nothing has been written.
+    /// Creates pages without keys.
     ///
     /// # Errors
-    /// If the record of index keys is unknown, or it has another number of channels than the model's.
+    /// If the record of index keys is unknown, or if the model's index keys have another number of channels.
     pub fn empty(name: &str, config: &Config, rows: usize, positions: usize) -> Result<Self, String> {
         let query = INDEX_RECORDS.iter().zip(QUERIES).find(|(record, _)| **record == name);
         let (_, query) = query.ok_or_else(|| {
@@ -58,7 +59,7 @@ impl IndexPages {
         })
     }
 
-    /// Draws the keys of all slots.
+    /// Fills all slots with drawn keys.
     pub(super) fn draw(&mut self, data: &Data) {
         self.pages.draw(Self::BUFFER, data);
     }
@@ -67,7 +68,7 @@ impl IndexPages {
         self.pages.record.name == INDEX_RECORDS[0]
     }
 
-    /// Stores a key, and gives what is read of it.
+    /// Stores a key, and returns the values that are read back.
     fn store(&mut self, place: [usize; 3], key: &[f32]) -> Vec<f32> {
         let mut key = key.to_vec();
         if !self.fp8() {
@@ -78,7 +79,7 @@ impl IndexPages {
         key
     }
 
-    /// Stores the entries of a row's layer, and leaves in the state what is read of them.
+    /// Stores the entries of a row in a layer, and replaces them in the state by the values that are read back.
     pub fn put(&mut self, layer: usize, row: usize, index: &mut CompressedParts<f32>) {
         let keys = &mut index.entries.keys;
         for entry in 0..keys.rows() {
@@ -87,7 +88,8 @@ impl IndexPages {
         }
     }
 
-    /// Stores what a run computes for a row, if its token completes an entry; `tap` has the key of a layer before it is stored.
+    /// Stores the index keys that a run computes for a row, if its token completes an entry. `tap` returns the key of a layer
+    /// before it is stored.
     pub fn step(&mut self, config: &Config, row: usize, position: usize, tap: impl Fn(usize) -> Vec<f32>) {
         let sparse = config.layer_types.iter().enumerate();
         let sparse = sparse.filter(|(_, kind)| **kind == LayerType::Sparse);
@@ -99,7 +101,7 @@ impl IndexPages {
         }
     }
 
-    /// A stored key as tensor cores take it.
+    /// Returns a stored key in the form that tensor cores take.
     fn key(&self, place: [usize; 3]) -> Coded {
         let slot = self.pages.slot(place);
         if self.fp8() {
@@ -115,7 +117,7 @@ impl IndexPages {
         (bf16_factors(&values[..record.dim]), 1.0)
     }
 
-    /// The heads of a query as tensor cores take them, and what they stand for.
+    /// Returns the heads of a query in the form that tensor cores take, and the decoded values of the query.
     fn query(&self, query: &[f32]) -> (Vec<Coded>, Vec<f32>) {
         let dim = self.pages.record.dim;
         let (mut query, mut values) = (query.to_vec(), vec![0.0; query.len()]);
@@ -142,23 +144,23 @@ impl IndexPages {
         if self.fp8() { WGMMA_E4M3 } else { WGMMA_BF16 }
     }
 
-    /// The buffer, to be changed in place.
+    /// Returns the buffer, which kernels change in place.
     pub fn buffer(&self) -> Buffer {
         self.pages.buffer(Self::BUFFER)
     }
 }
 
-/// The keys of a row and the query of its token, as they are followed from site to site.
+/// Index keys of a row and the query of its token, which are collected from site to site.
 pub(super) struct IndexQuery {
     index: Arc<IndexPages>,
-    /// For each sparse layer.
+    /// Keys of each sparse layer.
     keys: Vec<Vec<Coded>>,
     query: Vec<Coded>,
     layer: usize,
 }
 
 impl IndexQuery {
-    /// The keys of a row that has so many entries in each layer.
+    /// Reads the keys of a row that has `entries` entries in each layer.
     pub fn new(index: Arc<IndexPages>, row: usize, entries: usize) -> Self {
         let layers = 0..index.pages.shape[0];
         let keys = layers.map(|layer| (0..entries).map(|entry| index.key([layer, row, entry])).collect());
@@ -170,16 +172,16 @@ impl IndexQuery {
         }
     }
 
-    /// The query of a layer: what its codes stand for.
+    /// Sets the query of a layer, and returns the decoded values of its codes.
     pub fn set(&mut self, layer: usize, query: &[f32]) -> Vec<f32> {
         let (coded, values) = self.index.query(query);
         (self.query, self.layer) = (coded, layer);
         values
     }
 
-    /// The next key of a layer: what is read of it.
+    /// Adds the next key of a layer, and returns the values that are read back.
     pub fn add(&mut self, layer: usize, key: &[f32]) -> Vec<f32> {
-        // A page of its own, since the entry is not one of those that the case begins with.
+        // The key gets a separate page: `index` has only the entries with which the case begins.
         let mut page = IndexPages {
             pages: self.index.pages.one_page(),
             query: self.index.query,
@@ -189,7 +191,7 @@ impl IndexQuery {
         read
     }
 
-    /// The entries that the query chooses, with the weights of its heads.
+    /// Selects the entries with the best scores for the query, given the weights of its heads.
     pub fn choose(&self, head_weights: &[Bounded], k: usize, visible: usize) -> Choice<Bounded> {
         let rule = self.index.rule();
         let keys = &self.keys[self.layer][..visible];

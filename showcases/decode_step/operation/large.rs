@@ -1,7 +1,8 @@
-//! DeepSeek-V4-Flash: its sizes, with drawn weights and states. Each buffer has few rows, over and over, because no host has room for the
-//! model. No device has room for all experts: layers have the experts of [`Source::banks`] in turn. The case is timed and not followed. Its
-//! judgement checks what needs no model, and the cases of each operation show that the kernels are right at these sizes. The first
-//! two layers, which have only a window in the original, have a compressor here.
+//! DeepSeek-V4-Flash at its real sizes, with drawn weights and states. No host has room for the model, so each buffer has few
+//! rows, which repeat. No device has room for all experts, so the experts of [`Source::banks`] layers serve all layers in turn.
+//! The case is timed, but the reference does not follow it. Its judgement checks what needs no model, and the cases of each
+//! operation show that the kernels are right at these sizes. The first two layers, which have only a window in the original, have
+//! a compressor here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,16 +25,17 @@ const WHY: &str = "every number that is kept is finite, a choice is a choice, a 
 const WHY_SPREAD: &str =
     "what is timed must read as many experts as are counted: rows that go to the same ones would look fast";
 
-/// Positions whose entries are drawn; those behind repeat them.
+/// Number of positions whose entries are drawn; later positions repeat them.
 const DRAWN_POSITIONS: usize = 1 << 14;
 
 const LAYERS: usize = 43;
 
-/// Rows of the largest case in which layers route as the model's do: only the first ones by tokens. The states of rows are equal, so more
-/// rows would go to fewer experts than rows of different texts do. With more rows, all layers except the last route by tokens.
+/// Largest number of rows for which layers route as in the model, where only the first layers route by tokens. The states of all
+/// rows are equal, so with more rows, learned routers would use fewer experts than for different texts. With more rows, all
+/// layers except the last therefore route by tokens.
 const ROUTED: usize = 8;
 
-/// The model's sizes, to read so many rows.
+/// Returns the model's configuration for this number of rows.
 pub(super) fn config(rows: usize) -> Config {
     let by_token = if rows > ROUTED { LAYERS - 1 } else { 3 };
     let kind = |layer: usize| match layer >= 2 && layer.is_multiple_of(2) {
@@ -43,7 +45,7 @@ pub(super) fn config(rows: usize) -> Config {
     config_of((0..LAYERS).map(kind).collect(), by_token)
 }
 
-/// The model's sizes with other layers, of which so many route by tokens.
+/// Returns the model's configuration with other layers, of which the first `by_token` route by tokens.
 pub(super) fn config_of(layer_types: Vec<LayerType>, by_token: usize) -> Config {
     let layers = layer_types.len();
     let by_token = [(RouterType::Hash, by_token), (RouterType::Learned, layers - by_token)];
@@ -84,7 +86,7 @@ pub(super) fn config_of(layer_types: Vec<LayerType>, by_token: usize) -> Config 
     }
 }
 
-/// Tokens per entry of sparse and of heavy layers, as a configuration has them.
+/// Returns the tokens per entry of sparse and of heavy layers, in the form of a configuration.
 pub(super) fn rates([sparse, heavy]: [usize; 2]) -> BTreeMap<String, usize> {
     let rates = [
         ("compressed_sparse_attention", sparse),
@@ -93,11 +95,12 @@ pub(super) fn rates([sparse, heavy]: [usize; 2]) -> BTreeMap<String, usize> {
     rates.map(|(name, rate)| (name.to_string(), rate)).into()
 }
 
-/// The case with everything that it begins with. Rows read tokens of their own, but the last, which reads that of the first; and they do
-/// so each time that the step is timed, since rows that read what they have sampled come to read the same, and go to the same experts.
+/// Creates the step of a case with its initial state. Each row reads a token of its own; only the last row reads the token of the
+/// first. The tokens are forced in every timed run: rows that read their sampled tokens would come to read the same token, and go
+/// to the same experts.
 ///
 /// # Errors
-/// The formats are none that kernels know.
+/// If kernels do not know the formats.
 pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, String> {
     let rows = plan.starts.len();
     let start = |tokens: i64| StateParts {
@@ -118,11 +121,11 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
     Step::with_caches(source, starts, sizes, (tokens, forced), plan.formats, caches)
 }
 
-/// The buffers of the state for all layers and rows: those that were drawn, over and over.
+/// Returns the buffers of the state for all layers and rows, which repeat the drawn values.
 pub(super) fn state(step: &Step) -> Vec<Buffer> {
     let size = |name: &str| step.size(name);
     let enlarged = |mut buffer: Buffer| {
-        // Rows begin with equal states: each has what was drawn for one layer.
+        // All rows begin with the same state, which is drawn for one layer.
         buffer.bytes.truncate(buffer.bytes.len() / buffer.shape[0]);
         let layers = match buffer.name {
             name if name.starts_with("window") => "layers",
@@ -144,16 +147,17 @@ pub(super) fn state(step: &Step) -> Vec<Buffer> {
     step.caches.buffers().map(enlarged).collect()
 }
 
-/// Expected number of experts of a layer that some row goes to, if a router takes all with equal probability.
+/// Returns the expected number of experts of a layer that at least one row uses, if the router selects all experts with equal
+/// probability.
 fn reached(step: &Step) -> f64 {
     let [experts, chosen, rows] = ["E", "K", "B"].map(|name| step.size(name) as f64);
-    // The last of several rows reads what the first reads.
+    // The last of several rows reads the token of the first, and so goes to the same experts.
     let rows = if rows > 1.0 { rows - 1.0 } else { rows };
     experts * (1.0 - (1.0 - chosen / experts).powf(rows))
 }
 
-/// The bytes that a step must move: all weights except those of experts that no row is expected to go to, and the part of the state that
-/// attention and the indexer read.
+/// Returns the number of bytes that a step must move: all weights except those of experts that no row is expected to use, and the
+/// part of the state that attention and the indexer read.
 pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
     let size = |name: &str| step.size(name) as f64;
     let of = |names: &[&str]| -> f64 {
@@ -171,7 +175,7 @@ pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
     (dense + experts * (reached + 1.0) * size("layers") + state) as u64
 }
 
-/// The checks that need no model.
+/// Returns the judge of the outputs, by checks that need no model.
 pub(super) fn judge(step: Step) -> Judge {
     let parts = move |outputs: &Outputs| {
         let (rows, runs) = (step.starts.len(), step.runs);
@@ -210,7 +214,7 @@ pub(super) fn judge(step: Step) -> Judge {
     Judge::parts("step", parts, WHY)
 }
 
-/// All numbers are finite: those that are not should be 0.
+/// Judges that all numbers are finite; the expected value of any other number is 0.
 fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
     let mut want = outputs.get(name).to_vec();
     for number in want.as_chunks_mut::<4>().0 {
@@ -221,7 +225,7 @@ fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
     Judge::equal(name, Dtype::F32, shape, want, WHY).of(outputs)
 }
 
-/// Every row of choices is one: those that are not should be −2.
+/// Judges that every row is a valid choice; the expected indices of any other row are −2.
 fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: impl Fn(&[i32]) -> bool) -> Part {
     let mut want = i32_values(outputs.get(name));
     let wrong = want.chunks_exact_mut(shape[3]).filter(|chosen| !right(chosen));
@@ -229,7 +233,8 @@ fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: imp
     equal(name, shape, &want, outputs)
 }
 
-/// The number of experts that rows go to in all layers together: if it is not within a tenth of what [`bytes`] counts, what is expected.
+/// Judges the number of experts that rows use in all layers together. It must be within a tenth of the number that [`bytes`]
+/// counts.
 fn spread(step: &Step, outputs: &Outputs) -> Part {
     let of_layer = step.starts.len() * step.size("K");
     let distinct = |chosen: &[i32]| chosen.iter().collect::<BTreeSet<_>>().len();

@@ -1,13 +1,13 @@
-//! A whole decode step of DeepSeek-V4: B sequences, one token each, through all layers to the next token, which the next run
-//! reads. A case is a number of runs, one after the other.
+//! A whole decode step of DeepSeek-V4. One token of each of B sequences passes through all layers and gives the next token, which
+//! the next run reads. A case is a number of consecutive runs.
 //!
-//! The definition is the model path `deepseek_v4` of the reference. Everything is f32, except that keys may be stored as KV records,
-//! and matrices as bfloat16 or as codes with scales ([`Formats`]): then they are the model's weights as they are read. Products of
-//! attention may take activations in eight bits; then they are products of codes, defined to the bit ([`fp8`]). All others may take
-//! bfloat16 ([`bf16`]).
+//! The model path `deepseek_v4` of the reference is the definition. All numbers are f32, except that keys may be stored as KV
+//! records, and matrices as bfloat16 or as codes with scales ([`Formats`]); the model's weights are then the decoded values.
+//! Products of attention may take 8-bit activations; they are then products of codes, defined to the bit ([`fp8`]). All other
+//! products may take bfloat16 ([`bf16`]).
 //!
-//! The reference is run on the kernel's own values: at every site of every layer it takes the kernel's values, and bounds the numbers up
-//! to the next site ([`follow`]). So a fault shows at the first site after it, and errors do not grow over layers.
+//! The reference runs on the kernel's own values. At every site of every layer it takes the kernel's values, and bounds the
+//! numbers up to the next site ([`follow`]). So a fault shows at the first site after it, and errors do not grow over layers.
 
 mod bf16;
 mod buffers;
@@ -51,25 +51,25 @@ use ulplab_operations::ops::data::i32_bytes;
 use ulplab_operations::ops::judge::{Judge, Part};
 use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Role, Scalar};
 
-/// The operation.
+/// The operation `decode_step`.
 pub struct DecodeStep;
 
 const STREAMS: usize = 4;
 const EPS: f32 = 1e-6;
-/// The beginning of sequences of a trained model, which has learned to go on with bytes of English.
+/// First bytes of all sequences. The trained model has learned to continue bytes of English.
 pub const PROMPT: &[u8] = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
 First Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\n";
 
-/// A site whose values kernels keep.
+/// A site whose values kernels keep for the judgement.
 pub(super) struct Tap {
-    /// The name in the reference.
+    /// Name of the site in the reference.
     pub site: &'static str,
-    /// The buffer `[S, layers, B, cols]`.
+    /// Name of the buffer, of shape `[S, layers, B, cols]`.
     pub buffer: &'static str,
     pub cols: fn(&Config) -> usize,
-    /// f32, or i32 for a choice.
+    /// Type of the values: f32, or i32 for a choice.
     pub dtype: Dtype,
-    /// True for a layer that has the site.
+    /// True if a layer has the site.
     pub has: fn(&Config, usize) -> bool,
 }
 
@@ -84,7 +84,7 @@ impl Tap {
         }
     }
 
-    /// Marks a site of sparse layers only.
+    /// Returns the tap for sparse layers only.
     const fn sparse(self) -> Self {
         Self {
             has: |config, layer| config.layer_types[layer] == LayerType::Sparse,
@@ -92,31 +92,31 @@ impl Tap {
         }
     }
 
-    /// Marks a choice.
+    /// Returns the tap for a choice.
     const fn choice(self) -> Self {
         let dtype = Dtype::I32;
         Self { dtype, ..self }
     }
 
-    /// The layers that have it.
+    /// Returns the layers that have the site.
     pub fn layers(&self, config: &Config) -> Vec<usize> {
         let layers = 0..config.num_hidden_layers;
         layers.filter(|layer| (self.has)(config, *layer)).collect()
     }
 
-    /// The shape of the buffer for so many runs and rows.
+    /// Returns the shape of the buffer for the given numbers of runs and rows.
     pub fn shape(&self, config: &Config, [runs, rows]: [usize; 2]) -> [usize; 4] {
         [runs, self.layers(config).len(), rows, (self.cols)(config)]
     }
 
-    /// The values that a kernel has left of so many rows.
+    /// Reads the values that a kernel kept, for a batch of `rows` rows.
     fn kept(&self, config: &Config, rows: usize, outputs: &Outputs) -> Kept {
         let bytes = outputs.get(self.buffer);
         Kept::new(bytes, self.dtype, self.layers(config), [rows, (self.cols)(config)])
     }
 }
 
-/// The sites in a layer, in the order in which they are passed.
+/// Sites of a layer, in the order in which the path passes them.
 pub(super) const TAPS: [Tap; 13] = [
     Tap::of(sites::ATTENTION_INPUT, "at_attention_input", |c| c.hidden_size),
     Tap::of(sites::QUERY, "at_query", |c| c.num_attention_heads * c.head_dim),
@@ -150,7 +150,7 @@ impl Op for DecodeStep {
 
     fn cases(&self) -> Vec<Case> {
         let case = |plan: Plan| {
-            // The sizes of the trained model are needed before it is opened: launches are planned without it.
+            // Launches are planned without the trained model, so its sizes are known before it is opened.
             let dims = match plan.inputs {
                 Inputs::Weights => plan.dims(&Sizes::MODEL, Sizes::MODEL.layers()),
                 _ => plan
@@ -187,7 +187,7 @@ impl Op for DecodeStep {
     }
 }
 
-/// The configuration of a case's model.
+/// Returns the configuration of a case's model.
 ///
 /// # Errors
 /// If the case is unknown, or the model cannot be opened.
@@ -195,16 +195,16 @@ pub fn config(case: &Case, data: &Data) -> Result<Config, String> {
     Ok(Plan::of(case)?.source(data)?.config)
 }
 
-/// A case with everything that it begins with.
+/// A case with its model and initial state.
 struct Step {
     source: Source,
     runs: usize,
-    /// Runs whose values are kept.
+    /// Number of runs whose values are kept.
     kept: usize,
-    /// The state of each row; none of a row of padding.
+    /// Initial state of each row; `None` for a padding row.
     starts: Vec<Option<StateParts<f32>>>,
-    /// Token that each row reads first. `forced`, `[S + 1, B]`, has the token that a row must read in each of S runs, and in later
-    /// runs, which repeat the last one to be timed. A token of −1 stands for the token that the row has sampled.
+    /// Token that each row reads first. `forced`, of shape `[S + 1, B]`, holds the token that a row must read in each of S runs,
+    /// and in later runs, which repeat the last run for timing. A token of −1 stands for the token that the row sampled.
     tokens: Vec<i32>,
     forced: Vec<i32>,
     temperature: f32,
@@ -230,7 +230,7 @@ impl Step {
             }
         }
         let starts = plan.starts.iter().map(|start| known.get(start).cloned()).collect();
-        // The first half of the tokens is given, token 0 among them, the others are the model's own.
+        // The first half of the tokens is given, including token 0. The model samples the others.
         let zero = source.is_drawn().then_some(plan.runs / 2);
         let given = |run: usize, start: i64| match start {
             0.. if Some(run) == zero => 0,
@@ -248,7 +248,7 @@ impl Step {
         )
     }
 
-    /// Sequences in these states, which read these tokens, with room for so many positions.
+    /// Creates the step of sequences with the given states and tokens, and caches for `positions` positions.
     fn begin(
         source: Source,
         mut starts: Vec<Option<StateParts<f32>>>,
@@ -265,7 +265,7 @@ impl Step {
         Self::with_caches(source, starts, [runs, positions], (tokens, forced), formats, caches)
     }
 
-    /// The same with these caches.
+    /// Creates the same step with the given caches.
     fn with_caches(
         source: Source,
         starts: Vec<Option<StateParts<f32>>>,
@@ -289,7 +289,7 @@ impl Step {
         })
     }
 
-    /// The positions after the last run, and the number of runs.
+    /// Judges the positions after the last run, and the number of runs.
     fn counters(&self, outputs: &Outputs) -> [Part; 2] {
         let (runs, last) = (self.runs as i32, self.size("P") as i32 - 1);
         let after = |start: &StateParts<f32>| (start.tokens as i32 + runs).min(last);
@@ -373,7 +373,7 @@ impl Step {
         Ok(Problem {
             scalars,
             bytes,
-            // A row of the trained model has a state of 40 MB: other batches are run of the small one.
+            // A row of the trained model has 40 MB of state, so only the small model is run with other batch sizes.
             batch: batched.then_some(batch),
             runs,
             ..Problem::new(buffers, vec![judge])
@@ -385,14 +385,14 @@ const WHY: &str = "the reference is run on the kernel's own values at every site
                    computation, so each site is judged given the sites before it; a choice must be the reference's unless the \
                    scores behind it lie nearer than their errors";
 
-/// The RoPE of layers with a compressor, for so many positions.
+/// Returns the RoPE of layers with a compressor, for `positions` positions.
 fn rope<T: Real>(config: &Config, positions: usize) -> Rope<T> {
     let mut rope = Rope::new(config.rope_frequencies(LayerType::Heavy));
     rope.extend(positions);
     rope
 }
 
-/// Cosines and sines of [`rope`], `[positions, R / 2]`.
+/// Returns the cosines and sines of [`rope`], `[positions, R / 2]`.
 fn tables(config: &Config, positions: usize) -> (Vec<f32>, Vec<f32>) {
     let rope = rope::<f32>(config, positions);
     (0..positions)

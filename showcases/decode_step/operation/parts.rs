@@ -1,4 +1,4 @@
-//! Outputs with what is expected of them, and the numbers in them.
+//! Outputs with their expected values, and access to kept numbers.
 
 use reference::Bounded;
 use safetensors::Dtype;
@@ -11,34 +11,34 @@ use super::WHY;
 const WHY_RECORDS: &str = "a record's bytes follow from the vector that is stored (docs/formats.md), which was kept; all other bytes \
                            must be as they were";
 
-/// An expected number, and the bound on the error of a right one.
+/// An expected number, and the largest error of a right number.
 pub(super) type Expected = (f64, f64);
 
-/// Expects these numbers, without an error.
+/// Expects exactly these numbers.
 pub(super) fn as_is(values: &[f32]) -> Vec<Expected> {
     values.iter().map(|x| (f64::from(*x), 0.0)).collect()
 }
 
-/// Expects numbers within their errors, at the beginning of `expected`.
+/// Writes expected numbers and their errors to the beginning of `expected`.
 pub(super) fn expect<'a>(expected: &mut [Expected], numbers: impl IntoIterator<Item = &'a Bounded>) {
     let pairs = expected.iter_mut().zip(numbers);
     pairs.for_each(|(expected, x)| *expected = (x.value(), x.error()));
 }
 
-/// A run, a layer of the model, and a row of the batch.
+/// Index of a run, of a layer of the model, and of a row of the batch.
 pub(super) type Place = [usize; 3];
 
-/// The rows that a kernel has kept in a buffer `[S, layers, B, cols]`; choices are whole numbers.
+/// Rows that a kernel kept in a buffer `[S, layers, B, cols]`; choices are stored as whole numbers.
 pub(super) struct Kept {
     pub values: Vec<f32>,
-    /// The layers of the model that the buffer has rows of.
+    /// Layers of the model whose rows the buffer has.
     pub layers: Vec<usize>,
     rows: usize,
     pub cols: usize,
 }
 
 impl Kept {
-    /// Reads a buffer of numbers of this type.
+    /// Reads a buffer whose elements have the type `dtype`.
     pub fn new(bytes: &[u8], dtype: Dtype, layers: Vec<usize>, [rows, cols]: [usize; 2]) -> Self {
         let values = match dtype {
             Dtype::I32 => i32_values(bytes).into_iter().map(|x| x as f32).collect(),
@@ -52,18 +52,18 @@ impl Kept {
         }
     }
 
-    /// The position of a layer among those that the buffer has rows of.
+    /// Returns the index of a layer among the layers of the buffer; `None` if the buffer lacks the layer.
     pub fn number(&self, layer: usize) -> Option<usize> {
         self.layers.iter().position(|other| *other == layer)
     }
 
-    /// The first element of a row; none if the buffer lacks the layer.
+    /// Returns the index of the first element of a row; `None` if the buffer lacks the layer.
     pub fn at(&self, [run, layer, row]: Place) -> Option<usize> {
         let number = self.number(layer)?;
         Some(((run * self.layers.len() + number) * self.rows + row) * self.cols)
     }
 
-    /// A row.
+    /// Returns the row at a place.
     ///
     /// # Panics
     /// If the buffer lacks the layer.
@@ -73,7 +73,7 @@ impl Kept {
     }
 }
 
-/// An output of numbers, or of a choice, with what is expected of it.
+/// Judges an output of numbers, or of a choice, by its expected values.
 pub(super) fn part(
     name: &'static str,
     dtype: Dtype,
@@ -91,13 +91,13 @@ pub(super) fn part(
     judge.of(outputs)
 }
 
-/// The bytes that a buffer of records must have.
+/// Judges that a buffer of records has exactly the expected bytes.
 pub(super) fn of_bytes(buffer: Buffer, outputs: &Outputs) -> Part {
     let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
     judge.of(outputs)
 }
 
-/// An output of whole numbers, which must be these.
+/// Judges that an output of whole numbers equals `want`.
 pub(super) fn equal(name: &'static str, shape: &[usize], want: &[i32], outputs: &Outputs) -> Part {
     Judge::equal(name, Dtype::I32, shape, i32_bytes(want), WHY).of(outputs)
 }

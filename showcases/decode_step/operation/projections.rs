@@ -1,6 +1,6 @@
-//! Attention's projections in FP8, as DeepSeek serves them. Activations are E4M3 with an f32 scale per 128 columns of a row.
-//! Weights are E4M3 with an f32 scale per tile of 128 × 128. The reference model then uses the dequantized weights.
-//! Each group of a grouped weight is quantized as a separate matrix, so that no tile spans two groups.
+//! Projections of attention in FP8, as DeepSeek serves them. Activations are E4M3 with an f32 scale per 128 columns of a row.
+//! Weights are E4M3 with an f32 scale per tile of 128 × 128, and the reference model uses the dequantized weights. Each group of
+//! a grouped weight is quantized as a separate matrix, so that no tile spans two groups.
 
 use reference::paths::deepseek_v4::Config;
 use safetensors::Dtype;
@@ -11,19 +11,19 @@ use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::floats;
 use ulplab_operations::ops::fp8_gemm::{Coded, product};
 
-/// Formats of activations for which kernels are compiled: that of attention's products, and behind a `+` that of all others if it is not
-/// f32 ([`bf16`](super::bf16)).
+/// Formats of activations for which kernels are compiled. The first part is the format of attention's products; a second part
+/// after a `+` is the format of all other products, if it is not f32 ([`bf16`](super::bf16)).
 pub const ACTIVATIONS: [&str; 2] = ["fp8_b128_f32", "fp8_b128_f32+bf16"];
 
-/// The format of weights.
+/// Format of the weights.
 const TILES: &str = "e4m3/b128x128:f32(deepgemm)";
-/// Rows and columns of a tile.
+/// Number of rows, and of columns, of a tile.
 const TILE: usize = 128;
 
-/// The format of attention's activations that cases and entry points call `key`, or its part before a `+`.
+/// Returns the format of attention's activations for the key `key` of cases and entry points, which is its part before a `+`.
 ///
 /// # Errors
-/// There is none.
+/// If no kernel takes such activations.
 pub(super) fn activations(key: &str) -> Result<&'static Blocks, String> {
     let known = ACTIVATIONS.contains(&key).then(|| of_attention(key));
     known.and_then(Blocks::named).ok_or_else(|| {
@@ -32,34 +32,34 @@ pub(super) fn activations(key: &str) -> Result<&'static Blocks, String> {
     })
 }
 
-/// The part of a format of activations that is of attention's products.
+/// Returns the part of a format of activations that applies to attention's products.
 pub(super) fn of_attention(key: &str) -> &str {
     key.split_once('+').map_or(key, |(attention, _)| attention)
 }
 
-/// A product of attention with weights.
+/// A product of attention with a weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Projection {
-    /// Attention's input to the low-rank query.
+    /// From attention's input to the low-rank query.
     QueryDown,
-    /// Attention's input to the KV vector.
+    /// From attention's input to the KV vector.
     KeyValue,
-    /// The low-rank query to the queries of all heads.
+    /// From the low-rank query to the queries of all heads.
     QueryUp,
-    /// The low-rank query to the queries of the indexer.
+    /// From the low-rank query to the queries of the indexer.
     IndexQuery,
-    /// The heads of each group to its low-rank heads.
+    /// From the heads of each group to the low-rank heads of the group.
     OutputDown,
-    /// The low-rank heads to attention's output.
+    /// From the low-rank heads to attention's output.
     OutputUp,
 }
 use Projection::{IndexQuery, KeyValue, OutputDown, OutputUp, QueryDown, QueryUp};
 
 impl Projection {
-    /// All of them, in the order of their values.
+    /// All projections, in the order of their discriminants.
     pub const ALL: [Self; 6] = [QueryDown, KeyValue, QueryUp, IndexQuery, OutputDown, OutputUp];
 
-    /// The tensor of its weights, within those of a layer.
+    /// Returns the name of the weight tensor within a layer.
     pub const fn tensor(self) -> &'static str {
         match self {
             QueryDown => "self_attn.q_a_proj.weight",
@@ -71,12 +71,12 @@ impl Projection {
         }
     }
 
-    /// The one that a tensor is of.
+    /// Returns the projection whose weights are in `tensor`; `None` for other tensors.
     pub fn of(tensor: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|of| tensor.ends_with(of.tensor()))
     }
 
-    /// Groups of its weights, and rows and columns of each.
+    /// Returns the number of groups of the weights, and rows and columns of each group.
     pub fn shape(self, config: &Config) -> [usize; 3] {
         let (heads, groups) = (config.num_attention_heads * config.head_dim, config.o_groups);
         let (hidden, low, rank) = (config.hidden_size, config.q_lora_rank, config.o_lora_rank);
@@ -90,7 +90,7 @@ impl Projection {
         }
     }
 
-    /// The shapes of the buffers of so many tensors: of codes `[layers, rows, cols]`, and of the scales of their tiles.
+    /// Returns the shapes of the buffers of all layers: of codes `[layers, rows, cols]`, and of the scales of their tiles.
     pub fn shapes(self, config: &Config, layers: usize) -> [[usize; 3]; 2] {
         let [groups, rows, cols] = self.shape(config);
         [
@@ -100,18 +100,18 @@ impl Projection {
     }
 }
 
-/// A tensor of weights as tiles, one group after the other.
+/// A weight tensor as tiles, one group after the other.
 pub(super) struct Tiles {
-    /// Groups, and rows and columns of each.
+    /// Number of groups, and rows and columns of each group.
     shape: [usize; 3],
     codes: Vec<u8>,
     scales: Vec<f32>,
-    /// The values that are read of it.
+    /// The dequantized values.
     pub values: Vec<f32>,
 }
 
 impl Tiles {
-    /// Quantizes a tensor.
+    /// Quantizes a tensor of weights.
     pub fn of(shape: [usize; 3], values: &[f32]) -> Self {
         let [_, rows, cols] = shape;
         let format: Format = TILES.parse().expect("a format");
@@ -133,7 +133,8 @@ impl Tiles {
         tiles
     }
 
-    /// The buffers of the tensors of all layers: codes `[layers, rows, cols]`, scales `[layers, groups · rows, cols]` of tiles.
+    /// Returns the buffers of the tensors of all layers: codes `[layers, rows, cols]`, and scales of tiles `[layers, groups ·
+    /// rows, cols]`.
     pub fn buffers(all: &[Self], [codes, scales]: [&'static str; 2]) -> Vec<Buffer> {
         let [groups, rows, cols] = all.first().map_or([1, 1, 1], |tiles| tiles.shape);
         let of_codes = all.iter().flat_map(|tiles| tiles.codes.iter().copied()).collect();
@@ -145,7 +146,7 @@ impl Tiles {
         ]
     }
 
-    /// The product with one row of activations, each group of weights with its part of the row, to the bit.
+    /// Returns the product with one row of activations, to the bit. Each group of weights takes its own part of the row.
     pub fn product<'a>(&'a self, row: Coded<'a>) -> Vec<f32> {
         let [groups, rows, cols] = self.shape;
         let [down, across] = [rows, cols].map(|size| size.div_ceil(TILE));

@@ -1,5 +1,5 @@
-//! Caches that hold KV records in place of numbers: the window, and the compressed entries of sparse and of heavy layers. Every row
-//! has pages of its own, and a vector's slot is its place in the ring or the number of the entry.
+//! Caches that hold KV records instead of f32 numbers: the window, and the compressed entries of sparse and of heavy layers.
+//! Every row of the batch has its own pages. The slot of a vector is its place in the ring, or the index of the entry.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use ulplab_operations::ops::data::round_to_bf16;
 use ulplab_operations::ops::slots::{record_named, rows};
 use ulplab_operations::ops::{Buffer, Data};
 
-/// Buffers of pages, and the layers that they are of; none has all.
+/// Buffers of pages, and the type of their layers; `None` for all layers.
 const POOLS: [(&str, Option<LayerType>); 3] = [
     ("window_pages", None),
     ("csa_pages", Some(LayerType::Sparse)),
     ("hca_pages", Some(LayerType::Heavy)),
 ];
 
-/// Sites whose vectors are stored.
+/// Sites whose vectors are stored as records.
 const KEYS: [&str; 2] = [sites::WINDOW, sites::COMPRESSED];
 
-/// Keys as records: the pages of each pool.
+/// Keys as records: the pages of each buffer in [`POOLS`].
 #[derive(Clone)]
 pub struct Records([Pages; 3]);
 
-/// Pages `[layers, B, pages, bytes]` of records; a row's pages follow each other.
+/// Pages `[layers, B, pages, bytes]` of records. The pages of a row follow each other.
 #[derive(Clone)]
 pub(super) struct Pages {
     pub record: &'static KvRecord,
@@ -38,10 +38,10 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Pages for so many slots of each row into which nothing has been written: all bytes are 255, which is NaN in every format.
+    /// Creates empty pages for `slots` slots of each row: all bytes are 255, which is NaN in every format.
     ///
     /// # Errors
-    /// If the record is unknown, or it has another number of channels.
+    /// If the record is unknown, or has another number of channels than the keys.
     pub fn empty(name: &str, channels: usize, [layers, rows, slots]: [usize; 3]) -> Result<Self, String> {
         let record = record_named(name)?;
         if record.dim != channels {
@@ -59,7 +59,7 @@ impl Pages {
         })
     }
 
-    /// Draws the vectors of all slots.
+    /// Fills all slots with drawn vectors.
     pub fn draw(&mut self, name: &str, data: &Data) {
         let pages: usize = self.shape[..3].iter().product();
         let values = data.normal(name, pages * PAGE * self.record.dim);
@@ -67,7 +67,7 @@ impl Pages {
         self.bytes.copy_from_slice(encoded.part("pages"));
     }
 
-    /// A page for one layer and row, of the same records, into which nothing has been written.
+    /// Returns one empty page of the same records, for one layer and row.
     pub fn one_page(&self) -> Self {
         let stride = self.shape[3];
         Self {
@@ -78,14 +78,14 @@ impl Pages {
         }
     }
 
-    /// The bytes of a row's pages.
+    /// Returns the range of bytes of a row's pages in a layer.
     fn of_row(&self, layer: usize, row: usize) -> Range<usize> {
         let each = self.shape[2] * self.shape[3];
         let first = (layer * self.shape[1] + row) * each;
         first..first + each
     }
 
-    /// Stores a vector.
+    /// Stores a vector as a record.
     pub fn store(&mut self, [layer, row, slot]: [usize; 3], vector: &[f32]) {
         let encoded = self.codec.encode(vector, vector.len());
         let pages = self.of_row(layer, row);
@@ -94,23 +94,23 @@ impl Pages {
         }
     }
 
-    /// The bytes of a slot, one region after the other.
+    /// Returns the bytes of a slot, one slice per region.
     pub fn slot(&self, [layer, row, slot]: [usize; 3]) -> Vec<&[u8]> {
         let pages = &self.bytes[self.of_row(layer, row)];
         rows(self.record, slot).map(|region| &pages[region]).collect()
     }
 
-    /// The buffer, to be changed in place.
+    /// Returns the buffer, which kernels change in place.
     pub fn buffer(&self, name: &'static str) -> Buffer {
         Buffer::in_place(name, Dtype::U8, &self.shape, self.bytes.clone())
     }
 }
 
-/// Runs a model with keys round-tripped through a format, if one is given.
+/// Runs a model with keys round-tripped through a format; `None` leaves the keys as they are.
 pub(super) struct Stored(pub Option<Arc<dyn Codec>>);
 
 impl Stored {
-    /// The format with this name.
+    /// Finds the format with this name.
     pub fn new(record: Option<&str>) -> Result<Self, String> {
         record.map(codec).transpose().map(Self)
     }
@@ -126,10 +126,10 @@ impl Numerics<f32> for Stored {
 }
 
 impl Records {
-    /// Pages into which nothing has been written.
+    /// Creates empty pages.
     ///
     /// # Errors
-    /// If the record is unknown, or it has another number of channels than the model's keys.
+    /// If the record is unknown, or has another number of channels than the model's keys.
     pub fn empty(name: &str, config: &Config, batch: usize, positions: usize) -> Result<Self, String> {
         let pages = |(_, kind): (&str, Option<LayerType>)| {
             let [layers, _, slots] = match kind {
@@ -142,13 +142,13 @@ impl Records {
         Ok(Self([window?, sparse?, heavy?]))
     }
 
-    /// Draws the vectors of all slots.
+    /// Fills all slots with drawn vectors.
     pub fn draw(&mut self, data: &Data) {
         let pools = POOLS.iter().zip(&mut self.0);
         pools.for_each(|((name, _), pages)| pages.draw(name, data));
     }
 
-    /// Numbers that attention reads of a stored vector: those of its record, rounded to bfloat16.
+    /// Returns the numbers that attention reads from a stored vector: the values of its record, rounded to bfloat16.
     pub fn read(&self, vector: &[f32]) -> Vec<f32> {
         let mut read = vector.to_vec();
         self.0[0].codec.round(&mut read, vector.len());
@@ -156,7 +156,7 @@ impl Records {
         read
     }
 
-    /// Stores the vectors of a row's state, and leaves in it what is read of them.
+    /// Stores the vectors of a row's state, and replaces them in the state by the values that are read back.
     pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
         let tokens = parts.tokens;
         for (layer, of_layer) in parts.layers.iter_mut().enumerate() {
@@ -184,7 +184,7 @@ impl Records {
         }
     }
 
-    /// The pool that has the entries of a layer.
+    /// Returns the index in [`POOLS`] of the entries of a layer.
     fn entries(config: &Config, layer: usize) -> usize {
         1 + usize::from(config.layer_types[layer] == LayerType::Heavy)
     }
@@ -196,8 +196,8 @@ impl Records {
         self.0[pool].store([layer, row, slot], vector);
     }
 
-    /// Stores what a run computes for a row: the vector of its token, and that of an entry if the token completes one. Taps have the
-    /// vectors before they are stored.
+    /// Stores the vectors that a run computes for a row: that of its token, and that of an entry if the token completes one.
+    /// `tap` returns the vector of a site and layer before it is stored.
     pub fn step(&mut self, config: &Config, row: usize, position: usize, tap: impl Fn(&str, usize) -> Vec<f32>) {
         for layer in 0..config.num_hidden_layers {
             let slot = position % config.sliding_window;
@@ -212,12 +212,13 @@ impl Records {
         }
     }
 
-    /// The values that pass on from a site: those that are read of a vector's record, if the site's vectors are stored.
+    /// Returns the values that the reference continues with after a site: the values read back from the record, if the vectors of
+    /// the site are stored.
     pub(super) fn pass(&self, site: &str, found: Vec<f32>) -> Vec<f32> {
         if KEYS.contains(&site) { self.read(&found) } else { found }
     }
 
-    /// The buffers, to be changed in place.
+    /// Returns the buffers, which kernels change in place.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         POOLS.iter().zip(&self.0).map(|((name, _), pages)| pages.buffer(name))
     }

@@ -1,4 +1,4 @@
-//! A single sequence: one that goes on by itself, and one whose tokens are all given.
+//! Steps of a single sequence: one that generates tokens, and one that reads given tokens.
 
 use std::path::Path;
 
@@ -14,28 +14,28 @@ use super::{Step, TAPS};
 use ulplab_operations::ops::data::f32_values;
 use ulplab_operations::ops::{Case, Inputs, Outputs, Problem};
 
-/// One sequence that goes on by itself.
+/// A sequence that generates tokens after a prompt.
 pub struct Generation<'a> {
-    /// The folder of the model.
+    /// Folder of the model.
     pub folder: &'a Path,
-    /// The tokens that it begins with, at least one.
+    /// Tokens of the prompt, at least one.
     pub prompt: &'a [u32],
-    /// The number of tokens that follow.
+    /// Number of tokens to generate.
     pub tokens: usize,
-    /// 0 always takes the most probable token.
+    /// Sampling temperature; 0 always takes the most probable token.
     pub temperature: f32,
-    /// Seed of the draws.
+    /// Seed of the sampling.
     pub seed: i64,
     /// Formats of keys and weights.
     pub formats: Formats<'a>,
 }
 
 impl Generation<'_> {
-    /// The runs that generate the tokens, which are left in the output `tokens`. The reference reads all of the prompt but the last
-    /// token. Nothing is kept to be judged.
+    /// Returns the runs that generate the tokens, and write them to the output `tokens`. The reference reads the prompt except
+    /// its last token. No values are kept for the judgement.
     ///
     /// # Errors
-    /// A model that kernels do not know, and no prompt.
+    /// If kernels do not know the model, or the prompt is empty.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let (last, read) = self.prompt.split_last().ok_or("there is no prompt")?;
         let forced = vec![-1; self.tokens + 1];
@@ -46,24 +46,24 @@ impl Generation<'_> {
     }
 }
 
-/// One sequence whose tokens are all given: a run reads one of them, from the first on. What passes at the sites is kept.
+/// A sequence whose tokens are all given: each run reads one token, from the first on. The values at the sites are kept.
 pub struct Reading<'a> {
-    /// The folder of the model.
+    /// Folder of the model.
     pub folder: &'a Path,
-    /// The tokens, at least one.
+    /// Tokens to read, at least one.
     pub ids: &'a [u32],
     /// Formats of keys and weights.
     pub formats: Formats<'a>,
 }
 
 impl Reading<'_> {
-    /// The sites whose vectors may be stored as KV records, as a pattern.
+    /// Pattern of the sites whose vectors may be stored as KV records.
     pub const STORED: &'static str = "layers.*.attention.kv.*";
 
-    /// The runs that read the tokens.
+    /// Returns the runs that read the tokens.
     ///
     /// # Errors
-    /// A model that kernels do not know, and no tokens.
+    /// If kernels do not know the model, or there are no tokens.
     pub fn problem(&self) -> Result<(Case, Problem), String> {
         let first = *self.ids.first().ok_or("there are no tokens")?;
         let forced = self.ids.iter().map(|id| *id as i32).chain([-1]).collect();
@@ -71,11 +71,11 @@ impl Reading<'_> {
         Ok((case("reading", self.formats, &step), step.problem()?))
     }
 
-    /// Passes what the runs have left at the sites that they keep, layer by layer, all tokens at once, as a model does that reads
-    /// them; returns the logits. Keys pass as they were before they were stored. A decision comes without the scores behind it.
+    /// Passes the values that the runs kept to `numerics`, like a model that reads all tokens at once, layer by layer; returns
+    /// the logits. Keys are passed as they were before they were stored. Choices are passed without their scores.
     ///
     /// # Errors
-    /// The model cannot be opened.
+    /// If the model cannot be opened.
     pub fn pass(&self, outputs: &Outputs, numerics: &mut dyn Numerics<f32>) -> Result<Tensor<f32>, String> {
         let config = Source::open(self.folder, Formats::F32.storages()?)?.config;
         let sizes: &dyn reference::paths::Config = &config;
@@ -113,8 +113,8 @@ impl Reading<'_> {
     }
 }
 
-/// One sequence that the reference has read, whose first run reads a token and the others what is forced, with room for so many
-/// positions.
+/// Creates the step of one sequence with caches for `positions` positions. The reference reads `read`; the first run reads the
+/// token `first`, later runs read `forced`.
 fn sequence(
     (folder, formats): (&Path, Formats),
     read: &[u32],

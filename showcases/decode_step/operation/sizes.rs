@@ -1,4 +1,4 @@
-//! The sizes that the launches of a decode step are made of.
+//! Sizes from which the launches of a decode step are planned.
 
 use reference::paths::deepseek_v4::{LayerType, RouterType};
 
@@ -6,20 +6,20 @@ use super::weights::Source;
 use super::{EPS, Formats, STREAMS};
 use ulplab_core::formats::PAGE;
 
-/// The sizes of a model, in the order of [`Sizes::NAMES`].
+/// Sizes of a model, in the order of [`Sizes::NAMES`].
 pub(super) struct Sizes([i64; 24]);
 
 impl Sizes {
-    /// The names of a model's sizes: layers, leading heavy layers, hash-routed layers, vocabulary, hidden size, query rank,
-    /// heads, channels of a head, channels that RoPE turns, output groups, output rank of a group, window, index heads and
-    /// channels, entries that are selected, experts, experts of a token, channels of an expert, tokens per entry of sparse
-    /// and of heavy layers, sparse and heavy layers, channels of all streams, and of all heads.
+    /// Names of a model's sizes: layers, leading heavy layers, hash-routed layers, vocabulary, hidden size, query rank, heads,
+    /// channels of a head, channels that RoPE rotates, output groups, output rank of a group, window, index heads and channels,
+    /// selected entries, experts, experts per token, channels of an expert, tokens per entry of sparse and of heavy layers,
+    /// numbers of sparse and of heavy layers, channels of all streams, and of all heads.
     const NAMES: [&'static str; 24] = [
         "layers", "lead", "hashes", "V", "C", "Rq", "H", "D", "R", "G", "Ro", "Wn", "HI", "DI", "topk", "E", "K", "I",
         "ms", "mh", "sparse", "heavy", "wide", "HD",
     ];
 
-    /// The sizes of the trained model.
+    /// Sizes of the trained model.
     pub const MODEL: Self = Self([
         61, 3, 3, 256, 64, 48, 2, 512, 64, 2, 32, 64, 4, 128, 32, 4, 2, 48, 4, 128, 29, 32, 256, 1024,
     ]);
@@ -79,9 +79,10 @@ impl Sizes {
         Ok(Self(sizes.map(|size| size as i64)))
     }
 
-    /// All sizes of a case. In addition to those of the model: the rows B, the runs S, the positions P, and the entries of sparse and of
-    /// heavy layers that caches have room for. Flags of [`Formats::flags`]. The pages that a row's window and entries would take as
-    /// records. The bits of a weight, and of one of routed experts. The number of layers with experts of their own.
+    /// Returns all sizes of a case. In addition to the model's sizes, these are: rows B, runs S, positions P, and the capacity of
+    /// the caches in entries of sparse and of heavy layers; the flags of [`Formats::flags`]; the pages that the window and the
+    /// entries of a row take as records; the bits of a weight, and of a weight of routed experts; the number of layers with
+    /// experts of their own.
     ///
     /// # Errors
     /// If kernels do not know the formats.

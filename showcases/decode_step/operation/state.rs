@@ -1,4 +1,5 @@
-//! The state of all sequences as kernels keep it: rings and arrays of entries, those of all layers of a kind in one buffer.
+//! State of all sequences in the form that kernels keep: rings and arrays of entries. One buffer holds those of all layers of a
+//! kind.
 
 use std::sync::Arc;
 
@@ -12,46 +13,46 @@ use super::records::Records;
 use ulplab_operations::ops::data::f32_bytes;
 use ulplab_operations::ops::{Buffer, Data};
 
-/// Rows of one buffer.
+/// One buffer of the state.
 #[derive(Clone)]
 pub struct Cache {
-    /// The buffer's name.
+    /// Name of the buffer.
     pub name: &'static str,
-    /// Layers of the kind, rows of the batch, slots, width.
+    /// Number of layers of the kind, rows of the batch, slots, and width.
     pub shape: [usize; 4],
-    /// NaN where nothing has been written.
+    /// Contents of the buffer; NaN in slots without a vector.
     pub values: Vec<f32>,
-    /// True if a position takes the slot of an earlier one.
+    /// True if later positions overwrite the slots of earlier ones.
     pub ring: bool,
 }
 
-/// Buffers of keys, which may be records.
+/// Buffers of keys, which may be stored as records instead.
 const OF_KEYS: [&str; 3] = ["window", "csa_entries", "hca_entries"];
 
-/// All buffers of the state: arrays of numbers, and the pages of records if keys are stored as such.
+/// All buffers of the state: arrays of numbers, and pages if keys are stored as records.
 #[derive(Clone)]
 pub struct Caches {
-    /// The arrays of numbers.
+    /// The arrays of f32 numbers.
     pub arrays: Vec<Cache>,
-    /// Keys, if they are records.
+    /// Pages of keys; `None` if keys are not records.
     pub records: Option<Records>,
-    /// Index keys, if they are records.
+    /// Pages of index keys; `None` if index keys are not records.
     pub index: Option<Arc<IndexPages>>,
 }
 
-/// A row of a buffer: its name, the number of the layer among those of the kind, and the slot.
+/// Place of a vector in the state: name of the buffer, index of the layer among those of its kind, and slot.
 pub(super) type Place = (&'static str, usize, usize);
 
 impl Caches {
-    /// Caches into which nothing has been written.
+    /// Creates empty caches.
     ///
     /// # Errors
-    /// A layer has no compressor, or keys do not fit the record.
+    /// If a type of layers has no compressor, or keys do not fit the record.
     pub fn empty(config: &Config, rows: usize, positions: usize, formats: Formats) -> Result<Self, String> {
         let [sparse, sparse_rate, sparse_slots] = pool(config, LayerType::Sparse, positions)?;
         let [heavy, heavy_rate, heavy_slots] = pool(config, LayerType::Heavy, positions)?;
         let (dim, index) = (config.head_dim, config.index_head_dim);
-        // Layers, slots and width.
+        // Number of layers, slots, and width.
         let shapes = [
             ("window", [sparse + heavy, config.sliding_window, dim]),
             ("csa_ring_kv", [sparse, 2 * sparse_rate, 2 * dim]),
@@ -83,7 +84,7 @@ impl Caches {
         })
     }
 
-    /// Draws everything that may be written.
+    /// Fills all slots with drawn values.
     pub fn draw(&mut self, data: &Data) {
         for cache in &mut self.arrays {
             cache.values = data.normal(cache.name, cache.values.len());
@@ -94,7 +95,7 @@ impl Caches {
         }
     }
 
-    /// Writes the state of a row; what is stored as records is replaced by what is read of them.
+    /// Writes the state of a row. Vectors that are stored as records are replaced in `parts` by the values that are read back.
     pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
         if let Some(records) = &mut self.records {
             records.put(config, row, parts);
@@ -112,7 +113,7 @@ impl Caches {
         });
     }
 
-    /// The buffers, to be changed in place.
+    /// Returns the buffers, which kernels change in place.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         let buffer = |cache: &Cache| Buffer::in_place(cache.name, Dtype::F32, &cache.shape, f32_bytes(&cache.values));
         let pages = self.records.iter().flat_map(Records::buffers);
@@ -121,7 +122,7 @@ impl Caches {
     }
 }
 
-/// Layers of a type, tokens per entry, and slots of entries for so many positions.
+/// Returns the number of layers of a type, the tokens per entry, and the slots of entries for `positions` positions.
 ///
 /// # Errors
 /// If the layers have no compressor.
@@ -133,14 +134,14 @@ pub(super) fn pool(config: &Config, kind: LayerType, positions: usize) -> Result
 }
 
 impl Cache {
-    /// The first element of a slot.
+    /// Returns the index of the first element of a slot.
     pub fn place(&self, layer: usize, row: usize, slot: usize) -> usize {
         let [_, rows, slots, width] = self.shape;
         ((layer * rows + row) * slots + slot) * width
     }
 }
 
-/// Calls `found` with every row of the state that the reference keeps, and its place.
+/// Calls `found` with every vector of the reference's state, and its place.
 pub(super) fn each<T: Real>(config: &Config, parts: &StateParts<T>, mut found: impl FnMut(Place, &[T])) {
     let (mut sparse, mut heavy) = (0, 0);
     for (number, (layer, kind)) in parts.layers.iter().zip(&config.layer_types).enumerate() {
@@ -177,7 +178,7 @@ pub(super) fn each<T: Real>(config: &Config, parts: &StateParts<T>, mut found: i
     }
 }
 
-/// The same state in numbers that carry error bounds.
+/// Converts the state to numbers that carry error bounds.
 pub(super) fn bounded(parts: &StateParts<f32>) -> StateParts<Bounded> {
     use reference::paths::deepseek_v4::{CacheParts, LayerParts};
     let cache = |cache: &CacheParts<f32>| CacheParts {

@@ -1,5 +1,5 @@
-//! A model's weights as kernels read them. Matrices may be stored as bfloat16 or as codes with scales; then the model is the one whose
-//! weights are what is read of them.
+//! A model's weights as kernels read them. Matrices may be stored as bfloat16 or as codes with scales; the model's weights are
+//! then the decoded values.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use ulplab_core::input;
 use ulplab_operations::ops::Data;
 use ulplab_operations::ops::stored::Matrices;
 
-/// A model with the source of its weights.
+/// A model's configuration, and the source of its weights.
 pub(super) struct Source {
     pub config: Config,
     pub storages: Storages,
@@ -23,19 +23,21 @@ pub(super) struct Source {
 
 enum Tensors {
     Files(Box<Safetensors>),
-    /// Drawn with this seed.
+    /// Weights are drawn with this seed.
     Drawn(u64),
-    /// The same, but of each buffer the first rows only, which repeat: a model that no host has room for.
+    /// Weights are drawn with this seed, but only the first rows of each buffer, which repeat. This allows a model that does not
+    /// fit on any host.
     Repeated(u64),
 }
 
-/// Elements that are drawn of a buffer whose rows repeat: whole tiles of 128 rows for as many columns as weights have.
+/// Number of drawn elements of a buffer whose rows repeat: whole tiles of 128 rows, for every number of columns of the weights.
 const DRAWN: usize = 1 << 22;
-/// Number of layers with their own experts. Others reuse them, because not all fit on a device.
+/// Number of layers with their own experts. Other layers reuse these experts, because the experts of all layers do not fit on a
+/// device.
 const BANKS: usize = 8;
 
 impl Source {
-    /// Opens a checkpoint. Weights that are to be E4M3 with f32 scales keep their codes if they are stored so.
+    /// Opens a checkpoint. A weight that must be E4M3 with f32 scales keeps its codes if the checkpoint stores it so.
     pub fn open(folder: &Path, storages: Storages) -> Result<Self, String> {
         let file = folder.join("config.json");
         let text = input::text(&file).map_err(|error| error.to_string())?;
@@ -48,13 +50,14 @@ impl Source {
         })
     }
 
-    /// True for the small model.
+    /// True for the small model with drawn weights.
     pub fn is_drawn(&self) -> bool {
         matches!(self.tensors, Tensors::Drawn(_))
     }
 
-    /// A small model of drawn weights, with layers of all types and sizes that differ from each other; its keys have so many channels,
-    /// of which so many are turned, and index keys so many. Or a model of sixteen bits that is `wide`.
+    /// Creates a small model of drawn weights, with layers of all types, and sizes that differ from each other. The array holds
+    /// the channels of a key, the channels of a key that RoPE rotates, and the channels of an index key. `wide` selects the model
+    /// with more channels and experts.
     pub fn drawn(
         seed: u64,
         [head_dim, qk_rope_head_dim, index_head_dim]: [usize; 3],
@@ -63,20 +66,21 @@ impl Source {
     ) -> Self {
         let (heavy, sparse) = (LayerType::Heavy, LayerType::Sparse);
         let layers = if wide { 3 } else { 6 };
-        // In eight bits, rows and columns of most products have more than one block of 128, the last of which is not whole.
+        // With 8-bit activations, rows and columns of most products have more than one block of 128, and the last block is
+        // partial.
         let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
             None => [40, 20, 14],
-            // As many as all warps of `served` mix.
+            // As many channels as all warps of `served` mix together.
             Some(_) if wide => [4096, 160, 136],
-            // More channels than a warp of `served` mixes.
+            // More channels than one warp of `served` mixes.
             Some(_) if storages.sixteen => [288, 160, 136],
             Some(_) => [144, 160, 136],
         };
-        // In sixteen bits, sizes are those that the fast kernels know: whole blocks of MXFP4, rates and index heads as DeepSeek has
-        // them, and more experts than a thread block scores.
+        // With 16-bit activations, sizes are those that the fast kernels support: whole blocks of MXFP4, DeepSeek's rates and
+        // index heads, and more experts than one thread block scores.
         let ([moe_intermediate_size, n_routed_experts, index_n_heads], rates) = match storages.sixteen {
             false => ([12, 7, 3], [3, 11]),
-            // More than one for each lane that chooses.
+            // More experts than lanes of the warp that selects them.
             true if wide => ([32, 40, 64], [4, 128]),
             true => ([96, 19, 64], [4, 128]),
         };
@@ -107,7 +111,7 @@ impl Source {
         }
     }
 
-    /// A model of drawn weights with this configuration, of which each buffer has few rows, over and over.
+    /// Creates a model of drawn weights with this configuration. Each buffer has few rows, which repeat.
     pub fn repeated(seed: u64, config: Config, storages: Storages) -> Self {
         let tensors = Tensors::Repeated(seed);
         Self {
@@ -117,18 +121,18 @@ impl Source {
         }
     }
 
-    /// True if rows repeat, so that there is no model to be followed.
+    /// True if rows of the weights repeat, so that no reference model can follow the kernels.
     pub fn repeats(&self) -> bool {
         matches!(self.tensors, Tensors::Repeated(_))
     }
 
-    /// Layers whose experts are there; the others have theirs in turn.
+    /// Returns the number of layers with experts of their own. Other layers reuse these experts in turn.
     pub fn banks(&self) -> usize {
         let layers = self.config.num_hidden_layers;
         if self.repeats() { layers.min(BANKS) } else { layers }
     }
 
-    /// Shape of the generated tensor, possibly with fewer rows.
+    /// Returns the shape of the drawn tensor. If rows repeat, it has fewer rows than `shape`.
     pub fn made(&self, shape: &[usize]) -> Vec<usize> {
         let (cols, lead) = shape.split_last().expect("a tensor has dimensions");
         match lead.is_empty() || !self.repeats() {
@@ -137,12 +141,12 @@ impl Source {
         }
     }
 
-    /// The reference's model.
+    /// Loads the reference's model.
     pub fn model<T: Scalar>(&self) -> Result<Model<T>, String> {
         Model::load(self.config.clone(), &mut &*self)
     }
 
-    /// Layers of a type.
+    /// Returns the layers of a type.
     pub fn layers(&self, kind: LayerType) -> Vec<usize> {
         let all = self.config.layer_types.iter().enumerate();
         all.filter(|(_, other)| **other == kind)
@@ -150,13 +154,13 @@ impl Source {
             .collect()
     }
 
-    /// Tokens per entry of a layer's compressor.
+    /// Returns the tokens per entry of a layer's compressor.
     pub fn rate(&self, layer: usize) -> Result<usize, String> {
         let rate = self.config.compress_rate(layer);
         rate.ok_or_else(|| format!("layer {layer} has no compressor; kernels know layers with one only"))
     }
 
-    /// The matrices of a tensor as they are stored.
+    /// Returns the matrices of a tensor in their stored form.
     pub fn stored(&self, name: &str, shape: &[usize]) -> Result<Matrices, String> {
         let storage = self.storages.of(name).ok_or_else(|| format!("'{name}' is no matrix"))?;
         let [.., rows, cols] = *shape else {
@@ -177,7 +181,7 @@ impl Source {
         Ok(matrices)
     }
 
-    /// The weights of a product in eight bits.
+    /// Returns the weights of an 8-bit product as tiles.
     pub fn tiles(&self, name: &str, of: Projection) -> Result<Tiles, String> {
         let [groups, rows, cols] = of.shape(&self.config);
         let [groups, rows] = if self.repeats() {
@@ -191,7 +195,7 @@ impl Source {
         ))
     }
 
-    /// The values of a tensor: what is read of it, if it is stored as codes.
+    /// Returns the values of a tensor; the decoded values if it is stored as codes.
     pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         match (self.storages.projection(name), self.storages.of(name)) {
             (Some(of), _) => Ok(self.tiles(name, of)?.values),
@@ -200,7 +204,7 @@ impl Source {
         }
     }
 
-    /// The values of a tensor before it is stored.
+    /// Returns the values of a tensor before it is quantized.
     fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         match &self.tensors {
             Tensors::Files(files) => files.floats(name, shape).map_err(|error| error.to_string()),
@@ -215,7 +219,7 @@ impl Source {
             Tensors::Drawn(seed) | Tensors::Repeated(seed) => {
                 let none = |_: &str| Err(String::new());
                 let bytes = Data::new(*seed, &none).bytes(name, shape.iter().product::<usize>());
-                // The experts of a token differ.
+                // The experts of a token must differ from each other.
                 let chosen = shape[1];
                 let expert = |(at, _): (usize, &u8)| {
                     let first = usize::from(bytes[at / chosen * chosen]);
@@ -227,8 +231,8 @@ impl Source {
     }
 }
 
-/// Values of drawn weights: rows of projections have about the length that leaves magnitudes as they are; norms and
-/// scales are about 1.
+/// Draws the values of weights. Rows of projections have about the length that preserves magnitudes; norms and scales are about
+/// 1.
 fn drawn(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
     let none = |_: &str| Err(String::new());
     let mut values = Data::new(seed, &none).normal(name, shape.iter().product());
