@@ -1,4 +1,5 @@
-//! Events of a model whose tokens swap rows with banks, each followed by J steps of an FFN. Rows are those of x: tokens of all sequences.
+//! Launches of Swap-FFN. In each event, cores exchange their rows with banks, then take J steps of an FFN. Rows are the B · C
+//! rows of x.
 
 use ulplab_backend::cuda::Compositions;
 use ulplab_backend::cuda::graph::{Graph, Put, ceil, kernel, product};
@@ -26,7 +27,7 @@ pub const COMPOSITIONS: Compositions = Compositions {
 
 type Done = Result<(), String>;
 
-/// A launch with 256 threads in a block.
+/// Returns a launch with 256 threads per thread block.
 fn launch(name: &str, entry: &str, blocks: i64, args: &str) -> Put {
     kernel(name, &format!("swap_ffn_{entry}")).on([blocks], 256).args(args)
 }
@@ -35,7 +36,8 @@ fn rows(g: &Graph) -> i64 {
     g.n("B") * g.n("C")
 }
 
-/// The collapse of x to a delta, if the case ends with it: products of what is pooled, by one launch or by three.
+/// Adds the collapse of x to delta, if the case ends with it: pooling of the cores, `products` of the pooled rows (one launch, or
+/// three), and decoding.
 fn collapse(g: &mut Graph, products: impl Fn(&mut Graph) -> Done) -> Done {
     let [b, d, end] = g.sizes(["B", "D", "end"]);
     if end == 0 {
@@ -73,7 +75,7 @@ fn settle(g: &mut Graph, kind: &str) -> Done {
     g.put(launch("settle", &format!("settle_{kind}_{{W}}"), rows(g), args))
 }
 
-/// Scratch of the variants without tensor cores of their own.
+/// Allocates scratch buffers of the variants without their own tensor-core kernels.
 fn scratch(g: &mut Graph) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     g.scratch("sums", rows * 1152)?;
@@ -82,7 +84,7 @@ fn scratch(g: &mut Graph) -> Done {
     g.scratch("n_scale h_scale", rows * 4)
 }
 
-/// Products without tensor cores.
+/// Variant whose products do not use tensor cores.
 fn simple(g: &mut Graph) -> Done {
     let (rows, [d, f, events, steps]) = (rows(g), g.sizes(["D", "F", "E", "J"]));
     scratch(g)?;
@@ -106,7 +108,7 @@ fn simple(g: &mut Graph) -> Done {
     collapse(g, reduce)
 }
 
-/// D = A·Bᵀ of all rows by cuBLASLt.
+/// Adds the product D = A·Bᵀ of all rows by cuBLASLt.
 fn multiply(g: &mut Graph, name: &str, [a, b, d]: [&str; 3], [n, k]: [i64; 2], into: Sum) -> Done {
     let e4m3 = g.n("size") == 1;
     let [m, n, k] = [rows(g), n, k].map(Number::Plain);
@@ -118,7 +120,8 @@ fn multiply(g: &mut Graph, name: &str, [a, b, d]: [&str; 3], [n, k]: [i64; 2], i
     g.put(product(name, matmul))
 }
 
-/// x += h·W2ᵀ; cuBLASLt stores the product, and what x was is kept and added, if the FFN adds.
+/// Adds x += h·W2ᵀ. cuBLASLt overwrites x with the product; if the FFN has a residual, the previous x is kept and added
+/// afterwards.
 fn down(g: &mut Graph, name: &str) -> Done {
     let [d, f, residual] = g.sizes(["D", "F", "RES"]);
     let tiles = rows(g) * ceil(d, 256);
@@ -132,7 +135,7 @@ fn down(g: &mut Graph, name: &str) -> Done {
     Ok(())
 }
 
-/// Every operation on tensors is a launch.
+/// Variant with a separate launch for each tensor operation.
 fn unfused(g: &mut Graph) -> Done {
     let (rows, [b, d, f, events, steps]) = (rows(g), g.sizes(["B", "D", "F", "E", "J"]));
     for (bytes, names) in [
@@ -194,7 +197,7 @@ fn unfused(g: &mut Graph) -> Done {
     })
 }
 
-/// Products by cuBLASLt, in bf16 or in E4M3; those of gate and up are stored as `into`.
+/// Variant with products by cuBLASLt, in bf16 or in E4M3. The products of gate and up are stored as `into`.
 fn cublaslt(g: &mut Graph, into: Sum) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     let (entry, bytes) = match into {
@@ -221,7 +224,8 @@ fn cublaslt(g: &mut Graph, into: Sum) -> Done {
     collapse(g, reduce)
 }
 
-/// Weights in the order of tiles, and flags and partial sums of thread blocks that wait for each other; `planes` share a sum.
+/// Packs the weights in the order of tiles. Allocates flags and partial sums of thread blocks that wait for each other; `planes`
+/// thread blocks split the sum of a down product (split-K).
 fn pack(g: &mut Graph, planes: i64) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     g.scratch("sums", rows * 1152)?;
@@ -237,7 +241,7 @@ fn pack(g: &mut Graph, planes: i64) -> Done {
     g.prepare(launch("absent", "absent", rows, "parts joint"))
 }
 
-/// Two launches for each step of the FFN; each may begin before the last has ended.
+/// Variant with two launches for each FFN step. If `programmatic`, each launch may begin before the previous launch has ended.
 fn fused(g: &mut Graph, programmatic: bool) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     g.programmatic(programmatic);
@@ -263,7 +267,7 @@ fn fused(g: &mut Graph, programmatic: bool) -> Done {
     collapse(g, reduce)
 }
 
-/// All events in one launch.
+/// Variant with all events in one launch.
 fn persistent(g: &mut Graph, planes: i64) -> Done {
     let (rows, [b, c, d, f, size]) = (rows(g), g.sizes(["B", "C", "D", "F", "size"]));
     let [events, steps, begins] = g.sizes(["E", "J", "begin"]);

@@ -1,13 +1,13 @@
-//! A stretch of a token of Swap-FFN: every core has a vector x, which each event exchanges with one of four banks of memory if a router
-//! says so, and then sends through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). It begins with x, or with a
-//! token that FiLM spreads over the cores, and may end with the cores pooled and decoded.
+//! A stretch of a token of Swap-FFN. Every core has a vector x. In each event, a router decides if the core exchanges x with one
+//! of four banks of memory. Then x passes through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). The
+//! stretch begins with x, or with a token that FiLM spreads over the cores. It may end with pooling and decoding of the cores.
 //!
-//! Error: the reference runs on numbers that carry its variance ([`crate::varied`]); operands that a kernel rounds before it multiplies
-//! (`operands`) add that of rounding. Numbers are within eight standard deviations.
+//! Errors: the reference runs on numbers that carry the variance of their error ([`crate::varied`]). If a kernel rounds operands
+//! before it multiplies (`operands`), that rounding is added. Numbers must be within eight standard deviations.
 //!
-//! Decisions have no bound: gates and banks whose logits are closer than their errors may go either way, and what follows goes with them.
-//! Give the kernel's own (`decisions`), and everything else is judged by those of them that errors allow; those that they do not are
-//! taken as the reference takes them.
+//! Decisions have no bound: gates and banks whose logits are closer than their errors may go either way, and all later values
+//! depend on them. If the kernel's own `decisions` are given, later values are judged by those of them that errors allow. A
+//! decision that errors do not allow is replaced by the reference's.
 
 use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, LaneRule, Model, Router, State};
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
@@ -18,7 +18,7 @@ use ulplab_operations::expected::{Call, Operation, Other, Output, Tensor, faults
 
 use crate::varied::{Varied, rounded, stored};
 
-/// A token of Swap-FFN on a user's tensors.
+/// The operation `swap_ffn` on a user's tensors.
 pub const SWAP_FFN: Operation = Operation {
     name: "swap_ffn",
     doc: "a token of Swap-FFN: cores exchange their vectors with banks of memory and share one FFN",
@@ -73,16 +73,16 @@ pub const SWAP_FFN: Operation = Operation {
     ..Operation::NONE
 };
 
-/// A call's model and sizes.
+/// Model and sizes of a call.
 struct Stretch {
     model: Model<Varied>,
-    /// B, C, D.
+    /// Sizes B, C, D: batch, cores, width of x.
     sizes: [usize; 3],
     events: usize,
     steps: usize,
 }
 
-/// A tensor's numbers, exact, in another shape.
+/// Returns a tensor's numbers as exact numbers in another shape.
 fn numbers(tensor: &Tensor, shape: impl Into<Vec<usize>>) -> Numbers<Varied> {
     Numbers::new(shape, tensor.data.iter().map(|x| Varied::exact(*x)).collect::<Vec<_>>())
 }
@@ -167,7 +167,7 @@ impl Stretch {
         })
     }
 
-    /// An exchange, with what a fault makes of maps and banks.
+    /// Runs an exchange, with the maps and banks changed by a planted fault, if any.
     fn exchange(
         &self,
         call: &Call,
@@ -200,7 +200,7 @@ impl Stretch {
     }
 }
 
-/// An error unless all of these are given, or none.
+/// Returns an error if some, but not all, of these arguments are given.
 fn together(call: &Call, names: &[&str]) -> Result<(), String> {
     let missing = names.iter().find(|name| !call.has(name));
     let given = names.iter().find(|name| call.has(name));
@@ -233,7 +233,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         }
     }
     let output = |name, shape: &[usize], numbers: &[Varied], widening: f64| {
-        // Roundings of a type coarser than f32 are as many times as large.
+        // The roundings of a type coarser than f32 are larger by this factor.
         let units = widening * (call.u / half_spacing(Dtype::F32, 1.0)).max(1.0);
         let finite = |error: f64| if error.is_finite() { error } else { 0.0 };
         let of = |number: &Varied| (number.value(), finite(units * number.error()));
@@ -260,20 +260,20 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     Ok(outputs)
 }
 
-/// Follows a kernel's decisions and roundings, or plants a fault.
+/// Numerics that follow the kernel's decisions and roundings, or plant a fault.
 struct Follow {
     fault: Option<&'static str>,
     operands: Option<Dtype>,
     banks: Dtype,
-    /// The kernel's codes of this event, if they are given.
+    /// Codes of the kernel's decisions in this event; `None` if they are not given.
     codes: Option<Vec<u8>>,
-    /// The FFN's gate before silu.
+    /// The FFN's gate before silu is applied.
     gate: Vec<Varied>,
-    /// For each decision of all events, whether the gate may go either way, and the lanes that may be taken.
+    /// For each decision of all events: true if the gate may go either way, and the lanes that errors allow.
     open: Vec<(bool, Vec<bool>)>,
-    /// Factor that widens bounds, as sums of squares need ([`Terms::widening`]).
+    /// Factor that widens bounds because of errors in sums of squares ([`Terms::widening`]).
     widening: f64,
-    /// Decisions on gates and lanes.
+    /// Decisions taken so far: gates, and lanes.
     decided: [Vec<i32>; 2],
 }
 
@@ -298,7 +298,7 @@ impl Follow {
         self.codes = codes.map(|codes| codes.iter().map(|code| *code as u8).collect());
     }
 
-    /// Other decisions that errors allow.
+    /// Returns the other decisions that errors allow.
     fn others(&self) -> Vec<Other> {
         let [gates, lanes] = &self.decided;
         let mut others = Vec::new();
@@ -345,7 +345,7 @@ impl Numerics<Varied> for Follow {
         }
         if let (Some(dtype), "ffn.n" | "ffn.h") = (self.operands, site.name) {
             for row in tensor.data.chunks_exact_mut(width) {
-                // E4M3 has a scale for each row, with which the largest number is 448.
+                // E4M3 has a scale for each row, which maps the largest number to 448.
                 let largest = row.iter().fold(0f64, |largest, x| largest.max(x.value().abs()));
                 let scale = if dtype == Dtype::F8_E4M3 && largest > 0.0 {
                     largest / 448.0

@@ -1,5 +1,5 @@
-//! Swap-FFN by kernels: the operation and its judgement, also on a user's tensors, the launches of its variants, and calls that run a part
-//! of a token.
+//! Swap-FFN by kernels: the operation with its judgement, also on a user's tensors, the launches of its variants, and calls that
+//! run a part of a token.
 
 #![deny(missing_docs)]
 

@@ -1,11 +1,11 @@
-//! The variance of the error of a computation. The reference that runs on numbers with it says how far a kernel may be from it that rounds
-//! what it multiplies: such errors are larger than those of sums, average out, and would be bounded too widely if each were as large as
-//! it may be.
+//! Numbers that carry the variance of their error. The reference runs on these numbers to bound the distance of a kernel that
+//! rounds the operands of products. Such rounding errors are larger than those of sums and average out, so a worst-case bound
+//! would be too wide.
 //!
-//! An operation adds the square of its rounding ([`reference::errors`]); a sum of n products t adds the variance of a sum in any
-//! order, n·u²·(s² + Σt²) or more ([`Terms::variance`]). Errors of the terms of a sum are taken as
-//! independent, those of products of equal numbers as equal; where both operands of a product or a quotient have errors, which may
-//! be those of one number, the variance is at most twice that of independent ones. A number is within λ = 8 standard deviations.
+//! An operation adds the square of its rounding ([`reference::errors`]). A sum of n products t adds the variance of a sum in any
+//! order, n·u²·(s² + Σt²) or more ([`Terms::variance`]). Errors of the terms of a sum are taken as independent, and errors of
+//! products of equal numbers as equal. Both operands of a product or a quotient may have the same error, so the variance is then
+//! at most twice that of independent errors. A number must be within λ = 8 standard deviations.
 
 use reference::errors::{ErrorModel, LAMBDA, Number, U};
 use safetensors::Dtype;
@@ -21,13 +21,13 @@ pub type Varied = Number<Variance>;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Variance(pub f64);
 
-/// The variance of two errors that are added up.
+/// Returns the variance of the sum of two errors, which may be correlated.
 fn both(a: f64, b: f64) -> f64 {
     if a > 0.0 && b > 0.0 { 2.0 * (a + b) } else { a + b }
 }
 
-/// The number as some type stores it: the nearest of it may be any that its error allows, and one that is exact is rounded if f32 has
-/// it.
+/// Returns the number after it is stored as `dtype`. An exact f32 number is rounded. Any other number gets the error of rounding,
+/// since its own error may change its nearest neighbour.
 pub fn stored(x: Varied, dtype: Dtype) -> Varied {
     let single = x.value() as f32;
     let exact = x.model().0 == 0.0 && f64::from(single) == x.value();
@@ -39,7 +39,7 @@ pub fn stored(x: Varied, dtype: Dtype) -> Varied {
     }
 }
 
-/// The number with the error of rounding a multiple of it to a type: up to half a spacing, all of it equally likely.
+/// Adds to a number x the error of rounding x / `scale` to a type. This error is up to half a spacing, uniformly distributed.
 pub fn rounded(x: Varied, dtype: Dtype, scale: f64) -> Varied {
     let half = scale * half_spacing(dtype, (x.value() / scale).abs());
     Varied::with(x.value(), Variance(x.model().0 + half * half / 3.0))
@@ -120,11 +120,11 @@ impl ErrorModel for Variance {
     }
 }
 
-/// Values and variances of a vector, apart.
+/// Values and variances of the elements of a vector.
 #[derive(Debug)]
 pub struct Parts {
     values: Vec<f64>,
     variances: Vec<f64>,
-    /// The numbers that are equal, and have equal errors; none if all are exact.
+    /// Groups of equal numbers, which have equal errors; `None` if all numbers are exact.
     equal: Option<Equal>,
 }

@@ -1,17 +1,16 @@
-//! Runs the reference with the decisions that a kernel took, and bounds how far the kernel may be from it.
+//! Runs the reference with the decisions of a kernel, and bounds the distance of the kernel's values from it.
 //!
-//! A kernel that rounds operands errs by about as much as can be predicted. So the variance of every element of x is
-//! tracked: rounding an operand n adds at most u² n² / 3, where u is half a step relative to n. Sums propagate errors as if
-//! these were independent (W² times the variances), and the gated product propagates them by its derivatives. No element
-//! may deviate by more than eight standard deviations. No row may deviate by more than two in root mean square, since its
-//! errors average out. A decision must be the reference's if the logits behind it differ by more than six of their standard
-//! deviations plus the error of f32 arithmetic. If nothing was rounded, variances are 0 and everything must be equal bit
-//! for bit. Tensor cores sum products of E4M3 with an error of about 2^-13 of the largest one, which is negligible
-//! compared to the rounding of these operands.
+//! The errors of a kernel that rounds operands can be predicted statistically. So the variance of every element of x is tracked:
+//! rounding an operand n adds at most u² n² / 3, where u is half a step relative to n. Sums propagate errors as if these were
+//! independent (W² times the variances), and the gated product propagates them by its derivatives. No element may deviate by more
+//! than eight standard deviations. No row may deviate by more than two in root mean square, since its errors average out. A
+//! decision must be the reference's if its logits differ by more than six of their standard deviations plus the error of f32
+//! arithmetic. If nothing was rounded, variances are 0, and all values must be equal bit for bit. Tensor cores sum products of
+//! E4M3 with an error of about 2^-13 of the largest product, which is negligible compared to the rounding of E4M3 operands.
 //!
-//! Rows interact only in the final collapse. So for a long stretch only some cores are followed. All maps must follow from
-//! the decisions, all banks that no decision names must be unchanged, and delta is judged against a collapse of the
-//! kernel's own x.
+//! Rows interact only in the final collapse. So in a long stretch only some cores are followed. For all cores, maps must follow
+//! from the decisions, and banks that no decision names must be unchanged. delta is judged against a collapse of the kernel's own
+//! x.
 
 use std::sync::OnceLock;
 
@@ -23,31 +22,31 @@ use super::Token;
 use ulplab_operations::ops::data::round_to_bf16;
 use ulplab_operations::ops::judge::UNIT;
 
-/// Half an ulp of bf16, relative.
+/// Half an ulp of bf16, relative to the number.
 pub(super) const BF16: f64 = 1.0 / 256.0;
-/// Half an ulp of E4M3, relative; and half of its smallest number, relative to the scale.
+/// Half an ulp of E4M3, relative to the number; and half of the smallest E4M3 number, relative to the scale.
 const E4M3: [f64; 2] = [1.0 / 16.0, 1.0 / 1024.0];
 
-/// Standard deviations that logits may be off.
+/// Number of standard deviations by which logits may deviate.
 const LOGITS: f64 = 6.0;
 
-/// Number of cores of a token that are followed if there are many steps.
+/// Number of followed cores of a token, if there are many steps.
 const FEW: usize = 48;
-/// Steps, over all tokens, through which all cores are followed.
+/// Largest number of steps, over all tokens, for which all cores are followed.
 const STEPS: usize = 6;
 
 pub(super) struct Follower {
     pub(super) token: Token,
-    /// The cores that are followed.
+    /// Indices of the followed cores.
     cores: Vec<usize>,
     model: OnceLock<Model<f32>>,
     squares: OnceLock<[Tensor<f32>; 4]>,
 }
 
-/// Forces decisions, and records what the FFN computes.
+/// Numerics that force decisions, and record the intermediate values of the FFN.
 #[derive(Default)]
 struct Forced {
-    /// gate · 4 + bank for each row; gates without a code are closed.
+    /// gate · 4 + bank for each row; a row without a code has a closed gate.
     codes: Vec<u8>,
     n: Vec<f32>,
     gate: Vec<f32>,
@@ -79,13 +78,13 @@ impl Numerics<f32> for Forced {
     }
 }
 
-/// x and the banks with their variances.
+/// x and the banks of the followed rows, with their variances.
 pub(super) struct Followed {
     pub x: Tensor<f32>,
     pub x_variance: Vec<f32>,
     pub state: State<f32>,
     pub ram_variance: Vec<f32>,
-    /// Codes of the decisions of every event: the kernel's, or the reference's where the kernel's are not admissible.
+    /// Codes of the decisions of every event: the kernel's, or the reference's if errors do not allow the kernel's.
     pub decisions: Vec<u8>,
 }
 
@@ -93,7 +92,7 @@ impl Follower {
     pub fn new(token: Token) -> Self {
         let all = token.config.core_count;
         let cores = match token.batch * token.events * token.config.k_ffn > STEPS && all > FEW {
-            // This stride visits all positions within a tile.
+            // The stride 37 visits all positions within a tile.
             true => (0..FEW).map(|i| i * 37 % all).collect(),
             false => (0..all).collect(),
         };
@@ -105,7 +104,7 @@ impl Follower {
         }
     }
 
-    /// The model of the followed cores, with one FFN step per event.
+    /// Returns the model of the followed cores, with one FFN step per event.
     pub(super) fn model(&self) -> &Model<f32> {
         self.model.get_or_init(|| {
             let token = &self.token;
@@ -128,14 +127,14 @@ impl Follower {
         })
     }
 
-    /// The indices of the followed rows among all rows.
+    /// Returns the indices of the followed rows among all rows.
     pub(super) fn rows(&self) -> Vec<usize> {
         let cores = self.token.config.core_count;
         let of = |token: usize| self.cores.iter().map(move |core| token * cores + core);
         (0..self.token.batch).flat_map(of).collect()
     }
 
-    /// x before the first event, and the state of the followed rows.
+    /// Returns x before the first event, and the state, of the followed rows.
     fn start(&self) -> Result<Followed, String> {
         let token = &self.token;
         let width = token.config.d_model;
@@ -149,7 +148,7 @@ impl Follower {
         state.map = own_rows.iter().map(|row| token.map[*row]).collect();
         let (x, x_variance) = if token.begin {
             let x = self.model().spread(&token.x_in, &state, &mut Plain)?;
-            // A kernel rounds the product and the sum, or only the sum.
+            // A kernel may round both the product and the sum, or only the sum.
             let deviation = |x: &f32| (UNIT * (f64::from(x.abs()) + 1.0)).powi(2) as f32;
             let variance = x.data.iter().map(deviation).collect();
             (x, variance)
@@ -210,7 +209,7 @@ impl Follower {
         Ok(followed)
     }
 
-    /// Runs one FFN step.
+    /// Runs one FFN step, and propagates the variances through it.
     fn step(&self, followed: &mut Followed, event: usize) -> Result<(), String> {
         let token = &self.token;
         let width = token.config.d_model;
@@ -251,7 +250,7 @@ impl Follower {
         let down = w2.apply(&h).data;
         for (variance, down) in followed.x_variance.iter_mut().zip(down) {
             *variance = match token.config.residual {
-                // The two errors may be correlated, so deviations are added, not variances.
+                // The two errors may be correlated, so standard deviations are added instead of variances.
                 true => (variance.sqrt() + down.sqrt()).powi(2),
                 false => down,
             };
@@ -259,7 +258,7 @@ impl Follower {
         Ok(())
     }
 
-    /// The variance that rounding adds to elements of a row.
+    /// Returns a function of an element of `row`: the variance that rounding adds to the element.
     fn rounding(&self, row: &[f32]) -> impl Fn(f32) -> f64 + use<> {
         let e4m3 = self.token.e4m3;
         let scale = row.iter().fold(0f64, |amax, x| amax.max(f64::from(x.abs()))) / 448.0;
@@ -273,7 +272,7 @@ impl Follower {
         }
     }
 
-    /// The kernel's decisions, replaced by the reference's where its logits clearly decide otherwise.
+    /// Returns the kernel's decisions. A decision is replaced by the reference's if the logits clearly decide otherwise.
     fn admitted(&self, x: &Tensor<f32>, variance: &[f32], logits: &Tensor<f32>, codes: &[u8]) -> Vec<u8> {
         let token = &self.token;
         let width = x.cols();
@@ -287,7 +286,7 @@ impl Follower {
                 .zip(variance)
                 .map(|(x, v)| f64::from(*x).powi(2) * f64::from(*v))
                 .sum();
-            // The error bounds of the logits.
+            // Error bounds of the logits of the gate and the banks.
             let open: [f64; 1 + BANKS] = std::array::from_fn(|i| {
                 let (mut carried, mut size) = (0.0, f64::from(token.bias[i].abs()));
                 for k in 0..width {
@@ -311,7 +310,7 @@ impl Follower {
     }
 }
 
-/// Squares and products of weights, which multiply variances: of W1, of W3, of both, and of W2.
+/// Returns products of weights by which variances are multiplied: W1², W3², W1·W3 and W2², element by element.
 fn squares(token: &Token) -> [Tensor<f32>; 4] {
     let [w1, w3, w2] = [&token.w1, &token.w3, &token.w2].map(|weight| &weight.values);
     [[w1, w1], [w3, w3], [w1, w3], [w2, w2]].map(|[a, b]| {
@@ -320,7 +319,8 @@ fn squares(token: &Token) -> [Tensor<f32>; 4] {
     })
 }
 
-/// The folded router, and the sums of magnitudes of the terms of its products, which cover folded and unfolded evaluation.
+/// Returns the folded router, and the sums of magnitudes of the terms of its products. These sums cover both folded and unfolded
+/// evaluation.
 fn folded(token: &Token) -> (Tensor<f32>, Vec<f64>) {
     let Router::Folded { weight, .. } = token.router() else {
         unreachable!("it was folded");

@@ -1,9 +1,9 @@
-//! A stretch of a token of Swap-FFN. It begins with x_in or with a given x, runs E events, each an exchange and J FFN
-//! steps, and ends with delta or with x. The operands of the FFN's products are rounded to bf16, or to E4M3 with a scale
-//! per row; x, the router and all sums are f32; banks are bf16.
+//! A stretch of a token of Swap-FFN. It begins with x_in or with a given x, runs E events, each an exchange and J FFN steps, and
+//! ends with delta or with x. The operands of the FFN's products are rounded to bf16, or to E4M3 with a scale per row; x, the
+//! router and all sums are f32; banks are bf16.
 //!
 //! Decisions are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference follows the
-//! kernel's own decisions, and everything else is judged given these decisions: see [`follow`].
+//! kernel's own decisions, and all other values are judged given these decisions: see [`follow`].
 
 mod follow;
 mod outcome;
@@ -24,9 +24,10 @@ use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
 const EPS: f32 = 1e-6;
-/// The eps of residual FFNs: as large as the mean squares of small rows, so that it shows.
+/// eps of FFNs with a residual. It is as large as the mean squares of small rows, so that a wrong eps shows.
 const LARGE_EPS: f32 = 1e-3;
-/// Sizes that are the same in all cases: of the router, of pooling, and between pooling and decoder.
+/// Sizes that are the same in all cases: width of the router, and below number of pooled vectors and width between pooling and
+/// decoder.
 const ROUTER: usize = 64;
 const POOLED: usize = 8;
 const REDUCED: usize = 224;
@@ -72,7 +73,7 @@ const WHY: &str = "the reference is run with the kernel's decisions: each must b
                    differ by more than 6 standard deviations of their error; numbers must be within 8 standard deviations \
                    of the rounding of operands, rows within 2; if nothing is rounded, all is equal bit for bit";
 
-/// Lane rules by their names in keys; the position of a rule is its number in the kernels.
+/// Lane rules and their names in keys of cases. The index of a rule is its number in the kernels.
 const RULES: [(&str, LaneRule); 3] = [
     ("transpose", LaneRule::Transposition),
     ("move", LaneRule::MoveToFront),
@@ -99,7 +100,7 @@ fn cases() -> Vec<Case> {
     };
     let full = |batch| [batch, 512, 1024, 4096];
     let (small, ragged, long) = ([2, 24, 64, 96], [1, 37, 72, 100], [1, 48, 1024, 4096]);
-    // Events, FFN steps, begin, end, residual.
+    // Numbers of events and FFN steps, then flags: begin, end, residual.
     let (token, maps, event, swap) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0], [1, 0, 1, 1, 0]);
     let mut grids = Vec::new();
     for weights in ["bf16", "e4m3"] {
@@ -108,7 +109,7 @@ fn cases() -> Vec<Case> {
         grids.extend(RULES.map(|(rule, _)| {
             let each = weights == "bf16" || rule == "transpose";
             let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
-            // `simple` takes so many rows only without products.
+            // `simple` supports this many rows only in cases without products.
             let grid = grid.when(rule != "transpose", |grid| grid.large("swap", (full(3), swap)));
             grid.random("small", (small, token))
         }));
@@ -121,12 +122,12 @@ fn cases() -> Vec<Case> {
                 .random("events", (full(1), [2, 2, 0, 0, 0]))
                 .random("long", (long, token))
                 .random("residual", (full(1), [1, 2, 0, 0, 1]))
-                // As many rows as variants without split-K have.
+                // As many rows as needed for the variants without split-K.
                 .random("residual.b4", (full(4), [1, 2, 0, 0, 1]))
-                // Fewer cores than 64, which the collapse reads at a time.
+                // Fewer than 64 cores, the number that the collapse reads at a time.
                 .random("cores.b16", ([16, 32, 1024, 4096], [1, 1, 0, 1, 1])),
         );
-        // Also of more cores than 64 that are not a multiple of it.
+        // Also a number of cores above 64 that is not a multiple of 64.
         let many = [1, 101, 1024, 112];
         let grid = grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1]));
         grids.push(grid.random("many", (many, [2, 1, 0, 1, 1])));
@@ -134,7 +135,7 @@ fn cases() -> Vec<Case> {
     grids.into_iter().flat_map(Grid::done).collect()
 }
 
-/// A matrix as it is stored: its values, and for E4M3 the codes and the scales of its rows.
+/// A stored matrix: its decoded values, and for E4M3 the codes and the scale of each row.
 struct Weight {
     values: Tensor<f32>,
     codes: Vec<u8>,
@@ -173,7 +174,7 @@ impl Weight {
     }
 }
 
-/// The inputs of a case.
+/// Inputs of a case.
 struct Token {
     config: Config,
     batch: usize,
@@ -183,7 +184,7 @@ struct Token {
     e4m3: bool,
     x_in: Tensor<f32>,
     film: Film<f32>,
-    /// The unfolded router: norm, projection, heads `[5, ROUTER]`, biases.
+    /// The unfolded router: norm, projection, heads `[5, ROUTER]` of the gate and the banks, biases.
     router_g: Vec<f32>,
     router_w: Tensor<f32>,
     heads: Tensor<f32>,
@@ -216,9 +217,9 @@ impl Token {
             values
         };
         let residual = case.dim("RES") == 1;
-        // Elements of n are about 1. With this deviation of the weights, gates are about 1, too. Those of two neighbours are steep in some
-        // cases, so that the exponentials of both, and not their product, are within the range of f32 in some rows. After a single step,
-        // the errors of such a pair can be most of a row's error, which then does not average out.
+        // Elements of n are about 1. With this deviation of the weights, gates are also about 1. In some cases, two neighbouring
+        // gates are steep: in some rows, the exponential of each is within the range of f32, but their product is not. After a
+        // single step, such a pair can have most of a row's error, which then does not average out.
         let steep = residual && inner == 4096 && steps > 1;
         let weight = |name: &str, shape: [usize; 2]| {
             let deviation = (shape[1] as f32).sqrt().recip();
@@ -235,8 +236,8 @@ impl Token {
         let mut alpha = drawn("alpha", &[cores, POOLED], 0.0, 0.6);
         alpha.data.iter_mut().for_each(|a| *a = a.exp() / cores as f32);
         let mut x = drawn("x", &[rows, width], 0.0, 1.0);
-        // Norms must be able to cope with rows of any magnitude. For any magnitude, a step without a residual leaves numbers of about 1, so
-        // that the exponents of codes must become lower from one step to the next.
+        // Rows have very different magnitudes, because norms must handle any magnitude. A step without a residual always gives
+        // numbers of about 1, so for large rows the exponents of codes must become lower from one step to the next.
         let shrinks = steps > 1 && !residual;
         let exponent = |row: usize| (row * 5 % 9) as i32 - 4 + if shrinks && row % 7 == 3 { 24 } else { 0 };
         let sizes = x.data.par_chunks_mut(width).enumerate();
@@ -293,9 +294,9 @@ impl Token {
         token
     }
 
-    /// Combines every map with every decision. The first five elements of a row determine the decision: a gate is closed by
-    /// 0 or less, and the chosen bank has the largest logit, or the first of equal ones. The other elements include ties of
-    /// bf16, subnormals and zeros of both signs.
+    /// Combines every map with every decision. The first five elements of a row determine its decision: 0 or less closes the
+    /// gate, and the selected bank has the largest logit, or the first of equal logits. The other elements include ties of bf16,
+    /// subnormals and zeros of both signs.
     fn edges(&mut self) {
         let identity = |rows: usize, cols: usize| {
             let mut matrix = Tensor::full([rows, cols], 0.0);
@@ -310,7 +311,7 @@ impl Token {
         for (row, x) in self.x.data.chunks_exact_mut(width).enumerate() {
             let (gate, bank, turn) = (row / 256 % 2, row / 512 % BANKS, row / 2);
             for x in &mut *x {
-                // All rows have the same magnitude, so logits do, too.
+                // Gives all rows the same magnitude, and so all logits.
                 *x *= 2f32.powi(4 - (row * 5 % 9) as i32);
             }
             for (at, x) in x.iter_mut().enumerate() {
@@ -396,7 +397,7 @@ impl Token {
     }
 }
 
-/// One of the 24 maps that name every bank once.
+/// Returns one of the 24 maps that name every bank once.
 fn permutation(number: usize) -> u8 {
     let mut left = vec![0, 1, 2, 3];
     let mut rest = number * 7;

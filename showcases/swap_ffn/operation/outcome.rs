@@ -1,4 +1,4 @@
-//! Judges a kernel's outputs, given its own decisions.
+//! Judges a kernel's outputs, given the kernel's own decisions.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{BANKS, Collapse, State, decode};
@@ -10,7 +10,7 @@ use ulplab_operations::ops::Outputs;
 use ulplab_operations::ops::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
 use ulplab_operations::ops::judge::{Judge, Part, UNIT};
 
-/// Standard deviations that numbers and rows may be off.
+/// Number of standard deviations by which numbers may deviate, and below that by which rows may deviate.
 const NUMBERS: f64 = 8.0;
 const ROWS: f64 = 2.0;
 
@@ -27,7 +27,7 @@ const WHY_BANKS: &str = "banks that no decision names must be unchanged";
 const WHY_DELTA: &str = "three sums of the kernel's own x, each rounded: 8 standard deviations";
 
 impl Follower {
-    /// The requirements on outputs, given the kernel's decisions.
+    /// Returns the judged outputs, given the kernel's decisions.
     pub fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let token = &self.token;
         let (rows, width) = (token.rows(), token.config.d_model);
@@ -62,7 +62,7 @@ impl Follower {
         let own_banks = own_rows
             .iter()
             .flat_map(|row| (0..BANKS).map(move |bank| row * BANKS + bank));
-        // A number with an error may be rounded to the other neighbour.
+        // A number with an error may be rounded to the other neighbour in bf16, so one more step is allowed.
         let ram = Tensor::new([own_rows.len() * BANKS, width], followed.state.ram.data);
         let near_ram = near("ram", &ram, followed.ram_variance, &floats(&own_ram, 2), 2.0 * BF16);
         let mut all = vec![
@@ -83,7 +83,7 @@ impl Follower {
         all
     }
 
-    /// Without FFN steps, every output must equal the reference's bit for bit.
+    /// Judges a case without FFN steps: every output must equal the reference's bit for bit.
     fn exactly(&self, outputs: &Outputs) -> Vec<Part> {
         let token = &self.token;
         let mut state = State {
@@ -111,7 +111,7 @@ impl Follower {
         ]
     }
 
-    /// Maps must follow from the decisions, and banks that no decision names must be unchanged.
+    /// Judges maps, which must follow from the decisions, and banks that no decision names, which must be unchanged.
     fn maps(&self, outputs: &Outputs) -> [Part; 2] {
         let token = &self.token;
         let (codes, width) = (outputs.get("decisions"), token.config.d_model);
@@ -150,9 +150,9 @@ impl Follower {
 
     /// Judges delta, given the kernel's x.
     ///
-    /// Each of the n roundings of a sum errs by at most one unit of the sum of magnitudes, so together they have a variance
-    /// of n / 3 units squared, which the next sums propagate. silu amplifies the error of its argument by at most 1.1 and
-    /// adds a few units.
+    /// Each of the n roundings of a sum errs by at most one unit of the sum of magnitudes. Together they have a variance of n / 3
+    /// squared units, which the next sums propagate. silu amplifies the error of its argument by at most 1.1, and adds an error
+    /// of a few units.
     fn delta(&self, x: &[f64]) -> Judge {
         let token = &self.token;
         let (cores, width) = (token.config.core_count, token.config.d_model);
@@ -201,7 +201,7 @@ impl Follower {
     }
 }
 
-/// Rounds what is written to banks.
+/// Numerics that round vectors written to banks to bf16.
 struct Rounded;
 
 impl Numerics<f32> for Rounded {
@@ -212,8 +212,8 @@ impl Numerics<f32> for Rounded {
     }
 }
 
-/// Elements and rows must be within their number of standard deviations plus f32 rounding. Where there is a variance, the
-/// relative error `also` is added.
+/// Judges that elements and rows are within their number of standard deviations, plus f32 rounding. If the variance is not 0, the
+/// relative error `also` is allowed in addition.
 fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64], also: f64) -> Judge {
     let width = want.cols();
     let values = widened(&want.data);
@@ -228,7 +228,7 @@ fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64
         .collect();
     let errors: Vec<f64> = values.iter().zip(got).map(|(want, got)| (got - want).abs()).collect();
     let bound = move |at: usize, want: f64| match (ratios[at / width], variance[at]) {
-        // All elements of a row that is too far off as a whole.
+        // If a row as a whole deviates too much, all its elements are out of bounds.
         (ratio, _) if ratio > 1.0 => errors[at] / ratio,
         (_, 0.0) => 0.0,
         (_, some) => also * want.abs() + NUMBERS * f64::from(some).sqrt() + 1e-6 * want.abs(),

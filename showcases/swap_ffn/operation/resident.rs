@@ -1,4 +1,4 @@
-//! Kernel calls that run events or whole tokens of a model of the reference.
+//! Kernel calls that run events or whole tokens of a reference model.
 
 use reference::Tensor;
 use reference::paths::swap_ffn::{BANKS, Config, DecisionRule, Model, Router, State};
@@ -7,34 +7,34 @@ use super::{EPS, POOLED, REDUCED, ROUTER, RULES, Token, Weight, dims};
 use ulplab_operations::ops::call::{Call, Runner};
 use ulplab_operations::ops::data::f32_values;
 
-/// A model whose weights are stored as kernels read them.
+/// A model whose weights are stored in the form that kernels read.
 pub struct Resident(Token);
 
-/// The part of a token that a call runs.
+/// Part of a token that a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A whole token, from x_in to delta.
     Token,
     /// One event on x: the exchange and the FFN steps.
     Event,
-    /// Only the exchange of an event.
+    /// Only the exchange of an event, without FFN steps.
     Exchange,
 }
 
-/// The results of a call, apart from the new state.
+/// Results of a call, apart from the new state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenOutputs {
-    /// For every event and row: whether the gate is open, and the bank.
+    /// For every event and row: true if the gate is open, and the index of the bank.
     pub decisions: Vec<Vec<(bool, u8)>>,
-    /// x `[B · core_count, d_model]` after the last event.
+    /// x after the last event, `[B · core_count, d_model]`.
     pub x: Tensor<f32>,
-    /// The token's output `[B, d_model]`; meaningful only after [`Part::Token`].
+    /// Output of the token, `[B, d_model]`; meaningful only after [`Part::Token`].
     pub delta: Vec<f32>,
 }
 
 impl Resident {
-    /// Stores the weights as they are, or in E4M3. The router must be loaded unfolded, because some kernels read it so and
-    /// others fold it.
+    /// Stores the model's weights in bf16, or in E4M3 if `e4m3`. The router must be loaded unfolded, because some kernels read it
+    /// unfolded and others fold it.
     pub fn new(model: &Model<f32>, e4m3: bool) -> Result<Self, String> {
         let config = *model.config();
         let sizes = [
@@ -87,8 +87,8 @@ impl Resident {
         }))
     }
 
-    /// Runs a part on `[B, d_model]` tokens or on x `[B · core_count, d_model]`, depending on where the part begins, and
-    /// updates the state.
+    /// Runs a part of a token, and updates the state. `from` holds tokens `[B, d_model]` for [`Part::Token`], and x `[B ·
+    /// core_count, d_model]` for other parts.
     pub fn run(
         &mut self,
         runner: &dyn Runner,
