@@ -99,8 +99,8 @@ pub fn vacuous_between(metric: &str, bound: Bound, [want, got]: [Dtype; 2]) -> O
     })
 }
 
-/// Explains why no finite measurement can worsen by more than a bound allows; `None` if one can. If `relative`, the bound is a
-/// share of the previous value: 0.03 for 3 %.
+/// Explains why a metric can never worsen by more than a bound allows; `None` if it can. If `relative`, the bound is a share of
+/// the previous value: 0.03 for 3 %.
 pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -> Option<String> {
     if most.is_nan() {
         return Some(format!("{metric}: NaN is no bound of a change"));

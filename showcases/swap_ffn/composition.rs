@@ -5,7 +5,7 @@ use ulplab_backend::cuda::Compositions;
 use ulplab_backend::cuda::graph::{Graph, Put, ceil, kernel, product};
 use ulplab_backend::cuda::header::{Factor, Matmul, Number, Sum};
 
-/// The compositions of all variants.
+/// Launch sequences (compositions) of all variants of `swap_ffn`.
 pub const COMPOSITIONS: Compositions = Compositions {
     op: "swap_ffn",
     calls: "",

@@ -6,8 +6,8 @@
 //! before it multiplies (`operands`), that rounding is added. Numbers must be within eight standard deviations.
 //!
 //! Decisions have no bound: gates and banks whose logits are closer than their errors may go either way, and all later values
-//! depend on them. If the kernel's own `decisions` are given, later values are judged by those of them that errors allow. A
-//! decision that errors do not allow is replaced by the reference's.
+//! depend on them. If the kernel's own `decisions` are given, the reference follows each decision that errors allow, and takes
+//! its own decision otherwise.
 
 use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, LaneRule, Model, Router, State};
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};

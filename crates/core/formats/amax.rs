@@ -13,8 +13,8 @@ pub(super) fn of_blocks<S: pulp::Simd>(simd: S, x: &[f32], width: usize, largest
     simd.vectorize(AmaxLoop { x, width, largest });
 }
 
-/// Arguments of [`of_blocks`] as a separate function with explicit SIMD vectors. The optimiser alone would gather elements of
-/// several blocks into one vector.
+/// Loop of [`of_blocks`], a separate function with explicit SIMD vectors. The optimiser alone would gather elements of several
+/// blocks into one vector.
 struct AmaxLoop<'a> {
     x: &'a [f32],
     width: usize,

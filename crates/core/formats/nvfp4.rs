@@ -200,7 +200,7 @@ impl Nvfp4Rule {
                 BlockScale::OverSixG => amax / (6.0 * level.decode),
             };
             let scale = if amax == 0.0 { self.zero_block } else { scale };
-            // Unlike `f32::max` this keeps NaN. Infinities, which occur if G is large, saturate in the cast.
+            // Unlike `f32::max`, this comparison keeps NaN. Infinities, which occur if G is large, saturate in the cast.
             *out = if scale < self.floor { self.floor } else { scale };
         }
     }

@@ -299,7 +299,7 @@ fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, 
             "'{name}' has no negative codes, so it needs scales with zero points, f32, f16 or bf16, not '{text}'"
         ));
     }
-    // Formats with zero points may have groups of one column, as keys are stored.
+    // Formats with zero points may have groups of one column, because keys are stored in that way.
     let columns = element.needs_zero_point() && group.tile(1, 2).1 == 1;
     if element.stored_bits() < 8 && group == Group::Column && !columns {
         return Err(format!(

@@ -7,7 +7,7 @@ use super::cast::{Cast, INFINITY_BITS, Limits};
 pub struct PowerCast {
     /// A normal number is rounded up if its fraction bits exceed this threshold.
     pub threshold: u32,
-    /// Threshold of the fraction bits of subnormal f32, where 2^-127, the power of code 0, has the fraction 0x400000.
+    /// The same threshold for subnormal f32. There, 2^-127, the power of code 0, has the fraction bits 0x400000.
     pub subnormal_threshold: u32,
     /// True if infinities and numbers that round beyond 2^127 become NaN instead of 2^127.
     pub special: bool,

@@ -29,8 +29,8 @@ pub enum GlobalScale<'a> {
     Stored(&'a [f32]),
 }
 
-/// Arguments of [`Format::store`], compiled for each instruction set. A closure would not work: the compiler might not inline it
-/// into the code for wider registers.
+/// Arguments of [`Format::store`], which is compiled for each instruction set. A closure would not work: the compiler might not
+/// inline it into the code for wider registers.
 pub struct Encode<'a> {
     /// Format of the encoded tensor.
     pub format: &'a Format,
@@ -55,7 +55,7 @@ impl pulp::WithSimd for Encode<'_> {
     }
 }
 
-/// Arguments of [`Format::load`], compiled for each instruction set.
+/// Arguments of [`Format::load`], which is compiled for each instruction set.
 pub struct Decode<'a> {
     /// Format of the encoded tensor.
     pub format: &'a Format,

@@ -217,7 +217,7 @@ fn integer_thresholds(integer: &Integer) -> Vec<u32> {
     let unit = f64::from(1u32 << integer.fraction_bits);
     let threshold = |code: i32| match integer.whole {
         Whole::Even => first_from((f64::from(code) - 0.5) / unit, code % 2 == 1),
-        // The f32 sum with 1/2 rounds to 1 from 2^-25, half an ulp, below 1/2 on.
+        // The f32 sum x + 1/2 already rounds to 1 for x = 1/2 − 2^-25, half an ulp below 1/2.
         Whole::HalfAdded if code == 1 => first_from((0.5 - 2f64.powi(-25)) / unit, false),
         Whole::HalfAdded => first_from((f64::from(code) - 0.5) / unit, false),
         Whole::TowardZero => first_from(f64::from(code) / unit, false),

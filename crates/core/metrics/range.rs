@@ -6,7 +6,7 @@ pub const DIFFERENCE: f64 = 2.0 * f32::MAX as f64;
 pub const RATIO: f64 = DIFFERENCE / SMALLEST * 4_294_967_296.0;
 /// Smallest f32 above 0, 2⁻¹⁴⁹.
 pub const SMALLEST: f64 = f32::from_bits(1) as f64;
-/// Largest count, of 64 bits. Times are counts of nanoseconds with 64 bits.
+/// Largest count, the largest number of 64 bits. Times have the same limit, in nanoseconds.
 pub const COUNT: f64 = u64::MAX as f64;
 /// 20 log₁₀ of [`RATIO`], rounded up, in dB.
 pub const DECIBELS: f64 = 1_870.0;

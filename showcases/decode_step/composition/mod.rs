@@ -13,7 +13,7 @@ use model::model;
 use persistent::persistent;
 use served::served;
 
-/// The compositions of all variants.
+/// Launch sequences (compositions) of all variants of `decode_step`.
 pub const COMPOSITIONS: Compositions = Compositions {
     op: "decode_step",
     calls: "compressor experts fp8_gemm hyper_head index_records index_scores linear mhc_post mhc_pre moe_fp4 record_attention \

@@ -192,7 +192,7 @@ impl Plan {
         self.formats.keys().1 + self.name
     }
 
-    /// Returns the model. Weights of a drawn model are not drawn yet.
+    /// Returns the source of the model's weights: a checkpoint, or a seed from which weights are drawn later.
     pub fn source(&self, data: &Data) -> Result<Source, String> {
         match self.inputs {
             Inputs::Weights => Source::open(data.checkpoint()?, self.formats.storages()?),

@@ -24,7 +24,7 @@ const POOLS: [(&str, Option<LayerType>); 3] = [
 /// Sites whose vectors are stored as records.
 const KEYS: [&str; 2] = [sites::WINDOW, sites::COMPRESSED];
 
-/// Keys as records: the pages of each buffer in [`POOLS`].
+/// Keys as records: pages of the window, and of the compressed entries of sparse and of heavy layers.
 #[derive(Clone)]
 pub struct Records([Pages; 3]);
 
@@ -106,7 +106,7 @@ impl Pages {
     }
 }
 
-/// Runs a model with keys round-tripped through a format; `None` leaves the keys as they are.
+/// Numerics that round-trip the keys of a model through a format; `None` leaves the keys as they are.
 pub(super) struct Stored(pub Option<Arc<dyn Codec>>);
 
 impl Stored {

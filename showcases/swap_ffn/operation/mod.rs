@@ -217,9 +217,9 @@ impl Token {
             values
         };
         let residual = case.dim("RES") == 1;
-        // Elements of n are about 1. With this deviation of the weights, gates are also about 1. In some cases, two neighbouring
-        // gates are steep: in some rows, the exponential of each is within the range of f32, but their product is not. After a
-        // single step, such a pair can have most of a row's error, which then does not average out.
+        // Elements of the normalized vector n are about 1. With this deviation of the weights, gates are also about 1. In some
+        // cases, two neighbouring gates are steep: in some rows, the exponential of each is within the range of f32, but their
+        // product is not. After a single step, such a pair can have most of a row's error, which then does not average out.
         let steep = residual && inner == 4096 && steps > 1;
         let weight = |name: &str, shape: [usize; 2]| {
             let deviation = (shape[1] as f32).sqrt().recip();

@@ -73,7 +73,7 @@ impl Codec for &'static KvRecord {
     }
 }
 
-/// Arguments that store tokens in pages or load them, compiled for each instruction set.
+/// Arguments for storing tokens in pages, or loading them. Both are compiled for each instruction set.
 struct Pages<'a, X, B> {
     record: &'a KvRecord,
     x: X,
