@@ -21,7 +21,7 @@ pub enum Exit {
     Setup = 96,
     /// A gate failed.
     GateFailed = 100,
-    /// The reference failed: its result is not finite, or disagrees with its own check in f64.
+    /// The reference failed: its result is not finite, or disagrees with its own check.
     ReferenceFailed = 101,
     /// Cells of the run are missing, so the run cannot be judged.
     Incomplete = 103,
