@@ -1,64 +1,66 @@
-//! Independent rows of a problem: batches of some of them, and batches so large that addresses pass 32 bits.
+//! Batches of a problem's independent rows: small batches of chosen rows, and batches with more elements than 32 bits can
+//! address.
 
 use std::ops::Range;
 
 use super::{Buffer, Case, Problem};
 
-/// Independent rows: each must have the same bits in any batch and at any place in it.
+/// Rows of a problem that do not depend on each other. A row must have the same output bits in any batch and at any place in it.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// The size that counts the rows.
+    /// Name of the size that holds the number of rows.
     pub dim: &'static str,
-    /// The buffers that have the rows as a dimension, with its number; all rows share the others.
+    /// Buffers with a dimension for the rows, and the index of that dimension. All rows share every other buffer.
     pub buffers: Vec<(&'static str, usize)>,
-    /// The number of rows, if they can only be repeated as a whole: because their sizes differ, because they lie in tiles, because
-    /// two of them must not share a state, or because a result depends on all of them. Buffers may then have any number of parts for
-    /// each row.
+    /// Number of rows, if a test can only repeat all rows together; `None` if it can pick single rows. Rows cannot be picked if
+    /// they have different sizes, lie in tiles, share a state when picked twice, or if a result depends on all rows. Buffers may
+    /// then have any number of parts per row.
     together: Option<usize>,
-    /// Further sizes that grow with the rows.
+    /// Names of further sizes that grow with the number of rows.
     sizes: Vec<&'static str>,
-    /// Buffers that all rows share; each repetition has its own.
+    /// Names of pools: buffers that all rows share. Each repetition of the rows has its own copy.
     pools: Vec<&'static str>,
-    /// Buffers of numbers that name places of other buffers.
+    /// Integer buffers with indices into other buffers.
     naming: Vec<Naming>,
-    /// Outputs with padding behind this many bytes of rows; repetitions are inserted before the padding.
+    /// Outputs with padding, and the number of bytes before the padding. Repeated rows are inserted before the padding.
     used: Vec<(&'static str, usize)>,
 }
 
-/// Integers that name places of another buffer, such as slots of a pool. The numbers of a repetition must name its own places.
+/// Buffer of indices into another buffer, such as slots of a pool. Each repetition of the rows has indices into its own copy.
 #[derive(Clone, Copy, Debug)]
 struct Naming {
     buffer: &'static str,
-    /// Number of places of the other buffer: the difference between the numbers of two repetitions.
+    /// Number of places that the indices address: the offset between the indices of two repetitions.
     places: usize,
-    /// Number of last numbers that are not repeated: 1 for starts of sequences and the end of the last, else 0.
+    /// Number of final entries that are not repeated: 1 for an array of sequence starts, which ends with the last sequence's end;
+    /// else 0.
     last: usize,
 }
 
-/// The most bytes of the buffers of a problem with repeated rows.
+/// Limit in bytes for all buffers of a problem whose rows are repeated.
 pub const MOST_REPEATED: usize = 56 << 30;
-/// The most bytes of these buffers and scratch.
+/// Limit in bytes for these buffers and the kernel's scratch memory together.
 pub const MOST_WITH_SCRATCH: usize = 64 << 30;
-/// The number of elements, or bytes, that 32 bits count. Kernels must be able to pass it.
+/// Number of elements or bytes that a 32-bit index can address. Large cases exceed it, and kernels must still be right.
 const COUNTED: usize = 1 << 32;
-/// The largest second dimension of a grid. Kernels must be able to take more rows.
+/// Largest `gridDim.y` plus one. Large cases have more rows, and kernels must still be right.
 const GRID: usize = 1 << 16;
 
 impl Batch {
-    /// Rows that `dim` counts: the first dimension of these buffers.
+    /// Creates a batch: the size `dim` is the number of rows, and the rows are the first dimension of `buffers`.
     pub fn new(dim: &'static str, buffers: &[&'static str]) -> Self {
         let none = Self { dim, ..Self::default() };
         none.along(0, buffers)
     }
 
-    /// Adds buffers that have the rows as dimension `axis`.
+    /// Adds buffers whose dimension number `axis` counts the rows.
     #[must_use]
     pub fn along(mut self, axis: usize, buffers: &[&'static str]) -> Self {
         self.buffers.extend(buffers.iter().map(|name| (*name, axis)));
         self
     }
 
-    /// Declares that the `rows` rows of the problem can only be repeated as a whole. The sizes named `sizes` grow with the rows.
+    /// Declares that a test can only repeat all `rows` rows together. The sizes in `sizes` grow with the number of rows.
     #[must_use]
     pub fn together(mut self, rows: usize, sizes: &[&'static str]) -> Self {
         self.together = Some(rows);
@@ -66,33 +68,34 @@ impl Batch {
         self
     }
 
-    /// Adds indices of rows into a pool with this many places, which all rows share; negative indices name no place.
+    /// Adds the buffer `indices`, with one slot per row in the buffer `pool` of `places` slots, which all rows share. A negative
+    /// index means no slot.
     #[must_use]
     pub fn pool(mut self, indices: &'static str, pool: &'static str, places: usize) -> Self {
         self.pools.push(pool);
         self.numbers(indices, places, 0)
     }
 
-    /// Adds the ends of groups of rows; the last end is the number of `rows`.
+    /// Adds a buffer with the end of each group of rows; the last end equals `rows`.
     #[must_use]
     pub fn ends(self, buffer: &'static str, rows: usize) -> Self {
         self.along(0, &[buffer]).numbers(buffer, rows, 0)
     }
 
-    /// Adds the first of each row's `tokens`, and the end of the last row.
+    /// Adds a buffer with the index of the first token of each row, followed by the number of all tokens, `tokens`.
     #[must_use]
     pub fn starts(self, buffer: &'static str, tokens: usize) -> Self {
         self.numbers(buffer, tokens, 1)
     }
 
-    /// Declares an output with padding after `used` bytes; repetitions are inserted before it.
+    /// Declares that an output has padding after its first `used` bytes. Repeated rows are inserted before the padding.
     #[must_use]
     pub fn used(mut self, output: &'static str, used: usize) -> Self {
         self.used.push((output, used));
         self
     }
 
-    /// The two parts of an output with this many bytes, rows and padding. Repetition repeats each of them by itself.
+    /// Splits an output of `bytes` bytes into rows and padding. Each of these two ranges is repeated separately.
     pub fn parts(&self, output: &str, bytes: usize) -> [Range<usize>; 2] {
         let used = self.used.iter().find(|(name, _)| *name == output);
         let used = used.map_or(bytes, |(_, used)| *used);
@@ -104,19 +107,19 @@ impl Batch {
         self
     }
 
-    /// The dimension of a buffer that counts the rows; `None` if no dimension does.
+    /// Index of the dimension of a buffer that counts the rows; `None` if no dimension counts rows.
     fn axis(&self, buffer: &Buffer) -> Option<usize> {
         let found = self.buffers.iter().find(|(name, _)| *name == buffer.name);
         found.map(|(_, axis)| *axis)
     }
 
-    /// The number of rows in a buffer, and the number of blocks that each have all rows.
+    /// Number of rows in a buffer, and the product of the dimensions before the rows; `None` if the buffer has no rows.
     pub(crate) fn rows_in(&self, buffer: &Buffer) -> Option<[usize; 2]> {
         let axis = self.axis(buffer)?;
         Some([buffer.shape[axis], buffer.shape[..axis].iter().product()])
     }
 
-    /// A buffer, and bytes of its shape, with only these rows.
+    /// Picks these rows of a buffer with contents `bytes`: returns the new shape and the new bytes.
     pub(crate) fn picked(&self, buffer: &Buffer, bytes: &[u8], rows: &[usize]) -> (Vec<usize>, Vec<u8>) {
         let mut shape = buffer.shape.clone();
         let (Some(axis), Some([count, blocks])) = (self.axis(buffer), self.rows_in(buffer)) else {
@@ -133,7 +136,7 @@ impl Batch {
         (shape, picked)
     }
 
-    /// A buffer with all rows repeated this many times.
+    /// A copy of a buffer with all rows repeated `times` times.
     fn repeated(&self, buffer: &Buffer, times: usize) -> Buffer {
         let mut buffer = buffer.clone();
         if let Some(naming) = self.naming.iter().find(|naming| naming.buffer == buffer.name) {
@@ -145,7 +148,7 @@ impl Batch {
         buffer
     }
 
-    /// The dimension of a buffer that grows when rows are repeated; `None` if no dimension does.
+    /// Index of the dimension of a buffer that grows when rows are repeated; `None` if the buffer stays the same.
     fn repeats(&self, buffer: &Buffer) -> Option<usize> {
         let pool = || self.pools.contains(&buffer.name).then_some(0);
         self.axis(buffer).or_else(pool)
@@ -153,7 +156,7 @@ impl Batch {
 }
 
 impl Naming {
-    /// The numbers of all repetitions, little-endian.
+    /// The indices of all repetitions as little-endian bytes.
     fn repeated(&self, buffer: &Buffer, times: usize) -> Vec<u8> {
         let size = buffer.dtype.bitsize() / 8;
         let number = |bytes: &[u8]| {
@@ -173,7 +176,7 @@ impl Naming {
 }
 
 impl Problem {
-    /// The number of independent rows; `None` if there are none.
+    /// Number of independent rows; `None` if the rows depend on each other.
     pub fn rows(&self) -> Option<usize> {
         let batch = self.batch.as_ref()?;
         let counted = || self.buffers.iter().find_map(|buffer| batch.rows_in(buffer));
@@ -181,8 +184,8 @@ impl Problem {
         rows.filter(|rows| *rows > 0)
     }
 
-    /// The problem, without judgements, of some rows of the batch, in this order; a row may occur several times. `None` if no rows are
-    /// independent, or if they can only be repeated as a whole.
+    /// Makes a problem, without judgements, from the given rows in the given order; a row may occur several times. `None` if rows
+    /// depend on each other or can only be repeated together.
     pub fn of_rows(&self, case: &Case, rows: &[usize]) -> Option<(Case, Self)> {
         let batch = self.batch.as_ref().filter(|batch| batch.together.is_none())?;
         self.with_rows(case, rows.len(), |buffer| {
@@ -195,9 +198,9 @@ impl Problem {
         })
     }
 
-    /// The problem, without judgements, of all rows repeated this many times, one batch behind the other. A buffer has its contents once,
-    /// and they repeat, except numbers that name rows. `None` if no rows are independent, or if a buffer has them in several blocks:
-    /// repeated rows would not be the whole buffer.
+    /// Makes a problem, without judgements, with all rows repeated `times` times, one batch after the other. A buffer holds the
+    /// bytes of one repetition, to be copied by the caller; only index buffers hold all repetitions. `None` if rows depend on
+    /// each other, or if the rows are not the first dimension of a buffer: copies of the bytes would then not be repeated rows.
     pub fn repeated(&self, case: &Case, times: usize) -> Option<(Case, Self)> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let mut blocks = self.buffers.iter().filter_map(|buffer| batch.rows_in(buffer));
@@ -210,8 +213,9 @@ impl Problem {
         Some((case, problem))
     }
 
-    /// The number of repetitions with which rows exceed a grid, and each buffer of rows exceeds 2³² elements or, if that is too much,
-    /// 2³¹ elements and 2³² bytes. A limit that cannot be exceeded with at most [`MOST_REPEATED`] bytes in all buffers does not count.
+    /// Number of repetitions at which the rows exceed the largest grid dimension, and each buffer of rows exceeds 2³² elements.
+    /// If that needs too much memory, 2³¹ elements and 2³² bytes are enough. Limits that need more than [`MOST_REPEATED`] bytes
+    /// are ignored.
     pub fn times_to_large(&self) -> Option<usize> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let of_rows = || self.buffers.iter().filter(|buffer| batch.repeats(buffer).is_some());
@@ -220,7 +224,7 @@ impl Problem {
         let needed = |buffer: &Buffer| {
             let element = buffer.dtype.bitsize().div_ceil(8);
             let bytes = [COUNTED * element, COUNTED.max(COUNTED / 2 * element)];
-            // A whole repetition lies behind.
+            // Add two repetitions, so that at least one whole repetition lies beyond the limit.
             let times = bytes.map(|bytes| bytes / buffer.size().max(1) + 2);
             times.into_iter().find(|times| *times <= most)
         };
@@ -232,7 +236,7 @@ impl Problem {
             .filter(|times| *times > 1)
     }
 
-    /// True if a buffer has more bytes than 32 bits address.
+    /// True if a buffer has more bytes than a 32-bit offset can address.
     pub fn passes_32_bits(&self) -> bool {
         self.buffers.iter().any(|buffer| buffer.size() > COUNTED)
     }

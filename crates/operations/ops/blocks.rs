@@ -1,4 +1,4 @@
-//! Block formats of operations: the list of formats, inputs and outputs.
+//! Block formats: the list of formats that kernels support, and the buffers and cases of operations on them.
 
 use safetensors::Dtype;
 
@@ -10,22 +10,22 @@ use ulplab_core::formats::{Encoded, Format, GlobalScale};
 
 /// A block format that kernels are compiled for; `kernels/lib/formats.cuh` uses the same name.
 pub struct Blocks {
-    /// Its name in keys of cases.
+    /// Name of the format in the keys of cases.
     pub key: &'static str,
-    /// The format string.
+    /// Format string, which [`Blocks::format`] parses.
     pub format: &'static str,
     /// Elements per block.
     pub width: usize,
-    /// The operations that are timed in it.
+    /// Operations whose kernels are timed in this format.
     timed: &'static [Timed],
 }
 
-/// Operations on block formats, as far as it is decided for each format whether they are timed.
+/// Groups of operations on block formats. Each format lists the groups whose kernels are timed in it.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Timed {
     Quantize,
     Dequantize,
-    /// Operations that end in quantized rows.
+    /// Operations that end with quantization, such as a norm with a quantized output.
     Fused,
 }
 use Timed::{Dequantize, Fused, Quantize};
@@ -57,48 +57,49 @@ pub const BLOCKS: &[Blocks] = &[
     blocks(NVFP4, "e2m1/b16:e4m3/t:f32", 16, &[Quantize, Dequantize, Fused]),
 ];
 
-/// The format with a global scale above its block scales.
+/// Key of NVFP4, the only format with a global scale above its block scales.
 pub const NVFP4: &str = "nvfp4";
 
-/// The largest magnitude from which NVFP4's global scale is computed if it is an input. Some blocks exceed it.
+/// Largest magnitude of the tensor, which kernels get as an input to compute NVFP4's global scale. Some blocks have larger values
+/// on purpose.
 pub const AMAX: f32 = 3.0;
 
 impl Blocks {
-    /// The format of a case.
+    /// The block format that a case names.
     ///
     /// # Errors
-    /// If the case names another one.
+    /// Returns an error if the case names an unknown format.
     pub fn for_case(case: &Case) -> Result<&'static Self, String> {
         let key = case.key("format");
         Self::named(key).ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
     }
 
-    /// The format that cases call `key`; `None` if there is none.
+    /// The block format with this key; `None` if the key is unknown.
     pub fn named(key: &str) -> Option<&'static Self> {
         BLOCKS.iter().find(|blocks| blocks.key == key)
     }
 
-    /// True if an operation is timed in this format on elements of a type.
+    /// True if kernels for this operation, format and element type are timed.
     pub(super) fn timed(&self, operation: Timed, dtype: &str) -> bool {
         dtype == "bf16" && self.timed.contains(&operation)
     }
 
-    /// Cases of matrices in this format and type of elements; `edges` names the edge values.
+    /// An empty grid of `[T, C]` cases with this format and element type; `edges` names the set of edge values.
     pub(super) fn matrices(&self, dtype: &str, edges: &str) -> Grid<'static, [i64; 2]> {
         let keys = [("format", self.key), ("dtype", dtype), ("edges", edges)];
         grid::matrices(format!("{}.{dtype}", self.key), &keys).also("W", self.width as i64)
     }
 
-    /// The format itself.
+    /// Parses the format string.
     ///
     /// # Errors
-    /// If the format string is not one.
+    /// Returns an error if the format string is invalid.
     pub fn format(&self) -> Result<Format, String> {
         self.format.parse()
     }
 
-    /// Encodes `[rows, cols]`. Formats with a global scale use the largest magnitude `amax` if there is one, else the
-    /// tensor's own.
+    /// Encodes `[rows, cols]`. Formats with a global scale compute it from `amax` if `amax` is given, else from the largest
+    /// magnitude of the tensor.
     pub fn encode(&self, x: &[f32], cols: usize, amax: Option<f32>) -> Result<Encoded, String> {
         let stored = [amax.unwrap_or(AMAX)];
         let global = match amax {
@@ -108,7 +109,7 @@ impl Blocks {
         Ok(self.format()?.encode(x, cols, global))
     }
 
-    /// Output buffers for the codes and scales of `[rows, cols]`.
+    /// Output buffers for the codes and scales of a matrix `[rows, cols]`.
     pub fn outputs(&self, rows: usize, cols: usize) -> Result<Vec<Buffer>, String> {
         let parts = self.format()?.parts(rows, cols).into_iter().take(2);
         Ok(parts
@@ -116,7 +117,7 @@ impl Blocks {
             .collect())
     }
 
-    /// Input buffers for codes and scales.
+    /// Input buffers with these codes and scales.
     pub fn inputs(&self, encoded: Encoded) -> Vec<Buffer> {
         let parts = encoded.parts.into_iter().take(2);
         parts
@@ -136,7 +137,7 @@ pub fn rows_of_blocks(cases: &[Case]) -> Parameters {
     Parameters::new(cases, &["T", "C"], &["format", "dtype"])
 }
 
-/// Checks that rows of the case can be stored in its format, and that they fit in memory.
+/// Checks that the case's format supports rows of `C` elements, and that `T * C` is at most [`MOST_ELEMENTS`].
 pub fn check(case: &Case) -> Result<(), String> {
     let [rows, cols] = case.sizes(["T", "C"]);
     if rows.checked_mul(cols).is_none_or(|elements| elements > MOST_ELEMENTS) {
@@ -147,13 +148,13 @@ pub fn check(case: &Case) -> Result<(), String> {
     Blocks::for_case(case)?.format()?.check(cols)
 }
 
-/// The input buffer with the given largest magnitude. Formats without a global scale do not read it.
+/// Input buffer `amax` with the value [`AMAX`]. Kernels of formats without a global scale ignore this buffer.
 pub fn amax_input() -> Buffer {
     Buffer::input("amax", Dtype::F32, &[1], AMAX.to_le_bytes().into())
 }
 
-/// The problem of an operation that ends in quantized rows: numbers that are `want` within an error, in the format of the case. The first
-/// input has the rows.
+/// Builds the problem of an operation that quantizes its result. The exact result before quantization is `want`; `error` bounds
+/// the kernel's error before quantization. The first buffer of `buffers` has the rows.
 pub(super) fn quantized(
     case: &Case,
     mut buffers: Vec<Buffer>,
@@ -172,7 +173,7 @@ pub(super) fn quantized(
     })
 }
 
-/// The input `[T, cols]` of a case in its type, and its values as f32.
+/// Input buffer `[T, cols]` in the case's element type, and its rounded values as f32.
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
     let (rows, dtype) = (case.dim("T"), case.float_type("dtype"));
     if let Some(bytes) = data.given(case, name, dtype, &[rows, cols])? {
@@ -188,7 +189,7 @@ pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Res
     Ok((Buffer::floats(name, dtype, &[rows, cols], &values), values))
 }
 
-/// N(0, 1) with a few much larger channels and rows of different magnitudes.
+/// Draws from N(0, 1), with a few much larger channels and a different magnitude for each row.
 fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     use rayon::prelude::*;
     let mut x = data.normal(name, rows * cols);
@@ -201,18 +202,19 @@ fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     x
 }
 
-/// Seven times 448, and seven times codes and ties of E4M3: multiplied by the reciprocal of the scale 7, ties are ties no more.
+/// Returns 7 · 448, or 7 times a number that is a code or a tie of E4M3. The block scale is then 7, and multiplying by the
+/// rounded 1/7 instead of dividing by 7 moves ties off the tie.
 pub(super) fn tie_by_seven(i: usize) -> f32 {
     7.0 * if i.is_multiple_of(16) { 448.0 } else { (i % 32) as f32 }
 }
 
-/// Rows with one difficulty each. `finite` rows have finite squares, `special` rows may have NaN and infinities, `infinite` rows only
-/// infinities, and `all` also has numbers up to the largest.
+/// Draws rows of edge values, one kind per row. With `finite`, squares of all values are finite. `special` adds NaN and
+/// infinities, `infinite` adds infinities only, and `all` also has values up to the largest f32.
 fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Result<Vec<f32>, String> {
     let kinds = match which {
         "finite" => 9,
         "special" => 11,
-        // The same kinds of rows as `special`, but with a normal number in place of each NaN.
+        // The kinds of `special`, but with a normal number in place of each NaN.
         "infinite" => 11,
         "all" => 13,
         other => return Err(format!("no edges '{other}'")),
@@ -242,7 +244,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
                 // One nonzero element per row, of various magnitudes.
                 4 if i == special => 2f32.powi(row as i32 % 40 - 20),
                 4 => 0.0,
-                // Magnitudes whose scales are near the smallest powers of two.
+                // Blocks so small that their scales are near the smallest powers of two.
                 5 => normal[at] * 2f32.powi(-119 - (i / 128 % 8) as i32),
                 6 => f32::from_bits(bits[at] & 0x807f_ffff),
                 // Blocks of very small numbers next to blocks of large ones.

@@ -9,33 +9,33 @@ use super::data;
 pub struct Buffer {
     /// Name in the arguments of variants, e.g. `x`.
     pub name: &'static str,
-    /// The kind of access that kernels have.
+    /// Kind of access: read, write, or update in place.
     pub role: Role,
     /// Type of the elements; packed codes are bytes.
     pub dtype: Dtype,
-    /// Shape in elements of `dtype`.
+    /// Shape, counted in elements of `dtype`.
     pub shape: Vec<usize>,
-    /// The contents before the run, little-endian; empty for outputs. They repeat if the buffer is larger.
+    /// Contents before the run, little-endian; empty for outputs. If `shape` needs more bytes, these bytes repeat.
     pub bytes: Vec<u8>,
 }
 
-/// The access of kernels to a buffer.
+/// Access of kernels to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The kernel only reads it: it must be unchanged.
+    /// Input: the kernel only reads the buffer, and its bytes must not change.
     In,
-    /// The kernel must write every byte.
+    /// Output: the kernel must write every byte.
     Out,
-    /// The kernel changes it in place.
+    /// The kernel updates the buffer in place.
     InOut,
 }
 
 impl Buffer {
-    /// An input with these contents, little-endian.
+    /// Creates an input with little-endian contents.
     ///
     /// # Panics
     ///
-    /// If `bytes` has another length than `shape` and `dtype` require.
+    /// Panics if the length of `bytes` does not match `shape` and `dtype`.
     pub fn input(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         let buffer = Self {
             name,
@@ -48,22 +48,22 @@ impl Buffer {
         buffer
     }
 
-    /// An input of f32 values.
+    /// Creates an input of f32 values.
     pub fn f32(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
         Self::input(name, Dtype::F32, shape, data::f32_bytes(values))
     }
 
-    /// An input of bfloat16 values, rounded to nearest even.
+    /// Creates an input of bfloat16 values, rounded to nearest even.
     pub fn bf16(name: &'static str, shape: &[usize], values: &[f32]) -> Self {
         Self::input(name, Dtype::BF16, shape, data::bf16_bytes(values))
     }
 
-    /// An input of i32 values.
+    /// Creates an input of i32 values.
     pub fn i32(name: &'static str, shape: &[usize], values: &[i32]) -> Self {
         Self::input(name, Dtype::I32, shape, data::i32_bytes(values))
     }
 
-    /// An input of one dimension: whole numbers of so many bytes, 4 or 8.
+    /// Creates a one-dimensional input of i32 values if `size` is 4, else of i64 values.
     pub fn integers(name: &'static str, size: usize, values: impl IntoIterator<Item = i64>) -> Self {
         let dtype = if size == 4 { Dtype::I32 } else { Dtype::I64 };
         let bytes = values.into_iter().flat_map(|x| x.to_le_bytes().into_iter().take(size));
@@ -71,12 +71,12 @@ impl Buffer {
         Self::input(name, dtype, &[bytes.len() / size], bytes)
     }
 
-    /// An input of values in bfloat16, rounded to nearest even, or in f32.
+    /// Creates an input of type bfloat16, rounded to nearest even, or f32.
     pub fn floats(name: &'static str, dtype: Dtype, shape: &[usize], values: &[f32]) -> Self {
         Self::input(name, dtype, shape, data::float_bytes(dtype, values))
     }
 
-    /// An output, whose contents before the run do not matter.
+    /// Creates an output. Its contents before the run do not matter.
     pub fn output(name: &'static str, dtype: Dtype, shape: &[usize]) -> Self {
         Self {
             name,
@@ -87,11 +87,11 @@ impl Buffer {
         }
     }
 
-    /// A buffer that kernels change in place, with its contents before the run.
+    /// Creates a buffer that kernels update in place; `bytes` are its contents before the run.
     ///
     /// # Panics
     ///
-    /// If `bytes` has another length than `shape` and `dtype` require.
+    /// Panics if the length of `bytes` does not match `shape` and `dtype`.
     pub fn in_place(name: &'static str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
         Self {
             role: Role::InOut,
@@ -105,7 +105,7 @@ impl Buffer {
     }
 }
 
-/// The contents of the buffers that a kernel writes, after a run.
+/// Names and contents, after a run, of all buffers that a kernel writes.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs(pub Vec<(&'static str, Vec<u8>)>);
 
@@ -113,7 +113,7 @@ impl Outputs {
     /// The bytes of an output.
     ///
     /// # Panics
-    /// If there is no such output.
+    /// Panics if no output has this name.
     pub fn get(&self, name: &str) -> &[u8] {
         let found = self.0.iter().find(|(output, _)| *output == name);
         found

@@ -1,4 +1,4 @@
-//! Kernels that stand in for operations of the reference.
+//! Replaces operations of the reference by kernels while a whole model runs.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use super::record_write::ROPE;
 use super::{Buffer, Case, Outputs, Problem, Scalar};
 use ulplab_core::formats::{KvRecord, PAGE};
 
-/// The operations that kernels can compute in a model. The last two write and read the records of a KV cache.
+/// Names of the operations that a kernel can replace in a model. The last two write and read records of a KV cache.
 pub const CALLED: [&str; 6] = ["mhc_pre", "rmsnorm", "rope", "swiglu", "record_write", "record_read"];
 
 /// Type of the tensors that kernels read and write. With either type, the weights of norms and mixing are f32.
@@ -29,38 +29,41 @@ pub enum Type {
     Bf16,
 }
 
-/// An operation with its inputs.
+/// An operation to run, with its inputs.
 pub struct Call {
     /// Name of the operation, one of [`CALLED`].
     pub op: &'static str,
     /// The sizes and keys of the call.
     pub case: Case,
-    /// The buffers and scalars; it has no judgements.
+    /// Buffers and scalars of the call; the problem has no judgements.
     pub problem: Problem,
 }
 
-/// Runs calls on a device or elsewhere.
+/// Executes calls, on a GPU or elsewhere.
 pub trait Runner: Send + Sync {
     /// Names of the operations that this runner computes.
     fn ops(&self) -> &[String];
 
-    /// Runs a call and returns its outputs; the error says why it could not run.
+    /// Runs a call and returns its outputs.
+    ///
+    /// # Errors
+    /// Returns the reason if the call could not run.
     fn run(&self, call: Call) -> Result<Outputs, String>;
 }
 
-/// Uses kernels for the operations that a runner computes, and the reference for all others. After the first failure
-/// everything is computed by the reference; check [`StandIn::failure`] after a model has run.
+/// Runs the operations that a [`Runner`] supports with kernels, and all others with the reference. After the first error, the
+/// reference computes everything; so check [`StandIn::failure`] after the model has run.
 pub struct StandIn {
     runner: Box<dyn Runner>,
     dtype: Type,
     seen: Mutex<CallLog>,
 }
 
-/// The answered operations and the first error.
+/// Operations that kernels have computed so far, and the first error.
 #[derive(Default)]
 struct CallLog {
     answered: HashSet<&'static str>,
-    /// The first error.
+    /// Message of the first error.
     failure: Option<String>,
 }
 
@@ -70,7 +73,7 @@ impl Type {
         *self == Self::F32
     }
 
-    /// Its name in keys, and the type of elements.
+    /// Name of the type in keys of cases, and the element type.
     fn stored(self) -> (&'static str, Dtype) {
         match self {
             Self::F32 => ("f32", Dtype::F32),
@@ -79,13 +82,13 @@ impl Type {
     }
 }
 
-/// The values of an output of bfloat16 or f32.
+/// Reads an output of type bfloat16 or f32 as f32.
 fn values(outputs: &Outputs, name: &str, dtype: Dtype) -> Vec<f32> {
     f32_values(outputs.get(name), dtype.bitsize() / 8)
 }
 
 impl Call {
-    /// A call of an operation with these sizes, keys, buffers and scalars.
+    /// Creates a call with these keys, sizes, buffers and scalars.
     pub fn new(
         op: &'static str,
         keys: &[(&'static str, &str)],
@@ -111,7 +114,7 @@ impl Call {
 }
 
 impl StandIn {
-    /// Lets `runner` compute its operations on tensors of type `dtype`.
+    /// Creates a stand-in: `runner` computes its operations on tensors of type `dtype`.
     pub fn new(runner: Box<dyn Runner>, dtype: Type) -> Self {
         Self {
             runner,
@@ -120,7 +123,7 @@ impl StandIn {
         }
     }
 
-    /// The first error, or a message if the model never called an operation that the runner computes.
+    /// The first error, or a message if the runner supports an operation that the model never called; `None` if all went well.
     pub fn failure(&self) -> Option<String> {
         let seen = self.seen();
         let unused = self.runner.ops().iter().find(|op| !seen.answered.contains(op.as_str()));
@@ -136,7 +139,7 @@ impl StandIn {
         self.runner.ops().iter().any(|other| other == op)
     }
 
-    /// The outputs of the call; `None` if the runner does not compute the operation or a call has failed.
+    /// Outputs of the call; `None` if the runner does not support the operation, or if this or an earlier call has failed.
     fn run(&self, op: &'static str, call: impl FnOnce() -> Call) -> Option<Outputs> {
         if !self.takes(op) || self.seen().failure.is_some() {
             return None;
@@ -153,8 +156,8 @@ impl StandIn {
         }
     }
 
-    /// Writes rows `[rows, record.dim]` as bf16 into the pages of a KV cache, in order, and reads them back. Returns
-    /// whether the runner did this.
+    /// Writes rows `[rows, record.dim]` as bf16 into pages of a KV cache, in order, and reads them back into `x`. Returns true if
+    /// the runner did so.
     pub fn store(&self, record: &KvRecord, x: &mut [f32]) -> bool {
         if !["record_write", "record_read"].iter().all(|op| self.takes(op)) {
             return false;
@@ -166,7 +169,7 @@ impl StandIn {
         let write = || {
             let buffers = vec![
                 Buffer::bf16("x", &[rows, record.dim], x),
-                // Only the normed form reads these.
+                // Kernels read the next three buffers only in the `normed` form.
                 Buffer::f32("weight", &[record.dim], &vec![1.0; record.dim]),
                 Buffer::integers("positions", 8, vec![0; rows]),
                 Buffer::f32("cos_sin", &[1, ROPE / 2, 2], &[1.0, 0.0].repeat(ROPE / 2)),
@@ -256,7 +259,7 @@ impl Operations<f32> for StandIn {
         }
     }
 
-    /// Streams and the normed input are bf16 for either type of other tensors.
+    /// The residual streams and the normed input are always bf16, whatever the type of other tensors is.
     fn mhc_pre(
         &self,
         mixer: &HyperConnection<f32>,

@@ -1,4 +1,4 @@
-//! Checks that apply to every kernel: guard bands around its buffers, unchanged inputs, and an identical second run.
+//! Checks for every kernel: intact guard bands around its buffers, unchanged inputs, and the same output bytes in a second run.
 
 use rayon::prelude::*;
 
@@ -10,41 +10,41 @@ use ulplab_core::record::Failure;
 /// The byte that fills guard bands.
 pub const GUARD_BYTE: u8 = 0xc3;
 
-/// The guard bytes before or behind a buffer, as the kernel left them.
+/// Guard bytes before or after a buffer, read back after the kernel ran.
 pub struct Band {
-    /// Name of the buffer, or of the scratch buffer.
+    /// Name of the guarded buffer; the scratch buffer has a name, too.
     pub of: String,
     /// True if the bytes follow the buffer; otherwise they precede it.
     pub behind: bool,
-    /// The contents after the run; untouched bytes are [`GUARD_BYTE`].
+    /// Bytes of the band after the run. Every byte that still equals [`GUARD_BYTE`] was not overwritten.
     pub bytes: Vec<u8>,
 }
 
-/// Differences of a run with rows repeated until addresses are large.
+/// Result of a run whose rows are repeated until addresses exceed 32 bits.
 pub struct Repeated {
-    /// The number of rows.
+    /// Number of rows of the run.
     pub rows: usize,
-    /// The bytes that were compared.
+    /// Number of output bytes that were compared.
     pub bytes: u64,
-    /// Outputs that differ from those of the few rows that are repeated.
+    /// Outputs that differ from the outputs of the small batch that was repeated.
     pub differing: Vec<Differing>,
     /// Guard bands after the run.
     pub bands: Vec<Band>,
 }
 
-/// Wrong bytes of an output.
+/// Wrong bytes of one output.
 pub struct Differing {
     /// Name of the output.
     pub output: &'static str,
-    /// Their number.
+    /// Number of wrong bytes.
     pub count: u64,
-    /// Place of the first of them.
+    /// Byte offset of the first wrong byte.
     pub first: u64,
-    /// Bytes of a row.
+    /// Number of bytes per row.
     pub row: u64,
 }
 
-/// Counts the bytes in which repeated rows differ from those of a small batch.
+/// Counts the bytes in which repeated rows differ from the same rows of the small batch.
 pub fn large(repeated: &Repeated) -> Measured {
     let rows = repeated.rows;
     let outputs = repeated.differing.iter().map(|found| {
@@ -70,7 +70,8 @@ pub fn guards(bands: &[Band]) -> Measured {
     })
 }
 
-/// Adds up the counts of wrong bytes, each with its place.
+/// Adds up counts of wrong bytes. `found` has pairs of a count and a description of the place; `of` is the number of bytes that
+/// were checked.
 fn counted(
     site: &'static str,
     found: impl Iterator<Item = (usize, String)>,
@@ -90,7 +91,7 @@ fn counted(
 }
 
 impl Band {
-    /// The number of overwritten bytes, and where they are.
+    /// Number of overwritten bytes, and a description of their place; `None` if the band is intact.
     fn touched(&self) -> Option<(usize, String)> {
         let wrong = |byte: &u8| *byte != GUARD_BYTE;
         let first = self.bytes.iter().position(wrong)?;
@@ -107,7 +108,7 @@ impl Band {
     }
 }
 
-/// Counts the bytes of inputs that the kernel changed. Each input comes with its present bytes.
+/// Counts the input bytes that the kernel changed. Each input comes with its bytes after the run.
 pub fn inputs(inputs: &[(&Buffer, Vec<u8>)]) -> Measured {
     let pairs = inputs
         .iter()
@@ -124,14 +125,14 @@ pub fn rerun(problem: &Problem, first: &Outputs, second: &Outputs) -> Measured {
     changed("rerun", pairs, "a second run left other bytes", why)
 }
 
-/// Counts the bytes in which launches one by one and replays of a graph of them differ.
+/// Counts the bytes in which replays of a CUDA graph differ from single launches of the same kernels.
 pub fn graph(problem: &Problem, first: &Outputs, replayed: &Outputs) -> Measured {
     let why = "a graph has the same launches in the same order, and must give the same bytes";
     let pairs = pairs(problem, first, replayed);
     changed("graph", pairs, "replays of a graph left other bytes", why)
 }
 
-/// A buffer with its bytes before and now.
+/// A buffer with its old and its new bytes.
 type Change<'a> = (&'a Buffer, &'a [u8], &'a [u8]);
 
 fn pairs<'a>(problem: &'a Problem, first: &'a Outputs, second: &'a Outputs) -> impl Iterator<Item = Change<'a>> {
@@ -141,7 +142,7 @@ fn pairs<'a>(problem: &'a Problem, first: &'a Outputs, second: &'a Outputs) -> i
     })
 }
 
-/// Counts the bytes that differ between rows of the problem and the same rows in another batch.
+/// Counts the bytes in which rows differ between a run of the whole problem and a run on another batch of these rows.
 pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outputs) -> Measured {
     let written = first.0.iter().filter_map(|(name, bytes)| {
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
@@ -162,7 +163,7 @@ pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outpu
     changed("batch", pairs, &what, why)
 }
 
-/// Counts the bytes that changed, and describes the first element that did.
+/// Counts the bytes that changed, and describes the first element that changed.
 fn changed<'a>(site: &'static str, pairs: impl Iterator<Item = Change<'a>>, what: &str, why: &'static str) -> Measured {
     let (mut count, mut all, mut first) = (0, 0, None);
     for (buffer, before, now) in pairs {
@@ -205,7 +206,7 @@ fn violations(output: &'static str, count: usize, of: usize, failure: impl FnOnc
     }
 }
 
-/// The measurements that show that a kernel is wrong.
+/// Selects the measurements that prove a kernel wrong.
 pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
     measured
         .iter()

@@ -1,12 +1,13 @@
-//! A decode step of a compressor: the token's row goes to the state of its sequence; where it is the last of a window, the
-//! window is pooled, normed, turned to the position of its first token and inserted as an entry.
+//! One decode step of a KV compressor. The token's row is stored in the state of its sequence. If the token is the last of a
+//! window of m tokens, the window is pooled, normed and rotated (RoPE, at the position of its first token), and the result is
+//! appended as an entry.
 //!
-//! The definition is [`Pool::push`], then [`rmsnorm`], then [`Rope::apply`]. The state is a ring: token t is in slot t mod S,
-//! with `ape[t mod m]` added to its gate. With overlap, rows have 2 D channels and S = 2 m: an entry pools the first D channels
-//! of the window before and the last D of its own.
+//! The definition is [`Pool::push`], then [`rmsnorm`], then [`Rope::apply`]. The state is a ring of S slots: token t is in slot t
+//! mod S, with `ape[t mod m]` added to its gate. With overlap, rows have 2 D channels and S = 2 m: an entry pools the first D
+//! channels of the previous window and the last D channels of its own window.
 //!
-//! The three stages of an entry are outputs, too. Each is judged given the kernel's own stage before it, so that a fault shows
-//! where it is, and bounds do not pile up.
+//! Kernels also output the three stages of an entry. Each stage is judged with the kernel's own previous stage as its input. So a
+//! failure shows in the stage that has the fault, and error bounds do not add up over stages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -74,7 +75,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Stages of an entry, each with the reason for its bounds.
+/// The three stages of an entry, each with the reason for its error bound.
 const STAGES: [(&str, &str); 3] = [
     (
         "pooled",
@@ -102,7 +103,7 @@ const WHY_ENTRIES: &str = "the entry is the kernel's own rotated value, rounded 
                            be as they were";
 
 fn of_type(dtype: &'static str) -> Vec<Case> {
-    // B, m, overlap, D, R, N, P.
+    // Order: B, m, overlap, D, R, N, P.
     let dims = |[rows, rate, overlap, dim, turned, capacity, positions]: [i64; 7]| {
         let [slots, width] = [rate, dim].map(|size| size * (1 + overlap));
         let sizes = [rows, rate, dim, turned, capacity, slots, width, positions, overlap];
@@ -111,7 +112,7 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
     Grid::new(dtype, &[("dtype", dtype)], dims)
         .large("m4.b15.512", [15, 4, 1, 512, 64, 258, 1031])
         .random("m4.b9.128", [9, 4, 1, 128, 64, 34, 133])
-        // A kernel for long windows takes no others.
+        // Kernels that are specialised for long windows need cases with m = 128 of their own.
         .large("m128.b14.512", [14, 128, 0, 512, 64, 9, 1025])
         .random("m3.b17.24", [17, 3, 1, 24, 8, 343, 1030])
         .random("m5.b7.40", [7, 5, 0, 40, 12, 29, 141])
@@ -132,22 +133,22 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
         .done()
 }
 
-/// Rows, m (tokens of a window), D, channels that are turned, entries of a row, and slots of a ring and channels of a slot: twice as many
-/// with overlap.
+/// Number of rows, m (tokens of a window), D, number of rotated channels, entries per row, slots of a ring, and channels of a
+/// slot. The last two double with overlap.
 type Sizes = [usize; 7];
 
-/// The first token that is pooled with token `t`, and the number of tokens in a complete window.
+/// Index of the first token that is pooled when token `t` completes its window, and the number of tokens that are pooled.
 fn pooled([_, rate, dim, .., width]: Sizes, t: usize) -> (usize, usize) {
     let own = t / rate * rate;
     let first = own.saturating_sub(if width > dim { rate } else { 0 });
     (first, own + rate - first)
 }
 
-/// The inputs of a case.
+/// Inputs of a case.
 struct Step {
     sizes: Sizes,
     dtype: Dtype,
-    /// Position of each row, −1 for padding.
+    /// Position of each row's token; −1 for padding rows.
     tokens: Vec<i32>,
     kv: Vec<f32>,
     gate: Vec<f32>,
@@ -176,10 +177,10 @@ impl Step {
         };
         for (row, token) in step.rows() {
             if case.inputs == Inputs::Edges {
-                // Every kind meets every position.
+                // Every kind of edge occurs at every position.
                 step.edge(row, token, (row + row / POSITIONS) % KINDS);
             }
-            // Kernels must not read slots that have not been written yet, nor that of the token.
+            // Fill slots that kernels must not read with NaN: slots not written yet, and the slot of the current token.
             for slot in (0..slots).filter(|slot| *slot >= token || *slot == token % slots) {
                 for ring in [&mut step.ring_kv, &mut step.ring_gate] {
                     ring[(row * slots + slot) * width..][..width].fill(f32::NAN);
@@ -189,25 +190,27 @@ impl Step {
         step
     }
 
-    /// The rows that are not padding, with their tokens.
+    /// Indices of the rows that are not padding, each with the position of its token.
     fn rows(&self) -> Vec<(usize, usize)> {
         let rows = self.tokens.iter().enumerate();
         rows.filter_map(|(row, token)| Some((row, usize::try_from(*token).ok()?)))
             .collect()
     }
 
-    /// The rows whose token completes a window, with their tokens.
+    /// Indices of the rows whose token completes a window, each with the position of the token.
     fn complete(&self) -> impl Iterator<Item = (usize, usize)> {
         let [_, rate, ..] = self.sizes;
         let rows = self.rows().into_iter();
         rows.filter(move |(_, token)| (token + 1).is_multiple_of(rate))
     }
 
-    /// Makes gates equal, far apart or −∞ except one, or values so small that ε matters.
+    /// Sets edge values by kind: equal gates, gates far apart, gates of −∞ except one, or values so small that the ε of the norm
+    /// matters.
     fn edge(&mut self, row: usize, token: usize, kind: usize) {
         let [_, rate, dim, .., slots, width] = self.sizes;
         let (first, count) = pooled(self.sizes, token);
-        // Visits each pooled token. With overlap, a row has two halves, and a token of the current window pools the second half.
+        // Visit each pooled token. With overlap, a slot has two halves of D channels. Tokens of the current window use the second
+        // half, tokens of the previous window the first.
         for number in 0..count.min(token + 1 - first) {
             let other = first + number;
             let half = if other / rate == token / rate { width - dim } else { 0 };
@@ -230,7 +233,7 @@ impl Step {
         }
     }
 
-    /// Cosines and sines of all positions.
+    /// Tables of cosines and sines for all positions.
     fn tables(&self, positions: usize) -> (Vec<f32>, Vec<f32>) {
         let rope: Rope<f32> = self.rope(positions);
         let turns = (0..positions).flat_map(|position| rope.turns(position));
@@ -243,7 +246,7 @@ impl Step {
         rope
     }
 
-    /// The rings with the token's row.
+    /// The two rings after the token's row has been stored.
     fn pushed(&self) -> [Vec<f32>; 2] {
         let [_, rate, .., slots, width] = self.sizes;
         let (mut kv, mut gate) = (self.ring_kv.clone(), self.ring_gate.clone());
@@ -259,7 +262,7 @@ impl Step {
         [kv, gate]
     }
 
-    /// The entries that the tokens complete, pooled from these rings.
+    /// The entries of all rows that complete a window, pooled from these rings.
     fn completed(&self, ring_kv: &[f32], ring_gate: &[f32]) -> Result<Completed, String> {
         let sizes @ [_, rate, dim, .., slots, width] = self.sizes;
         let (rows, tokens): (Vec<usize>, Vec<usize>) = self.complete().unzip();
@@ -291,7 +294,8 @@ impl Step {
         })
     }
 
-    /// Bytes that must move. Inputs are read once, of the state only pooled slots; of the state and the entries one row is written.
+    /// Number of bytes that must move: each input once, only the pooled slots of the state, and one written row of state and
+    /// entries.
     fn bytes(&self) -> u64 {
         let [_, rate, dim, turned, .., width] = self.sizes;
         let (rows, complete) = (self.rows(), self.complete());
@@ -306,12 +310,12 @@ impl Step {
     }
 }
 
-/// Number of different positions, and kinds of rows of edge cases.
+/// Number of different positions, and number of kinds of edge rows.
 const POSITIONS: usize = 15;
 const KINDS: usize = 5;
 
-/// Positions of the rows: all phases of windows, first windows, and padding, within the range of caches and tables. Timed cases
-/// complete a window in each row.
+/// Positions of the rows' tokens: every phase of a window, first windows, and padding, as far as caches and tables allow. In
+/// timed cases every row completes a window.
 fn tokens(case: &Case, sizes: Sizes) -> Vec<i32> {
     let [rate, windows, positions] = [sizes[1], sizes[4], case.dim("P")].map(|size| size as i32);
     if case.timed {
@@ -325,24 +329,24 @@ fn tokens(case: &Case, sizes: Sizes) -> Vec<i32> {
     (0..sizes[0]).map(|row| within[row % within.len()]).collect()
 }
 
-/// The completed entries: one in each of `rows`.
+/// The entries that this step completes, one for each of `rows`.
 struct Completed {
     sizes: Sizes,
     dtype: Dtype,
-    /// Ascending.
+    /// Row indices in ascending order.
     rows: Vec<usize>,
-    /// Number of the entry in its row.
+    /// Index of each new entry among the entries of its row.
     numbers: Vec<usize>,
-    /// `[rows, D]`.
+    /// Expected pooled values `[rows, D]`, with error bounds.
     pooled: Vec<Bounded>,
     weight: Vec<Bounded>,
     rope: Rope<Bounded>,
-    /// The entries of all rows before the step.
+    /// Contents of the buffer `entries` before the step.
     before: Vec<u8>,
 }
 
 impl Completed {
-    /// The requirements on stages and entries, given the kernel's stages.
+    /// Judgements of stages and entries, computed from the stages that the kernel wrote.
     fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let [rows, rate, dim, ..] = self.sizes;
         let stages = outputs.get("stages");
@@ -366,7 +370,8 @@ impl Completed {
         {
             let (name, why) = STAGES[at];
             let judged = Judge::bounded(name, Dtype::F32, &shape, numbers, why).map(|judge| (judge, at));
-            // Without bounds, the stage before is not finite, and therefore wrong.
+            // If there are no finite bounds, the previous stage is not finite. Judge that stage instead, so that the test fails
+            // there.
             let (judge, at) = judged.unwrap_or_else(|_| {
                 let before = at.saturating_sub(1);
                 (Judge::finite(STAGES[before].0, Dtype::F32, &shape, WHY_FINITE), before)
@@ -382,7 +387,7 @@ impl Completed {
         parts
     }
 
-    /// All entries, given the rotated values.
+    /// Judgement of all entries, given the rotated values that the kernel wrote.
     fn entries(&self, rotated: &[f32]) -> Judge {
         let [rows, _, dim, _, capacity, ..] = self.sizes;
         let shape = [rows, capacity, dim];

@@ -1,4 +1,4 @@
-//! Inputs of problems: random numbers, activations of the model, and files of the user.
+//! Sources of test inputs: random numbers, activations and weights of a model, and tensors from the user's file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,34 +14,35 @@ use ulplab_core::formats::{E4M3, E5M2};
 use ulplab_core::random::stream;
 use ulplab_core::tensorfile::TensorFile;
 
-/// The activations at one site of one layer.
+/// Activations that were recorded at one site of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rows {
-    /// Decoder layer, 0-based; `None` for a site outside of the layers.
+    /// Index of the decoder layer, from 0; `None` if the site is outside of the layers.
     pub layer: Option<u32>,
-    /// Columns of a row.
+    /// Number of columns.
     pub cols: usize,
-    /// The activations `[rows, cols]`, row-major.
+    /// Activations `[rows, cols]`, row-major.
     pub values: Vec<f32>,
 }
 
-/// Looks up the activations at the sites that match a pattern.
+/// Function that looks up the activations at all sites that match a pattern.
 pub type Sites<'a> = dyn Fn(&str) -> Result<Vec<Rows>, String> + Send + Sync + 'a;
 
-/// Source of inputs: random numbers that depend on the seed and a purpose, and activations of the model.
+/// Source of test inputs: random numbers that depend on the seed and on a purpose string, and activations of the model.
 pub struct Data<'a> {
     seed: u64,
     sites: &'a Sites<'a>,
     checkpoint: Option<PathBuf>,
-    /// Answers by pattern: each takes a run of the model, and many cases ask for the same.
+    /// Cache of activations by pattern. Each lookup runs the model, and many cases use the same pattern.
     found: Mutex<BTreeMap<String, Arc<Vec<Rows>>>>,
 }
 
-/// Number of elements drawn from one random stream. Fixed chunks make the numbers independent of the number of threads.
+/// Number of elements drawn from one random stream. With chunks of a fixed size, the numbers do not depend on the number of
+/// threads.
 const CHUNK: usize = 1 << 16;
 
 impl<'a> Data<'a> {
-    /// Inputs drawn with `seed`, and activations looked up by `sites`.
+    /// Creates a source that draws with `seed` and looks up activations with `sites`.
     pub fn new(seed: u64, sites: &'a Sites<'a>) -> Self {
         Self {
             seed,
@@ -51,7 +52,7 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The same, with a folder in which the model's weights are.
+    /// Sets the folder of the model's weights.
     #[must_use]
     pub fn with_checkpoint(self, folder: Option<&Path>) -> Self {
         Self {
@@ -60,21 +61,21 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The seed of random numbers.
+    /// Seed of the random numbers.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The folder of the model.
+    /// Folder of the model's weights.
     ///
     /// # Errors
-    /// No model is given.
+    /// Returns an error if the user has given no model.
     pub fn checkpoint(&self) -> Result<&Path, String> {
         let folder = self.checkpoint.as_deref();
         folder.ok_or_else(|| "the case needs the weights of a model, and no model is given".into())
     }
 
-    /// `len` draws from N(0, 1).
+    /// Draws `len` numbers from N(0, 1). The same purpose gives the same numbers.
     pub fn normal(&self, purpose: &str, len: usize) -> Vec<f32> {
         let mut values = vec![0.0; len];
         values.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, values)| {
@@ -84,19 +85,19 @@ impl<'a> Data<'a> {
         values
     }
 
-    /// Draws of this shape from N(0, 1).
+    /// Draws a tensor of this shape from N(0, 1).
     pub fn tensor(&self, purpose: &str, shape: &[usize]) -> Tensor<f32> {
         Tensor::new(shape, self.normal(purpose, shape.iter().product()))
     }
 
-    /// `len` draws from a normal distribution with this mean and deviation.
+    /// Draws `len` numbers from a normal distribution with this mean and standard deviation.
     pub fn around(&self, purpose: &str, len: usize, mean: f32, deviation: f32) -> Vec<f32> {
         let mut values = self.normal(purpose, len);
         values.iter_mut().for_each(|x| *x = mean + deviation * *x);
         values
     }
 
-    /// `len` random bytes.
+    /// Draws `len` random bytes.
     pub fn bytes(&self, purpose: &str, len: usize) -> Vec<u8> {
         use rand_chacha::rand_core::Rng;
         let mut bytes = vec![0; len];
@@ -106,14 +107,17 @@ impl<'a> Data<'a> {
         bytes
     }
 
-    /// `len` random words.
+    /// Draws `len` random 32-bit words.
     pub fn words(&self, purpose: &str, len: usize) -> Vec<u32> {
         let bytes = self.bytes(purpose, 4 * len);
         let words = bytes.as_chunks().0.iter();
         words.map(|bytes| u32::from_le_bytes(*bytes)).collect()
     }
 
-    /// The bytes of a buffer in the user's file; `None` if the case reads no file or the file has no such tensor.
+    /// Bytes of the tensor `name` in the user's file; `None` if the case reads no file or the file lacks the tensor.
+    ///
+    /// # Errors
+    /// Returns an error if the tensor has another type or shape.
     pub fn given(&self, case: &Case, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Option<Vec<u8>>, String> {
         let Inputs::File(path) = case.inputs else {
             return Ok(None);
@@ -129,7 +133,7 @@ impl<'a> Data<'a> {
         Err(format!("{path}: '{name}' is {is} {has:?}, expected {dtype} {shape:?}"))
     }
 
-    /// The numbers of an f32 buffer in the user's file, or else these.
+    /// Values of the f32 tensor `name` in the user's file; the result of `drawn` if the file lacks the tensor.
     pub fn given_or(
         &self,
         case: &Case,
@@ -141,7 +145,7 @@ impl<'a> Data<'a> {
         Ok(given.map_or_else(drawn, |bytes| f32_values(&bytes, 4)))
     }
 
-    /// The activations at a site of the model, one entry per layer that has the site, in order of layers.
+    /// Activations at a site of the model: one entry per layer that has the site, in the order of layers.
     pub fn site(&self, pattern: &str) -> Result<Arc<Vec<Rows>>, String> {
         let mut found = self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(rows) = found.get(pattern) {
@@ -152,7 +156,7 @@ impl<'a> Data<'a> {
         Ok(rows)
     }
 
-    /// Activations at a site as `[rows, cols]`: the same number of tokens from every layer that has the site.
+    /// Activations at a site as one matrix `[rows, cols]`, with the same number of tokens from every layer that has the site.
     pub fn site_rows(&self, pattern: &str, rows: usize, cols: usize) -> Result<Vec<f32>, String> {
         let layers = self.site(pattern)?;
         let each = rows.div_ceil(layers.len().max(1)) * cols;
@@ -176,26 +180,26 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Rounds values to bfloat16, to nearest even, in place.
+/// Rounds values in place to bfloat16, to nearest even.
 pub fn round_to_bf16(values: &mut [f32]) {
     values
         .par_iter_mut()
         .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
 }
 
-/// Rounds values to a type, bfloat16 or f32, in place.
+/// Rounds values in place to `dtype`, bfloat16 or f32.
 pub(super) fn round_to(dtype: Dtype, values: &mut [f32]) {
     if dtype == Dtype::BF16 {
         round_to_bf16(values);
     }
 }
 
-/// Values as little-endian bfloat16 bytes, rounded to nearest even.
+/// Encodes values as little-endian bfloat16, rounded to nearest even.
 pub fn bf16_bytes(values: &[f32]) -> Vec<u8> {
     each_bytes(values, |x| half::bf16::from_f32(x).to_le_bytes())
 }
 
-/// Values as little-endian f32 bytes.
+/// Encodes values as little-endian f32.
 pub fn f32_bytes(values: &[f32]) -> Vec<u8> {
     each_bytes(values, f32::to_le_bytes)
 }
@@ -207,23 +211,23 @@ fn each_bytes<const N: usize>(values: &[f32], of: impl Fn(f32) -> [u8; N] + Sync
     bytes
 }
 
-/// Values as little-endian i32 bytes.
+/// Encodes values as little-endian i32.
 pub fn i32_bytes(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// Reads i32 bytes, little-endian.
+/// Decodes little-endian i32 bytes.
 pub fn i32_values(bytes: &[u8]) -> Vec<i32> {
     let (chunks, _) = bytes.as_chunks();
     chunks.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
 }
 
-/// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f32.
+/// Decodes bfloat16 (`size` 2) or f32 (`size` 4) bytes to f32.
 pub fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
     floats(bytes, size).into_iter().map(|x| x as f32).collect()
 }
 
-/// Values as little-endian bytes of bfloat16, rounded to nearest even, or of f32.
+/// Encodes values as little-endian `dtype`: bfloat16, rounded to nearest even, or f32.
 pub fn float_bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     match dtype {
         Dtype::BF16 => bf16_bytes(values),
@@ -231,7 +235,7 @@ pub fn float_bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     }
 }
 
-/// Types of numbers, by their names in cases.
+/// Element types, with their names in keys of cases.
 pub const DTYPES: &[(&str, Dtype)] = &[
     ("f64", Dtype::F64),
     ("f32", Dtype::F32),
@@ -246,7 +250,7 @@ pub const DTYPES: &[(&str, Dtype)] = &[
     ("u8", Dtype::U8),
 ];
 
-/// The type of that name.
+/// The element type with this name; `None` if the name is unknown.
 pub fn dtype_named(name: &str) -> Option<Dtype> {
     DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
 }
@@ -257,7 +261,7 @@ pub fn is_real(dtype: Dtype) -> bool {
     matches!(dtype, F64 | F32 | BF16 | F16 | F8_E4M3 | F8_E5M2)
 }
 
-/// A number in the bytes of a type, little-endian. All real types but f64 are rounded from the nearest f32.
+/// Encodes a number as little-endian bytes of `dtype`. Types other than f64 and integers are rounded from the nearest f32.
 pub fn number_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
     let narrow = x as f32;
     match dtype {
@@ -271,7 +275,7 @@ pub fn number_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
     }
 }
 
-/// Values as numbers without an error.
+/// Turns values into a tensor of [`Bounded`] numbers with error 0.
 pub fn exact(shape: impl Into<Vec<usize>>, values: &[f32]) -> Tensor<Bounded> {
     Tensor::new(shape, values.par_iter().map(|x| Bounded::exact(*x)).collect())
 }
@@ -281,7 +285,7 @@ pub fn widened(values: &[f32]) -> Vec<f64> {
     values.par_iter().map(|x| f64::from(*x)).collect()
 }
 
-/// Reads bfloat16 (`size` 2) or f32 (`size` 4) bytes as f64.
+/// Decodes bfloat16 (`size` 2) or f32 (`size` 4) bytes to f64.
 pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
     (0..bytes.len() / size)
         .into_par_iter()
@@ -289,7 +293,7 @@ pub fn floats(bytes: &[u8], size: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Reads an element of bfloat16 (`size` 2) or f32 (`size` 4) bytes.
+/// Decodes element `at` of bfloat16 (`size` 2) or f32 (`size` 4) bytes.
 pub(super) fn element(bytes: &[u8], size: usize, at: usize) -> f64 {
     match bytes[at * size..][..size] {
         [a, b] => half::bf16::from_le_bytes([a, b]).to_f64(),

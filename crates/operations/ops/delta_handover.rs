@@ -1,8 +1,8 @@
-//! Handover of states from prefill to decode: packed sequences go through GDN or KDA, then one more token of each sequence
-//! reads and updates the states where prefill left them.
+//! Handover of states from prefill to decode. Packed sequences go through GDN or KDA; then one more token of each sequence reads
+//! and updates the states that prefill wrote.
 //!
-//! Inputs and definitions are those of `delta_prefill` (initial states in [K, V], expected final states in [V, K]) and
-//! `delta_decode`. A variant is free to choose how the states get from one to the other.
+//! Inputs and definitions are those of `delta_prefill` (initial states in [K, V], expected final states in [V, K]) and of
+//! `delta_decode`. A variant may choose where and in which layout prefill hands the states to decode.
 
 use rayon::prelude::*;
 use reference::ops::linear_attention::Vk;
@@ -29,27 +29,27 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     if is_carried(case) {
         step.decay_only();
     }
-    // Decode starts from the expected states; apart from rounding to f32 they are the reference's.
+    // The decode step starts from the expected states of the reference, rounded to f32.
     step.state = f32_bytes(&state.par_iter().map(|x| *x as f32).collect::<Vec<_>>());
     let (next_o, next_states) = step.want::<Vk>()?;
     let next_reads = next_reads(&step, &next_states, case);
     let [t, n, heads, key, dim] = case.sizes(["T", "N", "HV", "K", "V"]);
     let (bound, shape) = (step.bound as f32, state_shape(case, "out_vk"));
-    // One query of each sequence and head: each row is a group.
+    // Each sequence and head has one query, so each row is a group of its own.
     let by = (groups(n * heads, |row| row), vec![0.0; n * heads]);
     let next_o = Judge::rms("next_o", Dtype::BF16, &[n, heads, dim], next_o, by, BAR, WHY_READ);
     let judges = vec![
         judge_o("o", &prefill, o, reads),
         next_o.by_rows(next_reads),
         match is_carried(case) {
-            // The gate of the decode token errs by more than a decay of prefill, but by less than GATE of them.
+            // The gate of the decode token errs by more than one decay of prefill, but by less than GATE of them together.
             true => judge_carried("state", &shape, next_states, t + GATE),
             false => judge_states("state", &shape, next_states),
         },
     ];
     let problem = Problem::new(buffers(&prefill, &step, case), judges);
     Ok(Problem {
-        // States are written, read and written again.
+        // States are written by prefill, then read and written by decode.
         bytes: problem.bytes + 8 * shape.iter().product::<usize>() as u64,
         flops: (6 * (t + n) * heads * key * dim) as u64,
         scalars: vec![("scale", Scalar::F32(prefill.scale())), ("bound", Scalar::F32(bound))],
@@ -57,17 +57,17 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Decays of prefill that err by more than one with its gate: A · softplus(x) or 5 · σ(A x) with A ≤ 16, where each of some ten
-/// operations errs by at most 2 units of a number up to 16.
+/// Number of prefill decays whose errors together exceed the error of one decode gate. The gate is A · softplus(x) or 5 · σ(A x)
+/// with A ≤ 16, and each of about ten operations errs by at most 2 units of a number up to 16.
 const GATE: usize = 32;
 
 const WHY_READ: &str = "products in bf16: a root-mean-square error of the state of 1e-2, relative to what this query or \
                         an average query reads from it, because one query may read almost nothing";
 
 fn of_type(gate: &'static str) -> Vec<Case> {
-    // Where states are only decayed, no product is in between, so that rounding them shows.
+    // `carried` cases only decay the states. Without a product in between, rounding the states between chunks shows.
     let carried = grid(gate, "carried").random("carried", [1, 17 * 64 + 5, 2]);
-    // Number of sequences, tokens per sequence, heads.
+    // Order: number of sequences, tokens per sequence, heads.
     let short = grid(gate, "short")
         .timed("b1", [1, 64, 64])
         .timed("b32", [32, 64, 64])
@@ -76,10 +76,10 @@ fn of_type(gate: &'static str) -> Vec<Case> {
     [short.done(), carried.done()].concat()
 }
 
-/// Cases by the number of sequences, the tokens of each, and heads.
+/// An empty grid of cases. A shape is the number of sequences, tokens per sequence, and heads.
 fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> {
     let dims = move |[n, t, h]: [i64; 3]| {
-        // A chunk has 64 tokens of one sequence.
+        // A chunk has up to 64 tokens of one sequence.
         let (chunks, gates) = (n * ((t + 63) / 64), if gate == "kda" { 128 } else { 1 });
         let sizes = [n, n * t, chunks, h, h, 1, 128, 128, gates, 2, 8, 0, 1];
         named("N T chunks H HV one K V G size index in_vk out_vk", sizes)
@@ -91,8 +91,8 @@ fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> 
     )
 }
 
-/// The mean square over value channels of the numbers that an average query reads from its state, for every head of every sequence. A
-/// single query may read much less, and the error of the state is then a large part of them.
+/// For every head of every sequence, the mean square of the output that an average query reads from the state. A single query may
+/// read much less; the error of the state is then large relative to that query's output.
 fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     let [heads, keys, values] = case.sizes(["H", "K", "V"]);
     let squares: Vec<f64> = states
@@ -109,7 +109,7 @@ fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     step.indices.iter().flat_map(of_slot).collect()
 }
 
-/// The decode case for the token after the sequences; it names sizes as `delta_decode` does.
+/// The decode case for the one token after each sequence, with the names of sizes that `delta_decode` uses.
 fn decode(case: &Case) -> Case {
     let n = case.dim("N") as i64;
     let mut dims = vec![("B", n), ("slots", n), ("G", 1), ("vk", 1), ("size", 4)];
@@ -127,7 +127,7 @@ fn decode(case: &Case) -> Case {
     }
 }
 
-/// The buffers of both operations; those of the states occur only once.
+/// Buffers of prefill and of decode. The final states of prefill are the states of decode, as one buffer.
 fn buffers(prefill: &Prefill, step: &Step, case: &Case) -> Vec<Buffer> {
     let mut before = prefill.buffers(case);
     let mut after = step.buffers();

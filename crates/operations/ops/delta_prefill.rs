@@ -1,9 +1,9 @@
-//! Prefill of linear attention with the delta rule (GDN and KDA). Packed sequences are processed from initial to final
-//! states; the two may have different layouts.
+//! Prefill of linear attention with the delta rule (GDN and KDA). Packed sequences take initial states to final states; initial
+//! and final states may have different layouts.
 //!
-//! The definition is [`reference::ops::linear_attention`] with q and k normalised first. Cases in f32 are held to a bound
-//! for f32 arithmetic. Cases in bf16 may multiply in bf16, so they are held to root-mean-square errors. Where β is 0, states are only
-//! decayed, and no product is in between: cases of `carried` states tell whether they are rounded from chunk to chunk.
+//! The definition is [`reference::ops::linear_attention`] with q and k normalised first. Cases in f32 must meet an error bound
+//! for f32 arithmetic. Cases in bf16 may multiply in bf16, so they must meet root-mean-square errors. In `carried` cases β is 0:
+//! states are only decayed, no product is involved, and the error shows if a kernel rounds the states from chunk to chunk.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,11 +19,11 @@ use super::grid::{Grid, element_bytes, named};
 use super::judge::{Judge, UNIT};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
-/// Relative root-mean-square error that published kernels with bf16 operands stay within. Rounding the operands alone gives
-/// 4·10⁻³ to 5·10⁻³ at every length.
+/// Allowed relative root-mean-square error. Published kernels with bf16 operands stay within it. Rounding the operands alone
+/// gives 4·10⁻³ to 5·10⁻³ at every length.
 pub(super) const BAR: f64 = 1e-2;
 
-/// Lengths of sequences around multiples of the chunk length.
+/// Lengths of sequences: empty, and around multiples of the chunk length 64.
 const LENGTHS: [usize; 7] = [0, 1, 63, 64, 65, 0, 130];
 
 pub(super) const DELTA_PREFILL: KernelOp = KernelOp {
@@ -59,7 +59,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         }
     };
     Ok(Problem {
-        // The state is read for k and for q, and updated.
+        // Per state element: one multiply-add to read it for k, one to read it for q, and one to update it.
         flops: (6 * t * heads * key * dim) as u64,
         scalars: vec![("scale", Scalar::F32(prefill.scale()))],
         batch: Some(batch(case)),
@@ -67,7 +67,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Sequences, which have their tokens one behind the other; their lengths differ.
+/// The independent rows are sequences of different lengths, whose tokens are packed one sequence after the other.
 fn batch(case: &Case) -> Batch {
     let batch = Batch::new("N", &["q", "k", "v", "g", "beta", "initial", "o", "final"]);
     batch
@@ -75,11 +75,11 @@ fn batch(case: &Case) -> Batch {
         .starts("starts", case.dim("T"))
 }
 
-/// Bounds for f32 arithmetic, of every element of o, and of the columns `[N, HV, V]` of the final states.
+/// Error bounds for f32 arithmetic: of every element of o, and of the columns `[N, HV, V]` of the final states.
 ///
 /// A step multiplies a column s of the state by exp(g) ≤ 1 and by 1 − β k kᵀ, and adds β v k. Neither factor makes a vector
-/// longer, so existing errors do not grow. Let m ≥ |s| be tracked from step to step: the sums of K products, in the step
-/// and in the two norms, and a few single operations err by at most (3 K + 40) units of m + |v|.
+/// longer, so existing errors do not grow. The code tracks a bound m ≥ |s|. In each step, the sums of K products (of the step and
+/// of the two norms) and a few single operations err by at most (3 K + 40) units of m + |v|.
 fn bounds(prefill: &Prefill, case: &Case) -> [Vec<f64>; 2] {
     let [n, heads, k, v, decays] = case.sizes(["N", "HV", "K", "V", "G"]);
     let vk = case.dim("in_vk") == 1;
@@ -98,7 +98,7 @@ fn bounds(prefill: &Prefill, case: &Case) -> [Vec<f64>; 2] {
             let slowest = gates.iter().fold(f32::MIN, |a, b| a.max(*b));
             let value = f64::from(prefill.v.data[row * v + channel]).abs();
             let decay = f64::from(slowest).exp();
-            // Subnormal numbers have no relative error bound, so an absolute one is added.
+            // Subnormal numbers have no relative error bound, so add an absolute error.
             error = decay * error + unit * (decay * most + value) + 1e-37 * (1.0 + most);
             most = decay * most + f64::from(prefill.beta.data[row]) * value;
             of_o[row * v + channel] = 1.01 * scale * (error + unit * most) + 1e-37;
@@ -115,13 +115,14 @@ const WHY_BAR: &str = "products in bf16: published kernels stay within a root-me
                                   sequence and head; rounding the operands alone gives 4e-3 to 5e-3";
 
 fn of_type(gate: &'static str) -> Vec<Case> {
-    // T, H, HV, K, V; 1 for initial and for final states in [V, K]. Repeated short sequences make states large, long ones tokens.
+    // Order: T, H, HV, K, V; then 1 if initial states are [V, K], and 1 if final states are. Large batches repeat the rows: short
+    // sequences make the states large, long sequences make the token buffers large.
     let grid = |dtype, sequences| {
         let dims = move |([t, h, hv, k, v], [input, out]): ([i64; 5], [i64; 2])| {
             let varied = t == LENGTHS.iter().sum::<usize>() as i64;
             let n = match sequences {
                 "long" => 3,
-                // More than there are lanes in a warp.
+                // More sequences than a warp has lanes.
                 "many" => 70,
                 _ => 1,
             };
@@ -129,7 +130,7 @@ fn of_type(gate: &'static str) -> Vec<Case> {
                 true => (LENGTHS.len(), LENGTHS.iter().map(|length| length.div_ceil(64)).sum()),
                 false => (n, n * (t as usize / n).div_ceil(64)),
             };
-            // A chunk has 64 tokens of one sequence.
+            // A chunk has up to 64 tokens of one sequence.
             let (n, chunks, size) = (n as i64, chunks as i64, element_bytes(dtype));
             let (gates, index) = (if gate == "kda" { k } else { 1 }, if input == out { 4 } else { 8 });
             let sizes = [t, n, chunks, h, hv, k, v, gates, size, index, input, out];
@@ -163,7 +164,7 @@ fn of_type(gate: &'static str) -> Vec<Case> {
     [bf16.done(), long.done(), many.done(), carried.done(), f32.done()].concat()
 }
 
-/// The judgement of outputs `[T, HV, V]` in bf16: the groups are the sequences and heads.
+/// Judges outputs `[T, HV, V]` in bf16. Each pair of a sequence and a head is a group.
 pub(super) fn judge_o(output: &'static str, prefill: &Prefill, o: Vec<f64>, reads: Vec<f64>) -> Judge {
     let (starts, shape) = (&prefill.starts, &prefill.v.shape);
     let heads = shape[1];
@@ -173,7 +174,7 @@ pub(super) fn judge_o(output: &'static str, prefill: &Prefill, o: Vec<f64>, read
     Judge::rms(output, Dtype::BF16, shape, o, (groups, none), BAR, WHY_BAR).by_rows(reads)
 }
 
-/// The judgement of states in f32, whose last two dimensions are a matrix; the matrices are the groups.
+/// Judges f32 states `[N, HV, …]`. Each matrix of the last two dimensions is a group.
 pub(super) fn judge_states(output: &'static str, shape: &[usize], states: Vec<f64>) -> Judge {
     let (rows, cols) = (shape[2], shape[3]);
     let means = states.par_chunks(rows * cols);
@@ -184,17 +185,17 @@ pub(super) fn judge_states(output: &'static str, shape: &[usize], states: Vec<f6
     Judge::rms(output, Dtype::F32, shape, states, groups, BAR, WHY_BAR).by_rows(usual)
 }
 
-/// The group of each of `rows` rows.
+/// Numbers the group of each of `rows` rows with the function `group`.
 pub(super) fn groups(rows: usize, group: impl Fn(usize) -> usize) -> Vec<u32> {
     (0..rows).map(|row| group(row) as u32).collect()
 }
 
-/// True if states are only decayed.
+/// True if the case only decays its states (β is 0).
 pub(super) fn is_carried(case: &Case) -> bool {
     case.word("sequences") == Some("carried")
 }
 
-/// The judgement of states that are only decayed, in each of `tokens` steps or once in a chunk of them.
+/// Judges states that are only decayed. The bound holds for a kernel that decays in each of `tokens` steps or once per chunk.
 pub(super) fn judge_carried(output: &'static str, shape: &[usize], states: Vec<f64>, tokens: usize) -> Judge {
     let bound = move |_, want: f64| 12.0 * UNIT * tokens as f64 * want.abs() + 1e-37;
     Judge::within(output, Dtype::F32, shape, states, bound, WHY_CARRIED)
@@ -204,7 +205,7 @@ const WHY_CARRIED: &str = "β is 0, so a state is only decayed: a step's exponen
                            sum of at most 64 numbers that are small, by less than 2, and a product by 1; one number is -12, and \
                            its sum errs by less than 800, once, where steps are more than a thousand";
 
-/// Inputs, rounded to the types in which they are stored.
+/// Inputs of a case, rounded to the types in which they are stored.
 pub(super) struct Prefill {
     pub starts: Vec<usize>,
     q: Tensor<f32>,
@@ -212,12 +213,12 @@ pub(super) struct Prefill {
     v: Tensor<f32>,
     g: Tensor<f32>,
     beta: Tensor<f32>,
-    /// The initial states in the layout of the case.
+    /// Initial states, in the layout that the case names.
     initial: Tensor<f32>,
 }
 
 impl Prefill {
-    /// Uses the lengths above if T is their sum, else N sequences of equal length.
+    /// Draws inputs. Sequences have the lengths [`LENGTHS`] if T is their sum, else N sequences have equal lengths.
     pub fn new(case: &Case, data: &Data) -> Self {
         let [t, n, h, hv, k, v, decays] = case.sizes(["T", "N", "H", "HV", "K", "V", "G"]);
         let lengths = match t == LENGTHS.iter().sum::<usize>() {
@@ -231,7 +232,7 @@ impl Prefill {
         let normal = |name: &str, shape: &[usize]| data.tensor(&format!("delta_prefill/{name}"), shape);
         let kda = case.key("gate") == "kda";
         let mut g = normal("g", &[t, hv, decays][..if kda { 3 } else { 2 }]);
-        // Heads range from ones that keep nearly everything to ones that forget within a few tokens.
+        // Some heads keep nearly the whole state; others forget it within a few tokens.
         let rates = g.data.par_iter_mut().enumerate();
         rates.for_each(|(at, g)| *g = -g.exp().ln_1p() * 2f32.powi(-((at / decays % hv % 8) as i32)));
         let mut beta = normal("beta", &[t, hv]);
@@ -257,7 +258,8 @@ impl Prefill {
         prefill
     }
 
-    /// Sets decays that leave a third of a state after a thousand tokens, one that leaves e^-12, and β of 0.
+    /// Sets β to 0 and decays near 1, which leave a third of a state after a thousand tokens; one token in the middle has the
+    /// decay e^-12.
     fn carried(&mut self) {
         self.g.data.iter_mut().for_each(|g| *g *= 2f32.powi(-10));
         let tokens = self.starts[self.starts.len() - 1];
@@ -266,7 +268,7 @@ impl Prefill {
         self.beta.data.fill(0.0);
     }
 
-    /// Sets tokens of zeros, of large and of small numbers; decays of 0, single and many in a row, and decays of 1; β of 0 and 1.
+    /// Sets edge tokens: zero, large and small q, k and v; decays of 0, alone and many in a row; decays of 1; and β of 0.
     fn edges(&mut self) {
         let decays = [-20.0, -88.0, -104.5, -320.0, -1e4, 0.0];
         for (at, g) in self.g.data.iter_mut().enumerate() {
@@ -286,7 +288,7 @@ impl Prefill {
                 5 => rows(&mut self.v, token, 0.0),
                 6 => rows(&mut self.k, token, 2f32.powi(40)),
                 7 => rows(&mut self.q, token, 2f32.powi(-12)),
-                // The square of such a norm is about as large as the ε that is added to it.
+                // The square of this norm is about as large as the ε that is added to it.
                 11 => rows(&mut self.k, token, 2f32.powi(-13)),
                 8 => rows(&mut self.beta, token, 0.0),
                 9 => rows(&mut self.g, token, 0.0),
@@ -317,8 +319,8 @@ impl Prefill {
         ]
     }
 
-    /// The expected o; for each row of it, `[T, HV]`, the mean square of the numbers that an average query would read in its place; and the
-    /// final states in their layout.
+    /// Expected o; for each row `[T, HV]` of o, the mean square that an average query would read in place of the actual one; and
+    /// the expected final states in their layout.
     pub fn want(&self, case: &Case) -> Result<[Vec<f64>; 3], String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(Tensor::cast);
         linear::l2_normalize(&mut q, linear::L2_EPS);
@@ -337,7 +339,7 @@ impl Prefill {
             1 => linear::State::<f64, linear::Vk>::new(initial)?.turned(),
             _ => linear::State::<f64, linear::Kv>::new(initial)?,
         };
-        // A query of length 1 reads 1/K of the squares of a state in the mean.
+        // A query of length 1 reads, on average, 1/K of the sum of squares of a state.
         let heads = v.shape[1];
         let reads: Vec<AtomicU64> = (0..v.rows()).map(|_| AtomicU64::new(0)).collect();
         let share = inputs.scale.powi(2) / (q.cols() * v.cols()) as f64;
@@ -360,7 +362,7 @@ impl Prefill {
     }
 }
 
-/// The shape of initial or final states, in their layout.
+/// Shape of the initial states if `layout` is `in_vk`, of the final states if it is `out_vk`.
 pub(super) fn state_shape(case: &Case, layout: &str) -> [usize; 4] {
     let [n, hv, k, v] = case.sizes(["N", "HV", "K", "V"]);
     match case.dim(layout) {

@@ -1,4 +1,4 @@
-//! Error bounds of one token's outputs in f32, to first order plus one percent.
+//! Error bounds for the f32 arithmetic of one decode token: first-order error terms, enlarged by one percent.
 
 use rayon::prelude::*;
 
@@ -6,22 +6,22 @@ use super::Step;
 use crate::ops::data::element;
 use crate::ops::judge::{UNIT, bf16_error};
 
-/// Absolute error of products and exponentials below the normal numbers, per unit of the factor that they multiply.
+/// Absolute error of a product or an exponential whose result is subnormal, per unit of the factor that is multiplied by it.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
 
-/// A sigmoid β below this may come out as 0, because its reciprocal is nearly infinite.
+/// If β = sigmoid(x) is below this value, a kernel may return 0, because the reciprocal 1 + e⁻ˣ nearly overflows.
 const LOST: f64 = 1.0 / (1u128 << 126) as f64;
 
-/// The quantities from which the bounds are computed.
+/// Intermediate values and errors from which the bounds of o and of the state are computed.
 pub(super) struct Bounds {
     step: Step,
-    /// The decays α of every value head of every token, with their relative errors: one per head, or K.
+    /// Decay factor α and its relative error, for every token and value head: one per head (GDN) or one per key channel (KDA).
     decays: Vec<[f64; 2]>,
-    /// k normalised, `[B, H, K]`.
+    /// L2-normalized k, `[B, H, K]`.
     k: Vec<f64>,
-    /// The error of k dᵀ per unit of k, `[B, HV, V]`.
+    /// Error of the update k dᵀ, divided by k, `[B, HV, V]`.
     written: Vec<f64>,
-    /// The error of o before it is rounded, `[B, HV, V]`; negative if it must be exact.
+    /// Error of o before rounding to bf16, `[B, HV, V]`; negative if o must be exact.
     o: Vec<f64>,
 }
 
@@ -33,11 +33,11 @@ impl Bounds {
         let (keys, matrix) = (k.cols(), k.cols() * channels * step.size);
         let decays = (0..g.data.len()).into_par_iter();
         let decays: Vec<[f64; 2]> = decays.map(|at| step.decay(at, g.data[at])).collect();
-        // A sum of K products in any order errs by at most K units of the sum of their magnitudes. A norm is a sum of
-        // squares, the root halves its error, and a few operations follow that round once each.
+        // A sum of K products, in any order, errs by at most K units of the sum of their magnitudes. A norm is the root of such a
+        // sum: the root halves the relative error, and each of the few following operations adds one rounding.
         let norm = (keys as f64 / 2.0 + 8.0) * UNIT;
         let sum = (keys as f64 + 2.0) * UNIT;
-        // For every value channel of a head, the error of k dᵀ per unit of k, and the error of o.
+        // For every value channel of a head: the error of k dᵀ per unit of k, and the error of o.
         let of_head = |head: usize| -> Vec<[f64; 2]> {
             let Ok(slot) = usize::try_from(step.indices[head / values]) else {
                 return vec![[0.0, -1.0]; channels];
@@ -66,7 +66,7 @@ impl Bounds {
                 let off = k_error + UNIT * (v.abs() + read.abs());
                 let d_error = beta * off + 10.0 * UNIT * d.abs() + LOST * (v - read).abs();
                 let written = d_error + (norm + 2.0 * UNIT) * d.abs();
-                // This bound holds both for (α S)ᵀq + (k·q) d and for the sum over the updated state.
+                // This bound holds for both ways to compute o: (α S)ᵀq + (k·q) d, and the sum over the updated state.
                 let o = step.scale() * (q_error * (1.0 + UNIT))
                     + overlap * (d_error + (2.0 * norm + sum + 8.0 * UNIT) * d.abs());
                 [written, 1.01 * o]
@@ -84,8 +84,8 @@ impl Bounds {
         })
     }
 
-    /// The bound of element `at` of the pool, whose expected value is `want`. It is negative if no token uses the element's
-    /// slot, because its bits must then be unchanged.
+    /// Error bound of element `at` of the state pool, whose expected value is `want`. The bound is negative if no token uses the
+    /// slot of the element: its bits must then stay unchanged.
     pub fn state(&self, at: usize, want: f64) -> f64 {
         let step = &self.step;
         let Some((head, [key, value])) = step.place(at) else {
@@ -94,7 +94,7 @@ impl Bounds {
         let gates = step.gates();
         let [decay, relative] = self.decays[head * gates + key % gates];
         let before = element(&step.state, step.size, at).abs();
-        // α S, k dᵀ and their sum are rounded.
+        // Three values are rounded: α S, k dᵀ, and their sum.
         let decayed = before * (decay * (relative + UNIT) + LEAST);
         let k = self.k[step.key_head(head) * step.q.cols() + key];
         let written = k.abs() * self.written[head * step.v.cols() + value];
@@ -102,7 +102,7 @@ impl Bounds {
         if step.size == 4 { error } else { bf16_error(want, error) }
     }
 
-    /// The bound of element `at` of o, whose expected value is `want`.
+    /// Error bound of element `at` of o, whose expected value is `want`.
     pub fn o(&self, at: usize, want: f64) -> f64 {
         if self.o[at] < 0.0 {
             0.0
@@ -113,18 +113,18 @@ impl Bounds {
 }
 
 impl Step {
-    /// exp(g) of gate `at`, whose log decay is g, and its relative error bound. An exponential, logarithm or quotient errs
-    /// by at most 4 units of its value.
+    /// The decay exp(g) of gate `at`, where g is the log decay, and a bound of its relative error. An exponential, logarithm or
+    /// quotient errs by at most 4 units of its value.
     fn decay(&self, at: usize, g: f64) -> [f64; 2] {
         let of_token = at % self.dt_bias.len();
         let x = f64::from(self.gate.data[at]) + f64::from(self.dt_bias[of_token]);
         let factor = f64::from(self.a_log[of_token / self.gates()]).exp();
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let error = if !x.is_finite() {
-            // The gate is at its limit, which is exact, or the decay is 0.
+            // An infinite gate gives either its limit, which is exact, or a decay of 0.
             0.0
         } else if self.bound == 0.0 {
-            // The slope of softplus is a sigmoid; 1 + eˣ inherits the error of eˣ.
+            // The derivative of softplus is a sigmoid. 1 + eˣ has the error of eˣ.
             factor * sigmoid(x) * x.abs() + 16.0 * g.abs()
         } else {
             let y = factor * x;

@@ -1,8 +1,8 @@
-//! One decode token of linear attention with the delta rule (GDN and KDA). States are in a pool and updated in place.
+//! One decode token of linear attention with the delta rule (GDN and KDA). States lie in a pool and are updated in place.
 //!
-//! The operation is fused as in serving engines: q and k are not yet normalised, gates are raw, β is a logit. The
-//! recurrence is [`reference::ops::linear_attention`]; states are read as f32 or bf16 and rounded once when they are
-//! stored.
+//! The operation includes the steps that serving engines fuse: kernels normalize q and k, and compute the decay from the raw gate
+//! and β from its logit. The recurrence is [`reference::ops::linear_attention`]. Kernels read states as f32 or bf16, and round
+//! them once when they store them.
 
 mod bounds;
 
@@ -43,7 +43,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         _ => step.want::<linear::Kv>(),
     }?;
     let (buffers, pool) = (step.buffers(), step.pool());
-    // States of tokens are read and written.
+    // The state of each token is read and written.
     let used = step.users.iter().flatten().count() * pool.size() / step.users.len();
     let bytes = 2 * used + buffers.iter().map(Buffer::size).sum::<usize>();
     let (o_shape, bound) = (step.v.shape.clone(), step.bound as f32);
@@ -70,7 +70,7 @@ const WHY_O: &str = "f32 arithmetic: q is multiplied by the errors of the state 
                      bf16 is added; tokens without a state read 0";
 
 fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec<Case> {
-    // `spare` is the number of slots of the pool that no token uses.
+    // `spare` is the number of pool slots that no token uses.
     let grid = |form, spare| {
         let dims = move |[b, h, g, k, v]: [i64; 5]| {
             let (vk, size) = (i64::from(layout == "vk"), element_bytes(state));
@@ -86,7 +86,7 @@ fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec
             .timed("b32", [32, 64, 1, 128, 128])
             .timed("b256", [256, 64, 1, 128, 128]),
         grid(form, 2)
-            // Of two heads, so that more than 65,536 rows fit.
+            // Only two heads, so that more than 65,536 rows fit in memory.
             .large("pair", [3, 1, 2, 128, 128])
             .random("grouped", [3, 2, 3, 128, 128])
             .edges("edges", [11, 2, 2, 128, 128])
@@ -98,28 +98,28 @@ fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec
     cases.into_iter().flat_map(Grid::done).collect()
 }
 
-/// The inputs, rounded to the types that the kernels read.
+/// Inputs of a case, rounded to the types that the kernels read.
 pub(super) struct Step {
-    /// True if the key dimension is contiguous in the states.
+    /// True if states are `[V, K]`, so that the key dimension is contiguous.
     vk: bool,
     /// Bytes per element of the states.
     size: usize,
-    /// Lower bound of log decays; 0 if they are computed by softplus.
+    /// Lower bound of the log decays (the bounded gate of KDA); 0 if softplus computes the log decays.
     pub bound: f64,
-    /// `[B, H, K]`.
+    /// Queries, `[B, H, K]`; `k` has the same shape.
     q: Tensor<f32>,
     k: Tensor<f32>,
-    /// `[B, HV, V]`.
+    /// Values, `[B, HV, V]`.
     v: Tensor<f32>,
-    /// `[B, HV]`, or `[B, HV, K]`.
+    /// Raw gates: `[B, HV]` for GDN, `[B, HV, K]` for KDA.
     gate: Tensor<f32>,
     beta: Tensor<f32>,
     a_log: Vec<f32>,
     dt_bias: Vec<f32>,
     pub indices: Vec<i64>,
-    /// The token that uses each slot.
+    /// For each slot of the pool, the token that uses it; `None` if no token does.
     users: Vec<Option<usize>>,
-    /// The pool as bytes.
+    /// Bytes of the state pool.
     pub state: Vec<u8>,
 }
 
@@ -135,8 +135,8 @@ impl Step {
         let mut v = data.tensor("v", &[tokens, values, value]);
         let (mut gate, mut beta) = (data.tensor("gate", of_gate), data.tensor("beta", &[tokens, values]));
         let mut indices = shuffled(data, slots, tokens);
-        // exp(a_log) ranges from 1 to 16. With softplus, most decays are then near 1; bounded gates are steep and need no
-        // bias.
+        // exp(a_log) ranges from 1 to 16. With softplus, a bias of about −4 keeps most decays near 1; bounded gates are steep and
+        // need only a small bias.
         let rate = |head: usize| (1.0 + 15.0 * (head as f32 + 0.5) / values as f32).ln();
         let bias = data.normal("dt_bias", of_gate[1..].iter().product()).into_iter();
         let dt_bias: Vec<f32> = bias.map(|x| if bounded { 0.25 * x } else { x - 4.0 }).collect();
@@ -150,7 +150,8 @@ impl Step {
                 third.zip(some.iter().cycle()).for_each(|(x, some)| *x = *some);
             }
             if !bounded {
-                // The last token only decays, by softplus of numbers from which it differs by more than the bound of a decay.
+                // The last token only decays its state (β is 0). Its gate is so large that softplus(x) differs from x by more
+                // than the error bound of a decay, so a kernel that returns x fails.
                 let last = tokens - 1;
                 beta.data[last * values..].fill(-100.0);
                 let gates = gate.data[last * dt_bias.len()..].iter_mut().zip(&dt_bias);
@@ -183,12 +184,12 @@ impl Step {
         }
     }
 
-    /// Has every token only decay its state: β is 0 in f32.
+    /// Sets all β logits so low that β is 0 in f32: every token only decays its state.
     pub fn decay_only(&mut self) {
         self.beta.data.fill(-120.0);
     }
 
-    /// All buffers except the pool.
+    /// All buffers except the state pool.
     pub fn buffers(&self) -> Vec<Buffer> {
         let bf16 = |name, x: &Tensor<f32>| Buffer::bf16(name, &x.shape, &x.data);
         vec![
@@ -211,28 +212,28 @@ impl Step {
         Buffer::in_place("state", dtype, &shape, self.state.clone())
     }
 
-    /// Value heads.
+    /// Number of value heads.
     fn values(&self) -> usize {
         self.v.shape[1]
     }
 
-    /// Gates of a value head: 1 or K.
+    /// Number of gates per value head: 1 or K.
     fn gates(&self) -> usize {
         self.dt_bias.len() / self.values()
     }
 
-    /// The row of q and k that a value head has, both counted over all tokens.
+    /// Row of q and k that belongs to a value head. Both indices count over all tokens.
     fn key_head(&self, head: usize) -> usize {
         head * self.q.shape[1] / self.values()
     }
 
-    /// Dimensions of a state in memory order.
+    /// The two dimensions of a state, in memory order.
     fn stored(&self) -> [usize; 2] {
         let (key, value) = (self.q.cols(), self.v.cols());
         if self.vk { [value, key] } else { [key, value] }
     }
 
-    /// q and k normalised, log decays, and β.
+    /// Normalized q, normalized k, log decays, and β.
     fn prepared(&self) -> Result<[Tensor<f64>; 4], String> {
         let [q, k] = [&self.q, &self.k].map(|x| {
             let mut x = x.cast();
@@ -253,7 +254,7 @@ impl Step {
         Ok([q, k, gate.log_decay()?, linear::beta(&self.beta.cast(), false)])
     }
 
-    /// The expected o and the expected pool, neither of them rounded.
+    /// Expected o and expected state pool, both without rounding.
     pub fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [q, k, g, beta] = self.prepared()?;
         let inputs = linear::Inputs {
@@ -275,8 +276,8 @@ impl Step {
         (self.q.cols() as f64).powf(-0.5)
     }
 
-    /// The value head that an element of the pool belongs to, counted over all tokens, and its key and value channels;
-    /// `None` if no token uses the slot.
+    /// Value head of element `at` of the pool, counted over all tokens, and the element's key and value channels; `None` if no
+    /// token uses the slot.
     fn place(&self, at: usize) -> Option<(usize, [usize; 2])> {
         let ([rows, cols], values) = (self.stored(), self.values());
         let (state, row, col) = (at / (rows * cols), at / cols % rows, at % cols);
@@ -285,7 +286,7 @@ impl Step {
     }
 }
 
-/// Log decays of heads, or of their channels.
+/// Wraps log decays: one per head if `g` has two dimensions, else one per key channel.
 pub(super) fn decay(g: &Tensor<f64>) -> linear::Decay<'_, f64> {
     match g.shape.len() {
         2 => linear::Decay::Head(g),
