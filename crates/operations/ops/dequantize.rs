@@ -1,4 +1,4 @@
-//! Dequantization: codes and scales of a block format → `[T, C]`.
+//! Dequantization: codes and scales of a block format → numbers `[T, C]`.
 
 use super::blocks::{AMAX, Blocks, Timed, amax_input, blocks_and_types, check, numbers, rows_of_blocks};
 use super::data::float_bytes;
@@ -28,7 +28,7 @@ fn cases() -> Vec<Case> {
     })
 }
 
-/// In edge cases, half of the codes and scales are random bytes; the others come from quantized numbers.
+/// Builds the problem. In edge cases half of the codes and scales are random bytes; the other half encodes random numbers.
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, cols] = case.sizes(["T", "C"]);
     let dtype = case.float_type("dtype");
@@ -54,6 +54,6 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Why decoded values are defined bit for bit.
+/// Reason why decoded values must be equal bit for bit.
 pub(super) const WHY: &str = "the format defines a code times its scale as an f32, which is rounded once if the output is \
                               bf16; any NaN matches any other, since the bits of a NaN product depend on the machine";

@@ -1,5 +1,5 @@
-//! Diagonal state-space model: for each head, with N states and one channel, a scan over the steps that starts from zero
-//! states, all in f32. The definition is [`DiagonalSsm::recurrent`].
+//! Diagonal state-space model (SSM). Each head has one channel and N states, which start at zero and are scanned over all steps
+//! in f32. The definition is [`DiagonalSsm::recurrent`].
 
 use rayon::prelude::*;
 use reference::Tensor;
@@ -27,7 +27,7 @@ fn cases() -> Vec<Case> {
         .large("short", [96, 2048, 32])
         .edges("edges", [32, 4096, 32])
         .random("odd", [5, 77, 7])
-        // More than two pieces; each carries its states to the next.
+        // Long enough for kernels to split the steps into more than two pieces, each of which hands its states to the next.
         .random("long", [3, 8200, 32])
         .edges("wide", [3, 130, 100])
         .done()
@@ -59,14 +59,14 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Turns a normal number into a decay. States forget within 10, 100 or 1000 steps; one decay in eight is negative.
+/// Turns a draw from N(0, 1) into a decay factor. States forget within about 3, 30 or 300 steps; one decay in eight is negative.
 fn decay(at: usize, normal: f32) -> f32 {
     let forgets = [0.3, 0.03, 0.003][at % 3] * (0.5 + normal.abs().min(2.0) / 2.0);
     if at % 8 == 5 { forgets - 1.0 } else { 1.0 - forgets }
 }
 
-/// Decays at and near 0, 1 and −1; states without input or with a very small output weight; inputs that are large, small, 0
-/// and subnormal.
+/// Sets edge values: decays at and near 0, 1 and −1; states without input or with a very small output weight; and inputs that are
+/// large, small, zero and subnormal.
 fn edges(a: &mut [f32], b: &mut [f32], c: &mut [f32], u: &mut [f32], steps: usize) {
     let some = [0.0, 1.0, -1.0, 1.0 - 2f32.powi(-14), 2f32.powi(-14) - 1.0, 1e-30];
     for (a, some) in a.iter_mut().step_by(5).zip(some.iter().cycle()) {
@@ -85,12 +85,12 @@ fn edges(a: &mut [f32], b: &mut [f32], c: &mut [f32], u: &mut [f32], steps: usiz
 const WHY: &str = "f32 arithmetic: let m be the sum of the magnitudes of a state's terms; each step adds an error of 3 \
                    units of 2^-24 of m, which decays as the state does, and y adds N + 8 units of |c| m";
 
-/// Absolute error of a step below the normal numbers of f32, where errors do not shrink with the number.
+/// Absolute error of a step whose result is subnormal in f32: there, errors are not relative to the result.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 20) as f64;
 
-/// The error bound of y, `[H, S]`. Let m be the sum of the magnitudes of a state's terms, m ← |a| m + |b u|. Every step
-/// adds an error of at most 3 units of m, whether it is a step of the recurrence or part of a sum with powers of a. These
-/// errors decay as the state does. y adds a unit for each of its N products, and a few for c b and the powers.
+/// Error bound of y, `[H, S]`. Let m be the sum of the magnitudes of a state's terms: m ← |a| m + |b u|. Every step adds an error
+/// of at most 3 units of m, in the recurrence as well as in a sum with powers of a. These errors decay at the rate of the state.
+/// y adds one unit for each of its N products, and a few units for the product c b and for the powers.
 fn bounds(ssm: &DiagonalSsm<f64>, u: &Tensor<f64>) -> Vec<f64> {
     let (heads, steps, states) = (u.rows(), u.cols(), ssm.a.cols());
     let mut bounds = vec![0.0; heads * steps];
@@ -101,7 +101,7 @@ fn bounds(ssm: &DiagonalSsm<f64>, u: &Tensor<f64>) -> Vec<f64> {
             let [a, b, c] = [ssm.a, ssm.b, ssm.c].map(|x| x.row(head).iter().map(|x| x.abs()).collect::<Vec<f64>>());
             let (mut magnitude, mut error) = (vec![0.0; states], vec![0.0; states]);
             for (bound, u) in bounds.iter_mut().zip(u.row(head)) {
-                // Below the normal numbers of f32, errors no longer shrink.
+                // Absolute error for subnormal results, whose errors are not relative.
                 let mut sum = 2f64.powi(-140);
                 for n in 0..states {
                     magnitude[n] = a[n] * magnitude[n] + b[n] * u.abs();

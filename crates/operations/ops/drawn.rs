@@ -1,5 +1,6 @@
-//! Operations on a user's tensors as operations of kernels: inputs are drawn for the sizes of a case, and expected values and bounds
-//! come from [`Operation`]. A program in any language therefore gets the judgement of Python's `assert_close`.
+//! Makes the operations of [`Operation`], which work on a user's tensors, available as kernel operations. Inputs are drawn for
+//! the sizes of a case; expected values and bounds come from [`Operation`]. So a program in any language gets the judgement of
+//! Python's `assert_close`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::expected::draw::{Cases, Draw, Drawn, GIVEN, NONE};
 use crate::expected::{Call, Given, Kind, Operation, Output, Tensor, crowded, overflow, settle, spread};
 use ulplab_core::tensorfile;
 
-/// Types of outputs by their names in keys.
+/// Names of output types in the keys of cases.
 const STORED: [&str; 3] = ["f32", "bf16", "f16"];
 
 fn type_of(case: &Case, key: &str) -> Result<Dtype, String> {
@@ -25,7 +26,7 @@ impl Operation {
         self.cases.expect("only operations with cases are listed")
     }
 
-    /// The keys of a case with their values, the default first.
+    /// Keys of a case with their allowed values; the first value is the default.
     fn keys(&self) -> Vec<(&'static str, Vec<&'static str>)> {
         let cases = self.drawn();
         let words = self.takes.iter().filter_map(|takes| match takes.kind {
@@ -40,7 +41,7 @@ impl Operation {
             .collect()
     }
 
-    /// The numbers that cases may set, with their defaults; NaN where the operation works it out.
+    /// Numbers that a case may set, with their defaults; NaN if the operation computes the default.
     fn numbers(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let numbers = self.drawn().numbers;
         self.takes.iter().filter_map(|takes| match takes.kind {
@@ -62,8 +63,8 @@ impl Op for &'static Operation {
         self.doc
     }
 
-    /// Each set of sizes in f32 and in bfloat16; each word, each optional tensor and some numbers once with
-    /// the first sizes, and all of them together.
+    /// Makes one case for each set of sizes in f32 and in bfloat16. Further cases use the first sizes: one for each other word,
+    /// optional tensor and varied number, and one with all of them.
     fn cases(&self) -> Vec<Case> {
         let cases = self.drawn();
         let keys = self.keys();
@@ -192,7 +193,8 @@ impl Operation {
     }
 }
 
-/// The judgement of an output. Parts with several right values are chosen as the program's output has them.
+/// Judges an output. If several values of a part are right (ties, for example), the expected value is the one that the program's
+/// output has.
 fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, String> {
     let why = operation.drawn().why;
     if !crowded(&output).is_empty() {
@@ -218,7 +220,7 @@ fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, S
     })
 }
 
-/// True if an element may be finite or infinite in the type.
+/// True if the error bound of an element allows both a finite and an infinite value of this type.
 fn may_overflow(output: &Output, dtype: Dtype) -> bool {
     let most = overflow(dtype);
     let mut elements = output.value.iter().map(|value| value.abs()).zip(&output.error);

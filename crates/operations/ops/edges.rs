@@ -1,20 +1,20 @@
-//! Rows of edge values, which kernels easily get wrong.
+//! Rows of edge values that kernels often get wrong.
 
-/// The numbers of a row.
+/// Kind of values of a row.
 #[derive(Clone, Copy)]
 pub(super) enum Edge {
-    /// Random numbers.
+    /// Random numbers, left as they are.
     Random,
     Zeros,
-    /// Random numbers times a factor.
+    /// Random numbers, multiplied by this factor.
     Times(f32),
-    /// Random numbers and this one, whose column differs from row to row.
+    /// Random numbers, with this value in one column. The column differs from row to row.
     One(f32),
-    /// Random numbers and this one in the last column.
+    /// Random numbers, with this value in the last column.
     Last(f32),
 }
 
-/// Gives the rows of `x` these kinds in turn. In the first row, the column of [`Edge::One`] is `first`.
+/// Changes the rows of `x` to these kinds in turn. `first` is the column of [`Edge::One`] in the first row.
 pub(super) fn set(x: &mut [f32], cols: usize, first: usize, kinds: &[Edge]) {
     for (row, (x, kind)) in x.chunks_exact_mut(cols).zip(kinds.iter().cycle()).enumerate() {
         match *kind {
@@ -28,7 +28,7 @@ pub(super) fn set(x: &mut [f32], cols: usize, first: usize, kinds: &[Edge]) {
 }
 
 impl Edge {
-    /// Random numbers times a power of two.
+    /// Random numbers, multiplied by a power of two.
     pub fn scaled(power: i32) -> Self {
         Self::Times(2f32.powi(power))
     }

@@ -1,12 +1,14 @@
-//! The mixture of experts of a decode step: rows through the experts that a router chose, and through the shared expert.
+//! Mixture of experts (MoE) of a decode step: each row goes through the experts that a router chose, and through the shared
+//! expert.
 //!
-//! An expert computes W₂ (silu(g) · u · w), where g and u are the halves of W₁₃ x, g clamped from above and u on both sides, and
-//! w is the router's weight: it is applied before W₂. A row's experts are added in ascending order of their numbers, the
-//! shared expert, which has no weight, last: [`Experts::apply`]. A slot of −1 has no expert, and its weight is not read.
+//! An expert computes W₂ (silu(g) · u · w). g and u are the halves of W₁₃ x; g is clamped from above, u from both sides. w is the
+//! router's weight, applied before W₂. The results of a row's experts are added in ascending order of expert index, then the
+//! shared expert, which has no weight: [`Experts::apply`]. A slot with index −1 has no expert, and kernels do not read its
+//! weight.
 //!
-//! The numbers between the products stay f32, also if the matrices are bf16, so that only y is rounded. Matrices may be stored in
-//! another way than x: as bfloat16, FP8 codes with a scale for 64 columns, or, those of routed experts, MXFP4 or NVFP4. They are
-//! decoded, and x is not rounded.
+//! Numbers between the two products stay f32, even if the matrices are bf16; only y is rounded. Matrices may have another storage
+//! than x: bfloat16, FP8 codes with a scale per 64 columns, or (routed experts only) MXFP4 or NVFP4. Kernels decode the matrices
+//! and do not round x.
 
 use reference::ops::experts::{Expert, Experts};
 use reference::{Bounded, Choice, Plain, Tensor};
@@ -20,7 +22,7 @@ use super::stored::{FP8, Matrices, Storage};
 use super::swiglu::LIMIT;
 use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
-/// Standard deviation of gates and of what they are multiplied with: about one in ten is beyond the limit.
+/// Standard deviation of gates g and of u: about one value in ten exceeds the clamp limit.
 const GATES: f32 = 6.0;
 
 pub(super) const EXPERTS: KernelOp = KernelOp {
@@ -47,7 +49,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, count, k, dim, inner] = case.sizes(["B", "E", "K", "D", "I"]);
     let dtype = case.float_type("dtype");
     let routed = Routed::new("experts", case, data);
-    // Experts that no row goes to need not be read.
+    // True for each expert that gets a row. Kernels need not read the other experts.
     let used: Vec<bool> = routed.places[..count].iter().map(|places| !places.is_empty()).collect();
     let mut x = data.normal("experts/x", rows * dim);
     if case.inputs == Inputs::Edges {
@@ -100,7 +102,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Rows go to `one` expert, or are `spread` over all. A way has the type of x, the storage of the shared expert, and that of the others.
+/// Makes the cases for one combination of types: of x, of the shared expert's storage and of the routed experts' storage. Rows go
+/// to `one` expert, or are `spread` over all.
 fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec<Case> {
     let keys = [
         ("dtype", dtype),
@@ -115,7 +118,7 @@ fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec
         (false, false) => format!("{dtype}.{weights}.{routed}.{to}"),
     };
     let grid = experts_of_rows(prefix, &keys);
-    // Long rows pass 2³² elements before they are too many for a warp to sort.
+    // D is large, so that few rows exceed 2³² elements: the kernels sort rows by expert in one warp, which limits B.
     if to == "one" {
         let grid = grid.each("", &[[3, 5, 1, 7168, 8]], Grid::large);
         return grid.each("", &[[65, 5, 1, 72, 40]], Grid::random).done();
@@ -140,7 +143,7 @@ const WHY: &str = "f32 arithmetic: sums of D products, whose errors the activati
                    products for each expert, all in any order, each rounding by at most 2^-24; then half a step of the type \
                    that is stored";
 
-/// The choice and the weights as the reference takes them: rows begin with the slots that have an expert.
+/// Moves the slots that have an expert to the front of each row, as the reference expects choices and weights.
 fn in_front(routed: &Routed) -> (Choice<Bounded>, Tensor<Bounded>) {
     let Routed {
         k,
@@ -163,7 +166,7 @@ fn in_front(routed: &Routed) -> (Choice<Bounded>, Tensor<Bounded>) {
     (choice, exact([experts.len() / k, *k], &weights))
 }
 
-/// The matrices of all routed experts; those that no row goes to are NaN.
+/// Random matrices of all routed experts; experts without rows get NaN.
 fn matrices(
     name: &str,
     storage: Storage,
@@ -181,7 +184,7 @@ fn matrices(
     Ok(all)
 }
 
-/// The experts by number; those that no row goes to are empty.
+/// Decoded routed experts in index order; experts without rows are empty.
 fn experts(gate_up: &[f32], down: &[f32], used: &[bool], [dim, inner]: [usize; 2]) -> Vec<Expert<Bounded>> {
     let pairs = gate_up
         .chunks_exact(2 * inner * dim)
@@ -200,7 +203,7 @@ fn expert(gate_up: &[f32], down: &[f32], [dim, inner]: [usize; 2]) -> Expert<Bou
     }
 }
 
-/// A random matrix, before it is stored: gates and what they are multiplied with are large, and results about as large as rows are.
+/// Draws a matrix. Values of g and u come out large (deviation [`GATES`]); results of `down` are about as large as its inputs.
 fn drawn(name: &str, [rows, cols]: [usize; 2], data: &Data) -> Vec<f32> {
     let mut values = data.normal(&format!("experts/{name}"), rows * cols);
     let size = if name.contains("gate_up") { GATES } else { 1.0 };

@@ -1,14 +1,15 @@
-//! Product with 4-bit weights: y [B, N] = x [B, K] · wᵀ, x in bfloat16, w [N, K] in MXFP4 (E2M1, an E8M0 scale for 32 columns) or
-//! NVFP4 (E2M1, an E4M3 scale for 16 columns, and an f32 scale of the tensor, which is 1 for MXFP4).
+//! GEMM with 4-bit weights: y [B, N] = x [B, K] · wᵀ. x is bfloat16; w [N, K] is MXFP4 (E2M1 codes, an E8M0 scale per 32 columns)
+//! or NVFP4 (E2M1 codes, an E4M3 scale per 16 columns, and an f32 scale of the tensor, which is 1 for MXFP4).
 //!
-//! A weight is code times block scale. E2M1 has 2 significant bits and E4M3 has 4, so the product is a number of bfloat16, exactly;
-//! with E8M0 it is one down to the least, 2^-128, which is subnormal. Only codes of 4 and 6 with the scale 2^126, and of 2 to 6
-//! with 2^127, leave the range, of f32 as well: these are infinities. Scales that are NaN make NaN of zeros, too.
+//! A weight is its code times its block scale. E2M1 has 2 significant bits and E4M3 has 4, so this product is exact in bfloat16.
+//! With E8M0 it is exact down to 2^-128, which is subnormal. Only codes of 4 and 6 with the scale 2^126, and of 2 to 6 with
+//! 2^127, exceed the range, also that of f32: these weights are infinite. A NaN scale makes even weights of code 0 NaN.
 //!
-//! The order of sums is part of the definition: 1024 columns at a time are summed by tensor cores, 16 columns in each step, from the
-//! first to the last ([`WGMMA_BF16`]); the sums are added in f32, in ascending order; then the tensor's scale is multiplied in f32,
-//! and y is rounded once if it is bf16. Thus bits do not depend on B. Equality was chosen over a bound because the rule of `wgmma`
-//! is known to the bit, and a bound for 8192 terms would not notice one scale that is subnormal.
+//! The order of sums is part of the definition. Tensor cores sum 1024 columns at a time, 16 columns per step, from the first to
+//! the last ([`WGMMA_BF16`]). These sums are added in f32, in ascending order. Then the tensor's scale is multiplied in f32, and
+//! y is rounded once if it is bf16. So the bits do not depend on B. The test requires equal bits instead of a bound because the
+//! rule of `wgmma` is known to the bit, and a bound for 8192 terms would not detect one scale that is treated wrongly because it
+//! is subnormal.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -23,7 +24,7 @@ use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem};
 use ulplab_core::accumulator::{Factor, WGMMA_BF16};
 use ulplab_core::formats::{E2M1, E4M3};
 
-/// Columns that tensor cores sum from 0.
+/// Number of columns that tensor cores sum before the accumulator starts again from 0.
 const PART: usize = 1024;
 
 pub(super) const FP4_GEMM: KernelOp = KernelOp {
@@ -61,15 +62,15 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     for (at, scale) in w_scale.iter_mut().enumerate() {
         let (row, of_row) = (at / blocks, at % blocks);
         *scale = match (edges, of_row % 3) {
-            // Every code there is, one in each row, so that NaN hides no other. In the tile of 128 rows behind them, the
-            // largest is the least with which codes cannot be decoded by one multiplication.
+            // Rows use every scale code, one code per row, so that a NaN does not hide other faults. The tile of 128 rows after
+            // them uses a largest scale that is just too large to decode codes with one multiplication.
             (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
             (true, 0 | 2) => row as u8,
             _ if nvfp4 => 0x28 + *scale % 32,
             _ => 118 + *scale % 8,
         };
     }
-    // Blocks of zeros of either sign.
+    // Blocks of positive and negative zeros.
     let zeros = w
         .par_chunks_mut(k / 2)
         .enumerate()
@@ -100,7 +101,7 @@ fn of_type(format: &'static str, out: &'static str) -> Vec<Case> {
     let random = [
         [8, 128, 1024],
         [9, 1, 16],
-        // Parts of 1024 columns, the last of them short.
+        // Sums of several parts of 1024 columns; the last part is shorter.
         [33, 130, 2096],
         [63, 65, 80],
         [64, 72, 4096],
@@ -128,7 +129,8 @@ const WHY: &str = "weights are exact in bf16, the order of the sums is defined, 
                    (crates/core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN \
                    matches any other";
 
-/// y in f32, or with the error of other sums.
+/// y in f32, exact to the bit if `N` is f32; with the error bound of another accumulator if `N` is
+/// [`Bounded`](reference::Bounded).
 fn want<N: Summed>(
     sums: Sums,
     x: &[f32],
@@ -150,7 +152,7 @@ fn want<N: Summed>(
     y
 }
 
-/// The sum of products of a row of x and one of w, as the order of sums defines it, without the tensor's scale.
+/// Sum of products of a row of x and a row of w, in the defined order, without the tensor's scale.
 pub fn product<N: Summed>(sums: Sums, x: &[Factor], w: &[Factor]) -> N {
     let sums = x
         .chunks(PART)
@@ -159,7 +161,8 @@ pub fn product<N: Summed>(sums: Sums, x: &[Factor], w: &[Factor]) -> N {
     sums.reduce(|sum, part| sum + part).unwrap_or_default()
 }
 
-/// A row of weights, each with the scale of its block of 16 (NVFP4) or 32 (MXFP4) columns, without the tensor's scale.
+/// Decodes a row of weights: each code times the scale of its block of 16 (NVFP4) or 32 (MXFP4) columns, without the tensor's
+/// scale.
 pub fn weights(codes: &[u8], scales: &[u8], block: usize) -> Vec<Factor> {
     let weight = |col: usize| {
         let code = codes[col / 2] >> (col % 2 * 4) & 0xf;

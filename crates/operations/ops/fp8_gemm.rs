@@ -1,9 +1,10 @@
-//! FP8 matrix product with block scales: y [B, N] = x [B, K] · wᵀ, x with a scale for each row and 128 columns, w [N, K] with one
-//! for each tile of 128 × 128, as DeepSeek stores them.
+//! FP8 GEMM with block scales: y [B, N] = x [B, K] · wᵀ. x has one scale per row and 128 columns; w [N, K] has one scale per tile
+//! of 128 × 128, as in DeepSeek checkpoints.
 //!
-//! The order of the sums is part of the definition. Each block of 128 columns is summed by tensor cores, 32 columns at a time from
-//! the first to the last ([`WGMMA_E4M3`]); then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is
-//! rounded once if y is bf16. The result is the same for any B and any place of a row, so a kernel that obeys is batch invariant.
+//! The order of the sums is part of the definition. Tensor cores sum each block of 128 columns, 32 columns per step from the
+//! first to the last. Then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is rounded once if y is
+//! bf16. The result of a row is the same for any B and any place of the row, so a kernel that follows this order is batch
+//! invariant.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -13,7 +14,7 @@ use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Problem};
 use ulplab_core::accumulator::WGMMA_E4M3;
 use ulplab_core::formats::E4M3;
 
-/// Columns that share a scale, and rows of w that do.
+/// Number of columns that share a scale, and number of rows of w that share a scale.
 const BLOCK: usize = 128;
 
 pub(super) const FP8_GEMM: KernelOp = KernelOp {
@@ -57,17 +58,17 @@ fn of_type(out: &'static str) -> Vec<Case> {
     let random = [
         [8, 320, 384],
         [9, 64, 128],
-        // Neither rows nor columns are a multiple of a tile.
+        // Neither B, N nor K is a multiple of a tile.
         [33, 200, 1104],
         [63, 130, 144],
         [64, 1, 16],
         [65, 129, 2064],
         [128, 384, 1536],
-        // More tiles than multiprocessors, a last tile of its own, and rows of y without alignment.
+        // More tiles than multiprocessors, a partial last tile, and rows of y that are not aligned.
         [3, 4300, 1040],
-        // The number of tiles for each multiprocessor is not a multiple of four, so that few begin with new scales.
+        // The number of tiles per multiprocessor is not a multiple of four, so few of them begin with new scales.
         [2, 9600, 160],
-        // Wider than any ring of stages; the second also has a partial last block.
+        // K needs more stages than the pipeline's ring buffer has. The second shape also has a partial last block.
         [1, 70, 16384],
         [5, 100, 8208],
     ];
@@ -79,7 +80,7 @@ fn of_type(out: &'static str) -> Vec<Case> {
         .each("", &random, Grid::random)
         .each("edges", &[[13, 264, 912], [64, 128, 4096]], Grid::edges)
         .when(out == "bf16", |grid| {
-            // Rows too long to stay in shared memory, for more tiles than multiprocessors.
+            // Rows of x too long for shared memory, and more tiles than multiprocessors.
             let grid = grid.each("", &[[33, 4264, 1552]], Grid::random);
             grid.each("", &timed.collect::<Vec<_>>(), Grid::timed)
         })
@@ -89,16 +90,17 @@ fn of_type(out: &'static str) -> Vec<Case> {
 const WHY: &str = "the order of the sums is defined, tensor cores sum by a known rule (crates/core/accumulator.rs), \
                    and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN matches any other";
 
-/// Codes `[rows, K]` in E4M3, and their scales: one for each row and 128 columns of x, one for each 128 × 128 of w.
+/// E4M3 codes `[rows, K]`, and their scales: one per row and 128 columns for x, one per 128 × 128 tile for w.
 pub type Coded<'a> = (&'a [u8], &'a [f32]);
 
-/// x · wᵀ in f32 as the operation defines it, to the bit; w has `n` rows.
+/// Computes x · wᵀ in f32, exactly to the bit as the operation defines it; w has `n` rows.
 pub fn product(x: Coded, w: Coded, n: usize) -> Vec<f32> {
     let k = w.0.len() / n;
     want(Sums::Defined, [x.0, w.0], [x.1, w.1], [x.0.len() / k, n, k])
 }
 
-/// y in f32, or with the error of other sums.
+/// y in f32, exact to the bit if `N` is f32; with the error bound of another accumulator if `N` is
+/// [`Bounded`](reference::Bounded).
 fn want<N: Summed>(sums: Sums, [x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<N> {
     let (x, w) = (e4m3_factors(x), e4m3_factors(w));
     let blocks = k.div_ceil(BLOCK);
@@ -114,7 +116,8 @@ fn want<N: Summed>(sums: Sums, [x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 
     y
 }
 
-/// Codes of rows. Edges have blocks of zeros, of the largest and of subnormal numbers, rows that nearly cancel, and a NaN.
+/// Draws E4M3 codes. Edge cases have blocks of zeros, of largest and of subnormal numbers, rows whose sums nearly cancel, and a
+/// NaN.
 fn codes(name: &str, [rows, cols]: [usize; 2], edges: bool, data: &Data) -> Vec<u8> {
     let normal = data.normal(&format!("fp8_gemm/{name}"), rows * cols);
     let bits = data.bytes(&format!("fp8_gemm/{name}/bits"), rows * cols);
@@ -122,7 +125,7 @@ fn codes(name: &str, [rows, cols]: [usize; 2], edges: bool, data: &Data) -> Vec<
     codes.par_chunks_mut(cols).enumerate().for_each(|(row, codes)| {
         for (col, code) in codes.iter_mut().enumerate() {
             let (x, bits) = (normal[row * cols + col], bits[row * cols + col]);
-            // Largest magnitudes of blocks are near 448, as quantizers leave them.
+            // Random values are scaled so that block maxima are near 448, like the output of a quantizer.
             let near = |x: f32| E4M3.encode(x) as u8;
             *code = match (row + col / BLOCK) % 7 {
                 _ if !edges => near(120.0 * x),
@@ -140,7 +143,7 @@ fn codes(name: &str, [rows, cols]: [usize; 2], edges: bool, data: &Data) -> Vec<
     codes
 }
 
-/// Scales of blocks: positive; edges are powers of two, the least of them 2^-127, and 0.
+/// Draws positive block scales. Edge cases also have powers of two, with 2^-127 as the smallest, and 0.
 fn scales(name: &str, len: usize, edges: bool, data: &Data) -> Vec<f32> {
     let mut scales = data.normal(&format!("fp8_gemm/{name}"), len);
     for (at, scale) in scales.iter_mut().enumerate() {

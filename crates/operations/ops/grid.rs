@@ -1,10 +1,10 @@
-//! Lists of cases, written with one line per case or per row of shapes.
+//! Builder for lists of cases, with one line per case or per list of shapes.
 
 use super::{Case, Inputs};
 
 type Dims = Vec<(&'static str, i64)>;
 
-/// Cases that share a prefix of their names, and keys. Most methods add cases; [`Grid::done`] returns the list.
+/// Cases that share a name prefix and keys. Most methods add cases; [`Grid::done`] returns the list.
 pub struct Grid<'a, Shape> {
     prefix: String,
     keys: Vec<(&'static str, String)>,
@@ -14,14 +14,15 @@ pub struct Grid<'a, Shape> {
 }
 
 impl<const N: usize> Grid<'static, [i64; N]> {
-    /// Cases whose shapes are these sizes, in this order.
+    /// Creates a grid whose shapes are arrays of the sizes named `sizes`.
     pub fn of(prefix: impl Into<String>, keys: &[(&'static str, &str)], sizes: [&'static str; N]) -> Self {
         Self::new(prefix, keys, move |shape| sizes.into_iter().zip(shape).collect())
     }
 }
 
 impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
-    /// Cases named `prefix.name`, or `name` if the prefix is empty; `dims` turns a shape into named sizes.
+    /// Creates a grid whose cases are named `prefix.name`, or `name` if the prefix is empty; `dims` turns a shape into named
+    /// sizes.
     pub fn new(prefix: impl Into<String>, keys: &[(&'static str, &str)], dims: impl Fn(Shape) -> Dims + 'a) -> Self {
         Self {
             prefix: prefix.into(),
@@ -32,7 +33,7 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         }
     }
 
-    /// Adds a size that all cases have.
+    /// Adds a size with the same value for all cases.
     pub fn also(self, name: &'static str, size: i64) -> Self {
         let dims = self.dims;
         Self {
@@ -41,7 +42,7 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         }
     }
 
-    /// Sets the names of shapes, which [`Grid::each`] uses.
+    /// Sets the function that names shapes for [`Grid::each`].
     pub fn named(self, names: impl Fn(Shape) -> String + 'a) -> Self {
         Self {
             names: Box::new(names),
@@ -54,31 +55,31 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         self.add(name, shape, Inputs::Random)
     }
 
-    /// Adds a case of random numbers that also runs with its rows repeated past 2³² elements.
+    /// Adds a case of random numbers; its test also repeats the rows until buffers exceed 2³² elements.
     pub fn large(mut self, name: &str, shape: Shape) -> Self {
         self = self.random(name, shape);
         self.last().large = true;
         self
     }
 
-    /// Adds a case of random numbers that is timed.
+    /// Adds a case of random numbers on which kernels are timed.
     pub fn timed(mut self, name: &str, shape: Shape) -> Self {
         self = self.random(name, shape);
         self.last().timed = true;
         self
     }
 
-    /// Adds a case of edge values, which kernels easily get wrong.
+    /// Adds a case of edge values that kernels often get wrong.
     pub fn edges(self, name: &str, shape: Shape) -> Self {
         self.add(name, shape, Inputs::Edges)
     }
 
-    /// Adds a case of activations at a site of the model.
+    /// Adds a case whose inputs are activations at a site of the model.
     pub fn site(self, name: &str, pattern: &'static str, shape: Shape) -> Self {
         self.add(name, shape, Inputs::Site(pattern))
     }
 
-    /// Adds a case for each shape, called `kind.name`, or by the name of its shape if the kind is empty.
+    /// Adds one case per shape with `add`. Cases are named `kind.shape`, or by the shape alone if `kind` is empty.
     pub fn each(self, kind: &str, shapes: &[Shape], add: fn(Self, &str, Shape) -> Self) -> Self {
         shapes.iter().fold(self, |grid, &shape| {
             let name = joined(kind, &(grid.names)(shape));
@@ -86,19 +87,19 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         })
     }
 
-    /// Sets a key of the cases that are added later.
+    /// Changes a key for all cases that are added after this call.
     pub fn key(mut self, name: &str, value: &str) -> Self {
         let key = self.keys.iter_mut().filter(|(key, _)| *key == name);
         key.for_each(|(_, set)| *set = value.into());
         self
     }
 
-    /// Adds cases only if the condition holds.
+    /// Applies `add` only if the condition is true.
     pub fn when(self, condition: bool, add: impl FnOnce(Self) -> Self) -> Self {
         if condition { add(self) } else { self }
     }
 
-    /// The cases in the order in which they were added.
+    /// Returns the cases in the order in which they were added.
     pub fn done(self) -> Vec<Case> {
         self.cases
     }
@@ -119,18 +120,18 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
     }
 }
 
-/// The cases of all pairs, of the second kind one after the other.
+/// Concatenates the cases `of(a, b)` of all pairs; `b` varies fastest.
 pub(super) fn pairs<A: Copy, B: Copy>(first: &[A], second: &[B], of: impl Fn(A, B) -> Vec<Case>) -> Vec<Case> {
     let all = first.iter().flat_map(|a| second.iter().map(|b| (*a, *b)));
     all.flat_map(|(a, b)| of(a, b)).collect()
 }
 
-/// A grid of matrices `[T, C]`, whose shapes are called `TxC`.
+/// Creates a grid of matrices `[T, C]`; shapes are named, for example, `37x1024`.
 pub(super) fn matrices(prefix: impl Into<String>, keys: &[(&'static str, &str)]) -> Grid<'static, [i64; 2]> {
     Grid::of(prefix, keys, ["T", "C"]).named(|[rows, cols]| format!("{rows}x{cols}"))
 }
 
-/// Sizes with their names, which have spaces between them.
+/// Pairs size names, given in one string with spaces in between, with their values.
 pub fn named(names: &'static str, sizes: impl IntoIterator<Item = i64>) -> Dims {
     names.split(' ').zip(sizes).collect()
 }
@@ -140,7 +141,7 @@ fn joined(first: &str, second: &str) -> String {
     format!("{first}{dot}{second}")
 }
 
-/// Bytes of an element of type `bf16` or `f32`.
+/// Number of bytes of an element of type `bf16` or `f32`.
 pub(super) fn element_bytes(dtype: &str) -> i64 {
     if dtype == "bf16" { 2 } else { 4 }
 }

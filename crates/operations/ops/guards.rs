@@ -1,6 +1,6 @@
-//! Checks that apply to every kernel: it must write all of its outputs and nothing else; a second run, a replay as a graph, and
-//! a run on other rows of its batch must give the same bytes. These checks belong to the judgement of every operation, so they are part
-//! of its digest.
+//! Checks for every kernel. It must write all of its outputs and nothing else. A second run, a replay as a CUDA graph, and a run
+//! on other rows of its batch must give the same bytes. These checks judge every operation, so this file is part of the digest
+//! that identifies an operation's judgement.
 
 use super::checks;
 use super::checks::{Band, Repeated};
@@ -8,44 +8,44 @@ use super::judge::{Measured, POISON_BYTE};
 use super::{Buffer, Outputs, Problem, Role};
 use ulplab_core::error::Result;
 
-/// Size of a guard band in bytes, before and behind every buffer. It is a multiple of any alignment that a kernel may
-/// assume.
+/// Size in bytes of the guard band before and after every buffer: a multiple of any alignment that a kernel may assume.
 pub const GUARD: usize = 4096;
-/// The bytes that fill outputs and scratch before the first and the second run. As numbers they are neither zero nor NaN.
+/// Bytes that fill outputs and scratch before the first and before the second run. Read as floats, they are neither zero nor NaN.
 const POISONS: [u8; 2] = [POISON_BYTE, 0x5a];
 
 /// A kernel whose buffers are allocated on a device.
 pub trait Guarded {
-    /// The problem whose buffers the kernel reads and writes.
+    /// The problem that the kernel solves; it lists the buffers.
     fn problem(&self) -> &Problem;
 
-    /// Fills outputs and scratch with the byte `poison`, restores the buffers that are changed in place, runs the kernel
-    /// as often as the problem says, and returns the contents of the buffers that it writes.
+    /// Fills outputs and scratch with the byte `poison`, restores in-place buffers, runs the kernel [`Problem::runs`] times, and
+    /// returns the contents of all buffers that the kernel writes.
     fn run(&self, poison: u8) -> Result<Outputs>;
 
-    /// Does the same with each run a replay of one graph, without launches that only keep values for the judgement and without their
-    /// outputs. `None` if the kernel cannot be captured.
+    /// Same as [`Guarded::run`], but each run replays one CUDA graph. Launches that only keep intermediate values for the
+    /// judgement are left out, and so are their outputs. `None` if the kernel cannot be captured in a graph.
     fn replayed(&self, poison: u8) -> Result<Option<Outputs>>;
 
-    /// The outputs on a batch of these rows of the problem; `None` if the kernel does not take such a batch.
+    /// Runs the kernel on a batch of these rows of the problem. `None` if the kernel does not support such a batch.
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>>;
 
-    /// Differences from `outputs`, those of the problem itself, with all rows repeated `times` times, or as often as the kernel takes them
-    /// and memory for scratch allows; `None` if the kernel does not take such a batch.
+    /// Runs the kernel with all rows repeated `times` times, or fewer times if the kernel or the memory for scratch requires it.
+    /// Returns the differences from `outputs`, the outputs of the problem itself; `None` if the kernel does not support such a
+    /// batch.
     fn repeated(&self, times: usize, outputs: &Outputs) -> Result<Option<Repeated>>;
 
-    /// The guard bands of [`GUARD`] bytes before and behind every buffer, inputs and scratch included.
+    /// Reads the guard bands of [`GUARD`] bytes before and after every buffer, including inputs and scratch.
     fn bands(&self) -> Result<Vec<Band>>;
 
-    /// The present contents of a buffer.
+    /// Reads the current contents of a buffer.
     fn read(&self, buffer: &Buffer) -> Result<Vec<u8>>;
 }
 
-/// Outputs of a run, and the results of the checks.
+/// Outputs of the first run, and results of all checks.
 pub struct Checked {
     /// The outputs of the first run.
     pub outputs: Outputs,
-    /// The metric `violations` for guard bands, inputs and the second run.
+    /// Metric `violations` of each check: guard bands, inputs, second run, graph, and batches.
     pub measured: Vec<Measured>,
 }
 
@@ -54,15 +54,15 @@ pub fn outputs(kernel: &impl Guarded) -> Result<Outputs> {
     kernel.run(POISONS[0])
 }
 
-/// The most bytes in the buffers of a problem that also runs as a graph and in other batches: these checks find the same faults on small
-/// problems.
+/// Limit in bytes of all buffers of a problem for the checks with a graph and with other batches. These checks find the same
+/// faults on small problems.
 const MOST_CHECKED: usize = 256 << 20;
-/// Sizes of further batches for the rows.
+/// Numbers of rows of the other batches.
 const BATCHES: [usize; 7] = [1, 2, 7, 8, 33, 64, 128];
 
-/// Runs a kernel and checks guard bands and inputs. A deterministic kernel is run again, with another poison byte, and replayed
-/// as a graph; both must give the same outputs. If the rows of its batch are independent, it is also run on other
-/// batches: every row must have the same outputs, wherever it is.
+/// Runs a kernel, and checks guard bands and inputs. A deterministic kernel runs again with another poison byte and is replayed
+/// as a graph; both runs must give the same outputs. If rows are independent, the kernel also runs on other batches: every row
+/// must have the same outputs at any place in a batch.
 pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let first = outputs(kernel)?;
     let problem = kernel.problem();
@@ -88,8 +88,8 @@ pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     })
 }
 
-/// Runs a kernel on batches of other sizes, with rows in reversed order; batches larger than the problem repeat rows. The result is that
-/// of the first batch with other bytes.
+/// Runs a kernel on batches of other sizes, with rows in reversed order. Batches larger than the problem repeat rows. Returns the
+/// measurement of the first batch that differs; if none differs, of the last batch.
 fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>> {
     let problem = kernel.problem();
     let Some(count) = problem.rows() else {
@@ -109,8 +109,8 @@ fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>>
     Ok(measured)
 }
 
-/// Runs a kernel, checks it as [`check`] does, and judges its outputs. If all is right and the problem is large, the kernel also runs with
-/// rows repeated until addresses are large: every row must have the same outputs.
+/// Runs a kernel, checks it like [`check`], and judges its outputs. If all is right and the case is large, the kernel also runs
+/// with rows repeated until addresses exceed 32 bits: every repetition of a row must have the same outputs.
 pub fn judged(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let Checked { outputs, mut measured } = check(kernel, deterministic)?;
     let problem = kernel.problem();

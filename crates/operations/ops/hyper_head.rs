@@ -1,6 +1,6 @@
-//! The last mixing of the residual streams and the norm before the head: 4 streams → one vector.
+//! Head of a model with hyper-connections: mixes the 4 residual streams into one vector and applies the final RMSNorm.
 //!
-//! The definition is [`HyperHead::apply`] followed by [`rmsnorm`]: h = Σ_j (σ(μ_j · scale + base_j) + ε) X_j, normed.
+//! The definition is [`HyperHead::apply`], then [`rmsnorm`]: h = Σ_j (σ(μ_j · scale + base_j) + ε) X_j, then RMSNorm of h.
 
 use reference::ops::hyper_connection::HyperHead;
 use reference::ops::rmsnorm::rmsnorm;
@@ -12,7 +12,7 @@ use super::edges::{self, Edge};
 use super::mhc_post::{STREAMS, rows_of_streams};
 use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
-/// Added to mean squares, and to the weights of streams; they differ, so that a kernel cannot exchange them.
+/// `NORM_EPS` is added to mean squares, `EPS` to the weights of streams. They differ, so that a kernel that swaps them fails.
 const NORM_EPS: f32 = 1e-5;
 const EPS: f32 = 1e-6;
 
@@ -36,7 +36,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     }
     round_to(dtype, &mut x);
     let projection = data.around("hyper_head/fn", STREAMS * wide, 0.0, (wide as f32).sqrt().recip());
-    // With a base of -14, the sigmoid of a logit is about as small as the ε that is added to it.
+    // In edge cases the base is about −14. The sigmoid of a logit is then about as small as the ε that is added to it.
     let mean = if case.inputs == Inputs::Edges { -14.0 } else { 0.0 };
     let (base, scale) = (data.around("hyper_head/base", STREAMS, mean, 0.5), [1.2]);
     let weight = data.around("hyper_head/weight", dim, 1.0, 0.1);

@@ -1,16 +1,20 @@
-//! Scores of a lightning indexer over quantized keys: records in the pages of an index cache, found by a table of pages for each row.
+//! Scores of a lightning indexer over quantized keys. Keys are records in pages of an index cache; each row has a page table.
 //!
-//! score_w = s_w · Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for the entries that a row may see; −∞ for all
-//! others. Key w of a row is in slot w % 64 of page table\[row, w / 64\]. The definition without rounding is the one in
+//! score_w = s_w · Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for entries w that the row may see; −∞ for all
+//! other entries. Key w of a row is in slot w % 64 of the page `table[row, w / 64]`. The definition without rounding is
 //! [`reference::ops::indexer`].
 //!
-//! - `index_fp8`: the query is E4M3, its own scale is part of the head weights, k_w are the key's codes, and s_w is its scale.
-//! - `index_mxfp4`: the query is bfloat16, which holds a decoded MXFP4 query exactly; k_w is the decoded key, exact in bfloat16 too
-//!   (at most 2 significant bits, and the least is 2^-128), and s_w = 1. Both were rotated by the same Hadamard matrix before.
+//! - `index_fp8`: the query is E4M3, and its scale is part of the head weights. k_w are the codes of the key, and s_w is the
+//!   key's scale.
+//! - `index_mxfp4`: the query is bfloat16, which holds a decoded MXFP4 query exactly. k_w is the decoded key, also exact in
+//!   bfloat16
+//!   (at most 2 significant bits; the smallest value is 2^-128), and s_w = 1. Query and key were rotated by the same Hadamard
+//! matrix before.
 //!
-//! The order of the sums is part of the definition. Tensor cores sum 128 channels from the first to the last, 32 ([`WGMMA_E4M3`]) or
-//! 16 ([`WGMMA_BF16`]) in each step. Heads with the same h % 8 / 2 are added in f32 by fma, in ascending order: p_0 to p_3. The score
-//! is s_w · ((p_0 + p_1) + (p_2 + p_3)). So its bits depend only on the row and the key, and equality is the contract.
+//! The order of the sums is part of the definition. Tensor cores sum 128 channels from the first to the last, 32 ([`WGMMA_E4M3`])
+//! or 16 ([`WGMMA_BF16`]) per step. Heads h with the same h % 8 / 2 are added in f32 by fma, in ascending order; this gives p_0
+//! to p_3. The score is s_w · ((p_0 + p_1) + (p_2 + p_3)). So its bits depend only on the row and the key, and the test requires
+//! equal bits.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -22,9 +26,9 @@ use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Problem, Scalar};
 use ulplab_core::accumulator::{Accumulator, Factor, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::{E4M3, KvRecord, PAGE, codec};
 
-/// Channels of a key.
+/// Number of channels of a key.
 const CHANNELS: usize = 128;
-/// Pages with contents of their own in timed cases. The others repeat them, so that few products need be summed on the CPU.
+/// Number of different pages in timed cases. All other pages repeat them, so that the CPU has to compute few reference scores.
 const TIMED_PAGES: usize = 64;
 
 pub(super) const INDEX_RECORDS: KernelOp = KernelOp {
@@ -40,18 +44,18 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, h, n] = case.sizes(["B", "H", "N"]);
     let record = layout(case)?;
     let (width, stride) = (n.div_ceil(PAGE), record.page_stride(PAGE));
-    // Rows see all, half, one, none, and numbers around a page.
+    // Rows see all entries, half of them, one, none, or a number near the page size of 64.
     let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
     let count = |row: usize| match case.timed {
         true => n,
         false => counts[row % counts.len()].min(n),
     };
-    // Rows that are a multiple of 64 apart see as many entries, of the same contents.
+    // Rows whose distance is a multiple of 64 see equally many entries, with the same contents.
     let distinct = if case.timed { TIMED_PAGES } else { width * b.min(64) };
     let page_of = |row: usize, page: usize| (row * width + page) % distinct;
     let mut contents = contents(case, record, data, distinct)?;
     for row in 0..b.min(64) {
-        // An entry that a row may not see must not be read: in every format, 255s are NaN.
+        // Kernels must not read entries that a row may not see. Fill them with 255, which decodes to NaN in every format.
         for entry in count(row)..width * PAGE {
             if !case.timed {
                 let at = page_of(row, entry / PAGE) * PAGE + entry % PAGE;
@@ -118,11 +122,11 @@ fn of_type(record: &'static str) -> Vec<Case> {
         [9, 5, 1],
         [33, 1, 65],
         [3, 128, 200],
-        // Neither heads nor entries are a multiple of a tile.
+        // Neither the number of heads nor the number of entries is a multiple of a tile.
         [65, 72, 70],
         [128, 64, 64],
         [1, 64, 5000],
-        // Several rows, and more pages than stages, for each warpgroup of a card.
+        // Several rows per warpgroup of the GPU, and more pages per warpgroup than pipeline stages.
         [4400, 64, 2],
     ];
     Grid::of(record, &[("record", record)], ["B", "H", "N"])
@@ -139,7 +143,7 @@ const WHY: &str = "keys are decoded exactly, the order of the sums is defined, t
                    (crates/core/accumulator.rs), and f32 is rounded to nearest even, so every bit is defined; any NaN matches any \
                    other; entries that a row may not see are -infinity";
 
-/// The bytes of a query `[B, H, 128]`, their type, and the parts of its numbers.
+/// Query `[B, H, 128]` as bytes, its element type, and its numbers as [`Factor`]s.
 fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), String> {
     let (rows, of_row) = (case.dim("B"), case.dim("H") * CHANNELS);
     let edges = case.inputs == Inputs::Edges;
@@ -151,7 +155,7 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
             let codes = &mut codes[row * of_row..][..of_row];
             let pairs = codes.iter_mut().zip(random);
             match row % 8 {
-                // All heads are negative where a key has no negative channel.
+                // All query values are negative, so all products with a nonnegative key are negative.
                 1 => pairs.for_each(|(code, _)| *code |= 0x80),
                 3 => codes[of_row / 2] = 0x7f,
                 4 => pairs.for_each(|(code, bits)| *code = bits & 0x87),
@@ -163,7 +167,7 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
         let factors = e4m3_factors(&codes);
         return Ok((codes, Dtype::U8, factors));
     }
-    // Every second row is what an MXFP4 quantizer leaves.
+    // Every second row holds values that an MXFP4 quantizer can produce.
     let mut quantized = values.clone();
     codec("index_mxfp4")?.round(&mut quantized, CHANNELS);
     for (row, values) in values.chunks_exact_mut(of_row).enumerate() {
@@ -173,7 +177,7 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
             4 if edges => values.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
             5 if edges => values.fill(0.0),
             6 if edges => values[3] = f32::INFINITY,
-            // With keys of the least scale, scores are usual numbers.
+            // Large queries, so that products with keys of the smallest scale have ordinary magnitudes.
             0 if edges && row > 0 => values.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
             kind if kind % 2 == 0 => values.copy_from_slice(&quantized[row * of_row..][..of_row]),
             _ => {}
@@ -182,7 +186,8 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
     Ok((bf16_bytes(&values), Dtype::BF16, bf16_factors(&values)))
 }
 
-/// So many pages of keys. Edges have keys of any codes and scales, of zeros of both signs, and keys without negative channels.
+/// Contents of `pages` pages of keys. Edge cases have keys of random codes and scales, keys of zeros of both signs, and keys
+/// without negative channels.
 fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result<Vec<u8>, String> {
     let mut values = data.normal("index_records/keys", pages * PAGE * CHANNELS);
     if case.inputs == Inputs::Edges {
@@ -213,16 +218,17 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
         if slot % 8 == 3 || slot % 8 == 5 {
             contents[scales.clone()].copy_from_slice(&random[scales]);
         } else if slot % 8 == 6 {
-            // The least and the largest powers of two.
+            // Extreme powers of two as scales: the smallest and the largest.
             let least = match slot / 8 % 2 {
                 _ if of_fp8 => [0, 0, 0x40, 0],
                 0 => [0, 1, 127, 254],
-                // No other hides what the least one decides.
+                // All four block scales are the smallest one, so that no larger block hides an error in it.
                 _ => [0; 4],
             };
             contents[scales].copy_from_slice(&least);
         } else if slot % 16 == 12 && !of_fp8 {
-            // NaN scale, nonzero codes of one sign: an infinite scale would also give an infinite product with a query of one sign.
+            // NaN scale with nonzero codes of one sign. A kernel that decodes the scale as infinity would otherwise also get NaN,
+            // from infinities of both signs.
             contents[codes].iter_mut().for_each(|codes| *codes |= 0x11);
             contents[scales][0] = 255;
         }
@@ -230,7 +236,7 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
     Ok(contents)
 }
 
-/// Keys as tensor cores take them, the scales of their sums, and the rule of these.
+/// Keys as [`Factor`]s for the tensor-core sums, the scale of each key, and the summation rule of the tensor cores.
 fn keys(record: &KvRecord, pages: Vec<u8>) -> Result<(Vec<Factor>, Vec<f32>, &'static Accumulator), String> {
     let slots = pages.len() / record.page_stride(PAGE) * PAGE;
     if record.name == "index_fp8" {
@@ -244,15 +250,15 @@ fn keys(record: &KvRecord, pages: Vec<u8>) -> Result<(Vec<Factor>, Vec<f32>, &'s
     Ok((bf16_factors(&values), vec![1.0; slots], &WGMMA_BF16))
 }
 
-/// The scores of a case.
+/// Inputs from which the expected scores are computed.
 struct Scoring<'a> {
-    /// Rows, heads, entries.
+    /// Number of rows, heads and entries.
     sizes: [usize; 3],
-    /// Entries that each row may see.
+    /// Number of entries that each row may see.
     counts: Vec<usize>,
-    /// Pages with contents of their own, and whether the others repeat them.
+    /// Number of different pages, and true if all other pages repeat them.
     distinct: (usize, bool),
-    /// Keys, and the scales and the rule of their sums.
+    /// Keys as factors, the scale of each key, and the summation rule.
     keys: (Vec<Factor>, Vec<f32>, &'static Accumulator),
     query: &'a [Factor],
     weights: &'a [f32],
@@ -261,12 +267,12 @@ struct Scoring<'a> {
 }
 
 impl Scoring<'_> {
-    /// The scores `[B, N]`; −∞ for entries that a row may not see.
+    /// Expected scores `[B, N]`; −∞ for entries that a row may not see.
     fn want<N: Summed>(&self) -> Vec<N> {
         let ([rows, _, n], (distinct, repeats)) = (self.sizes, self.distinct);
         let width = n.div_ceil(PAGE);
         let repeated = distinct.min(width);
-        // The scores of a row for each page of different contents.
+        // Scores of each row for each of the different pages; empty if pages do not repeat.
         let found: Vec<Vec<N>> = match repeats {
             true => (0..rows * repeated)
                 .into_par_iter()
@@ -285,7 +291,7 @@ impl Scoring<'_> {
         want
     }
 
-    /// The scores of the keys of a page that a row sees.
+    /// Scores of a row for those keys of a page that the row may see.
     fn scores<N: Summed>(&self, row: usize, page: usize) -> Vec<N> {
         let ([_, heads, n], (distinct, repeats)) = (self.sizes, self.distinct);
         let seen = match repeats {

@@ -1,7 +1,7 @@
-//! Scores of a lightning indexer: how much each query wants each compressed entry.
+//! Scores of a lightning indexer: the relevance of each compressed entry for each query.
 //!
-//! score_w = Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for the entries that a row may see; −∞ for all
-//! others. The definition is the one in [`reference::ops::indexer`].
+//! score_w = Σ_h a_h · max(0, q_h · k_w), with a_h = head_weights_h · scale, for entries w that the row may see; −∞ for all other
+//! entries. The definition is [`reference::ops::indexer`].
 
 use rayon::prelude::*;
 use reference::ops::indexer::select;
@@ -41,7 +41,7 @@ fn cases() -> Vec<Case> {
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, h, d, n] = case.sizes(["B", "H", "D", "N"]);
     let dtype = case.float_type("dtype");
-    // Rows see none, one, all, and numbers around a tile of 64.
+    // Rows see all entries, half of them, one, none, or a number near the tile size of 64.
     let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
     let counts: Vec<usize> = (0..b).map(|row| counts[row % counts.len()].min(n)).collect();
     let mut q = data.normal("index_scores/q", b * h * d);
@@ -53,7 +53,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     round_to(dtype, &mut q);
     round_to(dtype, &mut keys);
     for (row, keys) in keys.chunks_exact_mut(n * d).enumerate() {
-        // An entry that a row may not see must not be read.
+        // Kernels must not read entries that a row may not see. Fill them with NaN.
         keys[counts[row] * d..].fill(f32::NAN);
     }
     let scale = ((h * d) as f32).sqrt().recip();
@@ -88,8 +88,8 @@ fn want([q, keys, weights]: [&[f32]; 3], counts: &[usize], [h, d, n]: [usize; 3]
     rows.collect()
 }
 
-/// Rows whose products are all negative, with negative weights only, with an infinity or a NaN in the query, in a key, and in a weight,
-/// and with keys of zeros.
+/// Sets edge rows: all products negative; only negative weights; an infinity in the query; a NaN in the query, in a key, or in a
+/// weight; and keys of zeros.
 fn edges([q, keys, weights]: [&mut [f32]; 3], [h, d, n]: [usize; 3]) {
     let rows = weights.len() / h;
     for row in 0..rows {

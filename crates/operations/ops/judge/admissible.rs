@@ -1,11 +1,12 @@
-//! Judges codes and scales of numbers that are known only within a bound.
+//! Judges codes and scales of numbers that are known only within an error bound.
 //!
-//! Rounding is discontinuous: a number that is off by an ulp may get another code, and a different largest magnitude may
-//! give another scale, which changes all codes of its block. So a kernel that computes numbers and quantizes them cannot be
-//! required to give certain bytes; and a tolerance on decoded values would hide a wrong rule. But scale rules are monotonic
-//! in the magnitude, and casts are monotonic in the number. Hence a scale is *admissible* if it lies between the scales of
-//! the smallest and the largest block maximum that the bound allows; a code is admissible if, given the stored scale, it
-//! lies between the codes of the ends of its element's interval. Everything else is wrong at any distance.
+//! Rounding is discontinuous. A number that is off by one ulp may get another code. A block maximum that is off by one ulp may
+//! give another scale, which changes all codes of its block. So a test cannot require certain bytes of a kernel that computes
+//! numbers and then quantizes them, and a tolerance on decoded values would hide a wrong rounding or scale rule. But scales are
+//! monotonic in the block maximum, and codes are monotonic in the number. Hence a scale is *admissible* if it lies between the
+//! scales of the smallest and of the largest block maximum that the bound allows. A code is admissible if, under the stored
+//! scale, it lies between the codes of the two ends of its element's interval. Anything else is wrong, however small the
+//! difference is.
 
 use rayon::prelude::*;
 
@@ -16,10 +17,10 @@ use super::{Bound, Judge, Measured, Rule};
 use ulplab_core::formats::Single;
 use ulplab_core::metrics::VIOLATIONS;
 
-/// Stored codes and scales, and the numbers that they should represent.
+/// Codes and scales that a kernel stored, and the numbers that they should represent.
 struct StoredBlocks<'a> {
     single: Single,
-    /// Elements per block.
+    /// Number of elements per block.
     width: usize,
     cols: usize,
     want: &'a [f64],
@@ -28,12 +29,12 @@ struct StoredBlocks<'a> {
     scale: &'a [u8],
 }
 
-/// The distance of a code or scale from the admissible ones, at most 2: 0 is right, 1 is a neighbour of them.
+/// Distance of a code or scale from the admissible range, capped at 2: 0 is right, 1 is just outside.
 type Distance = u8;
 
 impl Judge {
-    /// Counts the scales and codes that no numbers within the bound could have: `violations` of each output. An expected
-    /// NaN must be stored as NaN.
+    /// Counts the scales and codes that are not admissible: `violations` of `data` and of `scale`. If the expected number is NaN,
+    /// the stored one must be NaN.
     pub(super) fn admissible_of(&self, data: &[u8], scale: &[u8]) -> Vec<Measured> {
         let Rule::Admissible {
             format,
@@ -103,8 +104,8 @@ impl Judge {
         ]
     }
 
-    /// Counts wrong codes or scales of an output. `found` gives a code, and whether it still holds the poison byte; `wanted` the first
-    /// and the last admissible one, and a description of their origin.
+    /// Counts wrong codes or scales of an output. `found` returns the stored code, and true if it still has the poison bytes.
+    /// `wanted` returns the lowest and the highest admissible code, and a text that explains them.
     fn said_of(
         &self,
         (output, shape): (&'static str, [usize; 2]),
@@ -138,20 +139,20 @@ impl Judge {
 }
 
 impl StoredBlocks<'_> {
-    /// The smallest and the largest f32 that the bound allows.
+    /// Smallest and largest f32 that the bound allows for element `at`.
     fn interval(&self, at: usize) -> [f32; 2] {
         let (want, bound) = (self.want[at], (self.bound)(at, self.want[at]));
         [down(want - bound), up(want + bound)]
     }
 
-    /// The elements of a block.
+    /// Index range of the elements of a block.
     fn elements(&self, block: usize) -> std::ops::Range<usize> {
         let across = self.cols.div_ceil(self.width);
         let first = block / across * self.cols + block % across * self.width;
         first..(first + self.width).min((block / across + 1) * self.cols)
     }
 
-    /// The smallest and the largest maximum of a block that the bound allows.
+    /// Smallest and largest block maximum that the bound allows.
     fn magnitudes(&self, block: usize) -> [f32; 2] {
         let of = |at: usize| {
             let [low, high] = self.interval(at);
@@ -168,7 +169,7 @@ impl StoredBlocks<'_> {
         })
     }
 
-    /// The stored scale.
+    /// The stored scale, as bits.
     fn scale_at(&self, block: usize) -> u32 {
         let size = self.single.scale_bytes();
         let mut bytes = [0; 4];
@@ -176,12 +177,12 @@ impl StoredBlocks<'_> {
         u32::from_le_bytes(bytes)
     }
 
-    /// The factor or divisor that the stored scale applies to elements.
+    /// Factor or divisor of elements that belongs to the stored scale.
     fn factor(&self, block: usize) -> f32 {
         self.single.factor(self.scale_at(block), self.magnitudes(block)[1])
     }
 
-    /// The codes of the ends of an element's interval.
+    /// Codes of the two ends of an element's interval.
     fn codes(&self, at: usize, factor: f32) -> [u32; 2] {
         self.interval(at).map(|x| self.single.code(x, factor))
     }
@@ -208,7 +209,7 @@ fn larger(a: f32, b: f32) -> f32 {
     f32::from_bits((a.to_bits() & 0x7fff_ffff).max(b.to_bits() & 0x7fff_ffff))
 }
 
-/// The largest f32 that is not above x.
+/// Rounds down: the largest f32 that is at most x.
 fn down(x: f64) -> f32 {
     let rounded = x as f32;
     if f64::from(rounded) > x {
@@ -218,7 +219,7 @@ fn down(x: f64) -> f32 {
     }
 }
 
-/// The smallest f32 that is not below x.
+/// Rounds up: the smallest f32 that is at least x.
 fn up(x: f64) -> f32 {
     -down(-x)
 }
