@@ -7,9 +7,8 @@
 //! - `index_fp8`: the query is E4M3, and its scale is part of the head weights. k_w are the codes of the key, and s_w is the
 //!   key's scale.
 //! - `index_mxfp4`: the query is bfloat16, which holds a decoded MXFP4 query exactly. k_w is the decoded key, also exact in
-//!   bfloat16
-//!   (at most 2 significant bits; the smallest value is 2^-128), and s_w = 1. Query and key were rotated by the same Hadamard
-//! matrix before.
+//!   bfloat16 (at most 2 significant bits; the smallest value is 2^-128), and s_w = 1. Query and key were rotated by the same
+//!   Hadamard matrix before.
 //!
 //! The order of the sums is part of the definition. Tensor cores sum 128 channels from the first to the last, 32 ([`WGMMA_E4M3`])
 //! or 16 ([`WGMMA_BF16`]) per step. Heads h with the same h % 8 / 2 are added in f32 by fma, in ascending order; this gives p_0

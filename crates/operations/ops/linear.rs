@@ -1,6 +1,6 @@
-//! y [B, G, N] = x [B, G, K] · wᵀ, w [G, N, K]: a product with weights for each group of columns, as in DeepSeek's grouped output
-//! projection. Sums are f32. Weights may be stored in another way than x: as bfloat16, or as FP8
-//! codes with a scale for 64 columns. They are decoded, and x is not rounded.
+//! Grouped linear layer: y [B, G, N] = x [B, G, K] · wᵀ, w [G, N, K], with separate weights for each group g, as in DeepSeek's
+//! grouped output projection. Sums are f32. Weights may have another storage than x: bfloat16, or FP8 codes with a scale per 64
+//! columns. Kernels decode the weights and do not round x.
 
 use rayon::prelude::*;
 use reference::ops::linear::Product;
@@ -22,22 +22,22 @@ pub(super) const LINEAR: KernelOp = KernelOp {
 fn cases() -> Vec<Case> {
     let of_types = |(dtype, weights, out): (&'static str, &'static str, &'static str)| {
         let keys = [("dtype", dtype), ("stored", weights), ("out", out)];
-        // Bytes of an element of either operand; 0 if they are stored in two ways.
+        // Bytes per element of x and w; 0 if x and w have different storage.
         let (size, prefix) = match dtype == weights {
             true => (element_bytes(dtype), format!("{dtype}.{out}")),
             false => (0, format!("{dtype}.{weights}.{out}")),
         };
         let large = [
-            // K is small and N is large: repeated rows make outputs large, and columns fill a grid.
+            // K is small and N is large, so that repeated rows make y large and the columns of y fill a grid.
             [3, 1, 5000, 24],
-            // Rows of x are wider than those of y, so that x becomes large. Many CTAs share its rows.
+            // Rows of x are wider than rows of y, so that x becomes large. Many CTAs read the same row of x.
             [3, 33, 4, 72],
         ];
         let random = [
             [7, 2, 32, 512],
             [8, 3, 24, 63],
             [9, 1, 1, 1024],
-            // K in two and in four parts; the last is shorter.
+            // Kernels may split K into two (first shape) or more parts; the last part is shorter.
             [33, 2, 70, 1032],
             [17, 1, 100, 2056],
             [6, 1, 65, 3144],
@@ -117,7 +117,7 @@ fn product([b, g, n, k]: [usize; 4], x: &[f32], w: &[f32]) -> Vec<Bounded> {
     y
 }
 
-/// Rows of zeros, rows that nearly cancel, and rows with a large number, an infinity and a NaN.
+/// Sets edge rows: zeros; values that nearly cancel in sums; and rows with one large number, one infinity or one NaN.
 fn edges(x: &mut [f32], row: usize) {
     for (number, x) in x.chunks_exact_mut(row).enumerate() {
         let at = number * 997 % row;

@@ -1,6 +1,6 @@
-//! The mHC post-block: the output of a block of the model, mixed into the n residual streams.
+//! The mHC post-block (manifold-constrained hyper-connections): mixes the output of a model block into the n residual streams.
 //!
-//! X'_k = post_k · y + Σ_j C_jk X_j, the definition of [`Mixing::mix`]: the first index of C is contracted.
+//! X'_k = post_k · y + Σ_j C_jk X_j, as [`Mixing::mix`] defines it: the sum runs over the first index of C.
 
 use reference::ops::hyper_connection::Mixing;
 
@@ -9,7 +9,7 @@ use super::edges;
 use super::edges::Edge::{One, Random, Zeros};
 use super::{Batch, Buffer, Case, Data, Grid, Inputs, Judge, KernelOp, Problem};
 
-/// Residual streams of all operations on them.
+/// Number of residual streams in all operations on residual streams.
 pub(super) const STREAMS: usize = 4;
 
 pub(super) const MHC_POST: KernelOp = KernelOp {
@@ -20,7 +20,8 @@ pub(super) const MHC_POST: KernelOp = KernelOp {
     ..KernelOp::NONE
 };
 
-/// Cases `[B, C]` of streams, of them shapes that are `large` when rows are repeated, of edge values, and of `many` rows.
+/// Cases `[B, C]` of operations on residual streams: a shape whose rows are repeated past 2³² elements (`large`), a shape of edge
+/// values, and a shape of `many` rows.
 pub(super) fn rows_of_streams(large: [i64; 2], edges: [i64; 2], many: [i64; 2]) -> Vec<Case> {
     let of_type = |dtype| {
         Grid::of(dtype, &[("dtype", dtype)], ["B", "C"])
@@ -47,12 +48,12 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         let [large, small] = [100, -120].map(|power| One(2f32.powi(power)));
         let kinds = [Random, Zeros, large, small, One(f32::INFINITY), One(f32::NAN)];
         edges::set(&mut x, STREAMS * dim, 0, &kinds);
-        // In other channels than those of streams, whose infinity or NaN this would hide.
+        // Set other channels of y than of x: an infinity or NaN of x in the same channel would hide a fault in y.
         edges::set(&mut y, dim, 5, &kinds);
     }
     round_to(dtype, &mut x);
     round_to(dtype, &mut y);
-    // Weights of post lie between 0 and 2, those of comb between 0 and 1; edges also have 0.
+    // Draw weights: `post` between 0 and 2, `comb` between 0 and 1. In edge cases, every third weight is 0.
     let weights = |name: &str, per_row: usize, most: f32| -> Vec<f32> {
         let weights = data.normal(name, rows * per_row).into_iter();
         weights.map(|x| most / (1.0 + (-x).exp())).collect()
@@ -60,7 +61,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let mut post = weights("mhc_post/post", STREAMS, 2.0);
     let mut comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
     if case.inputs == Inputs::Edges {
-        // Zero times an infinity or NaN is NaN.
+        // A zero weight times an infinity or a NaN must give NaN.
         for weights in [&mut post, &mut comb] {
             weights.iter_mut().step_by(3).for_each(|weight| *weight = 0.0);
         }

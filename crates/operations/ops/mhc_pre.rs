@@ -1,7 +1,7 @@
-//! The mHC pre-block and the RMSNorm after it: n residual streams → the block's normed input, and the weights with which
-//! its output is mixed back.
+//! The mHC pre-block and the RMSNorm after it. It mixes n residual streams into the normed input of a model block, and computes
+//! the weights (post and comb) for mixing the block's output back into the streams.
 //!
-//! The definition is [`HyperConnection::pre`] followed by [`rmsnorm`]. Streams and the normed input are bf16 or f32; in bf16 the
+//! The definition is [`HyperConnection::pre`] followed by [`rmsnorm`]. Streams and the normed input are bf16 or f32. A bf16
 //! normed input is rounded once.
 
 use rayon::prelude::*;
@@ -18,17 +18,17 @@ use super::mhc_post::STREAMS;
 use super::rmsnorm::rounded;
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
-/// Outputs of the projection: the logits of pre, post and comb.
+/// Number of outputs of the projection: the logits of pre (n), post (n) and comb (n × n).
 const WIDTH: usize = 2 * STREAMS + STREAMS * STREAMS;
 const ITERATIONS: usize = 20;
 const EPS: f32 = 1e-6;
-/// The ε of [`FEW`] tokens: every normalisation must add it, which a relative error of 2^-10 shows.
+/// The ε of cases with [`FEW`] tokens. It is so large that an error shows if any of the Sinkhorn normalizations omits it.
 const LARGE_EPS: f32 = 1e-3;
-/// Numbers of tokens; each variant takes one of them.
+/// Numbers of tokens of the cases with [`LARGE_EPS`]; each variant takes one of them.
 const FEW: [usize; 4] = [3, 7, 37, 201];
-/// The ε of the norms, which kernels must not confuse with the other.
+/// The ε of the RMS norms. It differs from [`EPS`], so that a kernel that swaps them fails.
 const NORM_EPS: f32 = 1e-5;
-/// Number of tokens that the reference processes at a time.
+/// Number of tokens that are computed at a time.
 const CHUNK: usize = 64;
 
 pub(super) const MHC_PRE: KernelOp = KernelOp {
@@ -65,7 +65,7 @@ fn cases() -> Vec<Case> {
             .random("narrow", [37, 72])
             .random("t1.64", [1, 64])
             .random("t8.64", [8, 64])
-            // More tokens than there are thread blocks on the card.
+            // More tokens than the GPU runs thread blocks at a time.
             .random("t2000.21", [2000, 21])
             .done()
     };
@@ -86,7 +86,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let dtype = case.float_type("dtype");
     round_to(dtype, &mut x);
     let spread = (row as f32).powf(-0.5);
-    // With logits this large, the last iteration still moves mixing matrices by more than their bounds.
+    // Scale of the comb logits. If it is 6, the last Sinkhorn iteration still changes the matrices by more than their error
+    // bounds.
     let mixing = if tokens % 2 == 1 { 6.0 } else { 1.3 };
     let mut site = Site {
         projection: data.around("fn", WIDTH * row, 0.0, spread),
@@ -116,8 +117,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Tokens of zeros, of very large and very small numbers, with a NaN, with an infinity, with a single number, and of three streams
-/// that cancel each other if they have the same weight.
+/// Sets edge tokens: zeros, very large and very small numbers, one NaN, one infinity, a single nonzero number, and three streams
+/// that cancel if their weights are equal.
 fn edges(x: &mut [f32], row: usize) {
     for (token, x) in x.chunks_exact_mut(row).enumerate() {
         match token % 8 {
@@ -133,7 +134,8 @@ fn edges(x: &mut [f32], row: usize) {
             7 => {
                 let dim = row / STREAMS;
                 for at in 0..dim {
-                    // Six bits, so that each multiple is exact in bf16. Their squares and products are rounded each in its own way.
+                    // Keep only a few bits, so that the multiples by 3, −1 and −2 are exact in bf16. Squares and products of them
+                    // do round.
                     let some = f32::from_bits(x[at].to_bits() & 0xfffc_0000) * 2f32.powi(20);
                     let streams = [3.0, -1.0, -2.0, 0.0].into_iter().enumerate();
                     streams.for_each(|(stream, factor)| x[stream * dim + at] = factor * some);
@@ -144,9 +146,9 @@ fn edges(x: &mut [f32], row: usize) {
     }
 }
 
-/// The weights of one block of the model.
+/// The weights of one mHC block of the model.
 struct Site {
-    /// `[WIDTH, STREAMS · D]`.
+    /// Projection weights `[WIDTH, STREAMS · D]`.
     projection: Vec<f32>,
     base: Vec<f32>,
     scale: [f32; 3],
@@ -155,8 +157,9 @@ struct Site {
 }
 
 impl Site {
-    /// The first three streams have the same weight: of streams that cancel each other, the square of the mixture is computed from
-    /// products as 0 or less. Logits of rows of comb are so far from 0 that their exponentials are infinite, or 0.
+    /// Gives the first three streams the same weight, so that the streams of an edge token cancel. A kernel that computes the
+    /// square of the mixture from products of streams then gets 0 or less. Moves rows of comb logits so far from 0 that
+    /// exponentials overflow or become 0.
     fn edges(&mut self) {
         let row = self.projection.len() / WIDTH;
         for stream in 1..3 {
@@ -169,7 +172,7 @@ impl Site {
         }
     }
 
-    /// The judgements of y, post and comb; y is stored in this type.
+    /// Judgements of y (stored as `dtype`), post and comb.
     fn judges(&self, x: &[f32], dim: usize, dtype: Dtype) -> Vec<Judge> {
         let connection = HyperConnection {
             projection: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
@@ -222,15 +225,17 @@ const WHY_POST: &str = "the slope of a sigmoid, at most 1/4, times the error of 
 const WHY_COMB: &str = "each logit is moved by its error bound, one at a time, and the resulting changes after 20 Sinkhorn \
                         iterations are added up";
 
-/// Error of a sum of products, relative to the sum of their magnitudes: 256 additions in sequence, each accurate to two
+/// Error bound of a sum of products, relative to the sum of their magnitudes: 256 sequential additions. Each errs by up to two
 /// units, because tensor cores truncate instead of rounding.
 const SUM: f64 = 256.0 * 2.0 * UNIT;
-/// The likely error of such a sum, relative to the root mean square of its partial sums, over all orders ([`reference::bounded`]).
+/// Likely error of such a sum, relative to the root mean square of its partial sums over all orders of the terms
+/// ([`reference::bounded`]).
 const LIKELY: f64 = LAMBDA * 16.0 * 2.0 * UNIT;
 
 impl Site {
-    /// The bounds of y, in this type, of post and of comb of one token, given the lengths of the projection's rows. `x` are its
-    /// streams, `mixed` is their mixture, and `y` is the normed mixture. The bounds are correct to first order, plus a hundredth.
+    /// Error bounds of y (stored as `dtype`), post and comb for one token. `lengths` are the lengths of the rows of the
+    /// projection, `x` the token's streams, `mixed` their mixture, and `y` the normed mixture. The bounds are first order,
+    /// enlarged by one percent.
     fn bounds(
         &self,
         connection: &HyperConnection<f64>,
@@ -242,7 +247,7 @@ impl Site {
         let (dim, eps) = (mixed.len(), f64::from(NORM_EPS));
         let length = length_of(x);
         let inverse = 1.0 / (length * length / x.len() as f64 + eps).sqrt();
-        // By Cauchy-Schwarz, the sum of the magnitudes of products is at most the product of the lengths. The inverse RMS
+        // By Cauchy-Schwarz, the sum of the magnitudes of the products is at most the product of the two lengths. The inverse RMS
         // and the arithmetic of a logit add a few units of their operands.
         let rows = (0..WIDTH).map(|i| connection.projection.row(i));
         let (logits, errors): (Vec<f64>, Vec<f64>) = rows
@@ -260,7 +265,7 @@ impl Site {
             })
             .unzip();
 
-        // A sigmoid has slope at most 1/4 and value at most 1; its own evaluation errs by a few units.
+        // A sigmoid has a slope of at most 1/4 and a value of at most 1. Computing it adds a few units.
         let sigmoid = |error: &f64| 1.01 * (error / 4.0 + 8.0 * UNIT);
         let pre: Vec<f64> = errors[..STREAMS].iter().map(sigmoid).collect();
         let post = errors[STREAMS..2 * STREAMS]
@@ -269,14 +274,15 @@ impl Site {
             .collect();
         let comb = normalized(&logits[2 * STREAMS..], &errors[2 * STREAMS..], connection.eps).1;
 
-        // The weights are at most 1 + ε; the mix takes four products and sums.
+        // The weights of pre are at most 1 + ε. The mixture takes four products and their sum.
         let streams = |channel: usize| x.iter().skip(channel).step_by(dim);
         let errors = (0..dim).map(|channel| {
             let each = streams(channel).zip(&pre).map(|(x, pre)| x.abs() * (pre + 5.0 * UNIT));
             each.sum::<f64>()
         });
         let errors: Vec<f64> = errors.collect();
-        // The mean square of the mixture may be computed from products of streams, so the lengths of the streams count.
+        // Kernels may compute the mean square of the mixture from products of streams, so the error is relative to the lengths of
+        // the streams.
         let squares = mixed.iter().map(|u| u * u).sum::<f64>() + dim as f64 * eps;
         let drift = mixed.iter().zip(&errors).map(|(u, error)| u.abs() * error).sum::<f64>();
         let lengths: f64 = x.chunks_exact(dim).map(length_of).sum();
@@ -293,11 +299,11 @@ impl Site {
     }
 }
 
-/// The mixing matrix of logits, and its error bounds: each logit is moved by its error bound, one at a time, and the resulting
-/// changes are added up.
+/// Mixing matrix of these logits, and its error bounds. Each logit is moved by its error bound, one at a time, and the changes of
+/// the matrix are added up.
 pub fn normalized(logits: &[f64], errors: &[f64], eps: f64) -> (Vec<f64>, Vec<f64>) {
     let comb = sinkhorn(logits, eps);
-    // There are 39 normalisations. None of them amplifies errors, and each adds a few units.
+    // None of the 39 normalizations amplifies errors, and each adds a few units.
     let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();
     for (i, error) in errors.iter().enumerate() {
         let mut moved = logits.to_vec();
@@ -314,7 +320,7 @@ fn length_of(x: &[f64]) -> f64 {
     dot(x, x).sqrt()
 }
 
-/// Row softmax plus ε of one matrix, then alternating column and row normalisations.
+/// Sinkhorn iteration for one matrix: softmax of rows plus ε, then alternating normalization of columns and rows.
 fn sinkhorn(logits: &[f64], eps: f64) -> Vec<f64> {
     let lines = |matrix: &mut [f64], line: usize, entry: usize, eps: f64| {
         for first in (0..STREAMS).map(|i| i * line) {

@@ -1,4 +1,4 @@
-//! Judgements that compare outputs element by element.
+//! Judges outputs element by element.
 
 use std::ops::Range;
 
@@ -42,12 +42,12 @@ impl Judge {
         })
     }
 
-    /// The kinds of an element whose expected value is `want`.
+    /// Bit set of the [`KINDS`](values::KINDS) of element `at`, whose expected value is `want`.
     pub(super) fn kinds(&self, want: f64, got: &[u8], at: usize) -> u16 {
         values::kinds(self.dtype, [want, number(self.dtype, got, at)], got, at)
     }
 
-    /// Describes a wrong element whose error exceeds its bound.
+    /// Describes a wrong element: returns its bound, and a text with the expected value, the value found and the bound.
     pub(super) fn by_bound<'a>(
         &'a self,
         bound: &'a Bound,
@@ -77,9 +77,10 @@ impl Judge {
         format!("want {want}, got {got}")
     }
 
-    /// Counts elements beyond their bound (`violations`), and computes the largest ratio of error to bound (`bound_ratio`)
-    /// and the usual metrics. The ratio is infinite unless NaN meets NaN and infinities meet the same infinity. `said` gets
-    /// the worst element and its ratio, and returns the text for its bound and its description.
+    /// Compares numbers with `want`. Returns the number of elements beyond their bound (`violations`), the largest ratio of error
+    /// to bound (`bound_ratio`), and the usual metrics if `metrics` is set. The ratio is infinite for a NaN that is not expected,
+    /// or an infinity other than the expected one. `said` takes the worst element and its ratio, and returns its bound and a
+    /// description.
     pub(super) fn near(
         &self,
         want: &[f64],
@@ -143,7 +144,7 @@ impl Judge {
         all
     }
 
-    /// Fails an output whose elements are each within their bounds, but not all together.
+    /// Checks all errors together, after each element was found within its own bound. Returns a failure, or `right` if they pass.
     pub(super) fn together_of(&self, together: &Together, got: &[u8], right: Measured) -> Measured {
         let said = together(&values::numbers(self.dtype, got)).join("; ");
         if said.is_empty() {
@@ -178,7 +179,7 @@ impl Judge {
     }
 }
 
-/// A nonzero error as a multiple of its bound. A bound of NaN allows nothing.
+/// Returns error / bound for a nonzero error. The ratio is infinite if the bound is NaN.
 fn over(error: f64, bound: f64) -> f64 {
     match error / bound {
         ratio if ratio.is_nan() => f64::INFINITY,

@@ -8,7 +8,7 @@ use super::values::KINDS;
 use super::{Judge, Measured};
 use ulplab_core::record::{Failure, Worst};
 
-/// The worst element, and the text that follows its name.
+/// The worst element, and the text that follows its index in a message.
 pub(super) struct WorstElement {
     pub at: usize,
     pub want: f64,
@@ -18,7 +18,7 @@ pub(super) struct WorstElement {
 }
 
 impl Judge {
-    /// Fails a measurement if some of the elements are `bad`; `said` describes the first.
+    /// Turns a measurement into a failure if any element is `bad`; `said` describes the first bad element.
     pub(super) fn first_wrong(
         &self,
         right: Measured,
@@ -34,7 +34,8 @@ impl Judge {
         self.failed(right, count, bad, kinds, said(first))
     }
 
-    /// Adds a failure to the measurement: so many elements are `bad`, each of these [`KINDS`], as a bit set.
+    /// Turns a measurement into a failure: `count` elements are `bad`. `kinds` returns the [`KINDS`] of an element as a bit set,
+    /// and `said` describes the worst element.
     pub(super) fn failed(&self, right: Measured, count: usize, bad: Bad, kinds: Kinds, said: WorstElement) -> Measured {
         let worst = Worst {
             index: self.index(said.at),

@@ -1,7 +1,7 @@
-//! Judgements of outputs: bit for bit, within a derived bound, in root mean square, or as codes that numbers within a
-//! bound can have.
+//! Judges outputs of kernels: bit for bit, within derived error bounds, by root-mean-square errors, or as quantized codes that
+//! some numbers within a bound can have.
 //!
-//! A judgement is data: expected values, bounds and reasons can be shown before anything runs.
+//! A judgement is plain data. So its expected values, bounds and reasons can be shown before a kernel runs.
 
 mod admissible;
 mod elements;
@@ -27,83 +27,83 @@ use ulplab_core::metrics::{Metric, UNEQUAL};
 use ulplab_core::record::{Failure, Worst};
 pub use values::{POISON_BYTE, is_number, number, numbers};
 
-/// The requirement on an output, with its reason.
+/// Requirement on one output, with its reason.
 pub struct Judge {
-    /// The output, or a part of it; becomes the site of the records.
+    /// Name of the output, or of a part of it. Records of measurements use this name as their site.
     pub output: &'static str,
-    /// The type of the elements.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// The shape of the elements.
+    /// Shape in elements.
     pub shape: Vec<usize>,
-    /// The judged rows of the output; `None` if all are.
+    /// Indices of the rows of the output that are judged; `None` for all rows.
     pub rows: Option<Vec<usize>>,
     /// The requirement.
     pub rule: Rule,
-    /// The reason for the bound.
+    /// Reason for the bound, which messages show.
     pub why: Cow<'static, str>,
-    /// True if unequal bits are only counted ([`UNEQUAL`]): another judgement decides if the output is right.
+    /// True if unequal bits are counted ([`UNEQUAL`]) but are no failure, because another judgement decides.
     pub fact: bool,
 }
 
-/// The largest allowed error of an element, given its index and its expected value. If it is negative, the bits must equal
-/// the expected ones.
+/// Function that returns the largest allowed error of an element, given its index and its expected value. A negative result means
+/// that the bits must be equal.
 pub type Bound = Box<dyn Fn(usize, f64) -> f64 + Send + Sync>;
 
-/// A test of the bytes of an element, given its index: true if they are right although they are not the expected ones.
+/// Test of the bytes of an element, given its index: true if they are right although they differ from the expected bytes.
 pub type Also = Box<dyn Fn(usize, &[u8]) -> bool + Send + Sync>;
 
-/// The faults that all numbers of an output have together, in words; empty if they have none.
+/// Function that checks all values of an output together and returns descriptions of faults; empty if there are none.
 pub type Together = Box<dyn Fn(&[f64]) -> Vec<String> + Send + Sync>;
 
-/// The condition under which elements are right.
+/// Condition under which an output is right.
 pub enum Rule {
-    /// They have the expected bits, or others that `also` admits. In the columns `any_nan` of the last dimension, any NaN matches any
-    /// other.
+    /// Each element has the expected bits, or other bits that `also` accepts. In the columns `any_nan` of the last dimension, any
+    /// NaN equals any other NaN.
     Equal {
-        /// The expected bytes.
+        /// Expected bytes.
         want: Vec<u8>,
-        /// Columns in which NaN payloads do not matter.
+        /// Range of columns in which all NaNs are equal.
         any_nan: Range<usize>,
-        /// A test for other right bytes, where arithmetic may be rounded in more than one way.
+        /// Test that accepts other bytes, for arithmetic that may be rounded in more than one way.
         also: Option<Also>,
     },
-    /// They are within a bound of the expected values; NaN must meet NaN, and an infinity the same infinity. The usual
-    /// metrics are computed only if `metrics` is set.
+    /// Each element is within its bound of the expected value. An expected NaN must be NaN, and an expected infinity must be the
+    /// same infinity.
     Within {
-        /// The expected values.
+        /// Expected values.
         want: Vec<f64>,
-        /// The largest error of each element.
+        /// Largest allowed error of each element.
         bound: Bound,
-        /// True if the usual metrics are computed.
+        /// True to compute the usual metrics, such as the signal-to-noise ratio.
         metrics: bool,
-        /// The faults of all errors together, in words.
+        /// Check of all errors together; `None` if there is no such check.
         together: Option<Together>,
     },
-    /// They are finite, and the root-mean-square error over a group of rows is at most `bar` times the root mean square of
-    /// the expected values. A group that should be zero must be zero. Numbers of an f32 output are not rounded to bfloat16.
+    /// All elements are finite. For each group of rows, the root-mean-square (RMS) error is at most `bar` times the RMS of the
+    /// expected values; a group of expected zeros must be zero. An f32 output must not be rounded to bfloat16.
     Rms(Rms),
-    /// The output `data` holds codes, and `scale` holds scales. Both are right if some numbers within the bound of the expected
-    /// values quantize to them; see [`admissible`].
+    /// Output `data` holds codes and output `scale` holds scales of a block format. Both are right if some numbers within the
+    /// bound of the expected values quantize to them; see [`admissible`].
     Admissible {
-        /// The format of codes and scales.
+        /// Block format of codes and scales.
         format: Box<Format>,
         /// Elements per block.
         width: usize,
-        /// The f32 global scale above the block scales; ignored by formats without one.
+        /// Global f32 scale of the tensor; ignored by formats without a global scale.
         above: f32,
-        /// The numbers before quantization, `[rows, cols]`.
+        /// Expected numbers before quantization, `[rows, cols]`.
         want: Vec<f64>,
-        /// The largest error of each of these numbers.
+        /// Largest allowed error of each number before quantization.
         bound: Bound,
     },
-    /// They are finite.
+    /// All elements are finite.
     Finite,
-    /// The expected values depend on the outputs: the outputs are split into parts, and each part is judged.
+    /// The expected values depend on the outputs. The function splits the outputs into parts, each with its own judgement.
     Parts(Box<dyn Fn(&Outputs) -> Vec<Part> + Send + Sync>),
 }
 
 impl Rule {
-    /// The expected numbers; `None` if bits are compared, or if nothing in particular is expected.
+    /// Expected values as numbers; `None` if bits are compared or if there are no expected values.
     pub fn numbers(&self) -> Option<&[f64]> {
         match self {
             Self::Within { want, .. } | Self::Rms(Rms { want, .. }) | Self::Admissible { want, .. } => Some(want),
@@ -112,32 +112,32 @@ impl Rule {
     }
 }
 
-/// A part of outputs, with its judgement.
+/// Part of the outputs, with its judgement.
 pub struct Part {
     /// The judgement of the part.
     pub judge: Judge,
-    /// The bytes of the part, under the name of the judge's output.
+    /// Bytes of the part, under the output name of the judgement.
     pub outputs: Outputs,
 }
 
-/// A measured metric of an output.
+/// Value of one metric of one output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// The output that was measured, or the name of a check such as `guards`.
+    /// Name of the measured output, or of a check such as `guards`.
     pub output: &'static str,
-    /// The metric.
+    /// Metric that was measured.
     pub metric: &'static Metric,
-    /// The value, in the unit of the metric.
+    /// Value of the metric, in its unit.
     pub value: f64,
     /// Number of elements measured.
     pub n: u64,
-    /// The element with the largest error, if the metric has one.
+    /// Element with the largest error; `None` if the metric has none.
     pub worst: Option<Worst>,
-    /// The description of the failure, if there is one.
+    /// Description of the failure; `None` if the output passed.
     pub failure: Option<Box<Failure>>,
 }
 
-/// Measures outputs by all judgements.
+/// Measures the outputs with each of the judgements.
 pub fn judge(judges: &[Judge], outputs: &Outputs) -> Vec<Measured> {
     judges.iter().flat_map(|judge| judge.measure(outputs)).collect()
 }
@@ -155,7 +155,7 @@ impl Judge {
         }
     }
 
-    /// Requires bits to equal those of `want`.
+    /// Requires the bits to equal those of `want`.
     pub fn equal(
         output: &'static str,
         dtype: Dtype,
@@ -171,7 +171,7 @@ impl Judge {
         Self::new(output, dtype, shape, rule, why)
     }
 
-    /// Requires numbers to be within a bound of `want`.
+    /// Requires each number to be within `bound(index, expected value)` of its value in `want`.
     pub fn within(
         output: &'static str,
         dtype: Dtype,
@@ -189,7 +189,7 @@ impl Judge {
         Self::new(output, dtype, shape, rule, why)
     }
 
-    /// Requires each number to be within its own bound of `want`.
+    /// Requires each number to be within its own bound, an element of `bounds`, of its value in `want`.
     pub fn each(
         output: &'static str,
         dtype: Dtype,
@@ -201,11 +201,11 @@ impl Judge {
         Self::within(output, dtype, shape, want, move |at, _| bounds[at], why)
     }
 
-    /// Requires each element to be within the error bound of its reference number. For a bfloat16 output, the bound also allows
-    /// the rounding to bfloat16.
+    /// Requires each element to be within the error bound of its reference number. If the output is bfloat16, the bound is
+    /// enlarged by the rounding to bfloat16.
     ///
     /// # Errors
-    /// If a finite number has an infinite bound.
+    /// Returns an error if a finite number has an infinite bound.
     pub fn bounded(
         output: &'static str,
         dtype: Dtype,
@@ -225,7 +225,8 @@ impl Judge {
         Ok(Self::each(output, dtype, shape, want, bounds, why))
     }
 
-    /// Requires the root-mean-square error of each group of rows to be within `bar`, relative to `want`.
+    /// Requires the root-mean-square error of each group of rows to be at most `bar`, relative to the root mean square of `want`.
+    /// `added` is added to the sum of squares of each group.
     pub fn rms(
         output: &'static str,
         dtype: Dtype,
@@ -245,7 +246,8 @@ impl Judge {
         Self::new(output, dtype, shape, Rule::Rms(rule), why)
     }
 
-    /// Also judges rows, elements and gains; `of_rows` has the mean square of an average row in the place of each row.
+    /// Also limits the errors of single rows and elements, and the gain of each group. `of_rows` has, for each row, the mean
+    /// square of an average row in its place.
     pub fn by_rows(mut self, of_rows: Vec<f64>) -> Self {
         if let Rule::Rms(rms) = &mut self.rule {
             rms.usual = Some(of_rows);
@@ -253,8 +255,8 @@ impl Judge {
         self
     }
 
-    /// Requires codes `data` and scales `scale`, in blocks of `width` elements of a row, to be admissible for numbers
-    /// `[rows, cols]` within a bound of `want`.
+    /// Requires codes `data` and scales `scale` to be admissible for numbers `[rows, cols]` within a bound of `want`. Blocks have
+    /// `width` elements of a row.
     pub fn admissible(
         (format, width, above): (Format, usize, f32),
         cols: usize,
@@ -273,12 +275,12 @@ impl Judge {
         Self::new("data", Dtype::U8, &shape, rule, why)
     }
 
-    /// Requires numbers to be finite.
+    /// Requires all numbers to be finite.
     pub fn finite(output: &'static str, dtype: Dtype, shape: &[usize], why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(output, dtype, shape, Rule::Finite, why)
     }
 
-    /// Judges parts that `parts` derives from the outputs.
+    /// Judges the parts into which `parts` splits the outputs.
     pub fn parts(
         output: &'static str,
         parts: impl Fn(&Outputs) -> Vec<Part> + Send + Sync + 'static,
@@ -287,8 +289,8 @@ impl Judge {
         Self::new(output, Dtype::U8, &[], Rule::Parts(Box::new(parts)), why)
     }
 
-    /// Lets any NaN match any other in these columns of the last dimension, because arithmetic does not define the bits of
-    /// a NaN.
+    /// Lets any NaN equal any other NaN in these columns of the last dimension, because arithmetic does not define the bits of a
+    /// NaN.
     pub fn any_nan(mut self, columns: Range<usize>) -> Self {
         if let Rule::Equal { any_nan, .. } = &mut self.rule {
             *any_nan = columns;
@@ -296,7 +298,7 @@ impl Judge {
         self
     }
 
-    /// Admits other bytes of an element than the expected ones: those for which `also` holds.
+    /// Also accepts other bytes of an element than the expected bytes, if `admits` returns true for them.
     pub(crate) fn or(mut self, admits: impl Fn(usize, &[u8]) -> bool + Send + Sync + 'static) -> Self {
         if let Rule::Equal { also, .. } = &mut self.rule {
             *also = Some(Box::new(admits));
@@ -304,7 +306,7 @@ impl Judge {
         self
     }
 
-    /// Turns off the usual metrics, which would be slow to compute for hundreds of millions of numbers.
+    /// Turns off the usual metrics, which are slow for hundreds of millions of numbers.
     pub fn without_metrics(mut self) -> Self {
         if let Rule::Within { metrics, .. } = &mut self.rule {
             *metrics = false;
@@ -312,7 +314,7 @@ impl Judge {
         self
     }
 
-    /// Judges all errors together, too, if each is within its bound.
+    /// Adds a check of all errors together, which runs after each element was found within its bound.
     pub(crate) fn together(mut self, found: impl Fn(&[f64]) -> Vec<String> + Send + Sync + 'static) -> Self {
         if let Rule::Within { together, .. } = &mut self.rule {
             *together = Some(Box::new(found));
@@ -320,38 +322,38 @@ impl Judge {
         self
     }
 
-    /// Counts other bits than the expected ones without calling them wrong.
+    /// Counts bits that differ from the expected bits without reporting a failure.
     pub(crate) fn only_fact(mut self) -> Self {
         self.fact = true;
         self
     }
 
-    /// Names the rows of the output that these elements are.
+    /// Sets the row indices, in the whole output, of the rows that this judgement covers.
     pub fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
         self
     }
 
-    /// A part with these bytes and this judgement.
+    /// Creates a part from this judgement and the bytes of the part.
     pub fn on(self, bytes: Vec<u8>) -> Part {
         let outputs = Outputs(vec![(self.output, bytes)]);
         Part { judge: self, outputs }
     }
 
-    /// A part with this judgement, of the output as a kernel has left it.
+    /// Creates a part from this judgement and the whole output of the same name.
     ///
     /// # Panics
-    /// If there is no such output.
+    /// Panics if there is no output of this name.
     pub fn of(self, outputs: &Outputs) -> Part {
         let bytes = outputs.get(self.output).to_vec();
         self.on(bytes)
     }
 
-    /// Measures outputs. The first metric is `violations`, the number of wrong elements. For numbers, the largest ratio of
-    /// error to bound (`bound_ratio`) and the usual metrics follow.
+    /// Measures outputs. The first metric is `violations`, the number of wrong elements. For numeric rules, `bound_ratio` (the
+    /// largest ratio of error to bound) and the usual metrics follow.
     ///
     /// # Panics
-    /// If an output is missing or has another size.
+    /// Panics if an output is missing or has an unexpected size.
     pub fn measure(&self, outputs: &Outputs) -> Vec<Measured> {
         match &self.rule {
             Rule::Equal { want, any_nan, also } => {
@@ -385,7 +387,7 @@ impl Judge {
         }
     }
 
-    /// The expected value of an element: a number, or a code as a number.
+    /// Expected value of an element as a number; codes are converted to numbers. `None` if there are no expected values.
     pub fn want(&self, at: usize) -> Option<f64> {
         match &self.rule {
             Rule::Equal { want, .. } => Some(number(self.dtype, want, at)),
@@ -393,7 +395,8 @@ impl Judge {
         }
     }
 
-    /// The error bounds of all elements: 0 if bits are compared; for groups, the root-mean-square error that is allowed.
+    /// Error bounds of all elements: 0 if bits are compared; for groups of rows, the allowed root-mean-square error. `None` if
+    /// there are no expected values.
     pub fn bounds(&self) -> Option<Vec<f64>> {
         match &self.rule {
             Rule::Equal { .. } => Some(vec![0.0; self.shape.iter().product()]),
@@ -428,7 +431,7 @@ impl Judge {
         }
     }
 
-    /// The index of an element in the output's own shape.
+    /// Multi-dimensional index of an element in the whole output.
     fn index(&self, at: usize) -> Vec<u64> {
         let mut index = ulplab_core::metrics::unravel(at, &self.shape);
         if let (Some(rows), Some(first)) = (&self.rows, index.first_mut()) {
@@ -438,16 +441,16 @@ impl Judge {
     }
 }
 
-/// Half an ulp of f32, relative: 2^-24.
+/// Unit roundoff of f32, 2^-24: half an ulp, relative.
 pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
-/// The error bound of a number after it is rounded to bfloat16, if it errs by at most `error` before: half a step more, of the
-/// largest number that it may be.
+/// Error bound of a number y after rounding to bfloat16, if the error is at most `error` before. The rounding adds half a spacing
+/// of the largest possible number.
 pub fn bf16_error(y: f64, error: f64) -> f64 {
     error + half_spacing(Dtype::BF16, y.abs() + error)
 }
 
-/// The error bound of a number that is stored in a type, bfloat16 or f32, if it errs by at most `error` before.
+/// Error bound of a number y after it is stored as `dtype` (bfloat16 or f32), if the error is at most `error` before.
 pub(crate) fn stored_error(dtype: Dtype, y: f64, error: f64) -> f64 {
     match dtype {
         Dtype::BF16 => bf16_error(y, error),

@@ -1,20 +1,20 @@
-//! Describes where wrong elements are: a tail, a tile, every fourth column. A fault is rarely random.
+//! Describes the pattern of wrong elements, such as a tail, a tile, or every fourth column, because faults are rarely random.
 
 use rayon::prelude::*;
 
-/// True for wrong elements.
+/// Function that returns true for wrong elements.
 pub type Bad<'a> = &'a (dyn Fn(usize) -> bool + Sync);
-/// The kinds of an element, as a bit set.
+/// Function that returns the kinds of a wrong element as a bit set.
 pub type Kinds<'a> = &'a (dyn Fn(usize) -> u16 + Sync);
 
-/// Sizes of vectors, tiles and blocks, whose tails are easily forgotten.
+/// Common sizes of vectors, tiles and blocks. Kernels often get the partial last one wrong.
 const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
 
-/// For each dimension, the indices that have a wrong element.
+/// Wrong elements of an output: for each dimension (`hit`), the indices at which a wrong element occurs.
 #[derive(Clone)]
 struct Spread {
     hit: Vec<Vec<bool>>,
-    /// True if every row of the last dimension that has a wrong element has exactly one.
+    /// True if no row of the last dimension has more than one wrong element.
     single: bool,
     rows: usize,
     count: usize,
@@ -23,9 +23,9 @@ struct Spread {
     kinds: u16,
 }
 
-/// Finds the place of the wrong elements of a shape, for example `all in columns 512 to 1023`, and the
-/// [`KINDS`](super::values::KINDS) that apply to every one of them; `bad` lists these elements. Rows are not named if they are `chosen`
-/// rows of the output.
+/// Describes where the wrong elements of a shape are, for example `all in columns 512 to 1023`. Also returns the
+/// [`KINDS`](super::values::KINDS) that all of these elements share. `bad` returns true for wrong elements. If `chosen` is true,
+/// only some rows of the output were judged, so the text does not name rows.
 pub fn find(shape: &[usize], chosen: bool, bad: Bad, kinds: Kinds) -> (String, u16) {
     let spread = spread(shape, bad, kinds);
     (place(shape, chosen, &spread), spread.kinds)
@@ -96,7 +96,7 @@ fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
     let named = (0..shape.len()).filter(|at| !(chosen && *at == 0 && last > 0));
     let narrowed = named.map(|at| narrow(&spread.hit[at], at, shape.len()));
     let narrowed: Vec<Option<String>> = narrowed.collect();
-    // If a dimension could not be described, some elements in the described ranges may be right.
+    // If a dimension has no description but not all of its indices are hit, the described ranges also contain right elements.
     let whole = |(hit, words): (&Vec<bool>, &Option<String>)| words.is_some() || count(hit) == hit.len();
     let volume: usize = spread.hit.iter().map(|hit| count(hit)).product();
     let filled = !chosen && volume == spread.count && spread.hit.iter().zip(&narrowed).all(whole);
@@ -145,7 +145,7 @@ fn share(some: usize, all: usize, one: &str) -> String {
     }
 }
 
-/// The name of one index of dimension `at` of so many: rows and columns if there are two, elements if there is one.
+/// Name of an index of dimension `at` of `of` dimensions: `element` for one dimension, `row` and `column` for two.
 fn one(at: usize, of: usize) -> String {
     match (at, of) {
         (_, 1) => "element".into(),
@@ -156,7 +156,7 @@ fn one(at: usize, of: usize) -> String {
     }
 }
 
-/// The words before the number of one index or of several.
+/// Words that precede one index, or several indices, of dimension `at`.
 fn before(at: usize, of: usize, several: bool) -> String {
     match (of > 2 && at + 1 < of, several) {
         (true, false) => format!("dimension {at} at"),
@@ -166,7 +166,8 @@ fn before(at: usize, of: usize, several: bool) -> String {
     }
 }
 
-/// Describes the hit indices of a dimension; `None` if all are hit, or if only their number can be given.
+/// Describes the hit indices of dimension `at`. `None` if all indices are hit, or if there is no pattern, so that only their
+/// number can be given.
 fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     let (size, some) = (hit.len(), count(hit));
     let first = hit.iter().position(|hit| *hit)?;
@@ -185,7 +186,7 @@ fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     }
     let one = one(at, of);
     let period = [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-    // Other periods, such as a number of heads, need three occurrences, because two may be coincidental.
+    // The power-of-two periods need two occurrences. Any other period, such as a number of heads, needs three: two may be chance.
     let begins: Vec<usize> = (0..size)
         .filter(|at| hit[*at] && (*at == 0 || !hit[at - 1]))
         .take(3)
@@ -200,7 +201,7 @@ fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     found.next()
 }
 
-/// The single range of remainders modulo a period that contains all hit indices and no others.
+/// The range of remainders modulo `period` that contains exactly the hit indices; `None` if there is none.
 fn residues(hit: &[bool], period: usize) -> Option<(usize, usize)> {
     let low = hit[..period].iter().position(|hit| *hit)?;
     let high = hit[..period].iter().rposition(|hit| *hit)?;
@@ -223,7 +224,7 @@ fn ordinal(n: usize) -> String {
     }
 }
 
-/// Describes a tail that begins where the last whole tile ends.
+/// Describes a range up to the end that begins after the last whole tile; `None` if it begins elsewhere.
 fn tail(first: usize, size: usize) -> Option<String> {
     let tile = TILES
         .into_iter()

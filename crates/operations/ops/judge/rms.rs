@@ -1,4 +1,5 @@
-//! Judgements of random errors: by their root mean square over groups and rows, by the largest, and by the gain that they share.
+//! Judges random errors by the root mean square (RMS) over groups and rows, by the largest error, and by the common gain of a
+//! group.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -7,35 +8,36 @@ use super::failure::WorstElement;
 use super::values::{self, number};
 use super::{Judge, Measured};
 
-/// The error of a row in root mean square that is allowed, as a multiple of that of its group. Of emulated kernels that round all operands
-/// to bfloat16, rows erred by at most 1.1 times what a group may, and elements by 6.5 times (tests/kernels/delta_rounded.rs).
+/// Allowed RMS error of a row, as a multiple of the allowed RMS error of its group. In emulated kernels that round all operands
+/// to bfloat16, the largest multiple was 1.1 for rows and 6.5 for elements (tests/kernels/delta_rounded.rs).
 const ROW: f64 = 2.0;
-/// The error of an element that is allowed, as a multiple of that of its group.
+/// Allowed error of an element, as a multiple of the allowed RMS error of its group.
 const ELEMENT: f64 = 10.0;
-/// The error of a gain that is allowed, as a multiple of that of its group over the root of the rows that count: rows err independently of
-/// each other, but the large ones decide. Of the same kernels it was 1.4; of 16,384 states after 17 tokens, on a GPU, 2.5, because they
-/// have few roundings.
+/// Allowed gain of a group (all numbers too large or too small by a common factor), as a multiple of the group's allowed RMS
+/// error divided by √rows. Rows err independently, but rows of large numbers weigh more. The largest multiple was 1.4 in the same
+/// emulated kernels, and 2.5 for 16,384 states after 17 tokens on a GPU, where few roundings average out.
 const GAIN: f64 = 4.0;
-/// Rows of smaller numbers are judged as if they had numbers of this size, because terms of them are below the smallest normal number.
+/// Lower limit of the RMS of a row to which errors are relative. Sums of smaller numbers have terms below the smallest normal
+/// f32.
 const SMALL: f64 = 1e-33;
 
-/// The requirement of a judgement by root mean square ([`Rule::Rms`](super::Rule::Rms)).
+/// Data of a judgement by RMS error ([`Rule::Rms`](super::Rule::Rms)).
 pub struct Rms {
-    /// The expected values.
+    /// Expected values.
     pub want: Vec<f64>,
-    /// The group of each row of the last dimension.
+    /// For each row of the last dimension, the index of its group.
     pub groups: Vec<u32>,
-    /// For each group, a number to add to the expected sum of squares.
+    /// For each group, a number that is added to the sum of squares of its expected values.
     pub added: Vec<f64>,
-    /// For each row, the mean square of an average row in its place. If it is given, rows and elements are judged, too, relative to the
-    /// larger of it and their own mean square, and so is the gain of each group.
+    /// For each row, the mean square of an average row in its place. If given, rows, elements and the gain of each group are
+    /// judged, too. Errors of a row are then relative to this mean square or to the row's own, whichever is larger.
     pub usual: Option<Vec<f64>>,
-    /// The largest relative root-mean-square error.
+    /// Largest allowed RMS error of a group, relative to the RMS of its expected values.
     pub bar: f64,
 }
 
 impl Rms {
-    /// The sum of squares of each group, with the number that is added to it, and the number of elements.
+    /// For each group, the sum of squares including `added`, and the number of elements.
     pub(super) fn sums(&self, cols: usize) -> Vec<(f64, usize)> {
         let mut sums: Vec<(f64, usize)> = self.added.iter().map(|added| (*added, 0)).collect();
         for (row, group) in self.want.chunks(cols).zip(&self.groups) {
@@ -47,10 +49,10 @@ impl Rms {
     }
 }
 
-/// A ratio of error to limit, and the part of the error that it measures.
+/// Ratio of an error to its limit, and the kind of error.
 type Ratio = (f64, Of);
 
-/// A part of an error with a limit of its own.
+/// Kind of error; each has its own limit.
 #[derive(Clone, Copy, PartialEq)]
 enum Of {
     Group,
@@ -59,16 +61,16 @@ enum Of {
     Element,
 }
 
-/// Sums over a row, or over the rows of a group.
+/// Sums over a row, or over all rows of a group.
 #[derive(Clone, Copy, Default)]
 struct Sums {
-    /// Squares of expected values; of a group, those to which errors are relative.
+    /// Sum of squares of expected values. For groups, sum of the squares to which errors are relative.
     squares: f64,
-    /// Squares of errors.
+    /// Sum of squared errors.
     error: f64,
-    /// Errors times expected values.
+    /// Sum of error times expected value.
     gain: f64,
-    /// The squares of the rows' sums of squares.
+    /// Sum, over rows, of the square of each row's `squares`.
     fourths: f64,
     rows: usize,
 }
@@ -82,23 +84,24 @@ impl Sums {
         self.rows += 1;
     }
 
-    /// The relative amount by which the numbers are too large or too small together.
+    /// Relative gain: the common factor by which the numbers are too large or too small.
     fn relative_gain(&self) -> f64 {
         (self.gain / self.squares).abs()
     }
 
-    /// Its limit. As many rows count as there would be of equal ones.
+    /// Limit of the relative gain. `squares`² / `fourths` is the effective number of rows: the number of rows if all are equally
+    /// large.
     fn gain_limit(&self, bar: f64) -> f64 {
         GAIN * bar * self.fourths.sqrt() / self.squares
     }
 }
 
-/// The larger ratio, the first of equal ones.
+/// Returns the pair with the larger ratio; the first if both are equal.
 fn larger(a: Ratio, b: Ratio) -> Ratio {
     if b.0 > a.0 { b } else { a }
 }
 
-/// The root of error over expected squares as a multiple of a limit. A NaN counts as beyond it, since all expected values are finite.
+/// Returns √(error / want) / limit; infinite if the quotient is NaN, because all expected values are finite.
 fn over(error: f64, want: f64, limit: f64) -> f64 {
     match error / want {
         _ if error == 0.0 => 0.0,
@@ -122,7 +125,7 @@ impl Judge {
             sums
         };
         let rows: Vec<Sums> = want.par_chunks(cols).enumerate().map(of_row).collect();
-        // The squares of a row, or of an average row in its place.
+        // Sum of squares to which errors of a row are relative: of the row, or of an average row in its place if that is larger.
         let squares = |row: usize| {
             by.usual.as_ref().map_or(rows[row].squares, |usual| {
                 let usual = usual[row].max(SMALL * SMALL) * cols as f64;
@@ -206,8 +209,9 @@ impl Judge {
         all
     }
 
-    /// Fails an f32 output if more than half of its numbers are numbers of bfloat16 where the expected ones are not: by
-    /// chance one in 65,536 is. A bound wide enough for operands in bfloat16 does not tell whether results are rounded, too.
+    /// Fails an f32 output if more than half of its numbers are representable in bfloat16 although the expected ones are not. By
+    /// chance, 1 in 65,536 numbers is. The RMS bound alone does not notice this: it is wide enough for operands, and so also for
+    /// results, in bfloat16.
     fn narrowed(&self, want: &[f64], got: &[u8], right: Measured) -> Measured {
         if self.dtype != Dtype::F32 {
             return right;

@@ -1,4 +1,4 @@
-//! Judgements as tensors and sentences, for people who debug a kernel outside of this program.
+//! Converts judgements to tensors and sentences, for users who debug a kernel outside of this program.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -9,20 +9,20 @@ use ulplab_core::tensorfile::{Metadata, Slot, write_safetensors};
 
 use super::{Judge, Rms, Rule};
 
-/// An array to be written to a file.
+/// A tensor that will be written to a file.
 pub struct Tensor<'a> {
-    /// Name of the array.
+    /// Name of the tensor.
     pub name: String,
     /// Type of the elements.
     pub dtype: Dtype,
-    /// Shape in elements.
+    /// Shape, counted in elements.
     pub shape: Vec<usize>,
-    /// The contents, row-major and little-endian.
+    /// Contents, row-major and little-endian.
     pub bytes: Cow<'a, [u8]>,
 }
 
 impl Tensor<'_> {
-    /// The rows `first..end` of the last dimension.
+    /// Copies the rows `first..end`; a row is a line of the last dimension.
     pub fn rows(&self, first: usize, end: usize) -> Self {
         let cols = self.shape.last().copied().unwrap_or(1);
         let row = cols * self.dtype.bitsize() / 8;
@@ -34,7 +34,7 @@ impl Tensor<'_> {
         }
     }
 
-    /// Number of rows of the last dimension.
+    /// Number of rows, the lines of the last dimension.
     pub fn row_count(&self) -> usize {
         self.shape.iter().product::<usize>() / self.shape.last().copied().unwrap_or(1).max(1)
     }
@@ -61,8 +61,8 @@ fn f64_bytes(values: &[f64]) -> Cow<'static, [u8]> {
 }
 
 impl Judge {
-    /// The expected values: in the output's type if bits are compared, else as f64; `None` if they depend on the outputs.
-    /// For codes, they are the numbers that the codes represent.
+    /// Expected values: in the type of the output if bits are compared, else as f64. For codes, these are the numbers that the
+    /// codes represent. `None` if the expected values depend on the outputs.
     pub fn wanted(&self) -> Option<Tensor<'_>> {
         match &self.rule {
             Rule::Equal { want, .. } => Some(self.tensor(self.dtype, Cow::Borrowed(want))),
@@ -79,13 +79,13 @@ impl Judge {
         }
     }
 
-    /// The error bound of each element, as f64; `None` if bits are compared or if the bound depends on the outputs.
+    /// Error bound of each element, as f64; `None` if bits are compared or if the bounds depend on the outputs.
     pub fn bound(&self) -> Option<Tensor<'_>> {
         self.rule.numbers()?;
         Some(self.tensor(Dtype::F64, f64_bytes(&self.bounds()?)))
     }
 
-    /// The name of the kind of judgement.
+    /// Name of the kind of requirement.
     pub fn kind(&self) -> &'static str {
         match &self.rule {
             Rule::Equal { .. } => "equal bits",
@@ -97,7 +97,7 @@ impl Judge {
         }
     }
 
-    /// The requirement on the output, in words.
+    /// Sentence that states the requirement on the output.
     pub fn how(&self) -> String {
         let more = |is: bool, text: &'static str| if is { text } else { "" };
         match &self.rule {

@@ -1,9 +1,9 @@
-//! Elements as numbers, as bits and as text.
+//! Converts elements to numbers, bits and text, and classifies wrong elements.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-/// An element as a number; its bits as a number if the type is not numeric.
+/// Converts an element to a number. Elements of other types than those of [`is_number`] give their bits as an integer.
 pub fn number(dtype: Dtype, bytes: &[u8], at: usize) -> f64 {
     match dtype {
         Dtype::F64 => f64::from_bits(bits(dtype, bytes, at)),
@@ -16,13 +16,13 @@ pub fn number(dtype: Dtype, bytes: &[u8], at: usize) -> f64 {
     }
 }
 
-/// All elements as numbers.
+/// Converts all elements to numbers.
 pub fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     let len = bytes.len() * 8 / dtype.bitsize();
     (0..len).into_par_iter().map(|at| number(dtype, bytes, at)).collect()
 }
 
-/// True if elements of a type are shown as numbers; others are shown as codes.
+/// True if messages show elements of this type as numbers; others are shown as hexadecimal codes.
 pub fn is_number(dtype: Dtype) -> bool {
     use Dtype::{BF16, F16, F32, F64, I32, I64};
     matches!(dtype, BF16 | F16 | F32 | F64 | I32 | I64)
@@ -32,7 +32,7 @@ fn is_float(dtype: Dtype) -> bool {
     is_number(dtype) && !matches!(dtype, Dtype::I32 | Dtype::I64)
 }
 
-/// The bits of an element.
+/// Bits of an element.
 pub fn bits(dtype: Dtype, bytes: &[u8], at: usize) -> u64 {
     let size = dtype.bitsize() / 8;
     let mut all = [0; 8];
@@ -40,19 +40,19 @@ pub fn bits(dtype: Dtype, bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(all)
 }
 
-/// The bits of a number that the type can represent exactly.
+/// Bits of a number that is exactly representable in the type.
 pub fn stored(dtype: Dtype, x: f64) -> u64 {
     match dtype {
         Dtype::F64 => x.to_bits(),
         Dtype::F32 => (x as f32).to_bits().into(),
-        // The type has the number exactly, so converting through f32 does not round.
+        // `x` is exactly representable in this type, so the conversion through f32 does not round.
         Dtype::BF16 => half::bf16::from_f32(x as f32).to_bits().into(),
         Dtype::F16 => half::f16::from_f32(x as f32).to_bits().into(),
         _ => x as u64,
     }
 }
 
-/// Properties of a wrong element. A property that all wrong elements share points to the fault.
+/// Kinds of wrong elements, with their descriptions. A kind that all wrong elements share hints at the fault.
 pub const KINDS: [(u16, &str); 10] = [
     (POISON, "which hold what was there before: never written"),
     (GOT_NAN, "where NaN was found"),
@@ -76,10 +76,10 @@ const FLIPPED: u16 = 128;
 const NEXT_STEP: u16 = 256;
 const NEXT_CODE: u16 = 512;
 
-/// The byte that fills outputs before the first run of a kernel.
+/// Byte that fills outputs before the first run of a kernel.
 pub const POISON_BYTE: u8 = 0xa5;
 
-/// The kinds of an element whose expected value is `want` and whose value is `got`.
+/// Bit set of the [`KINDS`] of an element with the expected value `want` and the value `got`.
 pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u16 {
     let size = dtype.bitsize() / 8;
     let poison = bytes[at * size..][..size].iter().all(|byte| *byte == POISON_BYTE);
@@ -100,12 +100,13 @@ pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u1
         .fold(of_codes, |kinds, (_, kind)| kinds | kind)
 }
 
-/// The kinds of a wrong code: it is still poison, it is 0, or it is the neighbour of an admissible one.
+/// Bit set of the kinds of a wrong code: still the poison bytes, zero, or next to an admissible code.
 pub fn code_kinds(poison: bool, zero: bool, next: bool) -> u16 {
     u16::from(poison) * POISON + u16::from(zero) * GOT_ZERO + u16::from(next) * NEXT_CODE
 }
 
-/// The kind of two neighbouring bit patterns; 0 if they are not neighbours. Floats are sign and magnitude; other codes are integers.
+/// Kind of two bit patterns that are one step apart; 0 if they are not. Floats are compared as sign and magnitude, other codes as
+/// integers.
 pub fn neighbours(dtype: Dtype, want: u64, got: u64) -> u16 {
     let sign = 1u64 << (dtype.bitsize() - 1);
     let rank = |bits: u64| {
@@ -119,7 +120,7 @@ pub fn neighbours(dtype: Dtype, want: u64, got: u64) -> u16 {
     if steps == 1 { next } else { 0 }
 }
 
-/// Expected and found bits as text: numbers with their bits, or codes.
+/// Text with the expected and the found element: numbers with their bits, or codes.
 pub fn both(dtype: Dtype, want: u64, got: u64) -> String {
     let width = dtype.bitsize() / 4;
     let text = |bits: u64| match is_number(dtype) {
@@ -132,7 +133,7 @@ pub fn both(dtype: Dtype, want: u64, got: u64) -> String {
     format!("want {}, got {}", text(want), text(got))
 }
 
-/// Two numbers with the digits of an f32, or with all digits if they would look the same.
+/// Texts of two numbers with the digits of an f32, or with all digits if the short texts would be equal.
 pub fn apart(want: f64, got: f64) -> [String; 2] {
     let short = [want, got].map(plain);
     match short[0] == short[1] && want.to_bits() != got.to_bits() {
@@ -141,7 +142,7 @@ pub fn apart(want: f64, got: f64) -> [String; 2] {
     }
 }
 
-/// Text of a number with the digits of an f32, or with all digits if the f32 would be infinite or would become zero.
+/// Text of a number with the digits of an f32, or with all digits if the conversion to f32 would overflow or underflow to zero.
 pub fn plain(x: f64) -> String {
     let narrow = x as f32;
     let text = match narrow.is_finite() && (narrow != 0.0 || x == 0.0) {
@@ -160,7 +161,7 @@ pub fn short(x: f64) -> String {
     }
 }
 
-/// A ratio of error to bound in parentheses; empty if it is not finite.
+/// Text of a ratio of error to bound, in parentheses; empty if the ratio is not finite.
 pub fn times(ratio: f64) -> String {
     match ratio {
         x if !x.is_finite() => String::new(),
@@ -170,7 +171,7 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// A count with thousands separators.
+/// Text of a count with thousands separators.
 pub fn count(n: usize) -> String {
     let digits = n.to_string();
     let mut text = String::new();
