@@ -1,8 +1,8 @@
-//! Operations of GPU kernels: the cases, inputs, expected outputs and error bounds of each. Nothing here depends on CUDA;
-//! `backend::cuda` runs the variants in `kernels/<op>.cu` and returns the bytes of their outputs.
+//! Operations that GPU kernels implement, with the cases, inputs, expected outputs and error bounds of each operation. Nothing
+//! here depends on CUDA: `backend::cuda` runs the variants in `kernels/<op>.cu` and returns the bytes of their outputs.
 //!
-//! To add an operation, write a file here with a [`KernelOp`], a line in [`OPS`], and `kernels/<op>.cu`. To add a variant, edit
-//! only the `.cu`.
+//! To add an operation, write a file here with a [`KernelOp`], add a line to [`OPS`], and write `kernels/<op>.cu`. To add a
+//! variant, edit only the `.cu` file.
 
 mod batch;
 pub mod blocks;
@@ -107,32 +107,35 @@ pub trait Op: Sync {
     /// Name of the operation: the stem of its file in `kernels/`.
     fn name(&self) -> &'static str;
 
-    /// One line that says what it computes.
+    /// One line that says what the operation computes.
     fn doc(&self) -> &'static str;
 
-    /// The cases on which its variants run.
+    /// The cases on which the variants of the operation are tested.
     fn cases(&self) -> Vec<Case>;
 
-    /// The parameters of cases that users may add; `None` if users cannot add cases.
+    /// Parameters of the cases that users may add; `None` if users cannot add cases.
     fn parameters(&self) -> Option<Parameters> {
         None
     }
 
-    /// Checks requirements on a user's case beyond its [`Parameters`]; the error says what is wrong.
+    /// Checks requirements on a user's case beyond its [`Parameters`].
+    ///
+    /// # Errors
+    /// Returns a message that says what is wrong.
     fn check(&self, _case: &Case) -> Result<(), String> {
         Ok(())
     }
 
-    /// True if sums of products are defined to the bit, so that a kernel may state another accumulator ([`sums`]).
+    /// True if the operation defines the bits of its sums of products. A kernel may then declare another accumulator ([`sums`]).
     fn defines_sums(&self) -> bool {
         false
     }
 
-    /// Inputs and judgements of a case. They depend only on the case and on `data`.
+    /// Makes the inputs and judgements of a case. The result depends only on the case and on `data`.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String>;
 }
 
-/// An operation as data; the fields are those of [`Op`].
+/// Implementation of [`Op`] as plain data, with one field per method.
 struct KernelOp {
     name: &'static str,
     doc: &'static str,
@@ -144,7 +147,7 @@ struct KernelOp {
 }
 
 impl KernelOp {
-    /// An operation without cases; users cannot add any.
+    /// Defaults for all fields: no cases, and users cannot add any.
     const NONE: Self = Self {
         name: "",
         doc: "",
@@ -182,7 +185,7 @@ impl Op for KernelOp {
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        // All cases of an operation have the same sizes and keys.
+        // All cases of an operation define the same sizes and keys.
         let cases = (self.cases)();
         let known = cases.first().ok_or("the operation has no cases")?;
         let mut sizes = known.dims.iter().filter(|(name, _)| case.size(name).is_none());
@@ -198,40 +201,38 @@ impl Op for KernelOp {
     }
 }
 
-/// A set of sizes and keys, and the kind of inputs.
+/// One test case of an operation: sizes, keys, and the source of the inputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Case {
-    /// Unique within the operation, e.g. `bf16.t16384`; parts are joined by dots, without slashes.
+    /// Name, unique within the operation, e.g. `bf16.t16384`. Its parts are joined by dots; it has no slashes.
     pub name: String,
-    /// Named sizes. The launch expressions of a variant use them, and they are passed as `int` to arguments of the same
-    /// name.
+    /// Named sizes. Launch expressions of variants use them. A kernel argument with the name of a size gets it as an `int`.
     #[serde(rename = "sizes")]
     pub dims: Vec<(&'static str, i64)>,
     /// The replacements of `{key}` in a variant's entry point, e.g. `("T", "bf16")`.
     pub keys: Vec<(&'static str, String)>,
-    /// The source of the inputs.
+    /// Source of the inputs.
     pub inputs: Inputs,
-    /// True if kernels are timed on it, because its size makes the time informative.
+    /// True if kernels are timed on this case.
     pub timed: bool,
-    /// True if kernels also run with its rows repeated past 2³² elements.
+    /// True if kernels also run with the rows of this case repeated past 2³² elements.
     #[serde(skip)]
     pub large: bool,
 }
 
-/// The source of the inputs.
+/// Source of the inputs of a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inputs {
-    /// N(0, 1), with some channels and rows of other magnitudes where that matters.
+    /// Draws from N(0, 1). For some operations, some channels and rows have other magnitudes.
     #[default]
     Random,
-    /// Edge values: ties, subnormals, ±0, NaN, infinities, blocks of zeros, one large element, as far as the operation
-    /// allows them.
+    /// Edge values that the operation allows: ties, subnormals, ±0, NaN, infinities, blocks of zeros, one large element.
     Edges,
-    /// Activations at a site of the model, from all layers that have it.
+    /// Activations at a site of the model, from all layers that have the site.
     Site(&'static str),
-    /// The weights of the model.
+    /// Weights of the model.
     Weights,
-    /// The tensors of a user's file, by the names of buffers; buffers that the file lacks are random.
+    /// Tensors of the user's file, by buffer names. Buffers that are not in the file are random.
     File(&'static str),
 }
 
@@ -253,43 +254,43 @@ impl Serialize for Inputs {
 }
 
 impl Inputs {
-    /// True if the model is needed to make them.
+    /// True if these inputs come from a model.
     pub fn need_model(self) -> bool {
         matches!(self, Self::Site(_) | Self::Weights)
     }
 }
 
 impl Case {
-    /// The size with this name; `None` if the case has no such size.
+    /// Value of a size; `None` if the case has no such size.
     pub fn size(&self, name: &str) -> Option<i64> {
         let found = self.dims.iter().find(|(dim, _)| *dim == name);
         found.map(|(_, size)| *size)
     }
 
-    /// The value of a key; `None` if the case has no such key.
+    /// Value of a key; `None` if the case has no such key.
     pub fn word(&self, name: &str) -> Option<&str> {
         let found = self.keys.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The size with this name.
+    /// Value of a size.
     ///
     /// # Panics
-    /// If the case has no such size: its operation is expected to define it.
+    /// Panics if the case has no such size: every case of an operation must define its sizes.
     pub fn dim(&self, name: &str) -> usize {
         let size = self.size(name);
         size.unwrap_or_else(|| panic!("case {} has no size {name}", self.name)) as usize
     }
 
-    /// The sizes with these names.
+    /// Values of several sizes.
     ///
     /// # Panics
-    /// If the case lacks one: its operation is expected to define it.
+    /// Panics if the case lacks one of the sizes: every case of an operation must define its sizes.
     pub fn sizes<const N: usize>(&self, names: [&str; N]) -> [usize; N] {
         names.map(|name| self.dim(name))
     }
 
-    /// The type of floats that a key names: bfloat16, or f32.
+    /// Float type that a key names: bfloat16 for `bf16`, else f32.
     pub(crate) fn float_type(&self, key: &str) -> Dtype {
         match self.key(key) {
             "bf16" => Dtype::BF16,
@@ -297,46 +298,45 @@ impl Case {
         }
     }
 
-    /// The value of an optional number, or `otherwise` if the case does not set it.
+    /// Value of an optional number; `otherwise` if the case does not set the number.
     pub fn number(&self, name: &str, otherwise: f32) -> f32 {
         let set = self.word(name).and_then(|value| value.parse().ok());
         set.unwrap_or(otherwise)
     }
 
-    /// The value of a key.
+    /// Value of a key.
     ///
     /// # Panics
-    /// If the case has no such key.
+    /// Panics if the case has no such key.
     pub fn key(&self, name: &str) -> &str {
         let value = self.word(name);
         value.unwrap_or_else(|| panic!("case {} has no key {name}", self.name))
     }
 }
 
-/// Everything that is needed to run a kernel once and to judge its outputs.
+/// All data for one run of a kernel and for judging its outputs.
 pub struct Problem {
-    /// The buffers, which a variant's arguments name.
+    /// Buffers. Arguments of variants refer to them by name.
     pub buffers: Vec<Buffer>,
-    /// Arguments other than buffers and sizes.
+    /// Scalar arguments, other than sizes.
     pub scalars: Vec<(&'static str, Scalar)>,
-    /// The least number of bytes that must move: each input is read once, each output is written once.
+    /// Minimum memory traffic in bytes, if each input is read once and each output is written once.
     pub bytes: u64,
-    /// Operations of matrix products; 0 if there are none.
+    /// Number of floating-point operations of matrix products; 0 if there are none.
     pub flops: u64,
-    /// The judgements of outputs.
+    /// Judgements of the outputs.
     pub judges: Vec<Judge>,
-    /// The rows that do not depend on each other; `None` if all rows do.
+    /// Batch of independent rows; `None` if the rows depend on each other.
     pub batch: Option<Batch>,
-    /// The number of runs, one after the other, before outputs are judged: buffers that are changed in place keep their contents from
-    /// run to run.
+    /// Number of runs, one after the other, before outputs are judged. In-place buffers keep their contents from run to run.
     pub runs: usize,
     /// True if kernels also run with its rows repeated past 2³² elements ([`Case::large`]).
     pub large: bool,
 }
 
 impl Problem {
-    /// A problem without scalars and matrix products. Judged outputs that are not among the buffers follow them. Every buffer moves
-    /// once, except `amax`: four bytes that some formats do not read.
+    /// Creates a problem without scalars and matrix products. Judged outputs that are not in `buffers` are appended. Every buffer
+    /// counts once as memory traffic, except `amax`, which has four bytes that some formats do not read.
     pub fn new(mut buffers: Vec<Buffer>, judges: Vec<Judge>) -> Self {
         for judge in judges.iter().filter(|judge| !matches!(judge.rule, Rule::Parts(_))) {
             if buffers.iter().all(|buffer| buffer.name != judge.output) {
@@ -356,13 +356,13 @@ impl Problem {
         }
     }
 
-    /// Measures outputs by all judgements.
+    /// Measures the outputs with all judgements.
     pub fn judge(&self, outputs: &Outputs) -> Vec<Measured> {
         judge::judge(&self.judges, outputs)
     }
 }
 
-/// An argument of a kernel that is passed by value.
+/// Kernel argument that is passed by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
     /// A 64-bit signed integer.
@@ -371,16 +371,16 @@ pub enum Scalar {
     F32(f32),
 }
 
-/// Operations on a user's tensors that have cases, on which programs can be judged, too.
+/// Operations on a user's tensors that also have cases, so that programs can be judged on them.
 pub fn of_tensors() -> impl Iterator<Item = &'static dyn Op> {
     let with_cases = OPERATIONS.iter().filter(|operation| operation.cases.is_some());
     with_cases.map(|operation| operation as &dyn Op)
 }
 
-/// The case of an operation called `name`; the error names the nearest.
+/// Finds a case of an operation by name.
 ///
 /// # Errors
-/// If the operation has no such case.
+/// Returns an error with the most similar names if the operation has no such case.
 pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
     let cases = op.cases();
     let found = cases.iter().find(|case| case.name == name).cloned();
@@ -390,10 +390,10 @@ pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
     })
 }
 
-/// Inputs and judgements of a case.
+/// Makes the inputs and judgements of a case.
 ///
 /// # Errors
-/// If the operation cannot make the inputs.
+/// Returns an error if the operation cannot make the inputs.
 pub fn problem_with(op: &dyn Op, case: &Case, data: &Data) -> Result<Problem, String> {
     Ok(Problem {
         large: case.large,
@@ -401,10 +401,10 @@ pub fn problem_with(op: &dyn Op, case: &Case, data: &Data) -> Result<Problem, St
     })
 }
 
-/// Inputs and judgements of a case that needs no model.
+/// Makes the inputs and judgements of a case that needs no model.
 ///
 /// # Errors
-/// If the case needs activations of a model, or the operation cannot make the inputs.
+/// Returns an error if the case needs activations of a model, or if the operation cannot make the inputs.
 pub fn problem(op: &dyn Op, case: &Case) -> Result<Problem, String> {
     let none = |pattern: &str| {
         Err(format!(

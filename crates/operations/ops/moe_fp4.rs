@@ -1,16 +1,16 @@
-//! The mixture of experts of a decode step with 4-bit weights: bfloat16 rows through the experts that a router chose, and through
-//! the shared expert, which is the last of the matrices.
+//! Mixture of experts (MoE) of a decode step with 4-bit weights. Each bfloat16 row goes through the experts that a router chose,
+//! and through the shared expert, which comes last in the weight buffers.
 //!
-//! Weights are MXFP4 (E2M1, an E8M0 scale for 32 columns) or NVFP4 (E2M1, an E4M3 scale for 16 columns, and an f32 scale for each
-//! tensor: gate, up and down of an expert have one each), and exact in bfloat16, as [`super::fp4_gemm`] says. So is the order of
-//! sums: 1024 columns at a time are summed by tensor cores ([`WGMMA_BF16`]), the sums are added in f32, in ascending order, and
-//! the tensor's scale is multiplied in f32.
+//! Weights are MXFP4 (E2M1, an E8M0 scale per 32 columns) or NVFP4 (E2M1, an E4M3 scale per 16 columns, and an f32 scale per
+//! tensor: gate, up and down of an expert have one each). They are exact in bfloat16, see [`super::fp4_gemm`]. The order of sums
+//! is the same as there: tensor cores sum 1024 columns at a time ([`WGMMA_BF16`]), these sums are added in f32, in ascending
+//! order, and then the tensor's scale is multiplied in f32.
 //!
-//! Between the products is h = silu(min(g, c)) · clamp(u, −c, c) · w, rounded once to bfloat16, with w the router's weight, or
-//! 1 for the shared expert. It is an output, so that both halves are judged apart: h within the error of f32 arithmetic, and y
-//! bit for bit, given the h that the kernel found. A row's experts are added in f32, in ascending order of their numbers and
-//! then of their slots, the shared expert last. A slot of −1 has no expert, its weight is not read, and its h is 0. Thus bits
-//! do not depend on B.
+//! The hidden value between the two products is h = silu(min(g, c)) · clamp(u, −c, c) · w, rounded once to bfloat16. w is the
+//! router's weight, or 1 for the shared expert. Kernels also output h, so that both halves are judged separately: h within the
+//! error bound of f32 arithmetic, and y bit for bit, given the kernel's own h. The experts of a row are added in f32, in
+//! ascending order of expert index and then of slot; the shared expert comes last. A slot with index −1 has no expert: kernels do
+//! not read its weight, and its h is 0. So the bits do not depend on B.
 
 use std::sync::Arc;
 
@@ -81,14 +81,14 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     };
     let (of_y, experts) = ([rows, dim], Arc::clone(&routed));
     let matrices = Arc::clone(&down);
-    // Judges y given the kernel's own numbers between the products.
+    // Judge y with the kernel's own hidden values as inputs.
     let parts = move |outputs: &Outputs| {
         let hidden = bf16_factors(&f32_values(outputs.get("hidden"), 2));
         let defined = combined(Sums::Defined, &experts, &matrices, &hidden, of_y);
         let numbers = || combined(sums, &experts, &matrices, &hidden, of_y);
         let judges = sums.judges(("y", out, of_y), &defined, numbers, WHY);
         let judges = judges.unwrap_or_else(|why| {
-            // A right kernel cannot have these numbers between the products, so no y is right.
+            // Hidden values that make sums overflow cannot come from a right kernel, so every y is judged wrong.
             let nan = vec![f64::NAN; rows * dim];
             vec![Judge::within("y", out, &of_y, nan, |_, _| 0.0, why)]
         });
@@ -102,7 +102,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     buffers.extend(down.buffers(["down", "down_scale", "down_tensor"]));
     buffers.push(Buffer::output("hidden", Dtype::BF16, &shape));
     buffers.push(Buffer::output("y", out, &[rows, dim]));
-    // Experts that no row goes to need not be read; hidden need not leave the kernels.
+    // Memory traffic: experts without rows need not be read, and `hidden` need not be written to memory.
     let used = routed.places.iter().filter(|places| !places.is_empty()).count();
     let sent: usize = routed.places.iter().map(Vec::len).sum();
     let weights = gate_up.bytes_of_one() + down.bytes_of_one();
@@ -115,7 +115,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Rows go to `one` expert, are `spread` over all, or experts have `counts` of rows on either side of those of a tile.
+/// Makes cases by routing: rows go to `one` expert, are `spread` over all, or experts get `counts` of rows around multiples of a
+/// tile.
 fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case> {
     let keys = [("format", format), ("out", out), ("routing", to)];
     let grid = experts_of_rows(format!("{format}.{out}.{to}"), &keys);
@@ -125,16 +126,17 @@ fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Cas
         "counts" => return grid.each("", &[[70, 15, 13, 64, 96]], Grid::large).done(),
         _ => {}
     }
-    // Experts of V4-Flash: for one row as many distinct ones as of 256, for more nearly so, and few enough for the memory of a host.
+    // Timed cases with the sizes of DeepSeek-V4-Flash but fewer experts, to fit into host memory. The number of distinct experts
+    // that the rows use is nearly the same as with all 256.
     let timed = [[1, 8], [8, 64], [64, 64]].map(|[b, experts]| [b, experts, 6, 4096, 2048]);
     let timed = &timed[..if format == "mxfp4" { 3 } else { 2 }];
     grid.each("", &[[1, 4, 2, 64, 32]], Grid::random)
-        // Long rows pass 2³² elements before they are too many.
+        // D is large, so that few rows exceed 2³² elements, and B stays within the kernels' limit.
         .each("", &[[3, 4, 2, 7168, 32]], Grid::large)
         .each("", &[[7, 4, 2, 64, 96], [9, 7, 3, 96, 160]], Grid::random)
         .each("", &[[8, 5, 1, 32, 1120]], Grid::random)
         .each("", &[[2, 256, 6, 1312, 224], [33, 3, 2, 544, 288]], Grid::random)
-        // More experts than a thread block has threads, and more slots than a warp has lanes.
+        // More experts than a thread block has threads (first shape), or more slots than a warp has lanes (second shape).
         .each("", &[[9, 300, 6, 64, 32], [3, 40, 36, 32, 64]], Grid::random)
         .each("edges", &[[64, 9, 4, 288, 160], [24, 5, 2, 1152, 544]], Grid::edges)
         .when(bf16, |grid| {
@@ -152,16 +154,16 @@ const WHY: &str = "given the numbers between the products: weights are exact in 
                    cores sum by a known rule (crates/core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit \
                    is defined; any NaN matches any other";
 
-/// The matrices [rows, cols] of all experts; those of experts that no row goes to are NaN.
+/// Matrices `[rows, cols]` of all experts. Experts without rows have NaN weights.
 pub struct Matrices {
     shape: [usize; 2],
-    /// Columns with a scale.
+    /// Number of columns that share a scale.
     block: usize,
     codes: Vec<u8>,
     scales: Vec<u8>,
-    /// Tensors of an expert: one, or two, for each half of its rows.
+    /// Number of tensors per expert: 1, or 2 if the two halves of the rows are gate and up.
     halves: usize,
-    /// Scales of the tensors.
+    /// One scale per tensor.
     tensor: Vec<f32>,
 }
 
@@ -179,8 +181,8 @@ impl Matrices {
             scales: vec![0xff; count * rows * blocks],
             tensor: vec![f32::NAN; count * halves],
         };
-        // Gates have a standard deviation of about 6, so that one in ten is beyond the limit. Codes have one of about 3, which
-        // scales multiply by 2^-5.5 for 4096 columns, or by about 1.2.
+        // Gates get a standard deviation of about 6, so that one in ten exceeds the clamp limit. Codes have a deviation of about
+        // 3. The scales multiply that by 2^-5.5 for 4096 columns (MXFP4), or by about 1.2 (NVFP4).
         let least = (124.0 - (cols as f32).log2() / 2.0).round() as u8;
         let used = routed
             .places
@@ -188,7 +190,7 @@ impl Matrices {
             .enumerate()
             .filter(|(_, places)| !places.is_empty());
         for (number, _) in used {
-            // Every scale there is: those of gate and up make whole rows NaN.
+            // One expert uses every scale code, one per row. Some codes are NaN: in gate and up they make hidden columns NaN.
             let extreme = case.inputs == Inputs::Edges && number == if halves == 2 { 0 } else { 1 };
             let drawn = |what: &str, len: usize| data.bytes(&format!("moe_fp4/{name}/{what}/{number}"), len);
             all.codes[number * each..][..each].copy_from_slice(&drawn("codes", each));
@@ -210,7 +212,7 @@ impl Matrices {
         all
     }
 
-    /// MXFP4 matrices of this shape.
+    /// Creates MXFP4 matrices of this shape from codes and scales.
     pub fn mxfp4(shape: [usize; 2], codes: Vec<u8>, scales: Vec<u8>) -> Self {
         let count = 2 * codes.len() / (shape[0] * shape[1]);
         Self {
@@ -227,13 +229,13 @@ impl Matrices {
         self.shape[1] / self.block
     }
 
-    /// Bytes of the codes, scales and tensor scales of an expert.
+    /// Number of bytes of one expert's codes, scales and tensor scales.
     fn bytes_of_one(&self) -> usize {
         let [rows, cols] = self.shape;
         rows * (cols / 2 + self.blocks()) + 4 * self.halves
     }
 
-    /// The buffers of codes, scales and tensor scales.
+    /// Input buffers of codes, scales and tensor scales.
     fn buffers(&self, [codes, scales, tensor]: [&'static str; 3]) -> [Buffer; 3] {
         let ([rows, cols], count) = (self.shape, self.tensor.len() / self.halves);
         let bytes = |name, cols, bytes: &[u8]| Buffer::input(name, Dtype::U8, &[count, rows, cols], bytes.to_vec());
@@ -244,7 +246,7 @@ impl Matrices {
         ]
     }
 
-    /// A row of the matrix of an expert, without the tensor's scale.
+    /// Decodes a row of an expert's matrix, without the tensor's scale.
     fn row(&self, expert: usize, row: usize) -> Vec<Factor> {
         let [rows, cols] = self.shape;
         let at = expert * rows + row;
@@ -256,7 +258,7 @@ impl Matrices {
         )
     }
 
-    /// The products of an expert's rows and of all tokens at these places: `[rows, places]`.
+    /// Products of all rows of an expert's matrix with the given tokens: `[rows, tokens]`.
     pub fn products<N: Summed>(&self, sums: Sums, expert: usize, tokens: &[&[Factor]]) -> Vec<N> {
         let ([rows, _], halves) = (self.shape, self.halves);
         let of_row = |row: usize| {
@@ -270,8 +272,8 @@ impl Matrices {
     }
 }
 
-/// Numbers between the products, `[B, K + 1, I]`: what `each` makes of the products of a gate and an up and of the router's weight. They
-/// are 0 where no expert is.
+/// Hidden values `[B, K + 1, I]`: `each` maps the products of gate and up, and the router's weight, to a hidden value. Slots
+/// without an expert have 0.
 fn hidden<N: Summed, T: Clone + Default>(
     sums: Sums,
     routed: &Routed,
@@ -296,7 +298,7 @@ fn hidden<N: Summed, T: Clone + Default>(
     all
 }
 
-/// The number between the products of a gate and an up, and the error of f32 arithmetic before rounding to bfloat16. The error is that of
+/// Hidden value for the products of gate and up, and the bound of its f32 error before rounding to bfloat16. The error is that of
 /// [`swiglu`](super::swiglu) and of the product with the weight.
 pub fn between(products: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
     let (y, lost) = activated(products, limit);
@@ -305,7 +307,7 @@ pub fn between(products: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
     (y, error(13.0, products[0], y) + least)
 }
 
-/// The sum of the experts of each row, of numbers between the products.
+/// Output y: for each row, the sum of its experts' down products, computed from the hidden values.
 fn combined<N: Summed>(
     sums: Sums,
     routed: &Routed,

@@ -1,43 +1,44 @@
-//! The parameters that a user's case may set.
+//! Parameters that a user's case may set.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::Case;
 
-/// The most elements that a tensor of a user's case may have; a larger size is taken for a mistake.
+/// Maximum number of elements of a tensor in a user's case. A larger number is rejected as a mistake.
 pub const MOST_ELEMENTS: usize = 1 << 32;
 
-/// The parameters of a user's case: which ones are required and which are optional.
+/// Parameters that a user's case must or may set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
-    /// Sizes. Each is set by the case or by the shapes of its tensors.
+    /// Names of sizes. The case sets each size, or its tensors' shapes determine the size.
     pub sizes: Vec<String>,
-    /// Keys, each with its allowed values.
+    /// Names of keys, each with its allowed values.
     pub keys: Vec<(String, Vec<String>)>,
     /// Optional numbers.
     pub scalars: Vec<Range>,
-    /// Inputs that may come from a file, with their shapes as expressions of sizes; an empty shape depends on keys, too.
+    /// Inputs that may come from a file, with their shapes as expressions of sizes. If the shape is empty, it also depends on
+    /// keys.
     pub tensors: Vec<(String, Vec<String>)>,
-    /// True if cases may combine any values of keys, and omit keys; the first value is the default.
+    /// True if a case may combine any values of keys, and may omit keys. The default of a key is its first value.
     pub free: bool,
 }
 
-/// An optional number, with the range in which the operation's error bounds hold.
+/// Optional number, with the range in which the operation's error bounds hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Range {
     /// Name of the number, e.g. `eps`.
     pub name: String,
-    /// The smallest allowed value.
+    /// Smallest allowed value.
     pub least: f64,
-    /// The largest allowed value.
+    /// Largest allowed value.
     pub most: f64,
-    /// The value if a case does not set it; `None` if the operation chooses.
+    /// Default value; `None` if the operation computes the default.
     pub default: Option<f64>,
 }
 
 impl Parameters {
-    /// Sizes and keys; the allowed values of a key are those that occur in `cases`.
+    /// Creates parameters with these sizes and keys. The allowed values of a key are the values that occur in `cases`.
     pub fn new(cases: &[Case], sizes: &[&str], keys: &[&str]) -> Self {
         let values = |key: &&str| {
             let mut values: Vec<String> = Vec::new();
@@ -56,7 +57,7 @@ impl Parameters {
         }
     }
 
-    /// Adds an optional number from `least` to `most`, without a default.
+    /// Adds an optional number in the range `least` to `most`, without a default.
     pub fn scalar(mut self, name: &str, [least, most]: [f64; 2]) -> Self {
         self.scalars.push(Range {
             name: name.into(),
@@ -67,14 +68,14 @@ impl Parameters {
         self
     }
 
-    /// Adds an input that may come from a file; `shape` has an expression for each dimension.
+    /// Adds an input that may come from a file; `shape` has one expression per dimension.
     pub fn tensor(mut self, name: &str, shape: &[&str]) -> Self {
         let shape = shape.iter().map(ToString::to_string).collect();
         self.tensors.push((name.into(), shape));
         self
     }
 
-    /// All names that a case may set.
+    /// Names of all sizes, keys and numbers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let sizes = self.sizes.iter().map(String::as_str);
         let keys = self.keys.iter().map(|(name, _)| name.as_str());
@@ -84,8 +85,7 @@ impl Parameters {
     }
 }
 
-/// A name with static lifetime. Names of shipped operations are literals; names from an experiment's file are few, and each
-/// is leaked once.
+/// Returns the name with a static lifetime. Names from a user's file are leaked, each only once; there are few of them.
 pub fn lasting(name: &str) -> &'static str {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

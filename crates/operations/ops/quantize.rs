@@ -1,4 +1,4 @@
-//! Block quantization: `[T, C]` → codes and scales of a block format.
+//! Quantization: numbers `[T, C]` → codes and scales of a block format.
 
 use safetensors::Dtype;
 
@@ -42,7 +42,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let judges = parts.chain(amax).collect();
     let mut batch = Batch::new("T", &["x", "data", "scale"]);
     if find {
-        // A largest magnitude that is the tensor's own depends on all rows: it is the same only if all of them are there.
+        // If the kernel finds the largest magnitude itself, the result depends on all rows. So the rows can only be repeated all
+        // together.
         batch = batch.together(rows, &[]);
     }
     Ok(Problem {
@@ -53,7 +54,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 
 const WHY: &str = "the format defines every code and scale to the bit (docs/formats.md)";
 
-/// Cases with a given largest magnitude, or, if `find` is 1, with the tensor's own.
+/// Makes cases. Kernels find the largest magnitude of the tensor if `find` is 1; else it is an input.
 fn of_type(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
     let (edges, level) = if find == 1 { ("finite", ".find") } else { ("all", "") };
     let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
@@ -63,15 +64,15 @@ fn of_type(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
         .also("FIND", find)
         .each("random", &[[37, 7168]], Grid::large)
         .each("random", &[[3, 640]], Grid::random)
-        // A row shorter than a block is left out, because the kernel finds the magnitude in whole blocks.
+        // A row that is not a multiple of all block widths: left out for `find`, whose kernel reads whole blocks.
         .when(find == 0, |grid| grid.each("random", &[[5, 328]], Grid::random))
         .each(edges, &[[208, 1024]], Grid::edges)
         .when(find == 1, |grid| {
-            // The first case ends before the rows with infinities: it contains NaN but no infinity.
+            // The first shape has too few rows to contain the row with infinities: it has NaN but no infinity.
             let grid = grid
                 .key("edges", "all")
                 .each("all", &[[10, 512], [26, 512]], Grid::edges);
-            // The infinity lies in the last vectors, which are fewer than a warp takes.
+            // The infinity lies in the last vectors of the tensor, which are fewer than the lanes of a warp.
             let grid = grid.key("edges", "infinite").each("infinite", &[[11, 80]], Grid::edges);
             grid.key("edges", edges)
         })

@@ -1,14 +1,17 @@
-//! Attention of a decode step over KV records: one query of each sequence reads its window and compressed entries in one softmax, with
-//! a sink. Both are records in pages, in one of the seven layouts of `docs/formats.md`.
+//! Attention of a decode step over quantized KV records. One query per sequence attends to a window of recent keys and to
+//! compressed entries, in one softmax with a sink. Keys and entries are records in pages, in one of the seven layouts of
+//! `docs/formats.md`.
 //!
-//! o = Σ_j p_j · k_j, p_j = exp(s_j) / (Σ_i exp(s_i) + exp(sink)), s_j = scale · q · k_j. Keys are values. k_j are a record's decoded
-//! numbers, rounded to bfloat16 (only the f32 scale of `v32_fp8` makes that necessary). The definition is that of
-//! [`reference::ops::attention`]; here it is in f64. A row without keys is 0, and so is a head whose sink is +∞.
+//! o = Σ_j p_j · k_j, p_j = exp(s_j) / (Σ_i exp(s_i) + exp(sink)), s_j = scale · q · k_j. Keys are also the values. k_j are the
+//! decoded numbers of a record, rounded to bfloat16 (which changes them only for the f32 scales of `v32_fp8`). The definition is
+//! [`reference::ops::attention`], computed in f64. The output is 0 for a row without keys, and for a head whose sink is +∞.
 //!
-//! Keys of a row are those of its window, then its entries. Each part has a pool of pages, either one for all rows or one for each, and
-//! either a list of slots, whose first `count` are read except those below 0, or the first `count` slots.
+//! A row reads the keys of its window, then its entries. Window and entries each have a pool of pages, shared by all rows or
+//! separate for each row. With a list of slots, a row reads the first `count` of the list and skips negative slots; without a
+//! list, it reads the slots 0 to `count` − 1.
 //!
-//! Kernels that store bfloat16 may round exp(s_j − maximum) to it before the second product, the sum of them being taken before.
+//! Kernels with bfloat16 outputs may round exp(s_j − maximum) to bfloat16 before the second product, but must sum the unrounded
+//! values.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -20,9 +23,9 @@ use super::slots::{byte_range, encoded, layout, rows};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 use ulplab_core::formats::{KvRecord, PAGE, RECORDS, Scale, codec};
 
-/// Channels of a query and of a key.
+/// Number of channels of a query and of a key.
 const CHANNELS: usize = 512;
-/// Half an ulp of bfloat16, relative.
+/// Unit roundoff of bfloat16, 2^-8: half an ulp, relative.
 const BF16_UNIT: f64 = 1.0 / 256.0;
 
 pub(super) const RECORD_ATTENTION: KernelOp = KernelOp {
@@ -44,7 +47,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let dtype = case.float_type("dtype");
     let edges = case.inputs == Inputs::Edges;
     let mut q = data.normal("record_attention/q", b * h * CHANNELS);
-    // Sinks weigh about as much as all keys together, so that faults in them show.
+    // A sink weighs about as much as all keys together, so that errors in the treatment of sinks show.
     let mut sinks = data.normal("record_attention/sinks", h);
     sinks.iter_mut().for_each(|sink| *sink += ((window + k) as f32).ln());
     if edges {
@@ -53,7 +56,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         }
         let rows = q.chunks_exact_mut(h * CHANNELS).enumerate();
         rows.for_each(|(row, q)| match row % 7 {
-            // Few keys, and all of them: exponentials relative to any but the largest score are infinite.
+            // Large scores in rows with one or with all keys: exp overflows unless the maximum score is subtracted.
             1 | 6 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
             2 => q.fill(0.0),
             _ => {}
@@ -89,7 +92,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         batch = match (part.own, part.listed) {
             (true, _) => batch.along(0, &[name]),
             (false, true) => batch.pool(slots, name, part.pool),
-            // All rows read the same.
+            // All rows read the same slots of one shared pool.
             (false, false) => batch,
         };
     }
@@ -121,7 +124,8 @@ const WHY: &str = "a score errs by at most (D + 32) units of 2^-24 of the sum of
 const WHY_RMS: &str = "roundings of exponentials and results to bfloat16 are independent of each other: their squares add up, \
                        each at most 2^-8 of what is rounded";
 
-/// Rows, heads, places of the window and of entries; true for rows with pools of their own; true for a listed window, and listed entries.
+/// Numbers of rows, heads, window places and entry places; true if each row has its own pools; true if the window, and if the
+/// entries, have a list of slots.
 type Shape = ([i64; 4], bool, [bool; 2]);
 
 fn of_type(record: &'static KvRecord) -> Vec<Case> {
@@ -150,7 +154,7 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
                 &[([1, 2, 64, 33], true, [false, false]), listed([9, 2, 128, 70])],
                 Grid::random,
             )
-            // Window and entries have pools of as many pages, so that repeated rows make both large.
+            // Pools of window and entries have equally many pages, so that repeated rows make both large.
             .each("", &[listed([3, 2, 64, 60])], Grid::large)
     };
     let wide = [
@@ -178,18 +182,18 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
     [bf16.done(), f32.done()].concat()
 }
 
-/// The window of all rows, or their entries.
+/// One part of the keys of all rows: the window or the entries.
 struct Part {
     places: usize,
-    /// True if each row has pages of its own.
+    /// True if each row has its own pages.
     own: bool,
     listed: bool,
     bytes: Vec<u8>,
-    /// Slots of a pool.
+    /// Number of slots of a pool.
     pool: usize,
     slots: Vec<i32>,
     count: Vec<i32>,
-    /// The pool's numbers as kernels decode them.
+    /// Numbers of the pool, decoded and rounded like in a kernel.
     decoded: Vec<f32>,
 }
 
@@ -203,12 +207,12 @@ impl Part {
     ) -> Result<Self, String> {
         let (rows_of_batch, window) = (case.dim("B"), name == "window");
         let (own, listed) = (case.dim(own) > 0, case.dim(listed) > 0);
-        // Rows that are a multiple of 64 apart share their slots.
+        // Rows whose distance is a multiple of 64 have the same slots.
         let pools = if own { rows_of_batch } else { 1 };
         let shared = if own { 1 } else { rows_of_batch.min(64) };
         let pool = (places * if listed { shared } else { 1 }).div_ceil(PAGE) * PAGE;
         let mut values = data.normal(&format!("record_attention/{name}"), pools * pool * CHANNELS);
-        // Blocks next to each other, and the same block of tokens next to each other, have other scales.
+        // Give neighbouring blocks of a token, and the same block of neighbouring tokens, different scales.
         for (at, block) in values.chunks_exact_mut(16).enumerate() {
             let by = 2f32.powi(((at / 32 + at % 32) % 5) as i32 - 2);
             block.iter_mut().for_each(|x| *x *= by);
@@ -216,7 +220,7 @@ impl Part {
         let codec = codec(record.name)?;
         let mut bytes = codec.encode(&values, CHANNELS).part("pages").to_vec();
         let counts = match window {
-            // Full, one, half, none (a row of padding), full, all but one.
+            // By row: full, one key, half, none (a padding row), full, all but one.
             true => [places, 1, places.div_ceil(2), 0, places, places.saturating_sub(1)],
             false => [places, 0, 1, 0, places / 2, places.saturating_sub(1)],
         };
@@ -227,7 +231,7 @@ impl Part {
         );
         let slot = &|row: usize, place: usize| match row % 5 {
             0 if window && !case.timed && place % 4 == 1 => -1,
-            // Windows are in place, in a ring; entries are drawn, some of them twice.
+            // A window is a ring of consecutive slots. Slots of entries are random, and some occur twice.
             _ if window => ((row * places + (place + 3) % places) % pool) as i32,
             2 if !case.timed && place.is_multiple_of(3) => -1,
             4 if !case.timed && place < places / 2 => -1,
@@ -244,11 +248,11 @@ impl Part {
             count: (0..rows_of_batch).map(|row| count(row) as i32).collect(),
             decoded: Vec::new(),
         };
-        // Slots that no row reads are NaN in every format.
+        // Slots that no row reads are filled with NaN, in every format.
         let mut read = vec![false; pools * pool];
         (0..rows_of_batch).for_each(|row| part.read(row).for_each(|slot| read[slot] = true));
         let nan = (0..read.len()).filter(|slot| !read[*slot]);
-        // In an edge case, so is a key that the fifth of every seven rows reads.
+        // In edge cases, the first key of row 4 of every seven rows is also NaN.
         let edge = |kind: usize| {
             let of_kind =
                 (0..rows_of_batch).filter(move |row| case.inputs == Inputs::Edges && window && row % 7 == kind);
@@ -257,8 +261,8 @@ impl Part {
         for slot in nan.chain(edge(4)) {
             rows(record, slot).for_each(|place| bytes[place].fill(0xff));
         }
-        // The third row (zero queries) reads a key whose scale just overflows when multiplied by 2^120; the sixth reads a key with a NaN
-        // in its second half only.
+        // Row 2 of every seven (zero queries) reads a key with the scale 2^8, which just overflows when it is multiplied by
+        // 2^120. Row 5 reads a key with a NaN in its second half only.
         edge(2)
             .into_iter()
             .for_each(|slot| large_scale(record, slot, &mut bytes));
@@ -270,7 +274,7 @@ impl Part {
         Ok(part)
     }
 
-    /// The slots that a row reads, counted through the pools of all rows.
+    /// Slots that a row reads, as indices into the pools of all rows together.
     fn read(&self, row: usize) -> impl Iterator<Item = usize> {
         let first = if self.own { row * self.pool } else { 0 };
         let slot = move |place: usize| match self.listed {
@@ -297,14 +301,14 @@ impl Part {
     }
 }
 
-/// Makes 2^8 of the first scale of a key, if its scales are E8M0.
+/// Sets the first scale of a key to 2^8 if the scales are E8M0.
 fn large_scale(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
     if let Some((_, Scale::E8m0(_), place)) = record.segments[0].scales {
         bytes[byte_range(record, place, slot).start] = 135;
     }
 }
 
-/// Makes a NaN of a code of the second half of a key, or of the last scale if codes have four bits.
+/// Puts a NaN into the second half of a key: into a code, or into the last scale if codes have four bits.
 fn late_nan(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
     let segment = &record.segments[0];
     let codes = byte_range(record, segment.codes, slot);
@@ -318,20 +322,20 @@ fn late_nan(record: &KvRecord, slot: usize, bytes: &mut [u8]) {
     }
 }
 
-/// The expected numbers of a head of a row, and their bounds.
+/// Expected output of one head of one row, with error bounds.
 pub struct Head {
-    /// The expected numbers.
+    /// Expected values, one per channel.
     pub want: Vec<f64>,
-    /// Their bounds.
+    /// Error bounds, one per channel.
     pub bounds: Vec<f64>,
-    /// Σ p² k² over keys and channels: the squares of the numbers that are rounded before the second product.
+    /// Σ p² k² over keys and channels: sum of the squares of the terms whose factor p is rounded before the second product.
     energy: f64,
 }
 
-/// A query of a head on the keys that it reads, with its sink, stored as `dtype`.
+/// Computes the attention of one head: a query, the keys that it reads, and its sink. The output is stored as `dtype`.
 pub fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtype) -> Head {
     let (sink, scale) = (f64::from(sink), f64::from(scale));
-    // A score and its error bound.
+    // Score of a key, and its error bound.
     let score = |key: &&[f32]| {
         let products = q.iter().zip(*key).map(|(q, k)| f64::from(*q) * f64::from(*k));
         let [sum, size] = products.fold([0.0; 2], |[sum, size], x| [sum + x, size + x.abs()]);
@@ -361,7 +365,7 @@ pub fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtyp
             (score - top).exp() / denominator
         };
         let relative = (error(*score, *of_sum) + worst).exp_m1() + rounded + summed;
-        // Exponentials below 2^-126 may be 0.
+        // Exponentials below 2^-126 are subnormal, and a kernel may flush them to 0.
         let flushed = 2f64.powi(-126);
         for (at, k) in key.iter().enumerate() {
             let k = f64::from(*k);
@@ -372,7 +376,8 @@ pub fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtyp
         }
     }
     for ((bound, want), size) in head.bounds.iter_mut().zip(&head.want).zip(&sizes) {
-        // A mean lies between its values for any weights.
+        // With any weights, a weighted mean of the keys lies between their extremes, so the error is at most twice the largest
+        // magnitude.
         let before = bound.min(2.0 * size);
         *bound = match dtype {
             Dtype::BF16 => bf16_error(*want, before),

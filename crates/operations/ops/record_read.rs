@@ -1,7 +1,7 @@
-//! Gathers KV-cache tokens by slot and dequantizes them to bf16 or f32 vectors.
+//! Gathers KV-cache records by slot and dequantizes them to bf16 or f32 vectors.
 //!
-//! A token without a slot reads as zeros. The values are the codec's, rounded once if the output is bf16, so outputs must
-//! be equal bit for bit except for the bits of NaN.
+//! A token without a slot (−1) reads as zeros. The expected values are those of the codec, rounded once if the output is bf16. So
+//! outputs must be equal bit for bit; only the bits of NaN may differ.
 
 use safetensors::Dtype;
 
@@ -26,7 +26,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let dim = layout.dim;
     let slots = Slots::new(case, data);
     let mut pages = data.bytes("pages", slots.pages * layout.page_stride(PAGE));
-    // Edge cases read random bytes.
+    // In edge cases the pages keep their random bytes.
     if case.inputs != Inputs::Edges {
         let tokens = record.encode(&vectors(case, data, dim)?, dim);
         slots.scatter(layout, tokens.part("pages"), &mut pages);

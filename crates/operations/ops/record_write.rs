@@ -1,9 +1,9 @@
-//! Fused write of tokens into a KV cache: RMSNorm, RoPE, rounding to bf16, quantization, scatter by slot into pages.
+//! Fused write of tokens into a KV cache: RMSNorm, RoPE, rounding to bf16, quantization, and scatter by slot into pages.
 //!
-//! In the raw form the vectors are already normed and rotated, and the pages must equal the codec's bit for bit. In the
-//! normed form the quantized numbers carry a rounding error that depends on the order of sums, so codes and scales must be
-//! admissible within that error. All other bytes of the pages, slots of other tokens and padding included, must be
-//! unchanged.
+//! In the `raw` form the vectors are already normed and rotated, and the pages must equal the codec's output bit for bit. In the
+//! `normed` form the numbers before quantization have a rounding error that depends on the order of sums; so codes and scales
+//! must be admissible within that error. All other bytes of the pages must be unchanged, including slots of other tokens and
+//! padding.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -17,11 +17,11 @@ use super::slots::{Slots, byte_range, layout, rows, site_of, vectors};
 use super::{Batch, Buffer, Case, Data, Grid, KernelOp, Outputs, Problem, Scalar};
 use ulplab_core::formats::{Format, Group, KvRecord, PAGE, Place, RECORDS, Scaling, codec};
 
-/// Number of rotated channels, which are the last ones.
+/// Number of channels that are rotated; they are the last channels of a token.
 pub(super) const ROPE: usize = 64;
-/// Number of positions in the table of cosines and sines: 16 bits cannot count them.
+/// Number of positions in the table of cosines and sines: more than 16 bits can index.
 const POSITIONS: usize = (1 << 16) + 4096;
-/// Number of positions, the last of the table, that tokens have.
+/// Number of positions that tokens use: the last ones of the table.
 const USED: usize = 20480;
 const EPS: f32 = 1e-6;
 
@@ -40,7 +40,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let mut x = vectors(case, data, record.dim)?;
     round_to_bf16(&mut x);
     if normed {
-        // The squares of larger numbers overflow f32.
+        // Limit the numbers, because the squares of larger ones overflow f32.
         let limit = 2f32.powi(50);
         let clamped = x.par_iter_mut().filter(|x| x.is_finite());
         clamped.for_each(|x| *x = x.clamp(-limit, limit));
@@ -64,7 +64,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         slots.buffer(case),
         Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
     ];
-    // Two tokens must not have one slot.
+    // Two tokens must not share a slot, so rows cannot be picked singly.
     let batch = Batch::new("T", &["x", "positions", "slots"]).together(slots.of.len(), &[]);
     let batch = batch.pool("slots", "pages", slots.pages * PAGE);
     let judge = if normed {
@@ -116,7 +116,8 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
     cases.into_iter().flat_map(Grid::done).collect()
 }
 
-/// Cosine and sine for every position and pair; the angle is the f32 product of position and frequency. Positions without a token are NaN.
+/// Table of cosines and sines by position and channel pair. The angle is the f32 product of position and frequency. Positions
+/// that no token uses are NaN.
 fn cos_sin(tokens: usize) -> Vec<f32> {
     let frequencies = frequencies(ROPE, 1.6e5, None);
     let of = |position: usize| {
@@ -135,18 +136,18 @@ fn cos_sin(tokens: usize) -> Vec<f32> {
     table
 }
 
-/// The middle of an interval, and half of its width.
+/// Midpoint and half-width of an interval.
 type Range = [f64; 2];
 
-/// The range of bf16 values that each channel may have in the normed form: norm and rotation in f64, plus and minus the error of f32
-/// arithmetic. Tokens have these positions.
+/// For each channel, the interval of bf16 values that the `normed` form may have before quantization. Norm and rotation are
+/// computed in f64; the error bound of f32 arithmetic is added and subtracted. `positions` are the positions of the tokens.
 fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Vec<Range> {
     let dim = weight.len();
     let mut ranges = vec![Range::default(); x.len()];
     let rows = ranges.par_chunks_exact_mut(dim).zip(x.par_chunks_exact(dim));
     rows.zip(positions).for_each(|((ranges, x), position)| {
-        // A sum of `dim` squares in any order errs by at most dim + 1 units, and its root by half of that. The sum with ε,
-        // an approximate reciprocal root of 2 ulp, two products and the f32 result below add 9 units.
+        // A sum of `dim` squares, in any order, errs by at most dim + 1 units, and its root by half of that. Adding ε, an
+        // approximate reciprocal root (2 ulp), two products and the f32 result below add 9 units.
         let relative = (dim as f64 / 2.0 + 9.0) * UNIT;
         let sum: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
         let scale = 1.0 / (sum / dim as f64 + f64::from(EPS)).sqrt();
@@ -160,7 +161,7 @@ fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Ve
         let pairs = ranges[first..].as_chunks_mut::<2>().0.iter_mut();
         for (([even, odd], x), turn) in pairs.zip(normed[first..].as_chunks::<2>().0).zip(turns) {
             let [cos, sin] = turn.map(f64::from);
-            // Two products and a sum, each rounded.
+            // Two products and a sum, each with one rounding.
             let bound = |a: f64, b: f64| (a.abs() + b.abs()) * (relative + 3.0 * UNIT);
             *even = around(x[0] * cos - x[1] * sin, bound(x[0] * cos, x[1] * sin));
             *odd = around(x[1] * cos + x[0] * sin, bound(x[1] * cos, x[0] * sin));
@@ -169,12 +170,12 @@ fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Ve
     ranges
 }
 
-/// The range of bf16 values of a number that is y within a bound.
+/// Interval of bf16 values of a number that is y within an error bound.
 fn around(y: f64, bound: f64) -> Range {
-    // Below the normal numbers of f32, errors are not relative any more.
+    // Add an absolute error: for subnormal f32 numbers, errors are not relative.
     let bound = bound + 2f64.powi(-146);
     let [low, high] = [y - bound, y + bound].map(|x| bf16::from_f32(x as f32).to_f64());
-    // A zero may have either sign.
+    // Widen the interval of zero a little, so that a zero of either sign is inside.
     let zero = if low == 0.0 && high == 0.0 {
         2f64.powi(-150)
     } else {
@@ -183,8 +184,8 @@ fn around(y: f64, bound: f64) -> Range {
     [(low + high) / 2.0, (high - low) / 2.0 + zero]
 }
 
-/// Channels that are stored as they are must be within their range; codes and scales must be admissible; all other bytes of
-/// the pages are fixed, including the padding of tokens.
+/// Splits the pages into judged parts. Unquantized channels must be within their intervals; codes and scales must be admissible;
+/// all other bytes of the pages, including the padding of tokens, must have their expected values.
 fn normed_parts(record: &KvRecord, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
     let gather = |place: Place| -> Vec<u8> {
         let bytes = |(_, slot)| got[byte_range(record, place, slot)].iter().copied();

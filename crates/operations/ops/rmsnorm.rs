@@ -25,7 +25,7 @@ fn cases() -> Vec<Case> {
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-/// Adds cases of rows of this type, one of them with an `odd` shape, and timed ones if they are.
+/// Adds the cases of row-wise norms for this element type: one has the shape `odd`; timed cases are added if `timed` is true.
 pub(super) fn rows(grid: Grid<[i64; 2]>, dtype: &str, odd: [i64; 2], timed: bool) -> Vec<Case> {
     grid.also("S", element_bytes(dtype))
         .each("random", &[[1037, 1024]], Grid::large)
@@ -39,9 +39,9 @@ pub(super) fn rows(grid: Grid<[i64; 2]>, dtype: &str, odd: [i64; 2], timed: bool
         .done()
 }
 
-/// Adds the inputs of a norm and its ε.
+/// Adds the input tensors of a norm, and its ε, to the parameters of user cases.
 pub(super) fn with_inputs(parameters: Parameters) -> Parameters {
-    // With an ε in this range, squares that underflow in f32 are negligible.
+    // In this range of ε, squares that underflow in f32 are negligible.
     let parameters = parameters.scalar("eps", [1e-12, 1.0]);
     parameters.tensor("x", &["T", "C"]).tensor("weight", &["C"])
 }
@@ -60,7 +60,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// The reason for a bound, with the final rounding to the output type added.
+/// Reason for a bound: `why`, plus the final rounding if the output type needs one.
 pub(super) fn rounded(dtype: Dtype, why: String) -> String {
     match dtype {
         Dtype::BF16 => format!("{why}; then half a step of bf16, 2^-8 of |y| at most"),
@@ -68,7 +68,7 @@ pub(super) fn rounded(dtype: Dtype, why: String) -> String {
     }
 }
 
-/// The reason for the bound [`error`].
+/// Reason for the bound that [`error`] returns.
 pub(super) fn why(cols: usize) -> String {
     format!(
         "f32 arithmetic: half of the error of a sum of {cols} squares, each through {} additions at most, and 6 more \
@@ -80,10 +80,10 @@ pub(super) fn why(cols: usize) -> String {
 
 const EPS: f32 = 1e-6;
 
-/// The normalised rows of a case in f64, the weights, and ε.
+/// Expected normalized rows in f64, the buffer of weights, and ε.
 ///
 /// # Errors
-/// If the squares of a user's row overflow f32, because the f32 result is then undefined.
+/// Returns an error if the squares of a user's row overflow f32: the f32 result is then undefined.
 pub(super) fn normed(x: &[f32], case: &Case, data: &Data) -> Result<(Vec<f64>, Buffer, f32), String> {
     let (cols, eps) = (case.dim("C"), case.number("eps", EPS));
     let weight = data.given_or(case, "weight", &[cols], || data.around("weight", cols, 1.0, 0.25))?;
@@ -104,21 +104,22 @@ pub(super) fn normed(x: &[f32], case: &Case, data: &Data) -> Result<(Vec<f64>, B
     Ok((want, Buffer::f32("weight", &[cols], &weight), eps))
 }
 
-/// The error bound of a y computed in f32, with u = 2^-24. The squares are positive, so their sum errs by u for each
-/// addition that a term goes through: at most cols/32 or 32 in a lane, 10 over lanes and warps, and one for the square.
-/// 1/cols, its product and the sum with ε round once each. The root halves all that. Its reciprocal is accurate to 2 ulp,
-/// which is 4u, and two products round once each. A product x·w in the subnormal range errs by half its spacing, 2^-150,
-/// and is then multiplied by the reciprocal root, at most ε^−½; a subnormal result errs by half a spacing again.
+/// Error bound of a result y that is computed in f32, with u = 2^-24. The squares are positive, so their sum errs by u for each
+/// addition that a term goes through: at most cols/32 or 32 in a lane, 10 over lanes and warps, and one for the square. The
+/// product with 1/cols, 1/cols itself and the sum with ε round once each. The root halves all these errors. The reciprocal of the
+/// root is accurate to 2 ulp, which is 4u, and two products round once each. A product x·w in the subnormal range errs by half
+/// its spacing, 2^-150, and is then multiplied by the reciprocal root, at most ε^−½; a subnormal result errs by half a spacing
+/// again.
 pub(super) fn error(cols: usize, eps: f32, y: f64) -> f64 {
     units(cols) * UNIT * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
 }
 
-/// Number of additions that a square goes through.
+/// Maximum number of additions that a square goes through.
 fn additions(cols: usize) -> f64 {
     cols.div_ceil(32).max(32) as f64 + 11.0
 }
 
-/// The relative error in units of 2^-24.
+/// Relative error bound, in units of 2^-24.
 fn units(cols: usize) -> f64 {
     (additions(cols) + 3.0) / 2.0 + 6.0
 }

@@ -1,4 +1,4 @@
-//! RMSNorm fused with block quantization; the normed rows are not rounded in between.
+//! RMSNorm fused with block quantization: the normed rows are quantized without rounding them to bf16 first.
 
 use super::blocks::{Timed, blocks_and_types, check, numbers, quantized, rows_of_blocks};
 use super::rmsnorm::{error, normed, rows, why, with_inputs};

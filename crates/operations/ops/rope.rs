@@ -1,9 +1,9 @@
-//! Rotary position embedding, interleaved, on the last R channels of every head, in place; and its inverse.
+//! Rotary position embedding (RoPE) and its inverse: rotates interleaved pairs of the last R channels of every head, in place.
 //!
-//! Pair i consists of the channels (D−R+2i, D−R+2i+1). The cosines and sines of every token are inputs, so any positions
-//! can be tested. The arithmetic is that of f32: two products and their sum, and the result is rounded again if it is stored as
-//! bf16. One of the two products may be fused with the sum, as compilers do by default. So each output has at most
-//! three values, and must have the bits of one of them.
+//! Pair i consists of the channels (D−R+2i, D−R+2i+1). The cosines and sines of every token are inputs, so any positions can be
+//! tested. The arithmetic is f32: two products and their sum, rounded again if the result is stored as bf16. One of the two
+//! products may be fused with the sum (FMA), as compilers do by default. So each output has up to three right values, and must
+//! equal one of them bit for bit.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -80,7 +80,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("cos", &table, &cos),
         Buffer::f32("sin", &table, &sin),
     ];
-    // Arithmetic does not define the bits of a NaN.
+    // Arithmetic does not define the bits of a NaN, so any NaN equals any other.
     let judge = Judge::equal("x", dtype, &shape, want, WHY).any_nan(d - r..d);
     Ok(Problem {
         bytes: (2 * t * h * r * size + 4 * t * r) as u64,
@@ -108,8 +108,8 @@ fn of_type(dtype: &'static str, direction: &'static str) -> Vec<Case> {
         .done()
 }
 
-/// Cosines and sines [t, r/2] of positions below 2²⁰: the last position comes first, and neighbours are far apart. The
-/// angle is the f32 product of position and frequency.
+/// Tables of cosines and sines `[t, r/2]` for positions below 2²⁰. The last position comes first, and neighbouring tokens have
+/// distant positions. The angle is the f32 product of position and frequency.
 fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     let frequencies = frequencies(r, 1e4, None);
     let position = |token: usize| ((1 << 20) - 1 - token * 0x9_e375 % (1 << 20)) as f32;
@@ -121,7 +121,8 @@ fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
 }
 
-/// Factors that leave numbers unchanged, factors that turn short numbers into ties of bf16, and subnormal factors.
+/// Tables with edge factors: factors that leave numbers unchanged, factors whose products with short numbers are ties of bf16,
+/// and subnormal factors.
 fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     let tie = 1.0 + 2_f32.powi(-8);
     let some = [
@@ -135,7 +136,7 @@ fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     (0..len).map(|i| some[i % some.len()]).unzip()
 }
 
-/// Replaces half of the numbers by edge values, which kernels easily get wrong.
+/// Replaces half of the numbers by edge values that kernels often get wrong.
 fn edges(values: &mut [f32]) {
     let subnormal = f32::from_bits(1 << 16);
     let some = [
@@ -157,19 +158,19 @@ fn edges(values: &mut [f32]) {
     half.for_each(|(i, x)| *x = some[i % some.len()]);
 }
 
-/// Pairs of channels before they are rotated.
+/// Inputs of the rotation, from which all right values of an output are computed.
 struct Pairs {
-    /// Bytes of an element, heads, channels, and those that turn.
+    /// Bytes per element, number of heads, channels of a head, and rotated channels of a head.
     sizes: [usize; 4],
-    /// The heads before.
+    /// Contents of the buffer before the rotation.
     x: Vec<u8>,
     cos: Vec<f32>,
-    /// Sines with the sign of the direction.
+    /// Sines; negated for the inverse direction.
     sin: Vec<f32>,
 }
 
 impl Pairs {
-    /// The pair `i` of a row of a head, with its cosine and sine.
+    /// Pair `i` of a row (one head of one token), and its cosine and sine.
     fn at(&self, row: usize, i: usize) -> ([f32; 2], [f32; 2]) {
         let [size, h, d, r] = self.sizes;
         let angle = row / h * (r / 2) + i;
@@ -178,7 +179,7 @@ impl Pairs {
         (pair, [self.cos[angle], self.sin[angle]])
     }
 
-    /// Rotates the last channels of the rows of `x`.
+    /// Rotates the last channels of every row of `x`, with each product rounded.
     fn rotate(&self, x: &mut [u8]) {
         let [size, _, d, r] = self.sizes;
         x.par_chunks_mut(d * size).enumerate().for_each(|(row, x)| {
@@ -190,7 +191,7 @@ impl Pairs {
         });
     }
 
-    /// True for the bytes of an element whose first or second product was not rounded.
+    /// True if `got` are the bytes of an element computed with an FMA: its first or second product is not rounded.
     fn admits(&self, at: usize, got: &[u8]) -> bool {
         let [size, _, d, r] = self.sizes;
         let Some(channel) = (at % d).checked_sub(d - r) else {

@@ -1,21 +1,22 @@
-//! Rows that a router sends to experts.
+//! Assignment of rows to experts, as a router makes it.
 
 use super::{Buffer, Case, Data, Grid, Inputs};
 
-/// The experts of rows, with their weights.
+/// Chosen experts of all rows, with their weights.
 pub(super) struct Routed {
     pub k: usize,
-    /// `[B, K]`: −1 is none.
+    /// Expert indices `[B, K]`; −1 for no expert.
     pub experts: Vec<i32>,
-    /// `[B, K]`: NaN where there is no expert.
+    /// Weights `[B, K]`; NaN for slots without an expert.
     pub weights: Vec<f32>,
-    /// For each expert, the shared one last, its places in ascending order: row · (K + 1) + slot.
+    /// For each expert, with the shared expert last, its places in ascending order. Place row · (K + 1) + slot is a slot of a
+    /// row; slot K belongs to the shared expert.
     pub places: Vec<Vec<usize>>,
 }
 
 impl Routed {
-    /// Draws the experts of a case of an operation. Its key `routing` sends all rows to `one` expert, gives experts `counts` of rows on
-    /// either side of those of a tile, or spreads rows over all experts.
+    /// Draws the experts of a case of operation `op`. The key `routing` selects the pattern: all rows to `one` expert, numbers of
+    /// rows per expert around multiples of a tile (`counts`), or rows spread over all experts.
     pub fn new(op: &str, case: &Case, data: &Data) -> Self {
         let [rows, count, k] = case.sizes(["B", "E", "K"]);
         let mut weights = data.normal(&format!("{op}/weights"), rows * k);
@@ -45,7 +46,7 @@ impl Routed {
         }
     }
 
-    /// The weight of a place, which has an expert; 1 of the shared expert.
+    /// Weight of a place with an expert; 1 for the shared expert.
     pub fn weight(&self, place: usize) -> f32 {
         let (row, slot) = (place / (self.k + 1), place % (self.k + 1));
         if slot == self.k {
@@ -55,7 +56,7 @@ impl Routed {
         }
     }
 
-    /// The places of a row that have an expert, in the order in which they are added.
+    /// Places of a row that have an expert, in the order in which their results are added.
     pub fn added(&self, row: usize) -> impl Iterator<Item = usize> {
         let experts = self.experts[row * self.k..][..self.k].iter().enumerate();
         let mut slots: Vec<_> = experts.filter(|(_, expert)| **expert >= 0).collect();
@@ -65,7 +66,7 @@ impl Routed {
         slots.map(move |slot| first + slot)
     }
 
-    /// The buffers of experts and weights.
+    /// Input buffers of expert indices and weights.
     pub fn buffers(&self) -> [Buffer; 2] {
         let shape = [self.experts.len() / self.k, self.k];
         [
@@ -75,12 +76,13 @@ impl Routed {
     }
 }
 
-/// Cases of `[B, E, K, D, I]`: rows, experts, those of a row, and channels of a row and of an expert.
+/// Empty grid with shapes `[B, E, K, D, I]`: number of rows, of experts, of experts per row, and of channels of a row and of an
+/// expert's hidden layer.
 pub(super) fn experts_of_rows(prefix: String, keys: &[(&'static str, &str)]) -> Grid<'static, [i64; 5]> {
     Grid::of(prefix, keys, ["B", "E", "K", "D", "I"]).named(|[b, e, _, d, i]| format!("b{b}.{e}x{d}x{i}"))
 }
 
-/// Different numbers below `count`, one for each two of the bytes.
+/// Draws different numbers below `count`, one for every two bytes of `drawn`.
 pub(super) fn distinct(drawn: &[u8], count: usize) -> Vec<usize> {
     let mut chosen = Vec::with_capacity(drawn.len() / 2);
     for bytes in drawn.as_chunks().0 {
@@ -93,10 +95,11 @@ pub(super) fn distinct(drawn: &[u8], count: usize) -> Vec<usize> {
     chosen
 }
 
-/// Numbers of rows of the experts of `counts`: the widths of tiles, and those on either side.
+/// Numbers of rows of each expert for the routing `counts`: widths of tiles, and the neighbours of these widths.
 const COUNTS: [usize; 15] = [0, 1, 7, 8, 9, 0, 16, 31, 32, 33, 48, 63, 64, 65, 70];
 
-/// Rows that lack an expert, have experts in descending order, have one twice, or have extreme weights.
+/// Changes a row to a special pattern: slots without an expert, experts in descending order, one expert twice, or extreme
+/// weights.
 fn special(case: &Case, row: usize, experts: &mut [i32], weights: &mut [f32]) {
     let (count, k) = (case.dim("E") as i32, experts.len());
     match (case.key("routing"), row % 8) {
