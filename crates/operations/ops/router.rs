@@ -1,15 +1,14 @@
-//! The router of a mixture of experts: which K of E experts a row goes to, and with what weights.
+//! Router of a mixture of experts (MoE): chooses K of E experts for each row, and computes their weights.
 //!
-//! σ = √softplus(logit), where softplus(x) = x above 20. A layer selects in one of two ways: by `bias`, the K largest of
-//! σ + bias, best first, of equal ones the smaller index; by `table`, the K entries of the row's token. Weights are
-//! scale · σ / (Σ σ over the selected + 1e-20), without the bias: [`sqrt_softplus`], [`select`] and [`weights`]. A row
-//! whose token is −1 is padding: its experts are −1 and its weights 0.
+//! σ = √softplus(logit), where softplus(x) = x above 20. A layer selects experts in one of two ways. By `bias`: the K largest of
+//! σ + bias, best first; ties go to the smaller index. By `table`: the K table entries of the row's token. Weights are scale · σ
+//! / (Σ σ over the selected + 1e-20), without the bias. See [`sqrt_softplus`], [`select`] and [`weights`]. A row whose token is
+//! −1 is padding: its experts are −1 and its weights 0.
 //!
-//! Scores that differ by less than their errors may come out in either order. So the kernel's own choice is judged first: an
-//! expert may stand in a slot if no expert that the slots before left over has a score that is larger beyond the errors of
-//! both. Experts with the same logit and the same bias have the same score, and stand in the order of their indices. NaN is
-//! the largest score, and makes all weights of its row NaN if it is selected. Weights are then judged for the experts that
-//! the kernel chose.
+//! Scores that differ by less than their errors may be ordered either way. So the kernel's own choice is judged first. An expert
+//! is right in a slot if none of the remaining experts has a score that is larger by more than both errors. Experts with equal
+//! logits and equal biases tie and must be in the order of their indices. NaN is the largest score; if it is selected, all
+//! weights of the row are NaN. Then the weights are judged for the experts that the kernel chose.
 
 use rayon::prelude::*;
 use reference::ops::router::{Selection, select, sqrt_softplus, weights};
@@ -21,9 +20,9 @@ use super::judge::{Judge, Part};
 use super::routed::distinct;
 use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Outputs, Problem, Scalar};
 
-/// DeepSeek-V4's `routed_scaling_factor`.
+/// Factor of the weights: DeepSeek-V4's `routed_scaling_factor`.
 const SCALE: f32 = 1.5;
-/// Every so many rows one is padding.
+/// One of this many rows is padding.
 const PADDED: usize = 7;
 
 pub(super) const ROUTER: KernelOp = KernelOp {
@@ -38,7 +37,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, experts, k, tokens] = case.sizes(["B", "E", "K", "V"]);
     let routed = Routed::new(case, data);
     let Routed { logits, token, .. } = &routed;
-    // The input that a way of selecting does not read has one element or row.
+    // Each way of selecting ignores one input, bias or table; that input has only one element or row.
     let (bias, table) = match &routed.selection {
         Selection::Bias(bias) => (bias.iter().map(|x| x.value() as f32).collect(), vec![-1; k]),
         Selection::Table(table) => (vec![f32::NAN], table.iter().map(|expert| *expert as i32).collect()),
@@ -68,7 +67,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         ..Problem::new(buffers, judges)
     };
     if case.key("select") == "table" {
-        // Of the table, the entries of the rows' tokens are read, and only the logits of the selected.
+        // Traffic: kernels read only the table entries of the rows' tokens, and only the logits of the selected experts.
         problem.bytes = (rows * (4 + 4 * 4 * k)) as u64;
     }
     Ok(problem)
@@ -86,7 +85,7 @@ fn of_type(by: &'static str) -> Vec<Case> {
         ([70_000, 4, 2], 5),
     ];
     let edges = [([63, 384, 6], 40), ([64, 7, 2], 65), ([127, 40, 3], 9)];
-    // The rows of a batch are tokens of a vocabulary of 129,280.
+    // Tables of timed cases cover DeepSeek-V4's vocabulary of 129,280 tokens.
     let timed = [1, 8, 64].map(|rows| ([rows, 256, 6], 129_280));
     Grid::new(by, &[("select", by)], dims)
         .named(|([rows, experts, k], _)| format!("b{rows}.e{experts}.k{k}"))
@@ -107,16 +106,16 @@ const WHY_TABLE: &str = "the table's entries are copied; padding has -1";
 const WHY_WEIGHTS: &str = "f32 arithmetic: e^x, ln(1 + x) and a square root err by a few units of 2^-24 each, the sum of K \
                            of them in any order by K, the quotient and the product by four; e^x may be lost below 2^-126";
 
-/// The inputs of a case, and the reference's scores and choice.
+/// Inputs of a case, with the scores and the choice of the reference.
 struct Routed {
     experts: usize,
-    /// `[B, E]`.
+    /// Logits `[B, E]`.
     logits: Vec<f32>,
-    /// `[B]`: −1 is padding.
+    /// Token of each row; −1 for padding.
     token: Vec<i32>,
     selection: Selection<Bounded>,
     sigma: Tensor<Bounded>,
-    /// The choice of the reference, with −1 in rows of padding.
+    /// Experts that the reference chooses; −1 in padding rows.
     choice: Choice<Bounded>,
 }
 
@@ -128,7 +127,7 @@ impl Routed {
         let mut logits = data.normal("router/logits", rows * experts);
         let mut bias = data.around("router/bias", experts, 0.0, 0.2);
         if edges {
-            // Many biases are equal.
+            // Round the biases, so that many of them are equal.
             bias.iter_mut().for_each(|x| *x = (5.0 * *x).round() / 5.0);
             logits.chunks_exact_mut(experts).enumerate().for_each(edge);
         }
@@ -144,7 +143,7 @@ impl Routed {
         };
         for (logits, &token) in logits.chunks_exact_mut(experts).zip(&token) {
             match &selection {
-                // No kernel may read these.
+                // Fill logits that no kernel may read with NaN.
                 _ if token < 0 => logits.fill(f32::NAN),
                 Selection::Table(table) => {
                     let own = &table[token as usize * k..][..k];
@@ -177,7 +176,7 @@ impl Routed {
         }
     }
 
-    /// The judgement of the kernel's choice, and that of its weights given the choice.
+    /// Judgements of the experts that the kernel chose, and of the weights for these experts.
     fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let chosen = i32_values(outputs.get("experts"));
         let (rows, k) = (self.token.len(), self.choice.k);
@@ -215,7 +214,8 @@ impl Routed {
         Judge::bounded("weights", Dtype::F32, &want.shape, &want.data, WHY_WEIGHTS)
     }
 
-    /// The experts that a row must have: in each slot the kernel's expert if it may stand there, else the best that is left.
+    /// Writes the expected experts of a row to `admitted`: in each slot the kernel's expert if it is admissible there, else the
+    /// best of the remaining experts.
     fn admit(&self, row: usize, chosen: &[i32], admitted: &mut [i32]) {
         let mut left = vec![true; self.experts];
         for (admitted, &expert) in admitted.iter_mut().zip(chosen) {
@@ -231,7 +231,7 @@ impl Routed {
         }
     }
 
-    /// True if an expert must stand before another.
+    /// True if expert `one` must precede expert `other`.
     fn before(&self, row: usize, one: usize, other: usize) -> bool {
         let score = |expert: usize| self.choice.scores.data[row * self.experts + expert];
         let ([a, b], logit) = ([score(one), score(other)], &self.logits[row * self.experts..]);
@@ -252,7 +252,7 @@ impl Routed {
     }
 }
 
-/// The experts of each token, all different; in edge cases, the last of every third token repeats its first.
+/// Draws the table: K different experts per token. In edge cases, every third token has its first expert again in its last slot.
 fn table([tokens, experts, k]: [usize; 3], edges: bool, data: &Data) -> Vec<u32> {
     let drawn = data.bytes("router/table", 2 * tokens * k);
     let mut table = Vec::with_capacity(tokens * k);
@@ -266,13 +266,13 @@ fn table([tokens, experts, k]: [usize; 3], edges: bool, data: &Data) -> Vec<u32>
     table
 }
 
-/// Rows whose scores differ by less than their errors, rows whose σ is 0, rows of equal logits, numbers around, far above and far
-/// below the threshold of softplus, NaN, logits whose e^x is below the normal numbers, and −∞.
+/// Sets edge logits by row: scores that differ by less than their errors; σ of 0; equal logits; numbers near and far from the
+/// threshold of softplus; NaN; logits whose e^x is subnormal; −∞.
 fn edge((row, logits): (usize, &mut [f32])) {
     let large = [100.0, 25.0, 1e30, 20.0, 20.000_002, -3.0, 89.0];
     let experts = logits.len();
     match row % 9 {
-        // Steps of 16 units in the last place.
+        // Logits that differ by 16 or 32 units in the last place.
         0 => (0..experts).for_each(|e| logits[e] = f32::from_bits(0.75f32.to_bits() + 16 * (e as u32 * 5 % 3))),
         1 => logits.fill(-200.0),
         2 => logits.fill(0.7),
@@ -285,9 +285,9 @@ fn edge((row, logits): (usize, &mut [f32])) {
         6 => (0..experts)
             .filter(|e| (e + row) % 7 > 1)
             .for_each(|e| logits[e] = f32::NEG_INFINITY),
-        // Many exact ties, between experts of different lanes.
+        // Integers, so that many scores tie exactly, also between experts of different lanes.
         7 => logits.iter_mut().for_each(|x| *x = x.round()),
-        // Numbers below the threshold whose softplus still differs from them, by more than they do from each other.
+        // Two numbers below the threshold 20: softplus(x) differs from x by more than the two numbers differ from each other.
         8 => (0..experts).for_each(|e| logits[e] = [10.0, 10.000_02][(e + row / 9) % 2]),
         _ => {}
     }

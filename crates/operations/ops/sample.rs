@@ -1,8 +1,9 @@
-//! The next token of each row: the one with the largest logit, or one that is drawn.
+//! Sampling: chooses the next token of each row, greedily or by a draw from the softmax.
 //!
-//! At temperature 0 it is the largest logit, the first of equal ones; −0 equals 0, and NaN counts as largest. At a temperature
-//! above 0 it is the largest of `logit / temperature + g`, where g = −ln(−ln u) is Gumbel noise: this draws from the softmax. u is a
-//! function of seed, sequence, position and token ([`philox`]), so a row draws the same token wherever it is in its batch.
+//! At temperature 0 the token with the largest logit is chosen: the first of equal ones; −0 equals 0, and NaN counts as largest.
+//! At a higher temperature the token with the largest `logit / temperature + g` is chosen, where g = −ln(−ln u) is Gumbel noise.
+//! This is a draw from the softmax. u is a function of seed, sequence, position and token ([`philox`]), so a row draws the same
+//! token at any place in its batch.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -30,7 +31,8 @@ fn cases() -> Vec<Case> {
         .each("", &[[1, 256], [2, 1]], Grid::random)
         .each("", &[[7, 63]], Grid::large)
         .each("", &[[9, 1000], [65, 257], [66_000, 5]], Grid::random)
-        // The last has a part of 4096 tokens more than a warp has lanes, and rows whose best token is there.
+        // The last vocabulary has more parts of 4096 tokens than a warp has lanes, and the best token of some rows is in the last
+        // part.
         .each("edges", &[[24, 300], [33, 4096], [8, 131_101]], Grid::edges)
         .each("", &[1, 8, 64].map(|rows| [rows, 129_280]), Grid::timed)
         .done()
@@ -38,10 +40,10 @@ fn cases() -> Vec<Case> {
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, vocabulary] = case.sizes(["B", "V"]);
-    // Neighbouring rows differ in what they draw with; every fifth row is padding, and nearly a third of the rows is greedy. At a
-    // temperature that is nearly 0, noise decides only among equal logits.
+    // Neighbouring rows have different temperatures and positions. Every fifth row is padding, and nearly a third of the rows is
+    // greedy. At a temperature near 0, noise decides only between equal logits.
     let temperature = |row: usize| if row % 8 == 5 { 1e-6 } else { [0.0, 0.7, 1.3][row % 3] };
-    // Numbers of sequences take all bits.
+    // Sequence numbers so large that all 32 bits are used.
     let sequence: Vec<i32> = (0..rows).map(|row| row as i32 / 2 * 60_001).collect();
     let position: Vec<i32> = (0..rows)
         .map(|row| if row % 5 == 4 { -1 } else { (row * 37 % 4000) as i32 })
@@ -77,20 +79,20 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 const WHY: &str = "the largest logit, the first of equal ones, is defined to the bit; where Gumbel noise is added, two logarithms and a \
                    quotient are rounded in f32, so a token is right if no other is surely better";
 
-/// The numbers that a draw of a token depends on, so that it is the same in any batch.
+/// Inputs of a draw. A draw depends on nothing else, so it is the same in any batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
     /// Seed of all draws.
     pub seed: i64,
-    /// The number of the sequence.
+    /// Number of the sequence.
     pub sequence: i32,
-    /// The position of the token that was read last.
+    /// Position of the last token that the model has read.
     pub position: i32,
 }
 
 impl Draw {
-    /// Gumbel noise of a token: the token with the largest sum of its noise and its logit, which is divided by the temperature, is
-    /// drawn from the softmax (Gumbel-max).
+    /// Gumbel noise of a token. The token with the largest sum of noise and logit / temperature is a draw from the softmax
+    /// (Gumbel-max trick).
     pub fn noise(self, token: usize) -> f64 {
         let key = [self.seed as u32, (self.seed >> 32) as u32];
         let counter = [
@@ -105,7 +107,7 @@ impl Draw {
     }
 }
 
-/// The inputs of a case.
+/// Inputs of a case.
 struct Rows {
     logits: Vec<f32>,
     temperature: Vec<f32>,
@@ -114,7 +116,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// The tokens, which are expected to be the kernel's own where it may have chosen them.
+    /// Judges the tokens. The expected token is the kernel's own if it is admissible, else the best one.
     fn judged(&self, outputs: &Outputs) -> Part {
         let found = i32_values(outputs.get("token")).into_par_iter();
         let vocabulary = self.logits.len() / self.position.len();
@@ -130,7 +132,7 @@ impl Rows {
         Judge::equal("token", Dtype::I32, &[self.position.len()], bytes, WHY).of(outputs)
     }
 
-    /// The token that was found, if it may be drawn; else the best.
+    /// Returns `found` if rounding errors allow that token to be drawn, else the token with the largest score.
     fn drawn(&self, row: usize, logits: &[f32], found: i32) -> i32 {
         let (scores, errors): (Vec<f64>, Vec<f64>) = (0..logits.len())
             .map(|token| self.score(row, token, logits[token]))
@@ -139,13 +141,13 @@ impl Rows {
         let at = usize::try_from(found).ok().filter(|at| *at < scores.len());
         let near = at.is_some_and(|at| {
             let least = scores[wanted as usize] - errors[wanted as usize];
-            // Not for infinities and NaN, which are defined.
+            // Only finite scores have rounding errors. With an infinity or a NaN, the draw is defined exactly.
             scores[wanted as usize].is_finite() && scores[at] + errors[at] >= least
         });
         if near { found } else { wanted }
     }
 
-    /// The draw of a row.
+    /// Seed, sequence and position of a row.
     fn draw(&self, row: usize) -> Draw {
         Draw {
             seed: SEED,
@@ -154,8 +156,9 @@ impl Rows {
         }
     }
 
-    /// Leaves every eighth row, where it is drawn, two tokens: the one with the largest noise, whose uniform number is next to 1, and
-    /// another, whose score is less by half of what that noise loses if the uniform number is half a unit of 2^-23 less.
+    /// Changes every eighth row, if its token is drawn, so that two tokens remain. The first has the largest noise, with a
+    /// uniform number near 1. The score of the second is lower by half of the noise that the first loses if its uniform number is
+    /// 2^-24 smaller.
     fn nearly_second(&mut self) {
         let vocabulary = self.logits.len() / self.position.len();
         let drawn = |row: &usize| row % 8 == 7 && self.position[*row] >= 0 && self.temperature[*row] > 0.0;
@@ -163,7 +166,7 @@ impl Rows {
             let noise: Vec<f64> = (0..vocabulary).map(|token| self.draw(row).noise(token)).collect();
             let first = best(&noise) as usize;
             let second = (first + vocabulary / 2) % vocabulary;
-            // 1 − u is nearly e^−noise.
+            // For u near 1, 1 − u is nearly e^−noise.
             let lost = 0.5 / f64::from(1 << 23) * noise[first].exp();
             let logits = &mut self.logits[row * vocabulary..][..vocabulary];
             logits.fill(f32::NEG_INFINITY);
@@ -172,25 +175,27 @@ impl Rows {
         }
     }
 
-    /// The score of a token with its noise, and the error of its computation in f32.
+    /// Score of a token (logit / temperature + noise), and the error bound of its computation in f32.
     fn score(&self, row: usize, token: usize, logit: f32) -> (f64, f64) {
         let noise = self.draw(row).noise(token);
         let scaled = f64::from(logit) / f64::from(self.temperature[row]);
         let score = scaled + noise;
-        // Each logarithm is within a unit in the last place; the error of the inner one moves the outer by as much relative to it.
+        // Each logarithm errs by up to one unit in the last place. A relative error of the inner logarithm becomes an absolute
+        // error of the outer one.
         let error = UNIT * (4.0 + 4.0 * noise.abs() + 4.0 * scaled.abs() + 2.0 * score.abs());
         (score, if error.is_finite() { error } else { 0.0 })
     }
 }
 
-/// The first of the largest scores; NaN is largest.
+/// Index of the largest score: the first of equal ones; NaN is largest.
 pub fn best<T: Real>(scores: &[T]) -> i32 {
     let mut out = [0];
     top_k(scores, scores.len(), 1, &mut out);
     out[0]
 }
 
-/// Rows with ties, of equal numbers, of −∞, with NaN of either sign, with +∞, and with zeros of both signs.
+/// Sets edge rows: a tie, equal numbers, only −∞, NaN of either sign, +∞ twice, zeros of both signs, and −∞ in all but two
+/// logits.
 fn edges(logits: &mut [f32], vocabulary: usize) {
     for (row, x) in logits.chunks_exact_mut(vocabulary).enumerate() {
         let at = row * 997 % vocabulary;

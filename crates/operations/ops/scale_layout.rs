@@ -1,5 +1,5 @@
-//! Swizzles block scales [H, W] of one byte each into the layout that tensor cores read: tiles of 128 rows × 4 columns, of
-//! the whole matrix or of groups of its rows or columns. The ends of groups are known only on the device.
+//! Swizzles block scales [H, W] of one byte each into the layout that tensor cores read: tiles of 128 rows × 4 columns. The tiles
+//! cover the whole matrix, or each group of rows or columns separately. The ends of groups are known only on the device.
 
 use safetensors::Dtype;
 
@@ -32,7 +32,7 @@ fn cases() -> Vec<Case> {
             cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
         }
     }
-    // Groups are repeated with their rows: few, since a thread may look at all of them.
+    // Repeating rows repeats the groups, too. Few groups, because a thread may loop over all of them.
     cases.push(case("m", [8064, 512], "one", false));
     for groups in ["m", "k"] {
         let shapes = [
@@ -45,7 +45,7 @@ fn cases() -> Vec<Case> {
         ];
         cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
     }
-    // Only tiles of one group are the same tiles again where rows are repeated.
+    // Only with one group of whole tiles are the tiles of repeated rows the same tiles again.
     let large = ["plain.384x256.one", "m.8064x512.one", "k.384x256.one"];
     cases
         .iter_mut()
@@ -71,8 +71,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// The rows, if they fill whole tiles of every group: repeated rows are the same tiles again, behind the others, and before rows
-/// without a group. A group of columns has its tiles of all rows behind each other: there must be only one.
+/// Makes the rows repeatable if they fill whole tiles of every group; else returns `None`. Repeated rows then append the same
+/// tiles, before the padding. A group of columns stores its tiles of all rows together, so only one such group is allowed.
 fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
     let whole = |rows: &usize| rows.is_multiple_of(128);
     let fits = match groups {
@@ -115,12 +115,12 @@ fn placement(groups: &str, shape: [usize; 2], ends: &[usize]) -> Result<Placemen
     Layout::find(name)?.place(&shape, ends)
 }
 
-/// Ends of the groups of rows (`m`) or columns (`k`). Without groups there is one end.
+/// Ends of the groups of rows (`m`) or columns (`k`). Without groups, the only end is the number of rows.
 fn ends(groups: &str, [h, w]: [usize; 2], spread: &str) -> Vec<usize> {
     let all = if groups == "k" { w } else { h };
     let even = [1, 3, 8, 9, 16, 21, 30, 32].map(|end| end * all / 32);
     match spread {
-        // As in training: eight groups of very different sizes.
+        // Eight groups of very different sizes, as in training.
         "even" => even.into(),
         "ragged" => even
             .iter()
@@ -129,9 +129,9 @@ fn ends(groups: &str, [h, w]: [usize; 2], spread: &str) -> Vec<usize> {
             .collect(),
         // Every other group is empty, and the last three rows or columns belong to no group.
         "empty" => (0..9).map(|g| g / 2 * (all - 3) / 4).collect(),
-        // There are more groups than lanes in a warp.
+        // More groups than a warp has lanes.
         "many" => (1..=70).map(|g| g * all / 70).collect(),
-        // Groups of a single row or column, also behind a whole tile and at the end.
+        // Groups of a single row or column, including one after a whole tile and one at the end.
         "single" => vec![1, 2, 130, 131, all - 1, all],
         _ => vec![all],
     }

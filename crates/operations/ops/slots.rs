@@ -1,4 +1,4 @@
-//! Tokens and their slots in a pool of pages of KV-cache records.
+//! Slots of tokens in a pool of pages with KV-cache records.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -8,21 +8,21 @@ use super::data::Data;
 use super::{Buffer, Case, Inputs};
 use ulplab_core::formats::{Encoded, KvRecord, PAGE, Part, Place, RECORDS};
 
-/// The record format that a case uses.
+/// Record format of a case.
 pub(super) fn layout(case: &Case) -> Result<&'static KvRecord, String> {
     record_named(case.key("record"))
 }
 
-/// The record format of this name.
+/// Finds a record format by name.
 ///
 /// # Errors
-/// There is none.
+/// Returns an error if the name is unknown.
 pub fn record_named(name: &str) -> Result<&'static KvRecord, String> {
     let found = RECORDS.iter().copied().find(|record| record.name == name);
     found.ok_or_else(|| format!("no record '{name}'"))
 }
 
-/// The site of the model whose vectors a record stores.
+/// Name of the model site whose vectors are stored in this record format.
 pub(super) fn site_of(record: &KvRecord) -> &'static str {
     match record.dim {
         512 => "layers.*.attention.kv.window",
@@ -30,7 +30,7 @@ pub(super) fn site_of(record: &KvRecord) -> &'static str {
     }
 }
 
-/// A slot for each token; no two tokens share one. Tokens without a slot have −1.
+/// Slots of tokens in a pool; no two tokens share a slot.
 pub(super) struct Slots {
     pub of: Vec<i64>,
     /// Number of pages in the pool.
@@ -38,7 +38,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Draws slots from a pool twice as large as the number of tokens. In edge cases every fifth token has no slot.
+    /// Draws slots from a pool with twice as many slots as tokens. In edge cases every fifth token has no slot (−1).
     pub fn new(case: &Case, data: &Data) -> Self {
         let tokens = case.dim("T");
         let pages = (2 * tokens).div_ceil(PAGE);
@@ -59,7 +59,7 @@ impl Slots {
         Buffer::integers("slots", case.dim("slot_bytes"), self.of.iter().copied())
     }
 
-    /// Copies tokens, which are stored in consecutive slots in `dense`, to their slots.
+    /// Copies tokens to their slots. In `dense`, the tokens are in consecutive slots.
     pub fn scatter(&self, record: &KvRecord, dense: &[u8], pages: &mut [u8]) {
         for (token, slot) in self.taken() {
             for (from, to) in rows(record, token).zip(rows(record, slot)) {
@@ -68,7 +68,7 @@ impl Slots {
         }
     }
 
-    /// The inverse of `scatter`; tokens without a slot become zeros.
+    /// Inverse of `scatter`: copies tokens from their slots to consecutive slots. Tokens without a slot become zeros.
     pub fn gather(&self, record: &KvRecord, pages: &[u8]) -> Vec<u8> {
         let mut dense = vec![0; self.of.len().div_ceil(PAGE) * record.page_stride(PAGE)];
         for (token, slot) in self.taken() {
@@ -79,20 +79,20 @@ impl Slots {
         dense
     }
 
-    /// The tokens that have a slot, each with its slot.
+    /// Indices of the tokens that have a slot, each with its slot.
     pub fn taken(&self) -> impl Iterator<Item = (usize, usize)> {
         let taken = |(token, slot): (usize, &i64)| usize::try_from(*slot).ok().map(|slot| (token, slot));
         self.of.iter().enumerate().filter_map(taken)
     }
 }
 
-/// The byte range in the pages that a place of the token in that slot takes.
+/// Byte range, in the pages, of one field (`place`) of the token in this slot.
 pub(super) fn byte_range(record: &KvRecord, place: Place, slot: usize) -> std::ops::Range<usize> {
     let first = slot / PAGE * record.page_stride(PAGE) + record.offset(place, slot % PAGE, PAGE);
     first..first + place.bytes
 }
 
-/// The byte ranges of the whole token: one in each region of the page.
+/// Byte ranges of all bytes of a token: one range in each region of the page.
 pub fn rows(record: &KvRecord, slot: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     record.regions.iter().enumerate().map(move |(region, &bytes)| {
         let place = Place {
@@ -104,7 +104,7 @@ pub fn rows(record: &KvRecord, slot: usize) -> impl Iterator<Item = std::ops::Ra
     })
 }
 
-/// Pages as the codec's type; the pages are `bytes`.
+/// Wraps the bytes of pages in the codec's [`Encoded`] type.
 pub fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
     let stride = record.page_stride(PAGE);
     let pages = bytes.len() / stride;
@@ -120,7 +120,7 @@ pub fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
     }
 }
 
-/// The KV vectors of a case. Random ones have tokens and channels of various magnitudes.
+/// KV vectors of a case. Random vectors have different magnitudes by token and channel.
 pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, String> {
     let tokens = case.dim("T");
     let Inputs::Site(pattern) = case.inputs else {
@@ -138,8 +138,8 @@ pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, 
     data.site_rows(pattern, tokens, dim)
 }
 
-/// Puts values that scales and casts may get wrong into every second row: ties, zeros, subnormals, one large element, NaN,
-/// infinities.
+/// Puts values that are difficult for scales and casts into every second row: ties, zeros, subnormals, one large element, NaN,
+/// and infinities.
 fn edges(values: &mut [f32], dim: usize) {
     for (token, row) in values
         .chunks_exact_mut(dim)

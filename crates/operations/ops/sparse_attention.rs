@@ -1,7 +1,8 @@
-//! One decode step of multi-query attention with a sink: a window of recent vectors and compressed entries in one softmax.
+//! One decode step of sparse multi-query attention with a sink: one softmax over a window of recent vectors and compressed
+//! entries.
 //!
-//! The definition is [`attend`]: s_j = scale · q · k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j k_j. A vector is key and
-//! value, for all heads. The sink is a logit of its head, is not scaled, and stands only in the denominator.
+//! The definition is [`attend`]: s_j = scale · q · k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j k_j. A vector is both
+//! key and value, and all heads share it. Each head has a sink, an unscaled logit that only adds to the denominator.
 
 use rayon::prelude::*;
 use reference::Bounded;
@@ -35,7 +36,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("sinks", &[h], &rows.sinks),
     ];
     let judge = Judge::bounded("out", dtype, &[b, h, d], &want, WHY)?;
-    // Only vectors that are read must move.
+    // Traffic: only the vectors that are read.
     let size = dtype.bitsize() / 8;
     let keys: usize = (0..b).map(|row| rows.keys(row).len()).sum();
     Ok(Problem {
@@ -85,14 +86,14 @@ fn of_type(reads: &'static str, dtype: &'static str) -> Vec<Case> {
         .done()
 }
 
-/// The inputs of a case.
+/// Inputs of a case.
 struct Rows {
-    /// Rows, heads, channels, slots of the window, entries, indices of a row.
+    /// Number of rows, heads, channels, window slots per row, entries per row, and indices per row.
     sizes: [usize; 6],
     dtype: Dtype,
     all: bool,
     q: Vec<f32>,
-    /// The vectors of the window, and the entries.
+    /// Vectors of the windows, and vectors of the entries.
     vectors: [Vec<f32>; 2],
     position: Vec<i32>,
     indices: Vec<i32>,
@@ -106,7 +107,7 @@ impl Rows {
         let sizes @ [b, h, d, window, n, k] = case.sizes(["B", "H", "D", "Wn", "N", "K"]);
         let dtype = case.float_type("dtype");
         let drawn = |name: &str, len: usize| data.normal(&format!("sparse_attention/{name}"), len);
-        // Row by row: a full window, one key only, one that has turned several times, padding, one that is not yet full.
+        // By row: a full window, one key, a ring that has wrapped several times, padding, and a window that is not yet full.
         let full = window as i32;
         let positions = [full - 1, 0, 5 * full + 1, -1, full / 2, full];
         let position: Vec<i32> = match b {
@@ -140,7 +141,7 @@ impl Rows {
         rows
     }
 
-    /// Scores of up to ten thousand, equal scores, sinks of −∞ and of 88, and a NaN in a key that is read.
+    /// Sets edge values: scores of up to ten thousand, equal scores, sinks of −∞ and of 88, and a NaN in a key that is read.
     fn edges(&mut self) {
         let [b, h, d, ..] = self.sizes;
         self.sinks[0] = f32::NEG_INFINITY;
@@ -160,8 +161,8 @@ impl Rows {
         }
     }
 
-    /// The vectors that a row reads, in order: 0 for those of the window, 1 for entries, and the number of the vector among those of
-    /// all rows.
+    /// Vectors that a row reads, in order, as pairs: 0 for the window or 1 for entries, and the index of the vector among the
+    /// vectors of all rows.
     fn keys(&self, row: usize) -> Vec<(usize, usize)> {
         let [_, _, _, window, n, k] = self.sizes;
         let Ok(position) = usize::try_from(self.position[row]) else {
@@ -181,7 +182,7 @@ impl Rows {
             .collect()
     }
 
-    /// Fills vectors that no row reads with NaN.
+    /// Fills the vectors that no row reads with NaN.
     fn poison(&mut self) {
         let [b, _, d, window, n, _] = self.sizes;
         let mut read = [vec![false; b * window], vec![false; b * n]];
@@ -211,7 +212,8 @@ impl Rows {
     }
 }
 
-/// Indices of a row, ascending: some twice, −1 in runs at either end and in the middle, or nowhere.
+/// Draws the entry indices of a row, in ascending order. Some occur twice. Some rows have −1 at the start, at the end, at every
+/// third place, or everywhere.
 fn indices(row: usize, n: usize, k: usize, data: &Data) -> Vec<i32> {
     let draws = data.words(&format!("sparse_attention/indices/{row}"), k).into_iter();
     let mut all: Vec<i32> = draws.map(|draw| (draw % n as u32) as i32).collect();

@@ -1,4 +1,4 @@
-//! Transposes recurrent states [B, H, K, V] to [B, H, V, K].
+//! Transposes recurrent states from [B, H, K, V] to [B, H, V, K].
 
 use rayon::prelude::*;
 
@@ -24,7 +24,7 @@ fn cases() -> Vec<Case> {
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, h, k, v, size] = case.sizes(["B", "H", "K", "V", "size"]);
     let dtype = case.float_type("dtype");
-    // The kernel only moves data, so the inputs are random bits, NaN and subnormals included.
+    // The kernel only moves data, so the inputs are random bits, including NaN and subnormals.
     let x = match data.given(case, "x", dtype, &[b, h, k, v])? {
         Some(x) => x,
         None => data.bytes("state_transpose/x", b * h * k * v * size),
@@ -47,7 +47,7 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
         .random("tall", [2, 3, 136, 8])
         .large("odd", [3, 5, 37, 129])
         .random("column", [2, 2, 131, 1])
-        // Rows and columns of whole chunks of 16 bytes, which some kernels need.
+        // Rows and columns are whole chunks of 16 bytes, as kernels with vector loads require.
         .large("chunks", [3, 1, 40, 72])
         .done()
 }

@@ -1,5 +1,5 @@
-//! Matrices of weights as kernels read them: plain numbers, or codes with the scales of blocks of a row
-//! (`kernels/lib/stored.cuh`). Activations are not stored, so a kernel computes the product with the decoded weights.
+//! Storage of weight matrices for kernels: plain numbers, or codes with block scales (`kernels/lib/stored.cuh`). Kernels decode
+//! the weights and multiply them by activations, which are not quantized.
 
 use safetensors::Dtype;
 
@@ -8,23 +8,23 @@ use super::blocks::Blocks;
 use super::data::{f32_bytes, float_bytes, floats, round_to};
 use ulplab_core::formats::GlobalScale;
 
-/// The block format of FP8 weights: E4M3, and an f32 scale for 64 columns of a row.
+/// Block format of FP8 weights: E4M3, with an f32 scale per 64 columns of a row.
 pub const FP8: &str = "fp8_b64_f32";
 
-/// The storage of the elements of a matrix.
+/// Storage of a matrix's elements.
 #[derive(Clone, Copy)]
 pub enum Storage {
-    /// f32 or bfloat16.
+    /// Plain numbers, f32 or bfloat16.
     Plain(Dtype),
-    /// Codes with scales.
+    /// Codes with block scales.
     Coded(&'static Blocks),
 }
 
 impl Storage {
-    /// The storage that cases and entry points call `key`: `f32`, `bf16`, or the name of a block format.
+    /// The storage with this name in cases and entry points: `f32`, `bf16`, or a block format's key.
     ///
     /// # Errors
-    /// If no storage has that name.
+    /// Returns an error if the name is unknown.
     pub fn named(key: &str) -> Result<Self, String> {
         match key {
             "f32" => Ok(Self::Plain(Dtype::F32)),
@@ -36,7 +36,7 @@ impl Storage {
         }
     }
 
-    /// Bits of an element, scales not counted.
+    /// Number of bits per element, without scales.
     pub fn bits(self) -> Result<usize, String> {
         match self {
             Self::Plain(dtype) => Ok(dtype.bitsize()),
@@ -44,7 +44,7 @@ impl Storage {
         }
     }
 
-    /// Columns of a row that share a scale, if elements are E4M3 and scales f32.
+    /// Number of columns that share a scale, if elements are E4M3 and scales are f32; else `None`.
     pub fn e4m3_columns(self) -> Option<usize> {
         match self {
             Self::Coded(blocks) if blocks.key == FP8 => Some(blocks.width),
@@ -53,20 +53,20 @@ impl Storage {
     }
 }
 
-/// Matrices of one shape, one after the other.
+/// Matrices of equal shape, stored one after the other.
 pub struct Matrices {
     storage: Storage,
     cols: usize,
     codes: Vec<u8>,
     scales: Vec<u8>,
-    /// For each matrix the number above the scales of its blocks; 1 where there is none.
+    /// For each matrix, the global scale above its block scales; 1 if the format has none.
     levels: Vec<f32>,
-    /// The numbers that kernels read from the matrices.
+    /// Decoded elements of all matrices: the numbers that kernels compute with.
     pub values: Vec<f32>,
 }
 
 impl Matrices {
-    /// No matrices yet; their rows will have `cols` columns.
+    /// Creates an empty list of matrices with `cols` columns.
     pub fn new(storage: Storage, cols: usize) -> Self {
         Self {
             storage,
@@ -78,10 +78,10 @@ impl Matrices {
         }
     }
 
-    /// Adds a matrix.
+    /// Encodes a matrix and appends it.
     ///
     /// # Errors
-    /// If its rows cannot be stored in this way.
+    /// Returns an error if the format does not support rows of this length.
     pub fn push(&mut self, values: &[f32]) -> Result<(), String> {
         match self.storage {
             Storage::Plain(dtype) => {
@@ -109,7 +109,7 @@ impl Matrices {
         Ok(())
     }
 
-    /// Adds matrices with `rows` rows that are stored already, in E4M3 with f32 scales.
+    /// Appends matrices of `rows` rows that are already encoded in E4M3 with f32 scales; `values` are the decoded elements.
     pub fn push_coded(&mut self, codes: &[u8], scales: &[f32], values: &[f32], rows: usize) {
         self.codes.extend_from_slice(codes);
         self.scales.extend(f32_bytes(scales));
@@ -118,7 +118,7 @@ impl Matrices {
         self.values.extend_from_slice(values);
     }
 
-    /// Adds matrices that are stored in the same way.
+    /// Appends the matrices of `other`, which must have the same storage.
     pub fn append(&mut self, other: Self) {
         self.codes.extend(other.codes);
         self.scales.extend(other.scales);
@@ -126,7 +126,7 @@ impl Matrices {
         self.values.extend(other.values);
     }
 
-    /// Adds a matrix with this many elements that kernels must not read: all bits are set, which is NaN.
+    /// Appends a matrix that kernels must not read. All of its bits are 1, which is NaN in every storage.
     pub fn push_poison(&mut self, elements: usize) -> Result<(), String> {
         let rows = elements / self.cols.max(1);
         let [codes, scales] = match self.storage {
@@ -143,8 +143,8 @@ impl Matrices {
         Ok(())
     }
 
-    /// The buffers of codes and scales, `[lead.., rows, ..]`; a format without scales has one number for each matrix of the first
-    /// dimension, which is not read.
+    /// Input buffers of codes and scales, with `lead` as the leading dimensions. If the storage has no scales, the second buffer
+    /// holds one unused number per index of the first dimension.
     pub fn buffers(&self, [codes, scales]: [&'static str; 2], lead: &[usize]) -> Result<[Buffer; 2], String> {
         let shape = |cols: usize| [lead, &[cols]].concat();
         Ok(match self.storage {
@@ -164,7 +164,7 @@ impl Matrices {
         })
     }
 
-    /// The buffer of the numbers above the scales.
+    /// Input buffer of the global scales of all matrices.
     pub fn level_buffer(&self, name: &'static str, shape: &[usize]) -> Buffer {
         Buffer::f32(name, shape, &self.levels)
     }

@@ -1,5 +1,5 @@
-//! Sums of products in operations that define them to the bit: those of Hopper's tensor cores, or, for a kernel that states another
-//! accumulator, within a bound.
+//! Judgement of sums of products in operations that define these sums to the bit. By default, the bits of Hopper's tensor cores
+//! are required. A kernel may declare another accumulator; then its sums must be within an error bound.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -13,21 +13,21 @@ use super::judge::{Judge, UNIT};
 use crate::expected::{Terms, overflow};
 use ulplab_core::accumulator::{Accumulator, Factor, Operand};
 
-/// The key of a case that names the accumulator which a kernel states.
+/// Key of a case that holds the name of the kernel's accumulator.
 pub const ACCUMULATOR: &str = "accumulator";
 
-/// The assumption on a kernel's sums of products.
+/// Assumption about the arithmetic of a kernel's sums of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
-    /// Every bit is that of the operation's definition: tensor cores of Hopper, in the order that it says.
+    /// Bits as defined by the operation: Hopper's tensor cores, in the order that the operation specifies.
     Defined,
-    /// Products are exact and added in f32, in any order.
+    /// Products are exact, and are added in f32 in any order.
     F32,
-    /// Tensor cores of Hopper add them, in any order of their steps.
+    /// Hopper's tensor cores, with the steps in any order.
     Wgmma,
 }
 
-/// The values of [`ACCUMULATOR`], with their meanings.
+/// Allowed values of [`ACCUMULATOR`], with their meanings.
 pub const ACCUMULATORS: [(&str, Sums, &str); 3] = [
     (
         "f32",
@@ -47,7 +47,7 @@ pub const ACCUMULATORS: [(&str, Sums, &str); 3] = [
 ];
 
 impl Sums {
-    /// The accumulator that a case states; the operation's definition if it states none.
+    /// The accumulator that a case declares; [`Sums::Defined`] if it declares none.
     pub(super) fn of(case: &Case) -> Self {
         let stated = ACCUMULATORS
             .iter()
@@ -55,11 +55,11 @@ impl Sums {
         stated.map_or(Self::Defined, |(_, sums, _)| *sums)
     }
 
-    /// The judgements of an output `[rows, cols]`: equal bits, or bounds for another accumulator and equality as a fact. `want` has
-    /// the numbers of the definition, `numbers` those with the errors of this accumulator.
+    /// Judgements of an output `[rows, cols]`. For [`Sums::Defined`], the bits must equal `want`. For another accumulator, the
+    /// numbers must be within the error bounds of `numbers`, and unequal bits are only counted.
     ///
     /// # Errors
-    /// If a sum may overflow or not, or its error has no bound.
+    /// Returns an error if the error bounds do not decide whether a sum overflows, or if an error has no bound.
     pub(super) fn judges(
         self,
         (output, dtype, shape): (&'static str, Dtype, [usize; 2]),
@@ -96,18 +96,19 @@ impl Sums {
     }
 }
 
-/// A number that sums of products give: in f32 with the bits of tensor cores, or with the error of a stated accumulator.
+/// Number type in which sums of products are computed: f32 with the bits of tensor cores, or [`Bounded`] with the error of
+/// another accumulator.
 pub trait Summed: Copy + Default + Send + Sync + Add<Output = Self> + AddAssign + Mul<Output = Self> {
-    /// A number of f32.
+    /// Converts an f32, without an error.
     fn exact(x: f32) -> Self;
 
-    /// The sum of the products of two rows, from 0.
+    /// Sum of the products of two rows, starting from 0.
     fn dot(rule: &Accumulator, sums: Sums, a: &[Factor], b: &[Factor]) -> Self;
 
-    /// `self · by + acc`, rounded once in f32.
+    /// Computes `self · by + acc` with one rounding in f32 (FMA).
     fn mul_add(self, by: Self, acc: Self) -> Self;
 
-    /// The larger of the number and 0; NaN if it is NaN.
+    /// Maximum of the number and 0; NaN stays NaN.
     fn positive(self) -> Self;
 }
 
@@ -125,7 +126,7 @@ impl Summed for f32 {
     }
 
     fn positive(self) -> Self {
-        // NaN is not below 0.
+        // Not `max`: NaN must stay NaN.
         if self < 0.0 { 0.0 } else { self }
     }
 }
@@ -163,17 +164,17 @@ impl Summed for Bounded {
     }
 }
 
-/// The factor of a number of bfloat16.
+/// Converts a bfloat16 number to a tensor-core factor.
 pub fn factor(x: f32) -> Factor {
     Operand::Bf16.factor(half::bf16::from_f32(x).to_bits())
 }
 
-/// The factors of numbers of bfloat16.
+/// Converts bfloat16 numbers to tensor-core factors.
 pub fn bf16_factors(x: &[f32]) -> Vec<Factor> {
     x.par_iter().map(|x| factor(*x)).collect()
 }
 
-/// The factors of codes of E4M3.
+/// Converts E4M3 codes to tensor-core factors.
 pub fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
     codes
         .par_iter()
@@ -181,15 +182,17 @@ pub fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
         .collect()
 }
 
-/// The error of tensor cores that add the terms in any order of steps. A step adds some terms to the partial sum.
+/// Error bound of a tensor-core sum whose terms may be spread over the steps in any order. A step adds several terms to the
+/// partial sum.
 ///
-/// A step cuts its n terms and the number that was there towards zero, below 2^−a of the largest of them, and its sum below 2^−k of
-/// itself ([`Accumulator`]). With T the largest term and C the largest partial sum, a term loses less than U = 2^−a·max(T, C).
-/// At worst all that is lost adds up: (N + S)·U + S·2^−k·C for N terms in S steps, where C is Σ|t|.
+/// A step truncates its n terms and the partial sum at 2^−a of the largest of them, towards zero, and truncates its result at
+/// 2^−k of itself ([`Accumulator`]). Let T be the largest term and C the largest partial sum. A term loses less than U =
+/// 2^−a·max(T, C). In the worst case all losses add up to (N + S)·U + S·2^−k·C for N terms in S steps, where C is Σ|t|.
 ///
-/// In a likely order C is at most |s| + 3·√Σt², where partial sums of a random order stay. Losses have the signs of their terms:
-/// U/2 on average, which adds up to half of the difference of the numbers of positive and negative terms, and around it a variance of
-/// U²/12 each, taken λ times ([`LAMBDA`]). Losses of partial sums are taken at their worst. The smaller of both is the bound.
+/// In a likely order, C is at most |s| + 3·√Σt², the range of partial sums of a random order. A loss has the sign of its term and
+/// is U/2 on average. So the averages add up to U/2 times the difference between the numbers of positive and of negative terms.
+/// Around this average, each loss has a variance of U²/12; λ standard deviations are added ([`LAMBDA`]). Losses of partial sums
+/// are taken at their worst. The bound is the smaller of the worst and the likely error.
 fn cut(rule: &Accumulator, terms: &[f64], all: &Terms) -> f64 {
     let largest = terms.iter().fold(0.0, |largest: f64, t| largest.max(t.abs()));
     let some = terms.iter().filter(|t| **t != 0.0);

@@ -1,4 +1,4 @@
-//! silu(min(g, c)) · clamp(u, −c, c) of rows [g, u], computed in f32 and rounded once to the input's type.
+//! SwiGLU of rows [g, u]: silu(min(g, c)) · clamp(u, −c, c), computed in f32 and rounded once to the input's type.
 
 use rayon::prelude::*;
 use reference::ops::experts::swiglu;
@@ -26,9 +26,9 @@ fn cases() -> Vec<Case> {
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-/// Adds cases of rows, one of them with an `odd` shape, and timed ones if they are.
+/// Adds cases of rows: one of them has the shape `odd`; timed cases are added if `timed` is true.
 pub(super) fn rows(grid: Grid<[i64; 2]>, odd: [i64; 2], timed: bool) -> Vec<Case> {
-    // The vectors of a row divide no stride of a grid of 132 multiprocessors.
+    // The number of vectors per row does not divide the stride of a grid of 132 multiprocessors.
     grid.each("random", &[[37, 2688]], Grid::large)
         .each("random", &[odd], Grid::random)
         .each("edges", &[[208, 512]], Grid::edges)
@@ -39,7 +39,7 @@ pub(super) fn rows(grid: Grid<[i64; 2]>, odd: [i64; 2], timed: bool) -> Vec<Case
         .done()
 }
 
-/// Adds the input of the activation and its limit.
+/// Adds the input tensor, and the clamp limit, to the parameters of user cases.
 pub(super) fn with_inputs(parameters: Parameters) -> Parameters {
     let parameters = parameters.scalar("limit", LIMIT_RANGE);
     parameters.tensor("gate_up", &["T", "2 * C"])
@@ -62,12 +62,12 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 pub(super) const WHY: &str = "f32 arithmetic errs by at most (12 + 2|g|) units of 2^-24 of |y|: the exponential, its \
                               argument, a reciprocal, a sum and two products; for g below -87, y may underflow to 0";
 
-/// DeepSeek-V4's `swiglu_limit`.
+/// Default clamp limit c: DeepSeek-V4's `swiglu_limit`.
 pub(super) const LIMIT: f32 = 10.0;
 
 const LIMIT_RANGE: [f64; 2] = [0.01, 1000.0];
 
-/// The activations of a case's rows [g, u] in f64, their error bounds for f32 kernels, and the limit.
+/// Expected activations of rows [g, u] in f64, their error bounds for f32 kernels, and the clamp limit.
 pub(super) fn activations(x: &[f32], case: &Case) -> (Vec<f64>, Vec<f64>, f32) {
     let (cols, limit) = (case.dim("C"), case.number("limit", LIMIT));
     let each = |(gate, up): (&f32, &f32)| {
@@ -82,8 +82,8 @@ pub(super) fn activations(x: &[f32], case: &Case) -> (Vec<f64>, Vec<f64>, f32) {
     (want, error, limit)
 }
 
-/// The activation of a gate and an up, and the part of the result that f32 may lose: below g = −87 the power or its reciprocal leaves
-/// the range of f32, so the result, which is at most 89·2^-125 times up, may be lost completely.
+/// Activation of a gate and an up value, and an absolute error. Below g = −87, the power of two or its reciprocal leaves the
+/// range of f32. The result, at most 89·2^-125 times up, may then become 0.
 pub(super) fn activated([gate, up]: [f64; 2], limit: f64) -> (f64, f64) {
     let lost = if gate < -87.0 {
         89.0 * 2f64.powi(-125) * limit
@@ -93,11 +93,12 @@ pub(super) fn activated([gate, up]: [f64; 2], limit: f64) -> (f64, f64) {
     (swiglu(gate, up, limit), lost)
 }
 
-/// The relative part of the error of a result y with this gate; `units` are those of 2^-24 that do not depend on the gate.
+/// Relative part of the error bound of a result y with this gate. `units` is the number of units of 2^-24 that do not depend on
+/// the gate.
 ///
-/// Let u = 2^-24. The power of two errs by 4u. Its argument g·log2(e) is rounded twice, which adds 2|g|u. The reciprocal is accurate to
-/// one ulp and errs by 2u; the sum and the two products err by u each. With the second-order terms, the total is less than (12 + 2|g|)u
-/// plus the spacing of subnormals. A further product adds a unit.
+/// Let u = 2^-24. The power of two errs by 4u. Its argument g·log2(e) is rounded twice, which adds 2|g|u. The reciprocal is
+/// accurate to one ulp and errs by 2u; the sum and the two products err by u each. With the second-order terms, the total is less
+/// than (12 + 2|g|)u plus the spacing of subnormals. Any further product adds u.
 pub(super) fn error(units: f64, gate: f64, y: f64) -> f64 {
     (units + 2.0 * gate.abs().min(200.0)) * UNIT * y.abs()
 }

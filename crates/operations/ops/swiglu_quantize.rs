@@ -1,4 +1,4 @@
-//! SwiGLU fused with block quantization; the activation is not rounded in between.
+//! SwiGLU fused with block quantization: activations are quantized without rounding them to bf16 first.
 
 use super::blocks::{Timed, blocks_and_types, check, numbers, quantized, rows_of_blocks};
 use super::swiglu::{WHY, activations, rows, with_inputs};

@@ -1,8 +1,8 @@
-//! The K best entries of each row, exactly, in the order of their indices.
+//! Exact top-K: the K best entries of each row, in the order of their indices.
 //!
-//! Chosen are the K largest of the first `count` scores, of equal scores those with the smaller indices, as [`top_k`] defines: −0
-//! equals 0, and NaN of either sign is larger than any number. So the choice is one set, which is written ascending: that is
-//! the order in which attention reads memory. Where fewer than K exist, −1 fills the end.
+//! The K largest of the first `count` scores are chosen, and ties go to the smaller index, as [`top_k`] defines: −0 equals 0, and
+//! NaN of either sign is larger than any number. So the chosen set is unique. Its indices are written in ascending order, in
+//! which attention reads memory. If `count` is less than K, the rest of the output is −1.
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
@@ -31,7 +31,8 @@ fn cases() -> Vec<Case> {
         .each("edges", &[[120, 3001, 32], [120, 3003, 512]], Grid::edges)
         .each("edges", &[[121, 4100, 1024], [16, 40_002, 2048]], Grid::edges)
         .each("edges", &[[15, 262_144, 512], [65, 1, 32]], Grid::edges)
-        // Row 43 ends with three scores of four, of a share with more scores than there are maxima.
+        // Row 43 ends with three scores of a vector of four, in a thread block's share that has more scores than the kernel keeps
+        // maxima.
         .each("edges", &[[44, 4203, 32], [44, 33_791, 32]], Grid::edges)
         .each("edges", &[[46, 8191, 512], [45, 12_003, 2048]], Grid::edges)
         .each("", &[1, 64].map(|rows| [rows, 8192, 512]), Grid::timed)
@@ -45,7 +46,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let edges = case.inputs == Inputs::Edges;
     let count = |row: usize| match edges {
         true => count(row / KINDS, entries, best),
-        // Rows of different lengths, the first whole.
+        // Rows have different lengths; the first has all entries.
         false if !case.timed => entries - row * 7 % (entries / 2 + 1),
         false => entries,
     };
@@ -55,7 +56,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         if edges {
             edge(row % KINDS, &mut scores[..count], best);
         }
-        // Kernels must not read these, and would choose them.
+        // Scores that kernels must not read are NaN, which a kernel that reads them would choose.
         scores[count..].fill(f32::NAN);
     });
 
@@ -70,7 +71,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("scores", &[rows, entries], &scores),
         Buffer::integers("count", 4, counts.iter().map(|count| *count as i64)),
     ];
-    // Scores of a row that has no choice need not be read.
+    // Traffic: if a row has at most K scores, all of them are chosen, so its scores need not be read.
     let read: usize = counts.iter().filter(|count| **count > best).sum();
     Ok(Problem {
         bytes: 4 * (read + rows + rows * best) as u64,
@@ -82,10 +83,10 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 const WHY: &str = "scores are compared, not computed, ties fall to the smaller index, and the chosen are written in the order \
                    of their indices, so every bit is defined";
 
-/// Kinds of rows of edge cases.
+/// Number of kinds of edge rows.
 const KINDS: usize = 15;
 
-/// The number of scores that count in a row: none, one, K and its neighbours, about half, and all of them.
+/// Number of valid scores of a row: all, K + 1, all but one, K, none, about half, K − 1, or one.
 fn count(number: usize, entries: usize, best: usize) -> usize {
     let counts = [
         entries,
@@ -100,9 +101,9 @@ fn count(number: usize, entries: usize, best: usize) -> usize {
     counts[number % counts.len()].min(entries)
 }
 
-/// Turns normal scores into scores of which kernels easily choose the wrong ones.
+/// Changes normal scores to scores of this kind, of which kernels easily choose wrong ones.
 fn edge(kind: usize, scores: &mut [f32], best: usize) {
-    // A permutation of places, so that equal scores do not lie together.
+    // Permutation of the indices, so that equal scores are not adjacent.
     let count = scores.len();
     let place = move |at: usize| at * 7919 % count;
     let set = |scores: &mut [f32], range: std::ops::Range<usize>, value: &dyn Fn(usize) -> f32| {
@@ -112,64 +113,65 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
     match kind {
         0 => {}
         1 => scores.fill(0.25),
-        // 1,100 scores equal the K-th; all others lie above or below.
+        // 1,100 scores equal the K-th largest; all others are larger or smaller.
         2 => {
             let above = best - 7;
             set(scores, 0..above, &|at| 2.0 + at as f32);
             set(scores, above..above + 1100, &|_| 1.0);
             set(scores, above + 1100..count, &|at| -(at as f32));
         }
-        // Too few are finite, so some of -∞ are chosen, but none before the least finite number.
+        // Fewer than K scores are finite, so some −∞ must be chosen. f32::MIN must still be chosen before any −∞.
         3 => {
             scores.fill(f32::NEG_INFINITY);
             set(scores, 0..best / 2, &|at| {
                 if at % 4 == 0 { f32::MIN } else { at as f32 }
             });
         }
-        // Fewer than K and more than K of NaN, of both signs and several payloads, with infinities.
+        // First fewer than K, then (kind 5) more than K NaN scores, of both signs and with several payloads; the first also has
+        // infinities.
         4 => {
             set(scores, 0..best - 3, &nan);
             set(scores, best - 3..best, &|_| f32::INFINITY);
         }
         5 => set(scores, 0..2 * best, &nan),
         6 => round_to_bf16(scores),
-        // Zeros of both signs are the K-th.
+        // The K-th largest score is a zero, of which there are many, of both signs.
         7 => {
             set(scores, 0..best / 2, &|at| 1.0 + at as f32);
             set(scores, best / 2..3 * best, &|at| if at % 3 == 0 { 0.0 } else { -0.0 });
             set(scores, 3 * best..count, &|_| -f32::from_bits(1));
         }
-        // Neighbours: scores that differ in their last bits only, negative ones in every second half.
+        // Scores that differ only in their last bits; negative if the number of scores is even.
         8 => {
             let sign = if count.is_multiple_of(2) { -1.0 } else { 1.0 };
             set(scores, 0..count, &|at| {
                 sign * f32::from_bits(1f32.to_bits() + (at % 3000) as u32)
             });
         }
-        // The chosen scores lie together: at the end, at the beginning, in the middle.
+        // The largest scores are adjacent: at the end, then (10) at the beginning, then (11) in the middle.
         9 => (0..count).for_each(|at| scores[at] = at as f32),
         10 => (0..count).for_each(|at| scores[at] = -(at as f32)),
         11 => {
             let middle = count / 2..(count / 2 + 2 * best).min(count);
             scores[middle].iter_mut().for_each(|score| *score += 100.0);
         }
-        // Few values, so that thousands tie, and one that is far from all others.
+        // Few different values, so that thousands tie, and one value far from all others.
         12 => {
             scores.iter_mut().for_each(|score| *score = score.round());
             set(scores, 0..1, &|_| f32::MAX);
         }
-        // K isolated scores near the end, all so low that any score beyond the count is higher.
+        // K isolated scores near the end are the largest, but so low that any score beyond `count` would be larger.
         13 => {
             scores.fill(-1e30);
             let apart = ((count / 16).saturating_sub(64) / best).max(1);
             (0..best.min(count)).for_each(|at| scores[count - 1 - at * apart] = -1e20 - at as f32 * 1e16);
         }
-        // Subnormal numbers, ascending, so that the last ones are chosen.
+        // Ascending subnormal numbers, so that the last ones are chosen.
         _ => (0..count).for_each(|at| scores[at] = f32::from_bits(at as u32)),
     }
 }
 
-/// NaN of both signs, quiet and signalling.
+/// NaNs of both signs, quiet and signalling.
 fn nan(at: usize) -> f32 {
     let bits = [0x7fc0_0000, 0xffc0_0000, 0x7f80_0001, 0xffff_ffff, 0xff80_0001];
     f32::from_bits(bits[at % bits.len()])

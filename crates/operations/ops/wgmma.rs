@@ -1,7 +1,7 @@
-//! Steps of Hopper's matrix instruction `wgmma`, D = A·Bᵀ + C, at every width that kernels use.
+//! Steps of Hopper's matrix instruction `wgmma`, D = A·Bᵀ + C, at every width N that kernels use.
 //!
-//! It is not an operation of a model. It is here so that what tensor cores do with sums is measured like everything else:
-//! outputs must equal [`ulplab_core::accumulator`] bit for bit.
+//! This is not an operation of a model. It verifies on the device how tensor cores round sums: outputs must equal
+//! [`ulplab_core::accumulator`] bit for bit.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -12,13 +12,13 @@ use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem};
 use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::E4M3;
 
-/// Columns of an instruction.
+/// Number of columns of D of an instruction (its N).
 const WIDTHS: [i64; 9] = [8, 16, 24, 32, 64, 96, 128, 192, 256];
 
-/// Rows of an instruction.
+/// Number of rows of D of an instruction (its M).
 const ROWS: usize = 64;
 
-/// Results of the cases of all kinds of inputs.
+/// Minimum number of elements of D, in total, in the cases with all kinds of edge inputs.
 const VECTORS: i64 = 1 << 20;
 
 pub(super) const WGMMA: KernelOp = KernelOp {
@@ -76,7 +76,7 @@ fn of_type(operand: &'static str, width: i64) -> Vec<Case> {
     let name = width.to_string();
     let keys = [("operand", operand), ("width", &name)];
     let dims = move |(tiles, steps): (i64, i64)| vec![("M", tiles), ("N", width), ("K", step * steps)];
-    // The instruction takes 32 bytes of a row; 128 bytes are four steps.
+    // An instruction reads 32 bytes of a row per step; 128 bytes are four steps.
     Grid::new(format!("{operand}.n{width}"), &keys, dims)
         .edges("step", (VECTORS / (ROWS as i64 * width) + 1, 1))
         .large("random", (13, 1))
@@ -91,7 +91,7 @@ fn accumulator(case: &Case) -> &'static Accumulator {
     }
 }
 
-/// D of all tiles.
+/// Expected D of all tiles.
 fn want(accumulator: &Accumulator, [a, b]: [&[u16]; 2], c: &[f32], [width, terms]: [usize; 2]) -> Vec<f32> {
     let factors =
         |codes: &[u16]| -> Vec<Factor> { codes.par_iter().map(|code| accumulator.operand.factor(*code)).collect() };
@@ -105,28 +105,28 @@ fn want(accumulator: &Accumulator, [a, b]: [&[u16]; 2], c: &[f32], [width, terms
     d
 }
 
-/// The numbers of tiles, in turn.
+/// Kind of inputs of a tile; the kinds of [`KINDS`] take turns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Normal,
-    /// Codes of all exponents that differ by little more than the terms are cut to.
+    /// Codes with random bits. Their exponents differ by a little more than the number of bits to which terms are truncated.
     AnyCode,
-    /// A few large factors among small ones, which are cut.
+    /// A few large factors among small ones, whose terms are truncated.
     Outliers,
-    /// Halves of a step that nearly cancel.
+    /// The two halves of a step nearly cancel.
     Cancelling,
-    /// C of very different sizes.
+    /// C has very different magnitudes, and large ones.
     LargeSums,
     /// Nearly all products are zeros of either sign, and C is small.
     ZeroProducts,
     Subnormal,
-    /// All exponents.
+    /// Factors with any exponent.
     Wide,
-    /// NaN and infinities.
+    /// NaN and infinities among normal numbers.
     Special,
-    /// Sums that overflow, as far as the operands allow it.
+    /// Sums that overflow, if the range of the operands allows it.
     Huge,
-    /// All products are zeros of either sign; C has any bits, zeros of either sign among them.
+    /// All products are zeros of either sign; C has random bits, including zeros of either sign.
     OnlySums,
 }
 
@@ -144,7 +144,7 @@ const KINDS: [Kind; 11] = [
     Kind::OnlySums,
 ];
 
-/// The rows of a case.
+/// Generator of the operands of a case.
 struct Rows {
     operand: Operand,
     terms: usize,
@@ -160,7 +160,7 @@ impl Rows {
         self.operand == Operand::E4m3
     }
 
-    /// Codes of `rows` of A or B; each tile has `in_tile` rows.
+    /// Codes of `rows` rows of A or B (`name`); each tile has `in_tile` rows.
     fn codes(&self, name: &str, rows: usize, in_tile: usize, data: &Data) -> Vec<u16> {
         let normal = data.normal(&format!("wgmma/{name}"), rows * self.terms);
         let bits = data.words(&format!("wgmma/{name}/bits"), rows * self.terms);
@@ -170,7 +170,7 @@ impl Rows {
             let half = self.terms / 2;
             for at in 0..self.terms {
                 let (x, bits) = (normal[row * self.terms + at], bits[row * self.terms + at]);
-                // A's second half repeats its first, mostly, and B's is its first with the other sign.
+                // In A, most codes of the second half repeat the first half. In B, the second half is the negated first half.
                 codes[at] = match kind {
                     Kind::Cancelling if name == "a" && at >= half && !bits.is_multiple_of(4) => codes[at - half],
                     Kind::Cancelling if name == "a" => self.nearest(4.0 * x),
@@ -188,12 +188,12 @@ impl Rows {
     fn code(&self, kind: Kind, x: f32, bits: u32, chosen: bool) -> u16 {
         let (low, pick) = (bits as u16, bits >> 16);
         let sign = if self.is_e4m3() { low & 0x80 } else { low & 0x8000 };
-        // Another exponent for random sign and fraction.
+        // Random sign and fraction, with this biased exponent.
         let with_exponent = |biased: u32| match self.operand {
             Operand::E4m3 => low & 0x87 | (biased as u16) << 3,
             Operand::Bf16 => low & 0x807f | (biased as u16) << 7,
         };
-        // All but NaN and infinities, up to an exponent.
+        // Random code without NaN and infinities; bfloat16 exponents are at most `most`.
         let any = |most: u32| match self.operand {
             Operand::E4m3 if low & 0x7f == 0x7f => 0,
             Operand::E4m3 => low & 0xff,
@@ -232,7 +232,7 @@ impl Rows {
         }
     }
 
-    /// The code nearest to a number.
+    /// Encodes a number to the nearest code.
     fn nearest(&self, x: f32) -> u16 {
         match self.operand {
             Operand::E4m3 => E4M3.encode(x),
@@ -240,7 +240,7 @@ impl Rows {
         }
     }
 
-    /// C; each tile has `in_tile` elements.
+    /// Elements of C; each tile has `in_tile` elements.
     fn sums(&self, len: usize, in_tile: usize, data: &Data) -> Vec<f32> {
         let mut sums = data.normal("wgmma/c", len);
         let bits = data.words("wgmma/c/bits", len);
@@ -252,7 +252,7 @@ impl Rows {
 
     fn sum(&self, kind: Kind, x: f32, bits: u32) -> f32 {
         let small = |binades: u32| x * 2f32.powi(-((bits >> 8) as i32 % binades as i32));
-        // Any finite number.
+        // Random bits, changed to a finite number if they are not.
         let any = f32::from_bits(if bits >> 23 & 0xff == 0xff {
             bits ^ 1 << 23
         } else {
