@@ -1,4 +1,4 @@
-//! Operations of LLM kernels: what they compute, and how far a right kernel may be from it.
+//! Operations of LLM kernels: the expected result of each, and the error that a right kernel may have.
 
 #![deny(missing_docs)]
 

@@ -1,13 +1,15 @@
-//! softmax(s·q·kᵀ + mask)·v with grouped heads, causal masks, sliding windows and sinks; and the log of the sums. Keys and values
-//! may be in the pages of a cache, and sequences of different lengths, also one behind the other ([`super::paging`]).
+//! Attention, softmax(s·q·kᵀ + mask)·v, with grouped heads, causal masks, sliding windows and sinks, and the log-sum-exp of each
+//! query. Keys and values may be in the pages of a cache. Sequences may have different lengths and may be packed
+//! ([`super::paging`]).
 //!
-//! Error: a score is off by that of its sum of products; its exponential by that, 4u and 4u for each unit of the exponent.
-//! Errors of the weights pull the output by their share of |v − o|; the additions of p·v are a sum of as many terms as keys, and
-//! weights that a kernel rounds before it multiplies (`p`) are off by up to half a unit in the last place each, independently. A rounding
-//! is uniform within ±h, a variance of h²/3, and h² is half of its largest, averaged over a binade: so a sixth of both counts. Weights
-//! are stored as `p_scale`·exp(s − max): what is below half of the smallest step of the type is lost, and counts as it is. As roundings of
-//! weights dominate the error, all of them together have a known root mean square and mean, too ([`super::spread`]).
-//! (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
+//! Error bound: a score has the error of its sum of products. Its exponential has that error, 4u, and 4u per unit of the
+//! exponent. An error of a weight moves the output by its share of |v − o|. The additions of p·v are a sum with as many terms as
+//! keys. If a kernel rounds weights before it multiplies them (`p`), each weight errs independently by up to half an ulp. Such a
+//! rounding is uniform within ±h, so its variance is h²/3; h² is, averaged over a binade, half of its largest value. Both factors
+//! together give 1/6. Weights are stored as `p_scale`·exp(s − max): a weight below half of the smallest number of the type
+//! becomes 0, and counts in full. Where roundings of weights dominate the error, the root mean square and the mean of all errors
+//! are known, too ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax
+//! functions*, 2021.)
 
 use rayon::prelude::*;
 use reference::LAMBDA;
@@ -115,22 +117,22 @@ pub(super) const ATTENTION: Operation = Operation {
     ..Operation::NONE
 };
 
-/// The sizes of a call.
+/// Sizes of a call.
 struct Sizes {
     batch: usize,
-    /// Queries of each sequence, or of all together if they lie one behind the other.
+    /// Number of queries per sequence; if sequences are packed, number of queries of all sequences.
     queries: usize,
-    /// Offsets at which packed sequences of queries begin and end.
+    /// Start offsets of packed sequences of queries, and the end of the last one; `None` if sequences are not packed.
     starts: Option<Vec<usize>>,
-    /// Pages of keys: one for each sequence if there is no table, one for all if they lie one behind the other.
+    /// Number of pages of keys. Without a block table, one page per sequence, or one page for all if sequences are packed.
     pages: usize,
-    /// Keys of a page.
+    /// Number of keys per page.
     page: usize,
     heads: usize,
     groups: usize,
     dim: usize,
     values: usize,
-    /// Heads come before tokens.
+    /// True if the head dimension precedes the token dimension.
     heads_first: bool,
 }
 
@@ -179,23 +181,23 @@ impl Sizes {
         })
     }
 
-    /// Number of queries a sequence has.
+    /// Number of queries of a sequence.
     fn count(&self, sequence: usize) -> usize {
         let starts = self.starts.as_ref();
         starts.map_or(self.queries, |starts| starts[sequence + 1] - starts[sequence])
     }
 
-    /// The row of q, and the token in it, that has a sequence's query.
+    /// Batch index and token index, in q, of a sequence's query.
     fn query(&self, sequence: usize, token: usize) -> [usize; 2] {
         let starts = self.starts.as_ref();
         starts.map_or([sequence, token], |starts| [0, starts[sequence] + token])
     }
 
-    /// The sequence, the head and the token of an element of the output's rows.
+    /// Sequence, head and token of row `at` of the output.
     fn row(&self, at: usize) -> [usize; 3] {
         if let Some(starts) = &self.starts {
             let (token, head) = (at / self.heads, at % self.heads);
-            // The last sequence that begins here or before: those before it may have no queries.
+            // The last sequence that starts at or before this token: earlier sequences with the same start have no queries.
             let sequence = starts.partition_point(|start| *start <= token) - 1;
             return [sequence, head, token - starts[sequence]];
         }
@@ -206,7 +208,7 @@ impl Sizes {
         }
     }
 
-    /// The first element of a token's head.
+    /// Index of the first element of a head of a token in a tensor with these sizes.
     fn at(&self, [batch, head, token]: [usize; 3], [heads, tokens, dim]: [usize; 3]) -> usize {
         match self.heads_first {
             true => ((batch * heads + head) * tokens + token) * dim,
@@ -215,7 +217,7 @@ impl Sizes {
     }
 }
 
-/// One query's output, its errors and their spread, and the log of its sum with its error.
+/// For one query: each output element with its error bound and standard deviation, then the log-sum-exp with its error bound.
 pub(super) type Row = (Vec<[f64; 3]>, (f64, f64));
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
@@ -250,7 +252,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     ])
 }
 
-/// Numbers [..., T, H] as [..., H, T].
+/// Transposes numbers [..., T, H] to [..., H, T].
 fn heads_first<T: Copy>(mut shape: Vec<usize>, numbers: &[T]) -> (Vec<usize>, Vec<T>) {
     let last = shape.len() - 2;
     let [tokens, heads] = [shape[last], shape[last + 1]];
@@ -262,7 +264,7 @@ fn heads_first<T: Copy>(mut shape: Vec<usize>, numbers: &[T]) -> (Vec<usize>, Ve
     (shape, (0..numbers.len()).map(of).collect())
 }
 
-/// The keys that a query sees.
+/// Range of the keys that a query sees.
 fn seen(call: &Call, all: &Keys, sizes: &Sizes, [sequence, token]: [usize; 2]) -> std::ops::Range<usize> {
     let window = match (call.number("window") as usize, call.fault) {
         (0, _) | (_, Some("no_window")) => None,
@@ -309,7 +311,7 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     let values = |col| places.iter().map(value(col));
     let (mut columns, (log, log_error)) =
         weighted(call, &scores, sink, Some(call.number("p_scale")), sizes.values, values);
-    // 0·x is 0 for finite x and NaN otherwise.
+    // The fault multiplies unused values by weights of 0: that is 0 for finite values, and NaN otherwise.
     let unused: Vec<(usize, usize)> = all.unused(b).filter(|_| call.is("unused_values")).collect();
     for (col, [o, error, spread]) in columns.iter_mut().enumerate() {
         if log > f64::NEG_INFINITY && unused.iter().map(value(col)).any(|v| !v.is_finite()) {
@@ -325,15 +327,15 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     (columns, (log * per, log_error * per))
 }
 
-/// A query's score of a key, the product of the two times factors, and its error.
+/// Score of a query and a key: their dot product times both factors. Returns the score and its error bound.
 pub(super) fn score(call: &Call, [q, k]: [&[f64]; 2], [scale, base]: [f64; 2]) -> (f64, f64) {
     let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k), call.u);
     let score = terms.sum * scale * base;
     (score, terms.error() * scale.abs() + 3.0 * call.u * score.abs())
 }
 
-/// Means of values, weighted by the exponentials of scores, which are given with their errors. A kernel that rounds weights (`p`) stores
-/// them as `p_scale`·exp(s − max), or divided by their sum if that is none.
+/// Means of values, weighted by the exponentials of scores. `scores` has scores with their error bounds. A kernel that rounds
+/// weights (`p`) stores them as `p_scale`·exp(s − max); if `p_scale` is `None`, it divides them by their sum before it rounds.
 pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     call: &Call,
     scores: &[(f64, f64)],
@@ -363,7 +365,8 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     let equal = Equal::of(powers.iter().map(|(p, _)| *p));
     let of_sum = sums.error() / sums.sum + 4.0 * call.u;
     let p = call.dtype("p");
-    // Where its binade ends is the kernel's choice: at most half a spacing at the lower end of one, relative, and half the smallest step.
+    // The kernel chooses the power of two of stored weights. So allow half a spacing at the lower end of a binade, relative to
+    // the weight, and half of the smallest step.
     let stored_one = p_scale.map_or(1.0, |p_scale| p_scale * sums.sum);
     let least = p.map_or(0.0, |p| half_spacing(p, 0.0) / stored_one);
     let rounded = |weight: f64| match p {
@@ -378,7 +381,8 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
         let of_weights = equal.together(all.clone().map(|(v, (p, relative))| p * relative * (v - o).abs()));
         let (most, squares) = equal.sums(all.clone().map(|(v, (p, _))| rounded(*p) * v.abs()));
         let spread = (squares / 6.0).sqrt();
-        // A sixth is an average of many weights that differ; where they are divided first, a few equal ones may be all that there are.
+        // The factor 1/6 is an average over many different weights. Weights that are divided by their sum first may be few and
+        // equal, so they get the full square.
         let likely = if p_scale.is_some() { spread } else { squares.sqrt() };
         let of_rounding = f64::min(most, LAMBDA * likely);
         let lost: f64 = all.map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs())).sum();

@@ -1,4 +1,4 @@
-//! Arguments of an operation.
+//! Arguments of an operation, and checks of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -9,57 +9,57 @@ use safetensors::Dtype;
 use super::{Kind, Operation};
 use ulplab_core::error::did_you_mean;
 
-/// A user's tensor in f64.
+/// A user's tensor, converted to f64.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// Sizes of its dimensions.
+    /// Sizes of the dimensions.
     pub shape: Vec<usize>,
-    /// Its elements, row-major.
+    /// Elements, row-major.
     pub data: Vec<f64>,
 }
 
 impl Tensor {
-    /// Size of the last dimension; 1 of a scalar.
+    /// Size of the last dimension; 1 for a scalar.
     pub fn cols(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// The rows, to be changed.
+    /// Iterates over the rows, mutably.
     pub fn rows_mut(&mut self) -> impl Iterator<Item = &mut [f64]> {
         let cols = self.cols().max(1);
         self.data.chunks_exact_mut(cols)
     }
 }
 
-/// Something that is given to an operation.
+/// An argument of an operation.
 #[derive(Clone, Debug)]
 pub enum Given {
     /// A tensor.
     Tensor(Tensor),
-    /// A number; 0 and 1 for false and true.
+    /// A number; false and true are 0 and 1.
     Number(f64),
-    /// A word.
+    /// A word, one of several that the operation allows.
     Word(String),
 }
 
-/// A call of an operation: what is given, and what a kernel may round.
+/// A call of an operation: its arguments, and the types in which a kernel computes and stores.
 #[derive(Clone, Debug)]
 pub struct Call {
     operation: &'static Operation,
     pub(super) given: BTreeMap<String, Given>,
-    /// Unit roundoff of the type that kernels compute and add in.
+    /// Unit roundoff of the type in which kernels compute and add.
     pub u: f64,
-    /// The type that the outputs are stored in, and numbers on the way where `cast` says so.
+    /// Type of the outputs, and of intermediate results that `cast` rounds.
     pub dtype: Dtype,
-    /// The fault that is computed in the place of the operation.
+    /// The fault that is computed instead of the right operation; `None` for the right operation.
     pub fault: Option<&'static str>,
 }
 
 impl Call {
-    /// A call with everything that is given by its name, of kernels that compute in f32.
+    /// Creates a call with these arguments by name, for kernels that compute in f32.
     ///
     /// # Errors
-    /// A name that the operation does not take, a tensor that is missing, or something of another kind.
+    /// Returns an error if an argument is unknown or of the wrong kind, or if a required tensor is missing.
     pub fn new(operation: &'static Operation, given: BTreeMap<String, Given>, dtype: Dtype) -> Result<Self, String> {
         let name = operation.name;
         let takes = || operation.takes.iter().map(|takes| takes.name);
@@ -96,12 +96,12 @@ impl Call {
         })
     }
 
-    /// The operation that is called.
+    /// The operation of this call.
     pub fn operation(&self) -> &'static Operation {
         self.operation
     }
 
-    /// The same call with a fault, or with another word.
+    /// Copies the call with a fault, or with another value of a word argument.
     #[must_use]
     pub fn with(&self, fault: Option<&'static str>, word: Option<(&str, &str)>) -> Self {
         let mut other = self.clone();
@@ -116,22 +116,22 @@ impl Call {
         other
     }
 
-    /// Returns whether something is given.
+    /// Returns true if the argument is given.
     pub fn has(&self, name: &str) -> bool {
         self.given.contains_key(name)
     }
 
-    /// Returns whether this fault is computed.
+    /// Returns true if the call computes this fault.
     pub fn is(&self, fault: &str) -> bool {
         self.fault == Some(fault)
     }
 
-    /// One of two values: the first with this fault, the second without.
+    /// Returns `wrong` if the call computes this fault, else `right`.
     pub(super) fn pick<T>(&self, fault: &str, wrong: T, right: T) -> T {
         if self.is(fault) { wrong } else { right }
     }
 
-    /// A tensor that may be left out.
+    /// The tensor `name`; `None` if it is not given.
     pub fn optional(&self, name: &str) -> Option<&Tensor> {
         match self.given.get(name) {
             Some(Given::Tensor(tensor)) => Some(tensor),
@@ -139,21 +139,21 @@ impl Call {
         }
     }
 
-    /// A tensor that must be there, and was found to be there.
+    /// A required tensor, which [`Call::new`] has checked to be given.
     ///
     /// # Panics
-    /// If the operation does not say that it must.
+    /// Panics if the tensor is optional and not given.
     pub fn tensor(&self, name: &str) -> &Tensor {
         self.optional(name).unwrap_or_else(|| panic!("'{name}' is required"))
     }
 
-    /// The kind of what the operation takes by that name.
+    /// Kind of an argument that the operation takes; `None` if the name is unknown.
     pub(super) fn kind(&self, name: &str) -> Option<Kind> {
         let takes = self.operation.takes.iter().find(|takes| takes.name == name);
         takes.map(|takes| takes.kind)
     }
 
-    /// A number, or the default.
+    /// Value of a number, or its default.
     pub fn number(&self, name: &str) -> f64 {
         match (self.given.get(name), self.kind(name)) {
             (Some(Given::Number(number)), _) => *number,
@@ -162,10 +162,10 @@ impl Call {
         }
     }
 
-    /// A whole number in a range, which the error says in words.
+    /// Value of an integer argument within `range`. `words` describes the range in the error message.
     ///
     /// # Errors
-    /// If the number is missing or another one.
+    /// Returns an error if the number is missing, not an integer, or outside of the range.
     pub fn count(&self, name: &str, range: RangeInclusive<usize>, words: &str) -> Result<usize, String> {
         let number = self.number(name);
         if number.fract() == 0.0 && range.contains(&(number as usize)) && number >= 0.0 {
@@ -179,17 +179,17 @@ impl Call {
         ))
     }
 
-    /// An error if a number is below 0.
+    /// Checks that a number is not negative.
     ///
     /// # Errors
-    /// Names the number.
+    /// Returns an error that names the number if it is negative.
     pub(super) fn expect_not_negative(&self, name: &str) -> Result<(), String> {
         let (operation, number) = (self.operation.name, self.number(name));
         let wrong = (number < 0.0).then(|| format!("{operation}: {name} = {number}, expected 0 or more"));
         wrong.map_or(Ok(()), Err)
     }
 
-    /// The factor of scores, or of queries: 1/√dim if it is not given.
+    /// Scale factor of scores, or of queries: the number `scale`, or 1/√dim if it is not given.
     pub(super) fn scale(&self, dim: usize) -> f64 {
         match self.number("scale") {
             scale if scale.is_nan() => (dim as f64).sqrt().recip(),
@@ -197,12 +197,12 @@ impl Call {
         }
     }
 
-    /// Returns whether a number is not 0.
+    /// Returns true if a number is not 0.
     pub fn flag(&self, name: &str) -> bool {
         self.number(name) != 0.0
     }
 
-    /// A word, or the first of those that are possible.
+    /// Value of a word, or the first of its allowed values.
     pub fn word(&self, name: &str) -> &str {
         match (self.given.get(name), self.kind(name)) {
             (Some(Given::Word(word)), _) => word,
@@ -211,7 +211,7 @@ impl Call {
         }
     }
 
-    /// The type that a word names; none for `f32`, to which nothing is rounded.
+    /// Element type that a word names; `None` for `f32`, which means no rounding.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         match self.word(name) {
             "bf16" => Some(Dtype::BF16),
@@ -221,10 +221,10 @@ impl Call {
         }
     }
 
-    /// An error unless a tensor, if it is given, has whole numbers in this range.
+    /// Checks that all elements of a tensor, if it is given, are integers from `least` to `most`.
     ///
     /// # Errors
-    /// Names the tensor, the first other number, and the range.
+    /// Returns an error that names the tensor, the first wrong element, and the range.
     pub fn expect_whole(&self, name: &str, least: f64, most: f64) -> Result<(), String> {
         let fits = |x: &&f64| x.fract() == 0.0 && (least..=most).contains(*x);
         let data = self.optional(name).map(|tensor| &tensor.data[..]);
@@ -234,19 +234,19 @@ impl Call {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// An error unless a tensor, if it is given, has this shape.
+    /// Checks that a tensor, if it is given, has this shape.
     ///
     /// # Errors
-    /// Names the tensor, its shape and the expected one.
+    /// Returns an error that names the tensor, its shape and the expected shape.
     pub fn expect(&self, name: &str, expected: &[usize]) -> Result<(), String> {
         let fits = self.optional(name).is_none_or(|tensor| tensor.shape == expected);
         self.require(fits, name, format_args!("{expected:?}"))
     }
 
-    /// An error unless the shape of a tensor fits, with what is expected in words.
+    /// Checks the condition `fits` on a tensor's shape; `expected` describes the condition.
     ///
     /// # Errors
-    /// Names the tensor, its shape and what is expected.
+    /// Returns an error that names the tensor, its shape and the condition.
     pub fn require(&self, fits: bool, name: &str, expected: impl Display) -> Result<(), String> {
         if fits {
             return Ok(());

@@ -1,9 +1,9 @@
-//! y_t = f(bias + Σ_j w_j·x_{t−W+1+j}) for every channel, over the tokens given and those in a state before them, and the state that is
-//! left: the last inputs. One token is a step of a decoder.
+//! Causal depthwise convolution: y_t = f(bias + Σ_j w_j·x_{t−W+1+j}) for every channel. Earlier inputs come from a state; the
+//! operation also returns the new state, which is the last inputs. With one token, this is a decode step.
 //!
-//! Error: W products and the bias are a sum of W + 1 terms that f32 adds in any order. SiLU has its own error and passes that of the
-//! sum on ([`super::near`]). Where a kernel rounds to the output's type before SiLU (`cast`), the sum is off by half a spacing
-//! more. The state is copied: it has no error.
+//! Error bound: W products and the bias are a sum of W + 1 terms, which f32 adds in any order. SiLU adds its own error and
+//! propagates that of the sum ([`super::near`]). If a kernel rounds to the output's type before SiLU (`cast`), half a spacing is
+//! added to the error of the sum. The state is copied without an error.
 
 use rayon::prelude::*;
 
@@ -68,14 +68,14 @@ pub(super) const CAUSAL_CONV1D: Operation = Operation {
     ..Operation::NONE
 };
 
-/// The sizes of a call.
+/// Sizes of a call.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
     channels: usize,
     tokens: usize,
     taps: usize,
-    /// Tokens in the state.
+    /// Number of tokens in the state.
     kept: usize,
     tokens_first: bool,
 }
@@ -104,7 +104,7 @@ impl Sizes {
         })
     }
 
-    /// The state and the tokens of a channel, one after the other.
+    /// Inputs of one channel: those in the state, then the tokens of the call.
     fn inputs(self, call: &Call, [batch, channel]: [usize; 2]) -> Vec<f64> {
         let state = match call.optional("state") {
             Some(state) => state.data[(batch * self.channels + channel) * self.kept..][..self.kept].to_vec(),
@@ -135,7 +135,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         (outputs, state.to_vec())
     };
     let (rows, state): (Vec<Vec<Near>>, Vec<Vec<f64>>) = (0..batch * channels).into_par_iter().map(row).unzip();
-    // Rows are channels; the output may have them last.
+    // `rows` are ordered by channel; the output may have channels last.
     let at = |at: usize| match sizes.tokens_first {
         true => rows[at / channels / tokens * channels + at % channels][at / channels % tokens],
         false => rows[at / tokens][at % tokens],
@@ -148,12 +148,12 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     ])
 }
 
-/// A token's output, of the state and tokens of its channel.
+/// Output of one token and channel; `inputs` are the channel's inputs, first those of the state.
 fn one(call: &Call, sizes: Sizes, inputs: &[f64], channel: usize, token: usize) -> Near {
     let taps = sizes.taps;
     let weight = &call.tensor("weight").data[channel * taps..][..taps];
     let late = usize::from(call.is("one_late"));
-    // The token itself is the last input of `kept + token + 1`.
+    // The token's own input is the last of the first `kept + token + 1` inputs.
     let input = |tap: usize| (sizes.kept + token + 1 + tap).checked_sub(taps + late);
     let product = |tap: usize| input(tap).map_or(0.0, |at| weight[tap] * inputs[at]);
     let bias = call.optional("bias").map_or(0.0, |bias| bias.data[channel]);

@@ -1,52 +1,52 @@
-//! Changes of a call: faults that compute the right operation on wrong inputs.
+//! Changes of a call's arguments, for faults that are the right operation on wrong arguments.
 
 use super::{Call, Given, Tensor};
 
 impl Call {
-    /// Leaves something out.
+    /// Removes an argument.
     pub fn leave_out(&mut self, name: &str) {
         self.given.remove(name);
     }
 
-    /// Sets a number.
+    /// Sets a number argument.
     pub fn set(&mut self, name: &str, number: f64) {
         self.given.insert(name.into(), Given::Number(number));
     }
 
-    /// Sets a number to 1 that is 0, and to 0 any other.
+    /// Sets a number to 1 if it is 0, else to 0.
     pub fn toggle(&mut self, name: &str) {
         self.set(name, f64::from(u8::from(!self.flag(name))));
     }
 
-    /// Changes a tensor, if it is given.
+    /// Changes a tensor in place, if it is given.
     pub fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Tensor)) {
         if let Some(Given::Tensor(tensor)) = self.given.get_mut(name) {
             edit(tensor);
         }
     }
 
-    /// Changes every element of a tensor.
+    /// Replaces every element of a tensor.
     pub fn map(&mut self, name: &str, change: impl Fn(f64) -> f64) {
         self.edit(name, |tensor| tensor.data.iter_mut().for_each(|x| *x = change(*x)));
     }
 
-    /// Gives all elements of a tensor one value.
+    /// Sets all elements of a tensor to one value.
     pub fn fill(&mut self, name: &str, value: f64) {
         self.map(name, |_| value);
     }
 
-    /// Puts the next slice along a dimension in the place of each, and the first in the place of the last. Dimensions are counted from the
-    /// last, which is 0.
+    /// Replaces each slice along a dimension by the next slice, and the last by the first. Dimension 0 is the last dimension.
     pub fn roll(&mut self, name: &str, dim: usize) {
         self.rotate(name, dim, |slice, _| slice);
     }
 
-    /// Exchanges the halves of a tensor along a dimension, counted from the last.
+    /// Swaps the two halves of a tensor along a dimension. Dimension 0 is the last dimension.
     pub fn exchange_halves(&mut self, name: &str, dim: usize) {
         self.rotate(name, dim, |_, all| all / 2);
     }
 
-    /// Rotates all slices along a dimension by so many elements, which follow from those of a slice and of all.
+    /// Rotates a tensor to the left along a dimension. `by` computes the number of elements from the sizes of one slice and of
+    /// all slices.
     fn rotate(&mut self, name: &str, dim: usize, by: impl Fn(usize, usize) -> usize) {
         self.edit(name, |tensor| {
             let (slice, all) = tensor.slices(dim);
@@ -55,7 +55,7 @@ impl Call {
         });
     }
 
-    /// Puts the next row in the place of each, and the first in the place of the last. A row has so many of the last dimensions.
+    /// Replaces each row by the next row, and the last by the first. A row is the last `dims` dimensions.
     pub fn roll_rows(&mut self, name: &str, dims: usize) {
         self.edit(name, |tensor| {
             let row = tensor.slices(dims).0.min(tensor.data.len());
@@ -63,7 +63,7 @@ impl Call {
         });
     }
 
-    /// Puts the first slice along a dimension, counted from the last, in the place of all.
+    /// Replaces all slices along a dimension by the first slice. Dimension 0 is the last dimension.
     pub fn repeat_first(&mut self, name: &str, dim: usize) {
         self.edit(name, |tensor| {
             let (slice, all) = tensor.slices(dim);
@@ -75,7 +75,7 @@ impl Call {
         });
     }
 
-    /// Exchanges two tensors.
+    /// Swaps two tensors.
     pub fn exchange(&mut self, names: [&str; 2]) {
         let given = names.map(|name| self.given.remove(name));
         for (name, given) in names.into_iter().rev().zip(given) {
@@ -85,7 +85,8 @@ impl Call {
 }
 
 impl Tensor {
-    /// The number of elements of a slice at one index of a dimension, counted from the last, and of all its slices; at least 1 each.
+    /// Number of elements of a slice at one index of a dimension, and of all slices of that dimension; at least 1. Dimension 0 is
+    /// the last.
     fn slices(&self, dim: usize) -> (usize, usize) {
         let dims = self.shape.len();
         let count = |from: usize| self.shape[from..].iter().product::<usize>().max(1);

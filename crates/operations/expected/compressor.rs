@@ -1,11 +1,12 @@
-//! A decode step of a compressor (DeepSeek-V4): the token's row goes to the state of its sequence, a ring in which token t is in slot t mod
-//! S, with ape[t mod m] added to its gate; where it is the last of a window of m tokens, the window is pooled for each channel by the
-//! softmax of the gates over tokens, normed, turned to the position of its first token and inserted as entry ⌊t/m⌋. With overlap, rows have
-//! 2D channels and S = 2m: an entry pools the first D channels of the window before and the last D of its own.
+//! One decode step of a KV compressor (DeepSeek-V4). The token's row is stored in the state of its sequence: a ring in which
+//! token t has slot t mod S, with ape[t mod m] added to its gate. If the token is the last of a window of m tokens, the window is
+//! pooled: each channel is the mean over tokens, weighted by the softmax of the gates. The result is normed, rotated (RoPE at the
+//! position of the window's first token) and stored as entry ⌊t/m⌋. With overlap, rows have 2D channels and S = 2m: an entry
+//! pools the first D channels of the previous window and the last D channels of its own.
 //!
-//! Error: the computation runs on numbers that carry it ([`super::near`]): exponentials, sums over slots in any order, a mean square and
-//! its inverse root, two products and their sum. Values of the ring are copied, and must be
-//! equal; gates are added once.
+//! Error bound: the computation uses numbers that carry their error bound ([`super::near`]) through exponentials, sums over slots
+//! in any order, a mean square and its inverse root, and two products and their sum. Values in the ring are copied and must be
+//! equal; gates in the ring have one addition.
 
 use super::near::{Near, powers};
 use super::streams::normed;
@@ -54,14 +55,14 @@ pub(super) const COMPRESSOR: Operation = Operation {
 /// A call with its sizes.
 struct Step<'a> {
     call: &'a Call,
-    /// m, tokens of a window.
+    /// Number of tokens of a window (m).
     rate: usize,
     overlap: bool,
-    /// D, channels of an entry.
+    /// Number of channels of an entry (D).
     dim: usize,
-    /// N, places for entries.
+    /// Number of entries that a row has room for (N).
     places: usize,
-    /// R/2, pairs that are turned.
+    /// Number of channel pairs that are rotated (R/2).
     pairs: usize,
 }
 
@@ -91,7 +92,7 @@ impl<'a> Step<'a> {
         call.expect("ring_kv", &[rows, step.slots(), width])?;
         call.expect("ring_gate", &[rows, step.slots(), width])?;
         let positions = call.tensor("cos").shape[0];
-        // An entry must have a place, and its window a position in the tables.
+        // A token's entry must fit into the row, and its window's position into the tables.
         let most = f64::min((places * rate) as f64, positions as f64) - 1.0;
         let fits = |t: &&f64| t.fract() == 0.0 && (-1.0..=most).contains(*t);
         match call.tensor("position").data.iter().find(|t| !fits(t)) {
@@ -111,13 +112,13 @@ impl<'a> Step<'a> {
         self.rate * (1 + usize::from(self.overlap))
     }
 
-    /// The positions of rows that are not padding.
+    /// Row index and position of each token that is not padding.
     fn tokens(&self) -> impl Iterator<Item = (usize, usize)> {
         let tokens = self.call.tensor("position").data.iter().enumerate();
         tokens.filter(|(_, t)| **t >= 0.0).map(|(row, t)| (row, *t as usize))
     }
 
-    /// The rings with the tokens' rows.
+    /// The two rings after the tokens' rows have been stored.
     fn pushed(&self) -> [Vec<f64>; 2] {
         let (call, width, slots, rate) = (self.call, self.width(), self.slots(), self.rate);
         let [kv, gate, ape, mut ring_kv, mut ring_gate] =
@@ -133,11 +134,12 @@ impl<'a> Step<'a> {
         [ring_kv, ring_gate]
     }
 
-    /// The entry that token `t` of a row completes.
+    /// The entry of a row that is completed by token `t`.
     fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> Vec<Near> {
         let (call, width, slots, dim) = (self.call, self.width(), self.slots(), self.dim);
         let own = t / self.rate * self.rate;
-        // Windows that are pooled begin at this token, counted a turn of the ring later.
+        // Number of tokens before the own window that are pooled. Token numbers below are larger by one turn of the ring
+        // (`slots`), so that they cannot be negative.
         let before = match call.fault {
             Some("window_before_missing") => 0,
             Some("absent_pooled") if self.overlap => self.rate,
@@ -153,7 +155,7 @@ impl<'a> Step<'a> {
             };
             let gate = |token: usize| match call.is("mean_pooled") {
                 true => call.exact(0.0),
-                // It has been rounded once, when ape was added.
+                // The gate was rounded once, when ape was added.
                 false => call.near(read(ring_gate, token), call.u * read(ring_gate, token).abs()),
             };
             let weights = powers(&tokens.clone().map(gate).collect::<Vec<Near>>());
@@ -169,7 +171,7 @@ impl<'a> Step<'a> {
         entry
     }
 
-    /// Turns the last channels of an entry whose window begins at a token.
+    /// Rotates the last channels of an entry; `own` is the position of the first token of its window.
     fn turn(&self, entry: &mut [Near], own: usize) {
         let (call, pairs) = (self.call, self.pairs);
         let at = match call.fault {

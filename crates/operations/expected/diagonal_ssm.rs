@@ -1,9 +1,9 @@
-//! x_t = a ⊙ x_{t−1} + b·u_t, y_t = Σ_n c_n·x_{t,n}: a diagonal state-space model, a scan over the steps of every head.
+//! Diagonal state-space model (SSM), a scan over the steps of every head: x_t = a ⊙ x_{t−1} + b·u_t, y_t = Σ_n c_n·x_{t,n}.
 //!
-//! Kernels scan step by step, or by segments with powers of a, whose terms may cancel. So the error follows from the same scan of
-//! magnitudes, |a|, |b|, |c|, |u|, whose states m are the sums of the magnitudes of all terms. A step in floating point adds
-//! an error of at most 2u·m, which decays as the state does ([`super::near`] carries it); a sum with powers of a has one rounding
-//! more for each step, in the power, which makes it 3u·m. The sum over n adds its own, and c·b and powers 8u·Σ|c|·m.
+//! Error bound: kernels scan step by step, or by segments with powers of a; terms may cancel. So the error follows from a scan
+//! with the magnitudes |a|, |b|, |c|, |u|, whose states m are the sums of the magnitudes of all terms. A step adds an error of at
+//! most 2u·m, which decays with the state ([`super::near`] tracks it). A sum with powers of a has one rounding more per step, in
+//! the power, so 3u·m. The sum over n adds its own error, and c·b and the powers add 8u·Σ|c|·m.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -81,7 +81,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     ])
 }
 
-/// The outputs and the states after the last step, of a, b, c, u and the states before the first one.
+/// Scans all steps of a head with a, b, c, u and the initial states. Returns the outputs and the final states.
 fn scan<T: Real>(call: &Call, [a, b, c, u, state]: [&[T]; 5], sum: impl Fn(&[T], &[T]) -> T) -> [Vec<T>; 2] {
     let steps = u.len();
     let part = match call.fault {
@@ -92,7 +92,8 @@ fn scan<T: Real>(call: &Call, [a, b, c, u, state]: [&[T]; 5], sum: impl Fn(&[T],
         _ => steps,
     };
     let mut state = state.to_vec();
-    // The share of the state before a part that is still there, without the decay of the last step.
+    // Contribution of the states before the current part to the present states, without the decay of the last step (for
+    // `segment_power`).
     let mut kept = state.clone();
     let mut y = Vec::with_capacity(steps);
     for (step, u) in u.iter().enumerate() {

@@ -1,59 +1,59 @@
-//! Inputs of an operation that are drawn at random: values that it takes, in the shapes that a case's sizes give.
+//! Random inputs of an operation: values that the operation allows, with shapes that follow from the sizes of a case.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use ulplab_core::random::{gaussian, stream};
 
-/// Most elements of a drawn tensor. A larger tensor suggests a size in the wrong place.
+/// Maximum number of elements of a drawn tensor. More elements suggest that sizes were mixed up.
 const MOST: usize = 1 << 28;
 
-/// Cases of an operation whose inputs are drawn.
+/// Cases of an operation whose inputs are drawn at random.
 pub struct Cases {
-    /// The names of sizes.
+    /// Names of the sizes.
     pub letters: &'static [&'static str],
-    /// The sizes of each case, in the order of their names.
+    /// Sizes of each case, in the order of `letters`.
     pub sizes: &'static [&'static [i64]],
-    /// Numbers that all cases have in the place of the defaults.
+    /// Numbers that all cases set instead of using the defaults.
     pub numbers: &'static [(&'static str, f64)],
-    /// Numbers that one more case each has.
+    /// Numbers that get one additional case each, with this value.
     pub varied: &'static [(&'static str, f64)],
-    /// Words that cannot be chosen, since inputs are drawn for the first of them only.
+    /// Words that cases cannot choose, because inputs are drawn for their first value only.
     pub fixed: &'static [&'static str],
-    /// Tensors that may be left out and can be drawn.
+    /// Optional tensors that can be drawn.
     pub optional: &'static [&'static str],
-    /// The types that inputs may have.
+    /// Element types that inputs may have.
     pub types: &'static [&'static str],
     /// Draws the inputs of a case.
     pub draw: fn(&mut Draw),
-    /// The reason for the bound, a line.
+    /// Reason for the error bound, in one line.
     pub why: &'static str,
 }
 
 impl Cases {
-    /// The named sizes of a case.
+    /// Sizes of a case, with their names.
     pub fn named(&self, case: usize) -> Vec<(&'static str, i64)> {
         let letters = self.letters.iter().copied();
         letters.zip(self.sizes[case].iter().copied()).collect()
     }
 }
 
-/// The types of inputs that most operations take.
+/// Element types that most operations allow for inputs.
 pub(super) const FLOATS: &[&str] = &["f32", "bf16", "f16"];
 
 /// An input that was drawn.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    /// Its name in calls.
+    /// Name of the argument.
     pub name: &'static str,
-    /// Sizes of its dimensions.
+    /// Sizes of the dimensions.
     pub shape: Vec<usize>,
-    /// Its elements, row-major.
+    /// Elements, row-major.
     pub data: Vec<f64>,
-    /// True if it holds whole numbers: positions, lengths, tables.
+    /// True if the elements are integers, such as positions, lengths or page numbers.
     pub whole: bool,
 }
 
-/// Draws inputs one after the other. Each has a random stream of its own.
+/// Draws the inputs of a case one after the other. Each input has its own random stream.
 pub struct Draw<'a> {
     seed: u64,
     operation: &'static str,
@@ -65,10 +65,10 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// The inputs of an operation for these sizes, and for the words and optional tensors that a case sets.
+    /// Draws all inputs of an operation. `size` and `word` return the sizes, words and optional tensors that the case sets.
     ///
     /// # Errors
-    /// A tensor would have too many elements, or sizes do not fit together.
+    /// Returns an error if a tensor would have too many elements, or if the sizes do not fit together.
     pub fn inputs(
         (operation, cases): (&'static str, &'a Cases),
         seed: u64,
@@ -91,10 +91,10 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// The sizes of the case, in the order of their names.
+    /// Sizes of the case, in the order of their names.
     ///
     /// # Panics
-    /// If the operation's cases have not as many.
+    /// Panics if the operation's cases do not have `N` sizes.
     pub fn sizes<const N: usize>(&self) -> [usize; N] {
         let size = |letter: &&str| (self.size)(letter).expect("a case has all sizes");
         let whole = |letter: &&str| usize::try_from(size(letter)).expect("sizes are positive");
@@ -102,38 +102,38 @@ impl<'a> Draw<'a> {
         sizes.try_into().expect("as many sizes as letters")
     }
 
-    /// Returns whether a word has a value that is not its first.
+    /// Returns true if the case sets the word `name` to `value`, which must not be its default.
     pub fn is(&self, name: &str, value: &str) -> bool {
         (self.word)(name).is_some_and(|word| word == value)
     }
 
-    /// Returns whether a tensor that may be left out is given.
+    /// Returns true if the case has this optional tensor.
     pub fn has(&self, name: &str) -> bool {
         self.is(name, GIVEN)
     }
 
-    /// Ends the draw with an error unless sizes fit together.
+    /// Lets the draw end with the error `why` unless `fits` is true.
     pub fn require(&mut self, fits: bool, why: &str) {
         if !fits {
             self.wrong.get_or_insert_with(|| why.into());
         }
     }
 
-    /// Draws from N(0, 1), times a factor; nothing for what may be left out and is.
+    /// Draws a tensor from N(0, 1), times a factor. Draws nothing if the tensor is optional and the case omits it.
     pub fn normal(&mut self, name: &'static str, shape: &[usize], factor: f64) {
         self.add(name, shape, false, |rng, len| {
             gaussian(rng, len).into_iter().map(|x| f64::from(x) * factor).collect()
         });
     }
 
-    /// Draws evenly from the first number up to the second; nothing for what may be left out and is.
+    /// Draws a tensor uniformly from `from` up to `to`. Draws nothing if the tensor is optional and the case omits it.
     pub fn uniform(&mut self, name: &'static str, shape: &[usize], [from, to]: [f64; 2]) {
         self.add(name, shape, false, |rng, len| {
             (0..len).map(|_| from + (to - from) * unit(rng)).collect()
         });
     }
 
-    /// Draws whole numbers, both ends among them.
+    /// Draws a tensor of integers from `from` to `to`, inclusive.
     pub fn whole(&mut self, name: &'static str, shape: &[usize], [from, to]: [usize; 2]) {
         self.add(name, shape, true, |rng, len| {
             let count = (to - from + 1) as f64;
@@ -141,7 +141,7 @@ impl<'a> Draw<'a> {
         });
     }
 
-    /// Draws the whole numbers below the number of elements, each once.
+    /// Draws a random permutation of the integers below the number of elements.
     pub fn permutation(&mut self, name: &'static str, shape: &[usize]) {
         self.add(name, shape, true, |rng, len| {
             let mut all: Vec<f64> = (0..len).map(|at| at as f64).collect();
@@ -180,9 +180,9 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// The value of the key of a tensor that is given, and of one that is left out.
+/// Value of an optional tensor's key if the tensor is given.
 pub const GIVEN: &str = "given";
-/// The value of the key of a tensor that is left out.
+/// Value of an optional tensor's key if the tensor is omitted.
 pub const NONE: &str = "none";
 
 fn unit(rng: &mut ChaCha8Rng) -> f64 {

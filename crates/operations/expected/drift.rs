@@ -1,26 +1,28 @@
-//! Signs that the roundings of a sum add up instead of averaging out.
+//! Detects sums whose rounding errors add up instead of averaging out.
 //!
-//! A sum s that takes a term t is rounded by what t leaves over of the spacing q of the numbers around s. So terms round as they
-//! are: equal ones equally, as long as s stays within a binade, and a sum of n terms may be off by n roundings, not by √n of them.
-//! [`multiplicity`] says how many roundings move together. It looks at a sample of m = √n terms, at least 64:
+//! When a sum s adds a term t, the rounding is the remainder of t modulo the spacing q of the numbers around s. So equal terms
+//! have equal roundings while s stays within a binade, and a sum of n terms may err by n roundings instead of √n.
+//! [`multiplicity`] estimates how many roundings are equal, M. It looks at a sample of m = √n terms, at least 64, for three
+//! signs:
 //!
-//! * **Equal terms.** With c_i terms of value i, M = Σc_i²/n: 1 if all differ, n if all are equal. Of two terms, M/n are equal, and a
-//!   sample of √n shows about M/2 equal pairs. Terms of opposite sign round oppositely: c_i is the difference of the two counts. Roundings
-//!   that are equal within a group and independent between groups have at most
-//!   M times the variance (Cauchy and Schwarz).
-//! * **Terms that differ by multiples of q**, or by next to nothing, from one to the [`LAG`]th after it: ramps, slow curves, patterns
-//!   with a period that divides it. Those that differ so from its opposite are taken off.
-//! * **Roundings of one sign**: small terms of one sign that the sum swallows. Their mean is more than four standard errors from 0.
+//! * **Equal terms.** If value i occurs c_i times, M = Σc_i²/n: 1 if all terms differ, n if all are equal. Two random terms are
+//!   equal with probability M/n, so a sample of √n terms has about M/2 equal pairs. Terms of opposite sign have opposite
+//!   roundings: c_i is then the difference of the two counts. If roundings are equal within a group and independent between
+//!   groups, their variance is at most M times as large (Cauchy and Schwarz).
+//! * **Terms that differ from the term [`LAG`] places later by a multiple of q**, or by nearly nothing: ramps, slow curves,
+//!   patterns whose period divides the lag. Terms that so differ from the negated later term are subtracted from the count.
+//! * **Roundings of one sign**: small terms of one sign that the sum absorbs. The mean remainder is more than four standard
+//!   errors from 0.
 //!
-//! The last two take all terms for equal: M = n. Terms that are multiples of q are added exactly and do not count: products of FP8, FP4 and
-//! small integers. Random terms show none of the three signs.
+//! For the last two signs, all terms are assumed to be equal: M = n. Terms that are multiples of q are added exactly and are
+//! ignored: products of FP8, FP4 and small integers. Random terms show none of the three signs.
 
-/// Sums of at most so many terms are not looked at: λ√n exceeds n.
+/// Sums with at most this many terms are not examined, because the likely bound, λ√n, exceeds the worst case, n.
 pub const FEW: usize = 64;
-/// A multiple of all small periods but 7, and of 16.
+/// Distance of the terms of a pair. It is a multiple of 16 and of all small periods except 7.
 const LAG: usize = 240;
 
-/// Terms that are looked at.
+/// Indices of the terms in the sample.
 #[derive(Clone, Debug)]
 pub struct Places {
     places: Vec<usize>,
@@ -28,7 +30,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Lists the phases of `terms` terms: all of a few hundred, else multiples of the golden ratio, which no pattern meets.
+    /// Chooses a sample of `terms` terms: all of up to 256, else multiples of the golden ratio, which do not coincide with a
+    /// pattern.
     pub fn of(terms: usize) -> Self {
         const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
         let places = if terms <= FEW {
@@ -42,13 +45,13 @@ impl Places {
         Self { places, terms }
     }
 
-    /// Pairs of a term and the one that is [`LAG`] behind it, a pair a place, by the number of the term; the first again after the last.
+    /// For each sampled term, the indices of this term and of the term [`LAG`] places later. Indices wrap around at the end.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = [usize; 2]> + '_ {
         self.places.iter().map(|at| [*at, (at + LAG) % self.terms])
     }
 
-    /// The number of roundings that move together in a sum with unit roundoff `u` and partial sums of about `size`: from 1 to the number of
-    /// terms. `pairs` gives the terms of [`Self::pairs`].
+    /// Number of roundings that are equal (M), from 1 to the number of terms, for a sum with unit roundoff `u` and partial sums
+    /// of about `size`. `pairs` has the terms at the indices of [`Self::pairs`].
     pub fn multiplicity(
         &self,
         u: f64,
@@ -59,7 +62,7 @@ impl Places {
         if self.places.is_empty() || u == 0.0 || !(size.is_normal()) {
             return 1.0;
         }
-        // Half a spacing of the numbers around the size is u times its power of two.
+        // Half a spacing of the numbers near `size` is u times the power of two of `size`.
         let spacing = 2.0 * u * f64::from_bits(size.to_bits() & 0x7ff0_0000_0000_0000);
         let inverse = spacing.recip();
         scratch.clear();
@@ -71,11 +74,11 @@ impl Places {
             for (sign, off) in signs.iter_mut().zip([off, left_over(2.0 * units)]) {
                 *sign = [sign[0] + off, sign[1] + off * off];
             }
-            // A spacing below decides while the sum is smaller.
+            // While the sum is smaller, the next smaller spacing counts.
             if off != 0.0 || left_over(2.0 * units) != 0.0 {
                 scratch.push(term.to_bits());
                 again += usize::from(seen_before(&mut seen, term.to_bits()));
-                // Oppositely as often as equally if signs are random.
+                // Pairs that are close in magnitude count +1 if their signs are equal and −1 if not: random signs cancel.
                 let near = |sum: f64| left_over(sum * inverse).abs() < 1.0 / 16.0;
                 close += match (near(later - term), near(later + term)) {
                     (true, _) => 1,
@@ -94,18 +97,18 @@ impl Places {
         1.0f64.max(self.repeated(scratch))
     }
 
-    /// True if numbers have digits that look random, 2⁻¹⁷ of the largest and below: their products with any numbers do then, unless
-    /// those undo it ([`level`]).
+    /// True if the numbers have digits that look random at 2⁻¹⁷ of the largest and below. Their products with any other numbers
+    /// then look random, too, unless the products become equal by chance ([`level`]).
     pub fn irregular(&self, pairs: &[[f64; 2]], scratch: &mut Vec<u64>) -> bool {
         let largest = pairs.iter().fold(0.0, |largest: f64, [x, _]| largest.max(x.abs()));
         let alone = self.multiplicity(2f64.powi(-18), largest, pairs.iter().copied(), scratch) == 1.0;
         alone && 4 * scratch.len() > 3 * pairs.len()
     }
 
-    /// M, from the terms of the sample; 1 if random signs may have made up the difference.
+    /// Estimates M from the sampled terms; returns 1 if random signs may explain the excess of equal pairs.
     fn repeated(&self, sample: &mut [u64]) -> f64 {
         let (all, places) = (self.terms as f64, self.places.len() as f64);
-        // The sign becomes the last bit, so that terms of one magnitude are neighbours.
+        // Move the sign to the last bit, so that sorting puts terms of equal magnitude next to each other.
         sample.iter_mut().for_each(|term| *term = term.rotate_left(1));
         sample.sort_unstable();
         let (mut pairs, mut spread) = (0.0, 0.0);
@@ -115,7 +118,7 @@ impl Places {
             pairs += (count - 2.0 * negative).powi(2) - count;
             spread += 2.0 * count * (count - 1.0);
         }
-        // Signs that are random give pairs whose signs are, too.
+        // With random signs, pairs of equal and of opposite sign are equally likely: 3 standard deviations are allowed.
         if pairs <= 3.0 * spread.sqrt() {
             return 1.0;
         }
@@ -123,23 +126,23 @@ impl Places {
     }
 }
 
-/// True if half of the first few terms are within a sixteenth of a spacing of those behind them.
+/// True if at least 4 of the first 8 pairs differ by less than a sixteenth of half a spacing.
 #[inline(always)]
 pub fn level(u: f64, size: f64, pairs: impl Iterator<Item = [f64; 2]>) -> bool {
     let near = |[term, later]: [f64; 2]| usize::from((later - term).abs() < u * size / 16.0);
     pairs.take(8).map(near).sum::<usize>() >= 4
 }
 
-/// The rest of a number after the nearest integer is taken from it; 0 of NaN and of numbers of 2⁵² or more.
+/// Difference between a number and its nearest integer; 0 for NaN and for numbers of 2⁵¹ or more.
 #[inline(always)]
 fn left_over(x: f64) -> f64 {
-    // Adding this rounds to an integer.
+    // Adding and subtracting this number rounds to an integer.
     const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
     let off = x - ((x + ROUND) - ROUND);
     if x.abs() < (1u64 << 51) as f64 { off } else { 0.0 }
 }
 
-/// True if the hash of these bits was seen: finds out fast that next to no terms are equal.
+/// True if the hash of these bits was seen before. A quick test that nearly all terms differ.
 #[inline(always)]
 fn seen_before(seen: &mut [u64; 64], bits: u64) -> bool {
     let hash = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
@@ -149,22 +152,22 @@ fn seen_before(seen: &mut [u64; 64], bits: u64) -> bool {
     before
 }
 
-/// Groups of equal numbers: results computed from equal numbers have equal roundings.
+/// Groups of equal numbers. Results that are computed from equal numbers have equal roundings.
 #[derive(Clone, Debug, Default)]
 pub struct Equal {
-    /// The group of each number; empty if there are too few to matter, or all differ.
+    /// Index of the group of each number; empty if there are only a few numbers, or if all differ.
     group: Vec<u32>,
     groups: usize,
 }
 
 impl Equal {
-    /// The groups of these numbers.
+    /// Finds the groups of these numbers.
     pub fn of(numbers: impl ExactSizeIterator<Item = f64>) -> Self {
         if numbers.len() <= FEW {
             return Self::default();
         }
         let numbers: Vec<u64> = numbers.map(f64::to_bits).collect();
-        // A hash table of the first number of each group.
+        // Hash table with the first number of each group (index plus 1), and the group's index.
         let mask = (4 * numbers.len()).next_power_of_two() - 1;
         let mut table = vec![(0u32, 0u32); mask + 1];
         let mut groups = 0;
@@ -192,14 +195,15 @@ impl Equal {
         Self { group, groups }
     }
 
-    /// The bound of a sum of errors, each of which is at most as large as given, that are the same for equal numbers and independent
-    /// otherwise: the smaller of their sum and λ times the root of the squares of the sums of groups (Hoeffding).
+    /// Bound of a sum of errors. Each error is at most as large as given; errors of equal numbers are equal, and other errors are
+    /// independent. The bound is the smaller of the sum of all, and λ times the root of the sum of the squares of group sums
+    /// (Hoeffding).
     pub fn together(&self, errors: impl Iterator<Item = f64>) -> f64 {
         let (sum, squares) = self.sums(errors);
         f64::min(sum, reference::LAMBDA * squares.sqrt())
     }
 
-    /// The sum of numbers, and the sum of the squares of the sums of groups.
+    /// Sum of the numbers, and sum of the squares of group sums.
     pub fn sums(&self, numbers: impl Iterator<Item = f64>) -> (f64, f64) {
         let add = |(sum, squares), x: f64| (sum + x, squares + x * x);
         if self.group.is_empty() {

@@ -1,14 +1,15 @@
-//! The gated delta rule, token by token: S ← diag(α)·S, d = β·(v − Sᵀk), S ← S + k·dᵀ, o = s·Sᵀq with α = e^g, of GDN (one decay for a
-//! head) and KDA (one for each key channel); and the state that is left. One token is a step of a decoder.
+//! The gated delta rule, token by token: S ← diag(α)·S, d = β·(v − Sᵀk), S ← S + k·dᵀ, o = s·Sᵀq with α = e^g. GDN has one decay
+//! per head, KDA one per key channel. The final state is also an output. With one token, this is a decode step.
 //!
-//! Error of a token, to first order and one percent for the rest, in the columns of S, which do not meet: α is off by (4 + 2|g|)·u, and q
-//! and k by half the error of their sum of squares and 4u if they are normalised. r = Sᵀk has the error of its sum, errors that all its
-//! terms share (|r|·ρ), and independent ones of each. d has |β| times that and 3u, and S has |k| times that of d, what was off in
-//! α·S, and its own rounding. A kernel may read q before or after the update: both sums count, and of d what k·q leaves.
+//! Error bound of one token, to first order plus one percent. Columns of S are independent. α errs by (4 + 2|g|)·u. If q and k
+//! are normalized, they err by half the error of their sum of squares plus 4u. r = Sᵀk has the error of its sum, an error common
+//! to all its terms (|r|·ρ), and an independent error per term. d has |β| times the error of r, plus 3u. S has |k| times the
+//! error of d, the error of α·S, and its own rounding. A kernel may read q before or after the update: the errors of both sums
+//! count, and so does the error of d times k·q.
 //!
-//! What was off before the token is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|): the length ε of
-//! the error of each column follows from that and the length of what a token adds. An element of a state is off by no more than
-//! ε, and an output by |s|·|q|·ε.
+//! The error from earlier tokens is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|). The
+//! length ε of the error of each column follows from this norm and from the length of the error that a token adds. An element of
+//! a state errs by at most ε, and an output by |s|·|q|·ε.
 
 use std::ops::Range;
 
@@ -82,19 +83,19 @@ pub(super) const GATED_DELTA: Operation = Operation {
     ..Operation::NONE
 };
 
-/// The sizes of a call.
+/// Sizes of a call.
 #[derive(Clone, Copy)]
 struct Sizes {
     heads: usize,
     values: usize,
     key: usize,
     value: usize,
-    /// Decays of a head: 1 or K.
+    /// Number of decays per head: 1 or K.
     gates: usize,
 }
 
 impl Sizes {
-    /// The sizes, and the rows of tokens of each sequence.
+    /// Sizes of the call, and the range of token rows of each sequence.
     fn of(call: &Call) -> Result<(Self, Vec<Range<usize>>), String> {
         let shapes = call.shapes_of(&[("state", ""), ("cu_seqlens", "")])?;
         let [batch, tokens, heads, key, values, value] = shapes.sizes(["B", "T", "H", "K", "HV", "V"]);
@@ -123,7 +124,7 @@ impl Sizes {
         Ok((sizes, sequences))
     }
 
-    /// The shape of the states of so many sequences.
+    /// Shape of the states of this many sequences.
     fn state(self, call: &Call, sequences: usize) -> [usize; 4] {
         match call.word("layout") {
             "vk" => [sequences, self.values, self.value, self.key],
@@ -132,26 +133,27 @@ impl Sizes {
     }
 }
 
-/// Inputs of a token for one value head.
+/// Inputs of one token for one value head.
 struct Token {
-    /// q, normalised and scaled, and k.
+    /// Normalized and scaled q; normalized k.
     q: Vec<f64>,
     k: Vec<f64>,
-    /// Their relative errors.
+    /// Relative errors of q and k.
     off: [f64; 2],
-    /// Decays with their relative errors: 1 or K.
+    /// Decays with their relative errors: one per head, or one per key channel.
     decays: Vec<(f64, f64)>,
     beta: Option<f64>,
 }
 
-/// One value head: its state by columns, `[V, K]`, and the error of each element and each column.
+/// State of one value head as `[V, K]`, error bound of each element (`error`), and length of each column's error vector
+/// (`length`).
 struct Head {
     state: Vec<f64>,
     error: Vec<f64>,
     length: Vec<f64>,
 }
 
-/// A head's outputs, and its state as it is stored, each with errors.
+/// Outputs of a head, and its final state in the layout of the call, all with error bounds.
 type Done = (Vec<(f64, f64)>, Vec<(f64, f64)>);
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
@@ -161,7 +163,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let heads: Vec<Done> = heads.map(|at| head(call, sizes, &sequences, at)).collect();
     let out = |at: usize| {
         let (row, place) = (at / (values * value), at % (values * value));
-        // Sequences before it, some of which may have no tokens.
+        // Number of sequences that end at or before this row; some of them may be empty.
         let sequence = sequences.partition_point(|rows| rows.end <= row);
         heads[sequence * values + place / value].0[(row - sequences[sequence].start) * value + place % value]
     };
@@ -174,20 +176,20 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     ])
 }
 
-/// All tokens of value head `at` of all sequences.
+/// Computes all tokens of one sequence and value head: `at` counts value heads over all sequences.
 fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Done {
     let Sizes { key, value, .. } = sizes;
     let by_value = call.word("layout") == "vk";
     let size = key * value;
     let (sequence, own) = (at / sizes.values, at % sizes.values);
     let rows = sequences[sequence].clone();
-    // Where the state comes from, and the tokens that change it.
+    // Index of the initial state, and the first token that changes it. The fault continues with the state of earlier sequences.
     let (from, first) = match call.is("state_carried_over") && call.has("cu_seqlens") {
         true => (own, 0),
         false => (at, rows.start),
     };
     let before = call.optional("state").map(|state| &state.data[from * size..][..size]);
-    // As columns of [K, V], which are the rows of [V, K].
+    // Read the state as `[V, K]`: its rows are the columns of `[K, V]`.
     let transposed = by_value == call.is("state_read_transposed");
     let read = |to: usize| match before {
         Some(before) if transposed => before[to % key * value + to / key],
@@ -204,7 +206,7 @@ fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Don
         let given = Token::of(call, sizes, [row, own]);
         let v = &call.tensor("v").data[(row * sizes.values + own) * value..][..value];
         let columns = v.iter().enumerate().map(|(col, v)| head.step(call, &given, col, *v));
-        // All of them change the state, and those of the sequence are its outputs.
+        // With the fault, tokens of earlier sequences change the state, but only the own sequence's tokens are outputs.
         let columns: Vec<(f64, f64)> = columns.collect();
         outputs.extend(columns.into_iter().filter(|_| rows.contains(&row)));
     }
@@ -253,7 +255,7 @@ impl Token {
 }
 
 impl Head {
-    /// A token in the column of a value channel: the output with its error.
+    /// Updates column `col` of the state with one token. Returns the output element and its error bound.
     fn step(&mut self, call: &Call, token: &Token, col: usize, v: f64) -> (f64, f64) {
         let Token { q, k, .. } = token;
         let (u, [of_q, of_k], keys) = (call.u, token.off, k.len());
@@ -267,7 +269,7 @@ impl Head {
         for (at, s) in state.iter_mut().enumerate() {
             *s *= decay(at).0;
         }
-        // Errors that all terms share, as those of one decay, and of each.
+        // Separate the error that all terms may share, such as that of a common decay, from the independent error of each term.
         let of_decay = (0..keys).map(|at| decay(at).1).fold(0.0, f64::max);
         let equal = Equal::of(state.iter().copied());
         let read_by = |x: &[f64], of_x: f64| {

@@ -1,8 +1,8 @@
-//! s_n = Σ_h w_h·scale·max(0, q_h·k_n): how much a query wants each entry, of an indexer that chooses what sparse attention reads
-//! (DeepSeek-V3.2's lightning indexer). Entries that a query may not see are −∞.
+//! Scores of a lightning indexer (DeepSeek-V3.2): s_n = Σ_h w_h·scale·max(0, q_h·k_n) is the relevance of entry n for a query.
+//! Sparse attention reads the entries with the best scores. Entries that a query may not see have −∞.
 //!
-//! Error: each product of vectors is a sum that f32 adds in any order, and max passes its error on ([`super::near`]). Errors of heads are
-//! independent.
+//! Error bound: each dot product is a sum that f32 adds in any order, and max propagates its error ([`super::near`]). Errors of
+//! different heads are independent.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -54,7 +54,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         let of_head = |head: usize| {
             let at = query * heads + head;
             let product = call.dot(&q.data[at * dim..][..dim], key);
-            // A NaN stays one.
+            // Comparing with 0 keeps NaN, which `max` would drop.
             let cut = product.value() < 0.0 && !matches!(call.fault, Some("no_relu" | "relu_of_sum"));
             let weight = call.exact(weights.data[at]) * scale;
             weight

@@ -1,4 +1,4 @@
-//! Outputs that are compared with what is expected, and what they look like if they are not that.
+//! Compares outputs with the expected ones, and explains differences by known faults.
 
 use std::ops::Range;
 
@@ -8,48 +8,48 @@ use super::routing::MOST_CHOICES;
 use super::{Call, Choice, Other, Output, bound, overflow, spread};
 use ulplab_core::close::{Allowed, Comparison, compare};
 
-/// An output that was compared with what is expected.
+/// Result of comparing an output with the expected one.
 #[derive(Clone, Debug)]
 pub struct Judged {
     /// Expected output.
     pub expected: Output,
-    /// Bound of each element's error.
+    /// Error bound of each element.
     pub bounds: Vec<f64>,
-    /// The result.
+    /// Comparison of the output with `expected`.
     pub comparison: Comparison,
-    /// Faults that explain the elements outside, the most telling first.
+    /// Explanations for the elements outside of their bounds, the best first.
     pub like: Vec<Likeness>,
-    /// Properties of all errors together that a right kernel's errors do not have ([`Output::spread`]).
+    /// Properties of all errors together that a right kernel does not show ([`Output::spread`]).
     pub together: Vec<String>,
 }
 
-/// Something else that the output may be.
+/// A possible explanation of a wrong output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likeness {
-    /// In words.
+    /// Description of the explanation.
     pub what: String,
-    /// Number of elements outside if that is expected.
+    /// Number of elements that this explanation leaves outside of their bounds.
     pub outside: usize,
-    /// No fault of the operation, with the same numbers and a wider bound: elements are inside by the bound alone.
+    /// True if this is not a fault and expects the same numbers with a wider bound, so only the bound explains the output.
     pub wider: bool,
 }
 
-/// Why outputs are not compared.
+/// Reason why an output was not compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refused {
     /// The arguments do not fit together.
     Call(String),
-    /// The output has another shape than the operation gives.
+    /// The output's shape differs from that of the operation's output.
     Shape(String),
 }
 
-/// The share of the failures that an explanation may leave unexplained.
+/// Fraction of the wrong elements that an explanation may leave unexplained.
 const STILL_OUTSIDE: f64 = 0.02;
 
-/// Compares one output of a call with what is expected: the one called `name`, or the first.
+/// Compares the output `name` of a call, or its first output, with the expected one.
 ///
 /// # Errors
-/// If the arguments do not fit together, the output is unknown, or its shape differs.
+/// Returns an error if the arguments do not fit together, the output is unknown, or its shape differs.
 pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtype: Dtype) -> Result<Judged, Refused> {
     let mut expected = output(call, name).map_err(Refused::Call)?;
     if expected.shape != shape {
@@ -62,7 +62,7 @@ pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtyp
     expected.overflow(dtype);
     let mut bounds = expected.bounds(dtype);
     if expected.exact {
-        // Zeros of the two signs are equal numbers, and nothing is near enough to one that has the other.
+        // In exact outputs, signs of zeros must match. 0 and −0 compare as equal, so a negative bound marks the element as wrong.
         for ((got, want), bound) in got.iter().zip(&expected.value).zip(&mut bounds) {
             if *got == 0.0 && *want == 0.0 && got.is_sign_negative() != want.is_sign_negative() {
                 *bound = -1.0;
@@ -96,7 +96,7 @@ pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtyp
     Ok(judged)
 }
 
-/// The parts of an output that may be more things than are tried.
+/// Ranges of an output that have more right alternatives than are tried.
 pub(crate) fn crowded(expected: &Output) -> Vec<Range<usize>> {
     let parts = expected.others.chunk_by(|a, b| a.start == b.start);
     let crowded = parts.filter(|others| others.len() >= MOST_CHOICES);
@@ -115,7 +115,7 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
     Ok(outputs.swap_remove(at))
 }
 
-/// Picks, for every part with alternatives, the alternative closest to `got`.
+/// For every range with alternatives, makes the alternative that fits `got` best the expected one.
 pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     let exact = expected.exact;
     let outside = |start: usize, value: &[f64], error: &[f64]| {
@@ -143,7 +143,7 @@ pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     if exact {
         return;
     }
-    // What may be too large for the type may be infinite in it.
+    // If a value may be too large for the type, an infinity in the output is right, too.
     let overflow = overflow(dtype);
     for ((value, error), got) in expected.value.iter_mut().zip(&expected.error).zip(got) {
         if got.is_infinite() && value.is_finite() && *value * got.signum() + error >= overflow {
@@ -153,7 +153,7 @@ pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
 }
 
 impl Choice {
-    /// The numbers that are nearest to those found: what is found and not yet taken, and anything else that is left for the rest.
+    /// Matches the found numbers with the possible ones, each used once. Found numbers without a match get the unused ones.
     fn settle(&self, got: &[f64], bound: impl Fn(f64) -> f64) -> Vec<f64> {
         let mut taken = vec![false; self.of.len()];
         let mut take = |got: f64| {
@@ -167,20 +167,20 @@ impl Choice {
         let found: Vec<Option<f64>> = got.iter().map(|got| take(*got)).collect();
         let rest = self.of.iter().zip(&taken).filter(|(_, taken)| !**taken);
         let mut rest = rest.map(|(x, _)| *x);
-        // What is left is not what was found there, since that is taken or no choice.
+        // Numbers that are unused do not match the number found at this place, so the element counts as wrong.
         let mut or_left = |found: Option<f64>| found.or_else(|| rest.next()).unwrap_or(f64::NAN);
         found.into_iter().map(&mut or_left).collect()
     }
 }
 
-/// Everything that explains nearly all elements that are outside.
+/// All explanations that leave at most [`STILL_OUTSIDE`] of the wrong elements unexplained.
 fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Judged) -> Vec<Likeness> {
     let limit = (judged.comparison.outside as f64 * STILL_OUTSIDE) as usize;
     let mut found = Vec::new();
     let mut try_one = |what: String, no_fault: bool, other: &[f64], bounds: &[f64]| {
         let outside = compare(got, other, Allowed::Bounds(bounds), true).outside;
         if outside <= limit {
-            // What is allowed in all: something that allows more explains more, and says less.
+            // Total width of the bounds. Of two explanations, the one with wider bounds says less, and is sorted behind.
             let allowed: f64 = bounds.iter().filter(|bound| bound.is_finite()).sum();
             let here = Allowed::Bounds(&judged.bounds);
             let wider = no_fault && compare(other, &judged.expected.value, here, true).outside <= limit;
@@ -203,7 +203,7 @@ fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Jud
         (what, false, call.with(Some(fault.name), None))
     });
     for (what, no_fault, other) in words.chain(faults) {
-        // Words of layout change the shape, or fail.
+        // Another layout changes the shape or fails, and is skipped.
         if let Ok(mut other) = output(&other, name)
             && other.shape == judged.expected.shape
         {
@@ -221,7 +221,7 @@ fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Jud
     found.into_iter().map(|(.., like)| like).collect()
 }
 
-/// The expected numbers at other places, of another sign, or times a factor.
+/// Expected numbers of simple mistakes: a wrong sign, all zeros, neighbouring rows, or a constant factor. Each with bounds.
 fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let (want, bounds) = (&judged.expected.value, &judged.bounds);
     let cols = judged.expected.shape.last().copied().unwrap_or(1);
@@ -237,7 +237,7 @@ fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
             all.push((format!("each row the one that is expected of {what}"), want, bounds));
         }
     }
-    // A constant factor, as a scale that is wrong or missing gives.
+    // A constant factor, as from a wrong or missing scale.
     let (mut along, mut square) = (0.0, 0.0);
     for (got, want) in got
         .iter()
@@ -250,7 +250,8 @@ fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let factor = along / square;
     if factor.is_finite() && factor != 0.0 && (factor - 1.0).abs() > 1e-4 {
         let by = |x: &[f64]| x.iter().map(|x| x * factor).collect::<Vec<f64>>();
-        // The factor is known to the precision of the numbers, and what is multiplied by it may have been rounded before.
+        // The factor is only known to the precision of the numbers, and the product may have been rounded before: widen the
+        // bounds.
         let other = by(want);
         let spare = other.iter().zip(bounds);
         let spare = spare.map(|(want, bound)| 2.5 * bound * factor.abs().max(1.0) + 1e-4 * want.abs());
