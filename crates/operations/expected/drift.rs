@@ -126,7 +126,7 @@ impl Places {
     }
 }
 
-/// True if at least 4 of the first 8 pairs differ by less than a sixteenth of half a spacing.
+/// True if, in at least 4 of the first 8 pairs, the two terms differ by less than u·size/16.
 #[inline(always)]
 pub fn level(u: f64, size: f64, pairs: impl Iterator<Item = [f64; 2]>) -> bool {
     let near = |[term, later]: [f64; 2]| usize::from((later - term).abs() < u * size / 16.0);

@@ -1,9 +1,9 @@
-//! y = w·(x − mean)·(var + ε)^−½ + b over rows, on numbers that carry their error ([`super::near`]).
+//! LayerNorm of rows, y = w·(x − mean)·(var + ε)^−½ + b, computed on numbers that carry their error bound ([`super::near`]).
 //!
-//! The sum of squares of differences from the mean, which is off by e_m, has the error of a sum, 3u of each square, and n·e_m², as e_m
-//! itself cancels in it: Σ(x − m) = 0. A kernel that takes the mean of squares less the square of the mean (`variance`) has the error of
-//! that sum, and 2|m|·e_m + e_m² + 4u·(m² + var) more, which is much where rows are far from zero. The root is that of what the variance
-//! may be at least, and of no less than ε, or at most.
+//! The computed mean m errs by e_m. The sum of squared differences from m has the error of a sum, 3u of each square, and n·e_m²:
+//! the linear term in e_m cancels, because Σ(x − m) = 0. A kernel that computes the mean of squares minus the square of the mean
+//! (`variance`) has the error of that sum and additionally 2|m|·e_m + e_m² + 4u·(m² + var), which is large if rows are far from
+//! zero. The error of the root follows from the smallest possible variance, at least 0, and from the largest.
 
 use rayon::prelude::*;
 
@@ -55,12 +55,12 @@ pub(super) const LAYERNORM: Operation = Operation {
     ..Operation::NONE
 };
 
-/// The mean of a row, and the root that differences from it are divided by.
+/// Mean of a row, and the root of its variance by which differences from the mean are divided.
 fn moments(call: &Call, x: &[f64]) -> [Near; 2] {
     let x = call.pick("half_of_row", &x[..x.len().div_ceil(2)], x);
     let (n, u) = (x.len() as f64, call.u);
     let sum = call.sum(x.iter().copied());
-    // Not a product with 1/n: the mean of equal elements is exact.
+    // Divide by n instead of multiplying by 1/n: the mean of equal elements is then exact.
     let m = sum.value() / n;
     let mean = call.near(m, sum.error() / n + u * m.abs());
     let of_mean = mean.error();
@@ -102,7 +102,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         let [mean, root] = moments(call, &x.data[from * cols..][..cols]);
         (0..cols).map(move |col| {
             let difference = call.exact(x.data[row * cols + col]) - mean;
-            // Where rows are nearly constant, the error of the root is not small.
+            // Add the product of both errors: it matters in nearly constant rows, where the relative error of the root is large.
             let both = difference.error() * root.error() / root.value().powi(2);
             let mut y = wider(difference / root, both);
             if let Some(weight) = call.optional("weight") {

@@ -1,8 +1,8 @@
-//! y = α·a·b + bias, of matrices, or of as many matrices as a has. Operands may be codes with scales ([`super::scaled`]).
+//! Matrix product y = α·a·b + bias, also batched. Operands may be codes with scales ([`super::scaled`]).
 //!
-//! Error: a sum of K products ([`Terms::error`]: n of them round, since products of f32 do), what scales add
-//! ([`super::scaled`]), and 2u for α and the bias. Operands that are quantized are exact: their decoded values are the inputs.
-//! Sums of integers are exact, but what follows them is computed in f32.
+//! Error bound: the error of a sum of K products ([`Terms::error`] counts n roundings, because products of f32 are rounded, too),
+//! the error from scales ([`super::scaled`]), and 2u for α and the bias. Quantized operands are exact, since their decoded values
+//! are the inputs. Sums of integers are exact, but the operations after them are computed in f32.
 
 use std::ops::Range;
 
@@ -60,7 +60,7 @@ pub(super) const MATMUL: Operation = Operation {
     cases: Some(&Cases {
         letters: &["M", "N", "K"],
         sizes: &[&[5, 130, 256], &[64, 96, 1000], &[3, 48, 48]],
-        // Blocks of scales, where they are given.
+        // Block sizes of scales, if scales are given.
         numbers: &[("m_block", 1.0), ("n_block", 128.0), ("k_block", 128.0)],
         varied: &[("alpha", 0.5)],
         fixed: &["a_codes", "b_codes"],
@@ -83,14 +83,14 @@ pub(super) const MATMUL: Operation = Operation {
     ..Operation::NONE
 };
 
-/// The sizes of a product, and how b lies.
+/// Sizes of a product, and the layout of b.
 #[derive(Clone, Copy)]
 struct Sizes {
     batches: usize,
     m: usize,
     n: usize,
     k: usize,
-    /// Terms that are summed up.
+    /// Number of terms that are summed; less than K for some faults.
     used: usize,
     b_batched: bool,
     b_by_n: bool,
@@ -131,7 +131,7 @@ impl Sizes {
         })
     }
 
-    /// Adds the products of some terms of all matrices to y.
+    /// Adds the products of the terms in the range `terms` to y, for all matrices.
     fn add_product(self, [a, b]: [&[f64]; 2], terms: Range<usize>, y: &mut [f64]) {
         let Self { m, n, k, .. } = self;
         const ROWS: usize = 64;
@@ -161,7 +161,7 @@ impl Sizes {
         }
     }
 
-    /// The products of all matrices, and the mean squares of the partial sums of their terms.
+    /// Products of all matrices, and for each element the mean square of its partial sums.
     fn sums(self, of: [&[f64]; 2]) -> [Vec<f64>; 2] {
         let mut y = vec![0.0; self.batches * self.m * self.n];
         let mut squares = y.clone();
@@ -177,16 +177,16 @@ impl Sizes {
     }
 }
 
-/// Number of partial sums of each element that are checked.
+/// Number of partial sums of each element from which the mean square is computed.
 const PARTS: usize = 8;
 
-/// The terms of each element that show how it rounds.
+/// Sample of each element's terms, from which the pattern of its roundings is estimated ([`super::drift`]).
 struct Sample {
     places: Places,
-    /// Elements at these places, for each row of a and for each column of b.
+    /// Sampled elements of each row of a, and (next field) of each column of b.
     rows: Vec<[f64; 2]>,
     columns: Vec<[f64; 2]>,
-    /// Rows and columns whose digits look random.
+    /// For each row of a and each column of b, true if the digits of its elements look random.
     irregular: [Vec<bool>; 2],
 }
 
@@ -220,7 +220,7 @@ impl Sample {
         }
     }
 
-    /// Number of roundings of an element that move together.
+    /// Number of roundings of an element that are equal instead of independent.
     fn multiplicity(&self, sizes: Sizes, at: usize, terms: &Terms, scratch: &mut Vec<u64>) -> f64 {
         let count = self.places.pairs().len();
         let (row, column) = (at / sizes.n, at % sizes.n);
@@ -231,7 +231,7 @@ impl Sample {
             &self.columns[column * count..][..count],
         );
         let pairs = a.iter().zip(b).map(|(a, b)| [a[0] * b[0], a[1] * b[1]]);
-        // Most elements of random operands are done here. Terms must not be so small that the sum swallows them.
+        // Fast path for most elements of random operands. It requires terms that are large enough not to be absorbed by the sum.
         let irregular = count > 0 && (self.irregular[0][row] || self.irregular[1][column]);
         let large = terms.squares > terms.count * (16.0 * terms.u * terms.size()).powi(2);
         if irregular && large && !level(terms.u, terms.size(), pairs.clone()) {
@@ -255,7 +255,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (magnitudes, squares) = (of(f64::abs), of(|x| x * x));
     let sample = Sample::of(sizes, operands);
     let (alpha, bias) = (call.number("alpha"), call.optional("bias"));
-    // Terms that share both scales.
+    // Number of terms that share both scales.
     let block = [a.block, b.block].into_iter().flatten().min();
     let exact = block.is_none() && alpha == 1.0 && bias.is_none();
     let of_f32 = half_spacing(Dtype::F32, 1.0);

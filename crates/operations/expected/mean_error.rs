@@ -1,24 +1,27 @@
-//! Errors of many elements together: their mean, and their mean square, which no bound of single elements sees.
+//! Checks the mean and the mean square of many elements' errors, which detects faults that bounds of single elements miss.
 //!
-//! A kernel stores r(v + e): v is the number in f64, e the error of the computation, r the rounding to the stored type. The bound of
-//! an element knows |e| ≤ E. Of n elements together more is known, and this file derives it.
+//! A kernel stores r(v + e): v is the number in f64, e the error of the computation, r the rounding to the stored type. The bound
+//! of an element only ensures |e| ≤ E. The mean over n elements has narrower bounds, which are derived here.
 //!
-//! t = stored − r(v) is 0 where no number within E of v rounds to another. Elsewhere it is 0 or one spacing, and its mean is that of e
-//! if v lies anywhere in its spacing: the rounding to the stored type drops out of the mean of t, however coarse the type is.
-//! With weights w = 1 / bound, and the sign of v for a gain (all magnitudes too large) or none for an offset, a right kernel has
+//! Let t = stored − r(v). t is 0 if all numbers within E of v round to the same number. Otherwise t is 0 or one spacing, and its
+//! mean is the mean of e, if v is equally likely at any place between two stored numbers. So the rounding to the stored type
+//! drops out of the mean of t, even if the type is coarse. Use weights w = 1 / bound, times the sign of v for a gain (all
+//! magnitudes too large), or without it for an offset. Then a right kernel has
 //!
 //! |Σ w t| ≤ Σ w·8u |v| + √(2 Σ over rows of (Σ w E)²) + 8 √(Σ over places of (Σ w s)²)
 //!
-//! The first part may point in one direction everywhere: two functions of up to 2 ulp, such as a reciprocal root and a quotient; an
-//! exponential adds 2u |x| ([`Rows::leaning`](super::Rows)). The second is what differs from row to row: all elements of a row may
-//! share its error, and rows are independent. E is 8 times the scale of a sum's roundings, √n·u, or for few terms (n + 8) u, which is
-//! at least 8 √n·u / √2. The third is the place of v in its spacing s, for the elements that can be rounded either way; numbers with
-//! the same digits, or of a row and as near as E, are at the same place. Both are passed once in 10¹³ (Hoeffding: 2 exp(−8² / 2)).
-//! Rows of equal numbers count as one row.
+//! The first part may have the same direction everywhere: two functions of up to 2 ulp, such as a reciprocal root and a quotient;
+//! an exponential adds 2u |x| ([`Rows::leaning`](super::Rows)). The second part varies between rows: all elements of a row may
+//! share its error, and rows are independent. E is 8 times the scale of a sum's roundings, √n·u, or, for few terms, (n + 8) u,
+//! which is at least 8 √n·u / √2. The third part is from the place of v between two stored numbers, for elements that can be
+//! rounded either way; s is the spacing there. Numbers with the same digits, and numbers of a row that differ by less than E,
+//! count as one place. The second and third parts are exceeded once in 10¹³ (Hoeffding: 2 exp(−8² / 2)). Rows of equal numbers
+//! count as one row.
 //!
-//! The mean square: an error that is symmetric and more often small than large within ±E has at most a mean square of E² / 3 (Gauss
-//! 1823); the part of the error that rounding does not explain, max(0, |stored − v| − s / 2), is at most |e|. The mean of G rows' mean
-//! squares over E², each in 0..1, is above 1/3 + 4 / √G once in 10¹³ (Hoeffding: exp(−2 G (4 / √G)²)).
+//! Mean square: an error that is symmetric, and more often small than large, within ±E has a mean square of at most E² / 3 (Gauss
+//! 1823). The part of an error that rounding does not explain, max(0, |stored − v| − s / 2), is at most |e|. Take each row's mean
+//! square over E², which is in 0..1. The mean of this over G rows exceeds 1/3 + 4 / √G once in 10¹³ (Hoeffding: exp(−2 G (4 /
+//! √G)²)).
 
 use std::collections::HashMap;
 
@@ -27,45 +30,45 @@ use safetensors::Dtype;
 
 use super::{Rows, half_spacing, rounded};
 
-/// About so many elements are looked at: a quarter of a second.
+/// Approximate maximum of elements that are examined, which takes a quarter of a second.
 const MOST: usize = 1 << 20;
 
-/// An output, what is expected of it, and how far it may be off: an element each.
+/// An output with its expected values and bounds; all slices have one entry per element.
 pub struct Elements<'a> {
-    /// The output.
+    /// The output that is checked.
     pub got: &'a [f64],
-    /// The expected numbers.
+    /// Expected values.
     pub value: &'a [f64],
-    /// Error of each element before it is rounded to the stored type.
+    /// Error bound of each element before it is rounded to the stored type.
     pub error: &'a [f64],
-    /// Bound of each element's error.
+    /// Error bound of each stored element.
     pub bound: &'a [f64],
-    /// Elements of a row, at least one.
+    /// Number of elements per row, at least one.
     pub cols: usize,
 }
 
-/// The mean and the mean square of the errors of an output. Means are those of errors over bounds.
+/// Mean and mean square of an output's errors. Each error in a mean is divided by its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MeanErrors {
-    /// Elements that have a bound and digits.
+    /// Number of elements that have a bound, and an error bound smaller than their value.
     pub elements: usize,
-    /// Rows of such elements that differ.
+    /// Number of different rows of such elements.
     pub rows: usize,
-    /// The mean error away from zero.
+    /// Mean error in the direction away from zero.
     pub gain: f64,
-    /// The mean error upwards.
+    /// Mean error in the upward direction.
     pub offset: f64,
-    /// The largest magnitude of either that a right kernel has.
+    /// Largest magnitude of `gain` and of `offset` that a right kernel has.
     pub allowed: f64,
-    /// The factor, less 1, that fits the errors best.
+    /// Relative gain: the common factor that fits the errors best, minus 1.
     pub relative_gain: f64,
-    /// The mean square of the errors over those of the computation.
+    /// Mean square of the errors, relative to the error bounds of the computation.
     pub square: f64,
     /// The largest mean square that a right kernel has.
     pub square_allowed: f64,
 }
 
-/// Sums over rows of equal numbers.
+/// Sums over all rows with equal numbers.
 #[derive(Default)]
 struct Group {
     known: bool,
@@ -74,29 +77,30 @@ struct Group {
     square: f64,
 }
 
-/// An element that can be rounded either way.
+/// An element whose error bound allows rounding up and down.
 struct Either {
     digits: f64,
-    /// The error of the computation over the number.
+    /// Error bound of the computation, divided by the value.
     nearness: f64,
     weighted_step: f64,
     group: usize,
 }
 
 impl MeanErrors {
-    /// Makes the mean errors of an output that is stored in a type, by a kernel that adds with the unit roundoff `u`.
+    /// Computes the mean errors of an output that is stored as `dtype`, for a kernel that adds with unit roundoff `u`.
     pub fn new(rows: &Rows, of: &Elements, dtype: Dtype, u: f64) -> Self {
         let mut all = Self::default();
         let (mut lean, mut most, mut magnitude) = (0.0, 0.0, 0.0);
         let (mut groups, mut either) = (Vec::<Group>::new(), Vec::new());
         let mut group_of = HashMap::new();
-        // Of many rows, some that lie evenly: the choice does not depend on the errors.
+        // If there are many rows, examine evenly spaced ones, so that the choice does not depend on the errors.
         let every = (of.value.len() / MOST).max(1);
         for first in (0..of.value.len()).step_by(of.cols * every) {
             let row = first..first + of.cols;
             let known = |at: usize| {
                 let (value, error) = (of.value[at], of.error[at]);
-                // Where the error is larger than the number, the number has no digits, and a spacing around it says nothing.
+                // If the error bound exceeds the value, the value has no certain digits, and its place between stored numbers is
+                // unknown.
                 of.got[at].is_finite() && value.is_finite() && of.bound[at] > 0.0 && error <= value.abs()
             };
             let values = row.clone().map(|at| if known(at) { of.value[at] } else { 0.0 });
@@ -146,10 +150,10 @@ impl MeanErrors {
     }
 }
 
-/// The digits of a number, from ½ to 1, without its sign and its power of two; 0 for 0.
+/// Significand of a number, from ½ to 1, without its sign; 0 for 0.
 fn digits(x: f64) -> f64 {
     const FRACTION: u64 = (1 << 52) - 1;
-    // The smallest numbers have no leading digit before they are scaled.
+    // Scale subnormal numbers up, so that they have a leading digit.
     let power = if x.abs() < f64::MIN_POSITIVE { 64 } else { 0 };
     let x = x * 2f64.powi(power);
     match x == 0.0 {
@@ -158,14 +162,14 @@ fn digits(x: f64) -> f64 {
     }
 }
 
-/// A key that equal rows share, and rows that differ in order, signs or the power of two of their numbers.
+/// Key of a row. Rows have equal keys if their numbers agree up to order, signs and powers of two.
 fn key(row: &[f64]) -> Vec<u64> {
     let mut key: Vec<u64> = row.iter().map(|x| digits(*x).to_bits()).collect();
     key.sort_unstable();
     key
 }
 
-/// The root of the sum of squares of the steps that elements at the same place of their spacing take together.
+/// Root of the sum, over places between stored numbers, of the square of the summed steps of all elements at the place.
 fn together(all: &[Either]) -> f64 {
     let root = |key: &dyn Fn(&Either) -> (u64, usize)| {
         let mut steps: Vec<_> = all.iter().map(|one| (key(one), one.weighted_step)).collect();
@@ -174,7 +178,8 @@ fn together(all: &[Either]) -> f64 {
         let squares = of_places.map(|same| same.iter().map(|(_, step)| step).sum::<f64>().powi(2));
         squares.sum::<f64>().sqrt()
     };
-    // In a row, numbers that are nearer than their error share it. With many rows, all numbers of a row do.
+    // Within a row, numbers that differ by less than their error count as one place. If there are many rows, all numbers of a row
+    // do.
     let apart = all.iter().map(|one| one.nearness).fold(2f64.powi(-40), f64::max);
     let many = all.iter().any(|one| one.group >= 1 << 11);
     let cell = |one: &Either| {

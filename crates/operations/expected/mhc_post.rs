@@ -1,7 +1,7 @@
-//! X'_k = post_k·y + Σ_j C_jk·X_j: the output y of a block of a model, mixed into the N residual streams (hyper-connections, mHC). The
-//! first index of C is contracted.
+//! Post-block of hyper-connections (mHC): X'_k = post_k·y + Σ_j C_jk·X_j mixes the output y of a model block into the N residual
+//! streams. The sum runs over the first index of C.
 //!
-//! Error: N + 1 products are a sum that f32 adds in any order.
+//! Error bound: a sum of N + 1 products, which f32 adds in any order.
 
 use rayon::prelude::*;
 

@@ -1,12 +1,12 @@
-//! N residual streams → the input of a block of a model, and the weights with which its output is mixed back (hyper-connections, mHC): with
-//! logits l = (fn·x/rms(x))·scale + base, y = Σ_j (σ(l_j) + ε)·X_j, normed; post = 2σ(l); and comb, the exponentials of the rest as a
-//! matrix whose rows and columns are normalised in turn (Sinkhorn).
+//! Pre-block of hyper-connections (mHC): computes from N residual streams the input y of a model block, and the weights post and
+//! comb for mixing the block's output back. With logits l = (fn·x/rms(x))·scale + base: y = Σ_j (σ(l_j) + ε)·X_j, normed; post =
+//! 2σ(l); and comb is the matrix of the exponentials of the other logits, with rows and columns normalized in turn (Sinkhorn).
 //!
-//! Error: that of streams and their mixture ([`super::streams`]), and of sigmoids, up to y and post. Normalising does not amplify errors,
-//! but what carries them does not know that: each logit of comb is moved by its error, one at a time, and the changes of the result are
-//! added up; each of the 2·iterations normalisations adds 8u. The mean square of the mixture may be computed from products of streams
-//! X_j·X_k, each off by at most E·|X_j|·|X_k| with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz), so y by E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε))
-//! relative to it.
+//! Error bound: for y and post, that of the logits and the mixture ([`super::streams`]) and of sigmoids. For comb, propagating
+//! the errors through the normalizations would amplify them, which normalizing does not do. So each logit of comb is moved by its
+//! error bound, one at a time, and the changes of the result are added up; each of the 2·iterations normalizations adds 8u. A
+//! kernel may compute the mean square of the mixture from products of streams X_j·X_k. Each product errs by at most E·|X_j|·|X_k|
+//! with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz). So y has an additional relative error of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)).
 
 use rayon::prelude::*;
 use reference::ops::hyper_connection::HyperConnection;
@@ -102,12 +102,12 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     ])
 }
 
-/// An error that says something.
+/// Returns the error if it is finite, else 0.
 fn finite(error: f64) -> f64 {
     if error.is_finite() { error } else { 0.0 }
 }
 
-/// The error of a normed mixture of streams, relative to it, if its mean square is computed from products of streams.
+/// Relative error of the normed mixture of streams if a kernel computes its mean square from products of streams.
 fn by_products(call: &Call, x: &[f64], weights: &[Near], mixed: &[Near]) -> f64 {
     let channels = mixed.len() as f64;
     let most = f64::min(channels * call.u, LAMBDA * call.u * (2.0 * channels).sqrt());
@@ -120,7 +120,7 @@ fn by_products(call: &Call, x: &[f64], weights: &[Near], mixed: &[Near]) -> f64 
     finite(widening * most * lengths.sum::<f64>().powi(2) / (2.0 * squares))
 }
 
-/// The mixing matrix of a token's logits.
+/// Mixing matrix comb of a token's logits, with error bounds.
 fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
     let (streams, iterations) = (logits.len().isqrt(), call.number("iterations"));
     let mut connection = HyperConnection {
@@ -133,7 +133,7 @@ fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
         eps: call.number("eps"),
     };
     let zeros = Numbers::full([1, streams, 1], 0.0);
-    // The reference has the logits as they are.
+    // The projection is zero, so the reference's logits are the base, which holds the given logits.
     let of = |connection: &HyperConnection<f64>| connection.pre(&zeros).1.comb.data;
     let comb = of(&connection);
     let units = 16.0 * iterations * call.u;

@@ -1,14 +1,14 @@
-//! Operations on tensors that a user has: what they give in f64, and how far a right kernel may be from it.
+//! Operations on a user's tensors: their results in f64, and the largest error of a right kernel.
 //!
-//! The error that an output may have has two parts. One is that of the computation, and each operation's file derives it from
-//! the values that appear on the way ([`Output::error`]); the other is half a spacing of the type that is stored
-//! ([`half_spacing`]). There is no number that somebody chose: an operation runs on numbers that carry their error (`near.rs`);
-//! `docs/error-models.md` has the reasons. What is moved or chosen must be equal (`Output.exact`).
+//! The error bound of an output has two parts. The first is the error of the computation ([`Output::error`]): each operation's
+//! file derives it from the values that occur on the way. The second is half a spacing of the stored type ([`half_spacing`]). No
+//! tolerance is chosen by hand: an operation runs on numbers that carry their error bound (`near.rs`). `docs/error-models.md` has
+//! the reasons. Outputs that are only moved or chosen must be equal (`Output.exact`).
 //!
-//! Every operation also knows faults ([`Fault`]): other things that a kernel computes by mistake, many of them the right operation of
-//! changed inputs (`change.rs`). A result that is not what is expected is compared with each of them, and is named if it is one of them.
+//! Every operation also lists faults ([`Fault`]): results that kernels compute by mistake. Many faults are the right operation on
+//! changed inputs (`change.rs`). A wrong result is compared with each fault, and the message names the faults that match.
 //!
-//! To add an operation, write a file with an [`Operation`] and a line in [`OPERATIONS`].
+//! To add an operation, write a file with an [`Operation`] and add a line to [`OPERATIONS`].
 
 mod attention;
 mod call;
@@ -56,7 +56,7 @@ pub(crate) use sum::Terms;
 
 use ulplab_core::error::did_you_mean;
 
-/// The operations of this package.
+/// All operations of this package.
 pub const OPERATIONS: &[&Operation] = &[
     &attention::ATTENTION,
     &causal_conv1d::CAUSAL_CONV1D,
@@ -80,51 +80,54 @@ pub const OPERATIONS: &[&Operation] = &[
     &top_k::TOP_K,
 ];
 
-/// An operation that is computed from a user's tensors.
+/// An operation on a user's tensors.
 pub struct Operation {
-    /// Its name, e.g. `rmsnorm`.
+    /// Name of the operation, e.g. `rmsnorm`.
     pub name: &'static str,
-    /// One line that says what it computes.
+    /// One line that says what the operation computes.
     pub doc: &'static str,
-    /// Tensors and numbers that it takes.
+    /// Arguments of the operation.
     pub takes: &'static [Takes],
-    /// Faults that kernels have.
+    /// Known faults of kernels for this operation.
     pub faults: &'static [Fault],
-    /// Cases with drawn inputs, on which other programs are judged; none of an operation that has cases of its own for kernels.
+    /// Cases with random inputs, on which programs in any language are judged; `None` if [`crate::ops`] has cases of this
+    /// operation.
     pub cases: Option<&'static draw::Cases>,
-    /// True if there are kernels that run on these cases: `kernels/NAME.cu`.
+    /// True if `kernels/NAME.cu` has kernels that run on these cases.
     pub kernels: bool,
-    /// Its rows, if it computes each of them independently of the others, and without sums of products: tensor cores truncate, which
-    /// leans.
+    /// Description of the rows, if the operation computes each row independently and without sums of products; else `None`.
+    /// (Tensor cores truncate sums of products, so their mean error is not 0.)
     pub rows: Option<Rows>,
-    /// Classes of modules that compute it, as recordings of calls name them, with their package or without: its tensors that must be given
-    /// are their arguments, in order; what else it takes are parameters and attributes of that name.
+    /// Names of the module classes that compute this operation, with or without their package, as recordings of calls name them.
+    /// The required tensors are the module's arguments, in order; other arguments are module parameters and attributes of the
+    /// same name.
     pub modules: &'static [&'static str],
-    /// Its outputs.
+    /// Computes the outputs of a call.
     pub compute: fn(&Call) -> Result<Vec<Output>, String>,
 }
 
-/// The rows of an operation that computes each of them independently of the others.
+/// Rows of an operation that computes each row independently.
 pub struct Rows {
-    /// The inputs that have a row for each row of the output.
+    /// Names of the inputs that have one row per row of the output.
     pub inputs: &'static [&'static str],
-    /// True if the first dimension counts rows; else all dimensions but the last do.
+    /// True if the first dimension alone counts rows; otherwise all dimensions except the last do.
     pub first_dimension: bool,
-    /// Lean of the exponentials' errors in one direction over the values of a row, in units of roundoff.
+    /// Systematic error of the exponentials of a row with these values, in units of roundoff: the part that may have one
+    /// direction.
     pub leaning: fn(&[f64]) -> f64,
 }
 
-/// Something that an operation takes.
+/// An argument that an operation takes.
 pub struct Takes {
-    /// Its name in calls.
+    /// Name of the argument in calls.
     pub name: &'static str,
     /// Kind of the argument.
     pub kind: Kind,
-    /// Its shape or meaning, in a line.
+    /// Shape or meaning of the argument, in one line.
     pub doc: &'static str,
 }
 
-/// Arguments of an operation, a row each: name, kind and description.
+/// Lists the arguments of an operation, one per row: name, kind and description.
 #[macro_export]
 macro_rules! takes {
     ($($name:ident $kind:ident $(($value:expr))?: $doc:literal;)*) => {
@@ -137,32 +140,34 @@ macro_rules! takes {
 }
 pub use takes;
 
-/// The kinds of what operations take.
+/// Kind of an argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// A tensor that must be given.
+    /// A required tensor.
     Tensor,
-    /// A tensor that may be left out.
+    /// An optional tensor.
     Optional,
-    /// A number, and what it is if it is not given; NaN if the operation then works it out.
+    /// A number with its default; a default of NaN means that the operation computes it.
     Number(f64),
-    /// One of these words; the first if none is given.
+    /// One of these words; the first is the default.
     Word(&'static [&'static str]),
 }
 
-/// Something that a kernel computes by mistake.
+/// A mistake that kernels make.
 pub struct Fault {
-    /// Its name, e.g. `no_variance`.
+    /// Name of the fault, e.g. `no_variance`.
     pub name: &'static str,
     /// Description of the fault, as words that follow "looks like".
     pub doc: &'static str,
     /// Optional argument without which the fault changes nothing.
     pub needs: Option<&'static str>,
-    /// The change of a call with which the right operation gives what the fault gives; none if the operation itself computes it.
+    /// Change of a call's arguments, after which the right operation gives the fault's result; `None` if [`Operation::compute`]
+    /// implements the fault.
     pub change: Option<fn(&mut Call)>,
 }
 
-/// Faults of an operation, a row each: name, what must be given for it to change anything, description, and the change of the call.
+/// Lists the faults of an operation, one per row: name, the argument without which the fault changes nothing, description, and
+/// change.
 #[macro_export]
 macro_rules! faults {
     ($($name:ident $(of $needs:ident)?: $doc:literal $(=> $change:expr)?;)*) => {
@@ -178,52 +183,51 @@ macro_rules! faults {
 }
 pub use faults;
 
-/// An output in f64.
+/// Expected output in f64, with error bounds.
 #[derive(Clone, Debug, Default)]
 pub struct Output {
-    /// Its name, e.g. `y`.
+    /// Name of the output, e.g. `y`.
     pub name: &'static str,
-    /// Sizes of its dimensions.
+    /// Sizes of the dimensions.
     pub shape: Vec<usize>,
-    /// Its elements, row-major.
+    /// Elements, row-major.
     pub value: Vec<f64>,
-    /// Error of each element of a right kernel, before it is rounded to the stored type.
+    /// Error bound of each element before it is rounded to the stored type.
     pub error: Vec<f64>,
-    /// Standard deviations of the part of each error that comes from independent roundings and dominates it; empty without such a
-    /// part.
+    /// Standard deviation of each element's error from independent roundings, if they dominate the error; empty if they do not.
     pub spread: Vec<f64>,
-    /// Other things that parts of it may be, where what decides between them is closer than a right kernel's error.
+    /// Alternative values of some ranges that are also right, because a right kernel's error may change a decision.
     pub others: Vec<Other>,
-    /// Elements that are chosen from several numbers.
+    /// Ranges of elements that may be any of several numbers, such as tied indices.
     pub choices: Vec<Choice>,
-    /// True if the elements must be equal: to the bit, except for NaN payloads.
+    /// True if the elements must be equal bit for bit, except for NaN payloads.
     pub exact: bool,
 }
 
-/// Elements that may have other values: all of them together.
+/// Alternative values of a range of elements; they must be used all together.
 #[derive(Clone, Debug)]
 pub struct Other {
-    /// The first element.
+    /// Index of the first element.
     pub start: usize,
-    /// The elements from there.
+    /// Alternative values, starting at `start`.
     pub value: Vec<f64>,
-    /// Error of each element.
+    /// Error bound of each alternative value.
     pub error: Vec<f64>,
 }
 
-/// Elements that are some of several numbers, in any order, each of them at most once: tied indices.
+/// Elements that are chosen from several numbers, each used at most once and in any order; for example tied indices.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// The first element.
+    /// Index of the first element.
     pub start: usize,
     /// Number of elements.
     pub len: usize,
-    /// Values that they are chosen from, in ascending order.
+    /// Numbers from which the elements are chosen, in ascending order.
     pub of: Vec<f64>,
 }
 
 impl Output {
-    /// An output that is one thing only.
+    /// Creates an output without alternatives.
     pub fn new(name: &'static str, shape: Vec<usize>, value: Vec<f64>, error: Vec<f64>) -> Self {
         Self {
             name,
@@ -234,9 +238,9 @@ impl Output {
         }
     }
 
-    /// An output of numbers with errors. What is infinite or NaN meets only itself.
+    /// Creates an output from numbers with error bounds. An infinity must be the same infinity, and NaN must be NaN.
     fn of(name: &'static str, shape: Vec<usize>, numbers: impl IntoIterator<Item = Near>) -> Self {
-        // Infinite if it is unknown.
+        // The error bound is infinite if it is unknown (NaN).
         let error = |x: Near| match x.error() {
             _ if !x.value().is_finite() => 0.0,
             error if error.is_nan() => f64::INFINITY,
@@ -246,7 +250,7 @@ impl Output {
         Self::new(name, shape, value, error)
     }
 
-    /// An output that must be equal.
+    /// Creates an output whose elements must be equal.
     pub fn exact(name: &'static str, shape: Vec<usize>, value: Vec<f64>) -> Self {
         let error = vec![0.0; value.len()];
         Self {
@@ -255,7 +259,7 @@ impl Output {
         }
     }
 
-    /// Makes elements infinite that surely are too large for a type.
+    /// Replaces elements by infinity if all values within their error bound overflow in this type.
     pub(crate) fn overflow(&mut self, dtype: Dtype) {
         let exact = self.exact;
         for (value, error) in self.value.iter_mut().zip(&self.error) {
@@ -265,7 +269,7 @@ impl Output {
         }
     }
 
-    /// Bounds of the errors of all elements, stored in a type.
+    /// Error bounds of all elements after they are stored as `dtype`.
     pub fn bounds(&self, dtype: Dtype) -> Vec<f64> {
         if self.exact {
             return vec![0.0; self.value.len()];
@@ -275,13 +279,13 @@ impl Output {
     }
 }
 
-/// Bound of the error of an element that is stored in a type. Numbers below the normal ones of f32 may be flushed to zero, as fast
-/// exponentials and compilers do.
+/// Error bound of an element that is stored as `dtype`. The bound includes the smallest normal f32, because fast exponentials and
+/// compilers may flush subnormal numbers to zero.
 pub fn bound(dtype: Dtype, value: f64, error: f64) -> f64 {
     error + half_spacing(dtype, value.abs() + error) + f64::from(f32::MIN_POSITIVE)
 }
 
-/// The magnitude from which rounding to a type gives an infinity; none if it does not.
+/// Smallest magnitude that rounds to infinity in this type; infinity if there is none.
 pub(crate) fn overflow(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F16 => 65_520.0,
@@ -291,10 +295,9 @@ pub(crate) fn overflow(dtype: Dtype) -> f64 {
     }
 }
 
-/// Half the distance between the numbers of a type around `x`: how far rounding to nearest may move it. 0 for types that are
-/// not floating-point numbers.
+/// Half the spacing of a type's numbers near `x`: the largest error of rounding to nearest. 0 for types that are not floats.
 pub fn half_spacing(dtype: Dtype, x: f64) -> f64 {
-    // Bits of the significand, the leading one counted, and exponent of the smallest normal number.
+    // Bits of the significand, including the leading one, and exponent of the smallest normal number.
     let (digits, least) = match dtype {
         Dtype::F64 => (53, -1022),
         Dtype::F32 => (24, -126),
@@ -311,7 +314,7 @@ pub fn half_spacing(dtype: Dtype, x: f64) -> f64 {
     2f64.powi(exponent - digits)
 }
 
-/// A number rounded to nearest in a type, ties to even; infinite if it is too large for the type.
+/// Rounds to the nearest number of a type, ties to even; infinity if the number overflows.
 pub fn rounded(dtype: Dtype, x: f64) -> f64 {
     let step = 2.0 * half_spacing(dtype, x);
     let near = match step > 0.0 && x.is_finite() {
@@ -331,7 +334,7 @@ impl std::fmt::Debug for Operation {
 }
 
 impl Operation {
-    /// An operation that has nothing and computes nothing.
+    /// Defaults for all fields: no arguments and no outputs.
     pub const NONE: Self = Self {
         name: "",
         doc: "",
@@ -344,18 +347,18 @@ impl Operation {
         compute: |_| Ok(Vec::new()),
     };
 
-    /// The operation of this package that is called `name`; the error names the nearest.
+    /// Finds an operation of this package by name.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// Returns an error with the most similar name if the name is unknown.
     pub fn find(name: &str) -> Result<&'static Self, String> {
         Self::among(OPERATIONS, name)
     }
 
-    /// The operation of these that is called `name`; the error names the nearest.
+    /// Finds one of the operations `all` by name.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// Returns an error with the most similar name if the name is unknown.
     pub fn among(all: &[&'static Self], name: &str) -> Result<&'static Self, String> {
         let found = all.iter().copied().find(|operation| operation.name == name);
         found.ok_or_else(|| {

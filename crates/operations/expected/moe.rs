@@ -1,11 +1,11 @@
-//! A mixture of experts: y = Σ_e w_e·W2_e·(SiLU(W1_e·x)·(W3_e·x)) over the experts that a token is sent to ([`super::routing`]), and an
-//! expert that all tokens go through.
+//! Mixture of experts (MoE): y = Σ_e w_e·W2_e·(SiLU(W1_e·x)·(W3_e·x)) over the experts to which a token is routed
+//! ([`super::routing`]), plus an optional shared expert for all tokens.
 //!
-//! Error: the computation runs on numbers that carry it ([`super::near`]); in the second product, errors of the inner elements are
-//! independent. What a kernel stores in a type between its parts (`stored`: gate and up, their product, the output of
-//! an expert, its weight, the product of the two, and the sum of outputs after each) is rounded to it; as the weight may be
-//! multiplied before or after, half a spacing at the lower end of a binade is allowed for all except the first. The last sum is one of k
-//! terms, or k + 1.
+//! Error bound: the computation uses numbers that carry their error bound ([`super::near`]). In the second product, errors of the
+//! inner elements are independent. If a kernel stores intermediate values in a type (`stored`), they are rounded to it: gate and
+//! up, their product, the output of an expert, its weight, the product of these two, and the running sum of outputs. Since the
+//! kernel may multiply by the weight before or after storing, all roundings except the first may be half a spacing at the lower
+//! end of a binade. The last sum has k terms, or k + 1 with a shared expert.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -101,7 +101,7 @@ pub(super) const MOE: Operation = Operation {
     ..Operation::NONE
 };
 
-/// An expert's weights.
+/// Weights of one expert.
 #[derive(Clone, Copy)]
 struct Expert<'a> {
     w13: &'a [f64],
@@ -110,7 +110,8 @@ struct Expert<'a> {
     limit: f64,
 }
 
-/// Half a spacing at the lower end of a binade, or half the smallest step: the rounding of a number times a weight that is not known.
+/// Rounding error of a number that is stored with an unknown factor: half a spacing at the lower end of a binade, or half of the
+/// smallest step.
 fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
     dtype.map_or(0.0, |dtype| {
         (half_spacing(dtype, 1.0) * x.abs()).max(half_spacing(dtype, 0.0))
@@ -118,7 +119,7 @@ fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
 }
 
 impl Expert<'_> {
-    /// The output of a token.
+    /// Output of this expert for the token `x`.
     fn apply(self, call: &Call, x: &[f64]) -> Vec<Near> {
         let (dim, inner, dtype) = (x.len(), self.inner, call.dtype("stored"));
         let rounded = |x: Near| wider(x, rounding(dtype, x.value().abs() + x.error()));
@@ -126,7 +127,7 @@ impl Expert<'_> {
             let sum = call.dot(&self.w13[row * dim..][..dim], x);
             dtype.map_or(sum, |dtype| stored(sum, dtype))
         };
-        // A kernel may clamp stored numbers, to the limit in their type.
+        // A kernel may clamp stored numbers to the limit rounded to their type.
         let off = dtype.map_or(0.0, |dtype| (self.limit - super::rounded(dtype, self.limit)).abs());
         let limit = (!self.limit.is_nan()).then(|| call.near(self.limit, off));
         let hidden = |at: usize| {
@@ -149,7 +150,7 @@ impl Expert<'_> {
     }
 }
 
-/// The tensors of a call, checked.
+/// Checked arguments of a call.
 struct Moe<'a> {
     call: &'a Call,
     router: Router,
@@ -218,7 +219,7 @@ impl<'a> Moe<'a> {
         }
     }
 
-    /// A token's logits.
+    /// Router logits of a token.
     fn logits(&self, token: usize) -> Vec<Near> {
         let (call, x, experts) = (self.call, self.call.tensor("x"), self.router.experts);
         if let Some(logits) = call.optional("logits") {
@@ -230,7 +231,7 @@ impl<'a> Moe<'a> {
         (0..experts).map(logit).collect()
     }
 
-    /// A token's output if it is sent to these experts.
+    /// Output of a token that is routed to these experts.
     fn combined(&self, x: &[f64], chosen: &Chosen) -> Vec<Near> {
         let (call, dtype) = (self.call, self.call.dtype("stored"));
         let mut parts: Vec<Vec<Near>> = Vec::new();

@@ -1,8 +1,9 @@
-//! Numbers that carry the bound of the error of a computation in a type of any unit roundoff u, whose sums may be added in any order.
+//! Numbers that carry an error bound, for computations with any unit roundoff u, and with sums that may be added in any order.
 //!
-//! An operation passes on the bounds of its operands to first order, so that sums in a type of few digits, whose error may be as large
-//! as they are, leave a bound; and it adds its own rounding ([`reference::errors`]). A sum of many terms adds that of [`Terms`], which
-//! looks at the terms one by one: their number, their sizes, and how many roundings move together.
+//! An operation on such numbers propagates the bounds of its operands to first order, so that even sums in a type of few digits,
+//! whose error may be as large as the sum, have a bound. Then it adds its own rounding ([`reference::errors`]). A sum of many
+//! terms adds the bound of [`Terms`], which examines the terms: their number, their sizes, and how many of their roundings are
+//! equal.
 
 use reference::Real;
 use reference::errors::{ErrorModel, Number};
@@ -12,10 +13,10 @@ use super::drift::Equal;
 use super::sum::Terms;
 use super::{Call, half_spacing};
 
-/// A number, and how far a kernel may be from it.
+/// A number with the bound of a kernel's error.
 pub(super) type Near = Number<AnyOrder>;
 
-/// The bound of an error, and the unit roundoff of the type that a kernel computes in; 0 of a constant.
+/// Error bound of a number, and unit roundoff of the type in which the kernel computes; `u` is 0 for constants.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnyOrder {
     error: f64,
@@ -28,30 +29,30 @@ impl Call {
         self.near(value, 0.0)
     }
 
-    /// A number that is known except for this error.
+    /// A number with this error bound.
     pub(super) fn near(&self, value: f64, error: f64) -> Near {
         Near::with(value, AnyOrder { error, u: self.u })
     }
 
-    /// The sum of terms that are exact, or products of two exact numbers.
+    /// Sum of terms that are exact, or that are products of two exact numbers.
     pub(super) fn sum(&self, terms: impl Iterator<Item = f64> + Clone) -> Near {
         let terms = Terms::of(terms, self.u);
         self.near(terms.sum, terms.error())
     }
 
-    /// The sum of the products of the elements of two vectors.
+    /// Dot product of two exact vectors.
     pub(super) fn dot(&self, a: &[f64], b: &[f64]) -> Near {
         let terms = Terms::dot(a, b, self.u);
         self.near(terms.sum, terms.error())
     }
 
-    /// The sum of terms whose errors are added up, since they may share them.
+    /// Sum of terms with errors. The errors are added up, since they may have a common cause.
     pub(super) fn sum_near(&self, terms: &[Near]) -> Near {
         let sum = self.sum(terms.iter().map(|term| term.value()));
         wider(sum, terms.iter().map(|term| term.error()).sum())
     }
 
-    /// The sum of terms whose errors are independent, except those of equal terms.
+    /// Sum of terms with independent errors; only the errors of equal terms are equal.
     pub(super) fn sum_independent(&self, terms: &[Near]) -> Near {
         let sum = self.sum(terms.iter().map(|term| term.value()));
         let equal = Equal::of(terms.iter().map(|term| term.value()));
@@ -59,8 +60,8 @@ impl Call {
     }
 }
 
-/// The exponentials of numbers less the largest of them, whose error all of them share; 0 of what is masked by −∞, though its error may
-/// be infinite.
+/// Exponentials e^(x − max) of all numbers x. All of them share the error of the maximum. A number that is masked with −∞ gives
+/// 0, even if its error is infinite.
 pub(super) fn powers(scores: &[Near]) -> Vec<Near> {
     let masked = |x: &Near| x.value() == f64::NEG_INFINITY;
     let seen = scores.iter().filter(|x| !masked(x)).copied();
@@ -69,29 +70,30 @@ pub(super) fn powers(scores: &[Near]) -> Vec<Near> {
     scores.iter().map(power).collect()
 }
 
-/// The number with an error more.
+/// Adds `error` to the error bound of a number.
 pub(super) fn wider(x: Near, error: f64) -> Near {
     let AnyOrder { error: own, u } = x.model();
     Near::with(x.value(), AnyOrder { error: own + error, u })
 }
 
-/// A number that follows from another, with its error and a step that may be lost below the normal numbers of f32.
+/// A result with the roundoff of the operand `of`, and with an error bound that allows for a lost subnormal step of f32.
 pub(super) fn result(of: Near, value: f64, error: f64) -> Near {
     let u = of.model().u;
     let error = error + f64::from(f32::MIN_POSITIVE) * u;
     Near::with(value, AnyOrder { error, u })
 }
 
-/// The number as a type stores it: half a spacing more.
+/// The number after it is stored as `dtype`: half a spacing is added to its error bound.
 pub(super) fn stored(x: Near, dtype: Dtype) -> Near {
     wider(x, half_spacing(dtype, x.value().abs() + x.error()))
 }
 
-/// SiLU of a number, g/(1 + e^−g), and how far a kernel may be from it: the relative error of the exponential, (4 + 2|g|)·u, as far as
-/// it counts in the sum, and 4u of the sum and the quotient. Where f32's exponential ends, at 2^127.5 in some libraries, 0 is right, too.
+/// SiLU, g/(1 + e^−g), with an error bound: the relative error of the exponential, (4 + 2|g|)·u, to the extent that it affects
+/// the sum, and 4u for the sum and the quotient. If the exponential may overflow in f32, in some libraries from 2^127.5, 0 is
+/// right, too.
 ///
-/// The error of the number itself is multiplied by the slope of SiLU; its second derivative is at most ½, so that ¼·error² is more than
-/// the rest.
+/// The error of g itself is multiplied by the slope of SiLU. The second derivative is at most ½, so ¼·error² bounds the
+/// remainder.
 pub(super) fn silu(x: Near) -> Near {
     let (g, error, u) = (x.value(), x.error(), x.model().u);
     let power = (-g).exp();

@@ -1,29 +1,30 @@
-//! Storage of the keys and values of each sequence: in a row of their own, packed one sequence behind the other, or in the pages of
-//! a cache that a table names.
+//! Storage of the keys and values of sequences: each sequence in its own row, packed one after the other, or in pages of a cache
+//! with a block table.
 
 use super::Call;
 
-/// The keys of all sequences.
+/// Locations of the keys of all sequences.
 pub struct Keys<'a> {
     call: &'a Call,
-    /// Tokens of a page, or those that there is room for in a sequence.
+    /// Number of tokens per page; without pages, number of tokens per row of the key tensor.
     page: usize,
-    /// Pages of the cache.
+    /// Number of pages of the cache.
     pages: usize,
-    /// Pages of every sequence, with the number of columns.
+    /// Block table with the pages of every sequence, and its number of columns; `None` without pages.
     table: Option<(&'a [f64], usize)>,
-    /// Offsets at which packed sequences begin, and the end of the last.
+    /// Start offsets of packed sequences, and the end of the last one; `None` if sequences are not packed.
     starts: Option<Vec<usize>>,
     /// Capacity of each sequence in tokens.
     room: usize,
-    /// Tokens that each sequence has.
+    /// Number of tokens of each sequence.
     lengths: Vec<usize>,
 }
 
-/// Offsets at which sequences of so many tokens in all begin, and the end of the last; none if the call does not say.
+/// Reads the start offsets of packed sequences with `tokens` tokens in total, and the end of the last one; `None` if they are not
+/// given.
 ///
 /// # Errors
-/// If the numbers do not begin with 0, ascend, and end with the number of tokens.
+/// Returns an error if the numbers do not start with 0, do not ascend, or do not end with the number of tokens.
 pub fn starts(call: &Call, name: &str, tokens: usize) -> Result<Option<Vec<usize>>, String> {
     let Some(given) = call.optional(name) else {
         return Ok(None);
@@ -47,10 +48,10 @@ pub fn starts(call: &Call, name: &str, tokens: usize) -> Result<Option<Vec<usize
 }
 
 impl<'a> Keys<'a> {
-    /// The keys of a call of `batch` sequences, whose tensor of keys has `pages` of `page` tokens.
+    /// Locations of the keys of `batch` sequences; the key tensor has `pages` pages of `page` tokens.
     ///
     /// # Errors
-    /// A table or lengths of another shape, or with numbers that are not pages or not lengths.
+    /// Returns an error if the table or the lengths have another shape, or contain invalid pages or lengths.
     pub fn of(call: &'a Call, batch: usize, pages: usize, page: usize) -> Result<Self, String> {
         let name = call.operation().name;
         let table = call.optional("block_table");
@@ -102,7 +103,7 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// Number of keys of a sequence, from which its queries' places are counted.
+    /// Number of keys of a sequence, as used to align its queries with its keys.
     pub fn length(&self, sequence: usize, queries: usize) -> usize {
         match self.call.fault {
             Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
@@ -112,7 +113,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Number of keys that are read, of `length`.
+    /// Number of keys that are read, of `length` keys.
     pub fn read(&self, length: usize) -> usize {
         match self.call.fault {
             Some("last_key_missing") => length.saturating_sub(1),
@@ -123,9 +124,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The pages and the places in them that a sequence has room for, and no keys in.
+    /// Page and slot of each place that is reserved for a sequence but holds no key.
     pub fn unused(&self, sequence: usize) -> impl Iterator<Item = (usize, usize)> {
-        // Whole pages that are not used need not be there.
+        // Count only the last, partly used page: pages that are not used at all may be missing.
         let room = self.room.min(self.lengths[sequence].next_multiple_of(self.page.max(1)));
         let keys = if self.starts.is_some() {
             0..0
@@ -135,7 +136,7 @@ impl<'a> Keys<'a> {
         keys.map(move |key| self.place(sequence, key))
     }
 
-    /// The page and the place in it of a sequence's key.
+    /// Page of a sequence's key, and slot within the page.
     pub fn place(&self, sequence: usize, key: usize) -> (usize, usize) {
         let next = (sequence + 1) % self.lengths.len();
         if let Some(starts) = &self.starts {
@@ -149,7 +150,7 @@ impl<'a> Keys<'a> {
         let row = self.call.pick("next_table", next, sequence);
         let page = match self.call.is("pages_in_order") {
             true => row * cols + column,
-            // What is not used may be anything.
+            // Unused table entries may be anything, such as −1.
             false => table[row * cols + column].max(0.0) as usize,
         };
         (page % self.pages, slot)

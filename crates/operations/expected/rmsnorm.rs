@@ -1,7 +1,7 @@
-//! y = w·x·(mean(x²) + ε)^−½, plain, zero-centred (1 + w) or gated.
+//! RMSNorm, y = w·x·(mean(x²) + ε)^−½: plain, zero-centred (1 + w), or gated.
 //!
-//! Error: the computation runs on numbers that carry it ([`super::near`]). With `cast = "before_weight"` (transformers' Llama and Qwen)
-//! the normalised row is rounded to the output's type before the weight.
+//! Error bound: the computation uses numbers that carry their error bound ([`super::near`]). With `cast = "before_weight"` (Llama
+//! and Qwen in transformers), the normalized row is rounded to the output's type before it is multiplied by the weight.
 
 use rayon::prelude::*;
 use reference::Real;

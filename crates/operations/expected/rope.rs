@@ -1,8 +1,8 @@
-//! Rotary position embedding of the first channels of every head, by given cosines and sines: y₁ = x₁·c − x₂·s,
-//! y₂ = x₂·c + x₁·s, where x₁ and x₂ are half a rotation's width apart (NeoX, transformers) or neighbours (GPT-J). Cosines and sines
-//! have a column for each pair, or for each channel, which is then its own.
+//! Rotary position embedding (RoPE) of the first channels of every head with given cosines and sines: y₁ = x₁·c − x₂·s, y₂ = x₂·c
+//! + x₁·s. x₁ and x₂ are half of the rotated channels apart (NeoX, transformers), or neighbours (GPT-J). Cosines and sines have
+//! one column per pair, or one column per channel.
 //!
-//! Error: two products and a sum, on numbers that carry it ([`super::near`]).
+//! Error bound: two products and a sum, computed on numbers that carry their error bound ([`super::near`]).
 
 use rayon::prelude::*;
 
@@ -89,7 +89,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             let column = angles * columns + own;
             let [kept, crossed] =
                 [(channel, cos), (other, sin)].map(|(of, by)| call.exact(x[of]) * call.exact(by.data[column]));
-            // The second of a pair adds the sine's product, unless the turn is back.
+            // The second channel of a pair adds the product with the sine; for the inverse rotation it subtracts.
             if second == back { kept - crossed } else { kept + crossed }
         })
     };

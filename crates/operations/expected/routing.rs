@@ -1,40 +1,41 @@
-//! Experts of a token, and their weights.
+//! Selection of the experts of a token, and computation of their weights.
 //!
-//! Scores are the softmax, the sigmoid or the square root of the softplus of the logits; the k largest of score + bias are chosen, of all
-//! experts or of those of a few groups (DeepSeek-V3), and their weights are their scores, divided by the sum of those chosen if they are
-//! renormalised, times a factor.
+//! Scores are the softmax, the sigmoid or √softplus of the logits. The k largest of score + bias are chosen, from all experts or
+//! from a few groups of experts (DeepSeek-V3). Weights are the scores of the chosen experts, divided by their sum if they are
+//! renormalized, times a factor.
 //!
-//! Error: scores and weights are computed on numbers that carry it ([`super::near`]), of logits that are given exactly, or of those
-//! of a router's weights. The softplus ln(1 + eˡ) has at most the relative error of eˡ, as σ(l) ≤ ln(1 + eˡ), and a square root halves
-//! it: (e + (4 + 2|l|)·u)/2 + 4u. Two experts whose scores are closer than the sum of their errors may change places: any choice of the
-//! k that errors allow is right, with the weights that belong to it.
+//! Error bound: scores and weights use numbers that carry their error bound ([`super::near`]). Logits are given exactly, or have
+//! the error of the router's product. The softplus ln(1 + eˡ) has at most the relative error of eˡ, because σ(l) ≤ ln(1 + eˡ),
+//! and a square root halves the error: (e + (4 + 2|l|)·u)/2 + 4u. Experts whose scores differ by less than the sum of their
+//! errors may change places: any choice of k experts that the errors allow is right, with the weights that belong to it.
 
 use reference::Real;
 
 use super::Call;
 use super::near::Near;
 
-/// The number of choices of a token that are tried, the most likely first. If there are more, what fits none of them is not judged.
+/// Maximum number of choices that are tried per token, the most likely first. If a token has more, and none of the tried ones
+/// fits, the token is not judged.
 pub const MOST_CHOICES: usize = 64;
 
-/// Selection rule of a token's experts.
+/// Rule for selecting a token's experts.
 #[derive(Clone, Copy, Debug)]
 pub struct Router {
-    /// Experts that there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Experts that a token goes to.
+    /// Number of experts chosen per token.
     pub chosen: usize,
-    /// Equal parts of the experts, one after the other.
+    /// Number of groups: equal, consecutive parts of the experts.
     pub groups: usize,
-    /// Groups that a token's experts may be of.
+    /// Number of groups from which a token's experts are chosen.
     pub chosen_groups: usize,
 }
 
-/// The experts of a token, each with its weight.
+/// Experts of a token, with their weights.
 pub(super) type Chosen = Vec<(usize, Near)>;
 
 impl Router {
-    /// The scores of logits, and the numbers that decide.
+    /// Scores of all experts, and the numbers (with bias) by which experts are selected.
     fn scores(call: &Call, logits: &[Near]) -> [Vec<Near>; 2] {
         let u = call.u;
         let softplus = |logit: &Near| {
@@ -42,7 +43,7 @@ impl Router {
             let score = (l.max(0.0) + (-l.abs()).exp().ln_1p()).sqrt();
             call.near(score, score * (0.5 * (error + (4.0 + 2.0 * l.abs()) * u) + 4.0 * u))
         };
-        // By hand, since e⁻ˡ overflows before σ(l) underflows.
+        // Written out instead of using operators on `Near`: e⁻ˡ overflows before σ(l) underflows.
         let sigmoid = |logit: &Near| {
             let (l, error) = (logit.value(), logit.error());
             let score = 1.0 / (1.0 + (-l).exp());
@@ -57,12 +58,13 @@ impl Router {
             _ => {
                 let values = logits.iter().map(|logit| logit.value());
                 let most = values.fold(f64::NEG_INFINITY, f64::max);
-                // A kernel may multiply by log₂e before it subtracts; the error of the largest does not change the order.
+                // A kernel may multiply by log₂e before it subtracts the maximum. The error of the maximum does not change the
+                // order.
                 let one = call.near(1.0, u);
                 let power = |logit: &Near| (*logit * one - call.exact(most) * one).exp();
                 let powers: Vec<Near> = logits.iter().map(power).collect();
                 let sum = call.sum_near(&powers);
-                // The error that all experts share does not change their order.
+                // All experts share the error of the sum, so it does not change their order.
                 let divided = |power| (power / sum, power / call.exact(sum.value()));
                 powers.into_iter().map(divided).unzip()
             }
@@ -73,7 +75,7 @@ impl Router {
         [scores, deciding.collect()]
     }
 
-    /// Every choice of experts that errors allow for these logits, that of the exact scores first.
+    /// All choices of experts that the errors of these logits allow; the choice by the exact scores comes first.
     pub(super) fn choices(&self, call: &Call, logits: &[Near]) -> Vec<Chosen> {
         let [scores, deciding] = Self::scores(call, logits);
         let bounds: Vec<(f64, f64)> = deciding.iter().map(|score| (score.value(), score.error())).collect();
@@ -90,8 +92,8 @@ impl Router {
         sets.collect()
     }
 
-    /// Lists every choice of groups that errors allow for a token: the groups whose two best experts, or whose best without a bias,
-    /// have the largest scores.
+    /// All choices of groups that the errors allow for a token. With a bias, a group's score is the sum of its two best experts;
+    /// without a bias, that of its best expert.
     fn groups(&self, call: &Call, deciding: &[(f64, f64)]) -> Vec<Vec<usize>> {
         if self.chosen_groups == self.groups {
             return vec![(0..self.groups).collect()];
@@ -106,7 +108,7 @@ impl Router {
                 all.sort_by(|a, b| b.total_cmp(a));
                 all.iter().take(best).sum::<f64>()
             };
-            // No sum of the largest is off by more than as many errors.
+            // The sum of the largest scores errs by at most the sum of the equally many largest errors.
             let score = largest(|(score, _)| *score);
             (score, largest(|(_, error)| *error) + call.u * score.abs())
         };
@@ -115,7 +117,7 @@ impl Router {
         admissible(&scores, self.chosen_groups)
     }
 
-    /// The weights of the experts that were chosen.
+    /// Weights of the chosen experts `set`.
     fn weights(&self, call: &Call, set: &[usize], scores: &[Near], deciding: &[Near]) -> Chosen {
         let biased = call.is("bias_in_weights");
         let weight = |at: &usize| match biased {
@@ -142,7 +144,7 @@ impl Router {
     }
 }
 
-/// Every choice of `k` that errors of the scores allow, that of the exact ones first.
+/// All choices of `k` indices that the errors of the scores allow; the choice by the exact scores comes first.
 pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].0.total_cmp(&scores[a].0).then(a.cmp(&b)));
@@ -151,7 +153,8 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     if k == order.len() || k == 0 {
         return sets;
     }
-    // Sure to be chosen: above all that could take the k-th place, and the other way around.
+    // An index is sure if its score surely exceeds that of every index outside of the first choice. An index is open if it is not
+    // sure and may reach the lowest score of the first choice.
     let reach = |at: &usize| scores[*at].0 + scores[*at].1;
     let least = |at: &usize| scores[*at].0 - scores[*at].1;
     let best_out = order[k..].iter().map(reach).fold(f64::NEG_INFINITY, f64::max);
@@ -160,14 +163,14 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let open = |at: &usize| !sure.contains(at) && reach(at) >= worst_in;
     let open: Vec<usize> = order.iter().copied().filter(open).collect();
     let mut picks: Vec<usize> = (0..k - sure.len()).collect();
-    // An open choice may surely be above another open one: then it is chosen, or the other is not.
+    // A choice is allowed only if no index that is left out surely exceeds one that is picked.
     let allowed = |picks: &[usize]| {
         let picked = picks.iter().map(|pick| reach(&open[*pick]));
         let worst = picked.fold(f64::INFINITY, f64::min);
         let out = (0..open.len()).filter(|at| !picks.contains(at));
         out.map(|at| least(&open[at])).fold(f64::NEG_INFINITY, f64::max) <= worst
     };
-    // Picks are in order of the scores: the more of the first ones they have, the likelier they are.
+    // Open indices are ordered by score, so earlier picks are more likely.
     for _ in 0..MOST_CHOICES * MOST_CHOICES {
         if sets.len() > MOST_CHOICES || !next(&mut picks, open.len()) {
             return sets;
@@ -177,13 +180,13 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
             sets.push(set.collect());
         }
     }
-    // There may be others: as many as are tried at most stand for them.
+    // The search ended early. Pad the list beyond the maximum, so that callers know that there may be more choices.
     let last = sets[sets.len() - 1].clone();
     sets.resize(MOST_CHOICES + 1, last);
     sets
 }
 
-/// The next choice of as many of `of` numbers, in order; whether there is one.
+/// Advances `picks` to the next combination of indices below `of`, in lexicographic order; returns false at the end.
 fn next(picks: &mut [usize], of: usize) -> bool {
     let many = picks.len();
     for at in (0..many).rev() {

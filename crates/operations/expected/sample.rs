@@ -1,7 +1,8 @@
-//! Sampling of the next token of every row. At temperature 0, the token with the largest logit is taken, the first of equal ones;
-//! NaN counts as largest. At a temperature above 0, the token with the largest logit/temperature + g is taken, which draws from the
-//! softmax. The Gumbel noise g = −ln(−ln r) is given or comes from the seed. For token i, the seed gives r = (w + ½)/2²³, where w
-//! is the upper 23 bits of word i mod 4 of Philox4x32-10 with the counter (⌊i/4⌋, position, sequence, 0) and the seed as key.
+//! Sampling of the next token of every row. At temperature 0 the token with the largest logit is chosen: the first of equal ones;
+//! NaN counts as largest. At a higher temperature the token with the largest logit/temperature + g is chosen, which is a draw
+//! from the softmax. The Gumbel noise g = −ln(−ln r) is given or comes from the seed. For token i, the seed gives r = (w +
+//! ½)/2²³, where w is the upper 23 bits of word i mod 4 of Philox4x32-10 with the counter (⌊i/4⌋, position, sequence, 0) and the
+//! seed as key.
 //!
 //! The greedy token is defined to the bit. With noise, a score is off by at most (4 + 4|g| + 4|l/t| + 2|s|)·u, where l/t is the
 //! logit over the temperature and s is the score. The first two terms count only if the noise comes from the seed. They hold for
@@ -101,7 +102,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     Ok(vec![output])
 }
 
-/// The seed as the two words of a key.
+/// The seed as two 32-bit words, the key of Philox.
 fn seed(call: &Call) -> Result<[u32; 2], String> {
     let fits = |x: f64, most: f64| x.fract() == 0.0 && (0.0..=most).contains(&x);
     let seed = call.number("seed");
@@ -122,7 +123,7 @@ fn seed(call: &Call) -> Result<[u32; 2], String> {
     }
 }
 
-/// A row of logits, and what its noise depends on.
+/// A row of logits, with the temperature and the inputs of its noise.
 struct Row<'a> {
     call: &'a Call,
     logits: &'a [f64],
@@ -134,7 +135,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// The best token, and those that errors allow in its place.
+    /// The token with the best score, followed by the other tokens that rounding errors allow.
     fn tokens(&self) -> Vec<usize> {
         let len = self.logits.len();
         let seen = match self.call.fault {
@@ -149,20 +150,20 @@ impl Row<'_> {
         top_k(&scores, seen, 1, &mut best);
         let best = best[0] as usize;
         if self.call.is("last_of_ties") {
-            // Ties without an error are between the numbers as they are.
+            // With this fault, ties are resolved without rounding errors: the last of the equal scores wins.
             return vec![seen - 1 - best];
         }
         if !scores[best].is_finite() {
             return vec![best];
         }
-        // A token is right if no other is surely better.
+        // A token is right if no other token's score surely exceeds its own.
         let surely = scores.iter().zip(&errors).map(|(score, error)| score - error);
         let least = surely.fold(f64::NEG_INFINITY, f64::max);
         let near = (0..seen).filter(|at| *at != best && errors[*at] > 0.0 && scores[*at] + errors[*at] >= least);
         std::iter::once(best).chain(near).collect()
     }
 
-    /// The score of a token, and how far a kernel may be from it.
+    /// Score of a token, and its error bound.
     fn score(&self, token: usize) -> (f64, f64) {
         let logit = self.logits[token];
         if self.temperature == 0.0 {
@@ -183,7 +184,7 @@ impl Row<'_> {
         (score, if error.is_finite() { error } else { 0.0 })
     }
 
-    /// The seed's noise of a token.
+    /// Gumbel noise of a token, from the seed.
     fn gumbel(&self, token: usize) -> f64 {
         let words = philox([token as u32 / 4, self.position, self.sequence, 0], self.key);
         let uniform = (f64::from(words[token % 4] >> 9) + 0.5) / f64::from(1 << 23);

@@ -1,40 +1,41 @@
-//! Operands of products that are stored as codes with scales: one scale for a tensor, a row, a column or a block.
+//! Operands of matrix products that are stored as codes with scales: one scale per tensor, row, column or block.
 //!
-//! Error: a kernel multiplies every element by its scale before it adds, or the sum of a block by the product of two scales, or the
-//! sum of all by a scale. Each way rounds at most three times, and the terms of a block may share their roundings. That is at most
-//! 3u·|sum| at the end, and at most 3u·Σ|t| before; if roundings of different blocks are independent, λ·3u·√(Σ_b S_b²), where S_b² ≤
-//! g·Σ_{t∈b} t² for the sum S_b of a block of g terms (Cauchy and Schwarz), times M/3 if M roundings move together. Where all terms share
-//! their scales, g = 1: they are multiplied at the end, or term by term.
+//! Error bound: a kernel may multiply every element by its scale before it adds, the sum of a block by the product of two scales,
+//! or the whole sum by a scale. Each way rounds at most three times, and the terms of a block may share these roundings. So the
+//! error is at most 3u·|sum| for roundings at the end, and at most 3u·Σ|t| for earlier ones. If roundings of different blocks are
+//! independent, the latter is λ·3u·√(Σ_b S_b²), where S_b² ≤ g·Σ_{t∈b} t² for the sum S_b of a block of g terms (Cauchy and
+//! Schwarz), times M/3 if M roundings are equal. If all terms share their scales, g = 1: kernels multiply at the end, or term by
+//! term.
 
 use reference::LAMBDA;
 
 use super::sum::Terms;
 use super::{Call, Tensor};
 
-/// The numbers of an operand, and the block along K that shares a scale.
+/// Scaled numbers of an operand, and the size of its scale blocks along K.
 pub struct Operand {
-    /// Sizes: those of the batch, and two.
+    /// Shape: batch dimensions, then two matrix dimensions.
     pub shape: Vec<usize>,
-    /// The numbers, with scales multiplied.
+    /// Elements, multiplied by their scales.
     pub data: Vec<f64>,
     /// Number of elements along K that share a scale; `None` without scales.
     pub block: Option<usize>,
 }
 
-/// A grid of scales over the last two dimensions.
+/// Grid of scales over the last two dimensions of an operand.
 struct Scales<'a> {
     data: &'a [f64],
-    /// True if there is a grid for every matrix, not one for all.
+    /// True if every matrix of a batch has its own grid.
     batched: bool,
-    /// Blocks along the outer dimension (rows of a, columns of b) and along K.
+    /// Number of blocks along the outer dimension (rows of a, columns of b), and along K.
     counts: [usize; 2],
-    /// Elements of a block along the outer dimension, and along K.
+    /// Number of elements of a block along the outer dimension, and along K.
     blocks: [usize; 2],
     k_last: bool,
 }
 
 impl Scales<'_> {
-    /// The scale of an element; by a fault, which is named without the operand, another one.
+    /// Scale of an element. With a fault, which is named without the operand's letter, another element's scale.
     fn at(&self, batch: usize, [outer, k]: [usize; 2], fault: &str) -> f64 {
         let [outers, ks] = self.counts;
         let mut outer = outer / self.blocks[0] % outers.max(1);
@@ -51,8 +52,8 @@ impl Scales<'_> {
     }
 }
 
-/// Number of elements that may share a scale if `count` scales are given for `size` of them: all; or as many as `stated`, unless it
-/// is 0; or a power of two, where the last block may be cut off, and equal parts.
+/// Possible block sizes if `count` scales are given for `size` elements: all elements for one scale; `stated` if it is not 0;
+/// otherwise a power of two with a partial last block, and equal blocks.
 fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     if count == 1 {
         return vec![size.max(1)];
@@ -69,10 +70,10 @@ fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     found
 }
 
-/// The operand called `name`, a or b: its codes decoded, and multiplied by its scales.
+/// The operand `name` (a or b), with its codes decoded and multiplied by its scales.
 ///
 /// # Errors
-/// Shapes that do not fit, and codes that are not bytes.
+/// Returns an error if shapes do not fit, or if codes are not bytes.
 pub fn operand(call: &Call, name: &str) -> Result<Operand, String> {
     let (shape, mut data) = decoded(call, name)?;
     let other_name = if name == "a" { "b" } else { "a" };
@@ -95,7 +96,7 @@ pub fn operand(call: &Call, name: &str) -> Result<Operand, String> {
     Ok(Operand { shape, data, block })
 }
 
-/// The shape and the numbers of an operand before it is scaled.
+/// Shape and decoded numbers of an operand, before they are multiplied by scales.
 fn decoded(call: &Call, name: &str) -> Result<(Vec<usize>, Vec<f64>), String> {
     let tensor = call.tensor(name);
     let Tensor { shape, data } = tensor;
@@ -123,18 +124,18 @@ fn decoded(call: &Call, name: &str) -> Result<(Vec<usize>, Vec<f64>), String> {
     Ok((shape, numbers.collect()))
 }
 
-/// The number of a code of E2M1.
+/// Decodes an E2M1 code.
 fn e2m1(code: u8) -> f64 {
     let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Returns whether K is the last dimension of an operand.
+/// Returns true if K is the last dimension of an operand.
 fn k_last(call: &Call, name: &str) -> bool {
     name == "a" || call.word("b_rows") == "n"
 }
 
-/// The scales of an operand, if it has any.
+/// Scales of an operand; `None` if it has none.
 fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> {
     let Some(scale) = call.optional(&format!("{name}_scale")) else {
         return Ok(None);
@@ -191,11 +192,11 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
     }))
 }
 
-/// Error of a sum of scaled terms by its scales, which are shared by blocks of `block` terms.
+/// Error bound of a sum that comes from the scales of its terms. Blocks of `block` terms share a scale.
 pub fn error(terms: &Terms, block: usize, u: f64) -> f64 {
     let block = block as f64;
     let shared = if block < terms.count { block } else { 1.0 };
-    // Equal terms have equal roundings, each uniform: a third of the square of the largest.
+    // Equal terms have equal roundings. They are uniform, so their mean square is a third of the square of the largest.
     let equal = (terms.multiplicity / 3.0).max(1.0);
     let before = terms.magnitudes.min(LAMBDA * (shared * equal * terms.squares).sqrt());
     3.0 * u * (terms.sum.abs() + before)

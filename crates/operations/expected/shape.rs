@@ -1,31 +1,31 @@
-//! Shapes of a call's tensors, which are checked against those that the operation's descriptions begin with.
+//! Checks the shapes of a call's tensors against the shapes at the start of the arguments' descriptions.
 //!
-//! A description begins with a shape, such as `[..., 2 I, C]`, or with several: `[N, D], or [T, N, D] if …`. A letter is one size in all
-//! shapes, `...` any number of dimensions before the others, and `2N + N*N` what it says.
+//! A description begins with a shape, such as `[..., 2 I, C]`, or with several: `[N, D], or [T, N, D] if …`. A letter stands for
+//! the same size in all shapes, `...` for any number of leading dimensions, and `2N + N*N` for the value of this expression.
 
 use super::{Call, Kind, Tensor};
 
-/// The sizes of a call by the letters of its shapes.
+/// Sizes of a call's tensors, by the letters of their shapes.
 #[derive(Clone, Debug, Default)]
 pub struct Shapes<'a> {
-    /// The dimensions that `...` stands for.
+    /// Leading dimensions for which `...` stands.
     pub before: &'a [usize],
     sizes: Vec<(&'static str, usize)>,
 }
 
 impl Call {
-    /// The sizes of the tensors that are given, required ones first.
+    /// Determines the sizes from all given tensors, required ones first.
     ///
     /// # Errors
-    /// If a tensor has another shape than its description.
+    /// Returns an error if the shape of a tensor does not match its description.
     pub fn shapes(&self) -> Result<Shapes<'_>, String> {
         self.shapes_of(&[])
     }
 
-    /// The sizes of the tensors that are given, some of which have these shapes in place of those of their descriptions; "" is any.
+    /// Same as [`Call::shapes`], but with other shapes for the tensors in `stated`. The shape "" allows any shape.
     ///
     /// # Errors
-    /// If a tensor has another shape.
+    /// Returns an error if the shape of a tensor does not match.
     pub fn shapes_of(&self, stated: &[(&str, &'static str)]) -> Result<Shapes<'_>, String> {
         let mut shapes = Shapes::default();
         let takes = self.operation().takes;
@@ -47,7 +47,7 @@ impl Call {
     }
 }
 
-/// The shapes that a description begins with, each by its dimensions.
+/// Parses the shapes at the start of a description into lists of dimensions.
 fn described(doc: &'static str) -> Vec<Vec<&'static str>> {
     let mut shapes = Vec::new();
     let mut rest = doc;
@@ -59,27 +59,27 @@ fn described(doc: &'static str) -> Vec<Vec<&'static str>> {
 }
 
 impl<'a> Shapes<'a> {
-    /// The sizes of these letters.
+    /// Sizes of these letters.
     ///
     /// # Panics
-    /// If no shape of a tensor that must be given has one of them.
+    /// Panics if no given tensor has one of these letters in its shape.
     pub fn sizes<const N: usize>(&self, letters: [&str; N]) -> [usize; N] {
         letters.map(|letter| self.size(letter).unwrap_or_else(|| panic!("no shape has {letter}")))
     }
 
-    /// The size of a letter, if a tensor has it.
+    /// Size of a letter; `None` if no given tensor has the letter in its shape.
     pub fn size(&self, letter: &str) -> Option<usize> {
         let known = self.sizes.iter().find(|(known, _)| *known == letter);
         known.map(|(_, size)| *size)
     }
 
-    /// Extends these sizes by those of a tensor, if it has a shape of these dimensions.
+    /// Adds the sizes of a tensor, if its shape matches these dimensions; `None` if it does not.
     fn with(&self, dims: &[&'static str], tensor: &'a Tensor) -> Option<Self> {
         let mut all = self.clone();
         let mut own = &tensor.shape[..];
         let dims = match dims {
             ["...", last @ ..] => {
-                // A tensor without dimensions is one row of one element.
+                // A scalar counts as one row of one element.
                 if own.is_empty() {
                     own = &[1];
                 }
@@ -113,7 +113,7 @@ impl<'a> Shapes<'a> {
         Some(all)
     }
 
-    /// The size that a dimension says, if its letters are known.
+    /// Value of a dimension's expression; `None` if the size of a letter is unknown.
     fn value(&self, dim: &str) -> Option<usize> {
         let factor = |factor: &str| {
             let letter = factor.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -126,7 +126,7 @@ impl<'a> Shapes<'a> {
         dim.split(" + ").map(product).sum()
     }
 
-    /// A shape in words, with the sizes that are known.
+    /// Text of a shape, with known sizes as numbers.
     fn text(&self, dims: &[&str]) -> String {
         let dim = |dim: &&str| self.value(dim).map_or((*dim).to_string(), |size| size.to_string());
         let mut words: Vec<String> = dims.iter().map(dim).collect();

@@ -1,7 +1,7 @@
-//! y = SiLU(gate)·up, of rows in which the gates come first and the ups follow.
+//! SwiGLU activation, y = SiLU(gate)·up, of rows with all gates first and then all ups.
 //!
-//! Error: that of [`silu`], passed on by the product ([`super::near`]). With `cast = "before_up"` (`F.silu(gate) * up` of PyTorch) the
-//! activation is rounded to the type of the output before: half a spacing more, times up.
+//! Error bound: that of [`silu`], propagated by the product ([`super::near`]). With `cast = "before_up"` (`F.silu(gate) * up` in
+//! PyTorch), the activation is rounded to the output's type before the product: half a spacing times up is added.
 
 use rayon::prelude::*;
 
@@ -41,7 +41,7 @@ pub(super) const SILU_AND_MUL: Operation = Operation {
     rows: Some(Rows {
         inputs: &["x"],
         first_dimension: false,
-        // Gates below -88 leave nothing in f32.
+        // For gates below −88, the f32 result is 0, so larger exponents do not occur.
         leaning: |_| 2.0 * 88.0,
     }),
     modules: &["SiluAndMul"],

@@ -1,6 +1,6 @@
-//! p = e^(s·x − m) / Σ e^(s·x − m) over rows, on numbers that carry their error ([`super::near`]). Errors of exponentials are added up
-//! in the sum, as they share those of the scale and of the largest element. (Blanchard, Higham and Higham, *Accurately computing the
-//! log-sum-exp and softmax functions*, 2021.)
+//! Softmax of rows, p = e^(s·x − m) / Σ e^(s·x − m), computed on numbers that carry their error bound ([`super::near`]). In the
+//! sum, errors of the exponentials are added up, because they share the error of the scale and of the largest element.
+//! (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax functions*, 2021.)
 
 use rayon::prelude::*;
 use reference::Real;
@@ -47,7 +47,8 @@ pub(super) const SOFTMAX: Operation = Operation {
     ..Operation::NONE
 };
 
-/// Twice the magnitude of the exponents of a row by each of 2 ulp, since the mean of the exponents enters by the sum, too.
+/// Systematic error of a row: 2 ulp times the largest exponent, twice, since the sum contributes the mean error of the
+/// exponentials, too.
 fn exponents(row: &[f64]) -> f64 {
     let magnitudes = row.iter().filter(|x| **x > 0.0).map(|x| x.ln().abs());
     4.0 * magnitudes.fold(0.0, f64::max)
@@ -56,7 +57,7 @@ fn exponents(row: &[f64]) -> f64 {
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let [cols] = call.shapes()?.sizes(["C"]);
     let x = call.tensor("x");
-    // A kernel may multiply by the scale and log₂e at once, rounded.
+    // A kernel may multiply the scale by log₂e first, and round the product.
     let scale = call.number("scale");
     let scale = call.near(scale, call.u * scale.abs());
     let rows = x.data.len() / cols.max(1);

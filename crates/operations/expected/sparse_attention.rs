@@ -1,8 +1,8 @@
-//! A token's attention to a window of recent vectors and to compressed entries, in one softmax with a sink (DeepSeek-V4):
-//! s_j = scale·q·k_j, p_j = e^{s_j}/(Σ e^{s_j'} + e^{sink}), o = Σ p_j·k_j. A vector is key and value, for all heads; the sink is a logit
-//! of its head, is not scaled, and has no value.
+//! Sparse attention of one token (DeepSeek-V4) over a window of recent vectors and compressed entries, in one softmax with a
+//! sink: s_j = scale·q·k_j, p_j = e^{s_j}/(Σ e^{s_j'} + e^{sink}), o = Σ p_j·k_j. A vector is both key and value, and all heads
+//! share it. Each head has a sink, an unscaled logit without a value.
 //!
-//! Error: that of attention ([`super::attention`]), whose weights a kernel may divide by their sum before it rounds them (`p`).
+//! Error bound: that of attention ([`super::attention`]). A kernel may divide weights by their sum before it rounds them (`p`).
 
 use rayon::prelude::*;
 
@@ -37,7 +37,7 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
         next_row_indices of indices: "the indices are those of the next row" => |call| call.roll("indices", 1);
         first_entries of indices: "the first entries are read in the place of those of the indices"
             => |call| {
-                // As many as there are indices, or entries.
+                // Entries 0, 1, 2 … in place of the indices, as far as there are entries.
                 let entries = call.tensor("entries").shape.get(1).copied().unwrap_or_default();
                 call.edit("indices", |indices| {
                     for row in indices.rows_mut() {
@@ -53,7 +53,7 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
     ..Operation::NONE
 };
 
-/// The sizes of a call: rows, heads, channels, slots of the window, entries.
+/// A call with its sizes: rows, heads, channels, window slots, entries.
 struct Step<'a> {
     call: &'a Call,
     sizes: [usize; 5],
@@ -80,7 +80,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
 }
 
 impl Step<'_> {
-    /// The output of a row, with errors.
+    /// Output elements of a row, with error bounds.
     fn row(&self, row: usize) -> Vec<(f64, f64)> {
         let (call, [_, heads, dim, ..]) = (self.call, self.sizes);
         let vectors = self.vectors(row);
@@ -100,7 +100,7 @@ impl Step<'_> {
         columns.map(|[value, error, _]| (value, error)).collect()
     }
 
-    /// The vectors that a row reads: those of its window from the oldest on, then entries.
+    /// Vectors that a row reads: those of its window, oldest first, then entries.
     fn vectors(&self, row: usize) -> Vec<&[f64]> {
         let (call, [_, _, dim, slots, entries]) = (self.call, self.sizes);
         let (window, stored) = (call.tensor("window"), call.tensor("entries"));

@@ -1,9 +1,10 @@
-//! Errors of an output taken together, where independent roundings dominate them: their root mean square and their mean are known far
-//! better than the largest of each.
+//! Checks all errors of an output together, if independent roundings dominate them. Their root mean square and their mean have
+//! much narrower bounds than single errors.
 //!
-//! With σ the standard deviation of an element's error, and what else it may be off by taken from it, the mean of (e/σ)² is near 1. The
-//! variance of roundings is an average over the places in a binade, at most twice as large as it is. Elements of a row may have one rounding
-//! in common, so a mean over N elements of R rows is that of R numbers at least: (e/σ)² has a standard deviation of √2, and e/σ one of 1.
+//! Let σ be the standard deviation of an element's error e, and subtract from e the bound of its other errors. Then the mean of
+//! (e/σ)² is near 1. The variance of a rounding varies within a binade and is at most twice its average. Elements of a row may
+//! share a rounding, so a mean over N elements of R rows counts as R independent numbers: (e/σ)² has a standard deviation of √2,
+//! and e/σ one of 1.
 
 use reference::LAMBDA;
 use safetensors::Dtype;
@@ -11,11 +12,10 @@ use safetensors::Dtype;
 use super::Output;
 use ulplab_core::error::counted;
 
-/// The fewest elements that are judged together.
+/// Minimum number of elements for this check.
 const FEWEST: usize = 1000;
 
-/// Describes properties of the errors that a right kernel's errors do not have; empty if there are none, or too few elements to
-/// say.
+/// Describes properties that the errors of a right kernel do not have; empty if there are none, or if there are too few elements.
 pub(crate) fn found(expected: &Output, got: &[f64], dtype: Dtype) -> Vec<String> {
     let cols = expected.shape.last().copied().unwrap_or(1).max(1);
     let (mut count, mut square, mut gain) = (0usize, 0.0, 0.0);

@@ -1,5 +1,5 @@
-//! Recurrent states [..., K, V] as [..., V, K]. Nothing is computed: every element is one of those that were there, to the bit (of NaN
-//! any will do).
+//! Transposes recurrent states from [..., K, V] to [..., V, K]. Nothing is computed: every element must be equal to the moved one
+//! bit for bit (for NaN, any payload is right).
 
 use super::{Call, Operation, Output, faults, takes};
 

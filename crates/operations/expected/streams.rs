@@ -1,5 +1,5 @@
-//! Residual streams of a token (hyper-connections, mHC): the logits that follow from all of them, their mixture, and its norm. Numbers
-//! carry the errors of sums in any order, of inverse root mean squares and of sigmoids ([`super::near`]).
+//! Residual streams of a token (hyper-connections, mHC): the logits of all streams together, their mixture, and its norm. Numbers
+//! carry the error bounds of sums in any order, of inverse root mean squares and of sigmoids ([`super::near`]).
 
 use reference::Real;
 use reference::errors::ErrorModel;
@@ -7,13 +7,13 @@ use reference::errors::ErrorModel;
 use super::Call;
 use super::near::{AnyOrder, Near};
 
-/// (mean + ε)^−½ of the sum of the squares of so many numbers.
+/// (mean + ε)^−½ of `count` numbers, given the sum of their squares.
 pub(super) fn inverse_rms(squares: Near, count: usize, eps: Near) -> Near {
     Near::ONE / (squares / Near::exact(count as f64) + eps).sqrt()
 }
 
-/// The logits (fn·x/rms(x))·scale + base of a token with so many streams: those of their weights first, `scale` having one number for all,
-/// or one each for these, as many behind them, and the rest.
+/// Logits (fn·x/rms(x))·scale + base of a token with `streams` streams. `scale` has one number for all logits, or three: for the
+/// first `streams` logits, for the next `streams`, and for all others.
 pub(super) fn logits(call: &Call, x: &[f64], streams: usize) -> Vec<Near> {
     let [projection, base, scale] = ["fn", "base", "scale"].map(|name| &call.tensor(name).data);
     let inverse = inverse_rms(call.dot(x, x), x.len(), call.exact(call.number("norm_eps")));
@@ -25,7 +25,7 @@ pub(super) fn logits(call: &Call, x: &[f64], streams: usize) -> Vec<Near> {
     projection.chunks(x.len()).zip(base).enumerate().map(logit).collect()
 }
 
-/// The streams of a token, multiplied by their weights and added up.
+/// Sum of a token's streams, each multiplied by its weight.
 pub(super) fn mixed(call: &Call, x: &[f64], weights: &[Near]) -> Vec<Near> {
     let channels = x.len() / weights.len();
     let mixed = |channel: usize| {
@@ -36,7 +36,8 @@ pub(super) fn mixed(call: &Call, x: &[f64], weights: &[Near]) -> Vec<Near> {
     (0..channels).map(mixed).collect()
 }
 
-/// A row by its root mean square and times what the call has for `weight`; by a fault, it is not divided.
+/// RMSNorm of a row: divides by the root mean square and multiplies by the call's `weight`. Faults set `divided` to false to skip
+/// the division.
 pub(super) fn normed(call: &Call, row: Vec<Near>, eps: f64, divided: bool) -> Vec<Near> {
     let weight = call.optional("weight").map(|weight| &weight.data);
     let inverse = inverse_rms(AnyOrder::dot(&row, &row), row.len(), call.exact(eps));

@@ -1,22 +1,22 @@
-//! Bound of the error of a sum that is computed in a type of few digits.
+//! Error bounds of sums that are computed in a type of limited precision.
 
 use reference::LAMBDA;
 
 use super::drift::{FEW, Places};
 
-/// An assumption on the sums of a kernel.
+/// Assumption about the arithmetic in which a kernel adds.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums {
-    /// The word that a user states it by.
+    /// Name of the assumption in arguments.
     pub name: &'static str,
-    /// Bits of the significand of a partial sum; none if sums are exact.
+    /// Number of significand bits of a partial sum; `None` if sums are exact.
     bits: Option<i32>,
-    /// A clause for messages.
+    /// Clause that describes the assumption in messages.
     pub meaning: &'static str,
 }
 
 impl Sums {
-    /// The assumptions that a user may state.
+    /// All assumptions that a user may choose.
     pub const ALL: [Self; 7] = [
         Self::new("f64", Some(53), "sums in f64, in any order"),
         Self::new("f32", Some(24), "sums in f32, in any order"),
@@ -41,36 +41,36 @@ impl Sums {
     }
 }
 
-/// Statistics of the terms of a sum, and of its roundings.
+/// Statistics of the terms of a sum, from which its error bound follows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     /// Number of terms.
     pub count: f64,
-    /// Their sum.
+    /// Sum of the terms.
     pub sum: f64,
-    /// Sum of their magnitudes.
+    /// Sum of the magnitudes of the terms.
     pub magnitudes: f64,
-    /// Sum of their squares.
+    /// Sum of the squares of the terms.
     pub squares: f64,
     /// Mean square of the partial sums, in the order of the terms.
     pub partial: f64,
-    /// Number of roundings that move together.
+    /// Number of roundings that are equal instead of independent ([`super::drift`]).
     pub multiplicity: f64,
-    /// Unit roundoff of the type that they are added in.
+    /// Unit roundoff of the type in which the terms are added.
     pub u: f64,
 }
 
-/// Terms between two partial sums that are looked at.
+/// Number of terms between the partial sums of which the mean square is computed.
 const PIECE: usize = 64;
 
 impl Terms {
-    /// Terms that are known one by one, which are added with unit roundoff `u`.
+    /// Statistics of these terms, which are added with unit roundoff `u`.
     pub fn of(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
         Self::scaled(terms, u, 1.0)
     }
 
-    /// The same of terms that kernels multiply by a factor of their own, such as weights that are not yet divided by their sum: such
-    /// terms are not taken to be multiples of a spacing.
+    /// Same as [`Self::of`], for terms that kernels may multiply by an unknown factor, such as weights before the division by
+    /// their sum. These terms are never assumed to be multiples of a spacing.
     pub fn of_any_scale(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
         Self::scaled(terms, u, std::f64::consts::FRAC_1_SQRT_2)
     }
@@ -92,7 +92,7 @@ impl Terms {
         all
     }
 
-    /// The products of two vectors' elements, summed up in several parts so that they are computed side by side.
+    /// Statistics of the products of two vectors' elements, computed in several independent lanes for speed.
     pub fn dot(a: &[f64], b: &[f64], u: f64) -> Self {
         let count = a.len().min(b.len());
         let mut all = Self { u, ..Self::default() };
@@ -111,14 +111,14 @@ impl Terms {
         all
     }
 
-    /// Finds out how many roundings move together, of terms by their number, times a factor.
+    /// Estimates how many roundings are equal. `term` returns the term at an index, which is multiplied by `factor`.
     fn look(&mut self, factor: f64, term: impl Fn(usize) -> f64) {
         let places = Places::of(self.count as usize);
         let pairs = places.pairs().map(|pair| pair.map(|at| factor * term(at)));
         self.multiplicity = places.multiplicity(self.u, factor * self.size(), pairs, &mut Vec::new());
     }
 
-    /// The root mean square of partial sums: over all orders, or in that of the terms.
+    /// Root mean square of the partial sums: over all orders of the terms, or in their given order, whichever is larger.
     pub fn size(&self) -> f64 {
         (self.sum * self.sum + self.squares).max(self.partial).sqrt()
     }
@@ -127,38 +127,40 @@ impl Terms {
     ///
     /// The worst case is n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*, §4.2).
     ///
-    /// The likely one is λ·u·√(n·S·M/6), as follows. Each rounding moves a partial sum s by at most h = u·2^⌊log₂|s|⌋. If roundings
-    /// are independent, λ·√(Σh²) is exceeded once in 10¹³ sums (Hoeffding; Higham and Mary, *A New Approach to Probabilistic
-    /// Rounding Error Analysis*, 2019). Σh² is at most n·u² times the mean square of partial sums: s² + Σt² for all orders together;
-    /// `partial` for the terms' own order, or about twice as much where parts of them are summed apart. M is the number of roundings
-    /// that move together ([`super::drift`]). A rounding is uniform within ±h, a variance of h²/3, and h² is half of (u·s)², averaged over
-    /// a binade: so a sixth of both counts. S = max(s² + Σt², ⅓·partial), and M/6 is at least 1.
+    /// The likely bound is λ·u·√(n·S·M/6). Each rounding moves a partial sum s by at most h = u·2^⌊log₂|s|⌋. If roundings are
+    /// independent, λ·√(Σh²) is exceeded once in 10¹³ sums (Hoeffding; Higham and Mary, *A New Approach to Probabilistic Rounding
+    /// Error Analysis*, 2019). Σh² is at most n·u² times the mean square of the partial sums. This mean square is s² + Σt² over
+    /// all orders together, and `partial` for the given order, or about twice as much if parts are summed separately. M is the
+    /// number of roundings that are equal ([`super::drift`]). A rounding is uniform within ±h, so its variance is h²/3; h² is,
+    /// averaged over a binade, half of (u·s)². Both factors together give 1/6. S = max(s² + Σt², ⅓·partial), and M/6 is at least
+    /// 1.
     pub fn error(&self) -> f64 {
         let worst = self.count * self.u * self.magnitudes * (1.0 + self.count * self.u);
         let likely = LAMBDA * self.u * (self.independent() * (self.multiplicity / 6.0).max(1.0)).sqrt();
-        // Products below the normal numbers may be flushed to zero.
+        // Subnormal products may be flushed to zero.
         let least = if self.u > 0.0 { f32::MIN_POSITIVE } else { 0.0 };
         likely.min(worst) + self.count * f64::from(least)
     }
 
-    /// The likely sum of the squares of roundings that are independent, in units of u².
+    /// Likely sum of the squares of the roundings if they are independent, in units of u².
     fn independent(&self) -> f64 {
         self.count * (self.sum * self.sum + self.squares).max(self.partial / 3.0)
     }
 
-    /// Ratio of the error to that of independent roundings: √(M/6), at most that of the worst case, n·u over λ·u·√n.
+    /// Ratio of the error bound to that of independent roundings: √(M/6), but at most the ratio of the worst case, n·u /
+    /// (λ·u·√n).
     pub fn widening(&self) -> f64 {
         let most = self.count / (LAMBDA * LAMBDA);
         f64::min(self.multiplicity / 6.0, most).max(1.0).sqrt()
     }
 
-    /// The variance of the error.
+    /// Variance of the error of the sum.
     pub fn variance(&self) -> f64 {
         (self.u * self.widening()).powi(2) * self.independent()
     }
 }
 
-/// Sum, sum of magnitudes and sum of squares of the products of two vectors of one length.
+/// Sum, sum of magnitudes, and sum of squares of the elementwise products of two vectors of equal length.
 fn products(a: &[f64], b: &[f64]) -> [f64; 3] {
     const LANES: usize = 8;
     let mut lanes = [[0.0; LANES]; 3];

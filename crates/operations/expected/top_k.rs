@@ -1,7 +1,7 @@
-//! The k largest elements of every row, the largest first, and where they are. NaN counts as largest, as in torch.
+//! Top-K: the k largest elements of every row, largest first, and their indices. NaN counts as largest, as in torch.
 //!
-//! Nothing is computed: values and indices are exact. Equal elements come in the order of their indices, or in any order that names each
-//! of them once (`ties`).
+//! Nothing is computed, so values and indices are exact. Equal elements are in the order of their indices, or (`ties`) in any
+//! order that uses each index once.
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
@@ -71,7 +71,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     Ok(vec![Output::new("values", shape, values, exact), indices])
 }
 
-/// The indices of a row's largest elements, or of those of a fault.
+/// Indices of a row's largest elements, or the indices that the call's fault gives.
 fn chosen(call: &Call, x: &[f64], k: usize) -> Vec<usize> {
     let keys = |key: fn(f64) -> f64| x.iter().map(|x| key(*x)).collect::<Vec<f64>>();
     let mut scores = match call.fault {
@@ -97,7 +97,8 @@ fn chosen(call: &Call, x: &[f64], k: usize) -> Vec<usize> {
     indices
 }
 
-/// The places of equal elements of a row, whose first index is element `start` of the output: any of those equal, each once.
+/// Adds a [`Choice`] for each run of equal elements in the output: their indices may be any of the equal elements', each used
+/// once. `start` is the output element of the row's first index.
 fn ties(x: &[f64], indices: &[usize], start: usize, choices: &mut Vec<Choice>) {
     let equal = |a: usize, b: usize| x[a] == x[b] || x[a].is_nan() && x[b].is_nan();
     let mut from = 0;
