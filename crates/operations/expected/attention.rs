@@ -8,7 +8,7 @@
 //! rounding is uniform within ±h, so its variance is h²/3; h² is, averaged over a binade, half of its largest value. Both factors
 //! together give 1/6. Weights are stored as `p_scale`·exp(s − max): a weight below half of the smallest number of the type
 //! becomes 0, and counts in full. Where roundings of weights dominate the error, the root mean square and the mean of all errors
-//! are known, too ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax
+//! are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax
 //! functions*, 2021.)
 
 use rayon::prelude::*;
@@ -311,7 +311,7 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     let values = |col| places.iter().map(value(col));
     let (mut columns, (log, log_error)) =
         weighted(call, &scores, sink, Some(call.number("p_scale")), sizes.values, values);
-    // The fault multiplies unused values by weights of 0: that is 0 for finite values, and NaN otherwise.
+    // The fault `unused_values` multiplies unused values by weights of 0: that is 0 for finite values, and NaN otherwise.
     let unused: Vec<(usize, usize)> = all.unused(b).filter(|_| call.is("unused_values")).collect();
     for (col, [o, error, spread]) in columns.iter_mut().enumerate() {
         if log > f64::NEG_INFINITY && unused.iter().map(value(col)).any(|v| !v.is_finite()) {

@@ -98,7 +98,7 @@ impl Places {
     }
 
     /// True if the numbers have digits that look random at 2⁻¹⁷ of the largest and below. Their products with any other numbers
-    /// then look random, too, unless the products become equal by chance ([`level`]).
+    /// then also look random, unless the other numbers cancel the differences ([`level`]).
     pub fn irregular(&self, pairs: &[[f64; 2]], scratch: &mut Vec<u64>) -> bool {
         let largest = pairs.iter().fold(0.0, |largest: f64, [x, _]| largest.max(x.abs()));
         let alone = self.multiplicity(2f64.powi(-18), largest, pairs.iter().copied(), scratch) == 1.0;

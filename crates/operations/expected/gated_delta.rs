@@ -206,7 +206,7 @@ fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Don
         let given = Token::of(call, sizes, [row, own]);
         let v = &call.tensor("v").data[(row * sizes.values + own) * value..][..value];
         let columns = v.iter().enumerate().map(|(col, v)| head.step(call, &given, col, *v));
-        // With the fault, tokens of earlier sequences change the state, but only the own sequence's tokens are outputs.
+        // With `state_carried_over`, tokens of earlier sequences change the state, but only the own tokens give outputs.
         let columns: Vec<(f64, f64)> = columns.collect();
         outputs.extend(columns.into_iter().filter(|_| rows.contains(&row)));
     }

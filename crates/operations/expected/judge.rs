@@ -143,7 +143,7 @@ pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     if exact {
         return;
     }
-    // If a value may be too large for the type, an infinity in the output is right, too.
+    // If a value may be too large for the type, an infinity in the output is also right.
     let overflow = overflow(dtype);
     for ((value, error), got) in expected.value.iter_mut().zip(&expected.error).zip(got) {
         if got.is_infinite() && value.is_finite() && *value * got.signum() + error >= overflow {
@@ -167,7 +167,7 @@ impl Choice {
         let found: Vec<Option<f64>> = got.iter().map(|got| take(*got)).collect();
         let rest = self.of.iter().zip(&taken).filter(|(_, taken)| !**taken);
         let mut rest = rest.map(|(x, _)| *x);
-        // Numbers that are unused do not match the number found at this place, so the element counts as wrong.
+        // An unused number never matches the found number that it replaces, so the element counts as wrong.
         let mut or_left = |found: Option<f64>| found.or_else(|| rest.next()).unwrap_or(f64::NAN);
         found.into_iter().map(&mut or_left).collect()
     }

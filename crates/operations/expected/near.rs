@@ -89,8 +89,8 @@ pub(super) fn stored(x: Near, dtype: Dtype) -> Near {
 }
 
 /// SiLU, g/(1 + e^−g), with an error bound: the relative error of the exponential, (4 + 2|g|)·u, to the extent that it affects
-/// the sum, and 4u for the sum and the quotient. If the exponential may overflow in f32, in some libraries from 2^127.5, 0 is
-/// right, too.
+/// the sum, and 4u for the sum and the quotient. If the exponential may overflow in f32, in some libraries from 2^127.5, 0
+/// is also right.
 ///
 /// The error of g itself is multiplied by the slope of SiLU. The second derivative is at most ½, so ¼·error² bounds the
 /// remainder.

@@ -3,9 +3,9 @@
 //! Error bound: a kernel may multiply every element by its scale before it adds, the sum of a block by the product of two scales,
 //! or the whole sum by a scale. Each way rounds at most three times, and the terms of a block may share these roundings. So the
 //! error is at most 3u·|sum| for roundings at the end, and at most 3u·Σ|t| for earlier ones. If roundings of different blocks are
-//! independent, the latter is λ·3u·√(Σ_b S_b²), where S_b² ≤ g·Σ_{t∈b} t² for the sum S_b of a block of g terms (Cauchy and
-//! Schwarz), times M/3 if M roundings are equal. If all terms share their scales, g = 1: kernels multiply at the end, or term by
-//! term.
+//! independent, the error of the earlier ones is λ·3u·√(Σ_b S_b²), where S_b² ≤ g·Σ_{t∈b} t² for the sum S_b of a block of
+//! g terms (Cauchy and Schwarz), times M/3 if M roundings are equal. If all terms share their scales, g = 1: kernels multiply at
+//! the end, or term by term.
 
 use reference::LAMBDA;
 

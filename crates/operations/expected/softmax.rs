@@ -47,8 +47,8 @@ pub(super) const SOFTMAX: Operation = Operation {
     ..Operation::NONE
 };
 
-/// Systematic error of a row: 2 ulp times the largest exponent, twice, since the sum contributes the mean error of the
-/// exponentials, too.
+/// Systematic error of a row, in units of roundoff: 2 ulp times the largest exponent, for the exponential itself and again for
+/// the sum, which has the mean error of the exponentials.
 fn exponents(row: &[f64]) -> f64 {
     let magnitudes = row.iter().filter(|x| **x > 0.0).map(|x| x.ln().abs());
     4.0 * magnitudes.fold(0.0, f64::max)

@@ -60,7 +60,7 @@ pub struct Terms {
     pub u: f64,
 }
 
-/// Number of terms between the partial sums of which the mean square is computed.
+/// Number of terms from one partial sum to the next in the mean square of partial sums.
 const PIECE: usize = 64;
 
 impl Terms {

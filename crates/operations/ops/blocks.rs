@@ -12,7 +12,7 @@ use ulplab_core::formats::{Encoded, Format, GlobalScale};
 pub struct Blocks {
     /// Name of the format in the keys of cases.
     pub key: &'static str,
-    /// Format string, which [`Blocks::format`] parses.
+    /// Format string, which [`Blocks::format()`] parses.
     pub format: &'static str,
     /// Elements per block.
     pub width: usize,

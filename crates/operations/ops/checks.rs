@@ -12,7 +12,7 @@ pub const GUARD_BYTE: u8 = 0xc3;
 
 /// Guard bytes before or after a buffer, read back after the kernel ran.
 pub struct Band {
-    /// Name of the guarded buffer; the scratch buffer has a name, too.
+    /// Name of the guarded buffer, which may be the scratch buffer.
     pub of: String,
     /// True if the bytes follow the buffer; otherwise they precede it.
     pub behind: bool,

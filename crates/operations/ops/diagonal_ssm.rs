@@ -27,7 +27,7 @@ fn cases() -> Vec<Case> {
         .large("short", [96, 2048, 32])
         .edges("edges", [32, 4096, 32])
         .random("odd", [5, 77, 7])
-        // Long enough for kernels to split the steps into more than two pieces, each of which hands its states to the next.
+        // Long enough for kernels to split the steps into more than two pieces. Each piece hands its states to the next.
         .random("long", [3, 8200, 32])
         .edges("wide", [3, 130, 100])
         .done()

@@ -45,7 +45,7 @@ pub trait Guarded {
 pub struct Checked {
     /// The outputs of the first run.
     pub outputs: Outputs,
-    /// Metric `violations` of each check: guard bands, inputs, second run, graph, and batches.
+    /// Metric `violations` of each check: guard bands, inputs, second run, graph, batches; from [`judged`], also of outputs.
     pub measured: Vec<Measured>,
 }
 

@@ -221,7 +221,7 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
             let least = match slot / 8 % 2 {
                 _ if of_fp8 => [0, 0, 0x40, 0],
                 0 => [0, 1, 127, 254],
-                // All four block scales are the smallest one, so that no larger block hides an error in it.
+                // All four block scales are the smallest, so that terms of larger blocks do not hide an error.
                 _ => [0; 4],
             };
             contents[scales].copy_from_slice(&least);

@@ -32,7 +32,7 @@ fn cases() -> Vec<Case> {
             cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
         }
     }
-    // Repeating rows repeats the groups, too. Few groups, because a thread may loop over all of them.
+    // Only one group, because the test repeats groups together with their rows, and a thread may loop over all groups.
     cases.push(case("m", [8064, 512], "one", false));
     for groups in ["m", "k"] {
         let shapes = [

@@ -31,7 +31,7 @@ fn cases() -> Vec<Case> {
         .each("edges", &[[120, 3001, 32], [120, 3003, 512]], Grid::edges)
         .each("edges", &[[121, 4100, 1024], [16, 40_002, 2048]], Grid::edges)
         .each("edges", &[[15, 262_144, 512], [65, 1, 32]], Grid::edges)
-        // Row 43 ends with a partial vector of three scores, in a part of the row with more scores than the kernel has group maxima.
+        // Row 43 ends with a partial vector of three scores, in a part with more scores than the kernel has group maxima.
         .each("edges", &[[44, 4203, 32], [44, 33_791, 32]], Grid::edges)
         .each("edges", &[[46, 8191, 512], [45, 12_003, 2048]], Grid::edges)
         .each("", &[1, 64].map(|rows| [rows, 8192, 512]), Grid::timed)
@@ -100,7 +100,7 @@ fn count(number: usize, entries: usize, best: usize) -> usize {
     counts[number % counts.len()].min(entries)
 }
 
-/// Changes normal scores to scores of this kind, of which kernels easily choose wrong ones.
+/// Replaces random scores by scores of this kind, among which kernels easily choose wrong ones.
 fn edge(kind: usize, scores: &mut [f32], best: usize) {
     // Permutation of the indices, so that equal scores are not adjacent.
     let count = scores.len();
@@ -134,7 +134,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
         }
         5 => set(scores, 0..2 * best, &nan),
         6 => round_to_bf16(scores),
-        // The K-th largest score is a zero, of which there are many, of both signs.
+        // The K-th largest score is a zero. There are many zeros, of both signs.
         7 => {
             set(scores, 0..best / 2, &|at| 1.0 + at as f32);
             set(scores, best / 2..3 * best, &|at| if at % 3 == 0 { 0.0 } else { -0.0 });

@@ -30,7 +30,7 @@ pub struct Rms {
     /// For each group, a number that is added to the sum of squares of its expected values.
     pub added: Vec<f64>,
     /// For each row, the mean square of an average row in its place. If given, rows, elements and the gain of each group are
-    /// judged, too. Errors of a row are then relative to this mean square or to the row's own, whichever is larger.
+    /// also judged. Errors of a row are then relative to this mean square or to the row's own, whichever is larger.
     pub usual: Option<Vec<f64>>,
     /// Largest allowed RMS error of a group, relative to the RMS of its expected values.
     pub bar: f64,
@@ -210,8 +210,8 @@ impl Judge {
     }
 
     /// Fails an f32 output if more than half of its numbers are representable in bfloat16 although the expected ones are not. By
-    /// chance, 1 in 65,536 numbers is. The RMS bound alone does not notice this: it is wide enough for operands, and so also for
-    /// results, in bfloat16.
+    /// chance, only 1 in 65,536 f32 numbers is. The RMS bound cannot detect bfloat16 results, because it is wide enough for
+    /// bfloat16 operands.
     fn narrowed(&self, want: &[f64], got: &[u8], right: Measured) -> Measured {
         if self.dtype != Dtype::F32 {
             return right;
