@@ -90,7 +90,7 @@ pub struct Operation {
     pub takes: &'static [Takes],
     /// Known faults of kernels for this operation.
     pub faults: &'static [Fault],
-    /// Cases with random inputs, on which programs in any language are judged; `None` if [`crate::ops`] has cases of this
+    /// Cases with random inputs, on which programs in any language are judged; `None` if the folder `ops` has cases of this
     /// operation.
     pub cases: Option<&'static draw::Cases>,
     /// True if `kernels/NAME.cu` has kernels that run on these cases.
