@@ -1,35 +1,38 @@
-//! The bound of the error of a computation in f32, by the running error analysis of Wilkinson (Higham, *Accuracy and Stability of
-//! Numerical Algorithms*, §3.3). An operation passes on the bounds of its operands to all orders, and adds its own rounding
-//! ([`crate::errors`]).
+//! Bound of the error of a computation in f32, by the running error analysis of Wilkinson (Higham, *Accuracy and Stability of
+//! Numerical Algorithms*, §3.3). Each operation propagates the error bounds of its operands to all orders, and adds the bound
+//! of its own rounding ([`crate::errors`]).
 //!
-//! A sum s of n terms t adds the smaller of (n − 1)·u·Σ|t|, the bound for any order of additions, one by one, in lanes, in a
-//! tree, or fused, and λ·u·√(n·(s² + Σt²)), which is likely ([`LAMBDA`]). The likely bound is that of Higham and Mary (*A New Approach to
-//! Probabilistic Rounding Error Analysis*, 2019), where s² + Σt² is the mean square of partial sums over all orders. It holds for each
-//! sum apart; errors that terms bring are added up, since terms may share them.
+//! For a sum s of n terms t, the rounding bound is the smaller of two bounds. (n − 1)·u·Σ|t| holds for any order of additions:
+//! one by one, in lanes, in a tree, or fused. λ·u·√(n·(s² + Σt²)) holds with high probability ([`LAMBDA`]): it is the bound of
+//! Higham and Mary (*A New Approach to Probabilistic Rounding Error Analysis*, 2019), where s² + Σt² is the mean square of
+//! partial sums over all orders. The probabilistic bound applies to each sum separately. The errors of the terms are added in
+//! absolute value, since terms may share errors.
 //!
-//! A result below the normal range of f32 is given one subnormal step more: kernels keep subnormal numbers. An error that cannot be
-//! bounded, such as that of a quotient by what may be 0, is infinite or NaN: a judge must refuse one that is not finite.
+//! The bound of every result includes one subnormal step, since results below the normal range of f32 are rounded to such
+//! steps; kernels are assumed to keep subnormal numbers. If an error cannot be bounded (a quotient whose divisor may be 0), its
+//! bound is infinite or NaN: callers that judge a kernel must reject a bound that is not finite.
 
 use crate::errors::{ErrorModel, LAMBDA, Number, U};
 
-/// Smallest step of f32, 2⁻¹⁴⁹.
+/// Smallest positive number of f32, 2⁻¹⁴⁹.
 const STEP: f64 = f32::from_bits(1) as f64;
 
 /// A number, and the bound of the error of its computation in f32.
 pub type Bounded = Number<Bound>;
 
-/// Statistics of the error of a number.
+/// State from which the error bound of a number is computed.
 ///
-/// A sum is not rounded before it is used: it has the magnitudes of its terms, so that its bound does not depend on their order.
+/// A sum is rounded only when it is used: until then it keeps the statistics of its terms, so that the bound does not depend on
+/// the order of the additions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
-    /// The error that the terms bring, without the sum's own rounding.
+    /// Sum of the error bounds of the terms, without the rounding of the sum itself.
     error: f64,
     /// Sum of the magnitudes of the terms.
     magnitude: f64,
-    /// Sum of the squares of the terms, each as large as it may be.
+    /// Sum of the squares of the terms, each taken at its largest magnitude within its error.
     squares: f64,
-    /// Number of terms: 1 for a number that is not a sum, 0 for 0.
+    /// Number of terms: 1 for a number that is not a sum, 0 for the constant 0.
     terms: f64,
 }
 
@@ -68,7 +71,7 @@ impl ErrorModel for Bound {
         if sum.terms <= 1.0 {
             return sum.error;
         }
-        // A term may be off by its own error before it is added.
+        // A term may differ from its exact value by its own error before it is added.
         let worst = (sum.terms - 1.0) * (sum.magnitude + sum.error) * (1.0 + sum.terms * U);
         let partial = (x.value().abs() + sum.error).powi(2) + sum.squares;
         sum.error + U * worst.min(LAMBDA * (sum.terms * partial).sqrt())
@@ -95,7 +98,7 @@ impl ErrorModel for Bound {
         Parts { values, errors }
     }
 
-    /// The sum as products and sums of single numbers bound it.
+    /// Computes a dot product with the same error bound as separate products and sums of [`Bounded`] numbers.
     #[inline(always)]
     fn dot(a: &Parts, b: &Parts) -> Bounded {
         let ((x, x_rest), (x_errors, x_errors_rest)) = (a.values.as_chunks::<LANES>(), a.errors.as_chunks::<LANES>());
@@ -119,7 +122,7 @@ impl ErrorModel for Bound {
     }
 }
 
-/// Values and errors of a vector, apart, so that many are multiplied at a time.
+/// Values and errors of a vector in separate arrays, so that several products can be computed at a time (SIMD).
 #[derive(Debug)]
 pub struct Parts {
     values: Vec<f64>,
@@ -128,7 +131,7 @@ pub struct Parts {
 
 const LANES: usize = 8;
 
-/// Sums of products, in parts that are computed side by side.
+/// Partial sums of a dot product, one per SIMD lane.
 #[derive(Default)]
 struct Lanes {
     value: [f64; LANES],
@@ -138,7 +141,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// Adds the product of two numbers with their errors.
+    /// Adds the product of two numbers to a lane. Each number is given as [value, error].
     #[inline(always)]
     fn add(&mut self, lane: usize, [x, x_error]: [f64; 2], [w, w_error]: [f64; 2]) {
         let term = x * w;

@@ -1,17 +1,18 @@
-//! Numbers that carry the error of their computation: the reference run on them says, of every number that it computes, how far a right
-//! kernel may be from it. Values are in f64; an [`ErrorModel`] says what an operation makes of the errors of its operands.
+//! Numbers that carry the error of their computation. If the reference runs on these numbers, it reports for every result how
+//! far a correct kernel may be from it. Values are in f64; an [`ErrorModel`] propagates the errors of operands through an
+//! operation.
 //!
-//! Every model adds the rounding of the operation itself, in units of u·|result| with [`U`] = 2⁻²⁴ for f32:
+//! Every model adds the rounding error of the operation itself, in units of u·|result| with [`U`] = 2⁻²⁴ for f32:
 //!
-//! | operation | units of its rounding |
+//! | operation | units of rounding error |
 //! |---|---|
 //! | sum, product | 1 |
-//! | quotient, square root | 3: reciprocals that are multiplied, and `rsqrtf`, are within it |
-//! | eˣ | 4 + 2·\|x\|: two units in the last place, and the rounding of x·log₂e where a kernel computes a power of 2 |
+//! | quotient, square root | 3: enough for a multiplication by the reciprocal, and for `rsqrtf` |
+//! | eˣ | 4 + 2·\|x\|: 2 ulp, and the rounding of x·log₂e in kernels that compute a power of 2 |
 //! | ln(1 + x) | 4 |
 //!
-//! A model may bound a sum of many terms better than by the sum of the roundings of its additions. Comparisons are those of the values: a
-//! branch is taken as the reference takes it.
+//! A model may have a tighter bound for a sum of many terms than the sum of the rounding errors of its additions. Comparisons
+//! compare the values only: a branch is taken as the reference takes it.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -21,15 +22,15 @@ use crate::Real;
 use crate::ops::linear::Product;
 use crate::real::vectorized;
 
-/// Half a unit in the last place of f32, relative: 2⁻²⁴.
+/// Unit roundoff of f32, relative (half a unit in the last place): 2⁻²⁴.
 pub const U: f64 = 1.0 / (1 << 24) as f64;
 
-/// Factor λ of the error bound of a sum: the bound is λ times the root of the sum of squared roundings. If roundings are
-/// independent, at most one sum in 10¹³ exceeds the bound (Hoeffding: 2·e^(−λ²/2)). A tensor core truncates; its sums stay within
-/// the bound for fewer than 36,000 terms.
+/// Factor λ of the error bound of a sum: the bound is λ times the root of the sum of squared rounding errors. If rounding
+/// errors are independent, at most one sum in 10¹³ exceeds the bound (Hoeffding: 2·e^(−λ²/2)). A tensor core truncates; its
+/// sums stay within the bound for fewer than 36,000 terms.
 pub const LAMBDA: f64 = 8.0;
 
-/// Units of the roundings of operations: the table above.
+/// Units of rounding error by operation, as in the table above.
 const ONE_ROUNDING: f64 = 1.0;
 const QUOTIENT: f64 = 3.0;
 const ROOT: f64 = 3.0;
@@ -39,57 +40,58 @@ fn exponential(x: f64) -> f64 {
     4.0 + 2.0 * x.abs()
 }
 
-/// A number in f64, and the state of an error model.
+/// Number in f64 with the state of an error model.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Number<M> {
     value: f64,
     model: M,
 }
 
-/// The propagation of errors through operations. The error that operands bring is one number: a bound, for which the methods are
-/// given, or a variance.
+/// Propagation of errors through operations. The incoming error of an operation is one number, either a bound or a variance.
+/// The default methods are for bounds.
 pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
-    /// The state of 0.
+    /// State of the constant 0.
     const ZERO: Self;
-    /// The state of 1.
+    /// State of the constant 1.
     const ONE: Self = Self::ZERO;
-    /// The state of −∞.
+    /// State of the constant −∞.
     const NEG_INFINITY: Self = Self::ZERO;
-    /// A row of numbers that is multiplied by others.
+    /// Vector of numbers, prepared for dot products.
     type Row;
 
-    /// The state of a number that is known except for this error.
+    /// Returns the state of a number with this error.
     fn off(value: f64, error: f64) -> Self;
 
-    /// The bound of the error of a number.
+    /// Returns the bound of the error of a number.
     fn error(x: Number<Self>) -> f64;
 
-    /// The unit roundoff of operations on a number.
+    /// Returns the unit roundoff of operations on a number.
     #[inline(always)]
     fn unit(self) -> f64 {
         U
     }
 
-    /// The state with another unit roundoff, if the model has more than one.
+    /// Returns the state with another unit roundoff, if the model supports more than one.
     #[inline(always)]
     fn in_unit(self, _: f64) -> Self {
         self
     }
 
-    /// The state of a result to which operands bring an error, and that is rounded by `units` of `u`.
+    /// Returns the state of a result: `brought` is the error propagated from the operands, and the result is rounded by `units`
+    /// of `u`.
     fn rounded(value: f64, brought: f64, units: f64, u: f64) -> Self;
 
-    /// The state of a + b.
+    /// Returns the state of a + b.
     fn sum(value: f64, a: Number<Self>, b: Number<Self>) -> Self;
 
-    /// The error that operands bring to a·b.
+    /// Returns the error of a·b that comes from the operands.
     #[inline(always)]
     fn product(a: Number<Self>, b: Number<Self>) -> f64 {
         let (of_a, of_b) = (a.error(), b.error());
         a.value.abs() * of_b + b.value.abs() * of_a + of_a * of_b
     }
 
-    /// The error that operands bring to a/b.
+    /// Returns the error of a/b that comes from the operands.
     fn quotient(value: f64, a: Number<Self>, b: Number<Self>) -> f64 {
         let (of_a, of_b) = (a.error(), b.error());
         let least = b.value.abs() - of_b;
@@ -100,19 +102,19 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
         }
     }
 
-    /// The error that x brings to √x.
+    /// Returns the error of √x that comes from x.
     fn root(value: f64, x: Number<Self>) -> f64 {
         let down = value - (x.value - x.error()).max(0.0).sqrt();
         let up = (x.value + x.error()).sqrt() - value;
         down.max(up)
     }
 
-    /// The error that x brings to eˣ.
+    /// Returns the error of eˣ that comes from x.
     fn exponential(value: f64, x: Number<Self>) -> f64 {
         value * x.error().exp_m1()
     }
 
-    /// The error that x brings to ln(1 + x).
+    /// Returns the error of ln(1 + x) that comes from x.
     fn logarithm(value: f64, x: Number<Self>) -> f64 {
         let least = (x.value - x.error()).ln_1p();
         match (value.is_finite(), least.is_nan()) {
@@ -122,8 +124,8 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
         }
     }
 
-    /// The larger or the smaller of two numbers. It moves no farther than either of them, and only one counts if their errors leave no
-    /// doubt which it is.
+    /// Returns the maximum or minimum `value` of two numbers with its error: the error of the selected operand if the errors
+    /// leave no doubt which operand is selected, else the larger of the two errors.
     fn one_of(value: f64, a: Number<Self>, b: Number<Self>) -> Number<Self> {
         let (of_a, of_b) = (a.error(), b.error());
         let error = if (a.value - b.value).abs() > of_a + of_b {
@@ -134,50 +136,50 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
         Number::with(value, Self::off(value, error).in_unit(a.unit(b)))
     }
 
-    /// A row of numbers.
+    /// Prepares a vector for [`dot`](Self::dot).
     fn row<'a>(numbers: impl Iterator<Item = &'a Number<Self>>) -> Self::Row;
 
-    /// The sum of the products of two rows of one length.
+    /// Returns the dot product of two rows of the same length.
     fn dot(a: &Self::Row, b: &Self::Row) -> Number<Self>;
 }
 
 impl<M: ErrorModel> Number<M> {
-    /// A number with the state of its model.
+    /// Creates a number with the given state of the model.
     #[inline(always)]
     pub fn with(value: f64, model: M) -> Self {
         Self { value, model }
     }
 
-    /// A number that is known except for this error.
+    /// Creates a number with this error.
     #[inline(always)]
     pub fn new(value: f64, error: f64) -> Self {
         Self::with(value, M::off(value, error))
     }
 
-    /// A number without an error.
+    /// Creates a number without an error.
     pub fn exact(value: impl Into<f64>) -> Self {
         Self::new(value.into(), 0.0)
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline(always)]
     pub fn value(self) -> f64 {
         self.value
     }
 
-    /// The state of the model.
+    /// Returns the state of the model.
     #[inline(always)]
     pub fn model(self) -> M {
         self.model
     }
 
-    /// The distance that a computation may have from the value.
+    /// Returns the largest distance that a correct computation may have from the value.
     #[inline(always)]
     pub fn error(self) -> f64 {
         M::error(self)
     }
 
-    /// A result of an operation on numbers of which the largest unit roundoff is `u`.
+    /// Returns the result of an operation. `u` is the largest unit roundoff of the operands.
     #[inline(always)]
     fn rounded(value: f64, brought: f64, units: f64, u: f64) -> Self {
         Self::with(value, M::rounded(value, brought, units, u))
@@ -285,7 +287,7 @@ impl<M: ErrorModel> Real for Number<M> {
         model: M::NEG_INFINITY,
     };
 
-    /// The number as it is; that f32 does not have it is part of its error.
+    /// Keeps the value in f64; the distance to the nearest f32 counts as its error.
     fn from_f64(x: f64) -> Self {
         let error = (x - f64::from(x as f32)).abs();
         Self::new(x, if x.is_finite() { error } else { 0.0 })

@@ -1,13 +1,13 @@
 //! The oracle: LLM model paths in plain Rust, generic over [`Real`] (f32, and f64 as the check on f32).
 //!
-//! A path computes what a model's definition says, without kernels, formats or approximations. Code that wants to watch, round
-//! or replace a tensor on its way implements [`Numerics`] and is called at every named [`Site`]. Bits do not depend on the
-//! number of threads.
+//! A path computes a model as its definition says, without kernels, formats or approximations. Code that observes, rounds or
+//! replaces a tensor during the computation implements [`Numerics`]; the path calls it at every named [`Site`]. Results are
+//! bit-identical for any number of threads.
 //!
 //! # Models
 //!
-//! A model is made of a configuration and of [`Weights`](paths::Weights), which give tensors by name. This loads one from a
-//! folder, feeds it five tokens, and records the queries of its first layer:
+//! A model consists of a configuration and [`Weights`](paths::Weights), which return tensors by name. This example loads a
+//! model from a folder, feeds it five tokens, and records the queries of its first layer:
 //!
 #![cfg_attr(feature = "safetensors", doc = "```")]
 #![cfg_attr(not(feature = "safetensors"), doc = "```ignore")]
@@ -15,7 +15,7 @@
 //! use reference::weights::Safetensors;
 //! use reference::{Numerics, Plain, Real, Site, Tensor};
 //!
-//! /// Keeps what passes at one site.
+//! /// Keeps the tensors of one site.
 //! struct Recorder<T>(Vec<Tensor<T>>);
 //!
 //! impl<T: Real> Numerics<T> for Recorder<T> {
@@ -38,13 +38,13 @@
 //!     assert_eq!(logits.shape, [5, config.vocab_size]);
 //!     assert_eq!(query.shape, [5, config.num_attention_heads, config.head_dim]);
 //!
-//!     // The state goes on: one more token, and nobody watches.
+//! // The state is kept between runs: one more token, without a recorder.
 //!     let next = model.run(&mut state, &[9], &mut Plain)?;
 //!     assert_eq!(next.shape, [1, config.vocab_size]);
 //!     assert!(next.data.iter().all(|logit| logit.is_finite()));
 //!     Ok(())
 //! }
-//! # // A model of the crate's tests, in a folder as checkpoints come.
+//! # // A model of the crate's tests, in a folder with the layout of a checkpoint.
 //! # let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/dsv4-small");
 //! # let folder = tempfile::tempdir()?;
 //! # std::fs::copy(fixture.join("config.json"), folder.path().join("config.json"))?;
@@ -53,20 +53,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `serde_json` should have its feature `float_roundtrip`: without it a number of the configuration may be one ulp off.
+//! Enable the feature `float_roundtrip` of `serde_json`: without it, a number of the configuration may be off by one ulp.
 //!
 //! # Paths
 //!
-//! A *path* is a kind of model: [`PATHS`](paths::PATHS) lists those with sites, and all of them enter by the same door.
+//! A *path* is a kind of model: [`PATHS`](paths::PATHS) lists those with sites, and all of them have the same interface
+//! ([`paths::Model`]).
 //!
 //! | Path | Model | Input and output | State |
 //! |---|---|---|---|
 //! | [`paths::deepseek_v4`] | DeepSeek-V4, as `transformers` defines it | token ids → logits | [`State`](paths::deepseek_v4::State): KV caches, compressors; stored and restored as [`StateParts`](paths::deepseek_v4::StateParts) |
-//! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss and their like, as `transformers` defines them | token ids → logits | keys and values apart |
+//! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss and similar models, as `transformers` defines them | token ids → logits | separate caches of keys and values |
 //! | [`paths::hybrid`] | Qwen3-Next and Qwen3.5, as `transformers` defines them: a gated delta rule in most layers, gated attention in the others | token ids → logits | matrices and convolution inputs of delta rules, keys and values of attention |
-//! | [`paths::swap_ffn`] | Swap-FFN: vectors exchanged with banks of memory | a vector of each sequence → its delta | [`State`](paths::swap_ffn::State): banks and maps, all public |
+//! | [`paths::swap_ffn`] | Swap-FFN: vectors exchanged with banks of memory | one vector per sequence → its delta | [`State`](paths::swap_ffn::State): banks and maps, all public |
 //!
-//! This runs a folder's model without knowing which it is:
+//! This example runs the model of a folder without knowing its path:
 //!
 #![cfg_attr(feature = "safetensors", doc = "```")]
 #![cfg_attr(not(feature = "safetensors"), doc = "```ignore")]
@@ -91,40 +92,39 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Two modules of [`ops`] are not paths, but operations with several forms of one recurrence each:
-//! [`ops::linear_attention`] (gated delta rule, Kimi delta attention, lightning attention; its
-//! [`State`](ops::linear_attention::State) is a pool of matrices) and [`ops::diagonal_ssm`] (a diagonal state-space model).
-//! Other [operations](ops) are the parts that models are made of.
+//! Two modules of [`ops`] are not paths: each implements several forms of one recurrence. [`ops::linear_attention`] has the
+//! gated delta rule, Kimi delta attention and lightning attention; its [`State`](ops::linear_attention::State) is a pool of
+//! matrices. [`ops::diagonal_ssm`] is a diagonal state-space model. The other [operations](ops) are the parts of the models.
 //!
 //! # Add a path
 //!
-//! A path is one folder in `reference/paths` and one line in [`PATHS`](paths::PATHS):
+//! A path consists of a folder in `reference/paths` and an entry of [`PATHS`](paths::PATHS):
 //!
-//! 1. `sites.rs` has the table of its sites, one in a row, written by [`sites!`]. A row says where the site stands
-//!    ([`layered`](SiteInfo::layered)), what passes there ([`choice`](SiteInfo::choice), [`watched`](SiteInfo::watched)), which
-//!    cache it goes to ([`cached`](SiteInfo::cached)), whether comparisons look at it ([`compared`](SiteInfo::compared)), and
-//!    which are the residual stream ([`enters`](SiteInfo::enters), [`leaves`](SiteInfo::leaves)) and the
+//! 1. `sites.rs` has the table of its sites, one per row, written by [`sites!`]. A row gives the layers of the site
+//!    ([`layered`](SiteInfo::layered)), its kind ([`choice`](SiteInfo::choice), [`watched`](SiteInfo::watched)), the cache that
+//!    stores its tensors ([`cached`](SiteInfo::cached)), and whether comparisons include it ([`compared`](SiteInfo::compared)).
+//!    It also marks the residual stream ([`enters`](SiteInfo::enters), [`leaves`](SiteInfo::leaves)) and the
 //!    [`output`](SiteInfo::output).
-//! 2. `config.rs` has a type that `serde` reads from `config.json`, with a check. It implements [`paths::Config`], for
-//!    which the macro [`sizes!`] writes a method, and [`paths::Loads`].
-//! 3. `model.rs` has a type of its weights, generic over [`Real`], which a [`paths::Loader`] takes from
-//!    [`Weights`](paths::Weights), and a type of its state. They implement [`paths::Model`] and [`paths::State`]; a run calls
-//!    [`Numerics`] at every site of the table. [`paths::asked`] gives the list of tensors that the loader asks for.
+//! 2. `config.rs` has a type that `serde` reads from `config.json`, with a validation. The type implements [`paths::Config`]
+//!    (the macro [`sizes!`] writes one of its methods) and [`paths::Loads`].
+//! 3. `model.rs` has two types. The type of the weights is generic over [`Real`], is loaded by a [`paths::Loader`] from
+//!    [`Weights`](paths::Weights), and implements [`paths::Model`]. The type of the state implements [`paths::State`]. A run
+//!    calls [`Numerics`] at every site of the table. [`paths::asked`] returns the list of tensors that the loader requests.
 //! 4. `path.rs` has a static [`paths::Path`].
-//! 5. `tests/paths/fixtures.rs` has a small model of it. Tests then hold every call to the table: its layers, its columns, its
-//!    kind, and that nothing is passed that is not listed. `tests/paths/tiny.rs` is a whole path of about a hundred lines, with
-//!    keys and values that are cached apart and a cache that is a state.
+//! 5. `tests/paths/fixtures.rs` has a small model of the path. Tests then compare every call of [`Numerics`] with the table:
+//!    its layers, columns and kind, and that every site is listed. `tests/paths/tiny.rs` is a complete path of about a hundred
+//!    lines, with separate caches of keys and values and a cache that is a state.
 //!
-//! The table in [`paths`] says how a path with other caches, inputs or families of checkpoints says so.
+//! The table in [`paths`] names the methods to implement for a path with other caches, inputs or checkpoint families.
 //!
-//! # Where to read on
+//! # Further reading
 //!
-//! 1. [`Tensor`] and [`Real`]: what is computed, and in what.
-//!    [`Bounded`] numbers say what error an f32 computation may have.
-//! 2. [`paths`]: how models are found, loaded and run; the module `weights` (feature `safetensors`) reads files.
+//! 1. [`Tensor`] and [`Real`]: the tensors and the scalar types of a computation. [`Bounded`] numbers carry the bound of the
+//!    error of an f32 computation.
+//! 2. [`paths`]: finding, loading and running models; the module `weights` (feature `safetensors`) reads files.
 //! 3. [`Site`] and [`SiteInfo`]: the named places; each path lists its own in `SITES` and has their names in its module `sites`.
-//! 4. [`Numerics`]: what may happen there; [`Choice`] is what passes where a model decides.
-//! 5. [`Operations`]: how other code stands in for whole operations.
+//! 4. [`Numerics`]: the hooks that are called at sites; [`Choice`] is the argument where a model makes a discrete decision.
+//! 5. [`Operations`]: a trait by which other code replaces whole operations.
 
 #![deny(missing_docs)]
 

@@ -1,30 +1,30 @@
-//! The seam between a model path and the code that studies it.
+//! Interface between a model path and the code that studies it.
 //!
-//! A path calls [`Numerics::site`] at each named place of its data flow. [`Plain`] leaves everything alone and makes the
-//! path the reference; the lab's implementation rounds tensors to a format, records them, or replaces them by the
-//! reference's own values (teacher forcing). [`Numerics::operations`] lets other code stand in for whole operations. One source
-//! of each path therefore serves all of these.
+//! A path calls [`Numerics::site`] at each named place of its data flow. [`Plain`] changes nothing: with it, the path is the
+//! reference. The lab's implementation rounds tensors to a format, records them, or replaces them by the reference's own values
+//! (teacher forcing). [`Numerics::operations`] lets other code replace whole operations. One source of each path therefore
+//! serves all of these purposes.
 
 use crate::{Operations, Real, Role, Site, Tensor};
 
-/// A discrete decision for each row: which of the candidates were selected, and on what scores.
+/// A discrete decision for each row: the selected candidates, and the scores by which they were selected.
 #[derive(Clone, Debug)]
 pub struct Choice<T> {
-    /// `[rows, k]`, best first; −1 where fewer than `k` candidates exist.
+    /// Selected candidates, `[rows, k]`, best first; −1 where fewer than `k` candidates exist.
     pub indices: Vec<i32>,
-    /// Candidates that a row may select.
+    /// Number of candidates that a row selects, at most.
     pub k: usize,
-    /// `[rows, candidates]`, the scores that decided; −∞ marks a candidate the row may not select.
+    /// Scores of the candidates, `[rows, candidates]`; −∞ marks a candidate that the row may not select.
     pub scores: Tensor<T>,
 }
 
 impl<T: Real> Choice<T> {
-    /// Rows that decide: one for each token.
+    /// Number of rows: one row for each token.
     pub fn rows(&self) -> usize {
         self.scores.rows()
     }
 
-    /// The selected candidates of one row, best first, without the −1 padding.
+    /// Returns the selected candidates of one row, best first, without the −1 padding.
     pub fn selected(&self, row: usize) -> impl Iterator<Item = usize> + '_ {
         self.indices[row * self.k..(row + 1) * self.k]
             .iter()
@@ -32,27 +32,29 @@ impl<T: Real> Choice<T> {
     }
 }
 
-/// Hooks at the sites of a path. Every method defaults to the reference's behaviour.
+/// Hooks at the sites of a path. The default methods leave the computation of the reference unchanged.
 pub trait Numerics<T: Real> {
-    /// Called at every tensor site with the tensor on its way; what is left in it is what the path goes on with.
+    /// Called at every tensor site with the tensor. The path continues with the tensor as this method leaves it.
     fn site(&mut self, _site: &Site, _tensor: &mut Tensor<T>) {}
 
-    /// Called at every decision, after the selection and before its use; may overrule `indices`.
+    /// Called at every decision, after the selection and before the path uses it. May overwrite `indices`.
     fn choice(&mut self, _site: &Site, _choice: &mut Choice<T>) {}
 
-    /// Returns whether [`SiteKind::Watch`](crate::SiteKind::Watch) tensors are computed and passed to [`Numerics::site`] here.
+    /// Returns true if [`SiteKind::Watch`](crate::SiteKind::Watch) tensors are computed and passed to [`Numerics::site`] at
+    /// this site.
     fn wants(&self, _site: &Site) -> bool {
         false
     }
 
-    /// Returns whether a tensor read in two roles is passed twice, as [`Role::Key`](crate::Role::Key) and as
-    /// [`Role::Value`](crate::Role::Value), and kept as two copies from here on, instead of once as
+    /// Returns true if a tensor read both as key and as value is split into two copies from this site on. Then the site is
+    /// called twice, with [`Role::Key`](crate::Role::Key) and [`Role::Value`](crate::Role::Value), instead of once with
     /// [`Role::Both`](crate::Role::Both). The answer must be the same for all rows of a site in one run.
     fn splits(&self, _site: &Site) -> bool {
         false
     }
 
-    /// Passes what is read both as key and as value, once or once per role; the second tensor is the value's copy.
+    /// Calls the site for a tensor read both as key and as value: once, or once per role if the site [splits](Self::splits).
+    /// Returns the copy for the values if it splits; `None` otherwise.
     fn keys_and_values(&mut self, site: &Site, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
         if !self.splits(site) {
             self.site(site, keys);
@@ -70,7 +72,7 @@ pub trait Numerics<T: Real> {
     }
 }
 
-/// The reference itself: no site is touched.
+/// The reference itself: no tensor is changed.
 pub struct Plain;
 
 impl<T: Real> Numerics<T> for Plain {}

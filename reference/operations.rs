@@ -1,4 +1,4 @@
-//! The operations of a path that someone else's code can stand in for.
+//! Operations of a path that other code can replace.
 
 use crate::ops::experts;
 use crate::ops::hyper_connection::{HyperConnection, Mixing};
@@ -7,14 +7,15 @@ use crate::ops::rmsnorm::rmsnorm;
 use crate::ops::rope::Rope;
 use crate::{Choice, Plain, Real, Tensor};
 
-/// Every method is the reference's own; who stands in for an operation gives its result in another way.
+/// Operations of a path. The default methods are the reference; an implementation replaces an operation by overriding its
+/// method.
 pub trait Operations<T: Real>: Sync {
-    /// Normalises every row in place, as [`rmsnorm`].
+    /// Normalises every row in place, like [`rmsnorm`].
     fn rmsnorm(&self, x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
         rmsnorm(x, weight, eps);
     }
 
-    /// Turns the last channels of the rows of every token in place, as [`Rope::apply`]; token i is at `position(i)`.
+    /// Rotates the last channels of the rows of every token in place, like [`Rope::apply`]; token i is at `position(i)`.
     fn rope(
         &self,
         rope: &Rope<T>,
@@ -26,15 +27,15 @@ pub trait Operations<T: Real>: Sync {
         rope.apply(x, heads, position, inverse);
     }
 
-    /// Streams `[tokens, n, D]` → a block's normed input `[tokens, D]`, and how its output will be mixed back:
-    /// [`HyperConnection::pre`], then [`rmsnorm`].
+    /// Maps streams `[tokens, n, D]` to the normed input of a block, `[tokens, D]`, and to the [`Mixing`] that mixes the output
+    /// of the block back into the streams: [`HyperConnection::pre`], then [`rmsnorm`].
     fn mhc_pre(&self, mixer: &HyperConnection<T>, x: &Tensor<T>, weight: &[T], eps: T) -> (Tensor<T>, Mixing<T>) {
         let (mut input, mixing) = mixer.pre(x);
         rmsnorm(&mut input, Some(weight), eps);
         (input, mixing)
     }
 
-    /// The entries that each query reads, as [`indexer::select`].
+    /// Selects the entries that each query reads, like [`indexer::select`].
     fn index(
         &self,
         query: &Tensor<T>,
@@ -46,7 +47,7 @@ pub trait Operations<T: Real>: Sync {
         indexer::select(query, head_weights, keys, k, visible)
     }
 
-    /// Rows [gate, up] of `2·inner` → rows of `inner`, as [`experts::swiglu_rows`].
+    /// Maps rows [gate, up] of length `2·inner` to rows of length `inner`, like [`experts::swiglu_rows`].
     fn swiglu(&self, gate_up: &[T], inner: usize, limit: T) -> Vec<T> {
         experts::swiglu_rows(gate_up, inner, limit)
     }

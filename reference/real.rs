@@ -1,11 +1,11 @@
-//! The scalar a path computes in.
+//! Scalar types in which a path computes.
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
 use crate::ops::linear::Product;
 
-/// f32, f64 as the check on it, or [`Bounded`](crate::Bounded), which says what error f32 may have.
+/// Scalar of a computation: f32, f64 as the check on f32, or [`Bounded`](crate::Bounded), which carries the error bound of f32.
 pub trait Real:
     Copy
     + Send
@@ -23,55 +23,55 @@ pub trait Real:
     + MulAssign
     + Into<f64>
 {
-    /// 0.
+    /// The constant 0.
     const ZERO: Self;
-    /// 1.
+    /// The constant 1.
     const ONE: Self;
-    /// −∞.
+    /// The constant −∞.
     const NEG_INFINITY: Self;
 
-    /// Nearest value, ties to even.
+    /// Rounds to the nearest value, ties to even.
     fn from_f64(x: f64) -> Self;
-    /// √x, correctly rounded.
+    /// Returns √x, correctly rounded.
     fn sqrt(self) -> Self;
-    /// ln(1 + x).
+    /// Returns ln(1 + x).
     fn ln_1p(self) -> Self;
-    /// eˣ: within 2 ulp in f32, the standard library's in f64.
+    /// Returns eˣ: within 2 ulp in f32, the standard library's result in f64.
     fn exp(self) -> Self;
-    /// The larger; the other one if one is NaN.
+    /// Returns the larger number; if one number is NaN, the other number.
     fn max(self, other: Self) -> Self;
-    /// The smaller; the other one if one is NaN.
+    /// Returns the smaller number; if one number is NaN, the other number.
     fn min(self, other: Self) -> Self;
-    /// The larger; NaN if this one is NaN.
+    /// Returns the larger number; NaN if `self` is NaN.
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
         if self < other { other } else { self }
     }
-    /// The smaller; NaN if this one is NaN.
+    /// Returns the smaller number; NaN if `self` is NaN.
     #[inline(always)]
     fn smaller(self, other: Self) -> Self {
         if self > other { other } else { self }
     }
-    /// x ← eˣ for all of a slice; the f32 form is vectorised where it is inlined into a `vectorized!` expression.
+    /// Replaces every x of a slice by eˣ. The f32 form is vectorised if it is inlined into a `vectorized!` expression.
     fn exp_all(x: &mut [Self]);
 
-    /// Computes a product of matrices whose sizes fit.
+    /// Computes a matrix product into `y`; the sizes must match.
     fn product(product: &Product<'_, Self>, y: &mut [Self]);
 
-    /// 1 / (1 + e⁻ˣ).
+    /// Returns 1 / (1 + e⁻ˣ).
     #[inline(always)]
     fn sigmoid(self) -> Self {
         Self::ONE / (Self::ONE + (-self).exp())
     }
 }
 
-/// Evaluates an expression in code compiled for the widest vectors of the machine. The bits it computes are the same on
-/// every machine that rounds by IEEE 754: operations are neither fused nor reordered. Functions it calls take part only if
-/// they are inlined into it.
+/// Evaluates an expression in code compiled for the widest SIMD vectors of the machine. The result has the same bits on every
+/// machine that rounds by IEEE 754: operations are neither fused nor reordered. A function that the expression calls is
+/// compiled this way only if it is inlined.
 #[macro_export]
 macro_rules! vectorized {
     ($work:expr) => {
-        // Without the attribute there is one function of the expression, for the narrowest vectors, that all versions call.
+        // Without `inline(always)`, all versions would call one copy of the closure, compiled for the narrowest vectors.
         $crate::real::dispatch(
             #[inline(always)]
             || $work,
@@ -80,7 +80,7 @@ macro_rules! vectorized {
 }
 pub use vectorized;
 
-/// See [`vectorized`]. `FnMut` and not `FnOnce`, which would be called through a shim that is not inlined.
+/// Implementation of [`vectorized`]. `FnMut` and not `FnOnce`: an `FnOnce` would be called through a shim that is not inlined.
 #[doc(hidden)]
 #[inline(always)]
 pub fn dispatch<R>(work: impl FnMut() -> R) -> R {
@@ -98,7 +98,7 @@ impl<R, F: FnMut() -> R> pulp::NullaryFnOnce for Inlined<F> {
     }
 }
 
-/// Implements [`Real`] for a float, with its exponential and its kernel of the `gemm` crates.
+/// Implements [`Real`] for a float type, given its exponential function and its kernel of the `gemm` crates.
 macro_rules! real {
     ($($float:ident, $exp:path, $gemm:ident;)*) => {$(
         impl Real for $float {
@@ -145,15 +145,15 @@ macro_rules! real {
 }
 real! { f32, exp, gemm_f32; f64, f64::exp, gemm_f64; }
 
-/// eˣ in f32 without branches, within 2 ulp (tested over the whole range): x = n·ln 2 + r with |r| ≤ ln 2 / 2, Cephes'
-/// polynomial for eʳ, and 2ⁿ applied in two halves so that subnormal results and overflow come out right.
+/// Returns eˣ in f32 without branches, within 2 ulp (tested over the whole range): x = n·ln 2 + r with |r| ≤ ln 2 / 2, Cephes'
+/// polynomial for eʳ, and 2ⁿ applied in two halves so that subnormal results and overflow are correct.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     // Adding and subtracting 1.5·2²³ rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
-    // Beyond these, e^x is 0 or infinite anyway; NaN passes through `clamp`.
+    // Outside of this range, e^x is 0 or infinite anyway; `clamp` keeps NaN.
     let x = x.clamp(-104.0, 89.0);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;

@@ -1,11 +1,11 @@
-//! The named places of a path, and what there is to know of each: the table that every path has.
+//! Named places of a path and their properties: the types of the table that every path has.
 
 use std::fmt;
 
-/// In which role a tensor is read. DeepSeek-V4 reads one KV vector both as key and as value.
+/// Role in which a tensor is read. DeepSeek-V4 reads one KV vector both as key and as value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Read in every role: the ordinary case.
+    /// Read in every role: the usual case.
     Both,
     /// Read as attention key only.
     Key,
@@ -13,21 +13,21 @@ pub enum Role {
     Value,
 }
 
-/// A named place in a path. It is printed `layers.12.attention.kv.window`, or by its name alone outside the layers.
+/// A named place in a path. Its printed form is `layers.12.attention.kv.window`, or only the name outside the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Site {
     /// Decoder layer, 0-based; `None` outside the layers.
     pub layer: Option<usize>,
     /// Name without the layer, as listed by the path's `SITES`.
     pub name: &'static str,
-    /// Reader of the tensor that this call is for.
+    /// Role of the tensor in this call.
     pub role: Role,
-    /// Number, within the sequence, of the tensor's first row: a token position, or the number of a compressed entry.
+    /// Index, within the sequence, of the first row of the tensor: a token position, or the index of a compressed entry.
     pub first_row: usize,
 }
 
 impl Site {
-    /// Names a place whose tensor begins at row 0 and is read in every role.
+    /// Creates a place whose tensor begins at row 0 and is read in every role.
     pub const fn new(layer: Option<usize>, name: &'static str) -> Self {
         Self {
             layer,
@@ -37,13 +37,13 @@ impl Site {
         }
     }
 
-    /// Has the tensor begin at this row of the sequence.
+    /// Sets the index of the first row of the tensor.
     #[must_use]
     pub const fn from_row(self, first_row: usize) -> Self {
         Self { first_row, ..self }
     }
 
-    /// Means one reader of the tensor.
+    /// Sets the role in which the tensor is read.
     #[must_use]
     pub const fn read_as(self, role: Role) -> Self {
         Self { role, ..self }
@@ -59,141 +59,143 @@ impl fmt::Display for Site {
     }
 }
 
-/// Kind of tensor that passes at a site.
+/// Kind of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SiteKind {
-    /// A tensor that may be rounded, replaced or watched.
+    /// A tensor that a hook may round, replace or observe.
     Tensor,
     /// A discrete decision.
     Choice(Decision),
-    /// A tensor computed only for those who ask for it by [`Numerics::wants`](crate::Numerics::wants); changing it changes
-    /// nothing.
+    /// A tensor that is computed only if [`Numerics::wants`](crate::Numerics::wants) returns true. Changing the tensor does not
+    /// change the computation.
     Watch,
 }
 
-/// Decision that passes at a site of kind [`SiteKind::Choice`].
+/// Kind of decision at a site of kind [`SiteKind::Choice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Entries of a cache that a token reads: those with the largest scores. There are as many candidates as entries, so the error
-    /// of the scores predicts the agreement to expect.
+    /// Entries of a cache that a token reads: those with the largest scores. All cached entries are candidates; with so many
+    /// candidates, the error of the scores predicts the expected agreement of two runs.
     TopK {
-        /// The site whose rows are multiplied with those of `key` to give the scores.
+        /// Name of the site of the queries. Its rows are multiplied with the rows of `key` to get the scores.
         query: &'static str,
-        /// The site of the keys.
+        /// Name of the site of the keys.
         key: &'static str,
-        /// The site that says how much attention each selected entry gets, if there is one.
+        /// Name of the site of the attention mass of each selected entry; `None` if the path has no such site.
         mass: Option<&'static str>,
     },
-    /// Experts of a token: some of a fixed and small number.
+    /// Experts of a token, selected from a small fixed number.
     Router,
-    /// A yes (1) or no (0).
+    /// A binary decision: yes (1) or no (0).
     Gate,
-    /// One of a few places.
+    /// One of a few memory banks.
     Bank,
 }
 
 impl Decision {
-    /// Says whether exactly one candidate is decided on, so that two deciders agree or not. The other decisions select sets, which agree by
-    /// a share.
+    /// Returns true if exactly one candidate is selected, so that two runs either agree or disagree. The other decisions select
+    /// sets; two sets agree by a share of their elements.
     pub const fn is_single(self) -> bool {
         matches!(self, Self::Gate | Self::Bank)
     }
 }
 
-/// In which layers a site is passed.
+/// Layers that have a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layers {
-    /// In none: once, outside of them.
+    /// No layer: the site is called once, outside of the layers.
     Outside,
-    /// In every layer.
+    /// Every layer.
     Every,
-    /// In layers that have one of these types, see [`Config::layer_types`](crate::paths::Config::layer_types).
+    /// Layers of one of these types, see [`Config::layer_types`](crate::paths::Config::layer_types).
     OfType(&'static [&'static str]),
 }
 
-/// When a site is passed.
+/// Time at which a site is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Whenever the model is run.
+    /// In every run of the model.
     Run,
-    /// Once, when the model is loaded: weights, and what is made of them.
+    /// Once, when the model is loaded: weights, and tensors computed from weights.
     Load,
 }
 
 /// Role of a site in the path as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Nothing special.
+    /// No special role.
     Inside,
-    /// The residual stream that enters a layer; putting the reference's there measures the layer by itself.
+    /// The residual stream that enters a layer. If this tensor is replaced by the reference's, the error of the layer alone is
+    /// measured.
     Enters,
-    /// The residual stream that leaves a layer; its error is the error by layer. A path has at most one such site.
+    /// The residual stream that leaves a layer; its error is reported per layer. A path has at most one such site.
     Leaves,
-    /// Result of the path. A path has exactly one such site.
+    /// Output of the path. A path has exactly one such site.
     Output,
 }
 
-/// Growth of a cache with the tokens of a sequence.
+/// Growth of a cache with the number of tokens of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Growth {
     /// Every token adds a row.
     Token,
-    /// Every token adds a row, and rows are forgotten that no later token reads: the cache stops growing.
+    /// Every token adds a row, and rows that no later token reads are dropped: the size of the cache is bounded.
     Window,
-    /// A row is added for so many tokens, see [`Config::tokens_per_entry`](crate::paths::Config::tokens_per_entry).
+    /// A row is added per group of tokens, see [`Config::tokens_per_entry`](crate::paths::Config::tokens_per_entry).
     Entry,
-    /// None: tokens change a state of fixed size, such as that of a delta rule.
+    /// No growth: tokens update a state of fixed size, such as the state of a delta rule.
     State,
 }
 
-/// Meaning of a cached row to its reader.
+/// Way in which attention or a recurrence uses a cached row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// Both as key and as value of attention; [`Numerics::splits`](crate::Numerics::splits) is asked whether to keep them apart.
+    /// Both key and value of attention; [`Numerics::splits`](crate::Numerics::splits) decides whether two separate copies are
+    /// kept.
     KeyValue,
-    /// As key of attention only.
+    /// Key of attention only.
     Key,
-    /// As value of attention only.
+    /// Value of attention only.
     Value,
-    /// As key of an indexer, which decides what attention reads.
+    /// Key of an indexer, which selects the entries that attention reads.
     Index,
-    /// As part of a state.
+    /// Part of a recurrent state.
     State,
 }
 
-/// A cache that the tensors of a site go to.
+/// A cache that stores the tensors of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// Number of rows that tokens add.
+    /// Growth of the cache with the number of tokens.
     pub growth: Growth,
-    /// Meaning of its rows.
+    /// Use of its rows.
     pub held: Held,
 }
 
-/// The size of a dimension; [`dims!`](crate::dims) writes several.
+/// Size of a dimension; the macro [`dims!`](crate::dims) writes a list of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dim {
-    /// `T`: the tokens of the call.
+    /// `T`: number of tokens of the call.
     Tokens,
-    /// `n`: the rows that the call adds to a cache.
+    /// `n`: number of rows that the call adds to a cache.
     New,
-    /// `B`: the sequences.
+    /// `B`: number of sequences.
     Sequences,
-    /// Rows whose number depends on what is computed, in words.
+    /// Number of rows that depends on the computation, described in words.
     Rows(&'static str),
-    /// A size of the configuration by its name, see [`Config::size`](crate::paths::Config::size).
+    /// Name of a size of the configuration, see [`Config::size`](crate::paths::Config::size).
     Size(&'static str),
-    /// Always the same.
+    /// Constant number.
     Number(usize),
-    /// The product of these.
+    /// Product of sizes.
     Product(&'static [Dim]),
 }
 
 impl Dim {
-    /// Gives the part that does not depend on the call; sizes are looked up by `size`.
+    /// Returns the factor that does not depend on the call. `size` looks up sizes of the configuration by name.
     ///
     /// # Panics
-    /// If `size` does not know a name.
+    /// If `size` returns `None` for a name.
     pub fn fixed(self, size: &dyn Fn(&str) -> Option<usize>) -> usize {
         match self {
             Self::Tokens | Self::New | Self::Sequences | Self::Rows(_) => 1,
@@ -221,35 +223,35 @@ fn joined(dims: &[Dim], between: &str) -> String {
     dims.iter().map(Dim::to_string).collect::<Vec<_>>().join(between)
 }
 
-/// One entry of a path's list of sites. [`SiteInfo::new`] gives a tensor of which there is nothing more to say, and methods add
-/// what there is; [`sites!`](crate::sites!) writes a whole list.
+/// One entry of a path's list of sites. [`SiteInfo::new`] creates an entry with default properties, and the other methods set
+/// properties; the macro [`sites!`](crate::sites!) writes a whole list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SiteInfo {
-    /// As in [`Site::name`].
+    /// Name, as in [`Site::name`].
     pub name: &'static str,
-    /// In which layers it is passed.
+    /// Layers that have the site.
     pub layers: Layers,
-    /// When it is passed.
+    /// Time at which the site is called.
     pub when: When,
-    /// Kind of tensor, and the method of [`Numerics`](crate::Numerics) that it passes to.
+    /// Kind of the site, which decides the method of [`Numerics`](crate::Numerics) that is called.
     pub kind: SiteKind,
     /// Sizes of the dimensions, outermost first.
     pub dims: &'static [Dim],
-    /// Role in the path as a whole.
+    /// Role of the site in the path as a whole.
     pub flow: Flow,
-    /// True if a comparison of two runs includes it. The output is always included.
+    /// True if comparisons of two runs include the site. The output is always included.
     pub compared: bool,
-    /// The cache that it goes to, if it does.
+    /// Cache that stores the tensors of the site; `None` if the tensors are not cached.
     pub cache: Option<Cache>,
-    /// Number of a row's last channels that RoPE has turned, if any.
+    /// Number of channels, the last of each row, that RoPE has rotated; `None` if RoPE is not applied.
     pub turned: Option<Dim>,
     /// Description in words.
     pub doc: &'static str,
 }
 
 impl SiteInfo {
-    /// Describes a tensor that passes once, outside the layers, whenever the model is run.
+    /// Describes a tensor outside the layers that passes once in every run.
     pub const fn new(name: &'static str, dims: &'static [Dim], doc: &'static str) -> Self {
         Self {
             name,
@@ -265,35 +267,35 @@ impl SiteInfo {
         }
     }
 
-    /// Marks a site that passes in every layer.
+    /// Marks a site that every layer has.
     #[must_use]
     pub const fn layered(self) -> Self {
         let layers = Layers::Every;
         Self { layers, ..self }
     }
 
-    /// Marks a site that passes in layers of one of these types.
+    /// Marks a site that layers of these types have.
     #[must_use]
     pub const fn layered_if(self, types: &'static [&'static str]) -> Self {
         let layers = Layers::OfType(types);
         Self { layers, ..self }
     }
 
-    /// Marks a site that passes when the model is loaded.
+    /// Marks a site that is called when the model is loaded.
     #[must_use]
     pub const fn at_load(self) -> Self {
         let when = When::Load;
         Self { when, ..self }
     }
 
-    /// A decision passes.
+    /// Marks a site of a discrete decision.
     #[must_use]
     pub const fn choice(self, decision: Decision) -> Self {
         let kind = SiteKind::Choice(decision);
         Self { kind, ..self }
     }
 
-    /// Marks a site that is computed only for hooks that want it.
+    /// Marks a site that is computed only if [`Numerics::wants`](crate::Numerics::wants) returns true.
     #[must_use]
     pub const fn watched(self) -> Self {
         let kind = SiteKind::Watch;
@@ -314,39 +316,39 @@ impl SiteInfo {
         Self { flow, ..self }
     }
 
-    /// Marks the result of the path.
+    /// Marks the output of the path.
     #[must_use]
     pub const fn output(self) -> Self {
         let flow = Flow::Output;
         Self { flow, ..self }
     }
 
-    /// Comparisons look at it.
+    /// Marks a site that comparisons of two runs include.
     #[must_use]
     pub const fn compared(self) -> Self {
         Self { compared: true, ..self }
     }
 
-    /// Marks a site whose rows go to a cache.
+    /// Marks a site whose rows are stored in a cache.
     #[must_use]
     pub const fn cached(self, growth: Growth, held: Held) -> Self {
         let cache = Some(Cache { growth, held });
         Self { cache, ..self }
     }
 
-    /// RoPE has turned so many of a row's channels, the last ones.
+    /// Sets the number of channels, the last of each row, that RoPE has rotated.
     #[must_use]
     pub const fn turned(self, channels: Dim) -> Self {
         let turned = Some(channels);
         Self { turned, ..self }
     }
 
-    /// Says whether the site stands once in every layer (of some type) or once in the path.
+    /// Returns true if the site is called once per layer (of some type); false if it is called once, outside the layers.
     pub const fn in_layers(&self) -> bool {
         !matches!(self.layers, Layers::Outside)
     }
 
-    /// Gives the decision that passes, if one does.
+    /// Returns the kind of decision; `None` if the site is not a decision.
     pub const fn decision(&self) -> Option<Decision> {
         match self.kind {
             SiteKind::Choice(decision) => Some(decision),
@@ -354,13 +356,13 @@ impl SiteInfo {
         }
     }
 
-    /// Prints its shape in words of the path's configuration, e.g. `[T, head_dim]`.
+    /// Returns the shape as text, with names of the path's configuration, e.g. `[T, head_dim]`.
     pub fn shape(&self) -> String {
         format!("[{}]", joined(self.dims, ", "))
     }
 }
 
-/// Dimensions as they are printed: `T`, `n` and `B` are those of the call, numbers are numbers, words in braces are
+/// Writes a list of [`Dim`]. `T`, `n` and `B` are the sizes of the call, numbers are constants, words in braces are
 /// [`Dim::Rows`], other names are sizes of the configuration, and `*` multiplies.
 ///
 /// ```
@@ -384,9 +386,9 @@ macro_rules! dims {
     ($($first:tt $(* $more:tt)*),+) => { &[$($crate::dims!(@of $first $(, $more)*)),+] };
 }
 
-/// The list of a path's sites, one in a row, in the order in which they are passed: the name of a constant, the name of the
-/// site, its [dimensions](crate::dims), what it is, and methods of [`SiteInfo`] that say the rest. It defines the constants
-/// and the list.
+/// Defines the list of a path's sites, one per row, in the order in which they are called. A row has the name of a constant,
+/// the name of the site, its [dimensions](crate::dims), a description, and methods of [`SiteInfo`] that set its properties. The
+/// macro defines the constants and the list.
 ///
 /// ```
 /// use reference::sites::{Growth, Held};
@@ -407,7 +409,7 @@ macro_rules! sites {
             pub const $constant: &str = $name;
         )+
 
-        /// Every site of the path, in the order in which they are passed.
+        /// Every site of the path, in the order in which the sites are called.
         pub const $sites: &[$crate::sites::SiteInfo] = &[
             $($crate::sites::SiteInfo::new($constant, $crate::dims![$($dims)+], $doc)$(.$method($($argument)*))*),+
         ];

@@ -7,22 +7,22 @@ use crate::Real;
 pub struct Tensor<T> {
     /// Sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// The elements: as many as the product of the sizes.
+    /// The elements, row-major; their number is the product of the sizes.
     pub data: Vec<T>,
 }
 
 impl<T: Copy> Tensor<T> {
-    /// A tensor of this shape and these elements.
+    /// Creates a tensor of this shape with these elements.
     ///
     /// # Panics
-    /// When `data` does not have the number of elements `shape` tells.
+    /// If the length of `data` is not the number of elements of `shape`.
     pub fn new(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Self {
         let shape = shape.into();
         assert_eq!(shape.iter().product::<usize>(), data.len(), "shape {shape:?}");
         Self { shape, data }
     }
 
-    /// `value` everywhere.
+    /// Creates a tensor with all elements equal to `value`.
     pub fn full(shape: impl Into<Vec<usize>>, value: T) -> Self {
         let shape = shape.into();
         let len = shape.iter().product();
@@ -32,35 +32,35 @@ impl<T: Copy> Tensor<T> {
         }
     }
 
-    /// Size of the last dimension.
+    /// Returns the size of the last dimension.
     ///
     /// # Panics
-    /// If there is no dimension, here and in [`Tensor::rows`], [`Tensor::row`] and [`Tensor::row_mut`].
+    /// If the tensor has no dimension. [`Tensor::rows`], [`Tensor::row`] and [`Tensor::row_mut`] panic as well in this case.
     pub fn cols(&self) -> usize {
         *self.shape.last().expect("a tensor has at least one dimension")
     }
 
-    /// Product of all dimensions but the last.
+    /// Returns the product of all dimensions but the last.
     pub fn rows(&self) -> usize {
         self.shape[..self.shape.len() - 1].iter().product()
     }
 
-    /// A row: the last dimension at one index of all others together, counted row-major.
+    /// Returns a row (a slice along the last dimension). `row` is the row-major index over all other dimensions.
     pub fn row(&self, row: usize) -> &[T] {
         let cols = self.cols();
         &self.data[row * cols..(row + 1) * cols]
     }
 
-    /// The same to be changed.
+    /// Mutable form of [`Tensor::row`].
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         let cols = self.cols();
         &mut self.data[row * cols..(row + 1) * cols]
     }
 
-    /// Copies of what stands at these indices of the first dimension, in their order.
+    /// Copies the slices at these indices of the first dimension, in the order of `indices`.
     ///
     /// # Panics
-    /// When an index does not exist.
+    /// If an index is out of range.
     #[must_use]
     pub fn pick(&self, indices: impl IntoIterator<Item = usize>) -> Self {
         let (mut picked, rest) = (0, &self.shape[1..]);
@@ -73,10 +73,10 @@ impl<T: Copy> Tensor<T> {
         Self::new([&[picked], rest].concat(), data)
     }
 
-    /// `[a, b, ..]` → `[b, a, ..]`.
+    /// Swaps the first two dimensions: `[a, b, ..]` → `[b, a, ..]`.
     ///
     /// # Panics
-    /// When there are fewer than two dimensions.
+    /// If there are fewer than two dimensions.
     #[must_use]
     pub fn swapped(&self) -> Self {
         let (a, b, rest) = (self.shape[0], self.shape[1], &self.shape[2..]);
@@ -88,7 +88,7 @@ impl<T: Copy> Tensor<T> {
 }
 
 impl<T: Real> Tensor<T> {
-    /// The same values in another scalar, rounded to nearest even.
+    /// Converts the values to another scalar type, rounded to nearest even.
     pub fn cast<U: Real>(&self) -> Tensor<U> {
         let data = self.data.iter().map(|&x| U::from_f64(x.into()));
         Tensor::new(self.shape.clone(), data.collect())

@@ -1,7 +1,7 @@
-//! Times of the DeepSeek-V4 path with a trained model, and a check that a faster version gives the same bits.
+//! Measures the run time of the DeepSeek-V4 path with a trained model, and checks that a faster version gives the same bits.
 //!
-//! `cargo run --release -p ulplab-reference --example speed -- datasets/dsv4-mini [logits]`: times forward passes and decode steps;
-//! logits are saved to the file if it does not exist, and else compared to it.
+//! `cargo run --release -p ulplab-reference --example speed -- datasets/dsv4-mini [logits]`: times forward passes and decode
+//! steps. The logits are saved to the file `logits` if it does not exist; otherwise they are compared with the file.
 
 #![allow(clippy::print_stdout, reason = "it prints times")]
 
@@ -24,7 +24,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// Keeps a copy of all that passes.
+/// Keeps a copy of all tensors and choices.
 #[derive(Default)]
 struct Recorder<T> {
     tensors: Vec<Tensor<T>>,
@@ -43,7 +43,7 @@ impl<T: Real> Numerics<T> for Recorder<T> {
     }
 }
 
-/// Time this thread has run, in ms: other processes do not count.
+/// Returns the CPU time of this thread in ms, which excludes the time of other processes.
 fn thread_time() -> f64 {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     stat.split(' ')
@@ -53,7 +53,7 @@ fn thread_time() -> f64 {
         / 1e6
 }
 
-/// Least wall and thread time of `repeats` runs, in ms, and the last result. `start` is not timed.
+/// Returns the least wall time and the least thread time of `repeats` runs, in ms, and the last result. `start` is not timed.
 fn time<S, R>(repeats: usize, start: impl Fn() -> S, run: impl Fn(S) -> R) -> (f64, f64, R) {
     let mut best: Option<(f64, f64, R)> = None;
     for _ in 0..repeats {
@@ -77,7 +77,7 @@ fn decode<T: Scalar>(model: &Model<T>, mut state: State<T>, ids: &[u32]) -> Vec<
     logits
 }
 
-/// Times in a pool of `threads`; gives the logits of the prompt and of the decode steps.
+/// Prints times in a pool of `threads`. Returns the logits of the prompt and of the decode steps.
 fn measure<T: Scalar>(model: &Model<T>, ids: &[u32], threads: usize, repeats: usize) -> Result<Vec<T>, Box<dyn Error>> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     let (prompt, steps) = ids.split_at(CONTEXT);
@@ -105,7 +105,7 @@ fn measure<T: Scalar>(model: &Model<T>, ids: &[u32], threads: usize, repeats: us
     }))
 }
 
-/// Saves logits, or compares to those saved.
+/// Saves the logits if the file does not exist; otherwise compares them with the saved logits.
 fn guard(path: &Path, logits: &[f32]) -> Result<(), Box<dyn Error>> {
     if !path.exists() {
         let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();

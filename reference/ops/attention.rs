@@ -1,34 +1,34 @@
-//! Multi-query attention with a sink: one softmax over window and compressed keys, one KV vector for all heads.
+//! Multi-query attention with a sink: one softmax over the window keys and the compressed keys; all heads share one KV vector.
 //!
-//! s_j = d^−½ q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sink is a logit of the head, not scaled,
-//! and stands only in the denominator.
+//! s_j = d^−½ q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sink is a logit of the head: it is not scaled,
+//! and occurs only in the denominator.
 
 use super::linear::{Product, reduce};
 use crate::Real;
 use crate::real::vectorized;
 
-/// Consecutive rows read as keys and as values; the two differ only where the roles were split.
+/// Consecutive rows of keys and values. Keys and values differ only if the site of the cache was split into two roles.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRows<'a, T> {
-    /// `[n, key]`.
+    /// Keys, `[n, key]`.
     pub keys: &'a [T],
-    /// `[n, value]`.
+    /// Values, `[n, value]`.
     pub values: &'a [T],
 }
 
-/// The sizes of keys and values, and what q·k is multiplied by.
+/// Number of channels of keys and values, and the softmax scale.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes<T> {
-    /// Channels of a query and of a key.
+    /// Number of channels of a query and of a key.
     pub key: usize,
-    /// Channels of a value.
+    /// Number of channels of a value.
     pub value: usize,
     /// Softmax scale, the factor of q·k: d^−½ in most models.
     pub scale: T,
 }
 
 impl<T: Real> Sizes<T> {
-    /// Keys and values of `dim` channels, and d^−½.
+    /// Returns the sizes for keys and values of `dim` channels, with the scale d^−½.
     pub fn of(dim: usize) -> Self {
         Self {
             key: dim,
@@ -38,9 +38,10 @@ impl<T: Real> Sizes<T> {
     }
 }
 
-/// Attends from a block of queries `[rows, heads, key]` to the rows of two caches. `visible(part, row, key)` tells whether
-/// a query row may read a key of window (part 0) or compressed cache (part 1); a sink of −∞ is none. Gives o `[rows, heads, value]` and the
-/// probabilities `[rows, heads, keys of both parts]`; what is not visible has probability 0 exactly.
+/// Computes the attention of a block of queries `[rows, heads, key]` over the rows of two caches: the window (part 0) and the
+/// compressed cache (part 1). `visible(part, row, key)` is true if a query row may read a key of that part. A sink of −∞ means
+/// that the head has no sink. Returns the output o `[rows, heads, value]` and the probabilities `[rows, heads, keys of both
+/// parts]`; the probability of an invisible key is exactly 0.
 pub fn attend<T: Real>(
     queries: &[T],
     sinks: &[T],
@@ -95,7 +96,7 @@ pub fn attend<T: Real>(
     let values = parts.map(|part| part.values.chunks_exact(value_dim));
     for (row, (out, p)) in out.chunks_exact_mut(value_dim).zip(p.chunks_exact(width)).enumerate() {
         if !vectorized!(all_finite(out)) {
-            // Zero times NaN is NaN: only what the query may see may reach it.
+            // The product above also reads invisible values, and 0 · NaN is NaN: add up the visible values only.
             out.fill(T::ZERO);
             let mask = &mask[row / sinks.len() * width..][..width];
             let rows = values.clone().into_iter().flatten();
@@ -107,13 +108,13 @@ pub fn attend<T: Real>(
     (out, p)
 }
 
-/// Without an early end, which would keep it from being vectorised.
+/// Returns true if all elements are finite. Has no early exit, since it would prevent vectorisation.
 #[inline(always)]
 fn all_finite<T: Real>(x: &[T]) -> bool {
     x.iter().fold(true, |finite, &x| finite & (x * T::ZERO == T::ZERO))
 }
 
-/// Turns q·k into probabilities. The sink takes part in the maximum, so that no exponential overflows.
+/// Converts q·k to probabilities. The maximum includes the sink, so that no exponential overflows.
 #[inline(always)]
 fn softmax<T: Real>(p: &mut [T], mask: &[bool], scale: T, sink: T) {
     for (p, &visible) in p.iter_mut().zip(mask) {

@@ -1,36 +1,37 @@
-//! Compressors: one entry for every m tokens, pooled per channel by a softmax over tokens.
+//! Compressors: one cache entry per m tokens, pooled per channel by a softmax over tokens.
 //!
-//! Each token brings values kv and logits g (`ape[t mod m]` already added). Without overlap (HCA), entry w pools the m tokens
-//! of window w. With overlap (CSA), channels are split [Ca | Cb] and entry w pools 2m slots: Ca of the window before and Cb
-//! of its own, one softmax over all; the first entry has no window before and pools m. Norm, RoPE and rounding come after.
+//! Each token has values kv and logits g (`ape[t mod m]` already added). Without overlap (HCA), entry w pools the m tokens of
+//! window w. With overlap (CSA), the channels are split into [Ca | Cb], and entry w pools 2m slots by one softmax: Ca of the
+//! tokens of window w − 1 and Cb of the tokens of window w. The first entry has no previous window and pools m slots. Norm,
+//! RoPE and rounding are applied afterwards by the caller.
 
 use rayon::prelude::*;
 
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Sizes of a pool.
+/// Sizes of the pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pooling {
-    /// m, tokens per entry.
+    /// Number of tokens per entry, m.
     pub rate: usize,
     pub overlap: bool,
-    /// Channels of an entry; rows are twice as wide with overlap.
+    /// Number of channels of an entry; rows of tokens are twice as wide with overlap.
     pub dim: usize,
 }
 
-/// Streaming state: rows of tokens not yet pooled, and with overlap the window before them.
+/// Streaming state: the rows of tokens that are not yet pooled and, with overlap, the rows of the previous window.
 #[derive(Clone, Debug)]
 pub struct Pool<T> {
     sizes: Pooling,
-    /// Values and logits.
+    /// Values and logits of the stored tokens.
     pending: [Tensor<T>; 2],
-    /// Tokens seen.
+    /// Number of tokens seen so far.
     tokens: usize,
 }
 
 impl<T: Real> Pool<T> {
-    /// Before the first token, with entries of `dim` channels for every `rate` tokens, overlapping or not.
+    /// Creates the state before the first token, for entries of `dim` channels per `rate` tokens, with or without overlap.
     pub fn new(rate: usize, overlap: bool, dim: usize) -> Self {
         let sizes = Pooling { rate, overlap, dim };
         Self {
@@ -40,13 +41,13 @@ impl<T: Real> Pool<T> {
         }
     }
 
-    /// Rows kept of values and of logits: what a decode cache must hold.
+    /// Returns the stored rows of values and of logits, which a decode cache must hold.
     pub fn pending(&self) -> &[Tensor<T>; 2] {
         &self.pending
     }
 
-    /// Takes the next tokens' rows `[tokens, width]` and gives the entries they complete, `[new, dim]`; width is `dim`, or `2 · dim` with
-    /// overlap, and every call must have it.
+    /// Adds the rows of the next tokens, `[tokens, width]`, and returns the entries they complete, `[new, dim]`. The width is
+    /// `dim`, or `2 · dim` with overlap, and must be the same in every call.
     pub fn push(&mut self, values: &Tensor<T>, logits: &Tensor<T>) -> Tensor<T> {
         let entries = self.sizes.push(self.tokens, self.pending.each_mut(), [values, logits]);
         self.tokens += values.rows();
@@ -55,22 +56,23 @@ impl<T: Real> Pool<T> {
 }
 
 impl Pooling {
-    /// Channels of a row that waits.
+    /// Returns the number of channels of a stored row.
     pub fn width(self) -> usize {
         if self.overlap { 2 * self.dim } else { self.dim }
     }
 
-    /// Token number of the first row that later entries pool after so many tokens: with overlap, the last window pooled is pooled again.
+    /// Returns the index of the first token whose row is needed by entries after `tokens` tokens. With overlap, the last
+    /// completed window is still needed.
     pub fn needed(self, tokens: usize) -> usize {
         (tokens / self.rate).saturating_sub(self.overlap.into()) * self.rate
     }
 
-    /// No rows of values and of logits, before the first token.
+    /// Returns empty rows of values and of logits, the state before the first token.
     pub fn pending<T: Real>(self) -> [Tensor<T>; 2] {
         [0; 2].map(|rows| Tensor::full([rows, self.width()], T::ZERO))
     }
 
-    /// [`Pool::push`] after so many tokens, with the rows that are kept of them.
+    /// Implements [`Pool::push`]. `tokens` is the number of earlier tokens, and `kept` has the stored rows of earlier tokens.
     pub fn push<T: Real>(self, tokens: usize, kept: [&mut Tensor<T>; 2], new: [&Tensor<T>; 2]) -> Tensor<T> {
         let (first, before) = (self.needed(tokens), tokens / self.rate);
         let tokens = tokens + new[0].rows();
@@ -88,7 +90,7 @@ impl Pooling {
         entries
     }
 
-    /// Pools one entry from the rows kept, of tokens from `first` on, and the new ones after them.
+    /// Pools one entry from the stored rows, which begin at token `first`, and the new rows that follow them.
     fn entry<T: Real>(
         self,
         entry: usize,
@@ -97,7 +99,7 @@ impl Pooling {
         new: [&Tensor<T>; 2],
         out: &mut [T],
     ) {
-        // (token, first channel) of every slot.
+        // Token and first channel of every slot.
         let own = entry * self.rate..(entry + 1) * self.rate;
         let (before, channel) = match self.overlap {
             true => (own.start.saturating_sub(self.rate)..own.start, self.dim),

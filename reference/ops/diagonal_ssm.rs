@@ -1,11 +1,11 @@
-//! Diagonal state-space model: of a head with N states and one channel,
+//! Diagonal state-space model. For a head with N states and one channel:
 //!
 //! ```text
 //! x_t = a ⊙ x_{t−1} + b u_t        y_t = Σ_n c_n x_{t,n}
 //! ```
 //!
-//! Near |a| = 1 a state remembers 1 / (1 − |a|) steps of rounding errors, and an error of a^T, which acts at every chunk, as
-//! many: powers are therefore computed in f64 and rounded once.
+//! Near |a| = 1, a state accumulates the rounding errors of 1 / (1 − |a|) steps. An error of a^T, which is applied at every
+//! chunk, accumulates in the same way: powers are therefore computed in f64 and rounded once.
 
 use rayon::prelude::*;
 
@@ -14,26 +14,26 @@ use super::store::{Store, Token};
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Parameters, each `[heads, N]`.
+/// Parameters, each of shape `[heads, N]`.
 #[derive(Clone, Copy, Debug)]
 pub struct DiagonalSsm<'a, T> {
-    /// The factor of the state before.
+    /// Factor of the previous state.
     pub a: &'a Tensor<T>,
-    /// The factor of the input.
+    /// Factor of the input.
     pub b: &'a Tensor<T>,
-    /// The factor of the output.
+    /// Factor of the state in the output.
     pub c: &'a Tensor<T>,
 }
 
-/// a, b and c of one head.
+/// Rows of a, b and c of one head.
 type Head<'a, T> = [&'a [T]; 3];
 
 impl<T: Real> DiagonalSsm<'_, T> {
-    /// Step by step. Takes u `[heads, S]` and the states `[heads, N]`, which go on to those after the last step; gives
-    /// y `[heads, S]`. The state is stored after each step.
+    /// Computes the recurrence step by step. Reads u `[heads, S]` and the states `[heads, N]`, replaces the states by the
+    /// states after the last step, and returns y `[heads, S]`. The state is stored after each step.
     ///
     /// # Errors
-    /// Shapes that do not agree.
+    /// Returns an error if the shapes do not match.
     pub fn recurrent(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: &impl Store<T>) -> Result<Tensor<T>, String> {
         self.heads(u, state, |head, [a, b, c], u, x, y| {
             for (token, (&u, y)) in u.iter().zip(y).enumerate() {
@@ -49,11 +49,11 @@ impl<T: Real> DiagonalSsm<'_, T> {
         })
     }
 
-    /// The same with b folded into c: x' = x / b, so that x'_t = a x'_{t−1} + u_t and y = Σ (c b) x'. It is x' that is
-    /// stored. A state that is not 0 where b is 0 has no x' and is an error.
+    /// Same as [`Self::recurrent`], with b folded into c: x' = x / b, so that x'_t = a x'_{t−1} + u_t and y = Σ (c b) x'. The
+    /// stored state is x'.
     ///
     /// # Errors
-    /// That, and shapes that do not agree.
+    /// Returns an error if the shapes do not match, or if a state is not 0 where b is 0: x' does not exist there.
     pub fn folded(&self, u: &Tensor<T>, state: &mut Tensor<T>, store: &impl Store<T>) -> Result<Tensor<T>, String> {
         self.heads(u, state, |head, [a, b, c], u, x, y| {
             if let Some(n) = (0..x.len()).find(|&n| b[n] == T::ZERO && x[n] != T::ZERO) {
@@ -74,14 +74,14 @@ impl<T: Real> DiagonalSsm<'_, T> {
         })
     }
 
-    /// The same by chunks of T steps. With K_j = Σ_n c b aʲ and x the state before the chunk:
+    /// Same as [`Self::recurrent`], in chunks of T steps. With K_j = Σ_n c b aʲ and x the state before the chunk:
     ///
     /// ```text
     /// y_t = Σ_{s≤t} K_{t−s} u_s + Σ_n c a^{t+1} x       x ← a^T x + Σ_s b a^{T−1−s} u_s
     /// ```
     ///
     /// # Errors
-    /// Shapes that do not agree, and chunks of no steps.
+    /// Returns an error if the shapes do not match, or if `chunk` is 0.
     pub fn chunked(&self, u: &Tensor<T>, state: &mut Tensor<T>, chunk: usize) -> Result<Tensor<T>, String> {
         if chunk == 0 {
             return Err("chunks of 0 steps".into());
@@ -95,7 +95,7 @@ impl<T: Real> DiagonalSsm<'_, T> {
         })
     }
 
-    /// Runs every head on its rows of u, the states and y; the states change only if all succeed.
+    /// Runs every head on its rows of u, the states and y. The states change only if all heads succeed.
     fn heads(
         &self,
         u: &Tensor<T>,
@@ -145,7 +145,7 @@ fn keep<T: Real>(store: &impl Store<T>, head: usize, token: usize, x: &mut [T]) 
     }
 }
 
-/// Factors of a chunk of one head, computed in f64.
+/// Coefficients of a chunk of one head, computed in f64.
 struct Powers<T> {
     states: usize,
     /// K_j = Σ_n c b aʲ, `[chunk]`.
@@ -180,7 +180,7 @@ impl<T: Real> Powers<T> {
         powers
     }
 
-    /// One chunk, or the shorter last one: u and y have its steps.
+    /// Computes one chunk (the last chunk may be shorter). The length of u and y is the number of steps.
     fn step(&self, u: &[T], x: &mut [T], y: &mut [T]) {
         let steps = u.len();
         vectorized!({

@@ -1,4 +1,4 @@
-//! SwiGLU experts with clamped pre-activations, and the mixture of them.
+//! SwiGLU experts with clamped pre-activations, and their mixture (MoE).
 //!
 //! g ← min(W₁x, c), u ← clamp(W₃x, −c, c), y = W₂(silu(g)·u·w) with the router's weight w applied before W₂.
 
@@ -9,10 +9,10 @@ use super::linear::multiply;
 use crate::real::vectorized;
 use crate::{Choice, Operations, Real, Tensor};
 
-/// One expert's weights; the shared expert is one too.
+/// Weights of one expert, routed or shared.
 #[derive(Clone, Debug)]
 pub struct Expert<T> {
-    /// W₁ over W₃, `[2·inner, dim]`.
+    /// W₁ stacked on W₃, `[2·inner, dim]`.
     pub gate_up: Tensor<T>,
     /// W₂, `[dim, inner]`.
     pub down: Tensor<T>,
@@ -21,16 +21,16 @@ pub struct Expert<T> {
 /// The experts of a layer.
 #[derive(Clone, Debug)]
 pub struct Experts<T> {
-    /// Experts that the router selects among, by number.
+    /// Routed experts, by index.
     pub routed: Vec<Expert<T>>,
-    /// The one that every token goes through.
+    /// Shared expert, which is applied to every token.
     pub shared: Expert<T>,
-    /// c of the clamp.
+    /// Limit c of the clamp.
     pub limit: T,
 }
 
 impl<T: Real> Expert<T> {
-    /// Rows of x through the expert; `weights` has one factor per row, none means 1.
+    /// Applies the expert to rows of x. `weights` has one factor per row; `None` means 1.
     fn apply(&self, x: &[T], weights: Option<&[T]>, limit: T, operations: &dyn Operations<T>) -> Vec<T> {
         let (dim, inner) = (self.gate_up.cols(), self.down.cols());
         let rows = x.len() / dim;
@@ -46,7 +46,7 @@ impl<T: Real> Expert<T> {
     }
 }
 
-/// [`swiglu`] of rows [gate, up] of `2·inner`: rows of `inner`.
+/// Applies [`swiglu`] to rows [gate, up] of length `2·inner`; returns rows of length `inner`.
 pub fn swiglu_rows<T: Real>(gate_up: &[T], inner: usize, limit: T) -> Vec<T> {
     let mut hidden = vec![T::ZERO; gate_up.len() / 2];
     vectorized!({
@@ -60,7 +60,7 @@ pub fn swiglu_rows<T: Real>(gate_up: &[T], inner: usize, limit: T) -> Vec<T> {
     hidden
 }
 
-/// silu(min(g, c)) · clamp(u, −c, c). NaN comes through.
+/// Returns silu(min(g, c)) · clamp(u, −c, c). NaN is propagated.
 #[inline(always)]
 pub fn swiglu<T: Real>(gate: T, up: T, limit: T) -> T {
     let (gate, up) = (gate.smaller(limit), up.smaller(limit).larger(-limit));
@@ -68,8 +68,8 @@ pub fn swiglu<T: Real>(gate: T, up: T, limit: T) -> T {
 }
 
 impl<T: Real> Experts<T> {
-    /// x `[tokens, dim]` → `[tokens, dim]`: the shared expert + Σ over the selected, weighted. `weights` `[tokens, k]` are in the order of
-    /// the choice; experts are added in the order of their numbers.
+    /// Computes x `[tokens, dim]` → `[tokens, dim]`: the output of the shared expert plus the weighted sum over the selected
+    /// experts. `weights` `[tokens, k]` are in the order of the choice. Experts are added in ascending order of their index.
     pub fn apply(
         &self,
         x: &Tensor<T>,
@@ -84,7 +84,7 @@ impl<T: Real> Experts<T> {
             let first = block * BLOCK;
             let rows = out.len() / dim;
             for (number, expert) in self.routed.iter().enumerate() {
-                // The block's rows that selected this expert, each with its weight.
+                // Rows of the block that selected this expert, each with its weight.
                 let sent = (first..first + rows).flat_map(|row| {
                     let slots = choice.selected(row).enumerate();
                     let slots = slots.filter(move |&(_, index)| index == number);

@@ -1,4 +1,4 @@
-//! Gated feed-forward layers, y = W_d(act(W_g x, W_u x)), and mixtures of them.
+//! Gated feed-forward layers, y = W_d(act(W_g x, W_u x)), and mixtures of experts of this form.
 
 use rayon::prelude::*;
 
@@ -6,22 +6,22 @@ use super::projection::Projection;
 use crate::real::vectorized;
 use crate::{Choice, Real, Tensor};
 
-/// Function of the gate g and the up projection u.
+/// Activation function of the gate g and the up projection u.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation<T> {
     /// SwiGLU: silu(g)·u.
     Silu,
-    /// gpt-oss: g ← min(g, c), u ← clamp(u, −c, c), g·σ(α·g)·(u + 1).
+    /// Activation of gpt-oss: g ← min(g, c), u ← clamp(u, −c, c), g·σ(α·g)·(u + 1).
     Clamped {
-        /// α.
+        /// Factor α in the sigmoid.
         alpha: T,
-        /// c.
+        /// Limit c of the clamps.
         limit: T,
     },
 }
 
 impl<T: Real> Activation<T> {
-    /// Applies the activation to a gate and an up. NaN comes through.
+    /// Applies the activation to an element of the gate and of the up projection. NaN is propagated.
     #[inline(always)]
     pub fn apply(self, gate: T, up: T) -> T {
         match self {
@@ -34,7 +34,7 @@ impl<T: Real> Activation<T> {
     }
 }
 
-/// A gated feed-forward layer; an expert is one too.
+/// A gated feed-forward layer, which may be an expert.
 #[derive(Clone, Debug)]
 pub struct GatedMlp<T> {
     /// W_g, `[inner, dim]`.
@@ -43,12 +43,12 @@ pub struct GatedMlp<T> {
     pub up: Projection<T>,
     /// W_d, `[dim, inner]`.
     pub down: Projection<T>,
-    /// act.
+    /// Activation function act.
     pub activation: Activation<T>,
 }
 
 impl<T: Real> GatedMlp<T> {
-    /// Rows x → rows of `inner`, which the down projection is fed.
+    /// Maps rows x to rows of length `inner`, the input of the down projection.
     pub fn hidden(&self, x: &[T]) -> Vec<T> {
         let (mut gate, up) = (self.gate.apply_rows(x), self.up.apply_rows(x));
         let activation = self.activation;
@@ -64,11 +64,12 @@ impl<T: Real> GatedMlp<T> {
     }
 }
 
-/// For each expert that a choice has, its number and the slots `row · k + slot` that are its own, both ascending.
+/// Returns the index of each selected expert, with the slots `row · k + slot` that selected the expert. Experts and slots are
+/// ascending.
 fn sent<T: Real>(choice: &Choice<T>, experts: usize) -> Vec<(usize, Vec<usize>)> {
     let mut slots = vec![Vec::new(); experts];
     for (slot, &expert) in choice.indices.iter().enumerate() {
-        // −1 stands where fewer experts were chosen.
+        // The index is −1 if fewer than k experts were selected.
         if let Ok(expert) = usize::try_from(expert) {
             slots[expert].push(slot);
         }
@@ -77,8 +78,8 @@ fn sent<T: Real>(choice: &Choice<T>, experts: usize) -> Vec<(usize, Vec<usize>)>
     slots.filter(|(_, slots)| !slots.is_empty()).collect()
 }
 
-/// Inputs of the selected experts' down projections, `[tokens, k, inner]` in the order of the choice; a slot without an expert is
-/// 0.
+/// Computes the inputs of the down projections of the selected experts, `[tokens, k, inner]` in the order of the choice. A slot
+/// without an expert is 0.
 pub fn experts_hidden<T: Real>(experts: &[GatedMlp<T>], x: &Tensor<T>, choice: &Choice<T>) -> Tensor<T> {
     let (k, inner) = (choice.k, experts[0].gate.outputs());
     let mut hidden = Tensor::full([x.rows(), k, inner], T::ZERO);
@@ -96,8 +97,8 @@ pub fn experts_hidden<T: Real>(experts: &[GatedMlp<T>], x: &Tensor<T>, choice: &
     hidden
 }
 
-/// Σ over the selected experts of weight · W_d hidden, `[tokens, dim]`, added in the order of their numbers. `hidden` is that of
-/// [`experts_hidden`], `weights` `[tokens, k]` are in the order of the choice.
+/// Returns the sum over the selected experts of weight · W_d hidden, `[tokens, dim]`, added in ascending order of the expert
+/// index. `hidden` is the result of [`experts_hidden`]; `weights` `[tokens, k]` are in the order of the choice.
 pub fn experts_output<T: Real>(
     experts: &[GatedMlp<T>],
     hidden: &Tensor<T>,

@@ -1,31 +1,33 @@
-//! Grouped-query attention: several query heads read the keys and values of one head, which are cached apart.
+//! Grouped-query attention: several query heads share the keys and values of one cached head. Keys and values are cached
+//! separately.
 //!
-//! s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j, over the tokens up to the query's own, or the last ones of
-//! these. Query head h reads the cached head h / (query heads / cached heads).
+//! s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sum is over all tokens up to the query's own
+//! token, or over the last tokens of this range if there is a window. Query head h reads the cached head h / (query heads /
+//! cached heads).
 
 use rayon::prelude::*;
 
 use super::attention::{KeyRows, Sizes, attend};
 use crate::{Real, Tensor};
 
-/// Tokens that attend together. The cut does not depend on the number of threads.
+/// Number of tokens whose attention is computed as one block. The block size does not depend on the number of threads.
 const TOKENS: usize = 32;
 
-/// Keys and values of one layer.
+/// Cached keys and values of one layer.
 #[derive(Clone, Debug)]
 pub struct KvCache<T> {
     /// Keys and values of each head.
     heads: Vec<[Vec<T>; 2]>,
-    /// Channels of a key and of a value.
+    /// Number of channels of a key and of a value.
     dims: [usize; 2],
-    /// Number of the first token that is kept.
+    /// Index of the first cached token.
     first: usize,
-    /// Tokens that are kept.
+    /// Number of cached tokens.
     pub tokens: usize,
 }
 
 impl<T: Real> KvCache<T> {
-    /// No tokens, of so many heads with keys and values of these many channels.
+    /// Creates an empty cache. `dims` has the number of channels of a key and of a value.
     pub fn new(heads: usize, dims: [usize; 2]) -> Self {
         Self {
             heads: vec![[Vec::new(), Vec::new()]; heads],
@@ -35,15 +37,15 @@ impl<T: Real> KvCache<T> {
         }
     }
 
-    /// Returns whether it has the heads and channels of another.
+    /// Returns true if the other cache has the same number of heads and channels.
     pub fn fits(&self, other: &Self) -> bool {
         self.heads.len() == other.heads.len() && self.dims == other.dims
     }
 
-    /// Adds the tokens' keys and values, `[tokens, heads, channels]` each.
+    /// Appends the keys and values of tokens, each of shape `[tokens, heads, channels]`.
     ///
     /// # Panics
-    /// If there are other heads or channels.
+    /// If the number of heads or channels differs from the cache's.
     pub fn push(&mut self, keys: &Tensor<T>, values: &Tensor<T>) {
         let heads = self.heads.len();
         assert_eq!(keys.shape, [keys.shape[0], heads, self.dims[0]]);
@@ -57,12 +59,13 @@ impl<T: Real> KvCache<T> {
         self.tokens += keys.shape[0];
     }
 
-    /// Drops, now and then, what no later token reads through a window of so many tokens, its own among them.
+    /// Drops tokens that no later token reads; a token reads `window` tokens, itself included. Drops them in groups of more
+    /// than `window`.
     pub fn forget(&mut self, window: usize) {
         let excess = (self.tokens + 1).saturating_sub(window);
         if excess > window {
             for (kept, dim) in self.heads.iter_mut().flat_map(|head| head.iter_mut().zip(self.dims)) {
-                // A new vector, because the old one's memory may be many times what remains.
+                // Allocate a new vector: the memory of the old vector may be many times the size of the rows that remain.
                 *kept = kept[excess * dim..].to_vec();
             }
             self.first += excess;
@@ -70,7 +73,7 @@ impl<T: Real> KvCache<T> {
         }
     }
 
-    /// Rows that one head keeps of the tokens from `first` to before `end`, by token number.
+    /// Returns the keys and values of one head for the tokens `first..end`, counted from the start of the sequence.
     fn read(&self, head: usize, first: usize, end: usize) -> KeyRows<'_, T> {
         let (from, to, [keys, values]) = (first - self.first, end - self.first, &self.heads[head]);
         KeyRows {
@@ -79,12 +82,12 @@ impl<T: Real> KvCache<T> {
         }
     }
 
-    /// Attends from the last tokens, whose keys have been pushed, `[tokens, query heads, key channels]`, to what is kept: to all of it
-    /// up to each token, or to the last `window` of these. A sink is a logit of a query head, not scaled. Gives
-    /// `[tokens, query heads, value channels]`.
+    /// Computes the attention of the last tokens, whose keys must already be in the cache. Each token reads all cached tokens
+    /// up to itself, or the last `window` of them. Queries are `[tokens, query heads, key channels]`; a sink is an unscaled
+    /// logit of a query head. Returns `[tokens, query heads, value channels]`.
     ///
     /// # Panics
-    /// If query heads are not a multiple of the cached ones.
+    /// If the number of query heads is not a multiple of the number of cached heads.
     pub fn attend(&self, query: &Tensor<T>, scale: T, window: Option<usize>, sinks: Option<&[T]>) -> Tensor<T> {
         let [tokens, heads, dim] = query.shape[..] else {
             panic!("queries have shape {:?}", query.shape);

@@ -1,12 +1,12 @@
 //! Manifold-constrained hyper-connections (mHC): n residual streams, mixed before and after every block.
 //!
-//! Before a block, the n streams X `[n, D]` of a token give three sets of weights (μ = (fn · vec X) · rms⁻¹):
+//! Before a block, three sets of weights are computed from the n streams X `[n, D]` of a token, with μ = (fn · vec X) · rms⁻¹:
 //! * pre_j  = σ(μ_j·scale₀ + base_j) + ε: the block's input is u = Σ_j pre_j X_j;
 //! * post_j = 2σ(μ_{n+j}·scale₁ + base_{n+j});
-//! * C `[n, n]`, from A_jk = μ_{2n+jn+k}·scale₂ + base: row softmax, + ε, then Sinkhorn normalisation, columns last.
+//! * C `[n, n]`: A_jk = μ_{2n+jn+k}·scale₂ + base, then row softmax, + ε, then Sinkhorn normalisation, columns last.
 //!
-//! After it, X'_k = post_k·y + Σ_j C_jk X_j: the first index of C is contracted.
-//! As in DeepSeek's own `hc_split_sinkhorn`.
+//! After the block, X'_k = post_k·y + Σ_j C_jk X_j: the sum is over the first index of C. The formulas are those of DeepSeek's
+//! `hc_split_sinkhorn`.
 
 use rayon::prelude::*;
 
@@ -15,38 +15,39 @@ use super::rmsnorm::inverse_rms;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Tokens whose n×n matrices are normalised side by side.
+/// Number of tokens whose n×n matrices are normalised at the same time, in SIMD lanes.
 const LANES: usize = 16;
 
-/// The mixing around one block.
+/// Parameters of the mixing before and after one block.
 #[derive(Clone, Debug)]
 pub struct HyperConnection<T> {
-    /// `[2n + n², n·D]`.
+    /// Projection fn, `[2n + n², n·D]`.
     pub projection: Tensor<T>,
-    /// base `[2n + n²]`.
+    /// Offsets, base, `[2n + n²]`.
     pub base: Vec<T>,
-    /// scale₀, scale₁ and scale₂.
+    /// Factors scale₀, scale₁ and scale₂.
     pub scale: [T; 3],
-    /// n.
+    /// Number of streams, n.
     pub streams: usize,
-    /// Normalisations of columns; rows are normalised once less after the softmax.
+    /// Number of column normalisations; after the softmax, rows are normalised once less.
     pub iterations: usize,
-    /// Added to mean(x²) in rms.
+    /// Term added to mean(x²) in rms.
     pub norm_eps: T,
-    /// ε of pre and of the Sinkhorn normalisation.
+    /// Term ε of pre and of the Sinkhorn normalisation.
     pub eps: T,
 }
 
-/// Factors that [`HyperConnection::pre`] keeps for the end of the block.
+/// Factors computed by [`HyperConnection::pre`] and applied after the block by [`Mixing::mix`].
 pub struct Mixing<T> {
-    /// `[tokens, n]`.
+    /// Factors post, `[tokens, n]`.
     pub post: Tensor<T>,
-    /// `[tokens, n, n]`.
+    /// Matrices C, `[tokens, n, n]`.
     pub comb: Tensor<T>,
 }
 
 impl<T: Real> HyperConnection<T> {
-    /// `[tokens, n, D]` → the block's input `[tokens, D]`, and how its output will be mixed back.
+    /// Maps the streams `[tokens, n, D]` to the input of the block `[tokens, D]`, and to the [`Mixing`] to apply after the
+    /// block.
     pub fn pre(&self, x: &Tensor<T>) -> (Tensor<T>, Mixing<T>) {
         let (tokens, n, dim) = (x.shape[0], self.streams, x.cols());
         let mut input = Tensor::full([tokens, dim], T::ZERO);
@@ -82,7 +83,8 @@ impl<T: Real> HyperConnection<T> {
         (input, Mixing { post, comb })
     }
 
-    /// The logits μ·scale + base of pre, post and comb, `[tokens, 2n + n²]`, which [`HyperConnection::pre`] makes weights of.
+    /// Returns the logits μ·scale + base of pre, post and comb, `[tokens, 2n + n²]`, from which [`HyperConnection::pre`]
+    /// computes weights.
     pub fn logits(&self, x: &Tensor<T>) -> Tensor<T> {
         let (tokens, width) = (x.shape[0], self.base.len());
         let mut mu = Tensor::full([tokens, width], T::ZERO);
@@ -94,7 +96,7 @@ impl<T: Real> HyperConnection<T> {
         mu
     }
 
-    /// Products with the projection → logits, of one token.
+    /// Converts the products with the projection to logits in place, for one token.
     #[inline(always)]
     fn turn_to_logits(&self, x: &[T], mu: &mut [T]) {
         let (n, scale) = (self.streams, inverse_rms(x, self.norm_eps));
@@ -106,7 +108,7 @@ impl<T: Real> HyperConnection<T> {
 }
 
 impl<T: Real> Mixing<T> {
-    /// X'_k = post_k·y + Σ_j C_jk X_j, in place of X.
+    /// Replaces the streams X by X'_k = post_k·y + Σ_j C_jk X_j.
     pub fn mix(&self, x: &mut Tensor<T>, y: &Tensor<T>) {
         let (n, dim) = (self.post.cols(), x.cols());
         let post = self.post.data.par_chunks(BLOCK * n);
@@ -136,23 +138,23 @@ impl<T: Real> Mixing<T> {
     }
 }
 
-/// The streams' last mixing: h = Σ_j (σ(μ_j·scale + base_j) + ε) X_j.
+/// Final mixing of the streams into one: h = Σ_j (σ(μ_j·scale + base_j) + ε) X_j.
 #[derive(Clone, Debug)]
 pub struct HyperHead<T> {
-    /// `[n, n·D]`.
+    /// Projection fn, `[n, n·D]`.
     pub projection: Tensor<T>,
-    /// base `[n]`.
+    /// Offsets, base, `[n]`.
     pub base: Vec<T>,
-    /// One for all streams.
+    /// Factor of all streams.
     pub scale: T,
-    /// Added to mean(x²) in rms.
+    /// Term added to mean(x²) in rms.
     pub norm_eps: T,
-    /// ε of the weights.
+    /// Term ε of the weights.
     pub eps: T,
 }
 
 impl<T: Real> HyperHead<T> {
-    /// `[tokens, n, D]` → `[tokens, D]`.
+    /// Maps `[tokens, n, D]` to `[tokens, D]`.
     pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
         let (tokens, n, dim) = (x.shape[0], self.base.len(), x.cols());
         let flat = Tensor::new([tokens, n * dim], x.data.clone());
@@ -169,7 +171,7 @@ impl<T: Real> HyperHead<T> {
     }
 }
 
-/// out = Σ_j weight_j · x_j over the rows of x.
+/// Computes out = Σ_j weight_j · x_j over the rows of x.
 #[inline(always)]
 pub fn combine<T: Real>(x: &[T], weights: &[T], out: &mut [T]) {
     out.fill(T::ZERO);
@@ -178,8 +180,8 @@ pub fn combine<T: Real>(x: &[T], weights: &[T], out: &mut [T]) {
     }
 }
 
-/// Turns up to [`LANES`] matrices A `[n, n]` into C: row softmax, + ε, then `iterations` column and `iterations − 1` row
-/// normalisations in turn, each dividing by sum + ε.
+/// Converts up to [`LANES`] matrices A `[n, n]` to C in place: row softmax, + ε, then `iterations` column normalisations
+/// alternating with `iterations − 1` row normalisations. Each normalisation divides by the sum + ε.
 #[inline(always)]
 fn sinkhorn<T: Real>(matrices: &mut [T], n: usize, iterations: usize, eps: T) {
     let mut c = vec![[T::ZERO; LANES]; n * n];
@@ -214,7 +216,7 @@ fn sinkhorn<T: Real>(matrices: &mut [T], n: usize, iterations: usize, eps: T) {
     }
 }
 
-/// Divides every line (row or column, given by its entries) by its sum + ε.
+/// Divides every line by its sum + ε. A line is a row or a column, given by the indices of its entries.
 #[inline(always)]
 fn normalize<T: Real>(c: &mut [[T; LANES]], lines: &[Vec<usize>], eps: T) {
     for line in lines {

@@ -1,4 +1,4 @@
-//! Lightning indexer: which compressed entries a query attends to.
+//! Lightning indexer: selects the compressed entries that a query attends to.
 //!
 //! score_w = Σ_h a_h · max(0, q_h·k_w) with a_h = (W_w x)_h · d^−½ · H^−½ (signed); the k best visible entries are selected.
 
@@ -10,8 +10,8 @@ use super::top_k::top_k;
 use crate::real::vectorized;
 use crate::{Choice, Real, Tensor};
 
-/// Queries `[n, heads, dim]`, head weights `[n, heads]` (scaled), all keys `[entries, dim]`; `visible(row)` entries from
-/// the first may be selected by a row.
+/// Selects entries for queries `[n, heads, dim]`, given scaled head weights `[n, heads]` and all keys `[entries, dim]`. Row
+/// `row` may select among the first `visible(row)` entries.
 pub fn select<T: Real>(
     query: &Tensor<T>,
     head_weights: &Tensor<T>,

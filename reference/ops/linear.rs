@@ -1,4 +1,4 @@
-//! y = x·Wᵀ.
+//! Matrix products y = x·Wᵀ.
 
 use std::array::from_fn;
 
@@ -9,21 +9,22 @@ use super::BLOCK;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Rows multiplied as one piece; `gemm` turns the weight over once for each.
+/// Number of rows multiplied as one piece; `gemm` transposes (packs) the weight once per piece.
 const ROWS: usize = 2 * BLOCK;
 
-/// Rows, columns or terms that are multiplied without `gemm`: turning the weight over would take longer than multiplying by it, and
-/// `gemm` has other orders for so few terms.
+/// Number of rows, columns or terms up to which a product is computed without `gemm`: packing the weight would take longer than
+/// the product, and `gemm` adds so few terms in a different order.
 pub const FEW: usize = 2;
-/// Elements of y up to which a product is computed without `gemm`, which sums small products in as many lanes as a vector register
-/// of the machine has.
+/// Number of elements of y up to which a product is computed without `gemm`: in small products, the number of partial sums of
+/// `gemm` depends on the vector width of the machine.
 pub const SMALL: usize = 256;
-/// Longest sum that `gemm` adds up as one chain on every machine. Its block of k follows the L1 cache and is never below this.
+/// Longest sum that `gemm` adds up sequentially on every machine. The block size of `gemm` along k depends on the L1 cache, but
+/// is never below this number.
 pub const PIECE: usize = 512;
 
-/// Weights `[outputs, inputs]` of a bias-free linear layer.
+/// Methods of the weights `[outputs, inputs]` of a bias-free linear layer.
 impl<T: Real> Tensor<T> {
-    /// `[.., inputs]` → `[rows, outputs]`, multiplied by these weights.
+    /// Multiplies x `[.., inputs]` by these weights; returns `[rows, outputs]`.
     pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
         let (inputs, outputs) = (self.cols(), self.rows());
         let rows = x.data.len() / inputs;
@@ -38,21 +39,21 @@ impl<T: Real> Tensor<T> {
         y
     }
 
-    /// The same on this thread, for rows already cut into a block.
+    /// Same as [`Tensor::apply`], on this thread, for the rows of one block.
     pub fn apply_rows(&self, x: &[T], y: &mut [T]) {
         multiply(x, &self.data, self.cols(), y);
     }
 }
 
-/// y `[m, n]` = x `[m, k]` · wᵀ, w `[n, k]`, on this thread.
+/// Computes y `[m, n]` = x `[m, k]` · wᵀ on this thread; w is `[n, k]`.
 pub fn multiply<T: Real>(x: &[T], w: &[T], k: usize, y: &mut [T]) {
     Product::new([x.len() / k, w.len() / k, k], x, w).run(y);
 }
 
-/// Partial results that a sum is made of: one vector register's worth, or two.
+/// Number of partial sums: the elements of one or two vector registers.
 const LANES: usize = 16;
 
-/// ⟨a, b⟩ in interleaved partial sums, added pairwise.
+/// Returns the dot product ⟨a, b⟩, computed as interleaved partial sums that are added pairwise.
 #[inline(always)]
 pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
@@ -67,8 +68,8 @@ pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     pairwise(sums, T::add)
 }
 
-/// The sum or maximum of x, from a `start` that does not count (0, −∞) or counts once however often it is joined, in the
-/// order of [`dot`].
+/// Reduces x by `join` (a sum or a maximum), in the same order as [`dot`]. `start` is joined several times, so it must be
+/// neutral (0 or −∞) or idempotent (any number in a maximum).
 #[inline(always)]
 pub fn reduce<T: Real>(x: &[T], start: T, join: impl Fn(T, T) -> T) -> T {
     let (blocks, rest) = x.as_chunks::<LANES>();
@@ -94,9 +95,10 @@ fn pairwise<T: Real>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     lanes[0]
 }
 
-/// A kernel of the `gemm` crates for one scalar: dst `[m, n]` = α·dst + β·lhs `[m, k]` · rhs `[k, n]`. Its arguments are m, n, k;
+/// Kernel of the `gemm` crates for one scalar: dst `[m, n]` = α·dst + β·lhs `[m, k]` · rhs `[k, n]`. Its arguments are m, n, k;
 /// dst with the strides of its columns and rows, and `true` to read dst; lhs and rhs with their strides; α, β; conjugations of
-/// complex scalars; threads. The crate `gemm` also compiles the kernels of three more scalars, in 31 CPU-seconds.
+/// complex scalars; threads. The crate `gemm` is not used, since it compiles the kernels of three more scalars, which takes 31
+/// CPU-seconds.
 pub(crate) type Gemm<T> = unsafe fn(
     usize,
     usize,
@@ -119,30 +121,31 @@ pub(crate) type Gemm<T> = unsafe fn(
     Parallelism,
 );
 
-/// y `[m, n]` = x `[m, k]` · w `[k, n]` with strides, on this thread, in an order of sums that is the same on every machine.
+/// Strided matrix product y `[m, n]` = x `[m, k]` · w `[k, n]` on this thread. The order of the sums is the same on every
+/// machine.
 pub struct Product<'a, T> {
-    /// Rows of x and of y.
+    /// Number of rows of x and of y.
     pub m: usize,
-    /// Columns of w and of y.
+    /// Number of columns of w and of y.
     pub n: usize,
-    /// Columns of x and rows of w.
+    /// Number of columns of x and of rows of w.
     pub k: usize,
-    /// x, its rows contiguous.
+    /// Matrix x; the elements of a row are contiguous.
     pub x: &'a [T],
-    /// Elements from one row of x to the next.
+    /// Stride between rows of x, in elements.
     pub x_stride: usize,
-    /// w, in either order.
+    /// Matrix w; rows or columns may be contiguous.
     pub w: &'a [T],
-    /// Elements from one column of w to the next, and from one row to the next.
+    /// Strides of w, in elements: between columns, and between rows.
     pub w_strides: (usize, usize),
-    /// Elements from one row of y to the next.
+    /// Stride between rows of y, in elements.
     pub y_stride: usize,
-    /// Add to what is in y.
+    /// True to add the product to y; false to overwrite y.
     pub add: bool,
 }
 
 impl<'a, T: Real> Product<'a, T> {
-    /// x `[m, k]` · wᵀ, w `[n, k]`: rows without gaps.
+    /// Creates the product x `[m, k]` · wᵀ with w `[n, k]`; all rows are contiguous.
     pub fn new([m, n, k]: [usize; 3], x: &'a [T], w: &'a [T]) -> Self {
         Self {
             m,
@@ -160,7 +163,7 @@ impl<'a, T: Real> Product<'a, T> {
     /// Computes y.
     ///
     /// # Panics
-    /// When a slice is too short for its shape.
+    /// If a slice is too short for its shape, or k is 0.
     pub fn run(&self, y: &mut [T]) {
         if self.m == 0 || self.n == 0 {
             return;
@@ -169,11 +172,11 @@ impl<'a, T: Real> Product<'a, T> {
         T::product(self, y);
     }
 
-    /// Computes y, for f32 and f64. The order of sums depends on the sizes alone, not on the machine:
+    /// Computes y, for f32 and f64. The order of the sums depends on the sizes only, not on the machine:
     ///
-    /// * small products, by [`dot`] if the columns of w are contiguous, else in the order of k;
-    /// * others in pieces of k of one size, at most [`PIECE`] long; `gemm` sums up each of them in the order of k with fused
-    ///   multiply-adds, and adds it to y.
+    /// * small products are computed by [`dot`] if the columns of w are contiguous, otherwise in the order of k;
+    /// * other products are split along k into equal pieces of at most [`PIECE`] terms. For each piece, `gemm` adds up the
+    ///   terms in the order of k with fused multiply-adds, and adds the sum to y.
     ///
     /// `gemm` is the kernel of the scalar.
     pub(crate) fn by_dots_or_gemm(&self, gemm: Gemm<T>, y: &mut [T]) {
@@ -237,9 +240,9 @@ impl<'a, T: Real> Product<'a, T> {
     fn by_gemm(&self, gemm: Gemm<T>, y: &mut [T]) {
         let Self { m, n, k, x_stride, .. } = *self;
         let (column_stride, row_stride) = self.w_strides;
-        // SAFETY: `run` has checked, which keeps every access within the three slices, and y is borrowed mutably.
+        // SAFETY: `run` has called `check`, so every access is within the three slices. y is borrowed mutably.
         unsafe {
-            // yᵀ = wᵀ · xᵀ, as columns of the result have to be contiguous.
+            // Compute yᵀ = wᵀ · xᵀ, since `gemm` needs contiguous columns of the result.
             gemm(
                 n,
                 m,

@@ -21,5 +21,5 @@ pub mod softmax_router;
 pub mod store;
 pub mod top_k;
 
-/// Rows worked on as one piece. Work is always cut here, however many threads there are, so results do not depend on them.
+/// Number of rows processed as one block. The block size does not depend on the number of threads, so results do not either.
 pub const BLOCK: usize = 64;

@@ -1,7 +1,7 @@
-//! y = x·Wᵀ + b, with W kept in as few bytes as hold it exactly.
+//! Linear layers y = x·Wᵀ + b, with W stored in the smallest type that represents every weight exactly.
 //!
-//! Checkpoints store most weights in bf16. They are kept so and widened panel by panel as they are multiplied, which changes no
-//! bit: a model takes half the memory of f32, and its twin in f64 no more than that.
+//! Checkpoints store most weights in bf16. A projection keeps such weights in bf16 and converts them panel by panel when it
+//! multiplies, which is exact. A model takes half the memory of f32, and the same model in f64 takes no more.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -9,13 +9,13 @@ use rayon::prelude::*;
 use super::linear::multiply;
 use crate::{Real, Tensor};
 
-/// Outputs that are widened and multiplied as one piece. The cut does not depend on the number of threads.
+/// Number of outputs whose weights are converted and multiplied as one panel. It does not depend on the number of threads.
 pub const PANEL: usize = 128;
 
-/// Rows that are multiplied as one piece; the weights are widened once for each.
+/// Number of rows multiplied as one piece; the weights are converted once per piece.
 pub const ROWS: usize = 256;
 
-/// A linear layer, with a bias or without.
+/// A linear layer, with or without a bias.
 #[derive(Clone, Debug)]
 pub struct Projection<T> {
     inputs: usize,
@@ -24,7 +24,7 @@ pub struct Projection<T> {
     bias: Option<Vec<T>>,
 }
 
-/// Weights, row-major, in the smallest of these types that has every one of them.
+/// Weights, row-major, in the smallest of these types that represents all of them exactly.
 #[derive(Clone, Debug)]
 enum Kept<T> {
     Bf16(Vec<bf16>),
@@ -39,7 +39,7 @@ impl<T: Real> Kept<T> {
         if !weights.iter().all(is_single) {
             return Self::Own(weights);
         }
-        // The upper half of an f32 is a bf16 where the lower is 0.
+        // The upper half of an f32 is the same number in bf16 if the lower half is 0.
         if weights.iter().all(|x| single(x).to_bits() & 0xffff == 0) {
             let upper = |x: &T| bf16::from_bits((single(x).to_bits() >> 16) as u16);
             return Self::Bf16(weights.iter().map(upper).collect());
@@ -50,7 +50,7 @@ impl<T: Real> Kept<T> {
         }
     }
 
-    /// Has some of them used as they are multiplied.
+    /// Calls `work` with a range of the weights, converted to `T`.
     fn with<R>(&self, range: std::ops::Range<usize>, work: impl FnOnce(&[T]) -> R) -> R {
         let widen = |x: f32| T::from_f64(x.into());
         match self {
@@ -62,7 +62,7 @@ impl<T: Real> Kept<T> {
 }
 
 impl<T: Real> Projection<T> {
-    /// Makes a projection from weights `[outputs, inputs]`, and a bias for each output.
+    /// Creates a projection from weights `[outputs, inputs]` and an optional bias per output.
     pub fn new(weight: Tensor<T>, bias: Option<Vec<T>>) -> Self {
         Self {
             inputs: weight.cols(),
@@ -72,29 +72,29 @@ impl<T: Real> Projection<T> {
         }
     }
 
-    /// Channels of what it is applied to.
+    /// Returns the number of input channels.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Channels of what it gives.
+    /// Returns the number of output channels.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// The weights of one output, as the embedding of a token is read.
+    /// Returns the weights of one output, e.g. the embedding of a token.
     pub fn row(&self, output: usize) -> Vec<T> {
         let first = output * self.inputs;
         self.weight.with(first..first + self.inputs, <[T]>::to_vec)
     }
 
-    /// `[.., inputs]` → `[rows, outputs]`.
+    /// Maps `[.., inputs]` to `[rows, outputs]`.
     pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
         let rows = x.data.len() / self.inputs;
         Tensor::new([rows, self.outputs], self.apply_rows(&x.data))
     }
 
-    /// The same of rows that have no shape.
+    /// Same as [`Self::apply`], for a slice of rows.
     pub fn apply_rows(&self, x: &[T]) -> Vec<T> {
         let (inputs, outputs) = (self.inputs, self.outputs);
         let mut y = vec![T::ZERO; x.len() / inputs * outputs];

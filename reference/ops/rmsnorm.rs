@@ -1,4 +1,4 @@
-//! y = w ⊙ x · (mean(x²) + ε)^−½, statistics and product unrounded; w ≡ 1 in the weightless form.
+//! RMS norm, y = w ⊙ x · (mean(x²) + ε)^−½, without intermediate rounding to a format. Without weights, w is 1.
 
 use rayon::prelude::*;
 
@@ -7,7 +7,7 @@ use super::linear::dot;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Normalises every row of the last `weight.len()` (or `cols`) channels in place.
+/// Normalises every row (all channels of the last dimension) in place.
 pub fn rmsnorm<T: Real>(x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
     let cols = x.cols();
     x.data.par_chunks_mut(BLOCK * cols).for_each(|block| {
@@ -23,7 +23,7 @@ pub fn rmsnorm<T: Real>(x: &mut Tensor<T>, weight: Option<&[T]>, eps: T) {
     });
 }
 
-/// (mean(x²) + ε)^−½.
+/// Returns (mean(x²) + ε)^−½.
 #[inline(always)]
 pub fn inverse_rms<T: Real>(row: &[T], eps: T) -> T {
     let mean = dot(row, row) / T::from_f64(row.len() as f64);

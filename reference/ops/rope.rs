@@ -1,31 +1,34 @@
-//! Rotary position embedding with YaRN: interleaved (GPT-J), on the last r channels of a row, or half-split (GPT-NeoX), on the first.
+//! Rotary position embedding with YaRN: interleaved (GPT-J), on the last r channels of a row, or half-split (GPT-NeoX), on the
+//! first r.
 //!
-//! Pair i is channels (d−r+2i, d−r+2i+1), or (i, i + r/2); at position p it turns by φ = p·fᵢ. Tables are FP32 in every implementation, so
-//! φ is the f32 product of f32 factors; cosine and sine are those of that number, to the precision of `T`. At p ≈ 2²⁰ this
-//! φ is off by up to 2⁻⁵, which is part of the model's definition, not an error to be mended.
+//! Pair i consists of the channels (d−r+2i, d−r+2i+1), or (i, i + r/2); at position p, it is rotated by the angle φ = p·fᵢ.
+//! Every implementation computes its tables in FP32. φ is therefore the f32 product of f32 factors; cosine and sine of this φ
+//! are computed to the precision of `T`. At p ≈ 2²⁰, φ is off by up to 2⁻⁵, which is part of the model's definition, not an
+//! error to correct.
 
 use rayon::prelude::*;
 
 use super::BLOCK;
 use crate::{Real, Tensor};
 
-/// Change of the frequencies for long contexts (YaRN without its attention factor).
+/// Scaling of the frequencies for long contexts (YaRN without its attention factor).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
-    /// Ratio of the longer contexts to [`Yarn::original_positions`].
+    /// Ratio of the extended context length to [`Yarn::original_positions`].
     pub factor: f64,
-    /// Context the model was first trained on.
+    /// Context length of the original training.
     pub original_positions: f64,
-    /// Pairs that turn more often than this over the original context keep their frequency.
+    /// Pairs that make more rotations than this over the original context keep their frequency.
     pub beta_fast: f64,
-    /// Pairs that turn less often than this over the original context have their frequency divided by the factor.
+    /// Pairs that make fewer rotations than this over the original context have their frequency divided by `factor`.
     pub beta_slow: f64,
-    /// True if the ends of the ramp are rounded to whole pairs, outwards.
+    /// True if the ends of the ramp are rounded outwards to whole pair indices.
     pub truncate: bool,
 }
 
-/// fᵢ = θ^(−2i/r); with YaRN the slow ones are divided by the factor, with a linear ramp between. Rounded to FP32 after every
-/// step, as in DeepSeek's `precompute_freqs_cis` and in `transformers`: one ulp of f turns φ by 0.01 at a million tokens.
+/// Returns the frequencies fᵢ = θ^(−2i/r). With YaRN, slow frequencies are divided by the factor, with a linear ramp in
+/// between. Rounds to FP32 after every step, as DeepSeek's `precompute_freqs_cis` and `transformers` do: one ulp of f changes φ
+/// by 0.01 at a million tokens.
 pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
     let plain = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / dims as f64) as f32;
     let Some(yarn) = yarn else {
@@ -50,18 +53,18 @@ pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
     (0..dims / 2).map(mixed).collect()
 }
 
-/// Cosines and sines by position, computed up to the last position used.
+/// Table of cosines and sines by position, computed up to the last position used.
 #[derive(Clone, Debug)]
 pub struct Rope<T> {
     frequencies: Vec<f32>,
-    /// YaRN's attention factor: cosines and sines are multiplied by it, and rounded again.
+    /// YaRN's attention factor: cosines and sines are multiplied by the factor and rounded again.
     factor: Option<T>,
-    /// For each position, r/2 pairs (cos φ, sin φ).
+    /// Pairs (cos φ, sin φ), r/2 for each position.
     table: Vec<(T, T)>,
 }
 
 impl<T: Real> Rope<T> {
-    /// No position yet: call [`Rope::extend`] first.
+    /// Creates an empty table: call [`Rope::extend`] before use.
     pub fn new(frequencies: Vec<f32>) -> Self {
         Self {
             frequencies,
@@ -70,14 +73,14 @@ impl<T: Real> Rope<T> {
         }
     }
 
-    /// The same with cosines and sines multiplied by a factor.
+    /// Sets a factor by which cosines and sines are multiplied.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         let factor = Some(T::from_f64(factor));
         Self { factor, ..self }
     }
 
-    /// Makes the table reach to `positions`.
+    /// Extends the table to `positions` positions.
     pub fn extend(&mut self, positions: usize) {
         for position in self.table.len() / self.frequencies.len()..positions {
             self.table.extend(self.frequencies.iter().map(|&frequency| {
@@ -89,17 +92,17 @@ impl<T: Real> Rope<T> {
         }
     }
 
-    /// Pairs (cos φ, sin φ) at a position that the table reaches.
+    /// Returns the pairs (cos φ, sin φ) of a position of the table.
     pub fn turns(&self, position: usize) -> &[(T, T)] {
         let pairs = self.frequencies.len();
         &self.table[position * pairs..(position + 1) * pairs]
     }
 
-    /// Turns the last r channels of every row in place. The rows of `x` `[.., cols]` are `heads` to a token, one token after the other:
-    /// row i is of token `i / heads`, which is at `position(i / heads)`. `inverse` turns back.
+    /// Rotates the last r channels of every row of `x` `[.., cols]` in place. A token has `heads` consecutive rows: row i
+    /// belongs to token `i / heads`, which is at `position(i / heads)`. If `inverse`, rotates by −φ.
     ///
     /// # Panics
-    /// When a position lies beyond the table, or rows have fewer than r channels.
+    /// If a position is not in the table, or rows have fewer than r channels.
     pub fn apply(&self, x: &mut Tensor<T>, heads: usize, position: impl Fn(usize) -> usize + Sync, inverse: bool) {
         let first = x.cols() - 2 * self.frequencies.len();
         let sign = if inverse { -T::ONE } else { T::ONE };
@@ -112,10 +115,11 @@ impl<T: Real> Rope<T> {
         });
     }
 
-    /// Turns the first r channels of every row in place, half-split. Rows are as in [`Rope::apply`], and token i is at position `start + i`.
+    /// Rotates the first r channels of every row in place, half-split. Rows are as in [`Rope::apply`]; token i is at position
+    /// `start + i`.
     ///
     /// # Panics
-    /// When a position lies beyond the table, or rows have fewer than r channels.
+    /// If a position is not in the table, or rows have fewer than r channels.
     pub fn apply_half(&self, x: &mut Tensor<T>, heads: usize, start: usize) {
         let pairs = self.frequencies.len();
         self.turn(
@@ -131,7 +135,7 @@ impl<T: Real> Rope<T> {
         );
     }
 
-    /// Has each row turned by the pairs (cos φ, sin φ) of its position.
+    /// Calls a rotation for each row with the pairs (cos φ, sin φ) of its position.
     fn turn(
         &self,
         x: &mut Tensor<T>,

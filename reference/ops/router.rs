@@ -1,7 +1,7 @@
-//! Router of a token to experts, and their weights.
+//! Router that selects experts for a token, and the weights of the selected experts.
 //!
-//! σ_e = √softplus(logit_e). Learned layers take the k largest of σ_e + bias_e (the bias only selects); hash layers look
-//! the experts up by token id. Weights are γ·σ_e / Σ σ over the selected.
+//! σ_e = √softplus(logit_e). Learned layers select the k largest of σ_e + bias_e (the bias affects only the selection); hash
+//! layers look up the experts by token id. Weights are γ·σ_e / Σ σ over the selected experts.
 
 use super::linear_attention::softplus;
 use super::top_k::top_k;
@@ -10,20 +10,20 @@ use crate::{Choice, Real, Tensor};
 /// Selection rule of a layer.
 #[derive(Clone, Debug)]
 pub enum Selection<T> {
-    /// `[experts]`, added to σ for the selection only.
+    /// Bias per expert, `[experts]`, added to σ for the selection only.
     Bias(Vec<T>),
-    /// `[vocabulary, k]` expert numbers by token id.
+    /// Expert indices by token id, `[vocabulary, k]`.
     Table(Vec<u32>),
 }
 
-/// √softplus(x), elementwise.
+/// Replaces every x by √softplus(x).
 pub fn sqrt_softplus<T: Real>(logits: &mut Tensor<T>) {
     for x in &mut logits.data {
         *x = softplus(*x).sqrt();
     }
 }
 
-/// Selects `k` experts for each row of σ; the scores in the choice are σ + bias (σ where a table selects).
+/// Selects `k` experts for each row of σ. The scores of the choice are σ + bias, or σ if a table selects.
 pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32], k: usize) -> Choice<T> {
     let mut scores = sigma.clone();
     let mut indices = vec![-1; sigma.rows() * k];
@@ -44,9 +44,9 @@ pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32],
     Choice { indices, k, scores }
 }
 
-/// γ·σ_e / Σ σ over the selected experts, `[rows, k]` in the order of the choice.
+/// Returns the weights γ·σ_e / Σ σ of the selected experts, `[rows, k]` in the order of the choice.
 pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, scale: T) -> Tensor<T> {
-    // transformers and DeepSeek's TileKernels add this to the sum, so that all-zero σ gives zero weights and not NaN.
+    // transformers and DeepSeek's TileKernels add this number to the sum, so that all-zero σ gives zero weights and not NaN.
     let tiny = T::from_f64(1e-20);
     of_selected(sigma, choice, |weights| {
         let mut sum = tiny;
@@ -55,7 +55,7 @@ pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, scale: T) -> Tens
     })
 }
 
-/// The results of `weigh` on the values of a row's selected experts, `[rows, k]` in the order of the choice.
+/// Applies `weigh` to the values of each row's selected experts; returns the results `[rows, k]` in the order of the choice.
 pub(super) fn of_selected<T: Real>(values: &Tensor<T>, choice: &Choice<T>, weigh: impl Fn(&mut [T])) -> Tensor<T> {
     let mut weights = Tensor::full([values.rows(), choice.k], T::ZERO);
     for row in 0..values.rows() {

@@ -1,6 +1,6 @@
-//! Depthwise causal convolution over the last few tokens: each channel by itself, with a state of the inputs that the next call reads.
+//! Depthwise (per-channel) causal convolution over the last few tokens. The state holds the last inputs for the next call.
 //!
-//! y_tc = Σᵢ w_ci · x_(t−k+1+i)c for i from 0 to k − 1, then silu where a model has it. Inputs before the first token are 0.
+//! y_tc = Σᵢ w_ci · x_(t−k+1+i)c for i from 0 to k − 1, followed by silu in some models. Inputs before the first token are 0.
 
 use rayon::prelude::*;
 
@@ -8,31 +8,32 @@ use super::BLOCK;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// A convolution over k tokens.
+/// A causal convolution over k tokens.
 #[derive(Clone, Debug)]
 pub struct ShortConv<T> {
-    /// `[k, channels]`, that of the token itself last.
+    /// Weights, `[k, channels]`; the last row is for the current token.
     taps: Tensor<T>,
     silu: bool,
 }
 
 impl<T: Real> ShortConv<T> {
-    /// Makes it of weights `[channels, k]`; `silu` says whether silu follows.
+    /// Creates a convolution from weights `[channels, k]`. `silu` is true if silu is applied to the result.
     pub fn new(weight: &Tensor<T>, silu: bool) -> Self {
         let taps = weight.swapped();
         Self { taps, silu }
     }
 
-    /// The shape `[k − 1, channels]` of a state, which is the inputs of the tokens before, oldest first; zeros before the first token.
+    /// Returns the shape `[k − 1, channels]` of a state: the inputs of the previous tokens, oldest first, or zeros before the
+    /// first token.
     pub fn state(&self) -> [usize; 2] {
         [self.taps.rows() - 1, self.taps.cols()]
     }
 
-    /// Inputs `[tokens, channels]` → outputs of the same shape; the state goes on to the inputs of the last tokens. Sums are added
-    /// oldest token first, so that calls may be cut anywhere without changing a bit.
+    /// Maps inputs `[tokens, channels]` to outputs of the same shape, and replaces the state by the inputs of the last tokens.
+    /// Sums are added oldest token first, so that the tokens can be divided among calls in any way with bit-identical results.
     ///
     /// # Panics
-    /// If inputs or state have other channels.
+    /// If the inputs or the state have a different number of channels.
     pub fn apply(&self, x: &Tensor<T>, state: &mut Tensor<T>) -> Tensor<T> {
         let (kernel, channels) = (self.taps.rows(), self.taps.cols());
         assert!(x.cols() == channels && state.shape == [kernel - 1, channels]);

@@ -1,22 +1,24 @@
-//! Router of a token to experts by a sigmoid of each logit, with groups of experts, and their weights.
+//! Router that selects experts for a token by a sigmoid of each logit, with groups of experts, and the weights of the selected
+//! experts.
 //!
-//! σ_e = sigmoid(logit_e), s_e = σ_e + bias_e. The bias only selects: of the groups whose two largest s have the largest sums a
-//! token takes the k largest s. Weights are γ·σ_e / Σ σ over the selected, or γ·σ_e.
+//! σ_e = sigmoid(logit_e), s_e = σ_e + bias_e. The bias affects only the selection. A group is ranked by the sum of its two
+//! largest s; of the best groups, a token selects the k largest s. Weights are γ·σ_e / Σ σ over the selected experts, or γ·σ_e.
 
 use super::router;
 use super::top_k::top_k;
 use crate::{Choice, Real, Tensor};
 
-/// Groups of experts, all of the same size; each has two experts or more.
+/// Groups of experts, all of the same size; each has at least two experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
     /// Number of groups.
     pub count: usize,
-    /// Number of groups that a token's experts may come from.
+    /// Number of best groups from which a token selects experts.
     pub kept: usize,
 }
 
-/// Selects `k` experts for each row of σ `[rows, experts]`; the scores in the choice are σ + bias, −∞ in groups that are not kept.
+/// Selects `k` experts for each row of σ `[rows, experts]`. The scores of the choice are σ + bias, or −∞ in groups that are not
+/// kept.
 pub fn select<T: Real>(sigma: &Tensor<T>, bias: &[T], groups: Groups, k: usize) -> Choice<T> {
     let mut scores = sigma.clone();
     let (experts, size) = (scores.cols(), scores.cols() / groups.count);
@@ -36,7 +38,7 @@ pub fn select<T: Real>(sigma: &Tensor<T>, bias: &[T], groups: Groups, k: usize) 
     Choice { indices, k, scores }
 }
 
-/// The sum of the two largest.
+/// Returns the sum of the two largest scores.
 fn two_largest<T: Real>(scores: &[T]) -> T {
     let mut best = [-1; 2];
     top_k(scores, scores.len(), 2, &mut best);
@@ -44,8 +46,8 @@ fn two_largest<T: Real>(scores: &[T]) -> T {
     best.fold(T::ZERO, |sum, at| sum + scores[at])
 }
 
-/// The weights of the selected experts, `[rows, k]` in the order of the choice: γ·σ_e, divided by the sum of the selected σ where
-/// they are `normalised`.
+/// Returns the weights of the selected experts, `[rows, k]` in the order of the choice: γ·σ_e, divided by the sum of the
+/// selected σ if `normalised`.
 pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, normalised: bool, scale: T) -> Tensor<T> {
     if normalised {
         return router::weights(sigma, choice, scale);

@@ -1,23 +1,23 @@
-//! Router of a token to experts by a softmax, and their weights.
+//! Router that selects experts for a token by a softmax, and the weights of the selected experts.
 
 use super::router::of_selected;
 use super::top_k::top_k;
 use crate::{Choice, Real, Tensor};
 
-/// Over what the softmax goes.
+/// Set of experts over which the softmax is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Softmax {
-    /// Over all experts, before the selection; weights are divided by their sum if `normalised`.
+    /// Softmax over all experts, before the selection; the selected weights are divided by their sum if `normalised`.
     OfAll {
         /// True if the weights of a token sum to 1.
         normalised: bool,
     },
-    /// Over the selected logits.
+    /// Softmax over the logits of the selected experts.
     OfSelected,
 }
 
-/// Selects `k` experts for each row of logits `[rows, experts]`. The scores of the choice are probabilities if the softmax is over
-/// all experts, and logits if it is over the selected ones.
+/// Selects `k` experts for each row of logits `[rows, experts]`. The scores of the choice are probabilities if the softmax is
+/// over all experts, and logits if it is over the selected experts.
 pub fn select<T: Real>(logits: &Tensor<T>, k: usize, over: Softmax) -> Choice<T> {
     let mut scores = logits.clone();
     let experts = scores.cols();
@@ -31,7 +31,7 @@ pub fn select<T: Real>(logits: &Tensor<T>, k: usize, over: Softmax) -> Choice<T>
     Choice { indices, k, scores }
 }
 
-/// The weights of the selected experts, `[rows, k]` in the order of the choice.
+/// Returns the weights of the selected experts, `[rows, k]` in the order of the choice.
 pub fn weights<T: Real>(choice: &Choice<T>, over: Softmax) -> Tensor<T> {
     of_selected(&choice.scores, choice, |weights| match over {
         Softmax::OfAll { normalised: false } => {}
@@ -44,7 +44,7 @@ pub fn weights<T: Real>(choice: &Choice<T>, over: Softmax) -> Tensor<T> {
     })
 }
 
-/// Turns logits into probabilities.
+/// Converts logits to probabilities in place.
 pub(crate) fn softmax<T: Real>(x: &mut [T]) {
     let top = x.iter().copied().fold(T::NEG_INFINITY, T::max);
     let mut sum = T::ZERO;

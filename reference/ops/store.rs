@@ -1,30 +1,32 @@
-//! Change of a recurrent state when it is stored between tokens.
+//! Rounding (or another change) of a recurrent state when it is stored between tokens.
 
-/// Owner of a stored state: stochastic rounding draws by it, so that the order of work does not matter.
+/// Position of a stored state. Stochastic rounding derives its random numbers from the position, so that the order of execution
+/// does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Number of the sequence in its batch.
+    /// Index of the sequence in its batch.
     pub sequence: usize,
-    /// Value head.
+    /// Index of the value head.
     pub head: usize,
-    /// Within the sequence, from where this call started.
+    /// Index of the token within the sequence, counted from the start of this call.
     pub token: usize,
 }
 
-/// Change of a state when it is stored: rounding to bf16, say. The output of a token has read the state before.
+/// Change of a state when it is stored, e.g. rounding to bf16. The output of a token is computed from the state before the
+/// change.
 ///
-/// Closures `Fn(Token, &mut [T], usize)` are such stores.
+/// Closures `Fn(Token, &mut [T], usize)` implement this trait.
 pub trait Store<T>: Sync {
-    /// Changes the state of one head in place. It comes in the order it is stored in, in rows of `cols` elements.
+    /// Changes the state of one head in place. The elements are in storage order, in rows of `cols` elements.
     fn store(&self, at: Token, state: &mut [T], cols: usize);
 
-    /// Returns whether it changes nothing and need not be called.
+    /// Returns true if states are stored unchanged, so that [`Self::store`] need not be called.
     fn is_exact(&self) -> bool {
         false
     }
 }
 
-/// States are kept as they are.
+/// Stores states unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Unrounded;
 

@@ -1,12 +1,13 @@
-//! The k best of a row, with ties that always fall the same way.
+//! Selection of the k largest scores of a row, with a defined order of ties.
 
 use crate::Real;
 
-/// Indices of the `k` largest scores among the first `visible`, best first: score descending, then smaller index, so that equal
-/// scores are chosen the same way everywhere. Fewer than `k` candidates leave −1 at the end. NaN counts as largest.
+/// Writes the indices of the `k` largest scores among the first `visible`, best first. Equal scores are ordered by ascending
+/// index, so that every implementation selects the same entries. If there are fewer than `k` candidates, the rest is −1. NaN
+/// counts as largest.
 pub fn top_k<T: Real>(scores: &[T], visible: usize, k: usize, out: &mut [i32]) {
     out.fill(-1);
-    // The total order tells −0 from 0, which adding zero makes equal, and puts NaN of either sign at its ends.
+    // The total order distinguishes −0 from 0: adding zero makes them equal. It sorts NaN by its sign: use a positive NaN.
     let key = |&score: &T| match Into::<f64>::into(score) {
         score if score.is_nan() => f64::NAN,
         score => score + 0.0,

@@ -1,4 +1,4 @@
-//! A model's description, before any tensor is loaded.
+//! Configuration of a model, which describes it before any tensor is loaded.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -7,33 +7,33 @@ use super::{LoadError, Model, Path, Source, TensorSpec};
 use crate::sites::{Growth, Layers};
 use crate::{Bounded, Numerics, Real, SiteInfo};
 
-/// Input of a model.
+/// Kind of input that a model takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Token ids, each below `vocabulary`.
     Ids {
-        /// Number of ids.
+        /// Number of token ids.
         vocabulary: usize,
     },
-    /// A vector of each sequence.
+    /// One vector per sequence.
     Vectors {
-        /// Its channels.
+        /// Number of channels of a vector.
         cols: usize,
     },
 }
 
-/// Makes the model of a configuration in numbers of one kind.
+/// Loads the model of a configuration in the scalar type `T`.
 pub trait Loads<T: Real> {
-    /// Makes the model; [`load`](super::load) is what callers want. Sites that are passed at load are passed to `numerics`.
+    /// Loads the model. Callers should use [`load`](super::load). Sites at load time are passed to `numerics`.
     ///
     /// # Errors
-    /// Those of `weights`, and tensors of which no model can be made.
+    /// Returns the errors of `weights`, and an error if the tensors do not fit the configuration.
     fn load(&self, weights: &mut Source<'_>, numerics: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>, LoadError>;
 }
 
-/// Copies a configuration; every type that is [`Clone`] does so.
+/// Copies a configuration behind a trait object; implemented for every [`Clone`] configuration.
 pub trait Boxed {
-    /// Copies it.
+    /// Returns a boxed copy.
     fn boxed(&self) -> Box<dyn Config>;
 }
 
@@ -43,56 +43,59 @@ impl<C: Config + Clone> Boxed for C {
     }
 }
 
-/// A configuration that was read and checked: the sizes of a model, and where it passes which site. A path's own type is had
-/// of it as `(config as &dyn Any).downcast_ref()`.
+/// A configuration that was read and checked: the sizes of a model, and the layers that have each site. To get the path's own
+/// type, use `(config as &dyn Any).downcast_ref()`.
 pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug + Send + Sync {
-    /// Gives the path that it belongs to.
+    /// Returns the path of the configuration.
     fn path(&self) -> &'static Path;
 
-    /// Counts the layers of the model, or other repeated units that have sites, such as events.
+    /// Returns the number of layers of the model, or of other repeated units that have sites, such as events.
     fn layers(&self) -> usize;
 
-    /// Says what the model takes.
+    /// Returns the kind of input of the model.
     fn takes(&self) -> Takes;
 
-    /// Says how many tokens the model was made for, if the file does.
+    /// Returns the number of tokens for which the model was made; `None` if the file does not state it.
     fn most_tokens(&self) -> Option<usize> {
         None
     }
 
-    /// Says how many tokens a sequence can have at all, if its RoPE is made for so many only; see [`Config::most_tokens`].
+    /// Returns the largest possible number of tokens of a sequence; `None` if the RoPE has no limit. See
+    /// [`Config::most_tokens`].
     fn longest(&self) -> Option<usize> {
         None
     }
 
-    /// Lists the sizes that have names, as [dimensions](crate::sites::Dim::Size) of the path's sites have them.
+    /// Returns the named sizes of the model. The names are those used by the [dimensions](crate::sites::Dim::Size) of the
+    /// path's sites.
     fn sizes(&self) -> Vec<(&'static str, usize)>;
 
-    /// Gives the size of that name.
+    /// Returns the size with this name; `None` if it does not exist.
     fn size(&self, name: &str) -> Option<usize> {
         let found = self.sizes().into_iter().find(|(own, _)| *own == name);
         found.map(|(_, size)| size)
     }
 
-    /// Gives the types of a layer, by the names that the path's sites have in [`Layers::OfType`].
+    /// Returns the types of a layer, by the names that the path's sites use in [`Layers::OfType`].
     fn layer_types(&self, _layer: usize) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// Says how many tokens make one row of a layer's caches of [`Growth::Entry`]; `None` where the layer has none.
+    /// Returns the number of tokens per row of a layer's caches with [`Growth::Entry`]; `None` if the layer has no such cache.
     fn tokens_per_entry(&self, _layer: usize) -> Option<usize> {
         None
     }
 
-    /// Lists every tensor that the model is loaded from.
+    /// Returns the list of all tensors from which the model is loaded.
     fn tensors(&self) -> Vec<TensorSpec>;
 
-    /// Lists the tensors that [`Model::state`] is given, if a state of so many sequences does not begin empty.
+    /// Returns the list of tensors for [`Model::state`], which initialise the state of `sequences` sequences. Empty if states
+    /// begin empty.
     fn start(&self, _sequences: usize) -> Vec<TensorSpec> {
         Vec::new()
     }
 
-    /// Counts the token ids, if the model takes them.
+    /// Returns the number of token ids; `None` if the model does not take token ids.
     fn vocabulary(&self) -> Option<usize> {
         match self.takes() {
             Takes::Ids { vocabulary } => Some(vocabulary),
@@ -100,12 +103,12 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         }
     }
 
-    /// Returns whether a site is not one of this model's, for any layers.
+    /// Returns true if this model does not have a site in any layer.
     fn lacks(&self, _site: &SiteInfo) -> bool {
         false
     }
 
-    /// Says whether a site is passed in a layer (`None`: outside the layers).
+    /// Returns true if a layer has the site. `None` stands for the part of the model outside the layers.
     fn passes(&self, site: &SiteInfo, layer: Option<usize>) -> bool {
         if self.lacks(site) {
             return false;
@@ -120,7 +123,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         }
     }
 
-    /// Lists every site with every layer that passes it (`None`: outside the layers), site by site.
+    /// Lists every site with every layer that has it, site by site. `None` stands for the part of the model outside the layers.
     fn places(&self) -> Vec<(&'static SiteInfo, Option<usize>)> {
         let layers = || (0..self.layers()).map(Some).chain([None]);
         let sites = self.path().sites.iter();
@@ -128,41 +131,43 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         places.filter(|(site, layer)| self.passes(site, *layer)).collect()
     }
 
-    /// Counts the channels of a row (the last dimension) at a site, or what a decision selects.
+    /// Returns the number of channels of a row (the last dimension) at a site; for a decision, the number of selected
+    /// candidates.
     ///
     /// # Panics
-    /// If the site is another path's.
+    /// If the site belongs to another path.
     fn cols(&self, site: &SiteInfo) -> usize {
         *self.dims(site).last().expect("a site has dimensions")
     }
 
-    /// Gives the sizes of the dimensions at a site: 1 where a size depends on the call.
+    /// Returns the sizes of the dimensions at a site. A size that depends on the call is 1.
     ///
     /// # Panics
-    /// If the site is another path's.
+    /// If the site belongs to another path.
     fn dims(&self, site: &SiteInfo) -> Vec<usize> {
         let dims = site.dims.iter();
         dims.map(|dim| dim.fixed(&|name| self.size(name))).collect()
     }
 
-    /// Counts the channels of all that belongs to one token at a site: its rows of all streams or heads together. Divided by
-    /// [`Config::cols`] it is the number of these rows.
+    /// Returns the number of elements of one token at a site: the channels of its rows of all streams or heads. Divided by
+    /// [`Config::cols`], it is the number of rows per token.
     ///
     /// # Panics
-    /// If the site is another path's.
+    /// If the site belongs to another path.
     fn cols_of_token(&self, site: &SiteInfo) -> usize {
         self.dims(site).iter().product()
     }
 
-    /// Says how many channels of a row, the last ones, RoPE has turned at a site: 0 if it is not applied.
+    /// Returns the number of channels, the last of each row, that RoPE has rotated at a site; 0 if RoPE is not applied.
     ///
     /// # Panics
-    /// If the site is another path's.
+    /// If the site belongs to another path.
     fn turned(&self, site: &SiteInfo) -> usize {
         site.turned.map_or(0, |dim| dim.fixed(&|name| self.size(name)))
     }
 
-    /// Says how many tokens add a row to the cache that a site goes to in a layer: `None` if it does not grow.
+    /// Returns the number of tokens per row of the cache that stores a site's tensors in a layer; `None` if the cache does not
+    /// grow.
     fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
         match site.cache?.growth {
             Growth::Token => Some(1),
@@ -178,14 +183,14 @@ impl Clone for Box<dyn Config> {
     }
 }
 
-/// Fields with their names.
+/// Returns an array of (name, value) of fields.
 macro_rules! fields {
     ($of:ident: $($field:ident)+) => {
         [$((stringify!($field), $of.$field)),+]
     };
 }
 
-/// [`Config::sizes`] of fields with these names: `sizes!(head_dim, vocab_size);`.
+/// Implements [`Config::sizes`] with the fields of these names: `sizes!(head_dim, vocab_size);`.
 #[macro_export]
 macro_rules! sizes {
     ($($field:ident),+ $(,)?) => {

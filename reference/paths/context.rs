@@ -1,12 +1,12 @@
-//! Position of a call, and its hooks.
+//! Context of a call: its position in the model and in the sequence, and its hooks.
 
 use crate::{Numerics, Real, Site, Tensor};
 
-/// Position of a call in model and sequence, the hooks at its sites, and the RoPE of the layer.
+/// Layer and position of a call, the hooks at its sites, and the RoPE of the layer.
 pub(super) struct Context<'a, T: Real, R> {
     pub numerics: &'a mut dyn Numerics<T>,
     pub layer: Option<usize>,
-    /// Position of the call's first token.
+    /// Position of the call's first token in the sequence.
     pub start: usize,
     pub rope: R,
 }
@@ -29,7 +29,8 @@ impl<'a, T: Real, R> Context<'a, T, R> {
         self.numerics.site(&self.at(name), tensor);
     }
 
-    /// Passes what is read both as key and as value, once or once per role; the second tensor is the value's copy.
+    /// Calls the site for a tensor read both as key and as value: once, or once per role if the site is split. Returns the copy
+    /// for the values if it is split; `None` otherwise.
     pub fn pass_both(&mut self, name: &'static str, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
         let site = self.at(name);
         self.numerics.keys_and_values(&site, keys)

@@ -5,22 +5,22 @@ use std::marker::PhantomData;
 use super::{Invalid, LoadError, Source, TensorSpec};
 use crate::{Real, Tensor};
 
-/// Takes tensors from [`Weights`](super::Weights) in the scalar of the model. A path whose weights are sites passes each tensor on to
-/// [`Numerics::site`](crate::Numerics::site).
+/// Loads tensors from [`Weights`](super::Weights) and converts them to the scalar of the model. If the weights of a path are
+/// sites, the path passes each tensor on to [`Numerics::site`](crate::Numerics::site).
 pub struct Loader<'a, T> {
-    /// Prefix of every tensor's name, with its dot.
+    /// Prefix of every tensor's name, including its dot.
     pub prefix: String,
-    /// None in a dry read, which only collects the tensors that a model needs.
+    /// Source of the tensors; `None` in a dry run, which only collects the names of the tensors.
     weights: Option<&'a mut Source<'a>>,
     asked: Vec<TensorSpec>,
     scalar: PhantomData<T>,
 }
 
-/// The most tensors that are listed. A list that ends there is that of no model, for lack of files with so many.
+/// Maximum number of listed tensors. Larger lists are cut off there; no real checkpoint has so many tensors.
 const MOST_TENSORS: usize = 1 << 20;
 
-/// Lists what `build` asks its loader for, in that order: the tensors of a model, or the first million of them. The tensors that
-/// `build` is given have their shapes and no elements, so that a list takes no memory; [`Loader::scalars`] are zeros.
+/// Returns the list of tensors that `build` requests, in the order of the requests; at most 2²⁰ tensors. The tensors
+/// returned to `build` have a shape but no elements, so that they take no memory; [`Loader::scalars`] returns zeros.
 pub fn asked<T: Real, R>(build: impl FnOnce(&mut Loader<'_, T>) -> Result<R, LoadError>) -> Vec<TensorSpec> {
     let mut loader = Loader {
         prefix: String::new(),
@@ -28,13 +28,13 @@ pub fn asked<T: Real, R>(build: impl FnOnce(&mut Loader<'_, T>) -> Result<R, Loa
         asked: Vec::new(),
         scalar: PhantomData,
     };
-    // The only error is that the list is full.
+    // The only possible error is that the list is full.
     let _ = build(&mut loader);
     loader.asked
 }
 
 impl<'a, T: Real> Loader<'a, T> {
-    /// Loads from these weights, with nothing before the names.
+    /// Creates a loader for these weights, with an empty prefix.
     pub fn new(weights: &'a mut Source<'a>) -> Self {
         Self {
             prefix: String::new(),
@@ -44,8 +44,8 @@ impl<'a, T: Real> Loader<'a, T> {
         }
     }
 
-    /// Takes the elements of a tensor with `get`, and checks their number. `get` is called with the tensor's whole name, which is
-    /// returned, too. A dry read only notes the tensor, and returns no elements.
+    /// Gets the elements of a tensor by `get`, and checks their number. `get` is called with the full name of the tensor; the
+    /// name is also returned. A dry run only records the tensor, and returns no elements.
     fn take<E>(
         &mut self,
         name: &str,
@@ -76,7 +76,7 @@ impl<'a, T: Real> Loader<'a, T> {
     /// Loads a tensor of this shape.
     ///
     /// # Errors
-    /// Those of the weights, and another number of elements.
+    /// Returns the errors of the weights, and an error if the number of elements is wrong.
     pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<T>, LoadError> {
         let (_, values) = self.take(name, shape, false, |weights, name| weights.floats(name, shape))?;
         Ok(Tensor {
@@ -85,10 +85,10 @@ impl<'a, T: Real> Loader<'a, T> {
         })
     }
 
-    /// Loads a table of numbers below `limit`, which is how many `what` there are.
+    /// Loads a table of numbers below `limit`. `what` is the name of the counted objects, for the error message.
     ///
     /// # Errors
-    /// Those of the weights, another number of elements, and numbers from the limit on.
+    /// Returns the errors of the weights, and an error if the number of elements is wrong or a number is not below the limit.
     pub fn table(&mut self, name: &str, shape: [usize; 2], what: &str, limit: usize) -> Result<Vec<u32>, LoadError> {
         let (name, table) = self.take(name, &shape, true, |weights, name| weights.integers(name, &shape))?;
         match table.iter().position(|&number| number as usize >= limit) {
@@ -101,10 +101,10 @@ impl<'a, T: Real> Loader<'a, T> {
         }
     }
 
-    /// Loads so many numbers, a tensor of one dimension.
+    /// Loads `N` numbers, a tensor of one dimension.
     ///
     /// # Errors
-    /// They are those of [`Loader::tensor`].
+    /// Same as [`Loader::tensor`].
     pub fn scalars<const N: usize>(&mut self, name: &str) -> Result<[T; N], LoadError> {
         let values = self.vector(name, N)?;
         Ok(std::array::from_fn(|at| values.get(at).copied().unwrap_or(T::ZERO)))
@@ -113,15 +113,15 @@ impl<'a, T: Real> Loader<'a, T> {
     /// Loads a tensor of one dimension.
     ///
     /// # Errors
-    /// They are those of [`Loader::tensor`].
+    /// Same as [`Loader::tensor`].
     pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<T>, LoadError> {
         Ok(self.tensor(name, &[len])?.data)
     }
 
-    /// Loads several tensors `[outputs, inputs]`, one below the other.
+    /// Loads several tensors `[outputs, inputs]`, and concatenates them along the outputs.
     ///
     /// # Errors
-    /// They are those of [`Loader::tensor`].
+    /// Same as [`Loader::tensor`].
     pub fn below(&mut self, names: &[String], outputs: usize, inputs: usize) -> Result<Tensor<T>, LoadError> {
         let mut data = Vec::new();
         for name in names {
@@ -131,10 +131,10 @@ impl<'a, T: Real> Loader<'a, T> {
         Ok(Tensor { shape, data })
     }
 
-    /// Loads a stack `[count, outputs, inputs]` of layers, one tensor in the file.
+    /// Loads `count` linear layers that are stored as one tensor `[count, outputs, inputs]`.
     ///
     /// # Errors
-    /// They are those of [`Loader::tensor`].
+    /// Same as [`Loader::tensor`].
     pub fn linears(&mut self, name: &str, [count, outputs, inputs]: [usize; 3]) -> Result<Vec<Tensor<T>>, LoadError> {
         let all = self.tensor(name, &[count, outputs, inputs])?;
         if all.data.is_empty() {

@@ -1,21 +1,21 @@
-//! Model paths: one folder here and one line in [`PATHS`] for each.
+//! Model paths. Each path is a folder here and an entry of [`PATHS`].
 //!
-//! A [`Path`] reads a configuration file to a [`Config`], which [`load`] makes a [`Model`] of with [`Weights`]; a model makes
-//! a [`State`] and runs [`Input`]s on it. All of these are objects, so that code that runs models need not know which there
-//! are. What is special about a path is in its own module, with types of its own.
+//! A [`Path`] reads a configuration file into a [`Config`]. [`load`] makes a [`Model`] from a [`Config`] and [`Weights`]. A
+//! model creates a [`State`] and runs [`Input`]s on it. All of these are trait objects, so that code that runs models does not
+//! depend on the list of paths. Properties of a single path are in its own module, with its own types.
 //!
-//! # What a path may be
+//! # Possible properties of a path
 //!
-//! | What | How a path says so |
+//! | Property | Implementation |
 //! |---|---|
-//! | checkpoints of several families | [`Path::model_types`] lists all; [`Path::config`] brings their keys into one form, and [`Config::tensors`] has the names of the one that was read |
-//! | layers of several types | [`Config::layer_types`], as in `layer_types` of `config.json`; a site says which types have it |
-//! | one vector that is key and value | one site, [`Held::KeyValue`](crate::sites::Held::KeyValue) |
-//! | keys and values apart | two sites, [`Held::Key`](crate::sites::Held::Key) and [`Held::Value`](crate::sites::Held::Value) |
-//! | a cache that is a state, as of a delta rule | a site through which the state passes after each call, [`Growth::State`](crate::sites::Growth::State) |
-//! | weights that may be rounded | sites that are passed [at load](crate::sites::When::Load); a [`Loader`] passes them |
-//! | inputs that are not token ids | [`Input::Vectors`] |
-//! | a state that begins with numbers | [`Config::start`] |
+//! | several families of checkpoints | [`Path::model_types`] lists all families; [`Path::config`] converts their keys to one form, and [`Config::tensors`] returns the tensor names of the family that was read |
+//! | several types of layers | [`Config::layer_types`], as in `layer_types` of `config.json`; a site lists the types of layers that have it |
+//! | one vector that is both key and value | one site, [`Held::KeyValue`](crate::sites::Held::KeyValue) |
+//! | separate keys and values | two sites, [`Held::Key`](crate::sites::Held::Key) and [`Held::Value`](crate::sites::Held::Value) |
+//! | a cache that is a recurrent state, e.g. of a delta rule | a site that is called with the state after each call, [`Growth::State`](crate::sites::Growth::State) |
+//! | weights that may be rounded | sites that are called [at load](crate::sites::When::Load) with the tensors of a [`Loader`] |
+//! | inputs other than token ids | [`Input::Vectors`] |
+//! | a state with initial values | [`Config::start`] |
 
 #[macro_use]
 mod config;
@@ -41,73 +41,76 @@ use serde::Deserialize;
 use crate::SiteInfo;
 use crate::sites::{Dim, Flow};
 
-/// A kind of model that the crate computes.
+/// A kind of model that the crate implements.
 pub struct Path {
-    /// Name of its module.
+    /// Name of the path's module.
     pub name: &'static str,
-    /// Families of checkpoints that it loads, by the `model_type` of their `config.json`.
+    /// Families of checkpoints that the path loads, by the `model_type` of their `config.json`.
     pub model_types: fn() -> Vec<&'static str>,
-    /// Every site, in the order in which they are passed.
+    /// Every site of the path, in the order in which the sites are called.
     pub sites: &'static [SiteInfo],
-    /// Reads the text of a `config.json` of one of its model types without some keys, and checks it, as [`Path::config_without`].
+    /// Reads and checks the text of a `config.json`; the second argument lists keys to ignore. See [`Path::config_without`].
     pub read: fn(&str, &[&str]) -> Result<Box<dyn Config>, String>,
-    /// Says of a checkpoint of an unknown model type which of the path's is nearest to it, and what differs, if it is of this kind.
+    /// For a checkpoint of an unknown model type: describes the most similar model type of the path and the differences. `None`
+    /// if the checkpoint is not of this kind.
     pub nearest: fn(&str) -> Option<String>,
 }
 
 impl Path {
-    /// Reads the text of a `config.json` of one of its model types, and checks it.
+    /// Reads and checks the text of a `config.json` of one of the path's model types.
     ///
     /// # Errors
-    /// What is missing, of another type, or does not fit together, and keys that are not read and may change the result.
+    /// Returns an error if a key is missing, has the wrong type, contradicts another key, or is unknown and may change the
+    /// result.
     pub fn config(&self, json: &str) -> Result<Box<dyn Config>, String> {
         self.config_without(json, &[])
     }
 
-    /// Does the same without the keys in `inert`, which the caller says to change nothing. Keys within an object have its name and a dot
-    /// before them.
+    /// Same as [`Path::config`], but ignores the keys in `inert`: the caller asserts that they do not affect the result. A key
+    /// within an object is written as the object's name, a dot and the key.
     ///
     /// # Errors
-    /// They are those of [`Path::config`], and a key in `inert` that is read.
+    /// Returns the errors of [`Path::config`], and an error if a key in `inert` is read by the path.
     pub fn config_without(&self, json: &str, inert: &[&str]) -> Result<Box<dyn Config>, String> {
         (self.read)(json, inert)
     }
 
-    /// Finds a site by its name.
+    /// Finds a site by its name; `None` if it does not exist.
     pub fn site(&self, name: &str) -> Option<&'static SiteInfo> {
         self.sites.iter().find(|site| site.name == name)
     }
 
-    /// Gives the site of what a run results in.
+    /// Returns the site of the output of a run.
     ///
     /// # Panics
-    /// If no site is one.
+    /// If no site is marked as the output.
     pub fn output(&self) -> &'static SiteInfo {
         let output = self.sites.iter().find(|site| site.flow == Flow::Output);
         output.unwrap_or_else(|| panic!("no site of '{}' is the output", self.name))
     }
 
-    /// Says whether its models read the tokens of a sequence: the output then has a row for each of them. The others take
-    /// vectors.
+    /// Returns true if the models of the path read tokens of a sequence: the output then has one row per token. Other models
+    /// read vectors.
     pub fn reads_tokens(&self) -> bool {
         self.output().dims.first() == Some(&Dim::Tokens)
     }
 
-    /// Gives the site of the residual stream that leaves a layer, where there is one; its error is the error by layer.
+    /// Returns the site of the residual stream that leaves a layer, whose error is reported per layer; `None` if the path has
+    /// no such site.
     pub fn stream(&self) -> Option<&'static SiteInfo> {
         self.sites.iter().find(|site| site.flow == Flow::Leaves)
     }
 }
 
-/// This is the list of all paths.
+/// List of all paths.
 pub static PATHS: &[&Path] = &[&deepseek_v4::PATH, &gqa::PATH, &hybrid::PATH, &swap_ffn::PATH];
 
-/// Gives the paths whose models read tokens.
+/// Returns the paths whose models read tokens.
 pub fn readers() -> Vec<&'static Path> {
     PATHS.iter().copied().filter(|path| path.reads_tokens()).collect()
 }
 
-/// Finds a path by its name.
+/// Finds a path by its name; `None` if it does not exist.
 pub fn named(name: &str) -> Option<&'static Path> {
     PATHS.iter().copied().find(|path| path.name == name)
 }
@@ -115,16 +118,16 @@ pub fn named(name: &str) -> Option<&'static Path> {
 /// Finds the path that loads checkpoints with this `config.json`.
 ///
 /// # Errors
-/// A text that is not a JSON object, and a `model_type` that no path loads: the message names it, those that are known, and what
-/// differs from the nearest of these.
+/// Returns an error if the text is not a JSON object, or if no path loads its `model_type`. The message has the `model_type`,
+/// the known ones, and the differences from the most similar one.
 pub fn find(json: &str) -> Result<&'static Path, String> {
     find_in(PATHS, json)
 }
 
-/// Finds it among these paths.
+/// Same as [`find`], for these paths.
 ///
 /// # Errors
-/// They are those of [`find`].
+/// Same as [`find`].
 pub fn find_in(paths: &[&'static Path], json: &str) -> Result<&'static Path, String> {
     #[derive(Deserialize)]
     struct Keys {
@@ -157,7 +160,7 @@ pub fn find_in(paths: &[&'static Path], json: &str) -> Result<&'static Path, Str
 /// Reads a `config.json` by the path that loads such checkpoints.
 ///
 /// # Errors
-/// They are those of [`find`] and of [`Path::config`].
+/// Returns the errors of [`find`] and of [`Path::config`].
 pub fn read(json: &str) -> Result<Box<dyn Config>, String> {
     find(json)?.config(json)
 }

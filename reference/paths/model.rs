@@ -1,4 +1,4 @@
-//! A model of any path, and its state.
+//! Models of any path, and their states.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -10,17 +10,17 @@ use crate::{Bounded, Numerics, Real, Tensor};
 /// Input of a model.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a, T> {
-    /// The next tokens of a sequence, all at once.
+    /// The next tokens of one sequence, processed in one call.
     Ids(&'a [u32]),
     /// The next vector of every sequence, `[B, cols]`.
     Vectors(&'a Tensor<T>),
 }
 
 impl<'a, T> Input<'a, T> {
-    /// Gives the token ids.
+    /// Returns the token ids.
     ///
     /// # Errors
-    /// It is something else.
+    /// Returns an error if the input has vectors.
     pub fn ids(self) -> Result<&'a [u32], String> {
         match self {
             Self::Ids(ids) => Ok(ids),
@@ -28,10 +28,10 @@ impl<'a, T> Input<'a, T> {
         }
     }
 
-    /// Gives the vectors.
+    /// Returns the vectors.
     ///
     /// # Errors
-    /// It is something else.
+    /// Returns an error if the input has token ids.
     pub fn vectors(self) -> Result<&'a Tensor<T>, String> {
         match self {
             Self::Vectors(vectors) => Ok(vectors),
@@ -42,21 +42,22 @@ impl<'a, T> Input<'a, T> {
 
 /// A model with its weights.
 pub trait Model<T: Real>: Any + Send + Sync {
-    /// Gives the configuration it was loaded with.
+    /// Returns the configuration with which the model was loaded.
     fn config(&self) -> &dyn Config;
 
-    /// Makes the state before the first token. `start` has a tensor for each of [`Config::start`], in its order; that is none for
-    /// most paths.
+    /// Creates the state before the first token. `start` has one tensor for each entry of [`Config::start`], in the same order;
+    /// most paths have none.
     ///
     /// # Errors
-    /// Other tensors than these.
+    /// Returns an error if `start` has other tensors.
     fn state(&self, start: Vec<Tensor<T>>) -> Result<Box<dyn State<T>>, String>;
 
-    /// Takes the input through the model and gives what passed at the path's [output](super::Path::output); the state goes
-    /// on to what comes next. Prefill is a run of many tokens, decode a run of one. `numerics` is called at every site.
+    /// Runs the model on the input, updates the state, and returns the tensor at the path's [output](super::Path::output).
+    /// Prefill is a run of many tokens, decode a run of one token. `numerics` is called at every site.
     ///
     /// # Errors
-    /// Inputs that the model does not take, states of other models, and decisions overruled by what does not exist.
+    /// Returns an error if the model cannot take the input, the state belongs to another model, or a hook overwrote a decision
+    /// with an index that is out of range.
     fn run(
         &self,
         state: &mut dyn State<T>,
@@ -64,14 +65,14 @@ pub trait Model<T: Real>: Any + Send + Sync {
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String>;
 
-    /// Takes the tokens of a sequence, from the first on, through the layers from `layer` on, of which the first is fed `stream`:
-    /// what left the layer before at the path's [stream](super::Path::stream). `numerics` is called at the sites from there on, and
-    /// what passes at the path's [output](super::Path::output) is the result. It has the bits of a run of the whole model in which
-    /// that stream left the layer before, so what runs have in common in the first layers need be computed only once. `None` if
-    /// models of the path cannot begin in the middle.
+    /// Runs the layers from `layer` on, on all tokens of a sequence from its first token. `stream` is the residual stream that
+    /// enters `layer`: the tensor of the previous layer at the path's [stream](super::Path::stream). `numerics` is called at
+    /// the sites from there on. The result is the tensor at the path's [output](super::Path::output), bit-identical to a run of
+    /// the whole model with this stream. Runs that share their first layers can therefore compute them once. `None` if models
+    /// of the path cannot start at a layer.
     ///
     /// # Errors
-    /// No such layer, and a stream of another shape.
+    /// Returns an error if the layer does not exist, or if the stream has another shape.
     fn resume(
         &self,
         _layer: usize,
@@ -83,7 +84,7 @@ pub trait Model<T: Real>: Any + Send + Sync {
     }
 }
 
-/// Refuses token ids that a model with a vocabulary of this size cannot be fed, and none.
+/// Returns an error if there are no token ids, or if one is not below the size of the vocabulary.
 pub(super) fn check_ids(ids: &[u32], vocabulary: usize) -> Result<(), String> {
     if ids.is_empty() {
         return Err("no tokens to feed".into());
@@ -94,7 +95,7 @@ pub(super) fn check_ids(ids: &[u32], vocabulary: usize) -> Result<(), String> {
     }
 }
 
-/// Refuses tensors to begin with, for states that begin empty.
+/// Returns an error if initial tensors are given, for states that begin empty.
 pub(super) fn begins_empty<T>(start: &[Tensor<T>]) -> Result<(), String> {
     match start.len() {
         0 => Ok(()),
@@ -102,28 +103,28 @@ pub(super) fn begins_empty<T>(start: &[Tensor<T>]) -> Result<(), String> {
     }
 }
 
-/// State of a sequence between calls. The methods `of` and `of_mut` of `dyn State` give it as the type that its path has for it.
+/// State of a sequence between calls. The methods `of` and `of_mut` of `dyn State` downcast it to the path's own type.
 pub trait State<T: Real>: Any + Debug + Send + Sync {
-    /// Counts the tokens seen.
+    /// Returns the number of tokens processed.
     fn tokens(&self) -> usize;
 
-    /// Copies it.
+    /// Returns a boxed copy.
     fn boxed(&self) -> Box<dyn State<T>>;
 }
 
 impl<T: Real> dyn State<T> {
-    /// Gives the state as the type that its path has for it.
+    /// Downcasts the state to the path's own type.
     ///
     /// # Errors
-    /// A state of another path.
+    /// Returns an error if the state belongs to another path.
     pub fn of<S: State<T>>(&self) -> Result<&S, String> {
         (self as &dyn Any).downcast_ref().ok_or_else(other)
     }
 
-    /// Gives it to be changed.
+    /// Mutable form of `of`.
     ///
     /// # Errors
-    /// A state of another path.
+    /// Returns an error if the state belongs to another path.
     pub fn of_mut<S: State<T>>(&mut self) -> Result<&mut S, String> {
         (self as &mut dyn Any).downcast_mut().ok_or_else(other)
     }
@@ -143,7 +144,7 @@ mod sealed {
     use super::*;
     use crate::paths::deepseek_v4;
 
-    /// Scalars that this package compiles all paths for.
+    /// Scalars for which this package compiles all paths.
     pub trait Compiled: Real {
         fn loads(config: &dyn Config) -> &dyn Loads<Self>;
 
@@ -176,16 +177,17 @@ mod sealed {
     compiled!(f32, f64, Bounded);
 }
 
-/// A scalar that models are run in: f32, f64 or [`Bounded`]. For these the code of a model is compiled in this package, with its
-/// optimisation. A caller's own instance of generic code is compiled as the caller is, which in a development build means slow.
+/// Scalar in which models run: f32, f64 or [`Bounded`]. For these scalars, the generic code of the models is compiled within
+/// this package, with its optimisation level. A generic instance in a caller's crate would have the caller's optimisation
+/// level, which is slow in a development build.
 pub trait Scalar: sealed::Compiled {}
 
 impl<T: sealed::Compiled> Scalar for T {}
 
-/// Makes the model of a configuration. Sites that are passed at load are passed to `numerics`.
+/// Loads the model of a configuration. Sites at load time are passed to `numerics`.
 ///
 /// # Errors
-/// Those of `weights`, and tensors of which no model can be made.
+/// Returns the errors of `weights`, and an error if the tensors do not fit the configuration.
 pub fn load<T: Scalar, W: Weights + ?Sized>(
     config: &dyn Config,
     weights: &mut W,
@@ -197,7 +199,7 @@ where
     of_weights(weights, |weights| T::loads(config).load(weights, numerics))
 }
 
-/// Runs `make` on weights as a trait object; an error of the weights keeps its own type.
+/// Calls `make` with the weights as a trait object. An error of the weights is returned with its own type.
 pub(super) fn of_weights<R, W: Weights + ?Sized>(
     weights: &mut W,
     make: impl FnOnce(&mut Source<'_>) -> Result<R, LoadError>,

@@ -1,4 +1,4 @@
-//! RoPE of a configuration, in the spellings of `transformers` 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`).
+//! RoPE of a configuration, with the keys of `transformers` 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
 
 use serde_json::{Map, Value};
 
@@ -6,40 +6,40 @@ use super::keys::Keys;
 use crate::ops::rope::{Yarn, frequencies};
 use crate::ops::rope_scaling::{each, llama3};
 
-/// A RoPE that layers have.
+/// RoPE of one or more layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
-    /// Frequencies, half as many as channels that it turns.
+    /// Frequencies; RoPE rotates two channels per frequency.
     pub frequencies: Vec<f32>,
-    /// Cosines and sines are multiplied by it.
+    /// Factor by which cosines and sines are multiplied.
     pub factor: f64,
-    /// The frequencies hold for sequences of so many tokens, if they depend on the length.
+    /// Longest sequence for which the frequencies are valid, in tokens; `None` if they do not depend on the length.
     pub most_tokens: Option<usize>,
 }
 
-/// The values that a RoPE takes from keys other than its own.
+/// Values for a RoPE that come from outside its own keys.
 #[derive(Clone, Copy)]
 pub(super) struct Around {
-    /// The family, for errors.
+    /// Name of the model family, for error messages.
     pub model_type: &'static str,
-    /// θ where neither these nor its own keys have one.
+    /// Default of θ if no key gives it.
     pub missing_theta: f64,
-    /// Values of `rope_type` that the family knows.
+    /// Values of `rope_type` that the family supports.
     pub scalings: &'static [&'static str],
-    /// True if RoPE may turn a part of the channels.
+    /// True if RoPE may rotate only a part of the channels.
     pub partial_rope: bool,
     pub head_dim: usize,
     pub most_tokens: Option<usize>,
     pub theta: Option<f64>,
     pub partial: Option<f64>,
-    /// `original_max_position_embeddings` outside of the RoPE, which has priority over its own.
+    /// `original_max_position_embeddings` outside of the RoPE's keys, which takes precedence over the key of the RoPE.
     pub original: Option<usize>,
 }
 
-/// Holds a sequence of so many tokens to the lengths that the frequencies of RoPEs are made for.
+/// Checks the number of tokens of a sequence against the lengths for which the frequencies are valid.
 ///
 /// # Errors
-/// More tokens than one of them allows.
+/// Returns an error if there are more tokens than one of the RoPEs allows.
 pub(super) fn check_length(ropes: &[RopeConfig], tokens: usize) -> Result<(), String> {
     match ropes.iter().filter_map(|rope| rope.most_tokens).min() {
         Some(most) if tokens > most => Err(format!(
@@ -51,10 +51,10 @@ pub(super) fn check_length(ropes: &[RopeConfig], tokens: usize) -> Result<(), St
 }
 
 impl Around {
-    /// Reads the keys of one RoPE, the value of a key; `None` is one without scaling.
+    /// Reads the keys of one RoPE, an object of the configuration; `None` means no scaling.
     ///
     /// # Errors
-    /// Keys that are missing, are not read, or do not fit together.
+    /// Returns an error if a key is missing, unknown, or contradicts another key.
     pub fn rope(&self, outer: &Keys<'_>, name: &str, keys: Option<&Map<String, Value>>) -> Result<RopeConfig, String> {
         let none = Map::new();
         let keys = outer.within(name, keys.unwrap_or(&none));
@@ -116,7 +116,7 @@ impl Around {
                 plain().iter().map(|f| f / factor).collect()
             }
             "dynamic" => {
-                // Up to the context of training these frequencies are those without scaling.
+                // Up to the original context length, the frequencies are not scaled.
                 needed("factor")?;
                 most_tokens = Some(
                     self.most_tokens
@@ -135,7 +135,7 @@ impl Around {
             }
             "yarn" => {
                 let original = original()?;
-                // `transformers` takes null, and no missing key.
+                // `transformers` accepts null, but not a missing key.
                 if !keys.has("factor") {
                     return Err(keys.missing("factor"));
                 }
@@ -165,7 +165,8 @@ impl Around {
                     }
                 };
                 let short = factors("short_factor")?;
-                // Longer sequences turn by these; their keys would turn otherwise than those that are cached.
+                // Longer sequences use the long factors. They are not supported: the keys in the cache were rotated by the
+                // short factors.
                 factors("long_factor")?;
                 let times = times(original)?;
                 let grows = if times <= 1.0 {

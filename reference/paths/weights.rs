@@ -2,36 +2,36 @@
 
 use std::fmt;
 
-/// A tensor a model is made of.
+/// Description of a tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// Name, as passed to [`Weights`].
     pub name: String,
     /// Sizes of the dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Whole numbers (a table of indices) rather than weights.
+    /// True for integers (a table of indices), false for weights.
     pub integer: bool,
 }
 
-/// Source of a model's tensors: `weights::Safetensors` (feature `safetensors`), or any type that has them by name.
+/// Source of a model's tensors by name: `weights::Safetensors` (feature `safetensors`), or any other implementation.
 pub trait Weights {
-    /// Why a tensor cannot be had.
+    /// Error if a tensor cannot be read.
     type Error;
 
-    /// The tensor called `name`, row-major, of exactly this shape.
+    /// Returns the tensor called `name`, row-major, of exactly this shape.
     fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Self::Error>;
 
-    /// The same for a table of indices.
+    /// Same as [`Weights::floats`], for a table of indices.
     fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Self::Error>;
 }
 
-/// Why a model cannot be made, although its tensors can be had. It turns into the error of [`Weights`]: into a `String`, a boxed
-/// error or that of the module `weights` it does so already.
+/// Error if a model cannot be made although its tensors can be read. It is converted to [`Weights::Error`]; conversions to
+/// `String`, to a boxed error and to the error of the module `weights` exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// Message of the configuration's `check`.
+    /// The configuration is invalid; the message of its `check`.
     Config(String),
-    /// A tensor has an unexpected number of elements, or an index that is out of range.
+    /// A tensor has an unexpected number of elements, or an index is out of range.
     Tensor(String),
 }
 
@@ -52,12 +52,12 @@ impl From<Invalid> for String {
     }
 }
 
-/// Why a [`Config`](super::Config) cannot be loaded from [`Weights`] that are an object.
+/// Error if a [`Config`](super::Config) cannot be loaded from [`Weights`] behind a trait object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// The weights have given an error, which [`load`](super::load) keeps and gives.
+    /// The weights returned an error. [`load`](super::load) keeps that error and returns it.
     Weights,
-    /// No model can be made of what they have given.
+    /// No model can be made from the tensors.
     Model(Invalid),
 }
 
@@ -67,10 +67,10 @@ impl From<Invalid> for LoadError {
     }
 }
 
-/// Weights as an object.
+/// Weights as a trait object.
 pub type Source<'a> = dyn Weights<Error = LoadError> + 'a;
 
-/// Weights as an object: their error stays here.
+/// Adapter of weights to a trait object, which keeps their error.
 pub(super) struct Kept<'a, W: Weights + ?Sized> {
     pub weights: &'a mut W,
     pub error: Option<W::Error>,

@@ -4,26 +4,26 @@ use std::fmt::{self, Write};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The most problems that are listed in full.
+/// Maximum number of problems that are listed in full.
 const LISTED: usize = 20;
 
-/// The reason that a file or a folder cannot be read.
+/// Error if a file or a folder cannot be read.
 #[derive(Debug)]
 pub enum Error {
-    /// The system refused.
+    /// The operating system returned an error.
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The refused action as a verb; it follows "cannot" in the message.
+        /// The failed action as a verb; it follows "cannot" in the message.
         action: &'static str,
-        /// The reason of the system.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// The file is truncated, corrupt or of another format, or an index does not agree with its files.
+    /// The file is truncated, corrupt or of another format, or an index contradicts its files.
     Format {
         /// The file or folder.
         path: PathBuf,
-        /// The problem, with what was found and what was expected.
+        /// The problem, with the actual and the expected state.
         message: String,
     },
 }
@@ -39,14 +39,14 @@ impl Error {
         move |error| Self::Io { path, action, error }
     }
 
-    /// The file or folder.
+    /// Returns the path of the file or folder.
     pub fn path(&self) -> &Path {
         match self {
             Self::Io { path, .. } | Self::Format { path, .. } => path,
         }
     }
 
-    /// The problem, without the path.
+    /// Returns the problem, without the path.
     pub fn problem(&self) -> String {
         match self {
             Self::Io { action, error, .. } => format!("cannot {action}: {error}"),
@@ -63,7 +63,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Problems that are reported together.
+/// A list of problems that are reported as one error.
 #[derive(Default)]
 pub struct Problems {
     text: String,
@@ -71,7 +71,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Formats the problem only if it is among those listed.
+    /// Adds a problem. The message is formatted only if it is among the listed problems.
     pub fn add(&mut self, problem: impl FnOnce() -> String) {
         if self.count < LISTED {
             write!(self.text, "\n  {}", problem()).expect("a String takes all");
@@ -82,7 +82,7 @@ impl Problems {
     /// Returns an error about `file` with all problems, if there are any.
     ///
     /// # Errors
-    /// If a problem was added.
+    /// Returns an error if a problem was added.
     pub fn into_result(self, file: &Path) -> Result<(), Error> {
         let Self { text, count } = self;
         let message = match count {
@@ -95,24 +95,24 @@ impl Problems {
     }
 }
 
-/// `1 tensor`, `2 tensors`.
+/// Formats a count with its noun: `1 tensor`, `2 tensors`.
 pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// True if a character moves the cursor, begins a line, changes the direction of text, or has no width: in a name from a file
-/// it would let the file write what looks like the program's own words.
+/// Returns true if a character moves the cursor, begins a line, changes the direction of text, or has no width. Such a
+/// character in a name from a file could imitate output of the program.
 pub fn hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}'
-            // Zero-width characters and marks of direction; separators of lines; embeddings and overrides; isolates.
+            // Zero-width characters and direction marks; line separators; embeddings and overrides; isolates.
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
             | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A name, a label or another text of one line from a file, for people and for the logs of CI: without hidden characters, and not
-/// one that begins as a command to GitHub Actions does.
+/// Makes one line of text from a file safe to print on a terminal and in logs of CI: replaces hidden characters, and a leading
+/// `::`, which GitHub Actions would read as a command.
 pub fn shown(text: &str) -> String {
     let mut text = text.replace(hidden, "\u{fffd}");
     if text.trim_start().starts_with("::") {

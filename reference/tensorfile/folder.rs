@@ -1,4 +1,4 @@
-//! Finds the files of a folder that hold the tensors of a checkpoint.
+//! Finds the files of a folder that store the tensors of a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -13,21 +13,21 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// The safetensors files of a folder.
 pub struct Shards {
-    /// The files in the order in which their tensors are read. An index may name files that are missing.
+    /// Files in the order in which their tensors are read. An index may name files that are missing.
     pub files: Vec<PathBuf>,
-    /// The file of each tensor, if the folder has an index.
+    /// File name of each tensor; `None` if the folder has no index.
     pub index: Option<BTreeMap<String, String>>,
 }
 
-/// The index as it is stored; other keys (`metadata`) do not matter here.
+/// Index as stored in the file; other keys (`metadata`) are ignored.
 #[derive(Deserialize)]
 struct IndexFile {
     weight_map: BTreeMap<String, String>,
 }
 
 impl Shards {
-    /// The shards are `model.safetensors`, or else the files that `model.safetensors.index.json` names, or else every `*.safetensors`
-    /// of the folder.
+    /// Lists the shards of a folder: `model.safetensors`, else the files named by the index `model.safetensors.index.json`,
+    /// else every `*.safetensors` of the folder.
     pub fn new(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(INDEX);
         let index = match !folder.join(SINGLE).is_file() && path.is_file() {
@@ -43,7 +43,7 @@ impl Shards {
     }
 }
 
-/// Reads an index. Its files must be inside its folder.
+/// Reads an index. Returns an error if the index names a file outside its folder.
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>, Error> {
     let mut text = Vec::new();
     let read = open(path, "read")?.read_to_end(&mut text);
@@ -61,7 +61,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, String>, Error> {
     Ok(index)
 }
 
-/// Names of the safetensors files of a folder without an index.
+/// Returns the names of the safetensors files of a folder without an index.
 fn unindexed(folder: &Path) -> Result<Vec<String>, Error> {
     if folder.join(SINGLE).is_file() {
         return Ok(vec![SINGLE.into()]);
@@ -80,7 +80,7 @@ fn unindexed(folder: &Path) -> Result<Vec<String>, Error> {
             format!("no {SINGLE}, {INDEX} or other *.safetensors in this folder"),
         ));
     }
-    // model-00001-of-00002.safetensors tells how many there must be.
+    // A name such as model-00001-of-00002.safetensors contains the number of files.
     let of = |name: &String| {
         name.strip_suffix(".safetensors")?
             .rsplit_once("-of-")?

@@ -1,7 +1,7 @@
-//! Named tensors from `.safetensors` and `.npy` files and folders of shards, from any program.
+//! Reader of named tensors from `.safetensors` and `.npy` files and folders of shards, written by any program.
 //!
-//! A whole file is checked when it is opened; afterwards every tensor has its bytes, row-major and little-endian. Errors
-//! name the file, the tensor, what was found and what was expected.
+//! Opening a file checks the whole file. After that, every tensor has its bytes, row-major and little-endian. Errors name the
+//! file, the tensor, and the actual and expected state.
 
 mod error;
 mod folder;
@@ -23,57 +23,57 @@ pub use survey::Flaw;
 pub(crate) use values::e8m0;
 pub use values::type_names;
 
-/// The metadata key under which ulplab describes how tensors were quantized.
+/// Metadata key under which ulplab describes how tensors were quantized.
 pub const KEY: &str = "ulplab";
 
 /// A file of tensors, or a folder of such files.
 #[derive(Debug, Default)]
 pub struct TensorFile {
     path: PathBuf,
-    /// The files: the shards of a folder.
+    /// Paths of the files; for a folder, of its shards.
     files: Vec<PathBuf>,
-    /// One for each file.
+    /// Content of each file.
     bytes: Vec<Bytes>,
     entries: Vec<Entry>,
-    /// Index of entries by name; checkpoints have tens of thousands.
+    /// Index of entries by name, since checkpoints have tens of thousands of tensors.
     index: HashMap<String, usize>,
     metadata: Metadata,
 }
 
-/// The metadata of a safetensors file: strings by key.
+/// Metadata of a safetensors file: strings by key.
 pub type Metadata = BTreeMap<String, String>;
 
 /// One tensor of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
-    /// Its name; for `.npy`, which has no names, the name of the file without the extension.
+    /// Name of the tensor; for `.npy`, which has no names, the file name without the extension.
     pub name: &'a str,
     /// Type of the elements.
     pub dtype: Dtype,
-    /// The shape; empty for a scalar.
+    /// Shape; empty for a scalar.
     pub shape: &'a [usize],
-    /// Row-major, little endian.
+    /// Elements, row-major, little-endian.
     pub bytes: &'a [u8],
 }
 
-/// The comparison of tensors of a type.
+/// Way in which tensors of a type are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Floating-point numbers, compared by distance.
     Real,
     /// Integers, booleans and power-of-two scales, compared for equality.
     Exact,
-    /// Complex numbers, types of less than a byte, and the FNUZ variants of FP8.
+    /// Complex numbers, types smaller than a byte, and the FNUZ variants of FP8: not compared.
     Unsupported,
 }
 
-/// The place of a tensor in the bytes of its file.
+/// Position of a tensor in the bytes of its file.
 #[derive(Debug)]
 struct Entry {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// The number of its file.
+    /// Index of its file.
     shard: usize,
     range: Range<usize>,
 }
@@ -93,7 +93,7 @@ impl AsRef<[u8]> for Bytes {
     }
 }
 
-/// The supported formats, by extension.
+/// Supported file formats, by extension.
 #[derive(Clone, Copy)]
 enum Format {
     Safetensors,
@@ -112,21 +112,21 @@ impl TensorFile {
         }
         let format = known.map_or_else(|| format(path), Ok)?;
         let file = open(path, "open")?;
-        // SAFETY: the map is only read. If another process truncates the file while it is mapped, access to the lost
-        // pages ends the program with SIGBUS; a file that stays causes no undefined behaviour.
+        // SAFETY: the mapping is only read. If another process truncates the file while it is mapped, access to the lost pages
+        // ends the program with SIGBUS; there is no undefined behaviour as long as the file is not changed.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
         Self::parse(path, format, Bytes::Mapped(map))
     }
 
-    /// Opens a file whose bytes are in memory; `path` is used in messages, and its extension gives the format.
+    /// Reads a file whose bytes are in memory. `path` is used in messages, and its extension gives the format.
     ///
     /// # Errors
-    /// If the bytes are truncated or not of the format.
+    /// Returns an error if the bytes are truncated or not of the format.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self, Error> {
         Self::parse(path.as_ref(), format(path.as_ref())?, Bytes::Owned(bytes))
     }
 
-    /// A folder without files.
+    /// Creates a folder without files.
     fn nothing(path: &Path) -> Self {
         Self {
             path: path.into(),
@@ -134,7 +134,8 @@ impl TensorFile {
         }
     }
 
-    /// Adds the tensors of a shard that are new, and returns the names of the others with the files that they are in.
+    /// Adds the tensors of a shard whose names are new. Returns the other names, each with the file that already has a tensor
+    /// of this name.
     fn add(&mut self, shard: Self) -> Result<Vec<(String, PathBuf)>, Error> {
         let mut doubled = Vec::new();
         for mut entry in shard.entries {
@@ -159,7 +160,7 @@ impl TensorFile {
     }
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self, Error> {
-        // Names of tensors may contain control sequences, which a terminal would obey.
+        // Remove control characters: names of tensors may contain control sequences of a terminal.
         let error = |message: String| Error::format(path, shown(&message));
         let ((entries, metadata), bytes) = match format {
             Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
@@ -188,33 +189,33 @@ impl TensorFile {
         })
     }
 
-    /// The path of the file, or of the folder of its shards.
+    /// Returns the path of the file, or of the folder of shards.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The files that are mapped.
+    /// Returns the paths of the files that are open.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// The file that the tensor called `name` is in.
+    /// Returns the path of the file with the tensor `name`; `None` if there is no such tensor.
     pub fn file_of(&self, name: &str) -> Option<&Path> {
         let at = self.index.get(name)?;
         Some(&self.files[self.entries[*at].shard])
     }
 
-    /// All tensors, in the order of their data in the file.
+    /// Iterates over all tensors, in the order of their data in the file.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
         self.entries.iter().map(|entry| self.tensor(entry))
     }
 
-    /// The metadata; empty if the file has none.
+    /// Returns the metadata; empty if the file has none.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The tensor called `name`, if the file has it.
+    /// Returns the tensor called `name`; `None` if the file does not have it.
     pub fn get(&self, name: &str) -> Option<Tensor<'_>> {
         self.index.get(name).map(|at| self.tensor(&self.entries[*at]))
     }
@@ -243,13 +244,13 @@ fn format(path: &Path) -> Result<Format, Error> {
     }
 }
 
-/// As many dimensions as NumPy allows.
+/// Maximum number of dimensions, as in NumPy.
 const MAX_DIMENSIONS: usize = 64;
 
-/// Size of a tensor in bytes.
+/// Returns the size of a tensor in bytes.
 ///
 /// # Errors
-/// If the shape has too many dimensions or elements, or its last byte is not whole.
+/// Returns an error if the shape has too many dimensions or elements, or the size in bits is not a multiple of 8.
 pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<usize, String> {
     if shape.len() > MAX_DIMENSIONS {
         return Err(format!(

@@ -1,8 +1,8 @@
-//! The header of a `.npy` file: magic, version, length, and a Python dictionary.
+//! Reader of the header of a `.npy` file: magic, version, length, and a Python dictionary.
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
 //!
-//! The general reader of Python literals in `npyz` overflows on absurd shapes and recurses without limit, so the one
-//! dictionary that numpy writes is read here.
+//! The reader of Python literals in `npyz` overflows on absurd shapes and recurses without limit. This module therefore reads
+//! only the one form of dictionary that numpy writes.
 
 use safetensors::Dtype;
 
@@ -10,7 +10,7 @@ use super::{Entry, byte_len};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The tensor, and its bytes if they had to be converted to row-major or little-endian order.
+/// Parses a file. Returns the tensor, and its bytes if they had to be converted to row-major or little-endian order.
 pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>), String> {
     let rest = bytes
         .strip_prefix(MAGIC)
@@ -48,7 +48,7 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>)
         ));
     }
     let width = dtype.bitsize() / 8;
-    // Without elements, the other dimensions may be absurdly large.
+    // Ignore the column-major order if there are no elements: the other dimensions may be absurdly large.
     let fortran = fortran && size > 0;
     let mut range = bytes.len() - size..bytes.len();
     let mut rewritten = None;
@@ -88,7 +88,7 @@ fn row_major(data: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
     let mut at = 0;
     while out.len() < data.len() {
         out.extend_from_slice(&data[at..at + width]);
-        // Counts up like an odometer, the last axis fastest.
+        // Increment the index, the last axis fastest.
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;
             at += strides[axis];
@@ -102,7 +102,7 @@ fn row_major(data: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
     out
 }
 
-/// The type, and whether it is big endian.
+/// Returns the type, and true if it is big-endian.
 fn dtype(descr: &str) -> Result<(Dtype, bool), String> {
     let (order, kind) = descr.split_at_checked(1).unwrap_or_default();
     let dtype = match kind {
@@ -143,7 +143,7 @@ struct Header {
 }
 
 impl Header {
-    /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+    /// Parses a dictionary such as `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
     fn parse(text: &str) -> Result<Self, String> {
         let (mut descr, mut fortran, mut shape) = (None, None, None);
         let mut cursor = Cursor { text };
@@ -177,7 +177,7 @@ impl Header {
     }
 }
 
-/// The unparsed rest of a header.
+/// Remaining text of a header.
 struct Cursor<'a> {
     text: &'a str,
 }

@@ -1,4 +1,4 @@
-//! Opens files that users name. A pipe or a device could block the program, so only regular files are opened.
+//! Opens files given by users. Only regular files are opened, since a pipe or a device could block the program.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use super::Error;
 
-/// Opens a regular file for reading; `action` stands in errors.
+/// Opens a regular file for reading. `action` is the verb used in error messages.
 ///
 /// # Errors
-/// If the system refuses, or the path is a folder, pipe, socket or device.
+/// Returns an error if the system refuses, or if the path is a folder, pipe, socket or device.
 pub fn open(path: &Path, action: &'static str) -> Result<File, Error> {
     let io = || Error::io(path, action);
     regular(path, std::fs::metadata(path).map_err(io())?.file_type())?;
-    // The path may have become a pipe in the meantime, so it is opened without blocking and checked again.
+    // Open without blocking and check again: the path may have become a pipe since the first check.
     let mut options = OpenOptions::new();
     let file = options
         .read(true)

@@ -1,4 +1,4 @@
-//! The header of a `.safetensors` file: 8 bytes of length, JSON of that length, then the data without gaps.
+//! Reader of the header of a `.safetensors` file: 8 bytes of length, JSON of that length, then the data without gaps.
 //! <https://huggingface.co/docs/safetensors>
 
 use std::collections::BTreeMap;
@@ -9,11 +9,11 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
 use super::{Entry, Metadata, byte_len};
 
-/// The limit of the `safetensors` crate; a longer header is an attack or an accident.
+/// Maximum length of a header, as in the `safetensors` crate; a longer header is an attack or a mistake.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// All tensors in the order of their data, and the metadata. The crate's own reader checks the same, but cannot say which
-/// tensor is wrong.
+/// Parses a file. Returns all tensors in the order of their data, and the metadata. The reader of the `safetensors` crate makes
+/// the same checks, but its errors do not name the wrong tensor.
 pub(super) fn parse(bytes: &[u8]) -> Result<(Vec<Entry>, Metadata), String> {
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(format!(
@@ -27,7 +27,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Vec<Entry>, Metadata), String> {
             "bad header length {length}, expected at most {MAX_HEADER}: not a safetensors file?"
         ));
     }
-    // It is at most MAX_HEADER, so it fits.
+    // The length is at most MAX_HEADER, so it fits into usize.
     let length = length as usize;
     let Some((header, data)) = rest.split_at_checked(length) else {
         return Err(format!(
@@ -54,7 +54,7 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-/// Refuses duplicate names, as the format does; maps would keep the last one.
+/// Deserializer of the header that rejects duplicate names, as the format requires; a map would keep the last one.
 struct Names;
 
 impl<'de> Visitor<'de> for Names {
@@ -110,7 +110,7 @@ fn entry(name: String, info: TensorInfo) -> Result<Entry, String> {
     })
 }
 
-/// Checks that the sorted tensors tile the data exactly.
+/// Checks that the sorted tensors cover the data without gaps or overlaps.
 fn contiguous(entries: &[Entry], len: usize) -> Result<(), String> {
     let mut end = 0;
     let mut previous = "";

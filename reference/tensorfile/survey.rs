@@ -1,4 +1,5 @@
-//! Surveys a folder of shards: reads all tensors that can be read, and reports disagreements of the index and the files as flaws.
+//! Survey of a folder of shards: reads every readable tensor, and reports contradictions between the index and the files as
+//! flaws.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,14 +9,14 @@ use super::error::counted;
 use super::folder::{INDEX, Shards};
 use super::{Error, Format, Problems, TensorFile};
 
-/// A fault of a file, or of the place of a tensor.
+/// A problem of a file, or of the location of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
-    /// The file or tensor.
+    /// Name of the file or tensor.
     pub subject: String,
-    /// The state that was found.
+    /// Actual state.
     pub found: String,
-    /// The state that was expected.
+    /// Expected state.
     pub expected: String,
 }
 
@@ -30,16 +31,17 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// The file of each tensor, by an index.
+/// File name of each tensor, from an index.
 type Index = BTreeMap<String, String>;
 
 impl TensorFile {
-    /// Opens a file, or a folder of safetensors shards (`model.safetensors`, the files that `model.safetensors.index.json`
-    /// names, or all `*.safetensors`), and checks the headers. The data is mapped into memory, not read; the files must not
-    /// change while they are open.
+    /// Opens a file, or a folder of safetensors shards (`model.safetensors`, the files named by `model.safetensors.index.json`,
+    /// or all `*.safetensors`), and checks the headers. The data is mapped into memory, not read; the files must not change
+    /// while they are open.
     ///
     /// # Errors
-    /// If a file is missing, truncated or not of its format, tensors are in two files, or an index names no tensor, or another file for one.
+    /// Returns an error if a file is missing, truncated or not of its format, if two files have the same tensor, or if an index
+    /// is empty or names the wrong file for a tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let (file, flaws, index) = Self::read(path)?;
@@ -55,10 +57,10 @@ impl TensorFile {
         Ok(file)
     }
 
-    /// Opens the same without the demand that the files are whole: returns all tensors that can be read, and the flaws of the files.
+    /// Same as [`TensorFile::open`], but accepts damaged folders: returns all readable tensors, and the flaws of the files.
     ///
     /// # Errors
-    /// If a single file cannot be read, or a folder has neither an index that can be read nor a safetensors file.
+    /// Returns an error if a single file cannot be read, or if a folder has neither a readable index nor a safetensors file.
     pub fn survey(path: &Path) -> Result<(Self, Vec<Flaw>), Error> {
         let (file, mut flaws, index) = Self::read(path)?;
         if let Some(index) = index {
@@ -75,8 +77,8 @@ impl TensorFile {
         Ok((file, flaws))
     }
 
-    /// Reads all tensors that can be read, with the flaws of the files, and the index if a folder has one. Tensors that the index does not
-    /// name are not a flaw here.
+    /// Reads all readable tensors. Also returns the flaws of the files, and the index if the folder has one. A tensor that is
+    /// missing in the index is not counted as a flaw here.
     fn read(path: &Path) -> Result<(Self, Vec<Flaw>, Option<Index>), Error> {
         if !path.is_dir() {
             return Ok((Self::file(path, None)?, Vec::new(), None));
@@ -96,7 +98,7 @@ impl TensorFile {
                 flaws.push(flaw(format!("no such file, and the index puts {tensors} into it")));
                 continue;
             }
-            // A tensor that is in two files is read from the first.
+            // If two files have the same tensor, the first file is used.
             match Self::file(shard, Some(Format::Safetensors)) {
                 Ok(shard) => flaws.extend(file.add(shard)?.into_iter().map(|(subject, other)| Flaw {
                     subject,
@@ -111,7 +113,7 @@ impl TensorFile {
             let found = match file.shard_of(tensor) {
                 Some(found) if found == *expected => continue,
                 Some(found) => format!("in {found}"),
-                // The file was reported as a whole.
+                // The file itself was already reported as unreadable.
                 None if !file.files.contains(&path.join(expected)) => continue,
                 None => "in no file".into(),
             };
@@ -124,7 +126,7 @@ impl TensorFile {
         Ok((file, flaws, index))
     }
 
-    /// The file of a tensor, relative to the folder.
+    /// Returns the path of a tensor's file, relative to the folder.
     fn shard_of(&self, tensor: &str) -> Option<String> {
         let path = self.file_of(tensor)?;
         Some(path.strip_prefix(&self.path).unwrap_or(path).display().to_string())

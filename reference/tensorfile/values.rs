@@ -1,11 +1,11 @@
-//! The values of the bytes of a tensor.
+//! Conversion of the bytes of a tensor to values.
 
 use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::{Kind, Tensor};
 
-/// Decodes every numeric type; `None` for the others.
+/// Decodes every numeric type; evaluates to `None` for other types.
 macro_rules! decode {
     ($tensor:expr, $to:ty) => {{
         let bytes = $tensor.bytes;
@@ -31,12 +31,12 @@ macro_rules! decode {
 }
 
 impl<'a> Tensor<'a> {
-    /// True if the type is f64, f32, f16 or bf16: numbers that were not quantized.
+    /// Returns true if the type is f64, f32, f16 or bf16, the types of unquantized numbers.
     pub fn is_floating(&self) -> bool {
         matches!(self.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
     }
 
-    /// The comparison of values of this type: as real numbers or exactly.
+    /// Returns the way in which values of this type are compared: as real numbers or exactly.
     pub fn kind(&self) -> Kind {
         match self.dtype {
             Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2 => Kind::Real,
@@ -46,19 +46,20 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The values as f32. f64 and integers of more than 24 bits are rounded to nearest; everything else is exact. `None`
-    /// for types that are not real numbers.
+    /// Returns the values as f32. f64 and integers of more than 24 bits are rounded to nearest; all other types are exact.
+    /// `None` for types that are not real numbers.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         decode!(self, f32)
     }
 
-    /// The values as f64. Integers of more than 53 bits are rounded to nearest; everything else is exact. `None` for types
-    /// that are not real numbers.
+    /// Returns the values as f64. Integers of more than 53 bits are rounded to nearest; all other types are exact. `None` for
+    /// types that are not real numbers.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         decode!(self, f64)
     }
 
-    /// The values of scales: codes of E8M0, which many writers store as bytes, or numbers as [`Tensor::to_f32`] reads them.
+    /// Returns the values of scales. U8 is decoded as E8M0, since many programs store E8M0 as bytes; other types as by
+    /// [`Tensor::to_f32`].
     pub fn to_scales(&self) -> Option<Vec<f32>> {
         match self.dtype {
             Dtype::F8_E8M0 | Dtype::U8 => Some(table(self.bytes, e8m0)),
@@ -66,7 +67,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The bit patterns of the elements; empty for types of less than a byte.
+    /// Returns the bit patterns of the elements; empty for types smaller than a byte.
     pub fn codes(&self) -> impl Iterator<Item = u64> + use<'a> {
         let width = self.dtype.bitsize() / 8;
         let bytes = if width == 0 { &[] } else { self.bytes };
@@ -75,19 +76,19 @@ impl<'a> Tensor<'a> {
             .map(|code| code.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte)))
     }
 
-    /// The values of integers and booleans, and the codes of other types.
+    /// Returns the values of integers and booleans, and the bit patterns of other types.
     pub fn integers(&self) -> impl Iterator<Item = i128> + use<'a> {
         let signed = matches!(self.dtype, Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8);
         let unused = 64 - self.dtype.bitsize().min(64);
         self.codes().map(move |code| match signed {
-            // Shifted up and down again as a signed number, to spread the sign.
+            // Sign-extend: shift left, then right as a signed number.
             true => i128::from((code << unused) as i64 >> unused),
             false => i128::from(code),
         })
     }
 }
 
-/// Types in words: `F32, BF16 or U8`.
+/// Formats a list of types: `F32, BF16 or U8`.
 pub fn type_names(types: &[Dtype]) -> String {
     let names: Vec<String> = types.iter().map(Dtype::to_string).collect();
     match names.split_last() {
@@ -105,7 +106,8 @@ fn table<T: Copy>(bytes: &[u8], decode: impl Fn(u8) -> T) -> Vec<T> {
     bytes.iter().map(|&code| table[usize::from(code)]).collect()
 }
 
-/// Sign, 4 bits of exponent with bias 7, 3 bits of mantissa; no infinities, and NaN only where all bits are set (OCP "FN").
+/// Decodes E4M3 (OCP "FN"): sign, 4 bits of exponent with bias 7, 3 bits of mantissa. It has no infinities, and NaN only if all
+/// bits but the sign are set.
 fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (code >> 3 & 15, f32::from(code & 7));
     let magnitude = match (exponent, code & 7) {
@@ -116,12 +118,12 @@ fn e4m3(code: u8) -> f32 {
     if code & 128 == 0 { magnitude } else { -magnitude }
 }
 
-/// The upper half of an f16.
+/// Decodes E5M2, which is the upper half of an f16.
 fn e5m2(code: u8) -> f32 {
     f16::from_bits(u16::from(code) << 8).to_f32()
 }
 
-/// 2^(code − 127), and NaN for 255.
+/// Decodes E8M0: 2^(code − 127), or NaN for 255.
 pub(crate) fn e8m0(code: u8) -> f32 {
     match code {
         0 => f32::MIN_POSITIVE / 2.0,
@@ -130,7 +132,7 @@ pub(crate) fn e8m0(code: u8) -> f32 {
     }
 }
 
-/// Normal f32 only: exponents −126 to 127. `powi` does not promise to be exact.
+/// Returns 2^exponent, for exponents −126 to 127 (normal f32). `powi` is not guaranteed to be exact.
 fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }

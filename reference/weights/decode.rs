@@ -1,4 +1,4 @@
-//! From the bytes of a tensor to f32.
+//! Conversion of the bytes of a tensor to f32.
 
 use std::borrow::Cow;
 
@@ -7,39 +7,39 @@ use safetensors::Dtype::*;
 
 use crate::tensorfile::e8m0;
 
-/// Side of the blocks that share a scale where the shape of the scales leaves it open, as in DeepSeek's checkpoints.
+/// Default number of rows and columns of a block that shares a scale, as in DeepSeek's checkpoints.
 const BLOCK: usize = 128;
 
-/// Types of weights that are read.
+/// Supported types of weights.
 pub(super) const FLOATS: &[Dtype] = &[F64, F32, BF16, F16, F8_E4M3, F8_E5M2];
-/// Types of scales that are read.
+/// Supported types of scales.
 pub(super) const SCALES: &[Dtype] = &[F32, BF16, F16, F8_E8M0, U8];
-/// Types of integers that are read.
+/// Supported types of integers.
 pub(super) const INTEGERS: &[Dtype] = &[U8, I8, U16, I16, U32, I32, U64, I64];
-/// Types whose values mean nothing without a scale.
+/// Types of weights that need a scale.
 pub(super) const SCALED: &[Dtype] = &[F8_E4M3, F8_E5M2];
-/// Types of E8M0 scales, which many writers store as bytes.
+/// Types in which E8M0 scales are stored; many programs store them as bytes.
 pub(super) const POWERS: &[Dtype] = &[F8_E8M0, U8];
-/// Types that may hold two codes of E2M1 to a byte.
+/// Types that may store two E2M1 codes per byte.
 pub(super) const PAIRS: &[Dtype] = &[U8, I8];
 
-/// The magnitudes of E2M1 by their codes; the fourth bit is the sign.
+/// Magnitudes of E2M1 by the lower three bits of the code; the fourth bit is the sign.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// A code of E2M1.
+/// Decodes an E2M1 code.
 fn e2m1(code: u8) -> f32 {
     let magnitude = E2M1[usize::from(code & 7)];
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Pairs of codes of E2M1, the first of each in the lower half of its byte, unscaled.
+/// Decodes pairs of E2M1 codes, without scales. The first code of a pair is in the lower half of its byte.
 pub(super) fn e2m1_pairs(bytes: &[u8]) -> Vec<f32> {
     bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).map(e2m1).collect()
 }
 
-/// A stack of matrices from blocks of MXFP4 as gpt-oss stores them: codes `[count, outputs, blocks, 16]`, two to a byte with the
-/// first in its lower half, and scales `[count, outputs, blocks]` in E8M0. Gives `[count, 32 · blocks, outputs]`: a block is a piece
-/// of a column.
+/// Decodes a stack of matrices from blocks of MXFP4 as stored by gpt-oss: codes `[count, outputs, blocks, 16]`, two per byte
+/// with the first in the lower half, and E8M0 scales `[count, outputs, blocks]`. Returns `[count, 32 · blocks, outputs]`: the
+/// elements of a block are in one column.
 pub(super) fn mxfp4_columns(codes: &[u8], scales: &[u8], [count, outputs, blocks]: [usize; 3]) -> Vec<f32> {
     let inputs = 32 * blocks;
     let mut values = vec![0.0; count * inputs * outputs];
@@ -56,19 +56,19 @@ pub(super) fn mxfp4_columns(codes: &[u8], scales: &[u8], [count, outputs, blocks
     values
 }
 
-/// The number of elements of each dimension of a weight that share a scale, from the two shapes; `None` if they do
-/// not fit. The first that holds:
+/// Returns the size of the blocks that share a scale, by dimension, derived from the shapes of a weight and of its scales;
+/// `None` if the shapes do not match. The first matching rule applies:
 ///
-/// 1. one scale in all: the whole tensor;
+/// 1. one scale in total: the whole tensor;
 /// 2. as many rows of scales as of weights (`[out, n]`, or `[out]` for `n = 1`): `in / n` columns of a row if that is a
 ///    whole number, else 128 columns if `n = ⌈in / 128⌉`;
-/// 3. `[1, 1]` behind the expert dimensions: the whole matrix;
+/// 3. `[1, 1]` after the expert dimensions: the whole matrix;
 /// 4. `[⌈out / 128⌉, ⌈in / 128⌉]`: blocks of 128 × 128.
 ///
-/// Blocks of a size that is given come before 2, and in place of 4.
+/// If the block size is `given`, blocks of this size are checked before rule 2, and replace rule 4.
 ///
-/// Dimensions before the last two (experts) have a scale each, or 1 for all. A scale of fewer dimensions than the weight
-/// leaves out trailing ones.
+/// Each index of the dimensions before the last two (experts) has its own scales, or all indices share the scales if the scale
+/// has size 1 there. If the scale has fewer dimensions than the weight, its trailing dimensions are missing.
 pub(super) fn block(weight: &[usize], scale: &[usize], given: Option<[usize; 2]>) -> Option<Vec<usize>> {
     if scale.iter().all(|&n| n == 1) {
         return Some(weight.to_vec());

@@ -8,26 +8,26 @@ use safetensors::Dtype;
 use crate::paths::Invalid;
 use crate::tensorfile::{self, type_names};
 
-/// The reason that a tensor or a file cannot be read.
+/// Error if a tensor or a file cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// A file or folder cannot be read.
     File(tensorfile::Error),
-    /// A tensor is missing, or is not as it is needed.
+    /// A tensor is missing, or does not meet the requirements.
     Tensor {
-        /// The file that the tensor is in; the folder, or the only file, if the tensor is missing.
+        /// File of the tensor; if the tensor is missing, the folder or the only file.
         path: PathBuf,
         /// The name of the tensor.
         tensor: String,
-        /// The state that was found, and the one that was expected.
+        /// Problem with its actual and expected state.
         problem: Problem,
     },
-    /// The tensors can be read, but no model can be made of them.
+    /// The tensors can be read, but no model can be made from them.
     Model(Invalid),
 }
 
-/// A fault of a tensor.
+/// Problem of a tensor.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
@@ -36,38 +36,39 @@ pub enum Problem {
         /// The shape that the model needs.
         expected: Vec<usize>,
     },
-    /// The tensor is stored as a type that is not read here.
+    /// The tensor is stored in a type that is not supported.
     Type {
-        /// The type.
+        /// Actual type.
         found: Dtype,
-        /// Types that are read.
+        /// Supported types.
         expected: &'static [Dtype],
     },
     /// The tensor has another shape.
     Shape {
-        /// The shape.
+        /// Actual shape.
         found: Vec<usize>,
         /// The shape that the model needs.
         expected: Vec<usize>,
     },
-    /// The scale of the tensor is missing, doubled, of a wrong type, or of a shape that fits no rule. In words.
+    /// The scale of the tensor is missing, ambiguous (two scales), of a wrong type, or of a shape that matches no rule;
+    /// described in words.
     Scale(String),
-    /// Elements are infinite or NaN, as stored or once scaled.
+    /// Elements are infinite or NaN, as stored or after scaling.
     NotFinite {
         /// The number of such elements.
         count: usize,
-        /// The first of them.
+        /// First of these elements.
         first: f32,
-        /// Its index in every dimension.
+        /// Index of the first element in every dimension.
         index: Vec<usize>,
     },
     /// An integer is out of range.
     Integer {
         /// The integer.
         found: i128,
-        /// The largest that is expected; the smallest is 0. −1 where none is.
+        /// Largest valid integer; the smallest is 0. −1 if no integer is valid.
         most: i128,
-        /// Its index in every dimension.
+        /// Index of the integer in every dimension.
         index: Vec<usize>,
     },
 }
@@ -85,7 +86,7 @@ impl From<Invalid> for Error {
 }
 
 impl Error {
-    /// The file or folder that the error is about; `None` if a model cannot be made.
+    /// Returns the file or folder of the error; `None` for [`Error::Model`].
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::File(error) => Some(error.path()),
@@ -94,7 +95,7 @@ impl Error {
         }
     }
 
-    /// The problem, without the path.
+    /// Returns the problem, without the path.
     pub fn problem(&self) -> String {
         let (tensor, problem) = match self {
             Self::File(error) => return error.problem(),

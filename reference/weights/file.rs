@@ -1,4 +1,4 @@
-//! The tensors of safetensors files.
+//! Tensors of safetensors files.
 
 mod scales;
 
@@ -16,18 +16,19 @@ use super::{Error, Problem, decode, stacks};
 use crate::paths::{TensorSpec, Weights};
 use crate::tensorfile::{Tensor, TensorFile};
 
-/// The tensors of a checkpoint, decoded when they are read. The [module](super) says what is read.
+/// Tensors of a checkpoint, which are decoded when they are read. The [module](super) describes the supported formats.
 pub struct Safetensors {
     files: TensorFile,
-    /// Names in the files by those that models ask for, where these differ.
+    /// Names in the files, by the names that models use; only if the two differ.
     renamed: BTreeMap<String, String>,
-    /// Matrices within stacks of experts.
+    /// Position of each matrix that is part of a stack of experts.
     stacked: BTreeMap<String, Stacked>,
-    /// Rows and columns of the blocks that share a scale, if that is known.
+    /// Number of rows and columns of the blocks that share a scale; `None` if unknown.
     block: Option<[usize; 2]>,
 }
 
-/// A matrix within a stack of experts: the name of the stack, the shape of the matrix, and its place in the bytes of the stack.
+/// Position of a matrix in a stack of experts: the name of the stack, the shape of the matrix, and its range in the bytes of
+/// the stack.
 struct Stacked {
     stack: String,
     shape: [usize; 2],
@@ -35,16 +36,18 @@ struct Stacked {
 }
 
 impl Safetensors {
-    /// Opens a file, or of a folder `model.safetensors`, else the files named by `model.safetensors.index.json`, else every
-    /// `*.safetensors`. Files are mapped into memory: nobody may shorten them while the tensors are read.
+    /// Opens a file or a folder. Of a folder, opens `model.safetensors`, else the files named by
+    /// `model.safetensors.index.json`, else every `*.safetensors`. Files are mapped into memory: they must not be truncated
+    /// while the tensors are read.
     ///
     /// # Errors
-    /// If files are missing, truncated or not safetensors, tensors are in two files, or an index does not agree with its files.
+    /// Returns an error if files are missing, truncated or not safetensors, if two files have the same tensor, or if an index
+    /// contradicts its files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Ok(Self::new(TensorFile::open(path)?))
     }
 
-    /// The tensors of files that are open.
+    /// Uses the tensors of files that are already open.
     pub fn new(files: TensorFile) -> Self {
         let (mut renamed, mut stacked) = (BTreeMap::new(), BTreeMap::new());
         let mut names: Vec<Tensor> = files.tensors().collect();
@@ -71,21 +74,22 @@ impl Safetensors {
         }
     }
 
-    /// Sets the rows and columns of blocks with a scale, as `weight_block_size` of a configuration does. The default is inferred
-    /// from the shapes of the scales, which is ambiguous for sizes that are not multiples.
+    /// Sets the number of rows and columns of the blocks that share a scale, like `weight_block_size` of a configuration.
+    /// `None` infers it from the shapes of the scales, which is ambiguous if the shape of the weight is not a multiple of the
+    /// block.
     #[must_use]
     pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
         self.block = block;
         self
     }
 
-    /// The tensor of a file that has this name, or is read for it, with its name there.
+    /// Returns the tensor with this name, or the tensor renamed to this name; the result has the name in the file.
     fn entry(&self, name: &str) -> Option<Tensor<'_>> {
         let renamed = || self.files.get(self.renamed.get(name)?);
         self.files.get(name).or_else(renamed)
     }
 
-    /// A matrix within a stack, with the name of the stack.
+    /// Returns a matrix of a stack as a tensor; the tensor has the name of the stack.
     fn stacked(&self, name: &str) -> Option<Tensor<'_>> {
         let Stacked { stack, shape, bytes } = self.stacked.get(name)?;
         let whole = self.files.get(stack)?;
@@ -93,31 +97,31 @@ impl Safetensors {
         Some(Tensor { shape, bytes, ..whole })
     }
 
-    /// The name that models ask for a tensor by, of its name in published files.
+    /// Converts the name of a tensor in published files to the name that models use.
     pub fn asked(name: &str) -> String {
         stacks::renamed(name).unwrap_or_else(|| name.into())
     }
 
-    /// The shape of a tensor as stored; `None` if there is no such tensor.
+    /// Returns the shape of a tensor as stored; `None` if there is no such tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.entry(name).map(|tensor| tensor.shape)
     }
 
-    /// The bytes of a tensor as stored; `None` if there is no such tensor.
+    /// Returns the bytes of a tensor as stored; `None` if there is no such tensor.
     pub fn raw(&self, name: &str) -> Option<&[u8]> {
         self.entry(name).map(|tensor| tensor.bytes)
     }
 
-    /// The files.
+    /// Returns the files.
     pub fn files(&self) -> &TensorFile {
         &self.files
     }
 
-    /// Checks, without decoding anything, that a tensor is there, of this shape, of a type that is read, and with a scale
-    /// that fits if it needs one.
+    /// Checks, without decoding, that a tensor exists, has this shape and a supported type, and has a matching scale if it
+    /// needs a scale.
     ///
     /// # Errors
-    /// If the tensor is missing or does not fit.
+    /// Returns an error if one of these checks fails.
     pub fn check(&self, spec: &TensorSpec) -> Result<(), Error> {
         if !spec.integer && self.mxfp4(&spec.name, &spec.shape)?.is_some() {
             return Ok(());
@@ -129,13 +133,13 @@ impl Safetensors {
         self.find(&spec.name, &spec.shape, spec.integer).map(|_| ())
     }
 
-    /// True if a stack is not there, and the first of its matrices is.
+    /// Returns true if a stack does not exist itself, but the first of its matrices exists.
     fn in_parts(&self, TensorSpec { name, shape, .. }: &TensorSpec) -> bool {
         let first = || stacks::matrices(name, shape).next();
         self.entry(name).is_none() && first().is_some_and(|(first, _)| self.entry(&first).is_some())
     }
 
-    /// Tensors that are none of these, nor the scales that they are multiplied by, sorted.
+    /// Returns the sorted names of all tensors that are neither `needed` nor scales of needed tensors.
     pub fn unused(&self, needed: &[TensorSpec]) -> Vec<&str> {
         let mut unused: BTreeSet<&str> = self.files.tensors().map(|tensor| tensor.name).collect();
         let mut take = |name: &str| {
@@ -143,7 +147,7 @@ impl Safetensors {
                 return false;
             };
             unused.remove(stored.name);
-            // Two scales of one tensor are an error, and neither is used.
+            // Two scales of one tensor are an error; then both count as unused.
             if let [(_, scale)] = &self.scales(name)[..]
                 && (SCALED.contains(&stored.dtype) || PAIRS.contains(&stored.dtype))
             {
@@ -164,11 +168,11 @@ impl Safetensors {
         unused.into_iter().collect()
     }
 
-    /// A tensor as f32, times its scales.
+    /// Returns a tensor as f32, multiplied by its scales.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape, of a type that is not read, without a scale that it needs, or with elements
-    /// that are not finite.
+    /// Returns an error if the tensor is missing, has another shape or an unsupported type, lacks a required scale, or has
+    /// elements that are not finite.
     pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
         let spec = || TensorSpec {
             name: name.into(),
@@ -212,11 +216,11 @@ impl Safetensors {
         Err(self.wrong(name, &stored, problem))
     }
 
-    /// The codes of a tensor that is stored as E4M3 with f32 scales, one for every `cols` columns of a row or for the rest of
-    /// them, and its scales; none if it is stored otherwise.
+    /// Returns the codes and scales of a tensor that is stored in E4M3 with f32 scales, one scale per `cols` columns of a row
+    /// (the last block may be shorter); `None` if the tensor is stored in another format.
     ///
     /// # Errors
-    /// As [`Safetensors::floats`], except for elements that are not finite.
+    /// Returns the errors of [`Safetensors::floats`], except for elements that are not finite.
     pub fn e4m3_rows(&self, name: &str, shape: &[usize], cols: usize) -> Result<Option<(&[u8], Vec<f32>)>, Error> {
         let stored = self.find(name, shape, false)?;
         let Some((scale, block)) = self.scale_of(name, &stored)? else {
@@ -231,10 +235,10 @@ impl Safetensors {
         Ok(Some((stored.bytes, self.decoded(name, &scale)?)))
     }
 
-    /// A tensor of integers from 0 to `limit − 1`.
+    /// Returns a tensor of integers from 0 to `limit − 1`.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape, of no integer type, or with an integer out of range.
+    /// Returns an error if the tensor is missing, has another shape, is not of an integer type, or has an integer out of range.
     pub fn integers(&self, name: &str, shape: &[usize], limit: u32) -> Result<Vec<u32>, Error> {
         self.up_to(name, shape, i128::from(limit) - 1)
     }
@@ -251,7 +255,7 @@ impl Safetensors {
         stored.integers().enumerate().map(small).collect()
     }
 
-    /// The tensor, if it is as it is needed.
+    /// Returns a stored tensor after checking its shape and type.
     fn find(&self, name: &str, shape: &[usize], integer: bool) -> Result<Tensor<'_>, Error> {
         let Some(stored) = self.entry(name).or_else(|| self.stacked(name)) else {
             return Err(self.missing(name, shape));
@@ -273,7 +277,8 @@ impl Safetensors {
         Ok(stored)
     }
 
-    /// True if a matrix of this shape is stored as pairs of E2M1 with a scale for every 32 columns of a row, as DeepSeek-V4's experts.
+    /// Returns true if a matrix of this shape is stored as pairs of E2M1 with a scale per 32 columns of a row, like
+    /// DeepSeek-V4's experts.
     fn packs(&self, name: &str, stored: &Tensor, shape: &[usize]) -> bool {
         let &[outputs, inputs] = shape else { return false };
         let scales = self.scales(name);
@@ -324,7 +329,7 @@ impl Weights for Safetensors {
     }
 }
 
-/// The tensors are too many to be shown.
+/// Prints the path and the number of tensors; there are too many tensors to print.
 impl fmt::Debug for Safetensors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, tensors) = (self.files.path(), self.files.tensors().len());
@@ -335,7 +340,7 @@ impl fmt::Debug for Safetensors {
     }
 }
 
-/// The index of an element in every dimension.
+/// Converts a flat index of an element to its index in every dimension.
 fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (index, &size) in index.iter_mut().zip(shape).rev() {

@@ -1,7 +1,8 @@
-//! Matrices that a file has by another name, as parts of a stack, or as a stack of which parts are read.
+//! Matrices that a file stores under another name, as parts of a stack, or as a stack that is read in parts.
 
-/// Parts of names within a layer: as published files have them, and as models ask for them. Each is applied to what those before it
-/// have made. DeepSeek-V4's; and dense layers of Kimi-Linear, which `transformers` stores under the name that layers with experts have.
+/// Substitutions in names within a layer, from the names of published files to the names that models use; applied one after the
+/// other. They are for DeepSeek-V4, and for dense layers of Kimi-Linear, which `transformers` stores under the names of layers
+/// with experts.
 const RENAMES: &[(&str, &str)] = &[
     (".attn.", ".self_attn."),
     (".ffn.", ".mlp."),
@@ -34,7 +35,7 @@ const RENAMES: &[(&str, &str)] = &[
     (".block_sparse_moe.down_proj.", ".mlp.down_proj."),
 ];
 
-/// Whole names outside of layers, without `model.`.
+/// Full names outside of layers, without `model.`: in published files, and in models.
 const OUTSIDE: &[(&str, &str)] = &[
     ("embed.weight", "model.embed_tokens.weight"),
     ("embed_tokens.weight", "model.embed_tokens.weight"),
@@ -45,8 +46,8 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("hc_head_scale", "model.hc_head.hc_scale"),
 ];
 
-/// The name that models ask for in place of a published one; none where it is the same. A tensor that models ask for by its own name is
-/// read by that.
+/// Converts a published name to the name that models use; `None` if the two are equal. If a file has a tensor under the name
+/// that models use, that tensor takes precedence.
 pub(super) fn renamed(name: &str) -> Option<String> {
     let inner = name.strip_prefix("model.").unwrap_or(name);
     let new = match inner.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
@@ -60,7 +61,7 @@ pub(super) fn renamed(name: &str) -> Option<String> {
     (new != name).then_some(new)
 }
 
-/// The matrices that a stack is of, one below the other for each expert: the parts of names behind the stem of the experts.
+/// Splits the name of a stack into the stem of the experts and the names of the matrices that are concatenated for each expert.
 fn of_stack(name: &str) -> Option<(&str, &'static [&'static str])> {
     let (stem, parts): (_, &[&str]) = match name.rsplit_once('.')? {
         (stem, "gate_up_proj") => (stem, &["gate_proj", "up_proj"]),
@@ -70,8 +71,8 @@ fn of_stack(name: &str) -> Option<(&str, &'static [&'static str])> {
     stem.ends_with(".experts").then_some((stem, parts))
 }
 
-/// The matrices within a stack of experts called `name`, of this shape, in order: the name of each, and its shape. None if it is not such a
-/// stack.
+/// Lists the matrices within a stack of experts with this name and shape, in order, each with its name and shape. Empty if the
+/// tensor is not such a stack.
 pub(super) fn matrices(name: &str, shape: &[usize]) -> impl Iterator<Item = (String, [usize; 2])> {
     let stack = match (of_stack(name), shape) {
         (Some((stem, parts)), &[count, outputs, inputs])

@@ -1,6 +1,6 @@
-//! Chunk by chunk, in the WY (UT) form of matrix products.
+//! The chunked form of linear attention: matrix products in the WY (UT) representation.
 //!
-//! Of a chunk of L tokens with G_i = Σ_{s≤i} g_s, D_ij = exp(G_i − G_j) for i ≥ j, and the state S₀ entering it:
+//! For a chunk of L tokens with G_i = Σ_{s≤i} g_s, D_ij = exp(G_i − G_j) for i ≥ j, and the state S₀ before the chunk:
 //!
 //! ```text
 //! A_ij = β_i Σ_c k_ic k_jc D_ij(c)  for i > j       P_ij = Σ_c q_ic k_jc D_ij(c)  for i ≥ j
@@ -9,7 +9,8 @@
 //! S₁ = exp(G_L) S₀ + (exp(G_L − G) k)ᵀ N
 //! ```
 //!
-//! Without the delta rule N = v. A chunk ends with its sequence. Rows depend on no later row, NaN included.
+//! Without the delta rule, N = v. A chunk never spans two sequences. The results of a row do not depend on later rows, even if
+//! a later row has NaN.
 
 use super::Form;
 use super::inputs::Head;
@@ -21,10 +22,10 @@ use crate::Real;
 use crate::ops::linear::Product;
 use crate::real::vectorized;
 
-/// The chunked form.
+/// Parameters of the chunked form.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunked<P = Exact> {
-    /// Tokens of a chunk: 64 in most kernels, 16 in some.
+    /// Number of tokens of a chunk: 64 in most kernels, 16 in some.
     pub chunk: usize,
     /// Method that inverts I + A.
     pub inversion: Inversion,
@@ -33,7 +34,7 @@ pub struct Chunked<P = Exact> {
 }
 
 impl Chunked {
-    /// Nothing rounded.
+    /// Creates the chunked form without rounding of intermediates.
     pub fn exact(chunk: usize) -> Self {
         Self {
             chunk,
@@ -58,10 +59,10 @@ impl<T: Real, P: Policy<T>> Form<T> for Chunked<P> {
     }
 }
 
-/// The rows of one chunk, as the policy leaves them.
+/// Inputs of one chunk, rounded by the policy.
 struct Chunk<'a, T, P> {
     form: &'a Chunked<P>,
-    /// K and V.
+    /// Number of key and value channels, K and V.
     dims: [usize; 2],
     q: Vec<T>,
     k: Vec<T>,
@@ -137,7 +138,7 @@ impl<'a, T: Real, P: Policy<T>> Chunk<'a, T, P> {
         self.form.policy.round(Intermediate::State, state, value_dim);
     }
 
-    /// N = U − W S₀ of A's products without β.
+    /// Returns N = U − W S₀. `a` has the products of A without the factor β.
     fn pseudo_values(&self, mut a: Vec<T>, beta: &[T], state: &[T]) -> Vec<T> {
         let [key_dim, value_dim] = self.dims;
         let rows = beta.len();
@@ -174,7 +175,7 @@ impl<'a, T: Real, P: Policy<T>> Chunk<'a, T, P> {
     }
 }
 
-/// y = x · w, or y + x · w: w `[k, n]`.
+/// Computes y = x · w or, if `add`, y + x · w; w is `[k, n]`.
 fn product<T: Real>(x: &[T], w: &[T], [k, n]: [usize; 2], add: bool, y: &mut [T]) {
     let product = Product {
         w_strides: (1, n),
@@ -184,7 +185,7 @@ fn product<T: Real>(x: &[T], w: &[T], [k, n]: [usize; 2], add: bool, y: &mut [T]
     product.run(y);
 }
 
-/// y + m · x of a lower triangular m; x and y have `cols` columns.
+/// Adds m · x to y for a lower triangular m; x and y have `cols` columns.
 fn add_lower<T: Real>(m: &[T], x: &[T], cols: usize, y: &mut [T]) {
     let rows = y.len() / cols;
     vectorized!({

@@ -1,4 +1,4 @@
-//! Inputs of the delta rule as models make them: log decays from raw gates, β from logits, normalised q and k.
+//! Inputs of the delta rule as models compute them: log decays from raw gates, β from logits, normalised q and k.
 
 use rayon::prelude::*;
 
@@ -7,25 +7,25 @@ use crate::ops::linear::dot;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// A raw gate x `[tokens, HV]` or `[tokens, HV, K]`. `a_log` is `[HV]`, `dt_bias` one for each channel of a token.
+/// A raw gate x `[tokens, HV]` or `[tokens, HV, K]`. `a_log` is `[HV]`; `dt_bias` has one element per channel of a token.
 #[derive(Clone, Copy, Debug)]
 pub enum Gate<'a, T> {
-    /// g = −exp(a_log) · softplus(x + dt_bias), softplus(x) = ln(1 + eˣ), or x beyond 20.
+    /// Decay g = −exp(a_log) · softplus(x + dt_bias), where softplus(x) = ln(1 + eˣ), or x above 20.
     Softplus {
         /// The raw gate.
         x: &'a Tensor<T>,
-        /// `[HV]`.
+        /// Logarithm of the factor of each value head, `[HV]`.
         a_log: &'a [T],
-        /// Added to the raw gate: one for each channel of a token.
+        /// Bias of the raw gate, one element per channel of a token.
         dt_bias: Option<&'a [T]>,
     },
-    /// g = bound · sigmoid(exp(a_log) · (x + dt_bias)), which lies between `bound` < 0 and 0; without `a_log` the factor is 1.
+    /// Decay g = bound · sigmoid(exp(a_log) · (x + dt_bias)), between `bound` < 0 and 0. Without `a_log`, the factor is 1.
     LowerBound {
         /// The raw gate.
         x: &'a Tensor<T>,
-        /// `[HV]`.
+        /// Logarithm of the factor of each value head, `[HV]`.
         a_log: Option<&'a [T]>,
-        /// Added to the raw gate: one for each channel of a token.
+        /// Bias of the raw gate, one element per channel of a token.
         dt_bias: Option<&'a [T]>,
         /// Lower bound of log decays.
         bound: T,
@@ -33,10 +33,10 @@ pub enum Gate<'a, T> {
 }
 
 impl<T: Real> Gate<'_, T> {
-    /// The log decays, shaped like x.
+    /// Returns the log decays, in the shape of x.
     ///
     /// # Errors
-    /// Shapes that do not agree, and a bound that is not below 0 and finite.
+    /// Returns an error if the shapes do not match, or if `bound` is not finite and negative.
     pub fn log_decay(&self) -> Result<Tensor<T>, String> {
         match *self {
             Self::Softplus { x, a_log, dt_bias } => map(x, Some(a_log), dt_bias, |x, factor| -(factor * softplus(x))),
@@ -53,7 +53,7 @@ impl<T: Real> Gate<'_, T> {
     }
 }
 
-/// `gate(x + dt_bias, exp(a_log))` everywhere.
+/// Returns `gate(x + dt_bias, exp(a_log))` for every element of x.
 fn map<T: Real>(
     x: &Tensor<T>,
     a_log: Option<&[T]>,
@@ -92,12 +92,13 @@ fn map<T: Real>(
     Ok(g)
 }
 
-/// Softplus, ln(1 + eˣ). Above 20 the result is x, as in PyTorch and other implementations, which is at most 2.1·10⁻⁹ too small.
+/// Softplus, ln(1 + eˣ). Above 20 the result is x, as in PyTorch and other implementations, which is too small by at most
+/// 2.1·10⁻⁹.
 pub(crate) fn softplus<T: Real>(x: T) -> T {
     if x > T::from_f64(20.0) { x } else { x.exp().ln_1p() }
 }
 
-/// β = sigmoid(logit), or twice that, which lets eigenvalues of the state's transition be negative.
+/// Returns β = sigmoid(logit), or 2 · sigmoid(logit), which allows negative eigenvalues of the state transition.
 pub fn beta<T: Real>(logits: &Tensor<T>, negative_eigenvalues: bool) -> Tensor<T> {
     let most = T::from_f64(if negative_eigenvalues { 2.0 } else { 1.0 });
     Tensor::new(
@@ -106,10 +107,10 @@ pub fn beta<T: Real>(logits: &Tensor<T>, negative_eigenvalues: bool) -> Tensor<T
     )
 }
 
-/// ε of [`l2_normalize`] in every published kernel.
+/// Default ε of [`l2_normalize`], used by every published kernel.
 pub const L2_EPS: f64 = 1e-6;
 
-/// x / √(Σ x² + ε) for every row: q and k before the scale. Rows of zeros stay zeros.
+/// Normalises every row to x / √(Σ x² + ε): q and k, before the scale is applied. Rows of zeros remain zeros.
 pub fn l2_normalize<T: Real>(x: &mut Tensor<T>, eps: T) {
     let cols = x.cols();
     x.data.par_chunks_mut(BLOCK * cols).for_each(|block| {

@@ -1,62 +1,62 @@
-//! Inputs: packed sequences of q, k, v, log decays and β.
+//! Inputs of linear attention: packed sequences of q, k, v, log decays and β.
 
 use std::cmp::Ordering;
 
 use crate::{Real, Tensor};
 
-/// Log decays g ≤ 0; −∞ forgets everything.
+/// Log decays g ≤ 0. A decay of −∞ clears the state.
 #[derive(Clone, Copy, Debug)]
 pub enum Decay<'a, T> {
-    /// One for each token and value head, `[tokens, HV]`: GDN, simple GLA.
+    /// One decay per token and value head, `[tokens, HV]`: GDN, simple GLA.
     Head(&'a Tensor<T>),
-    /// One for each key channel, `[tokens, HV, K]`: KDA.
+    /// One decay per token, value head and key channel, `[tokens, HV, K]`: KDA.
     Channel(&'a Tensor<T>),
-    /// The same at every token, `[HV]`: lightning attention, whose slopes s ≥ 0 are −g.
+    /// One decay per value head, the same for every token, `[HV]`: lightning attention, whose slopes s ≥ 0 are −g.
     Constant(&'a [T]),
 }
 
-/// Inputs of all sequences, one after the other along the first dimension.
+/// Inputs of all sequences, concatenated along the first dimension.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a, T> {
-    /// First token of each sequence, and the number of tokens: `[N + 1]`, not decreasing, from 0.
+    /// Index of the first token of each sequence, followed by the number of tokens: `[N + 1]`, ascending from 0.
     pub cu_seqlens: &'a [usize],
-    /// `[tokens, H, K]`, normalised where the model does so.
+    /// Queries `[tokens, H, K]`, already normalised if the model normalises them.
     pub q: &'a Tensor<T>,
-    /// `[tokens, H, K]`, normalised where the model does so.
+    /// Keys `[tokens, H, K]`, already normalised if the model normalises them.
     pub k: &'a Tensor<T>,
-    /// `[tokens, HV, V]`.
+    /// Values `[tokens, HV, V]`.
     pub v: &'a Tensor<T>,
     /// Log decays.
     pub decay: Decay<'a, T>,
-    /// `[tokens, HV]`; none is the recurrence without the delta rule.
+    /// Factor β of the delta rule, `[tokens, HV]`; `None` for a recurrence without the delta rule.
     pub beta: Option<&'a Tensor<T>>,
     /// Factor of q, usually K^−½.
     pub scale: T,
 }
 
-/// The sizes that the shapes of [`Inputs`] agree on.
+/// Sizes derived from the shapes of [`Inputs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// H, key heads.
+    /// Number of key heads, H.
     pub heads: usize,
-    /// HV, a multiple of H.
+    /// Number of value heads, HV, a multiple of H.
     pub value_heads: usize,
-    /// K.
+    /// Number of channels of a key, K.
     pub key_dim: usize,
-    /// V.
+    /// Number of channels of a value, V.
     pub value_dim: usize,
 }
 
 impl<T: Real> Inputs<'_, T> {
-    /// Tokens of all sequences.
+    /// Returns the number of tokens of all sequences.
     pub fn tokens(&self) -> usize {
         self.q.shape[0]
     }
 
-    /// Checks that shapes agree, sequences lie within the tokens and decays do not grow; returns the sizes.
+    /// Checks that the shapes match, the sequences are within the tokens and no log decay is positive; returns the sizes.
     ///
     /// # Errors
-    /// Message about the first condition that does not hold; the message names the input.
+    /// Returns a message about the first failed check, with the name of the input.
     pub fn check(&self) -> Result<Sizes, String> {
         let (&[tokens, heads, key_dim], &[_, value_heads, value_dim]) = (&self.q.shape[..], &self.v.shape[..]) else {
             let shapes = (&self.q.shape, &self.v.shape);
@@ -105,7 +105,7 @@ impl<T: Real> Inputs<'_, T> {
         })
     }
 
-    /// Copies of what one value head of a sequence reads.
+    /// Copies the inputs of one value head of a sequence.
     pub(super) fn head(&self, sequence: usize, value_head: usize) -> Head<T> {
         let tokens = self.cu_seqlens[sequence]..self.cu_seqlens[sequence + 1];
         let (heads, value_heads) = (self.q.shape[1], self.v.shape[1]);
@@ -144,37 +144,37 @@ fn has_shape<T>(what: &str, tensor: &Tensor<T>, expected: &[usize]) -> Result<()
     Err(format!("{what} has shape {:?}, expected {expected:?}", tensor.shape))
 }
 
-/// Inputs of one value head of one sequence, token by token.
+/// Inputs of one value head of one sequence.
 #[derive(Clone, Debug)]
 pub struct Head<T> {
-    /// Number of the sequence.
+    /// Index of the sequence.
     pub sequence: usize,
-    /// Number of the value head.
+    /// Index of the value head.
     pub value_head: usize,
-    /// Number of its sequence's first token among all tokens.
+    /// Index of the sequence's first token among the tokens of all sequences.
     pub first_token: usize,
-    /// K.
+    /// Number of channels of a key, K.
     pub key_dim: usize,
-    /// V.
+    /// Number of channels of a value, V.
     pub value_dim: usize,
-    /// `[tokens, K]`.
+    /// Queries, `[tokens, K]`.
     pub q: Vec<T>,
-    /// `[tokens, K]`.
+    /// Keys, `[tokens, K]`.
     pub k: Vec<T>,
-    /// `[tokens, V]`.
+    /// Values, `[tokens, V]`.
     pub v: Vec<T>,
     /// Log decays `[tokens, decays]`.
     pub decay: Vec<T>,
-    /// Log decays of a token: 1 or K.
+    /// Number of log decays per token: 1 or K.
     pub decays: usize,
-    /// `[tokens]`.
+    /// Factor β, `[tokens]`; `None` without the delta rule.
     pub beta: Option<Vec<T>>,
     /// Factor of q.
     pub scale: T,
 }
 
 impl<T> Head<T> {
-    /// Tokens of the sequence.
+    /// Returns the number of tokens of the sequence.
     pub fn tokens(&self) -> usize {
         self.v.len() / self.value_dim
     }

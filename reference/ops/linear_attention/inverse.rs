@@ -1,23 +1,23 @@
-//! (I + A)⁻¹ of a strictly lower triangular A, by blocks.
+//! Blockwise inverse (I + A)⁻¹ of a strictly lower triangular matrix A.
 
 use super::policy::{Intermediate, Policy};
 use crate::Real;
 use crate::real::vectorized;
 
-/// Rows of a diagonal block; beyond it, blocks are merged by products.
+/// Number of rows of a diagonal block. Larger matrices are assembled from blocks by matrix products.
 pub const BLOCK: usize = 16;
 
-/// Method that inverts diagonal blocks. Both are exact in exact arithmetic.
+/// Method of inverting diagonal blocks. Both methods give the inverse in exact arithmetic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inversion {
-    /// Row by row: x_i = e_i − Σ_{j<i} A_ij x_j.
+    /// Forward substitution, row by row: x_i = e_i − Σ_{j<i} A_ij x_j.
     #[default]
     Substitution,
-    /// (I − A)(I + A²)(I + A⁴)(I + A⁸), since A¹⁶ = 0.
+    /// Neumann product (I − A)(I + A²)(I + A⁴)(I + A⁸), exact since A¹⁶ = 0.
     Neumann,
 }
 
-/// X = (I + A)⁻¹ `[size, size]`. What stands in A on and above the diagonal is not read.
+/// Returns X = (I + A)⁻¹ `[size, size]`. The elements of A on and above the diagonal are not read.
 pub fn inverse<T: Real>(a: &[T], size: usize, inversion: Inversion, policy: &impl Policy<T>) -> Vec<T> {
     let mut x = vec![T::ZERO; size * size];
     for first in (0..size).step_by(BLOCK) {
@@ -31,7 +31,7 @@ pub fn inverse<T: Real>(a: &[T], size: usize, inversion: Inversion, policy: &imp
             Inversion::Substitution => substitution(&diagonal, rows),
             Inversion::Neumann => neumann(&diagonal, rows, policy),
         };
-        // The blocks to the left: X_rc = −X_rr Σ_m A_rm X_mc, all columns c < r at once.
+        // Blocks left of the diagonal: X_rc = −X_rr Σ_m A_rm X_mc, for all columns c < r at once.
         if first > 0 {
             let above: Vec<T> = (0..first).flat_map(|row| &x[row * size..][..first]).copied().collect();
             let sum = product(block(a, 0..first), above, [rows, first, first], false, policy);
@@ -80,8 +80,8 @@ fn neumann<T: Real>(a: &[T], n: usize, policy: &impl Policy<T>) -> Vec<T> {
     x
 }
 
-/// x `[m, k]` · y `[k, n]`, operands rounded. Of a `lower` triangular x, nothing above the diagonal is multiplied: it would
-/// carry NaN of later rows back.
+/// Returns x `[m, k]` · y `[k, n]`, with rounded operands. If x is `lower` triangular, elements above its diagonal are not
+/// multiplied: NaN of later rows would spread to earlier rows.
 fn product<T: Real>(
     mut x: Vec<T>,
     mut y: Vec<T>,

@@ -1,7 +1,8 @@
-//! Linear attention with a matrix state: gated delta rule (GDN), Kimi delta attention (KDA), and the plain decay of
-//! lightning attention and simple GLA. One code: they differ in the [`Decay`] and in whether there is a `beta`.
+//! Linear attention with a matrix state: gated delta rule (GDN), Kimi delta attention (KDA), and the plain decay of lightning
+//! attention and simple GLA. All variants share the code; they differ only in the [`Decay`] and in the presence of `beta`.
 //!
-//! Of a value head, with state S `[K, V]`, log decay g ≤ 0 (of the head, or of each key channel, which is a row of S):
+//! Recurrence of a value head with state S `[K, V]` and log decay g ≤ 0. The decay is one number per head, or one per key
+//! channel (row of S):
 //!
 //! ```text
 //! S ← exp(g) · S              decay first
@@ -10,8 +11,8 @@
 //! o = scale · Sᵀq             the output reads the updated state
 //! ```
 //!
-//! Value head h reads key head h / (HV/H): each key head serves HV/H value heads in a row. [`Recurrent`] is this as it
-//! stands (or in its one-pass form), [`Chunked`] the WY form of matrix products that prefill kernels compute.
+//! Value head h reads key head h / (HV/H): each key head serves HV/H consecutive value heads. [`Recurrent`] computes the
+//! recurrence as written above (or in one pass); [`Chunked`] computes the WY form with matrix products, like prefill kernels.
 
 mod chunked;
 mod gate;
@@ -35,28 +36,31 @@ pub use state::{Kv, Layout, State, Vk};
 
 use crate::{Real, Tensor};
 
-/// A way to compute the recurrence.
+/// Algorithm that computes the recurrence.
 pub trait Form<T: Real>: Sync {
-    /// Returns whether it can be computed so at all.
+    /// Checks the parameters of the algorithm.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns a message if a parameter is invalid.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// One value head of one sequence: takes `state` `[K, V]`, which is stored as `L` between tokens or chunks, to the end of
-    /// the sequence and fills `out` `[tokens, V]`.
+    /// Computes one value head of one sequence: replaces `state` `[K, V]` by the state after the sequence, and fills `out`
+    /// `[tokens, V]`. Between tokens or chunks, the state is stored in the layout `L`.
     fn head<L: Layout>(&self, head: &Head<T>, state: &mut [T], out: &mut [T]);
 }
 
-/// Runs every sequence from its slot of the pool and leaves its final state there; gives o `[tokens, HV, V]`.
+/// Runs every sequence from the state in its slot of the pool, and stores the final state in the same slot. Returns o `[tokens,
+/// HV, V]`.
 ///
-/// `slots[n]` is the slot of sequence n; below 0 the sequence is skipped: its output is zero and no state is touched.
-/// Without `slots`, sequence n has slot n. A sequence of no tokens leaves its state as it is. On an error nothing is changed.
+/// `slots[n]` is the slot of sequence n. A sequence with a negative slot is skipped: its output is zero, and no state changes.
+/// Without `slots`, sequence n has slot n. A sequence without tokens leaves its state unchanged. If there is an error, no state
+/// changes.
 ///
 /// # Errors
-/// What [`Form::check`] and [`Inputs::check`] find, states of other sizes, and slots that do not exist or are used twice.
+/// Returns the errors of [`Form::check`] and [`Inputs::check`], and an error if the sizes of the states do not match or a slot
+/// does not exist or is used twice.
 pub fn forward<T: Real, L: Layout>(
     inputs: &Inputs<'_, T>,
     form: &impl Form<T>,
@@ -93,7 +97,7 @@ pub fn forward<T: Real, L: Layout>(
     Ok(o)
 }
 
-/// Returns the sequence that works on each slot of the pool.
+/// Returns, for each slot of the pool, the sequence that uses the slot.
 fn sequences_of_slots(slots: Option<&[i64]>, sequences: usize, pool: usize) -> Result<Vec<Option<usize>>, String> {
     let in_order: Vec<i64>;
     let slots = match slots {

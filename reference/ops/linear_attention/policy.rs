@@ -1,6 +1,6 @@
-//! Points at which a chunked kernel rounds.
+//! Points at which a chunked kernel may round its intermediates.
 
-/// Intermediates of a chunked kernel; names as in [`Chunked`](super::Chunked).
+/// Intermediates of a chunked kernel, named as in [`Chunked`](super::Chunked).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Intermediate {
     /// q `[L, K]`, before the scale.
@@ -11,14 +11,14 @@ pub enum Intermediate {
     Value,
     /// β `[L, 1]`.
     Beta,
-    /// Operands `[rows, K]` of the products A and P are made of: q and k, decayed towards an anchor where decays are of
-    /// channels.
+    /// Operands `[rows, K]` of the products that give A and P: q and k. If decays are per channel, q and k are decayed relative
+    /// to an anchor row.
     ScoreOperand,
     /// A `[L, L]`.
     A,
     /// P `[L, L]`.
     P,
-    /// Operands of the products that the inverse is made of, blocks of at most [`BLOCK`](super::BLOCK) rows.
+    /// Operands of the products that give the inverse, in blocks of at most [`BLOCK`](super::BLOCK) rows.
     InverseOperand,
     /// (I + A)⁻¹ `[L, L]`.
     Inverse,
@@ -34,18 +34,18 @@ pub enum Intermediate {
     DecayedQuery,
     /// exp(G_L − G) k `[L, K]`.
     DecayedKey,
-    /// The copy of the state `[K, V]` that enters the matrix products.
+    /// Copy of the state `[K, V]` that is an operand of matrix products.
     StateOperand,
     /// N `[L, V]`.
     PseudoValue,
-    /// The state `[K, V]` as it is carried to the next chunk.
+    /// State `[K, V]` that is passed to the next chunk.
     State,
     /// o `[L, V]`.
     Output,
 }
 
 impl Intermediate {
-    /// All of them, in the order of the computation.
+    /// All intermediates, in the order of the computation.
     pub const ALL: [Self; 19] = [
         Self::Query,
         Self::Key,
@@ -69,22 +69,22 @@ impl Intermediate {
     ];
 }
 
-/// Log decays below this are taken for it: its exponential is 0 in f64 too, and sums stay small, so that a difference that
-/// does not reach across such a decay keeps its last places. Also takes −∞, whose differences are NaN.
+/// Lower limit of log decays: smaller decays are replaced by this number. Its exponential is 0 even in f64. The limit keeps
+/// running sums small, so that differences of later sums keep their precision, and avoids the NaN of differences of −∞.
 pub const FORGOTTEN: f64 = -750.0;
 
-/// Rounding of the intermediates of [`Chunked`](super::Chunked); every default leaves them as they are.
+/// Rounding of the intermediates of [`Chunked`](super::Chunked). The default methods do not round.
 pub trait Policy<T>: Sync {
     /// Rounds an intermediate, a row-major matrix of `cols` columns, in place.
     fn round(&self, _what: Intermediate, _values: &mut [T], _cols: usize) {}
 
-    /// Adds a token's log decay to the running sum of its chunk: returns G_i, given `sum` = G_{i−1} and `decay` = g_i.
+    /// Adds the log decay of a token to the running sum of its chunk: returns G_i, given `sum` = G_{i−1} and `decay` = g_i.
     fn add_decay(&self, sum: f64, decay: f64) -> f64 {
         sum + decay.max(FORGOTTEN)
     }
 }
 
-/// Nothing is rounded beyond the scalar's own rounding, and decays are summed in f64.
+/// Policy without rounding of intermediates (except to the scalar type); decays are summed in f64.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exact;
 

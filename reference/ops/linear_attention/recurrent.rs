@@ -1,4 +1,4 @@
-//! Token by token.
+//! The recurrent form of linear attention: token by token.
 
 use super::Form;
 use super::inputs::Head;
@@ -8,24 +8,24 @@ use crate::ops::linear::dot;
 use crate::ops::store::{Store, Token, Unrounded};
 use crate::real::vectorized;
 
-/// The recurrence as it stands, the state stored after every token.
+/// Parameters of the recurrent form, which stores the state after every token.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent<S = Unrounded> {
-    /// Read k and q against the old state in one pass, as decode kernels do: o = scale (Sᵀq + (k·q) d), S decayed but not
-    /// yet updated. The same in exact arithmetic.
+    /// True to read the old state for k and q in one pass, as decode kernels do: o = scale (Sᵀq + (k·q) d), where S is decayed
+    /// but not yet updated. The result is the same in exact arithmetic.
     pub one_pass: bool,
-    /// Change of the state when it is stored after every token.
+    /// Change of the state when it is stored after each token.
     pub store: S,
 }
 
 impl Recurrent {
-    /// The definition, nothing rounded.
+    /// The recurrence as defined, without rounding.
     pub const DEFINITION: Self = Self {
         one_pass: false,
         store: Unrounded,
     };
 
-    /// In one pass, nothing rounded.
+    /// The one-pass form, without rounding.
     pub const ONE_PASS: Self = Self {
         one_pass: true,
         store: Unrounded,
@@ -71,10 +71,10 @@ impl<T: Real, S: Store<T>> Form<T> for Recurrent<S> {
     }
 }
 
-/// q, k, v and β of a token.
+/// Inputs q, k, v and β of a token.
 type Step<'a, T> = (&'a [T], &'a [T], &'a [T], Option<T>);
 
-/// The definition: decay and read k; update and read q.
+/// Computes a token as defined: decays S and reads it for k, then updates S and reads it for q.
 #[inline(always)]
 fn two_passes<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T>, d: &mut [T], out: &mut [T]) {
     d.fill(T::ZERO);
@@ -94,7 +94,7 @@ fn two_passes<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T
     }
 }
 
-/// Reads the state for k and for q in one pass, then updates the state. The result for q is corrected for the update.
+/// Computes a token in one pass: reads S for k and q, then updates S. The result for q is corrected for the update.
 #[inline(always)]
 fn one_pass<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T>, d: &mut [T], out: &mut [T]) {
     d.fill(T::ZERO);
@@ -114,7 +114,7 @@ fn one_pass<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T>,
     }
 }
 
-/// Turns what k reads into what is written: β (v − r), or v.
+/// Replaces d, which holds r = Sᵀk, by β (v − r), or by v without β.
 #[inline(always)]
 fn delta<T: Real>(d: &mut [T], v: &[T], beta: Option<T>) {
     match beta {

@@ -1,7 +1,7 @@
-//! Products of the rows of a chunk, decayed from one row to the other.
+//! Products q·k and k·k between the rows of a chunk, with the decay between the two rows.
 //!
-//! Exponents are differences of sums of decays, taken between rows so that none is positive for any decays: exp(G_i) · exp(−G_j)
-//! would overflow.
+//! The exponents are differences of decay sums, G_i − G_j ≤ 0, so that no exponential overflows. Computing exp(G_i) · exp(−G_j)
+//! instead would overflow.
 
 use super::inverse::BLOCK;
 use super::policy::{Intermediate, Policy};
@@ -9,10 +9,11 @@ use crate::Real;
 use crate::ops::linear::multiply;
 use crate::real::vectorized;
 
-/// Sums G of a chunk's log decays, the first included, `[L, width]` in f64, whose rounding is an absolute error of exponents.
+/// Running sums G of the log decays of a chunk (inclusive), `[L, width]`. The sums are in f64, since their rounding is an
+/// absolute error of an exponent.
 pub(super) struct Sums {
     pub sums: Vec<f64>,
-    /// 1 or K.
+    /// Number of decays per row: 1 or K.
     pub width: usize,
 }
 
@@ -25,7 +26,7 @@ impl Sums {
         &self.sums[self.sums.len() - self.width..]
     }
 
-    /// Multiplies row i of `rows` by exp(`exponent`(G_i, c)) of every channel c, from row `first` of the chunk on.
+    /// Multiplies rows by exp(`exponent`(G_i, c)) for every channel c. The first of `rows` is row `first` of the chunk.
     pub fn decay<T: Real>(&self, rows: &mut [T], cols: usize, first: usize, exponent: impl Fn(f64, usize) -> f64) {
         let mut factors = vec![T::ZERO; self.width];
         for (row, sums) in rows
@@ -43,7 +44,7 @@ impl Sums {
     }
 }
 
-/// Multiplies a row by one factor, or by one for each element.
+/// Multiplies a row by one factor, or elementwise by one factor per element.
 #[inline(always)]
 pub(super) fn scale<T: Real>(row: &mut [T], factors: &[T]) {
     match *factors {
@@ -52,7 +53,7 @@ pub(super) fn scale<T: Real>(row: &mut [T], factors: &[T]) {
     }
 }
 
-/// Σ_c x_ic k_jc exp(G_i − G_j)(c) for j ≤ i and 0 above, `[L, L]`, with q and with k as x.
+/// Returns Σ_c x_ic k_jc exp(G_i − G_j)(c) for j ≤ i, and 0 for j > i, `[L, L]`: once with x = q and once with x = k.
 pub(super) fn scores<T: Real>(q: &[T], k: &[T], cols: usize, sums: &Sums, policy: &impl Policy<T>) -> [Vec<T>; 2] {
     if sums.width == 1 {
         of_heads([q, k], k, cols, &sums.sums, policy)
@@ -61,7 +62,7 @@ pub(super) fn scores<T: Real>(q: &[T], k: &[T], cols: usize, sums: &Sums, policy
     }
 }
 
-/// One decay for all channels comes out of the sum.
+/// Computes scores with one decay per row: the decay is the same for all channels, so it is applied to the finished sum.
 fn of_heads<T: Real>(x: [&[T]; 2], k: &[T], cols: usize, sums: &[f64], policy: &impl Policy<T>) -> [Vec<T>; 2] {
     let size = sums.len();
     let k = rounded(k.to_vec(), cols, policy);
@@ -81,7 +82,7 @@ fn of_heads<T: Real>(x: [&[T]; 2], k: &[T], cols: usize, sums: &[f64], policy: &
             for scores in &mut scores {
                 let (read, after) = scores[i * size..][..size].split_at_mut(i + 1);
                 read.iter_mut().zip(&*factors).for_each(|(x, &factor)| *x *= factor);
-                // Set, not multiplied by 0: later rows may hold NaN.
+                // Assign 0 instead of multiplying by 0: later rows may hold NaN.
                 after.fill(T::ZERO);
             }
         }
@@ -89,8 +90,9 @@ fn of_heads<T: Real>(x: [&[T]; 2], k: &[T], cols: usize, sums: &[f64], policy: &
     scores
 }
 
-/// Block by block: left of the diagonal block both operands decay towards its first row, and their product is one of
-/// matrices; within it the two would need opposite signs, and every pair of rows is taken by itself.
+/// Computes scores with one decay per channel, block by block. Left of the diagonal block, both operands decay towards the
+/// first row of the block, so that their scores are a matrix product. Within the block, one of the exponents would be positive,
+/// so every pair of rows is computed separately.
 fn of_channels<T: Real>(x: [&[T]; 2], k: &[T], cols: usize, sums: &Sums, policy: &impl Policy<T>) -> [Vec<T>; 2] {
     let size = k.len() / cols;
     let mut scores = x.map(|_| vec![T::ZERO; size * size]);

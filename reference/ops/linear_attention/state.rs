@@ -1,4 +1,4 @@
-//! The pool of states, its layout part of its type.
+//! Pool of state matrices; the memory layout is part of the type.
 
 use std::marker::PhantomData;
 
@@ -6,14 +6,14 @@ use rayon::prelude::*;
 
 use crate::{Real, Tensor};
 
-/// The order of a state matrix in memory.
+/// Memory layout of a state matrix.
 pub trait Layout: Send + Sync + 'static {
-    /// The other of the two orders.
+    /// The opposite layout.
     type Other: Layout;
     /// True if a matrix is stored as `[V, K]`.
     const TURNED: bool;
 
-    /// Dimensions as stored.
+    /// Returns the dimensions in storage order.
     fn stored(key_dim: usize, value_dim: usize) -> [usize; 2] {
         match Self::TURNED {
             true => [value_dim, key_dim],
@@ -21,7 +21,7 @@ pub trait Layout: Send + Sync + 'static {
         }
     }
 
-    /// Shows a stored matrix as `[K, V]` to `work`, which may change it.
+    /// Calls `work` with a stored matrix in the order `[K, V]`; `work` may change it in place.
     fn as_kv<T: Real>(stored: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T])) {
         match Self::TURNED {
             true => transposed(stored, value_dim, key_dim, work),
@@ -29,7 +29,7 @@ pub trait Layout: Send + Sync + 'static {
         }
     }
 
-    /// Shows a matrix `[K, V]` to `work` as it is stored.
+    /// Calls `work` with a `[K, V]` matrix in storage order; `work` may change it in place.
     fn as_stored<T: Real>(kv: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T])) {
         match Self::TURNED {
             true => transposed(kv, key_dim, value_dim, work),
@@ -38,11 +38,11 @@ pub trait Layout: Send + Sync + 'static {
     }
 }
 
-/// `[K, V]`: value channels are contiguous ("V-last").
+/// Layout `[K, V]`: value channels are contiguous ("V-last").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kv {}
 
-/// `[V, K]`: key channels are contiguous ("K-last", "pretransposed").
+/// Layout `[V, K]`: key channels are contiguous ("K-last", "pretransposed").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vk {}
 
@@ -56,14 +56,14 @@ impl Layout for Vk {
     const TURNED: bool = true;
 }
 
-/// Lets `work` change the transpose of a matrix.
+/// Calls `work` with the transpose of a matrix, and writes the result back.
 fn transposed<T: Real>(matrix: &mut [T], rows: usize, cols: usize, work: impl FnOnce(&mut [T])) {
     let mut turned = transpose(matrix, rows, cols);
     work(&mut turned);
     matrix.copy_from_slice(&transpose(&turned, cols, rows));
 }
 
-/// `[rows, cols]` → `[cols, rows]`, in tiles whose rows fit the cache both ways.
+/// Transposes `[rows, cols]` to `[cols, rows]`, in tiles that fit into the cache for reading and for writing.
 pub(super) fn transpose<T: Real>(matrix: &[T], rows: usize, cols: usize) -> Vec<T> {
     const TILE: usize = 16;
     let mut turned = vec![T::ZERO; rows * cols];
@@ -80,7 +80,7 @@ pub(super) fn transpose<T: Real>(matrix: &[T], rows: usize, cols: usize) -> Vec<
     turned
 }
 
-/// States of a pool of slots, `[slots, HV]` matrices of K × V. A state of one layout does not pass for one of the other:
+/// States of a pool of slots: `[slots, HV]` matrices of K × V. The type checker rejects a state in the wrong layout:
 ///
 /// ```compile_fail
 /// use reference::ops::linear_attention::{Kv, State, Vk};
@@ -94,7 +94,7 @@ pub struct State<T, L> {
 }
 
 impl<T: Real, L: Layout> State<T, L> {
-    /// A state of zeros.
+    /// Creates states of zeros.
     pub fn zeros(slots: usize, value_heads: usize, key_dim: usize, value_dim: usize) -> Self {
         let [rows, cols] = L::stored(key_dim, value_dim);
         Self {
@@ -103,10 +103,10 @@ impl<T: Real, L: Layout> State<T, L> {
         }
     }
 
-    /// Takes a tensor `[slots, HV, K, V]` as [`Kv`], or `[slots, HV, V, K]` as [`Vk`].
+    /// Creates states from a tensor `[slots, HV, K, V]` in the layout [`Kv`], or `[slots, HV, V, K]` in the layout [`Vk`].
     ///
     /// # Errors
-    /// A tensor that does not have four dimensions, or has none of a matrix or of heads.
+    /// Returns an error if the tensor does not have four dimensions, or if a dimension other than the slots is 0.
     pub fn new(tensor: Tensor<T>) -> Result<Self, String> {
         if tensor.shape.len() != 4 || tensor.shape[1..].contains(&0) {
             return Err(format!(
@@ -120,12 +120,12 @@ impl<T: Real, L: Layout> State<T, L> {
         })
     }
 
-    /// As stored.
+    /// Returns the tensor in storage order.
     pub fn tensor(&self) -> &Tensor<T> {
         &self.tensor
     }
 
-    /// As stored.
+    /// Returns the tensor in storage order.
     pub fn into_tensor(self) -> Tensor<T> {
         self.tensor
     }
@@ -133,12 +133,12 @@ impl<T: Real, L: Layout> State<T, L> {
     /// Sizes `[slots, HV, K, V]`, in this order for every layout.
     pub fn sizes(&self) -> [usize; 4] {
         let [slots, heads, rows, cols] = self.dimensions();
-        // The two layouts turn each other.
+        // `stored` swaps the dimensions of a turned layout, so it also swaps them back.
         let [key_dim, value_dim] = L::stored(rows, cols);
         [slots, heads, key_dim, value_dim]
     }
 
-    /// The same states in the other layout.
+    /// Converts the states to the other layout.
     pub fn turned(&self) -> State<T, L::Other> {
         let [slots, heads, rows, cols] = self.dimensions();
         let mut tensor = Tensor::full([slots, heads, cols, rows], T::ZERO);
@@ -155,7 +155,7 @@ impl<T: Real, L: Layout> State<T, L> {
         std::array::from_fn(|axis| self.tensor.shape[axis])
     }
 
-    /// Matrices as stored, slot by slot, head by head.
+    /// Iterates over the matrices in storage order, slot by slot and head by head.
     pub(super) fn heads_mut(&mut self) -> impl IndexedParallelIterator<Item = &mut [T]> {
         let [_, _, rows, cols] = self.dimensions();
         self.tensor.data.par_chunks_exact_mut(rows * cols)

@@ -1,4 +1,4 @@
-//! The sizes of a model.
+//! Configuration of a model.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use crate::ops::rope::{Yarn, frequencies};
 use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 use crate::paths::{TensorSpec, asked};
 
-/// The most iterations of the Sinkhorn normalisation that are run; models have 20.
+/// Maximum number of iterations of the Sinkhorn normalisation; models have 20.
 const MOST_ITERATIONS: usize = 1000;
 
-/// Keys that a layer attends to, besides its window.
+/// Type of a layer: the keys that it attends to in addition to its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum LayerType {
-    /// None: sliding window only.
+    /// Sliding window only.
     #[serde(rename = "sliding_attention")]
     Sliding,
-    /// CSA: the entries its indexer selects.
+    /// Sparse (CSA): the compressed entries that the indexer selects.
     #[serde(rename = "compressed_sparse_attention")]
     Sparse,
-    /// HCA: all entries.
+    /// Heavy (HCA): all compressed entries.
     #[serde(rename = "heavily_compressed_attention")]
     Heavy,
 }
@@ -31,16 +31,16 @@ pub enum LayerType {
 /// Router of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum RouterType {
-    /// By its id, in a table.
+    /// Looks up the experts by token id in a table.
     #[serde(rename = "hash_moe")]
     Hash,
-    /// By logits of its vector.
+    /// Selects the experts by logits computed from the token's vector.
     #[serde(rename = "moe")]
     Learned,
 }
 
 impl LayerType {
-    /// Its name in `config.json`.
+    /// Returns the name in `config.json`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sliding => "sliding_attention",
@@ -50,17 +50,18 @@ impl LayerType {
     }
 }
 
-/// The frequencies of a RoPE, see [`frequencies`](crate::ops::rope::frequencies); cosines and sines are not scaled.
+/// Parameters of the frequencies of a RoPE, see [`frequencies`](crate::ops::rope::frequencies). Cosines and sines are not
+/// scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeParameters {
-    /// θ.
+    /// Base of the frequencies, θ.
     pub rope_theta: f64,
-    /// YaRN, for longer contexts than those of training.
+    /// YaRN, which extends the context length beyond that of training; `None` if it is not used.
     pub yarn: Option<Yarn>,
 }
 
 impl RopeParameters {
-    /// The RoPE of this base, for contexts of training.
+    /// Creates a RoPE with this base and without YaRN.
     pub fn plain(rope_theta: f64) -> Self {
         let yarn = None;
         Self { rope_theta, yarn }
@@ -76,8 +77,8 @@ pub struct RopeByLayer {
     pub compress: RopeParameters,
 }
 
-/// The sizes of a model, named as in `config.json`, in which a key that may change the result and is not read is an error. Read it with
-/// `serde_json`, or write it down:
+/// Configuration of a model, with the names of `config.json`. Reading returns an error for a key that is unknown and may change
+/// the result. Read it with `serde_json`, or write it as a literal:
 ///
 /// ```
 /// use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
@@ -121,55 +122,56 @@ pub struct RopeByLayer {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct Config {
-    /// Token ids are below this.
+    /// Number of token ids.
     pub vocab_size: usize,
-    /// Channels of a residual stream.
+    /// Number of channels of a residual stream.
     pub hidden_size: usize,
-    /// Channels within an expert.
+    /// Number of channels within an expert.
     pub moe_intermediate_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Query heads; keys and values have one.
+    /// Number of query heads; there is one head of keys and values.
     pub num_attention_heads: usize,
-    /// Channels of a head.
+    /// Number of channels of a head.
     pub head_dim: usize,
-    /// Channels of a head that RoPE turns, the last; even.
+    /// Number of channels, the last of each head, that RoPE rotates; even.
     pub qk_rope_head_dim: usize,
-    /// Channels between the two projections of queries.
+    /// Number of channels between the two projections of queries.
     pub q_lora_rank: usize,
-    /// Routed experts of a token.
+    /// Number of routed experts per token.
     pub num_experts_per_tok: usize,
-    /// Routed experts; there is one shared expert next to them.
+    /// Number of routed experts; there is one shared expert in addition.
     pub n_routed_experts: usize,
-    /// γ of [`router::weights`](crate::ops::router::weights).
+    /// Factor γ of [`router::weights`](crate::ops::router::weights).
     pub routed_scaling_factor: f64,
-    /// c of [`experts`](crate::ops::experts).
+    /// Clamp limit c of [`experts`](crate::ops::experts).
     pub swiglu_limit: f64,
-    /// Keys of the window, the token's own among them.
+    /// Number of tokens in the window, including the token itself.
     pub sliding_window: usize,
-    /// Groups of heads that the output projection takes apart.
+    /// Number of groups of heads that the output projection projects separately.
     pub o_groups: usize,
-    /// Channels of a group between the two output projections.
+    /// Number of channels of a group between the two output projections.
     pub o_lora_rank: usize,
-    /// Heads of the indexer.
+    /// Number of heads of the indexer.
     pub index_n_heads: usize,
-    /// Channels of a head of the indexer.
+    /// Number of channels of a head of the indexer.
     pub index_head_dim: usize,
-    /// Compressed entries that the indexer selects.
+    /// Number of compressed entries that the indexer selects.
     pub index_topk: usize,
-    /// Residual streams.
+    /// Number of residual streams.
     pub hc_mult: usize,
-    /// Iterations of the Sinkhorn normalisation.
+    /// Number of iterations of the Sinkhorn normalisation.
     pub hc_sinkhorn_iters: usize,
-    /// ε of [`hyper_connection`](crate::ops::hyper_connection).
+    /// Term ε of [`hyper_connection`](crate::ops::hyper_connection).
     pub hc_eps: f64,
-    /// ε of every norm.
+    /// Term ε of every norm.
     pub rms_norm_eps: f64,
-    /// Tokens per entry, by the name of the layer type: `compressed_sparse_attention`, `heavily_compressed_attention`.
+    /// Number of tokens per entry, by the name of the layer type: `compressed_sparse_attention`,
+    /// `heavily_compressed_attention`.
     pub compress_rates: BTreeMap<String, usize>,
-    /// The two RoPEs.
+    /// RoPEs of the two kinds of layers.
     pub rope_parameters: RopeByLayer,
-    /// Keys that each layer attends to.
+    /// Type of each layer: the keys that it attends to.
     pub layer_types: Vec<LayerType>,
     /// Router of each layer.
     pub mlp_layer_types: Vec<RouterType>,
@@ -178,10 +180,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// Finds what would not work: every inconsistency that loading or running could trip over.
+    /// Checks the configuration for every inconsistency that could make loading or running fail.
     ///
     /// # Errors
-    /// The first inconsistency, naming the keys.
+    /// Returns the first inconsistency, with the names of the keys.
     pub fn check(&self) -> Result<(), String> {
         let positive = fields! {
             self: vocab_size hidden_size moe_intermediate_size num_hidden_layers num_attention_heads head_dim
@@ -238,7 +240,8 @@ impl Config {
         Ok(())
     }
 
-    /// Tokens per entry of the compressed cache of such layers; `None` where they have none.
+    /// Returns the number of tokens per entry of the compressed cache of this type of layers; `None` if it has no compressed
+    /// cache.
     pub fn rate(&self, layer: LayerType) -> Option<usize> {
         match layer {
             LayerType::Sliding => None,
@@ -246,19 +249,19 @@ impl Config {
         }
     }
 
-    /// Sizes of the pools of such layers, of keys and of the indexer.
+    /// Returns the sizes of the poolings of this type of layers: of keys, and of the indexer.
     pub(super) fn pools(&self, layer: LayerType) -> [Option<Pooling>; 2] {
         let overlap = layer == LayerType::Sparse;
         let pool = |dim| self.rate(layer).map(|rate| Pooling { rate, overlap, dim });
         [pool(self.head_dim), pool(self.index_head_dim).filter(|_| overlap)]
     }
 
-    /// Tokens per entry of a layer's compressed cache; `None` where it has none.
+    /// Returns the number of tokens per entry of a layer's compressed cache; `None` if it has no compressed cache.
     pub fn compress_rate(&self, layer: usize) -> Option<usize> {
         self.rate(self.layer_types[layer])
     }
 
-    /// Frequencies of a layer's RoPE.
+    /// Returns the frequencies of a layer's RoPE.
     pub fn rope_frequencies(&self, layer: LayerType) -> Vec<f32> {
         let rope = match layer {
             LayerType::Sliding => &self.rope_parameters.main,
@@ -267,7 +270,7 @@ impl Config {
         frequencies(self.qk_rope_head_dim, rope.rope_theta, rope.yarn)
     }
 
-    /// Every tensor of the model, with `transformers`' names: what [`Model::load`] takes.
+    /// Returns the list of all tensors of the model that [`Model::load`] reads, with the names of `transformers`.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         asked::<f32, _>(|load| Model::of_parts(self.clone(), load))
     }

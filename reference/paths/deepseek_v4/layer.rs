@@ -1,4 +1,4 @@
-//! One decoder layer: attention and experts, each between the two halves of its hyper-connection.
+//! One decoder layer: attention and experts (MoE), each with a hyper-connection before and after it.
 
 use rayon::prelude::*;
 
@@ -15,7 +15,7 @@ use crate::ops::rope::Rope;
 use crate::ops::router::{Selection, select, sqrt_softplus, weights};
 use crate::{Choice, Real, Tensor};
 
-/// Queries that attend together.
+/// Number of queries whose attention is computed as one block.
 const QUERIES: usize = 32;
 
 pub(super) struct Layer<T> {
@@ -48,7 +48,7 @@ pub(super) struct Compressor<T> {
     pub sizes: Pooling,
     pub kv: Tensor<T>,
     pub gate: Tensor<T>,
-    /// `[rate, width]`, added to the logits by position in the window.
+    /// Bias `[rate, width]`, added to the logits by the position within the window.
     pub position_bias: Tensor<T>,
     pub norm: Vec<T>,
 }
@@ -64,14 +64,14 @@ pub(super) struct Indexer<T> {
 pub(super) type Context<'a, T> = crate::paths::context::Context<'a, T, &'a Rope<T>>;
 
 impl<T: Real> Context<'_, T> {
-    /// Token i of the rows is at `position(i)`.
+    /// Rotates rows by RoPE; token i is at `position(i)`.
     fn rope(&self, x: &mut Tensor<T>, heads: usize, position: &(dyn Fn(usize) -> usize + Sync), inverse: bool) {
         self.numerics.operations().rope(self.rope, x, heads, position, inverse);
     }
 }
 
 impl<T: Real> Layer<T> {
-    /// Streams `[T, n, D]` through the layer, in place.
+    /// Runs the layer on the streams `[T, n, D]` in place.
     pub fn forward(&self, x: &mut Tensor<T>, state: &mut LayerParts<T>, ids: &[u32], cx: &mut Context<'_, T>) {
         cx.pass(INPUT, x);
 
@@ -118,7 +118,7 @@ impl<T: Real> Layer<T> {
         }
         let choice = self.index(x, &low, state, cx);
         let mut mixed = self.attend(&query, choice.as_ref(), state, cx);
-        // Drops from the window cache, now and then, what no later token can see.
+        // Drop rows of the window cache that no later token reads, in groups of more than one window.
         let excess = state.window.keys.rows().saturating_sub(self.window - 1);
         if excess > self.window {
             state.window.drop_first(excess);
@@ -161,7 +161,7 @@ impl<T: Real> Layer<T> {
         Some(choice)
     }
 
-    /// Attention proper: every token to its window and to its compressed entries, block by block.
+    /// Computes the attention of every token over its window and its compressed entries, block by block.
     fn attend(
         &self,
         query: &Tensor<T>,
@@ -232,7 +232,7 @@ impl<T: Real> Layer<T> {
         self.output_up.apply(&low)
     }
 
-    /// The experts of rows, and their weights; a choice by scores goes through `learned`.
+    /// Selects the experts of rows, and computes their weights. `learned` is called with the choice if it is made by scores.
     pub fn route(&self, x: &Tensor<T>, ids: &[u32], learned: impl FnOnce(&mut Choice<T>)) -> (Choice<T>, Tensor<T>) {
         let mut sigma = self.router.apply(x);
         sqrt_softplus(&mut sigma);
@@ -255,8 +255,8 @@ impl<T: Real> Layer<T> {
 }
 
 impl<T: Real> Compressor<T> {
-    /// Feeds the call's tokens to the pool; gives the entries they complete, normed and turned to the position of their
-    /// window's first token, and the number of the first of them.
+    /// Adds the call's tokens to the pool. Returns the completed entries, normed and rotated by RoPE to the position of the
+    /// first token of their window, and the index of the first completed entry.
     fn compress(
         &self,
         x: &Tensor<T>,
@@ -285,17 +285,18 @@ impl<T: Real> Compressor<T> {
 
 /// The compressed entries that a block of queries reads.
 struct Entries<T> {
-    /// Ascending.
+    /// Indices of the entries, ascending.
     numbers: Vec<usize>,
     keys: Vec<T>,
     /// Values of the entries; `None` if the values equal the keys.
     values: Option<Vec<T>>,
-    /// `[queries, entries]`.
+    /// True if a query reads an entry, `[queries, entries]`.
     visible: Vec<bool>,
 }
 
 impl<T: Real> Entries<T> {
-    /// Keys that the queries `rows` of a call that began at position `start` read: the selected ones, or all complete ones.
+    /// Collects the entries that the queries `rows` of a call at position `start` read: the selected entries, or all complete
+    /// entries.
     fn new(
         state: &LayerParts<T>,
         choice: Option<&Choice<T>>,
@@ -339,7 +340,8 @@ impl<T: Real> Entries<T> {
         }
     }
 
-    /// Mean over heads of the probability of each selected entry, `[rows, k]`; the entries begin at column `offset` of p.
+    /// Returns the mean over heads of the probability of each selected entry, `[rows, k]`. The entries begin at column `offset`
+    /// of p.
     fn mass(&self, choice: &Choice<T>, rows: std::ops::Range<usize>, heads: usize, p: &[T], offset: usize) -> Vec<T> {
         let width = offset + self.numbers.len();
         let mut mass = vec![T::ZERO; rows.len() * choice.k];

@@ -1,7 +1,7 @@
 //! DeepSeek-V4: prefill and decode with its compressed KV caches, lightning indexer, mHC and MoE.
 //!
-//! The maths is that of DeepSeek's inference code and of `transformers`' `DeepseekV4ForCausalLM`, whose tensor names and
-//! configuration file are used.
+//! The mathematics is that of DeepSeek's inference code and of `DeepseekV4ForCausalLM` in `transformers`. The tensor names and
+//! the configuration file are those of `transformers`.
 
 mod config;
 mod layer;

@@ -14,7 +14,7 @@ use crate::{Choice, Numerics, Operations, Real, Site, Tensor};
 /// A model with its weights.
 pub struct Model<T> {
     config: Config,
-    /// `[vocab_size, hidden_size]`.
+    /// Embedding of tokens, `[vocab_size, hidden_size]`.
     embedding: Tensor<T>,
     layers: Vec<Layer<T>>,
     head_mixer: HyperHead<T>,
@@ -23,10 +23,11 @@ pub struct Model<T> {
 }
 
 impl<T: Real> Model<T> {
-    /// Takes every tensor of [`Config::tensors`] from `weights`.
+    /// Loads every tensor of [`Config::tensors`] from `weights`.
     ///
     /// # Errors
-    /// An error of [`Config::check`] or of `weights`, a tensor of another length, or a table that names experts that do not exist.
+    /// Returns the errors of [`Config::check`] and of `weights`, and an error if a tensor has the wrong length or a table has
+    /// the index of an expert that does not exist.
     pub fn load<W: Weights + ?Sized>(config: Config, weights: &mut W) -> Result<Self, W::Error>
     where
         Invalid: Into<W::Error>,
@@ -63,23 +64,24 @@ impl<T: Real> Model<T> {
         })
     }
 
-    /// The configuration it was loaded with.
+    /// Returns the configuration with which the model was loaded.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The sinks of a layer's heads.
+    /// Returns the attention sinks of a layer, one per head.
     pub fn sinks(&self, layer: usize) -> &[T] {
         &self.layers[layer].sinks
     }
 
-    /// The weights of a layer's norms of low-rank queries and of KV vectors.
+    /// Returns the weights of two norms of a layer: of the low-rank queries, and of the KV vectors.
     pub fn norms(&self, layer: usize) -> [&[T]; 2] {
         let layer = &self.layers[layer];
         [&layer.query_norm, &layer.kv_norm]
     }
 
-    /// The experts of rows in a layer, and their weights; a choice by scores goes through `learned`.
+    /// Selects the experts of rows in a layer, and computes their weights. `learned` is called with the choice if it is made by
+    /// scores.
     pub fn route(
         &self,
         layer: usize,
@@ -90,28 +92,29 @@ impl<T: Real> Model<T> {
         self.layers[layer].route(x, ids, learned)
     }
 
-    /// The normed mixture of the streams that leave the last layer, `[rows, n, D]` → `[rows, D]`.
+    /// Mixes the streams that leave the last layer into one stream, and normalises this stream: `[rows, n, D]` → `[rows, D]`.
     pub fn head_input(&self, x: &Tensor<T>, operations: &dyn Operations<T>) -> Tensor<T> {
         let mut hidden = self.head_mixer.apply(x);
         operations.rmsnorm(&mut hidden, Some(&self.norm), T::from_f64(self.config.rms_norm_eps));
         hidden
     }
 
-    /// The logits of the head's input.
+    /// Returns the logits for an input of the head.
     pub fn head(&self, input: &Tensor<T>) -> Tensor<T> {
         self.head.apply(input)
     }
 
-    /// The caches of an empty sequence.
+    /// Creates the state of an empty sequence.
     pub fn state(&self) -> State<T> {
         State::empty(&self.config)
     }
 
-    /// Appends `ids` to the sequence and returns their logits `[ids, vocab_size]`. A caller may pass all tokens at once, in chunks
-    /// or one by one; the logits differ by rounding only. Calls `numerics` at every site.
+    /// Appends `ids` to the sequence and returns their logits `[ids, vocab_size]`. A caller may pass all tokens at once, in
+    /// chunks or one by one; the logits differ by rounding only. Calls `numerics` at every site.
     ///
     /// # Errors
-    /// No ids, ids beyond the vocabulary, and a state that another configuration has made; the state is then as it was.
+    /// Returns an error, and leaves the state unchanged, if there are no ids, an id is outside the vocabulary, or the state was
+    /// created with another configuration.
     pub fn run(&self, state: &mut State<T>, ids: &[u32], numerics: &mut dyn Numerics<T>) -> Result<Tensor<T>, String>
     where
         T: Scalar,
@@ -135,7 +138,7 @@ impl<T: Real> Model<T> {
         Ok(self.through(0, x, state, ids, numerics))
     }
 
-    /// Takes the streams that enter a layer through it and all layers behind it, and gives the logits.
+    /// Runs the layers from `first` on, and the head, on the streams that enter layer `first`; returns the logits.
     pub(super) fn through(
         &self,
         first: usize,
@@ -165,7 +168,7 @@ impl<T: Real> Model<T> {
     }
 }
 
-/// Makes the parts of a layer.
+/// Loads the parts of a layer.
 struct Parts<'a, 'w, T> {
     config: &'a Config,
     load: &'a mut Loader<'w, T>,

@@ -1,4 +1,4 @@
-//! The path as others find it.
+//! Registration of the path: its [`Path`] and the implementations of the path traits.
 
 use super::{Config, Model, RouterType, SITES, State, read};
 use crate::paths::{self, Input, LoadError, Path, Source, Takes, TensorSpec};

@@ -1,4 +1,4 @@
-//! `config.json`, in the spelling of published checkpoints and in that of `transformers`.
+//! Reader of `config.json`, with the keys of published checkpoints or of `transformers`.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use super::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 use crate::ops::rope::Yarn;
 use crate::paths::keys::{INERT, Keys};
 
-/// Keys that change nothing that is computed here: layers that predict further tokens, and how experts are stored.
+/// Keys that do not affect the computation here: layers that predict further tokens, and the storage of experts.
 const OWN_INERT: &str = "ep_size expert_dtype num_nextn_predict_layers";
 
-/// Meaning of entries of `compress_ratios`.
+/// Layer type of each value in `compress_ratios`.
 const RATIOS: [(usize, LayerType); 3] = [(0, LayerType::Sliding), (4, LayerType::Sparse), (128, LayerType::Heavy)];
 
-/// `attention_factor` of the RoPE that is computed: cosines and sines are not scaled.
+/// The only supported `attention_factor` of RoPE: cosines and sines are not scaled.
 const ATTENTION_FACTOR: f64 = 1.0;
 
-/// Reads a `config.json`, of which a caller says that the keys in `inert` change nothing.
+/// Reads a `config.json`. The caller asserts that the keys in `inert` do not affect the result.
 ///
 /// # Errors
-/// What is missing, of another type, does not fit together, is not computed here, or is not read.
+/// Returns an error if a key is missing, has the wrong type, contradicts another key, is not supported, or is unknown.
 pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     of_map(&map, inert)
@@ -29,7 +29,7 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
 impl TryFrom<Map<String, Value>> for Config {
     type Error = String;
 
-    /// Reads the object that a `config.json` is.
+    /// Reads the JSON object of a `config.json`.
     fn try_from(map: Map<String, Value>) -> Result<Self, String> {
         of_map(&map, &[])
     }
@@ -88,7 +88,7 @@ impl Read<'_> {
         })
     }
 
-    /// Refuses what is computed otherwise.
+    /// Returns an error if a key has a value that is not supported.
     fn expect(&self) -> Result<(), String> {
         let keys = self.keys;
         keys.only("model_type", "deepseek_v4")?;
@@ -109,7 +109,7 @@ impl Read<'_> {
         keys.only("tie_word_embeddings", false)
     }
 
-    /// A size under two names, the second of which is an alias in `transformers`.
+    /// Reads a size with two names, the second of which is an alias in `transformers`.
     fn same(&self, name: &str, alias: &str) -> Result<usize, String> {
         let keys = self.keys;
         let size = keys.size(name)?;
@@ -119,7 +119,7 @@ impl Read<'_> {
         }
     }
 
-    /// Tokens per entry; without keys those of published models.
+    /// Returns the numbers of tokens per entry; the defaults are those of published models.
     fn rates(&self) -> Result<BTreeMap<String, usize>, String> {
         let keys = self.keys;
         let names = [
@@ -137,7 +137,8 @@ impl Read<'_> {
                 (Some(new), Some(old_rate)) if new != old_rate => {
                     return Err(keys.wrong(old, format!("is {old_rate}, but compress_rates.{name} is {new}")));
                 }
-                // Of a map without the name, layers of the type have no rate, which is an error if there are any.
+                // If the map lacks the name, layers of this type have no rate. `Config::check` returns an error if such
+                // layers exist.
                 (None, None) if map.is_some() => continue,
                 (new, old) => new.or(old).unwrap_or(published),
             };
@@ -160,7 +161,7 @@ impl Read<'_> {
         let Some(ratios) = keys.optional::<Vec<usize>>("compress_ratios")? else {
             return named.ok_or_else(|| keys.missing("layer_types"));
         };
-        // Those behind the last layer are of layers that predict further tokens.
+        // Entries after the last layer belong to layers that predict further tokens.
         if ratios.len() < count {
             keys.for_each_layer("compress_ratios", ratios.len(), count)?;
         }
@@ -204,8 +205,8 @@ impl Read<'_> {
         }
     }
 
-    /// The two RoPEs, and how many channels they turn. Either each has an object of its own, or there is one object, of layers with a
-    /// compressor, and bases next to it.
+    /// Reads the two RoPEs, and the number of channels they rotate. Either each RoPE has its own object, or there is one
+    /// object, for layers with a compressor, and the bases are next to the object.
     fn ropes(&self, head_dim: usize) -> Result<(RopeByLayer, usize), String> {
         let keys = self.keys;
         let (name, map) = keys.rope()?;
@@ -221,7 +222,7 @@ impl Read<'_> {
             let own = |kind: &str, top: Option<f64>, turned: &mut Turned| {
                 let map: Map<String, Value> = object.needed(kind)?;
                 let inner = object.within(kind, &map);
-                // Without the key `transformers` turns all channels.
+                // Without this key, `transformers` rotates all channels.
                 let own = inner.optional("partial_rotary_factor")?.or(partial).unwrap_or(1.0);
                 turned.add(&inner, "partial_rotary_factor", Some(channels(own)))?;
                 let theta = inner.base("rope_theta")?.ok_or_else(|| inner.missing("rope_theta"))?;
@@ -232,7 +233,7 @@ impl Read<'_> {
             };
             let main = own("main", bases[0], &mut turned)?;
             let compress = own("compress", bases[1], &mut turned)?;
-            // `transformers` leaves them there, and does not read them.
+            // `transformers` leaves these keys in the outer object, and does not read them.
             ["rope_type", "rope_theta"].iter().for_each(|key| object.ignore(key));
             object.finish("a deepseek_v4", &[])?;
             return Ok((RopeByLayer { main, compress }, turned.count(keys)?));
@@ -255,7 +256,8 @@ impl Read<'_> {
     }
 }
 
-/// Reads one RoPE of a base; `missing` is its `attention_factor` without the key, which else follows from the other keys.
+/// Reads one RoPE with a base. `missing` is the default of `attention_factor`; if `missing` is `None`, the default follows from
+/// the other keys.
 fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopeParameters, String> {
     let rope_type = keys.rope_type()?;
     let needed = |key: &str| keys.positive(key)?.ok_or_else(|| keys.missing(key));
@@ -286,7 +288,7 @@ fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopePa
     Ok(RopeParameters { rope_theta, yarn })
 }
 
-/// Number of channels that RoPE turns, by several keys.
+/// Number of channels that RoPE rotates, which several keys may give.
 #[derive(Default)]
 struct Turned(Option<(String, usize)>);
 

@@ -4,10 +4,10 @@ use crate::sites::Growth::{Entry, Window};
 use crate::sites::Held::{Index, KeyValue};
 use crate::sites::{Decision, Dim};
 
-/// Number of the last channels that RoPE has turned.
+/// Number of channels, the last of each row, that RoPE has rotated.
 const ROPE: Dim = Dim::Size("qk_rope_head_dim");
-/// Types of layers, as `config.json` names them: those with a compressor, those with an indexer, and those whose router is
-/// learned.
+/// Types of layers by their names in `config.json`: layers with a compressor, layers with an indexer, and layers with a learned
+/// router.
 const COMPRESSES: &[&str] = &["compressed_sparse_attention", "heavily_compressed_attention"];
 const INDEXES: &[&str] = &["compressed_sparse_attention"];
 const ROUTES: &[&str] = &["moe"];

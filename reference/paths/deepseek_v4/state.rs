@@ -6,47 +6,47 @@ use crate::ops::compressor::Pooling;
 use crate::ops::rope::Rope;
 use crate::{Real, Tensor};
 
-/// The caches of one sequence, of [`Model::state`](super::Model::state) or restored by [`State::from_parts`].
+/// Caches of one sequence, created by [`Model::state`](super::Model::state) or restored by [`State::from_parts`].
 #[derive(Clone, Debug)]
 pub struct State<T> {
     pub(super) parts: StateParts<T>,
-    /// Channels of the window caches, and the sizes of each layer's compressors.
+    /// Number of channels of the window caches, and the sizes of each layer's compressors.
     sizes: (usize, Vec<[Option<Pooling>; 2]>),
-    /// RoPE tables of sliding layers and of layers with a compressor.
+    /// RoPE tables of sliding layers, and of layers with a compressor.
     pub(super) ropes: [Rope<T>; 2],
 }
 
-/// The state of one sequence as tensors; with the configuration it is all that [`State::from_parts`] needs. RoPE tables are
-/// not among it: they follow from the configuration.
+/// State of one sequence as plain tensors. [`State::from_parts`] restores the state from these tensors and the configuration.
+/// RoPE tables are not included: they follow from the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateParts<T> {
-    /// Tokens seen.
+    /// Number of tokens processed.
     pub tokens: usize,
-    /// One for each layer.
+    /// Caches of each layer.
     pub layers: Vec<LayerParts<T>>,
 }
 
 /// The caches of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerParts<T> {
-    /// The last KV vectors, `[n, head_dim]`, up to the last token seen: at least the last `sliding_window − 1`, or all if
-    /// fewer were seen. More change nothing.
+    /// KV vectors of the last tokens, `[n, head_dim]`, up to the last token processed. n is at least `sliding_window − 1`, or
+    /// all tokens if there are fewer. More rows do not affect the result.
     pub window: CacheParts<T>,
-    /// The compressed KV cache, in layers that have one.
+    /// Compressed KV cache; `None` if the layer has no compressor.
     pub compressed: Option<CompressedParts<T>>,
-    /// The indexer's keys, in sparse layers. Nothing reads them as values.
+    /// Keys of the indexer; `None` if the layer is not sparse. They are never read as values.
     pub index: Option<CompressedParts<T>>,
 }
 
-/// A compressor between two tokens: dim is `head_dim`, or `index_head_dim` in the indexer. Rows that wait are `2 · dim` wide
-/// in sparse layers, whose windows overlap, and `dim` wide in heavy ones.
+/// State of a compressor between two tokens. dim is `head_dim`, or `index_head_dim` in the indexer. The width of pending rows
+/// is `2 · dim` in sparse layers, whose windows overlap, and `dim` in heavy layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompressedParts<T> {
-    /// Entries made so far, `[tokens / rate, dim]`.
+    /// Entries completed so far, `[tokens / rate, dim]`.
     pub entries: CacheParts<T>,
     /// Values of the tokens that later entries pool, `[waiting, width]`.
     pub pending_values: Tensor<T>,
-    /// Their logits, with the bias of their position added, `[waiting, width]`.
+    /// Logits of the same tokens, `[waiting, width]`; the bias of the position is already added.
     pub pending_logits: Tensor<T>,
 }
 
@@ -55,21 +55,22 @@ pub struct CompressedParts<T> {
 pub struct CacheParts<T> {
     /// The rows as keys.
     pub keys: Tensor<T>,
-    /// The rows as values, where [`Numerics::splits`](crate::Numerics::splits) has kept them apart; else they are the keys.
+    /// The rows as values, if [`Numerics::splits`](crate::Numerics::splits) requested separate copies; `None` if the values
+    /// equal the keys.
     pub values: Option<Tensor<T>>,
 }
 
 impl<T: Real> State<T> {
-    /// An empty sequence.
+    /// Creates the state of an empty sequence.
     ///
     /// # Errors
-    /// What [`Config::check`] finds.
+    /// Returns the errors of [`Config::check`].
     pub fn new(config: &Config) -> Result<Self, String> {
         config.check()?;
         Ok(Self::empty(config))
     }
 
-    /// The parts of a new sequence; the configuration must have been checked.
+    /// Creates the state of an empty sequence without checking the configuration.
     pub(super) fn empty(config: &Config) -> Self {
         let sizes = sizes(config);
         let compressed = |sizes: Pooling| {
@@ -93,20 +94,20 @@ impl<T: Real> State<T> {
         }
     }
 
-    /// Tokens seen so far.
+    /// Returns the number of tokens processed so far.
     pub fn tokens(&self) -> usize {
         self.parts.tokens
     }
 
-    /// The caches of a layer.
+    /// Returns the caches of a layer.
     ///
     /// # Panics
-    /// If there is no such layer.
+    /// If the layer does not exist.
     pub fn layer(&self, layer: usize) -> &LayerParts<T> {
         &self.parts.layers[layer]
     }
 
-    /// Returns whether a model of this configuration can go on from here.
+    /// Returns an error if a model of this configuration cannot continue from this state.
     pub(super) fn check(&self, config: &Config) -> Result<(), String> {
         match self.sizes == sizes(config) {
             true => Ok(()),
@@ -114,16 +115,17 @@ impl<T: Real> State<T> {
         }
     }
 
-    /// A copy of the state as tensors.
+    /// Returns a copy of the state as tensors.
     pub fn to_parts(&self) -> StateParts<T> {
         self.parts.clone()
     }
 
-    /// The state of these parts: what follows is bit for bit what would have followed [`State::to_parts`].
+    /// Restores a state from its parts. Later results are bit-identical to those of the state on which [`State::to_parts`] was
+    /// called.
     ///
     /// # Errors
-    /// What [`Config::check`] finds, and every tensor that is missing, not expected or not of the shape that the
-    /// configuration and the number of tokens demand; the message names layer and tensor.
+    /// Returns the errors of [`Config::check`], and an error for a tensor that is missing, unexpected, or not of the shape
+    /// given by the configuration and the number of tokens. The message names the layer and the tensor.
     pub fn from_parts(config: &Config, mut parts: StateParts<T>) -> Result<Self, String> {
         let state = Self::new(config)?;
         let (tokens, found, expected) = (parts.tokens, parts.layers.len(), state.sizes.1.len());
@@ -160,14 +162,14 @@ impl<T: Real> State<T> {
     }
 }
 
-/// Channels of window caches, and the sizes of each layer's compressors, of keys and of the indexer.
+/// Returns the number of channels of window caches, and the sizes of each layer's compressors: of keys, and of the indexer.
 fn sizes(config: &Config) -> (usize, Vec<[Option<Pooling>; 2]>) {
     let layers = config.layer_types.iter().map(|kind| config.pools(*kind));
     (config.head_dim, layers.collect())
 }
 
 impl<T: Real> CompressedParts<T> {
-    /// Refuses tensors that do not have these sizes after so many tokens.
+    /// Returns an error if the tensors do not have these sizes after `tokens` tokens.
     fn check(&mut self, what: &str, sizes: Pooling, tokens: usize) -> Result<(), String> {
         let shape = [tokens - sizes.needed(tokens), sizes.width()];
         has_shape(&format!("{what} pending_values"), &self.pending_values, shape)?;
@@ -178,7 +180,7 @@ impl<T: Real> CompressedParts<T> {
 }
 
 impl<T: Real> CacheParts<T> {
-    /// No rows, of `dim` channels.
+    /// Creates a cache of no rows with `dim` channels.
     fn new(dim: usize) -> Self {
         Self {
             keys: Tensor::full([0, dim], T::ZERO),
@@ -186,37 +188,37 @@ impl<T: Real> CacheParts<T> {
         }
     }
 
-    /// Refuses rows of another shape.
+    /// Returns an error if the rows have another shape.
     fn check(&mut self, what: &str, shape: [usize; 2]) -> Result<(), String> {
         has_shape(&format!("{what} keys"), &self.keys, shape)?;
         if let Some(values) = &self.values {
             has_shape(&format!("{what} values"), values, shape)?;
         }
-        // A cache of no rows is as it was before the first: it is not settled whether its rows will be split.
+        // An empty cache is reset to its initial state, in which it is still open whether its rows will be split.
         self.values.take_if(|_| shape[0] == 0);
         Ok(())
     }
 
-    /// Adds rows `[n, dim]`; `values` are given where the roles are split, and then in every call.
+    /// Appends rows `[n, dim]`. `values` are given if the roles are split, and then in every call.
     pub(super) fn push(&mut self, keys: Tensor<T>, values: Option<Tensor<T>>) {
         if let Some(values) = values {
-            // Split from the first row on: `Numerics::splits` gives the same answer for all rows.
+            // The cache is split from the first row on: `Numerics::splits` gives the same answer for all rows.
             let none = || Tensor::full([0, keys.cols()], T::ZERO);
             append(self.values.get_or_insert_with(none), values);
         }
         append(&mut self.keys, keys);
     }
 
-    /// Forgets the first rows.
+    /// Drops the first rows.
     pub(super) fn drop_first(&mut self, rows: usize) {
         for kept in [Some(&mut self.keys), self.values.as_mut()].into_iter().flatten() {
-            // A new vector, because the old one's memory may be many times what remains.
+            // Allocate a new vector: the memory of the old vector may be many times the size of the rows that remain.
             kept.data = kept.data[rows * kept.cols()..].to_vec();
             kept.shape[0] -= rows;
         }
     }
 
-    /// A range of rows in both roles.
+    /// Returns a range of rows as keys and as values.
     pub(super) fn read(&self, rows: std::ops::Range<usize>) -> KeyRows<'_, T> {
         let range = rows.start * self.keys.cols()..rows.end * self.keys.cols();
         KeyRows {
@@ -225,7 +227,7 @@ impl<T: Real> CacheParts<T> {
         }
     }
 
-    /// Copies of chosen rows in both roles; the values are `None` where they equal the keys.
+    /// Copies selected rows as keys and as values; the values are `None` if they equal the keys.
     pub(super) fn gather(&self, rows: &[usize]) -> (Vec<T>, Option<Vec<T>>) {
         let pick = |from: &Tensor<T>| from.pick(rows.iter().copied()).data;
         (pick(&self.keys), self.values.as_ref().map(pick))
@@ -242,7 +244,7 @@ fn append<T: Real>(to: &mut Tensor<T>, more: Tensor<T>) {
 }
 
 fn has_shape<T>(what: &str, tensor: &Tensor<T>, expected: [usize; 2]) -> Result<(), String> {
-    // Fields are public: a shape may be right and its data not.
+    // The fields are public, so the shape may be right and the number of elements wrong.
     match tensor.shape == expected && Some(tensor.data.len()) == expected[0].checked_mul(expected[1]) {
         true => Ok(()),
         false => Err(format!(

@@ -1,65 +1,66 @@
-//! Sizes, and the readings of what the definition leaves open.
+//! Sizes of a model, and the options where the definition is ambiguous.
 
 use serde::Deserialize;
 
 use super::lanes::LaneRule;
 use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 
-/// On what gate and bank are decided. The two agree in exact arithmetic, and not where probabilities are rounded: in bf16 the
-/// sigmoid is above ½ only of logits above 2^-7, and a softmax has ties that its logits have not.
+/// Numbers on which the decisions of gate and bank are based. Logits and probabilities give the same decisions in exact
+/// arithmetic, but not if probabilities are rounded: in bf16, the sigmoid is above ½ only for logits above 2^-7, and a softmax
+/// has ties where its logits have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionRule {
-    /// l > 0, the largest q.
+    /// Gate open if l > 0; bank with the largest q.
     Logits,
-    /// sigmoid(l) > ½, the largest of softmax(q).
+    /// Gate open if sigmoid(l) > ½; bank with the largest softmax(q).
     Probabilities,
 }
 
-/// Form of the router's logits. Only the logits read z = W_r n, so its products fold into one vector for each logit.
+/// Form of the router's logits. Only the logits use z = W_r n, so its products can be folded into one vector per logit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterForm {
-    /// One dot product with x for each logit, times the inverse RMS.
+    /// One dot product with x per logit, multiplied by the inverse RMS.
     Folded,
-    /// n = norm(x), z = W_r n, logits of z.
+    /// First n = norm(x), then z = W_r n, then the logits of z.
     Unfolded,
 }
 
-/// Names of sizes are those of the source that defines the path. Those that `config.json` does not have are as in
-/// [`Config::STANDARD`].
+/// Configuration of a model. The names of the sizes are those of the source that defines the path. Keys that `config.json`
+/// lacks have the defaults of [`Config::STANDARD`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Channels of a token and of a core.
+    /// Number of channels of a token and of a core.
     pub d_model: usize,
-    /// Channels within the FFN.
+    /// Number of channels within the FFN.
     pub d_ff: usize,
-    /// Cores of a token.
+    /// Number of cores of a token.
     pub core_count: usize,
-    /// Events of a token.
+    /// Number of events of a token.
     pub n_events: usize,
-    /// FFN steps of an event.
+    /// Number of FFN steps of an event.
     pub k_ffn: usize,
-    /// Channels of the router's z.
+    /// Number of channels of the router's z.
     pub d_router: usize,
-    /// Ways in which cores are pooled.
+    /// Number of pooling weights per core.
     pub collapse_k: usize,
-    /// Channels between pooling and decoder.
+    /// Number of channels between pooling and decoder.
     pub collapse_r: usize,
-    /// Channels of a core's embedding.
+    /// Number of channels of a core's embedding.
     pub d_embed: usize,
-    /// Added to mean(x²) in both norms.
+    /// Term added to mean(x²) in both norms.
     pub eps: f64,
-    /// True if an FFN step adds to x or takes its place.
+    /// True if the result of an FFN step is added to x; false if it replaces x.
     pub residual: bool,
-    /// Change of a map by an exchange.
+    /// Rule that changes a map at an exchange.
     pub lane_rule: LaneRule,
-    /// On what gate and bank are decided.
+    /// Numbers on which the decisions of gate and bank are based.
     pub decision: DecisionRule,
     /// Form of the router's logits.
     pub router: RouterForm,
-    /// True if silu stands before the decoder.
+    /// True if silu is applied before the decoder.
     pub collapse_silu: bool,
 }
 
@@ -70,7 +71,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The sizes and readings of the source that defines the path.
+    /// Sizes and options of the source that defines the path.
     pub const STANDARD: Self = Self {
         d_model: 1024,
         d_ff: 4096,
@@ -89,10 +90,10 @@ impl Config {
         collapse_silu: true,
     };
 
-    /// Finds a size that cannot be. No events, or events without FFN steps, can.
+    /// Checks the sizes. Zero events, or events with zero FFN steps, are valid.
     ///
     /// # Errors
-    /// The first such size, by name.
+    /// Returns a message with the name of the first invalid size.
     pub fn check(&self) -> Result<(), String> {
         let positive = fields! { self: d_model d_ff core_count d_router collapse_k collapse_r d_embed };
         let repeated = fields! { self: n_events k_ffn };

@@ -1,12 +1,12 @@
-//! Hooks of the path's parts at their sites.
+//! Calls of the hooks at the sites of the path.
 
 use crate::{Choice, Real, Tensor};
 
-/// Context of an event of a token, or of a token.
+/// Context of an event of a token, or of a whole token.
 pub(super) type Context<'a, T> = crate::paths::context::Context<'a, T, ()>;
 
 impl<T: Real> Context<'_, T> {
-    /// Offers a decision of one candidate a row to be overruled, and gives what was decided in the end.
+    /// Calls the hook of a decision with one candidate per row, which may overwrite the choice; returns the final choice.
     pub fn choose(&mut self, name: &'static str, scores: Tensor<T>, chosen: Vec<i32>) -> Result<Vec<u8>, String> {
         let site = self.at(name);
         let candidates = scores.cols();

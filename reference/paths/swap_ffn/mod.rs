@@ -1,10 +1,10 @@
-//! Swap-FFN: every core of a token carries a vector x, which events exchange with one of four banks of memory and then send
-//! through an FFN that all cores share.
+//! Swap-FFN: every core of a token has a vector x. In an event, x may be exchanged with one of four banks of memory, and then
+//! passes through an FFN that all cores share.
 //!
-//! A token is spread over the cores by FiLM, x = x_in ⊙ S_c + T_c. In every event each core's router decides on x whether to
-//! exchange it with a bank, and with which; a map of one byte says where the banks are. After the events the cores are pooled
-//! and decoded to the token's delta. Banks and maps are carried from token to token, so that one decision that falls
-//! otherwise stays.
+//! A token is expanded to the cores by FiLM, x = x_in ⊙ S_c + T_c. In every event, the router of each core decides from x
+//! whether to exchange it, and with which bank. A map of one byte stores the positions of the banks. After the events, the
+//! cores are pooled and decoded to the token's delta. Banks and maps persist from token to token, so that a single differing
+//! decision has lasting effects.
 
 mod config;
 mod context;
@@ -27,13 +27,13 @@ pub use router::{Decisions, Router};
 pub use sites::SITES;
 pub use state::State;
 
-/// Takes every tensor of [`Config::tensors`] from `weights`, past its site.
+/// Loads every tensor of [`Config::tensors`] from `weights`, and calls `numerics` at the tensor's site.
 ///
 /// # Errors
-/// What [`Config::check`] finds, and errors of `weights`.
+/// Returns the errors of [`Config::check`] and of `weights`.
 ///
 /// # Panics
-/// In place of these errors with weights that cannot fail, as [`Initial`].
+/// Panics with the error of [`Config::check`] if the weights have no error type, such as [`Initial`].
 pub fn load<T: crate::Real, W: crate::paths::Weights + ?Sized>(
     config: Config,
     weights: &mut W,

@@ -1,4 +1,4 @@
-//! A token from end to end, and the steps it is made of.
+//! The model: a complete token, and the steps of which it consists.
 
 use super::PATH;
 use super::config::{Config, RouterForm};
@@ -25,17 +25,17 @@ pub struct Model<T> {
 /// Output of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output<T> {
-    /// `[B, d_model]`.
+    /// Delta of each sequence, `[B, d_model]`.
     pub delta: Tensor<T>,
     /// Decisions of every event.
     pub decisions: Vec<Decisions<T>>,
 }
 
 impl<T: Real> Model<T> {
-    /// A model of these parts; the form of the router takes the place of the configuration's.
+    /// Creates a model from its parts. The form of the router overrides the form in the configuration.
     ///
     /// # Errors
-    /// Tensors of shapes that the configuration does not have, and what [`Config::check`] finds.
+    /// Returns the errors of [`Config::check`], and an error if the shapes of the tensors do not match the configuration.
     pub fn new(
         config: Config,
         film: Film<T>,
@@ -93,8 +93,8 @@ impl<T: Real> Model<T> {
         })
     }
 
-    /// Takes every tensor of [`Config::tensors`] from `weights`, past its site. The tensors of [`Film`] are made of the embeddings here,
-    /// once.
+    /// Loads every tensor of [`Config::tensors`] from `weights`, and calls `numerics` at its site. Computes the tensors of
+    /// [`Film`] from the embeddings once.
     pub(super) fn of_weights(
         config: Config,
         weights: &mut Source<'_>,
@@ -148,20 +148,21 @@ impl<T: Real> Model<T> {
         })
     }
 
-    /// Sizes and readings, with the form of router it has.
+    /// Returns the configuration, with the actual form of the router.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns its parts.
+    /// Returns the parts of the model.
     pub fn parts(&self) -> (&Film<T>, &Router<T>, &Ffn<T>, &Collapse<T>) {
         (&self.film, &self.router, &self.ffn, &self.collapse)
     }
 
-    /// Takes tokens `[B, d_model]`, one of each sequence, through the model; the state goes on to the next.
+    /// Runs the model on tokens `[B, d_model]`, one per sequence, and updates the state.
     ///
     /// # Errors
-    /// Tensors of shapes that the configuration does not have, and decisions overruled by what does not exist.
+    /// Returns an error if the shape of a tensor does not match the configuration, or a hook overwrote a decision with an index
+    /// that is out of range.
     pub fn step(
         &self,
         x_in: &Tensor<T>,
@@ -177,10 +178,10 @@ impl<T: Real> Model<T> {
         Ok(Output { delta, decisions })
     }
 
-    /// Tokens `[B, d_model]` → x `[B · core_count, d_model]`, as it enters the first event.
+    /// Expands tokens `[B, d_model]` to x `[B · core_count, d_model]`, the input of the first event.
     ///
     /// # Errors
-    /// Tensors of shapes that the configuration does not have.
+    /// Returns an error if the shape of a tensor does not match the configuration.
     pub fn spread(
         &self,
         x_in: &Tensor<T>,
@@ -198,10 +199,11 @@ impl<T: Real> Model<T> {
         Ok(x)
     }
 
-    /// One event on x `[B · core_count, d_model]`: an exchange, then the FFN steps.
+    /// Runs one event on x `[B · core_count, d_model]`: an exchange, then the FFN steps.
     ///
     /// # Errors
-    /// Tensors of shapes that the configuration does not have, and decisions overruled by what does not exist.
+    /// Returns an error if the shape of a tensor does not match the configuration, or a hook overwrote a decision with an index
+    /// that is out of range.
     pub fn event(
         &self,
         x: &mut Tensor<T>,
@@ -216,10 +218,10 @@ impl<T: Real> Model<T> {
         Ok(decisions)
     }
 
-    /// One FFN step on x `[B · core_count, d_model]`.
+    /// Runs one FFN step on x `[B · core_count, d_model]`.
     ///
     /// # Errors
-    /// Tensors of shapes that the configuration does not have.
+    /// Returns an error if the shape of a tensor does not match the configuration.
     pub fn ffn(
         &self,
         x: &mut Tensor<T>,
@@ -233,10 +235,11 @@ impl<T: Real> Model<T> {
         Ok(())
     }
 
-    /// Decides for every core whether x goes to a bank and what is there becomes x, and does it.
+    /// Decides for every core whether x is exchanged with a bank, and exchanges x with the content of that bank.
     ///
     /// # Errors
-    /// Tensors of shapes that the configuration does not have, and decisions overruled by what does not exist.
+    /// Returns an error if the shape of a tensor does not match the configuration, or a hook overwrote a decision with an index
+    /// that is out of range.
     pub fn exchange(
         &self,
         x: &mut Tensor<T>,
@@ -265,10 +268,10 @@ impl<T: Real> Model<T> {
         Ok(decisions)
     }
 
-    /// x `[B · core_count, d_model]` after the last event → delta `[B, d_model]`.
+    /// Maps x `[B · core_count, d_model]` after the last event to the delta `[B, d_model]`.
     ///
     /// # Errors
-    /// Tensors of shapes that the configuration does not have.
+    /// Returns an error if the shape of a tensor does not match the configuration.
     pub fn collapse(
         &self,
         x: &Tensor<T>,
@@ -280,7 +283,7 @@ impl<T: Real> Model<T> {
         Ok(self.collapse.apply(x, &self.film.alpha, &self.config, &mut cx))
     }
 
-    /// Number of tokens in the rows of x.
+    /// Returns the number of tokens in the rows of x.
     fn batch(&self, x: &Tensor<T>) -> Result<usize, String> {
         let (cores, width) = (self.config.core_count, self.config.d_model);
         let [rows, _] = self.shape("x", x, [&format!("B · {cores}"), &width.to_string()])?;
@@ -301,7 +304,7 @@ impl<T: Real> Model<T> {
     }
 }
 
-/// Takes the tensors of sites, and passes them there.
+/// Loads the tensors of sites, and calls the hooks at these sites.
 struct Parameters<'a, T: Real> {
     config: &'a Config,
     load: Loader<'a, T>,
@@ -321,7 +324,7 @@ impl<T: Real> Parameters<'_, T> {
         Ok(tensor)
     }
 
-    /// x Wᵀ + b, W and b at these sites.
+    /// Computes x Wᵀ + b, with W and b loaded from these sites.
     fn affine(&mut self, [weight, bias]: [&'static str; 2], x: &Tensor<T>) -> Result<Tensor<T>, LoadError> {
         let mut y = self.tensor(weight)?.apply(x);
         let bias = self.tensor(bias)?.data;

@@ -1,4 +1,4 @@
-//! The tensors a model is made of, and how they start before training.
+//! List of the tensors of a model, and their initial values before training.
 
 use std::convert::Infallible;
 
@@ -7,21 +7,21 @@ use super::sites::*;
 use crate::SiteInfo;
 use crate::paths::{self, Invalid, TensorSpec, Weights};
 
-/// The sites of parameters.
+/// Iterates over the sites of parameters.
 fn parameters() -> impl Iterator<Item = &'static SiteInfo> {
     SITES.iter().filter(|site| site.name.starts_with(PREFIX))
 }
 
-/// The prefix of the sites of parameters, which their tensors do not have.
+/// Prefix of the sites of parameters; the names of the tensors lack it.
 const PREFIX: &str = "weights.";
 
-/// Returns the name of the tensor of a parameter's site.
+/// Returns the name of the tensor that belongs to a parameter's site.
 pub(super) fn tensor_name(site: &'static str) -> &'static str {
     site.strip_prefix(PREFIX).unwrap_or(site)
 }
 
 impl Config {
-    /// Every tensor of the model.
+    /// Returns the list of all tensors of the model.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         let spec = |site: &SiteInfo| TensorSpec {
             name: tensor_name(site.name).into(),
@@ -32,15 +32,15 @@ impl Config {
     }
 }
 
-/// Weights before training, of numbers that `draw` gives: so many of N(0, 1) for the tensor of that name.
+/// Weights before training, scaled from random numbers of N(0, 1).
 pub struct Initial<'a, F> {
-    /// The configuration of the model that is made.
+    /// Configuration of the model.
     pub config: &'a Config,
-    /// `draw(name, n)` gives n numbers.
+    /// Random number generator: `draw(name, n)` returns n numbers for the tensor `name`.
     pub draw: F,
 }
 
-/// Weights that cannot fail have no error for a model that cannot be made of them.
+/// Weights that cannot fail have no error type, so an invalid model panics.
 impl From<Invalid> for Infallible {
     fn from(invalid: Invalid) -> Self {
         panic!("{invalid}")
@@ -62,7 +62,7 @@ impl<F: FnMut(&str, usize) -> Vec<f32>> Weights for Initial<'_, F> {
             },
             None => None,
         };
-        // N(0, 1), or with the variance of PyTorch's linear layers, 1 / (3 · inputs).
+        // The numbers are used as N(0, 1), or scaled to the variance of PyTorch's linear layers, 1 / (3 · inputs).
         let deviation = inputs.map_or(1.0, |inputs| (3.0 * inputs as f64).powf(-0.5));
         let drawn = (self.draw)(name, len).into_iter();
         Ok(drawn.map(|x| (f64::from(x) * deviation) as f32).collect())

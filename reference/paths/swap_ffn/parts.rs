@@ -1,4 +1,4 @@
-//! Parts that a token passes through besides the router, each with its weights.
+//! Parts of the model other than the router, each with its weights.
 
 use rayon::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::ops::linear::Product;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// x ← work(x, y) in vectors, for all elements.
+/// Replaces every x by work(x, y), vectorised.
 fn zip<T: Real>(x: &mut Tensor<T>, y: &Tensor<T>, work: impl Fn(T, T) -> T + Sync) {
     let len = BLOCK * y.cols();
     let blocks = x.data.par_chunks_mut(len).zip(y.data.par_chunks(len));
@@ -23,19 +23,19 @@ fn silu<T: Real>(x: &mut Tensor<T>) {
     blocks.for_each(|x| vectorized!(x.iter_mut().for_each(|x| *x *= x.sigmoid())));
 }
 
-/// Tensors computed from the embeddings of the cores, the same for every token.
+/// Tensors computed from the embeddings of the cores; they are the same for every token.
 #[derive(Clone, Debug)]
 pub struct Film<T> {
-    /// S `[core_count, d_model]`, with the one added.
+    /// Scale S `[core_count, d_model]`, already including the added 1.
     pub scale: Tensor<T>,
-    /// T `[core_count, d_model]`.
+    /// Shift T `[core_count, d_model]`.
     pub shift: Tensor<T>,
-    /// A `[core_count, collapse_k]`.
+    /// Pooling weights A `[core_count, collapse_k]`.
     pub alpha: Tensor<T>,
 }
 
 impl<T: Real> Film<T> {
-    /// Tokens `[B, d_model]` → x `[B · core_count, d_model]`.
+    /// Maps tokens `[B, d_model]` to x `[B · core_count, d_model]`.
     pub(super) fn spread(&self, x_in: &Tensor<T>) -> Tensor<T> {
         let (cores, width) = (self.scale.rows(), self.scale.cols());
         let mut x = Tensor::full([x_in.rows() * cores, width], T::ZERO);
@@ -50,16 +50,16 @@ impl<T: Real> Film<T> {
     }
 }
 
-/// x ← W2 (silu(W1 n) ⊙ W3 n), n = norm(x), or that added to x.
+/// Shared FFN: f = W2 (silu(W1 n) ⊙ W3 n) with n = norm(x). The result is f or x + f.
 #[derive(Clone, Debug)]
 pub struct Ffn<T> {
-    /// `[d_model]`.
+    /// Weights of the norm, `[d_model]`.
     pub norm: Vec<T>,
-    /// `[d_ff, d_model]`.
+    /// Gate projection, `[d_ff, d_model]`.
     pub w1: Tensor<T>,
-    /// `[d_ff, d_model]`.
+    /// Up projection, `[d_ff, d_model]`.
     pub w3: Tensor<T>,
-    /// `[d_model, d_ff]`.
+    /// Down projection, `[d_model, d_ff]`.
     pub w2: Tensor<T>,
 }
 
@@ -86,17 +86,17 @@ impl<T: Real> Ffn<T> {
     }
 }
 
-/// The cores pooled, then decoded.
+/// Pooling of the cores, and the decoder.
 #[derive(Clone, Debug)]
 pub struct Collapse<T> {
-    /// `[collapse_k, collapse_r, d_model]`.
+    /// Basis `[collapse_k, collapse_r, d_model]`.
     pub basis: Tensor<T>,
-    /// `[d_model, collapse_r]`.
+    /// Decoder `[d_model, collapse_r]`.
     pub decoder: Tensor<T>,
 }
 
 impl<T: Real> Collapse<T> {
-    /// x `[B · core_count, d_model]` → delta `[B, d_model]`.
+    /// Maps x `[B · core_count, d_model]` to delta `[B, d_model]`.
     pub(super) fn apply(
         &self,
         x: &Tensor<T>,

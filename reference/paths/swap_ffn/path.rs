@@ -1,4 +1,4 @@
-//! The path as others find it.
+//! Registration of the path: its [`Path`] and its [`paths::Config`].
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,8 @@ use crate::paths::keys::INERT;
 use crate::paths::{self, Input, LoadError, Path, Source, Takes, TensorSpec};
 use crate::{Numerics, Tensor};
 
-/// Swap-FFN. A run takes a vector of each sequence and gives their deltas; a state begins with the banks of all sequences.
+/// The path Swap-FFN. A run takes one vector per sequence and returns their deltas. A state is initialised with the banks of
+/// all sequences.
 pub static PATH: Path = Path {
     name: "swap_ffn",
     model_types: || vec!["swap_ffn"],
@@ -16,7 +17,8 @@ pub static PATH: Path = Path {
     nearest: |_| None,
 };
 
-/// Reads a `config.json`, of which no key is left out: the model takes vectors, so that nobody measures it by one.
+/// Reads a `config.json`. There is no list of further keys to ignore: accuracy measurements, which would pass one, need token
+/// ids.
 fn read(json: &str) -> Result<Box<dyn paths::Config>, String> {
     let mut keys: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     keys.retain(|key, _| INERT.split(' ').all(|inert| inert != key));
@@ -42,7 +44,7 @@ impl paths::Config for Config {
         collapse_k, collapse_r, core_count, d_embed, d_ff, d_model, d_router
     }
 
-    /// One kind for all events: the rule that they decide by.
+    /// All events have the same type: the form of the router.
     fn layer_types(&self, _: usize) -> Vec<&'static str> {
         let form = match self.router {
             RouterForm::Folded => "folded",
@@ -59,7 +61,7 @@ impl paths::Config for Config {
         Config::tensors(self)
     }
 
-    /// The banks.
+    /// The state is initialised with the banks.
     fn start(&self, sequences: usize) -> Vec<TensorSpec> {
         let ram = TensorSpec {
             name: "ram".into(),

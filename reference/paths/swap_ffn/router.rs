@@ -1,4 +1,4 @@
-//! Router: the cores that exchange x, and the bank of each.
+//! Router: selects the cores that exchange x, and the bank of each.
 
 use super::config::{Config, DecisionRule, RouterForm};
 use super::context::Context;
@@ -9,31 +9,31 @@ use crate::ops::softmax_router::softmax;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Decides on an exchange by five logits of x, the gate's and those of the four banks.
+/// Router with five logits of x: one for the gate and one for each of the four banks.
 #[derive(Clone, Debug)]
 pub enum Router<T> {
-    /// One dot product with x for each logit.
+    /// One dot product with x per logit.
     Folded {
-        /// `[5, d_model]`.
+        /// Folded weights, `[5, d_model]`.
         weight: Tensor<T>,
-        /// Added to each logit.
+        /// Bias of each logit.
         bias: [T; 1 + BANKS],
     },
-    /// As the definition has it.
+    /// Form of the definition: norm, projection, logits.
     Unfolded {
-        /// `[d_model]`.
+        /// Weights of the norm, `[d_model]`.
         norm: Vec<T>,
-        /// W_r `[d_router, d_model]`.
+        /// Projection W_r `[d_router, d_model]`.
         projection: Tensor<T>,
-        /// `[5, d_router]`.
+        /// Weights of the logits, `[5, d_router]`.
         weight: Tensor<T>,
-        /// Added to each logit.
+        /// Bias of each logit.
         bias: [T; 1 + BANKS],
     },
 }
 
 impl<T: Real> Router<T> {
-    /// The same in one vector for each logit, weight_i = g ⊙ Σ_m w_im W_r,m, made in f64 and rounded once.
+    /// Converts the router to the folded form, weight_i = g ⊙ Σ_m w_im W_r,m, computed in f64 and rounded once.
     pub fn folded(self) -> Self {
         let Self::Unfolded {
             norm,
@@ -69,7 +69,7 @@ impl<T: Real> Router<T> {
         }
     }
 
-    /// x `[rows, d_model]` → logits `[rows, 5]`.
+    /// Maps x `[rows, d_model]` to logits `[rows, 5]`.
     fn logits(&self, x: &Tensor<T>, eps: T, cx: &mut Context<'_, T>) -> Tensor<T> {
         let mut n = x.clone();
         cx.pass(ROUTER_INPUT, &mut n);
@@ -103,7 +103,7 @@ impl<T: Real> Router<T> {
         logits
     }
 
-    /// Decides for every row of x.
+    /// Decides on gate and bank for every row of x.
     pub(super) fn decide(
         &self,
         x: &Tensor<T>,
@@ -135,13 +135,13 @@ impl<T: Real> Router<T> {
     }
 }
 
-/// The index of the largest, the first of equals. NaN is larger than nothing.
+/// Returns the index of the largest element, or the first of several. A NaN never counts as larger.
 fn first_largest<T: Real>(x: &[T]) -> usize {
     let larger = |best: usize, at: usize| if x[at] > x[best] { at } else { best };
     (1..x.len()).fold(0, larger)
 }
 
-/// The softmax of every column.
+/// Computes the softmax of every column in place.
 pub(super) fn softmax_of_columns<T: Real>(x: &mut Tensor<T>) {
     let (rows, cols) = (x.rows(), x.cols());
     for col in 0..cols {
@@ -153,29 +153,30 @@ pub(super) fn softmax_of_columns<T: Real>(x: &mut Tensor<T>) {
     }
 }
 
-/// Decisions of an event, by row.
+/// Decisions of an event, one per row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decisions<T> {
     /// True if x was exchanged.
     pub gate: Vec<bool>,
-    /// The lane selected, where the gate is closed too.
+    /// Selected lane; also defined where x was not exchanged.
     pub bank: Vec<u8>,
-    /// `[rows, 5]`, of the gate and of the banks.
+    /// Logits of the gate and of the banks, `[rows, 5]`.
     pub logits: Tensor<T>,
 }
 
 impl<T: Real> Decisions<T> {
-    /// gate · 4 + bank.
+    /// Returns the decision as a number, gate · 4 + bank.
     pub fn code(&self, row: usize) -> u8 {
         u8::from(self.gate[row]) << 2 | self.bank[row]
     }
 
-    /// By how much the gate's logit would have to change for another decision: |l|.
+    /// Returns the smallest change of the gate's logit that changes the decision: |l|.
     pub fn gate_margin(&self, row: usize) -> f64 {
         self.logits.row(row)[0].into().abs()
     }
 
-    /// By how much logits of banks would have to change against each other: the lead of the largest over the next.
+    /// Returns the smallest change of bank logits relative to each other that changes the decision: the largest minus the
+    /// second largest.
     pub fn bank_margin(&self, row: usize) -> f64 {
         let q = &self.logits.row(row)[1..];
         let mut q: [f64; BANKS] = std::array::from_fn(|bank| q[bank].into());

@@ -1,5 +1,6 @@
-//! The named places of the path. The "layer" of a site is the event. Parameters and what is made of them are passed when a
-//! model is loaded, the others for every token; sites of the FFN and `x` are passed in every FFN step.
+//! The named places of the path. The "layer" of a site is the event. Sites of parameters, and of tensors computed from
+//! parameters, are called when a model is loaded; the other sites are called for every token. Sites of the FFN and `x` are
+//! called in every FFN step.
 
 use crate::sites::{Decision, Growth, Held};
 

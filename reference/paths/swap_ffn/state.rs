@@ -1,25 +1,26 @@
-//! State between tokens: the banks and their lanes.
+//! State between tokens: the banks and the maps of their lanes.
 
 use super::config::Config;
 use super::lanes::{BANKS, IDENTITY};
 use crate::{Real, Tensor};
 
-/// The state of a batch.
+/// State of a batch of sequences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State<T> {
     /// The banks, `[B, core_count, 4, d_model]`.
     pub ram: Tensor<T>,
-    /// A map for each core, `[B · core_count]`.
+    /// Map of each core (a byte with the positions of its banks), `[B · core_count]`.
     pub map: Vec<u8>,
-    /// Tokens seen, which number the rows at sites.
+    /// Number of tokens processed, which is the row index of the next token at sites.
     pub tokens: usize,
 }
 
 impl<T: Real> State<T> {
-    /// Before the first token, with these banks. Banks of zeros are of little use: without a residual a core whose x is 0 stays so.
+    /// Creates the state before the first token, with these banks. Avoid banks of zeros: without a residual, a core whose x is
+    /// 0 stays 0.
     ///
     /// # Errors
-    /// Banks of another shape.
+    /// Returns an error if the banks have another shape.
     pub fn new(config: &Config, ram: Tensor<T>) -> Result<Self, String> {
         let batch = ram.shape.first().copied().unwrap_or(0);
         let map = vec![IDENTITY; batch * config.core_count];
@@ -42,7 +43,7 @@ impl<T: Real> State<T> {
         }
     }
 
-    /// The banks of a row of cores, one after the other.
+    /// Returns a bank of a core; `row` is the index over all cores of the batch.
     pub(super) fn bank_mut(&mut self, row: usize, bank: u8) -> &mut [T] {
         self.ram.row_mut(row * BANKS + usize::from(bank))
     }

@@ -1,4 +1,4 @@
-//! Scales of tensors, found by name and by shape.
+//! Lookup of the scales of tensors, by name and by shape.
 
 use safetensors::Dtype;
 
@@ -8,7 +8,7 @@ use super::Safetensors;
 use crate::tensorfile::{Tensor, type_names};
 
 impl Safetensors {
-    /// The scale of a tensor that has to have one, with the block that each of its elements covers.
+    /// Returns the scale of a tensor and the block size that one scale covers; `None` if the type of the tensor needs no scale.
     pub(super) fn scale_of(&self, name: &str, weight: &Tensor) -> Result<Option<(Tensor<'_>, Vec<usize>)>, Error> {
         let packed = PAIRS.contains(&weight.dtype);
         if !SCALED.contains(&weight.dtype) && !packed {
@@ -37,7 +37,7 @@ impl Safetensors {
             return wrong(format!("scale '{scale_name}' is {found}, expected {expected}"));
         }
         match block(weight.shape, scale.shape, self.block) {
-            // Bytes are read as E8M0 where these are what is so stored, in MXFP8.
+            // U8 scales are read as E8M0 only for blocks of 32 columns (MXFP8), where E8M0 is usually stored as U8.
             Some(block) if scale.dtype == Dtype::U8 && block != [1, 32] => wrong(format!(
                 "scale '{scale_name}' is U8, which is read as E8M0 of 32 columns of a row only, but it is {:?} of {:?}",
                 scale.shape, weight.shape
@@ -57,9 +57,9 @@ impl Safetensors {
         }
     }
 
-    /// Finds the codes and scales of a stack of matrices `[count, inputs, outputs]` that is stored in MXFP4, and returns them with
-    /// the shape of the scales. Returns `None` if the file has the tensor itself or no MXFP4 blocks of it, or if `shape` does not
-    /// have three sizes.
+    /// Finds the codes and scales of a stack of matrices `[count, inputs, outputs]` that is stored in MXFP4, and returns them
+    /// with the shape of the scales. Returns `None` if the file has the tensor itself, if the file has no MXFP4 blocks for this
+    /// tensor, or if `shape` does not have three sizes.
     pub(super) fn mxfp4(
         &self,
         name: &str,
@@ -91,7 +91,7 @@ impl Safetensors {
         Ok(Some((codes, scales, sizes)))
     }
 
-    /// Scales of a tensor that are there, each with the name that models use.
+    /// Returns the stored scales of a tensor, each with the name that models use.
     pub(super) fn scales(&self, name: &str) -> Vec<(String, Tensor<'_>)> {
         let names = possible_scales(name).into_iter();
         names
@@ -100,12 +100,12 @@ impl Safetensors {
     }
 }
 
-/// The names of blocks of MXFP4 and of their scales.
+/// Returns the names of the MXFP4 blocks of a tensor, and of their scales.
 pub(super) fn mxfp4_names(name: &str) -> [String; 2] {
     [format!("{name}_blocks"), format!("{name}_scales")]
 }
 
-/// The names that the scale of a tensor may have.
+/// Returns all names that the scale of a tensor may have.
 pub(super) fn possible_scales(name: &str) -> Vec<String> {
     let mut names = vec![format!("{name}_scale"), format!("{name}_scale_inv")];
     names.extend(name.strip_suffix(".weight").map(|stem| format!("{stem}.scale")));
