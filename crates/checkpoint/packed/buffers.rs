@@ -113,18 +113,18 @@ impl<'a> Buffers<'a> {
         shape: &[usize],
         layout: Option<&'static Layout>,
     ) -> Result<Opened<'a>, String> {
-        let (stack, data) = self.codes(format, shape)?;
+        let stack = self.codes(format, shape)?;
         let scales = self.scales(format, &stack, layout)?;
         if let Some(scales) = &scales {
             scales.check_signs()?;
             scales.check_rows(&stack)?;
         }
-        self.opened(format, stack, data, scales)
+        self.opened(format, stack, scales)
     }
 
     /// Opens it with a check of only types and shapes: there must be one scale for each group, in row-major order.
     pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
-        let (stack, data) = self.codes(format, shape)?;
+        let stack = self.codes(format, shape)?;
         let scales = self.scales(format, &stack, None)?;
         if let (Some(scale), false) = (self.scale, scales.as_ref().is_none_or(Scales::is_plain)) {
             let (name, shape, one) = (scale.name, scale.shape, "one scale for each group");
@@ -132,12 +132,12 @@ impl<'a> Buffers<'a> {
                 "tensor '{name}': shape {shape:?}, expected {one} of '{format}'"
             ));
         }
-        self.opened(format, stack, data, scales)
+        self.opened(format, stack, scales)
     }
 
     /// Opens it with scales in any order: there must be at least as many per matrix as it has groups.
     pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
-        let (stack, data) = self.codes(format, shape)?;
+        let stack = self.codes(format, shape)?;
         let in_order = self.scales(format, &stack, None);
         if in_order.is_ok_and(|scales| scales.is_some_and(|scales| !scales.is_plain())) {
             return self.open(format, shape, None);
@@ -145,16 +145,10 @@ impl<'a> Buffers<'a> {
         let unordered = |scaling| self.unordered(scaling, format, &stack);
         let scales = format.scaling.map(unordered).transpose()?;
         scales.iter().try_for_each(Scales::check_signs)?;
-        self.opened(format, stack, data, scales)
+        self.opened(format, stack, scales)
     }
 
-    fn opened(
-        &self,
-        format: &Format,
-        stack: Stack,
-        data: &'a [u8],
-        scales: Option<Scales<'a>>,
-    ) -> Result<Opened<'a>, String> {
+    fn opened(&self, format: &Format, stack: Stack, scales: Option<Scales<'a>>) -> Result<Opened<'a>, String> {
         let parts = format.parts(stack.rows, stack.cols);
         let share = |name: &str| {
             let part = parts.iter().find(|part| part.name == name);
@@ -162,7 +156,7 @@ impl<'a> Buffers<'a> {
         };
         Ok(Opened {
             format: *format,
-            data,
+            data: self.data.bytes,
             scales,
             zeros: share("zero")?,
             globals: share("global")?,
@@ -170,8 +164,8 @@ impl<'a> Buffers<'a> {
         })
     }
 
-    /// A tensor of that shape as matrices, and the bytes of its codes.
-    fn codes(&self, format: &Format, shape: &[usize]) -> Result<(Stack, &'a [u8]), String> {
+    /// A tensor of that shape as matrices, after a check of its codes.
+    fn codes(&self, format: &Format, shape: &[usize]) -> Result<Stack, String> {
         let (data, element) = (&self.data, format.element);
         let stack = Stack::new(shape).ok_or_else(|| {
             let name = data.name;
@@ -191,7 +185,7 @@ impl<'a> Buffers<'a> {
             return Err(format!("tensor '{name}': shape {found:?}, expected {expected}"));
         }
         let Some(at) = data.bytes.iter().position(|code| element.bits == 6 && *code > 0x3f) else {
-            return Ok((stack, data.bytes));
+            return Ok(stack);
         };
         let (byte, place) = (data.bytes[at], unravel(at, found));
         Err(format!(
