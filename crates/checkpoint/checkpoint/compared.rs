@@ -125,11 +125,9 @@ impl<'a> Pair<'a> {
             _ => self.distance(&self.source),
         };
         let sqnr = distance.against.db(distance.against.noise);
-        let finding = match self.folding {
-            Folding::Rotated => None,
-            _ => distance.finding.map(|finding| self.cause(finding)),
-        };
-        let judged = finding.is_none() && self.folding != Folding::Rotated;
+        let rotated = self.folding == Folding::Rotated;
+        let finding = distance.finding.filter(|_| !rotated).map(|finding| self.cause(finding));
+        let judged = finding.is_none() && !rotated;
         Compared {
             findings: finding.into_iter().collect(),
             sqnr: Some(sqnr),
