@@ -41,7 +41,7 @@ pub fn measure(
     total: &mut dyn FnMut(usize),
     progress: &mut dyn FnMut(usize, &str),
 ) -> Result<()> {
-    let (found, file) = sources.map_or((Vec::new(), ""), |(found, file)| (found, file));
+    let (found, file) = sources.unwrap_or_default();
     for (subject, found) in subjects.iter().zip(&found) {
         if let Err(found) = found {
             report.findings.push(subject.without(format!("{found} in {file}")));

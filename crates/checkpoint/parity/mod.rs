@@ -278,14 +278,13 @@ pub fn diagnose_from(
         codes,
         ..declared
     };
-    explain(in_form, &maker, &formats, (exact, tolerated), narrow)
+    explain(in_form, &maker, (exact, tolerated), narrow)
 }
 
 /// The differences from the best explanation, whose bytes are stored in the form of a view.
 fn explain(
     in_form: View,
     maker: &Maker,
-    formats: &[Format],
     (mut exact, tolerated): (Vec<Candidate>, Vec<Candidate>),
     narrow: Option<(Half, StorageForm)>,
 ) -> Diagnosis {
@@ -309,7 +308,7 @@ fn explain(
         findings.retain(|finding| !finding.detail.starts_with(&rounded));
     }
     if !findings.is_empty() && exact.is_empty() && maker.input.is_none() {
-        exact = rules::candidates(&in_form, formats);
+        exact = rules::candidates(&in_form, &problem.format.by_rules());
         exact.retain(Candidate::exact);
     }
     let mut rest = scales::classify(maker, &view, &tally);
