@@ -8,6 +8,7 @@ use super::recipes::{Candidate, Gate, Group};
 use super::verdicts::Check;
 use super::worst::{self, Place};
 use super::{Summarized, failures};
+use ulplab_core::list::grouped;
 use ulplab_run::run::invocation::quoted;
 use ulplab_run::run::verdict::Status;
 
@@ -74,16 +75,15 @@ impl Page<'_> {
     }
 }
 
-/// Checks that say the same of several recipes, in the order of the first of each.
-fn grouped<'a>(checks: Vec<&'a Check<'a>>, same: impl Fn(&Check<'a>, &Check<'a>) -> bool) -> Vec<Vec<&'a Check<'a>>> {
-    let mut groups: Vec<Vec<&Check>> = Vec::new();
-    for check in checks {
-        match groups.iter_mut().find(|group| same(group[0], check)) {
-            Some(group) => group.push(check),
-            None => groups.push(vec![check]),
-        }
-    }
-    groups
+/// Groups the checks of these statuses that say the same of several recipes, in the order of the first of each.
+fn grouped_by<'a>(
+    run: &'a Summarized,
+    statuses: &[Status],
+    says: impl Fn(&Check) -> String,
+) -> Vec<Vec<&'a Check<'a>>> {
+    let checks = run.checks_of(statuses).into_iter();
+    let groups = grouped(checks.map(|check| (says(check), check)));
+    groups.into_iter().map(|(_, checks)| checks).collect()
 }
 
 /// More recipes are not shown: nobody reads them, and browsers show a larger page slowly.
@@ -136,15 +136,14 @@ fn page(run: &Summarized, whole: &Summarized) -> String {
     if let [(title, _)] = &mut groups[..] {
         *title = "";
     }
-    let same_rule = |a: &Check, b: &Check| a.verdict.rule == b.verdict.rule;
-    let same_reason =
-        |a: &Check, b: &Check| same_rule(a, b) && a.verdict.message == b.verdict.message && a.label() == b.label();
+    let rule = |check: &Check| format!("{:?}", check.verdict.rule);
+    let reason = |check: &Check| format!("{}\0{}\0{}", rule(check), check.verdict.message, check.label());
     let page = Page {
         run,
         whole,
-        failed: grouped(run.checks_of(&[Status::Fail]), same_rule),
-        unjudged: grouped(run.checks_of(&[Status::NotJudged, Status::NotForDevice]), same_reason),
-        passed: grouped(run.checks_of(&[Status::Pass]), same_rule),
+        failed: grouped_by(run, &[Status::Fail], rule),
+        unjudged: grouped_by(run, &[Status::NotJudged, Status::NotForDevice], reason),
+        passed: grouped_by(run, &[Status::Pass], rule),
         places: worst::places(run.run, run.candidates),
         groups,
         sections: figures::sections(run),
