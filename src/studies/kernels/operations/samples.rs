@@ -7,7 +7,7 @@ use ulplab_core::list::distinct;
 use ulplab_operations::ops::judge::Rule;
 use ulplab_operations::ops::{Case, Op, Problem, Role};
 
-const LARGE: f64 = 1e8;
+/// Most elements, as the product of its sizes, of a case that is sampled in addition to the smallest with its keys.
 const CHEAP: f64 = 1e7;
 /// Number of further cases with problems, in addition to the smallest with each set of keys.
 const MORE: usize = 4;
@@ -61,7 +61,7 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
     }
     // More of them, as long as each has a size that no other has: so that sizes which are equal by chance in one differ in another.
     let mut more = 0;
-    for case in small.into_iter().filter(|case| volume(case) <= LARGE) {
+    for case in small.into_iter().filter(|case| volume(case) <= CHEAP) {
         let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| other.size(name) != Some(*size));
         if more < MORE && case.dims.iter().any(fresh) {
             chosen.push(case);
