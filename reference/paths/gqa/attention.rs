@@ -1,4 +1,4 @@
-//! Grouped-query attention, from its input to its output projection.
+//! Grouped-query attention, from the query, key and value projections to the output projection.
 
 use super::Context;
 use super::layer::{Memory, Mixer};
@@ -7,14 +7,14 @@ use crate::ops::grouped_attention::KvCache;
 use crate::ops::projection::Projection;
 use crate::{Real, Tensor};
 
-/// The attention of a layer.
+/// Grouped-query attention of one layer.
 pub(in crate::paths) struct Attention<T> {
     pub query: Projection<T>,
     pub key: Projection<T>,
     pub value: Projection<T>,
-    /// Weights of the norms of queries and keys; each is as long as a head, or as all heads together.
+    /// Weights of the norms of queries and of keys, each as long as one head or as all heads together; `None` without norms.
     pub query_key_norms: Option<[Vec<T>; 2]>,
-    /// The projection of the input whose σ multiplies the output of the heads, and the site that its logits pass.
+    /// Projection of the input to gate logits, and their site. The output of the heads is multiplied by σ(logits), if there is a gate.
     pub gate: Option<(Projection<T>, &'static str)>,
     pub heads: Projection<T>,
     pub sinks: Option<Vec<T>>,
@@ -66,7 +66,8 @@ impl<T: Real> Mixer<T> for Attention<T> {
 }
 
 impl<T: Real> Attention<T> {
-    /// `[T, heads, head_dim]` of a projection, normed by a weight as long as a head or as all of them.
+    /// Returns a projection of `x` as `[T, heads, head_dim]`. `norm` is the weight of an optional RMSNorm: as long as one head to
+    /// normalise each head, or as long as all heads to normalise them together.
     fn of_heads(
         &self,
         projection: &Projection<T>,

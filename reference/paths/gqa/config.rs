@@ -1,4 +1,4 @@
-//! A configuration of any family.
+//! Configuration of a model with grouped-query attention, the same type for every family.
 
 use super::decoder::{Decoder, Decodes, LayerConfig};
 use super::layer::Layer;
@@ -7,7 +7,7 @@ use super::{Family, PATH};
 use crate::Real;
 use crate::paths::{LoadError, Path};
 
-/// The sizes of a model and what its layers compute, read from a `config.json` by [`PATH`].
+/// Sizes of a model and the kinds of its layers, read from a `config.json` by [`PATH`].
 pub type Config = Decoder<GroupedQuery>;
 
 /// Properties of a model whose layers have grouped-query attention.
@@ -15,9 +15,9 @@ pub type Config = Decoder<GroupedQuery>;
 pub struct GroupedQuery {
     /// Properties that the family implies and the file does not state.
     pub family: &'static Family,
-    /// α and c of [`Activation::Clamped`](crate::ops::gated_mlp::Activation::Clamped), where experts clamp.
+    /// α and c of [`Activation::Clamped`](crate::ops::gated_mlp::Activation::Clamped); `None` if experts do not clamp.
     pub clamp: Option<[f64; 2]>,
-    /// True if query, key and value projections have a bias.
+    /// True if the query, key and value projections have a bias.
     pub query_key_value_bias: bool,
     /// True if attention's output projection has a bias.
     pub output_bias: bool,

@@ -1,4 +1,4 @@
-//! A configuration of decoder-only models, by whatever their layers mix tokens.
+//! Configuration of decoder-only models, whether their layers have attention, a delta rule, or both.
 
 use std::fmt::Debug;
 
@@ -11,89 +11,89 @@ use crate::paths::{self, LoadError, Loader, Path, RopeConfig, Source, Takes, Ten
 use crate::sites::Growth;
 use crate::{Numerics, Real, SiteInfo};
 
-/// The sizes of a model and what its layers compute, read from a `config.json`: what every decoder-only model has, and what those of
-/// one path have besides.
+/// Sizes of a model and the kinds of its layers, read from a `config.json`. The fields are common to all decoder-only models,
+/// except `own`, which has the properties that only models of one path have.
 #[derive(Clone, Debug)]
 pub struct Decoder<Own> {
-    /// Token ids are below this.
+    /// Number of token ids; each id is below this number.
     pub vocab_size: usize,
     /// Channels of the residual stream.
     pub hidden_size: usize,
-    /// Channels within a feed-forward layer; 0 if no layer has a single one.
+    /// Channels within a dense feed-forward layer; 0 if all layers have experts.
     pub intermediate_size: usize,
     /// Query heads of attention.
     pub num_attention_heads: usize,
     /// Heads of keys and values of attention.
     pub num_key_value_heads: usize,
-    /// Channels of a query and of a key of attention.
+    /// Channels of a query, and of a key, of one attention head.
     pub head_dim: usize,
-    /// Experts of a layer that has them; 0 if none has.
+    /// Number of experts of a layer with experts; 0 if no layer has experts.
     pub num_experts: usize,
-    /// Experts of a token.
+    /// Number of experts that the router selects for a token.
     pub num_experts_per_tok: usize,
     /// Channels within an expert.
     pub moe_intermediate_size: usize,
-    /// Selection and weights of a token's experts.
+    /// Rule by which the router selects and weights the experts of a token.
     pub routing: Routing,
-    /// ε of every norm but those that say otherwise.
+    /// ε of every norm without an ε of its own.
     pub rms_norm_eps: f64,
-    /// True if the embedding is the head.
+    /// True if the embedding is also the output head.
     pub tie_word_embeddings: bool,
-    /// Embeddings are multiplied by it.
+    /// Factor of the embeddings.
     pub embedding_multiplier: f64,
-    /// q·k of attention is multiplied by it.
+    /// Factor of the attention scores q·k.
     pub attention_multiplier: f64,
-    /// Factor of the outputs of mixers and feed-forward layers, before they are added to the stream, if there is one.
+    /// Factor of the outputs of mixers and feed-forward layers before they are added to the residual stream; `None`: no factor.
     pub residual_multiplier: Option<f64>,
-    /// Logits are divided by it.
+    /// Divisor of the logits.
     pub logits_scaling: f64,
-    /// Tokens that the model was made for, if the file says.
+    /// Number of tokens that the model was made for; `None` if the file does not say.
     pub max_position_embeddings: Option<usize>,
-    /// The RoPEs that layers have.
+    /// The different RoPEs of the model; [`LayerConfig::rope`] is an index into this list.
     pub ropes: Vec<RopeConfig>,
     /// Kind of each layer.
     pub layers: Vec<LayerConfig>,
-    /// Properties that only models of the path have.
+    /// Properties that only models of this path have.
     pub own: Own,
 }
 
 /// Kind of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
-    /// True if it has attention, in place of a delta rule.
+    /// True if the layer has attention, false if it has a delta rule.
     pub full: bool,
-    /// Number of tokens that it reads, its own among them, if it has a window.
+    /// Length of the attention window in tokens, including the current token; `None` without a window.
     pub window: Option<usize>,
-    /// Index of its RoPE, if it has one.
+    /// Index of the layer's RoPE in [`Decoder::ropes`]; `None` if the layer has no RoPE.
     pub rope: Option<usize>,
-    /// True if it has experts in place of one feed-forward layer.
+    /// True if the layer has experts, false if it has one dense feed-forward layer.
     pub experts: bool,
 }
 
-/// Properties that only models of one path have, and the layers that are made by them.
+/// The part of a configuration that is specific to one path, and the constructor of the path's layers.
 pub(in crate::paths) trait Decodes: Clone + Debug + Send + Sync + 'static {
-    /// Gives the path.
+    /// Returns the path that these models belong to.
     fn path() -> &'static Path;
 
-    /// Lists the sizes that are named here.
+    /// Lists the names and values of the sizes that only this path has.
     fn sizes(&self) -> Vec<(&'static str, usize)> {
         Vec::new()
     }
 
-    /// Gives the types of a layer, see [`paths::Config::layer_types`].
+    /// Returns the types of a layer; see [`paths::Config::layer_types`].
     fn layer_types(&self, layer: LayerConfig) -> Vec<&'static str>;
 
-    /// Gives the prefix of the names of all tensors but the head's.
+    /// Returns the prefix of all tensor names except that of the head.
     fn prefix(&self) -> &'static str {
         "model."
     }
 
-    /// Returns whether norms are zero-centred: 1 is added to their weights.
+    /// True if the norms are zero-centred: 1 is added to their weights.
     fn centred(&self) -> bool {
         false
     }
 
-    /// Makes a layer.
+    /// Makes a layer from its tensors.
     fn layer<T: Real>(parts: &mut Parts<'_, '_, '_, T, Self>, layer: LayerConfig) -> Result<Layer<T>, LoadError>;
 }
 
@@ -138,7 +138,7 @@ impl<O: Decodes> paths::Config for Decoder<O> {
         self.tie_word_embeddings && site.name == HEAD_WEIGHT
     }
 
-    /// Caches of layers with a window forget, and do not grow.
+    /// Returns `None` for the cache of a layer with a window: it drops old tokens, so it does not grow with the sequence.
     fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
         let grows = site.cache?.growth == Growth::Token && self.layers[layer].window.is_none();
         grows.then_some(1)

@@ -1,103 +1,103 @@
-//! Differences between the families of models, one family in a row.
+//! Table of the differences between the families of models, one entry per family.
 
-/// A family of models: what its `config.json` does not say, or says with a default of its own.
+/// A family of models: properties that its `config.json` does not state, and the family's defaults of missing keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// `model_type` of its `config.json`.
     pub model_type: &'static str,
-    /// θ of RoPE where the file has none.
+    /// Default of θ of RoPE, for a file without θ.
     pub theta: f64,
-    /// The keys of RoPE where the file has none, if it then is one with scaling.
+    /// Default of the RoPE object as JSON, for a file without one; `None`: the default is a RoPE without scaling.
     pub rope: Option<&'static str>,
     /// Names of the RoPE scalings that the family allows.
     pub scalings: &'static [&'static str],
-    /// True if there are as many heads of keys and values as of queries where the file does not say how many there are.
+    /// True if `num_key_value_heads` may be missing; the default is the number of query heads.
     pub key_value_heads: bool,
     /// Default of `head_dim`, the channels of a head. `None`: the default is `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
     /// True if a file without `tie_word_embeddings` uses the embedding as the output head.
     pub tied: bool,
-    /// Projections of attention that have a bias.
+    /// Rule for biases of the attention projections.
     pub attention_bias: Biases,
     /// True if `mlp_bias` may give the feed-forward layers a bias.
     pub mlp_bias: bool,
-    /// Norms of queries and keys.
+    /// Kind of the norms of queries and keys.
     pub query_key_norm: QueryKeyNorm,
-    /// True if norms follow attention and feed-forward layer, in place of standing before them.
+    /// True if norms are applied to the outputs of attention and feed-forward layer, false if to their inputs.
     pub norm_after: bool,
     /// True if a norm's result is rounded to the model's type before it is multiplied by the weight, and not only after.
     pub norm_before_weight: bool,
-    /// Layers that have a window.
+    /// Rule for which layers have an attention window.
     pub windows: Windows,
     /// True if only some layers have RoPE: `no_rope_layers`, `no_rope_layer_interval`.
     pub skips_rope: bool,
-    /// True if RoPE may turn a part of the channels: `partial_rotary_factor`.
+    /// True if RoPE may rotate only a part of the channels: `partial_rotary_factor`.
     pub partial_rope: bool,
-    /// True if RoPE of layers with a window may differ from that of the others.
+    /// True if the RoPE of layers with a window may differ from the RoPE of layers without a window.
     pub rope_by_type: bool,
-    /// True if query heads have sinks.
+    /// True if query heads have attention sinks.
     pub sinks: bool,
-    /// True if projections of one input are one tensor: `qkv_proj`, `gate_up_proj`.
+    /// True if projections of the same input are fused in one tensor: `qkv_proj`, `gate_up_proj`.
     pub fused: bool,
     /// True if the file has `embedding_multiplier`, `attention_multiplier`, `residual_multiplier` and `logits_scaling`.
     pub multipliers: bool,
-    /// Experts.
+    /// Layout of the experts, if the family has experts.
     pub experts: Experts,
 }
 
-/// Projections of attention that have a bias.
+/// Rule for biases of the attention projections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Biases {
-    /// None.
+    /// No projection has a bias.
     Never,
-    /// Queries, keys and values.
+    /// The query, key and value projections have a bias; the output projection has none.
     QueryKeyValue,
-    /// All four if `attention_bias` says so; this if it is missing.
+    /// All four projections have a bias if `attention_bias` is true; the field is the default of that key.
     Said(bool),
 }
 
 /// Norms of queries and keys before RoPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueryKeyNorm {
-    /// None.
+    /// No norms.
     None,
     /// Over the channels of each head.
     Head,
-    /// Over all heads together.
+    /// Over the channels of all heads together.
     Whole,
 }
 
 /// Layers that read only the last `sliding_window` tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows {
-    /// None.
+    /// No layer.
     Never,
-    /// All, if `sliding_window` is given.
+    /// All layers, if `sliding_window` is given.
     All,
-    /// All, if `use_sliding_window` says so.
+    /// All layers, if `use_sliding_window` is true.
     AllIfUsed,
-    /// Layers that `layer_types` names; without it, if `use_sliding_window` is true, layers from `max_window_layers` on.
+    /// Layers that `layer_types` lists. Without this key: layers from `max_window_layers` on, if `use_sliding_window` is true.
     FromLayer,
-    /// Layers that `layer_types` names; without it, if `use_sliding_window` is true, layers without RoPE.
+    /// Layers that `layer_types` lists. Without this key: layers without RoPE, if `use_sliding_window` is true.
     WithoutRope,
-    /// Layers that `layer_types` names; without it all except each n-th, of which layer n − 1 is the first.
+    /// Layers that `layer_types` lists. Without this key: all layers except every n-th one (layers n − 1, 2n − 1, …).
     ButEach(usize),
 }
 
 /// Experts of a family, and the names of their tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Experts {
-    /// None.
+    /// No experts.
     None,
-    /// Qwen3-MoE: `mlp.experts.N.gate_proj`; `decoder_sparse_step` and `mlp_only_layers` say which layers have them.
+    /// Qwen3-MoE: `mlp.experts.N.gate_proj`; `decoder_sparse_step` and `mlp_only_layers` select the layers with experts.
     Qwen,
     /// Mixtral: `block_sparse_moe.experts.N.w1` in all layers.
     Mixtral,
-    /// gpt-oss: stacks with biases whose rows of gate and up take turns, in all layers.
+    /// gpt-oss: one stacked tensor for all experts, with biases and with gate and up outputs that alternate, in all layers.
     GptOss,
 }
 
-/// Scalings that `transformers` computes for every family but Phi-3.
+/// RoPE scalings that `transformers` supports for every family except Phi-3.
 pub(in crate::paths) const SCALINGS: &[&str] = &["default", "linear", "dynamic", "llama3", "yarn", "longrope"];
 
 const LLAMA: Family = Family {
@@ -226,7 +226,7 @@ pub const FAMILIES: &[Family] = &[
     },
 ];
 
-/// The names of [`FAMILIES`].
+/// Returns the model types of [`FAMILIES`].
 pub(super) fn model_types() -> Vec<&'static str> {
     FAMILIES.iter().map(|family| family.model_type).collect()
 }

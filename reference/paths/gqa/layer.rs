@@ -1,4 +1,4 @@
-//! One decoder layer: a mixer of tokens and a feed-forward layer, each with its norm.
+//! One decoder layer: a token mixer (attention or a delta rule) and a feed-forward layer, each with a norm.
 
 use super::Context;
 use super::mlp::Mlp;
@@ -6,29 +6,29 @@ use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
 use crate::{Real, Tensor};
 
-/// A part of a layer that mixes tokens: attention, or what stands in its place.
+/// The part of a layer that mixes tokens: attention or a delta rule.
 pub(in crate::paths) trait Mixer<T: Real>: Send + Sync {
     /// Returns the memory before the first token.
     fn memory(&self) -> Memory<T>;
 
-    /// Inputs `[T, hidden]` → outputs `[T, hidden]`; the memory, which has the type and sizes of its own, takes in the tokens.
+    /// Maps inputs `[T, hidden]` to outputs `[T, hidden]` and updates `memory`, which must have been made by [`Self::memory`].
     ///
     /// # Errors
-    /// Shapes that somebody at a site has changed.
+    /// Returns an error if a hook at a site has changed the shape of a tensor.
     fn forward(&self, x: &Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String>;
 }
 
-/// The memory of one sequence between calls.
+/// Memory of one layer for one sequence between calls.
 #[derive(Clone, Debug)]
 pub(in crate::paths) enum Memory<T> {
-    /// Keys and values.
+    /// Keys and values of attention; grows with the sequence.
     Cache(KvCache<T>),
-    /// Tensors of fixed sizes.
+    /// State of a delta rule: two tensors of fixed sizes.
     State([Tensor<T>; 2]),
 }
 
 impl<T: Real> Memory<T> {
-    /// Returns whether it has the type and sizes of another.
+    /// True if both memories have the same variant and sizes.
     pub fn fits(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Cache(own), Self::Cache(other)) => own.fits(other),
@@ -41,28 +41,28 @@ impl<T: Real> Memory<T> {
 }
 
 pub(in crate::paths) struct Layer<T: Real> {
-    /// Weight of the norm of the stream that the mixer is fed, or of what it adds to the stream.
+    /// Weight of the norm of the mixer's input, or of the mixer's output if `norm_after` is true.
     pub mixer_norm: Vec<T>,
     pub mixer: Box<dyn Mixer<T>>,
-    /// Weight of the same norm of the feed-forward layer.
+    /// Weight of the norm of the feed-forward layer's input or output, as for the mixer.
     pub mlp_norm: Vec<T>,
     pub mlp: Mlp<T>,
-    /// True if a norm follows the part that it is the norm of.
+    /// True if the norms are applied to the outputs of mixer and feed-forward layer, false if to their inputs.
     pub norm_after: bool,
-    /// The result of a norm passes at a site before it is multiplied by the weight.
+    /// True if a hook sees the result of a norm at a site of its own before the multiplication by the norm's weight.
     pub norm_before_weight: bool,
-    /// Factor of what is added to the stream, if there is one.
+    /// Factor of the outputs that are added to the residual stream; `None` for no factor.
     pub residual_multiplier: Option<T>,
-    /// Number of its RoPE among those of the model, if it has one.
+    /// Index of the layer's RoPE in the list of the model; `None` if the layer has no RoPE.
     pub rope: Option<usize>,
     pub eps: T,
 }
 
 impl<T: Real> Layer<T> {
-    /// The stream `[T, hidden]` through the layer, in place.
+    /// Runs the layer on the residual stream `[T, hidden]`, in place.
     ///
     /// # Errors
-    /// They are those of [`Mixer::forward`].
+    /// Returns the errors of [`Mixer::forward`].
     pub fn forward(&self, x: &mut Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<(), String> {
         cx.pass(INPUT, x);
         let sites = [ATTENTION_NORMED, ATTENTION_INPUT, ATTENTION_OUTPUT];
@@ -75,7 +75,7 @@ impl<T: Real> Layer<T> {
         Ok(())
     }
 
-    /// The norm of rows, in place; `normed` is the site before the weight.
+    /// Applies RMSNorm to each row, in place; `normed` is the site of the result before the multiplication by the weight.
     fn norm(&self, x: &mut Tensor<T>, weight: &[T], normed: &'static str, cx: &mut Context<'_, T>) {
         if !self.norm_before_weight {
             return cx.rmsnorm(x, Some(weight), self.eps);
@@ -87,7 +87,8 @@ impl<T: Real> Layer<T> {
         }
     }
 
-    /// Adds to the stream what a part of the layer gives for it. The sites are those of its norm, its input and its output.
+    /// Runs a part of the layer (mixer or feed-forward layer) with its norm, and adds the result to the residual stream `x`. The
+    /// three sites are those of the norm before its weight, of the part's input and of its output.
     fn add<'a>(
         &self,
         x: &mut Tensor<T>,

@@ -1,4 +1,4 @@
-//! The feed-forward layer: one, or experts.
+//! The feed-forward part of a layer: one dense feed-forward layer, or a mixture of experts.
 
 use super::Context;
 use super::sites::*;
@@ -8,50 +8,51 @@ use crate::ops::sigmoid_router::{self, Groups};
 use crate::ops::softmax_router::{self, Softmax};
 use crate::{Real, Tensor};
 
-/// Part of a layer that computes each token by itself.
+/// Feed-forward part of a layer; processes each token independently.
 pub(in crate::paths) enum Mlp<T> {
     Dense(GatedMlp<T>),
     Mixture(Mixture<T>),
 }
 
-/// Experts of which a router selects those of a token.
+/// Mixture of experts: a router selects a few experts for each token.
 pub(in crate::paths) struct Mixture<T> {
     pub router: Projection<T>,
     pub routing: Routing,
-    /// Added for the selection only, by sigmoids.
+    /// Bias of each expert, added to the scores for the selection only, not for the weights; empty with [`Routing::Softmax`].
     pub bias: Vec<T>,
     pub per_token: usize,
     pub experts: Vec<GatedMlp<T>>,
     pub shared: Option<Box<SharedExpert<T>>>,
 }
 
-/// Selection and weights of experts by the router's logits.
+/// Rule by which the logits of the router select and weight the experts of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Routing {
-    /// By a softmax.
+    /// Softmax of the logits.
     Softmax(Softmax),
-    /// By sigmoids and a bias that selects only.
+    /// Sigmoid of each logit, plus a bias that changes the selection but not the weights.
     Sigmoid {
         /// True if the weights of a token sum to `scale`.
         normalised: bool,
-        /// The groups that experts are selected of.
+        /// Groups of experts; a token selects experts only from its best groups.
         groups: Groups,
-        /// Weights are multiplied by it.
+        /// Factor of the weights.
         scale: f64,
     },
 }
 
-/// An expert of all tokens.
+/// Shared expert: an expert that every token goes through.
 pub(in crate::paths) struct SharedExpert<T> {
     pub mlp: GatedMlp<T>,
-    /// Its output is multiplied by σ of what this projects the input to, and the logit passes at the site; by 1 if there is none.
+    /// Projection of the input to one logit per token, and the logit's site. The expert's output is multiplied by σ(logit), or
+    /// by 1 if the field is `None`.
     pub gate: Option<(Projection<T>, &'static str)>,
-    /// The site of what its down projection is fed.
+    /// Site of the input of the down projection.
     pub hidden_site: &'static str,
 }
 
 impl<T: Real> Mlp<T> {
-    /// Inputs `[T, hidden]` → outputs `[T, hidden]`.
+    /// Maps inputs `[T, hidden]` to outputs `[T, hidden]`.
     pub fn forward(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Tensor<T> {
         match self {
             Self::Dense(mlp) => through(mlp, x, MLP_HIDDEN, cx),
@@ -103,7 +104,7 @@ impl<T: Real> SharedExpert<T> {
     }
 }
 
-/// A feed-forward layer, whose hidden rows pass at a site.
+/// Runs a gated feed-forward layer; `site` is the site of the input of its down projection.
 fn through<T: Real>(mlp: &GatedMlp<T>, x: &Tensor<T>, site: &'static str, cx: &mut Context<'_, T>) -> Tensor<T> {
     let mut hidden = Tensor::new([x.rows(), mlp.gate.outputs()], mlp.hidden(&x.data));
     cx.pass(site, &mut hidden);

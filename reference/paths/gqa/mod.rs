@@ -1,9 +1,9 @@
-//! Decoder-only transformers with grouped-query attention, dense or with a mixture of experts: Llama, Mistral, Qwen2, Qwen3, gpt-oss
-//! and their like.
+//! Decoder-only transformers with grouped-query attention, dense or with a mixture of experts: Llama, Mistral, Qwen2, Qwen3,
+//! gpt-oss and similar models.
 //!
-//! The maths is that of `transformers`, whose tensor names and configuration files are used. [`FAMILIES`] lists what the families
-//! differ in; a configuration is read strictly: a key that no rule of its family reads is an error, unless it is known to change
-//! nothing.
+//! The maths, the tensor names and the configuration files are those of `transformers`. [`FAMILIES`] lists the differences
+//! between the families. A configuration is read strictly: a key that the family's reader does not read is an error, unless the
+//! key is known not to change the result.
 
 pub(crate) mod attention;
 mod config;
@@ -26,7 +26,7 @@ pub use sites::SITES;
 
 use super::Path;
 
-/// Context of a call, with the RoPE of the layer if it has one.
+/// Context of a call with the RoPE of the layer; `None` if the layer has no RoPE.
 pub(in crate::paths) type Context<'a, T> = super::context::Context<'a, T, Option<&'a crate::ops::rope::Rope<T>>>;
 
 /// Transformers with grouped-query attention.

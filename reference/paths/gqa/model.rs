@@ -1,4 +1,4 @@
-//! The whole model: embedding, layers, head; and the state of a sequence between calls.
+//! The whole model (embedding, layers, head) and the state of a sequence between calls.
 
 use super::Context;
 use super::decoder::{Decoder, Decodes};
@@ -17,14 +17,14 @@ pub(in crate::paths) struct Model<T: Real, O> {
     embedding: Projection<T>,
     layers: Vec<Layer<T>>,
     norm: Vec<T>,
-    /// None if the embedding is the head.
+    /// Output head; `None` if it is tied to the embedding.
     head: Option<Projection<T>>,
 }
 
-/// The memories of one sequence.
+/// State of one sequence between calls: the caches or recurrent states of all layers.
 #[derive(Clone, Debug)]
 pub(in crate::paths) struct State<T> {
-    /// Name of the path of the model that it is a state of.
+    /// Name of the path whose model made this state.
     path: &'static str,
     layers: Vec<Memory<T>>,
     tokens: usize,
@@ -42,10 +42,10 @@ impl<T: Real> paths::State<T> for State<T> {
 }
 
 impl<T: Real, O: Decodes> Model<T, O> {
-    /// Takes every tensor from `load`, and passes those that are sites to `numerics`.
+    /// Loads every tensor through `load`, and calls the hook [`Numerics::site`] for each weight that is a site.
     ///
     /// # Errors
-    /// Those of the weights, and tensors of another length.
+    /// Returns the errors of the weights, and an error for a tensor of an unexpected length.
     pub fn new(
         config: &Decoder<O>,
         load: &mut Loader<'_, T>,
@@ -102,8 +102,8 @@ impl<T: paths::Scalar, O: Decodes> paths::Model<T> for Model<T, O> {
         }))
     }
 
-    /// All tokens at once, in chunks or one by one is the same to rounding: delta rules and sums over channels and keys are computed in
-    /// another order for one or two rows than for many.
+    /// The result is the same, apart from rounding, if the tokens come all at once, in chunks or one by one. Rounding differs
+    /// because delta rules, and sums over channels and keys, are computed in another order for one or two rows than for many.
     fn run(
         &self,
         state: &mut dyn paths::State<T>,

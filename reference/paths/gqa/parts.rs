@@ -1,4 +1,4 @@
-//! A model of its tensors.
+//! Builds the layers of a model from the tensors of its checkpoint.
 
 use super::attention::Attention;
 use super::decoder::Decodes;
@@ -11,7 +11,7 @@ use crate::ops::gated_mlp::{Activation, GatedMlp};
 use crate::paths::{LoadError, Loader};
 use crate::{Numerics, Real, Tensor};
 
-/// Makes the parts of a layer, or those outside of layers.
+/// Builder of the parts of one layer, or of the parts outside all layers (`layer` is then `None`).
 pub(in crate::paths) struct Parts<'c, 'a, 'w, T: Real, O> {
     pub config: &'c Decoder<O>,
     pub load: &'a mut Loader<'w, T>,
@@ -20,14 +20,14 @@ pub(in crate::paths) struct Parts<'c, 'a, 'w, T: Real, O> {
 }
 
 impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
-    /// A feed-forward layer, with the tensors `mlp.gate_proj`, `mlp.up_proj` and `mlp.down_proj`.
+    /// Makes a dense feed-forward layer from the tensors `mlp.gate_proj`, `mlp.up_proj` and `mlp.down_proj`.
     pub fn dense(&mut self, bias: bool) -> Result<GatedMlp<T>, LoadError> {
         let sizes = [self.config.hidden_size, self.config.intermediate_size];
         let names = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
         self.gated_mlp(MLP_WEIGHTS, names, sizes, bias)
     }
 
-    /// Experts with tensors `BLOCK.experts.NUMBER.NAME` of their own, whose router is `BLOCK.gate`.
+    /// Makes a mixture of experts. The tensors of an expert are `BLOCK.experts.NUMBER.NAME`, the router is `BLOCK.gate`.
     pub fn mixture(&mut self, block: &str, names: [&str; 3]) -> Result<Mixture<T>, LoadError> {
         let config = self.config;
         let (count, sizes) = (config.num_experts, [config.hidden_size, config.moe_intermediate_size]);
@@ -46,7 +46,7 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
     }
 }
 
-/// Some columns of a matrix as rows: those from `first` on, each so many further.
+/// Returns the columns `first`, `first + step`, `first + 2 * step`, … of a matrix as rows.
 fn turned<T: Real>(matrix: &Tensor<T>, first: usize, step: usize) -> Tensor<T> {
     let columns = (first..matrix.cols()).step_by(step);
     let shape = [columns.len(), matrix.rows()];
@@ -59,7 +59,7 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
         let config = self.config;
         let (family, hidden, dim) = (config.own.family, config.hidden_size, config.head_dim);
         let (heads, cached) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
-        // Where norms follow, what is named after attention is attention's own.
+        // In families with the norm after attention, `post_attention_layernorm` is the norm of attention, not of the MLP.
         let [mixer_norm, mlp_norm] = match family.norm_after {
             true => ["post_attention_layernorm.weight", "post_feedforward_layernorm.weight"],
             false => ["input_layernorm.weight", "post_attention_layernorm.weight"],
@@ -141,7 +141,7 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
         }))
     }
 
-    /// gpt-oss: stacks `[experts, inputs, outputs]` with biases, in which columns of gate and up take turns.
+    /// Makes the experts of gpt-oss from stacked tensors `[experts, inputs, outputs]` with biases; gate and up columns alternate.
     fn stacked(&mut self) -> Result<Mixture<T>, LoadError> {
         let config = self.config;
         let (count, hidden, inner) = (config.num_experts, config.hidden_size, config.moe_intermediate_size);
@@ -153,7 +153,7 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
         let down = self.load.linears("mlp.experts.down_proj", [count, inner, hidden])?;
         let down_bias = self.load.tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
         let [alpha, limit] = config.own.clamp.unwrap_or([0.0; 2]).map(T::from_f64);
-        // None where a dry read only lists the tensors that the model needs.
+        // The iterator is empty in a dry read, which only lists the tensors that the model needs.
         let stacks = gate_up.into_iter().zip(down).enumerate();
         let experts = stacks.map(|(number, (gate_up, down))| {
             let mut part = |site, matrix: &Tensor<T>, biases: &Tensor<T>, first: usize, step: usize| {

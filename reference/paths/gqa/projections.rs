@@ -1,4 +1,4 @@
-//! Weights of projections, passed at their sites as they are loaded.
+//! Loads the weights of projections and hands each to the hook `Numerics::site` under the name of its site.
 
 use super::decoder::Decodes;
 use super::parts::Parts;
@@ -8,7 +8,7 @@ use crate::ops::projection::Projection;
 use crate::paths::LoadError;
 use crate::{Real, Site, Tensor};
 
-/// Some rows of a tensor; none where it has no elements, as in a dry read, which only lists the tensors that the model needs.
+/// Copies some rows of a tensor. Returns no rows for the empty tensors of a dry read, which only lists the tensors of the model.
 pub(in crate::paths) fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item = usize>) -> Tensor<T> {
     match all.data.is_empty() {
         true => Tensor::new([0, all.cols()], Vec::new()),
@@ -17,7 +17,7 @@ pub(in crate::paths) fn pick<T: Real>(all: &Tensor<T>, rows: impl Iterator<Item 
 }
 
 impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
-    /// The weight of a norm, with 1 added if it is zero-centred.
+    /// Loads the weight of a norm, and adds 1 to it if the norm is zero-centred.
     pub fn norm(&mut self, name: &str, len: usize) -> Result<Vec<T>, LoadError> {
         let weight = self.load.vector(name, len)?;
         Ok(match self.config.own.centred() {
@@ -26,7 +26,7 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         })
     }
 
-    /// A SwiGLU layer with a tensor for each of gate, up and down projection, whose sites these are.
+    /// Makes a SwiGLU layer; `sites` and `names` are those of the gate, up and down projections, each with a tensor of its own.
     pub fn gated_mlp(
         &mut self,
         sites: [&'static str; 3],
@@ -42,7 +42,7 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         })
     }
 
-    /// So many experts `[hidden, inner]` with tensors `STEM.NUMBER.NAME.weight` of their own.
+    /// Makes `count` SwiGLU experts from the tensors `STEM.NUMBER.NAME.weight`, one tensor for each matrix of each expert.
     pub fn each_expert(
         &mut self,
         stem: &str,
@@ -69,7 +69,7 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         Ok(experts)
     }
 
-    /// A layer's tensors `NAME.weight` and `NAME.bias`.
+    /// Makes a projection from the tensor `NAME.weight` and, if `bias` is true, `NAME.bias`.
     pub fn linear(
         &mut self,
         site: &'static str,
@@ -85,7 +85,7 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         Ok(self.projection(site, 0, weight, bias))
     }
 
-    /// Several projections of one input that are one tensor, one below the other.
+    /// Splits the tensor `NAME.weight` `[sum of outputs, inputs]` by rows into `N` projections of the same input.
     pub fn fused<const N: usize>(
         &mut self,
         name: &str,
@@ -104,7 +104,8 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         }))
     }
 
-    /// Passes a weight at its site, as the rows from `first` on of all that pass there.
+    /// Makes a projection after the hook at `site` has seen its weight. `first` is the index of the weight's first row at the
+    /// site: the weights of all experts follow each other there.
     pub fn projection(
         &mut self,
         site: &'static str,
@@ -116,8 +117,8 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         Projection::new(weight, bias)
     }
 
-    /// Passes a tensor that is not a projection at its site. A tensor without elements (a dry read, which only collects names)
-    /// passes nowhere.
+    /// Calls the hook `Numerics::site` with a weight, whose first row has the index `first` at the site. Skips a tensor without
+    /// elements, as in a dry read, which only collects names.
     pub fn pass(&mut self, site: &'static str, first: usize, weight: &mut Tensor<T>) {
         if !weight.data.is_empty() {
             let site = Site::new(self.layer, site).from_row(first);

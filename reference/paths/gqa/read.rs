@@ -1,4 +1,4 @@
-//! `config.json` of every family, read to the same form.
+//! Reads the `config.json` of every family into the same [`Config`].
 
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ use crate::paths::rope::Around;
 /// Reads a `config.json`.
 ///
 /// # Errors
-/// What is missing, of another type, does not fit together, or is not read.
+/// Returns an error for a missing key, a wrong type, values that contradict each other, and a key that is not read.
 pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let keys = Keys::new(&map, inert);
@@ -25,7 +25,7 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// The family that reads most of the keys of another one, and what it does not read of them.
+/// Names the family that leaves the fewest keys of an unknown family's file unread, and lists those keys; for error messages.
 pub(super) fn nearest(json: &str) -> Option<String> {
     let map: Map<String, Value> = serde_json::from_str(json).ok()?;
     let differs = |family: &'static Family| {
@@ -113,7 +113,7 @@ impl Read<'_> {
             theta: keys.optional("rope_theta")?,
             partial: keys.optional("partial_rotary_factor")?,
             original: match family.partial_rope {
-                // Its own key, or this, has priority over that of the RoPE.
+                // The top-level key, or its default 4096, has priority over the key inside the RoPE object.
                 true => Some(keys.optional_size("original_max_position_embeddings")?.unwrap_or(4096)),
                 false => None,
             },
@@ -150,13 +150,13 @@ impl Read<'_> {
         })
     }
 
-    /// Number of experts, and how many a token has; 0 if none.
+    /// Returns the number of experts and the number of experts per token; both are 0 in a family without experts.
     fn experts(&self) -> Result<(usize, usize), String> {
         let keys = self.keys;
         if self.family.experts == Experts::None {
             return Ok((0, 0));
         }
-        // gpt-oss has written both names of both, of which `transformers` reads one; of others both names of the first may be.
+        // Files of gpt-oss may have two names for each number; `transformers` reads one. Other families: two names for the first.
         let (local, other) = (
             keys.optional_size("num_local_experts")?,
             keys.optional_size("num_experts")?,
@@ -176,7 +176,7 @@ impl Read<'_> {
         Ok((count, per_token))
     }
 
-    /// Kinds of all layers; those with RoPE have the first.
+    /// Returns the kind of each layer. Every layer with RoPE gets the index 0; [`Self::ropes`] may change the index.
     fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {
         let with_rope = self.with_rope(count)?;
         let windows = self.windows(count, &with_rope)?;
@@ -196,7 +196,7 @@ impl Read<'_> {
         }
         let interval = self.keys.up_to("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
         match self.keys.optional::<Vec<u8>>("no_rope_layers")? {
-            // In spite of the name, 1 stands for a layer with RoPE.
+            // In spite of the name of the key, 1 stands for a layer with RoPE.
             Some(said) => {
                 self.keys.for_each_layer("no_rope_layers", said.len(), count)?;
                 Ok(said.iter().map(|&with| with != 0).collect())
@@ -216,7 +216,7 @@ impl Read<'_> {
     fn windows(&self, count: usize, with_rope: &[bool]) -> Result<Vec<Option<usize>>, String> {
         let (keys, windows, family) = (self.keys, self.family.windows, self.family.model_type);
         if windows == Windows::Never {
-            // Files of some writers have the key nevertheless.
+            // Some files have `layer_types` although the family has no windows; accept the key if all layers are full attention.
             let slides = self.layer_types(count)?.is_some_and(|said| said.contains(&true));
             let message = format_args!("has 'sliding_attention', but no layer of a {family} has a window");
             keys.refuse(slides, "layer_types", message)?;
@@ -227,12 +227,12 @@ impl Read<'_> {
             Windows::AllIfUsed | Windows::FromLayer | Windows::WithoutRope => keys.flag("use_sliding_window", false)?,
             _ => true,
         };
-        // Where it is used and missing, `transformers` has 4096 for it in most families; null stands for none.
+        // If the window is used and the key is missing, most families of `transformers` default to 4096. Null means no window.
         if used && !matches!(family, "mixtral" | "phi3" | "smollm3") {
             keys.given::<Value>("sliding_window")?;
         }
         let window = window.filter(|_| used);
-        // It says nothing where all layers are the same.
+        // Read the key in any case, so that it does not count as unread; the value has no effect if all layers are the same.
         let first: Option<usize> = keys.optional("max_window_layers")?;
         let said = self.layer_types(count)?;
         let first = first.unwrap_or(28);
@@ -253,7 +253,7 @@ impl Read<'_> {
         Ok(slides.into_iter().map(|slides| window.filter(|_| slides)).collect())
     }
 
-    /// Returns, by layer, whether it has a window, if `layer_types` says so.
+    /// Returns one flag per layer from `layer_types`: true if the layer has a window; `None` if the key is missing.
     fn layer_types(&self, count: usize) -> Result<Option<Vec<bool>>, String> {
         let Some(types) = self.keys.optional::<Vec<String>>("layer_types")? else {
             return Ok(None);
@@ -279,7 +279,7 @@ impl Read<'_> {
         let message = "is one object, expected one for each of full_attention and sliding_attention; others are not read by \
                        `transformers`";
         keys.refuse(new.is_some() && !nested, name, message)?;
-        // `transformers` gives θ outside of the object to the first type only.
+        // `transformers` applies a `rope_theta` outside of the RoPE object to the first layer type only.
         let theta = around.theta.filter(|theta| *theta != around.missing_theta);
         let types = ["full_attention", "sliding_attention"];
         let has_theta = |own: &Value| own.get("rope_theta").is_some_and(|theta| !theta.is_null());
@@ -301,7 +301,7 @@ impl Read<'_> {
             ),
             None => around.rope(keys, name, flat),
         };
-        // Without a type of layer, scaling is that of layers without a window.
+        // A RoPE object without layer types applies to the layers without a window only.
         let ropes = vec![of_type(types[0], map.as_ref())?, of_type(types[1], None)?];
         for layer in layers {
             layer.rope = layer.rope.map(|_| usize::from(layer.window.is_some()));

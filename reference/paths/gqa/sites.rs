@@ -1,19 +1,19 @@
-//! The named places of the path.
+//! The sites of the path: the named tensors that numerics hooks can change.
 
 use crate::sites::Decision;
 use crate::sites::Growth::Token;
 use crate::sites::Held::{Key, Value};
 
-/// Types of layers: with one feed-forward layer, or with experts; those whose definition rounds a norm's result to the model's
-/// type before the weight; and those whose norms of the stream come first.
+/// Types of layers: dense (one feed-forward layer); with experts; and layers that round the result of a norm to the data type of
+/// the model before they multiply by the norm's weight.
 const DENSE: &[&str] = &["dense"];
 const EXPERTS: &[&str] = &["experts"];
 const ROUNDS_FIRST: &[&str] = &["norm_before_weight"];
 
-/// Weights of a feed-forward layer: gate, up and down.
+/// Sites of the weights of a dense feed-forward layer: gate, up and down.
 pub(in crate::paths) const MLP_WEIGHTS: [&str; 3] = [GATE_WEIGHT, UP_WEIGHT, DOWN_WEIGHT];
 
-/// Weights of all experts: gate, up and down.
+/// Sites of the weights of the experts: gate, up and down; all experts share a site.
 pub(in crate::paths) const EXPERT_WEIGHTS: [&str; 3] = [EXPERT_GATE_WEIGHT, EXPERT_UP_WEIGHT, EXPERT_DOWN_WEIGHT];
 
 crate::sites! { pub SITES =
