@@ -14,7 +14,7 @@ pub(in crate::paths) struct Attention<T> {
     pub value: Projection<T>,
     /// Weights of the norms of queries and of keys, each as long as one head or as all heads together; `None` without norms.
     pub query_key_norms: Option<[Vec<T>; 2]>,
-    /// Projection of the input to gate logits, and their site. The output of the heads is multiplied by σ(logits), if there is a gate.
+    /// Projection of the input to gate logits, and their site; the heads' output is multiplied by σ(logits). `None`: no gate.
     pub gate: Option<(Projection<T>, &'static str)>,
     pub heads: Projection<T>,
     pub sinks: Option<Vec<T>>,

@@ -1,4 +1,4 @@
-//! A configuration of any family.
+//! Configuration of a model with delta rules and attention, the same type for every family.
 
 use super::{Family, Form, PATH};
 use crate::Real;
@@ -9,33 +9,33 @@ use crate::paths::gqa::parts::Parts;
 use crate::paths::gqa::{Decoder, LayerConfig};
 use crate::paths::{LoadError, Path};
 
-/// The sizes of a model and what its layers compute, read from a `config.json` by [`PATH`].
+/// Sizes of a model and the kinds of its layers, read from a `config.json` by [`PATH`].
 pub type Config = Decoder<Hybrid>;
 
-/// Properties of a model most of whose layers have a delta rule. Sizes of attention are those of the layers that have it.
+/// Properties of a model in which most layers have a delta rule and the other layers have attention.
 #[derive(Clone, Debug)]
 pub struct Hybrid {
     /// Properties that the family implies and the file does not state.
     pub family: &'static Family,
-    /// Channels of a value of full attention.
+    /// Channels of a value of one attention head.
     pub v_head_dim: usize,
-    /// Channels of a latent that keys and values are projections of; 0 if there are none.
+    /// Channels of a latent, from which keys and values are projected; 0 without latents.
     pub kv_lora_rank: usize,
-    /// Channels of a key that are such a projection, the first ones; 0 if there are none.
+    /// Channels of a key that are projected from the latent (the first channels); 0 without latents.
     pub qk_nope_head_dim: usize,
-    /// Channels of a key that all heads share, the others; 0 if there are none.
+    /// Channels of a key that all heads share (the last channels); 0 without latents.
     pub qk_rope_head_dim: usize,
-    /// True if the projections of full attention have a bias; with latents only the one to these and the one from the heads.
+    /// True if the attention projections have a bias; with latents, only the projection to latents and the output projection.
     pub attention_bias: bool,
-    /// Heads of the delta rule, and their channels.
+    /// Numbers of heads of the delta rule, and channels per head.
     pub delta: Sizes,
-    /// Tokens that the convolution reads.
+    /// Kernel size of the convolution in tokens.
     pub linear_conv_kernel_dim: usize,
-    /// Channels of the convolution: those of all queries, keys and values of the delta rule.
+    /// Channels of the convolution: all query, key and value channels of the delta rule.
     pub linear_conv_channels: usize,
-    /// Channels between the two projections that decays, and output gates, are made by; 0 if they are made by one.
+    /// Rank of the low-rank projections to decays and to output gates; 0 if each of them is one full projection.
     pub linear_low_rank: usize,
-    /// Channels within the shared expert, or within all shared experts, which are one layer.
+    /// Channels within the shared expert; several shared experts are merged into one layer with the sum of their channels.
     pub shared_expert_intermediate_size: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The gated delta rule as a layer has it: projections, convolution, gates, rule, gated norm.
+//! The gated delta rule as the mixer of a layer: projections, convolution, gates, delta rule, gated norm.
 
 use super::sites::*;
 use crate::ops::linear_attention::{
@@ -10,31 +10,31 @@ use crate::paths::gqa::Context;
 use crate::paths::gqa::layer::{Memory, Mixer};
 use crate::{Real, Tensor};
 
-/// Tokens of a chunk in calls of more than one.
+/// Tokens per chunk, in calls with more than one token.
 pub const CHUNK: usize = 64;
 
-/// The delta rule of a layer.
+/// Gated delta rule of one layer, with its projections.
 pub(super) struct DeltaRule<T> {
-    /// To queries, keys and values of all heads, one behind the other.
+    /// Projection to the queries of all heads, then all keys, then all values.
     pub qkv: Projection<T>,
     pub gate: Low<T>,
     pub beta: Projection<T>,
-    /// To a raw gate for each value head, or for each of its key channels.
+    /// Projection to one raw decay gate for each value head, or for each key channel of each value head.
     pub decay: Low<T>,
-    /// True if each key channel has a decay of its own; the output's gate is then σ(z), or else z·σ(z).
+    /// True if each key channel has its own decay and the output gate is σ(z); false for a decay per head and the gate z·σ(z).
     pub by_channel: bool,
     pub conv: ShortConv<T>,
     pub a_log: Vec<T>,
-    /// Bias of the raw gates, one number for each raw gate of a token.
+    /// Bias of the raw decay gates, one number for each raw gate of a token.
     pub dt_bias: Vec<T>,
-    /// Weight of the output's norm, as long as a value; it is not zero-centred.
+    /// Weight of the output norm, with as many channels as a value head; not zero-centred.
     pub norm: Vec<T>,
     pub heads: Projection<T>,
     pub sizes: Sizes,
     pub eps: T,
 }
 
-/// A projection, or one behind another through fewer channels, which pass at a site.
+/// A full projection (`down` is `None`), or a low-rank pair `up(down(x))` with a site at the output of `down`.
 pub(super) struct Low<T> {
     pub down: Option<(Projection<T>, &'static str)>,
     pub up: Projection<T>,
@@ -52,7 +52,7 @@ impl<T: Real> Low<T> {
 }
 
 impl<T: Real> Mixer<T> for DeltaRule<T> {
-    /// `[kernel − 1, channels]`, what the convolution was fed of the last tokens, and the matrices `[HV, K, V]`.
+    /// Returns the zero state: the last inputs of the convolution, `[kernel − 1, channels]`, and the matrices `[HV, K, V]`.
     fn memory(&self) -> Memory<T> {
         let Sizes {
             value_heads,
@@ -115,7 +115,7 @@ impl<T: Real> Mixer<T> for DeltaRule<T> {
 }
 
 impl<T: Real> DeltaRule<T> {
-    /// Queries and keys `[T, H, K]`, normalised, and values `[T, HV, V]`.
+    /// Returns queries and keys `[T, H, K]`, L2-normalised, and values `[T, HV, V]`; updates the convolution's state `conv`.
     fn queries_keys_values(&self, x: &Tensor<T>, conv: &mut Tensor<T>, cx: &mut Context<'_, T>) -> [Tensor<T>; 3] {
         let Sizes {
             heads,
@@ -145,8 +145,8 @@ impl<T: Real> DeltaRule<T> {
         all
     }
 
-    /// Log decays `[T, HV]` or `[T, HV, K]`, and β `[T, HV]`. A decay that is NaN makes its β NaN, which the state then carries on,
-    /// because a rule has no decays but those from 0 downwards.
+    /// Returns log decays `[T, HV]` or `[T, HV, K]`, and β `[T, HV]`. The delta rule accepts only log decays ≤ 0. A NaN decay is
+    /// therefore replaced by 0, and the β of its head becomes NaN, so that the state still becomes NaN.
     fn gates(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Result<(Tensor<T>, Tensor<T>), String> {
         let mut beta = beta(&self.beta.apply(x), false);
         cx.pass(LINEAR_BETA, &mut beta);
@@ -175,7 +175,8 @@ impl<T: Real> DeltaRule<T> {
         Ok((decay, beta))
     }
 
-    /// Passes a state after a call, as rows that follow those of the tokens before: every state has rows of its own.
+    /// Calls the hook at `site` with the state after a call. Its first row number is (last token's position) × (rows of a state),
+    /// so that states after different tokens have different row numbers.
     fn pass_state(&self, site: &'static str, state: &mut Tensor<T>, tokens: usize, cx: &mut Context<'_, T>) {
         let first = (cx.start + tokens - 1) * state.rows();
         cx.numerics.site(&cx.at(site).from_row(first), state);

@@ -1,41 +1,41 @@
-//! Differences between the families of models, one family in a row.
+//! Table of the differences between the families of models, one entry per family.
 
-/// A family of models: what its `config.json` does not say.
+/// A family of models: properties that its `config.json` does not state.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// `model_type` of its `config.json`.
     pub model_type: &'static str,
-    /// `model_type` of the object `text_config`, if the keys of the language model are there; its tensors are then named
-    /// `model.language_model.`.
+    /// `model_type` of the object `text_config`, if that object has the keys of the language model; the tensor names then begin
+    /// with `model.language_model.`. `None` if the keys are at the top level.
     pub nested: Option<&'static str>,
-    /// Layers that have experts.
+    /// Rule for which layers have experts.
     pub experts: Experts,
-    /// Parts of its layers.
+    /// Kind of the mixers, and the layout of their tensors.
     pub form: Form,
-    /// True if RoPE may have positions of several dimensions, which are equal in texts: `mrope_section`, `mrope_interleaved`.
+    /// True if RoPE may have multi-dimensional positions (`mrope_section`, `mrope_interleaved`), which in text are all equal.
     pub mrope: bool,
 }
 
-/// Kind of the part that mixes tokens, and the names and cuts of its tensors.
+/// Kind of the token mixers (attention, delta rule), with the names of their tensors and the weights in each tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Gated attention, and a delta rule with a decay for each head, whose projections are two tensors with the rows of a key head
-    /// together: `in_proj_qkvz`, `in_proj_ba`.
+    /// Gated attention, and a delta rule with a decay per head. The projections of the delta rule are fused in two tensors whose
+    /// rows are grouped by key head: `in_proj_qkvz`, `in_proj_ba`.
     Grouped,
-    /// The same, of a tensor for each projection: `in_proj_qkv`, `in_proj_z`, `in_proj_b`, `in_proj_a`.
+    /// Same mixers as `Grouped`, but the tensors are `in_proj_qkv`, `in_proj_z`, `in_proj_b`, `in_proj_a`, without groups.
     Apart,
-    /// Attention over latents, without positions, and a delta rule with a decay for each key channel; see [`kimi`](super::kimi).
+    /// Attention over latents, without RoPE, and a delta rule with a decay per key channel; see [`kimi`](super::kimi).
     Kimi,
 }
 
-/// Experts of a family.
+/// Rule for which layers of a family have experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Experts {
-    /// None.
+    /// No layer has experts.
     None,
-    /// All layers, with weights that sum to 1.
+    /// All layers have experts, and the weights of a token's experts sum to 1.
     All,
-    /// Keys say which layers, and whether weights sum to 1.
+    /// Keys of the file select the layers with experts, and say if the weights of a token's experts sum to 1.
     Said,
 }
 
@@ -82,7 +82,7 @@ pub const FAMILIES: &[Family] = &[
     },
 ];
 
-/// The names of [`FAMILIES`].
+/// Returns the model types of [`FAMILIES`].
 pub(super) fn model_types() -> Vec<&'static str> {
     FAMILIES.iter().map(|family| family.model_type).collect()
 }

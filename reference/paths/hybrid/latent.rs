@@ -1,8 +1,8 @@
-//! Attention over latents: a token's keys and values are projections of one short vector, which is what is cached, and of each key a
-//! part that all heads share. No RoPE turns anything.
+//! Attention over latents (MLA): the keys and values of a token are projections of one short vector, the latent. A part of each
+//! key is not projected from the latent, and all heads share it. There is no RoPE.
 //!
-//! The cache has the keys and values that latents are projected to: each token's are projected once, when it is read, which is the
-//! same as to project the cached latents again at each later token.
+//! An engine caches latents and shared key parts. The cache here has the keys and values instead: each token's latent is
+//! projected once, when the token is read. The result is the same as projecting the cached latents again at each later token.
 
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
@@ -11,20 +11,20 @@ use crate::paths::gqa::Context;
 use crate::paths::gqa::layer::{Memory, Mixer};
 use crate::{Real, Tensor};
 
-/// The attention of a layer.
+/// Latent attention of one layer.
 pub(super) struct LatentAttention<T> {
     pub query: Projection<T>,
-    /// To a latent and the shared part of the keys.
+    /// Projection of the input to a latent and the part of the keys that all heads share.
     pub down: Projection<T>,
-    /// Weight of the norm of latents, which has an ε of its own.
+    /// Weight of the norm of latents; `eps` is the ε of this norm only.
     pub norm: Vec<T>,
     pub eps: T,
-    /// From a latent to the key and the value of each head, one behind the other.
+    /// Projection of a latent to the key and the value of each head: key of head 0, value of head 0, key of head 1, ….
     pub up: Projection<T>,
     pub heads: Projection<T>,
-    /// Number of heads.
+    /// Number of attention heads.
     pub count: usize,
-    /// Channels of a key without the shared part, of that part, and of a value.
+    /// Channels of a key without its shared part, of the shared part, and of a value.
     pub dims: [usize; 3],
     pub scale: T,
 }
@@ -76,7 +76,7 @@ impl<T: Real> Mixer<T> for LatentAttention<T> {
     }
 }
 
-/// `len` of every `width` numbers, from `first` on, as rows.
+/// Returns the columns `first..first + len` of the numbers of `x`, taken as rows of `width` numbers.
 fn columns<T: Real>(x: &Tensor<T>, width: usize, first: usize, len: usize) -> Tensor<T> {
     let rows = x.data.chunks_exact(width);
     let data: Vec<T> = rows.flat_map(|row| &row[first..first + len]).copied().collect();

@@ -1,26 +1,26 @@
-//! Decoder-only transformers in which most layers have a gated delta rule in the place of attention: Qwen3-Next, Qwen3.5 and
+//! Decoder-only transformers in which most layers have a gated delta rule instead of attention: Qwen3-Next, Qwen3.5 and
 //! Kimi-Linear.
 //!
-//! The maths is that of `transformers`, whose tensor names and configuration files are used; [`FAMILIES`] lists what the families
-//! differ in. Layers of full attention and feed-forward layers are those of [`gqa`](super::gqa), under the same names of sites;
-//! attention has a gate at its output, and experts have a shared one next to them. What follows is of Qwen's families; [`kimi`] says
-//! what differs in the other.
+//! The maths, the tensor names and the configuration files are those of `transformers`. [`FAMILIES`] lists the differences
+//! between the families. Full attention and feed-forward layers are those of [`gqa`](super::gqa), with the same site names. In
+//! addition, attention has an output gate, and there is a shared expert next to the routed experts. The text below describes
+//! Qwen's families; [`kimi`] describes the differences of Kimi-Linear.
 //!
-//! Norms are zero-centred, x̂ · (1 + w); the sum is made when a model is loaded. Weights that a checkpoint has in one tensor, queries
-//! with gates and, in Qwen3-Next, `in_proj_qkvz` and `in_proj_ba`, are taken apart as they are loaded, and each passes at a site of
-//! its own: a format whose scales reach across outputs sees these parts.
+//! Norms are zero-centred, x̂ · (1 + w); 1 + w is computed when a model is loaded. Some checkpoint tensors hold several weights:
+//! queries with gates and, in Qwen3-Next, `in_proj_qkvz` and `in_proj_ba`. The loader splits them, and each part has a site of
+//! its own. So a format with one scale for several outputs computes the scale within a part, not within the checkpoint's tensor.
 //!
-//! # The layers with a delta rule
+//! # Layers with a delta rule
 //!
 //! ```text
-//! q, k, v = silu(conv(W_qkv x))       convolution over the last tokens, whose inputs are the first part of the state
+//! q, k, v = silu(conv(W_qkv x))       convolution over the last tokens; its last inputs are the first part of the state
 //! q, k = q/‖q‖, k/‖k‖                 by head
 //! β = σ(W_b x)                        g = −exp(A_log) · softplus(W_a x + dt_bias)
 //! o = gated delta rule (q, k, v, g, β), scale K^−½; its matrices, one for each value head, are the second part of the state
 //! y = W_o (rmsnorm(o) · w · silu(W_z x))
 //! ```
 //!
-//! One token is computed by the recurrence, more in chunks of 64, as implementations do: [`CHUNK`].
+//! A call with one token uses the recurrence; a call with more tokens uses chunks of 64 ([`CHUNK`]), as implementations do.
 
 mod config;
 mod delta;

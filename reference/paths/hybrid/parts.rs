@@ -1,4 +1,4 @@
-//! A model of its tensors.
+//! Builds the layers of a model from the tensors of its checkpoint.
 
 use super::delta::{DeltaRule, Low};
 use super::families::Form;
@@ -14,12 +14,12 @@ use crate::paths::gqa::parts::Parts;
 use crate::paths::gqa::projections::pick;
 use crate::{Real, Tensor};
 
-/// Numbers as rows of so many; in a dry read there are none of either.
+/// Reshapes numbers to rows of `cols` numbers. In a dry read, which only lists tensors, `data` is empty and there are no rows.
 pub(super) fn rows_of<T: Real>(data: Vec<T>, cols: usize) -> Tensor<T> {
     Tensor::new([data.len() / cols, cols], data)
 }
 
-/// The rows of one part of each head: `len` of them from `first` on, of `each` that a head has.
+/// Returns the indices of the rows `first..first + len` of each head, in a matrix with `each` rows per head.
 fn of_heads(heads: usize, each: usize, first: usize, len: usize) -> impl Iterator<Item = usize> + Clone {
     (0..heads).flat_map(move |head| (0..len).map(move |row| head * each + first + row))
 }
@@ -67,7 +67,7 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         })
     }
 
-    /// One tensor that has, for each head, the rows of the query and then those of the gate.
+    /// Makes the projections to queries and to gates from one tensor: for each head, the query's rows, then the gate's rows.
     fn queries_and_gates(&mut self) -> Result<[Projection<T>; 2], LoadError> {
         let config = self.config;
         let (heads, dim) = (config.num_attention_heads, config.head_dim);
@@ -123,15 +123,16 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         })
     }
 
-    /// The convolution of all channels, whose weight `[channels, kernel]` passes at its site.
+    /// Makes the convolution of all channels after the hook at its site has seen the weight `[channels, kernel]`.
     pub(super) fn convolution(&mut self, taps: Vec<T>) -> ShortConv<T> {
         let mut taps = rows_of(taps, self.config.own.linear_conv_kernel_dim);
         self.pass(LINEAR_CONV_WEIGHT, 0, &mut taps);
         ShortConv::new(&taps, true)
     }
 
-    /// Two tensors that have, for each key head, the rows of its query, its key, and the values and gates of the value heads that read
-    /// it; and the β and decays of these. Gives the projections to queries, keys and values, to gates, to β and to decays.
+    /// Makes the projections to queries, keys and values (as one), to gates, to β and to decays from two tensors. For each key
+    /// head, `in_proj_qkvz` has the rows of its query, its key, and the values and gates of its group of value heads.
+    /// `in_proj_ba` has the rows of β and of the decays of the same value heads.
     fn grouped(&mut self) -> Result<[Projection<T>; 4], LoadError> {
         let (hidden, sizes) = (self.config.hidden_size, self.config.own.delta);
         let (heads, keys, group) = (sizes.heads, sizes.key_dim, sizes.value_heads / sizes.heads);

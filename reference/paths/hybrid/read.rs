@@ -1,4 +1,4 @@
-//! `config.json` of every family, read to the same form.
+//! Reads the `config.json` of every family into the same [`Config`].
 
 use serde_json::{Map, Value};
 
@@ -11,18 +11,18 @@ use crate::paths::gqa::SCALINGS;
 use crate::paths::keys::{INERT, Keys, MOST_LAYERS};
 use crate::paths::rope::Around;
 
-/// Keys of these families that change nothing that is computed here: in what type an engine stores states, which a recipe says, and
-/// the layers that predict further tokens, which logits do not depend on.
+/// Keys of these families that do not change the result here: the data type in which an engine stores states (a recipe of formats
+/// sets it here), and the layers for multi-token prediction (the logits do not depend on them).
 const OWN_INERT: &str = "mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings";
 
-/// Keys next to `text_config` that concern images only, or that `text_config` has, too.
+/// Keys next to `text_config` that concern images only, or that `text_config` also has.
 const BESIDE_TEXT: &str =
     "image_token_id language_model_only video_token_id vision_config vision_end_token_id vision_start_token_id";
 
 /// Reads a `config.json`.
 ///
 /// # Errors
-/// What is missing, of another type, does not fit together, or is not read.
+/// Returns an error for a missing key, a wrong type, values that contradict each other, and a key that is not read.
 pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let keys = Keys::new(&map, inert);
@@ -39,7 +39,7 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
         return Err(text.wrong("model_type", format!("is '{found}', expected '{inner}'")));
     }
     let mut config = of_text(&text, family)?;
-    // `transformers` reads the outer one of both keys.
+    // `transformers` reads `tie_word_embeddings` of the outer object, not of `text_config`.
     config.tie_word_embeddings = keys.flag("tie_word_embeddings", false)?;
     keys.finish(&format!("a {name}"), &[INERT, BESIDE_TEXT])?;
     Ok(config)
@@ -54,10 +54,10 @@ fn of_text(keys: &Keys<'_>, family: &'static Family) -> Result<Config, String> {
     Ok(config)
 }
 
-/// The most tokens that a convolution reads; models have 4.
+/// Maximum kernel size of the convolution in tokens; published models have 4.
 const MOST_TAPS: usize = 1 << 10;
 
-/// Refuses a convolution without a state, or with an absurd one.
+/// Refuses a convolution kernel of less than 2 tokens, which has no state, or of more than [`MOST_TAPS`].
 pub(super) fn has_state(keys: &Keys<'_>, key: &str, kernel: usize) -> Result<(), String> {
     let message = format_args!("is {kernel}, expected 2 to {MOST_TAPS}: a shorter one has no state");
     keys.refuse(!(2..=MOST_TAPS).contains(&kernel), key, message)
@@ -190,7 +190,7 @@ impl Read<'_> {
         let (name, own) = keys.rope()?;
         let mut own = own.unwrap_or_default();
         if self.family.mrope {
-            // Which frequencies turn by which position: all positions of a token of text are equal.
+            // These keys assign frequencies to position dimensions. In text, a token has the same position in all dimensions.
             own.remove("mrope_section");
             own.remove("mrope_interleaved");
         }

@@ -1,12 +1,12 @@
-//! The named places of the path. Those of full attention and of feed-forward layers have the names that
-//! [`gqa`](crate::paths::gqa::sites) has for them.
+//! The sites of the path: the named tensors that numerics hooks can change. Sites of full attention and of feed-forward layers
+//! have the same names as in [`gqa`](crate::paths::gqa::sites).
 
 use crate::sites::Decision;
 use crate::sites::Growth::{self, Token};
 use crate::sites::Held::{self, Key, KeyValue, Value};
 
-/// Types of layers: with attention, of keys and values by themselves or of latents, or with a delta rule, whose decay is that of a
-/// head or of a key channel; with one feed-forward layer, or with experts, of which a shared one has a factor of its own or not.
+/// Types of layers. Mixers: full attention, attention over latents, or a delta rule with one decay per head or per key channel.
+/// Feed-forward parts: one dense layer, or experts; `WEIGHED` if a gate multiplies the output of the shared expert.
 const FULL: &[&str] = &["full_attention"];
 const LATENTS: &[&str] = &["latent_attention"];
 const EITHER: &[&str] = &["full_attention", "latent_attention"];

@@ -1,18 +1,18 @@
-//! Kimi-Linear: what differs from Qwen's hybrids.
+//! Kimi-Linear: differences from the hybrid models of Qwen.
 //!
-//! Norms are not zero-centred. Every token goes to experts that a sigmoid and a bias select, and through shared ones. Names of tensors
-//! are those of published checkpoints; what `transformers` stores is the same except the names of dense layers, which
-//! [`Safetensors`](crate::weights::Safetensors) knows.
+//! Norms are not zero-centred. Each token goes through experts selected by sigmoid scores plus a bias, and through shared
+//! experts. Tensor names are those of published checkpoints. Files that `transformers` stores have the same names, except for
+//! dense layers: [`Safetensors`](crate::weights::Safetensors) maps these names.
 //!
 //! # Layers with a delta rule (KDA)
 //!
 //! ```text
-//! q, k, v = silu(conv(W x))           three projections and three convolutions, which pass as one
+//! q, k, v = silu(conv(W x))           three projections and three convolutions; the sites show them as one
 //! g = −exp(A_log) · softplus(W_fb W_fa x + dt_bias)    a log decay for each key channel, which is a row of the state
 //! y = W_o (rmsnorm(o) · w · σ(W_gb W_ga x))
 //! ```
 //!
-//! There are as many key heads as value heads, and keys are as long as values.
+//! The number of key heads equals the number of value heads, and keys have as many channels as values.
 //!
 //! # Layers with attention (MLA)
 //!
@@ -22,13 +22,13 @@
 //! o_h = attention of q_h on [k_h, s] and v_h, scale (channels of a whole key)^−½
 //! ```
 //!
-//! Nothing has a position: the channels of s are named after RoPE, and none turns them. The norm of latents has its own ε, 1e-6
-//! ([`LATENT_EPS`]), independent of the configuration.
+//! There are no position embeddings: the keys of the configuration name the channels of s after RoPE, but no RoPE rotates them.
+//! The norm of latents has its own ε, 1e-6 ([`LATENT_EPS`]), independent of the configuration.
 
 mod parts;
 mod read;
 
 pub(super) use read::config;
 
-/// ε of the norm of latents.
+/// ε of the RMSNorm of latents.
 pub const LATENT_EPS: f64 = 1e-6;

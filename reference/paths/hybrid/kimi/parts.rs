@@ -1,4 +1,4 @@
-//! The mixers of a layer, of its tensors.
+//! Builds the mixers of Kimi-Linear (latent attention, delta rule) from the tensors of a layer.
 
 use super::LATENT_EPS;
 use crate::Real;
@@ -77,7 +77,7 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         })
     }
 
-    /// Two projections, one behind the other; the sites of their weights and of what the second is fed.
+    /// Makes a low-rank pair of projections `NAME_a_proj`, `NAME_b_proj`; the sites are both weights and the input of the second.
     fn low(
         &mut self,
         name: &str,

@@ -1,4 +1,5 @@
-//! `config.json` of Kimi-Linear, in the spelling of published checkpoints and in that of `transformers`, which stores both.
+//! Reads the `config.json` of Kimi-Linear, with the key names of published checkpoints and of `transformers`. A file stored by
+//! `transformers` has both.
 
 use std::fmt::Debug;
 
@@ -14,7 +15,7 @@ use crate::paths::keys::{Keys, MOST_SIZE};
 /// Reads the keys of a configuration.
 ///
 /// # Errors
-/// What is missing, of another type, is not computed here, or does not fit together.
+/// Returns an error for a missing key, a wrong type, a setting that is not implemented, and values that contradict each other.
 pub(in crate::paths::hybrid) fn config(keys: &Keys<'_>, family: &'static Family) -> Result<Config, String> {
     let linear: Option<Map<String, Value>> = keys.optional("linear_attn_config")?;
     let linear = linear.unwrap_or_default();
@@ -96,7 +97,7 @@ impl Read<'_> {
         })
     }
 
-    /// Refuses what is computed otherwise, and allows what is of no use.
+    /// Refuses settings that are not implemented, and marks the keys that have no effect as ignored.
     fn expect(&self) -> Result<(), String> {
         let keys = self.keys;
         keys.silu("hidden_act")?;
@@ -114,25 +115,25 @@ impl Read<'_> {
         keys.refuse(by != "sigmoid", "moe_router_activation_func", message)?;
         let every: usize = keys.optional("moe_layer_freq")?.unwrap_or(1);
         keys.refuse(every != 1, "moe_layer_freq", format_args!("is {every}, expected 1"))?;
-        // Channels of a head of neither kind; a base of positions that nothing has; layers that predict further tokens.
+        // Unused: `head_dim` is that of neither mixer, no layer has RoPE, and logits do not depend on multi-token prediction.
         for key in ["head_dim", "rope_theta", "num_nextn_predict_layers"] {
             keys.ignore(key);
         }
         Ok(())
     }
 
-    /// A key under two names, of which a file may have both.
+    /// Reads a key that has two names. If the file has both, their values must be equal; `None` if it has neither.
     fn either<D: DeserializeOwned + PartialEq + Debug>(&self, hub: &str, new: &str) -> Result<Option<D>, String> {
         let both = [self.keys.optional(hub)?, self.keys.optional(new)?];
         self.keys.agreed([hub, new], both)
     }
 
-    /// A size under two names.
+    /// Reads a size from 1 to [`MOST_SIZE`] that has two names.
     fn size(&self, hub: &str, new: &str) -> Result<usize, String> {
         self.above_0(self.either(hub, new)?, hub)
     }
 
-    /// A size that is a key of `linear_attn_config`, or stands next to it under another name.
+    /// Reads a size from 1 to [`MOST_SIZE`] that is the key `inner` of `linear_attn_config` or the top-level key `outer`.
     fn linear_size(&self, inner: &str, outer: &str) -> Result<usize, String> {
         let both = [self.linear.optional(inner)?, self.keys.optional(outer)?];
         self.above_0(self.linear.agreed([inner, outer], both)?, outer)
@@ -145,7 +146,7 @@ impl Read<'_> {
         Ok(size)
     }
 
-    /// Experts, those of a token, and how they are selected.
+    /// Returns the number of experts, the number of experts per token, and the routing rule.
     fn routing(&self) -> Result<(usize, usize, Routing), String> {
         let keys = self.keys;
         let count = self.size("num_experts", "num_local_experts")?;
@@ -221,7 +222,7 @@ impl Read<'_> {
         Ok(full.into_iter().zip(sparse).map(layer).collect())
     }
 
-    /// Layers that have attention, by two lists that count from 1 and have each layer once.
+    /// Returns one flag per layer: true if it has attention. The lists number layers from 1; each layer must be in one list only.
     fn listed(&self, full: &[usize], delta: &[usize], count: usize) -> Result<Vec<bool>, String> {
         let mut all: Vec<usize> = full.iter().chain(delta).copied().collect();
         all.sort_unstable();
