@@ -1,4 +1,4 @@
-//! The keys of an object of `config.json`. Every key is accounted for: it is read, it is known to change nothing, or it is an error.
+//! Strict reader of a `config.json` object: a key that is neither read nor known to leave the result unchanged is an error.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -7,8 +7,8 @@ use std::fmt::{Debug, Display};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// Keys that change nothing that is computed: names, training, generation, and how weights are stored, which the files of the weights
-/// say themselves.
+/// Keys that do not change the result: names, training and generation settings, and the storage format of the weights (the weight
+/// files state their format themselves).
 pub(super) const INERT: &str = "\
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash \
     _experts_implementation _name_or_path architectures attention_dropout attention_probs_dropout_prob \
@@ -27,7 +27,7 @@ pub(super) const INERT: &str = "\
     transformers.js_config transformers_version typical_p unsloth_fixed unsloth_optimized unsloth_version \
     use_bfloat16 use_cache use_flash_attention_2 use_flash_attn";
 
-/// Keys of other families that say, with this value, what is so anyway.
+/// Keys of other families, each with the value at which it does not change the result; such a key need not be read.
 const NEUTRAL: &[(&str, &str)] = &[
     ("activation", "\"swiglu\""),
     ("add_cross_attention", "false"),
@@ -59,26 +59,26 @@ const NEUTRAL: &[(&str, &str)] = &[
     ("use_sliding_window", "false"),
 ];
 
-/// The largest size that is read: no dimension of a model's tensors is as long, and a product of two of them fits a `usize`.
+/// Maximum size that is accepted. No tensor dimension of a real model is as large, and a product of two sizes fits a `usize`.
 pub(super) const MOST_SIZE: usize = 1 << 28;
-/// The most layers that are read.
+/// Maximum number of layers that is accepted.
 pub(super) const MOST_LAYERS: usize = 1 << 16;
-/// The most channels of a head that RoPE turns: their frequencies are computed before a file of weights is seen.
+/// Maximum number of channels of a head. It bounds the RoPE frequencies, which are computed before any weight file is seen.
 const MOST_HEAD: usize = 1 << 16;
 
-/// The keys of an object, which know which of them were read.
+/// Reader of the keys of one JSON object; records each key that was read.
 pub(super) struct Keys<'a> {
     map: &'a Map<String, Value>,
-    /// The prefix of the keys in errors, with its dot.
+    /// Prefix of keys in error messages, such as `text_config.`; empty for the whole file.
     prefix: String,
-    /// Keys that the caller says to change nothing, by their whole names.
+    /// Keys that the caller declares not to change the result, with their prefixes.
     inert: &'a [&'a str],
     read: RefCell<BTreeSet<String>>,
     ignored: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Keys<'a> {
-    /// The keys of the whole object; those in `inert` need not be read, and must not be.
+    /// Makes a reader of the whole file. Keys in `inert` may stay unread; [`Self::finish`] refuses them if they were read.
     pub fn new(map: &'a Map<String, Value>, inert: &'a [&'a str]) -> Self {
         Self {
             map,
@@ -89,7 +89,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The keys of the object that is the value of a key.
+    /// Makes a reader of `map`, the object that is the value of `key`.
     pub fn within<'b>(&self, key: &str, map: &'b Map<String, Value>) -> Keys<'b>
     where
         'a: 'b,
@@ -100,13 +100,13 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Refuses a list without an entry for each layer.
+    /// Returns an error if a list with `found` entries does not have one entry per layer.
     pub fn for_each_layer(&self, key: &str, found: usize, layers: usize) -> Result<(), String> {
         let message = format_args!("has {found} entries, num_hidden_layers is {layers}");
         self.refuse(found != layers, key, message)
     }
 
-    /// Returns, for each of `layers` layers, whether it has the first of two types, by their names in a list.
+    /// Returns one flag per layer from a list of type names: true for the name `yes`, false for `no`; other names are errors.
     pub fn which(&self, key: &str, [yes, no]: [&str; 2], types: &[String], layers: usize) -> Result<Vec<bool>, String> {
         self.for_each_layer(key, types.len(), layers)?;
         let each = types.iter().map(|name| match name {
@@ -117,7 +117,7 @@ impl<'a> Keys<'a> {
         each.collect()
     }
 
-    /// Returns, for each of `layers` layers, whether it has experts, by the keys of Qwen's families.
+    /// Returns one flag per layer, true if it has experts, from `decoder_sparse_step` and `mlp_only_layers` of Qwen's families.
     pub fn with_experts(&self, layers: usize) -> Result<Vec<bool>, String> {
         let step = self.up_to("decoder_sparse_step", MOST_LAYERS)?.unwrap_or(1);
         let dense: Vec<usize> = self.optional("mlp_only_layers")?.unwrap_or_default();
@@ -125,25 +125,25 @@ impl<'a> Keys<'a> {
         Ok((0..layers).map(experts).collect())
     }
 
-    /// Refuses more experts of a token than there are.
+    /// Returns an error if the number of experts per token exceeds the number of experts.
     pub fn at_most(&self, key: &str, per_token: usize, experts: usize) -> Result<(), String> {
         let message = format_args!("is {per_token}, of {experts} experts");
         self.refuse(per_token > experts, key, message)
     }
 
-    /// The type of a RoPE.
+    /// Reads the type of a RoPE: `rope_type`, or `type` in older files; the default is `default`.
     pub fn rope_type(&self) -> Result<String, String> {
         let (old, new) = (self.optional("type")?, self.optional("rope_type")?);
         Ok(new.or(old).unwrap_or_else(|| "default".into()))
     }
 
-    /// The base of a RoPE, if there is one.
+    /// Reads the base θ of a RoPE; `None` if the key is missing or null.
     pub fn base(&self, key: &str) -> Result<Option<f64>, String> {
         self.number(key, "a number above 1", |theta| theta > 1.0)
     }
 
-    /// The factor of cosines and sines with YaRN for contexts so many times as long: `missing` without the key, or else what
-    /// follows from the other keys.
+    /// Returns YaRN's factor of cosines and sines for a context extended by the factor `times`: `attention_factor`, or else
+    /// `missing`, or else a value computed from `times`, `mscale` and `mscale_all_dim`.
     pub fn attention_factor(&self, times: f64, missing: Option<f64>) -> Result<f64, String> {
         let of = |scale: f64| match times <= 1.0 {
             true => 1.0,
@@ -156,10 +156,11 @@ impl<'a> Keys<'a> {
         Ok(self.positive("attention_factor")?.or(missing).unwrap_or(computed))
     }
 
-    /// The object of RoPE, and its key: `rope_parameters`, or `rope_scaling` of older files. There is none if neither key is there.
+    /// Returns the key and value of the RoPE object: `rope_parameters`, or `rope_scaling` in older files. The value is `None` if
+    /// both keys are missing.
     ///
     /// # Errors
-    /// The keys have different values.
+    /// Returns an error if both keys are given and their values differ.
     pub fn rope(&self) -> Result<(&'static str, Option<Map<String, Value>>), String> {
         match (self.optional("rope_parameters")?, self.optional("rope_scaling")?) {
             (Some(new), Some(old)) if new != old => {
@@ -170,7 +171,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A key; none if it is missing or null.
+    /// Reads a key; `None` if it is missing or null.
     pub fn optional<D: DeserializeOwned>(&self, key: &str) -> Result<Option<D>, String> {
         self.read.borrow_mut().insert(key.into());
         match self.map.get(key) {
@@ -183,15 +184,15 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// True if the file has a key, if only as null: a default of `transformers` is that of a missing key.
+    /// True if the file has the key, even with the value null: `transformers` uses its default only if the key is missing.
     pub fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
 
-    /// A key that is there, if only as null, which stands for none.
+    /// Reads a key that must be present; `None` if its value is null.
     ///
     /// # Errors
-    /// It is missing, where `transformers` has a default that a reader would not expect.
+    /// Returns an error if the key is missing: `transformers` then has a default that a reader of the file would not expect.
     pub fn given<D: DeserializeOwned>(&self, key: &str) -> Result<Option<D>, String> {
         match self.has(key) {
             true => self.optional(key),
@@ -199,12 +200,12 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Allows a key that is of no use here.
+    /// Marks a key as having no effect, so that it may stay unread.
     pub fn ignore(&self, key: &str) {
         self.ignored.borrow_mut().insert(key.into());
     }
 
-    /// Refuses a key with another value than the one that is computed.
+    /// Returns an error if the key is given with a value other than `expected`, the only value that is implemented.
     pub fn only(&self, key: &str, expected: impl Into<Value>) -> Result<(), String> {
         let expected = expected.into();
         match self.optional::<Value>(key)? {
@@ -219,22 +220,22 @@ impl<'a> Keys<'a> {
         self.optional(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A size from 1 to [`MOST_SIZE`].
+    /// Reads a required size from 1 to [`MOST_SIZE`].
     pub fn size(&self, key: &str) -> Result<usize, String> {
         self.optional_size(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// The same; none if it is missing or null.
+    /// Reads a size from 1 to [`MOST_SIZE`]; `None` if the key is missing or null.
     pub fn optional_size(&self, key: &str) -> Result<Option<usize>, String> {
         self.up_to(key, MOST_SIZE)
     }
 
-    /// The number of layers.
+    /// Reads a required number of layers from 1 to [`MOST_LAYERS`].
     pub fn layers(&self, key: &str) -> Result<usize, String> {
         self.up_to(key, MOST_LAYERS)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A whole number from 1 on; none if it is missing or null.
+    /// Reads a whole number from 1 to `most`; `None` if the key is missing or null.
     pub fn up_to(&self, key: &str, most: usize) -> Result<Option<usize>, String> {
         let found: Option<Value> = self.optional(key)?;
         let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
@@ -247,13 +248,13 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Numbers of heads, of which that of `few` is to divide that of `many`.
+    /// Returns an error if `groups`, the value of the key `few`, does not divide `heads`, the value of the key `many`.
     pub fn divides(&self, [many, few]: [&str; 2], [heads, groups]: [usize; 2]) -> Result<(), String> {
         let message = format_args!("is {groups}, expected a divisor of {many}, {heads}");
         self.refuse(groups == 0 || !heads.is_multiple_of(groups), few, message)
     }
 
-    /// Channels of a head, which RoPE turns in pairs; `missing` where the file has none.
+    /// Reads `head_dim`, the channels of a head, or else calls `missing`. The number must be even: RoPE rotates pairs of channels.
     pub fn head_dim(&self, missing: impl FnOnce() -> Result<usize, String>) -> Result<usize, String> {
         let dim = self.up_to("head_dim", MOST_HEAD)?.map_or_else(missing, Ok)?;
         let wrong = dim == 0 || !dim.is_multiple_of(2) || dim > MOST_HEAD;
@@ -262,25 +263,25 @@ impl<'a> Keys<'a> {
         Ok(dim)
     }
 
-    /// Refuses an activation that is not silu.
+    /// Returns an error if the key names an activation other than `silu` or `swish`, its other name.
     pub fn silu(&self, key: &str) -> Result<(), String> {
         let act: String = self.optional(key)?.unwrap_or_else(|| "silu".into());
         let message = format_args!("is '{act}', expected 'silu'");
         self.refuse(act != "silu" && act != "swish", key, message)
     }
 
-    /// A number above 0; none if it is missing or null.
+    /// Reads a number above 0; `None` if the key is missing or null.
     pub fn positive(&self, key: &str) -> Result<Option<f64>, String> {
         self.number(key, "a number above 0", |value| value > 0.0)
     }
 
-    /// ε of a norm.
+    /// Reads the required ε of a norm, a number from 0 on.
     pub fn epsilon(&self, key: &str) -> Result<f64, String> {
         let eps = self.number(key, "a number from 0 on", |eps| eps >= 0.0)?;
         eps.ok_or_else(|| self.missing(key))
     }
 
-    /// A finite number that is one of those expected; none if it is missing or null.
+    /// Reads a finite number for which `is` is true; `None` if the key is missing or null. Errors show `expected`.
     pub fn number(&self, key: &str, expected: &str, is: impl Fn(f64) -> bool) -> Result<Option<f64>, String> {
         let number: Option<f64> = self.optional(key)?;
         match number.filter(|&number| !(number.is_finite() && is(number))) {
@@ -289,7 +290,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The value of two keys, of which a file may have one or both.
+    /// Returns the value of two keys with the same meaning. They must be equal if both are given; `None` if neither is given.
     pub fn agreed<D: PartialEq + Debug>(&self, names: [&str; 2], both: [Option<D>; 2]) -> Result<Option<D>, String> {
         match both {
             [Some(a), Some(b)] if a != b => Err(self.wrong(names[0], format!("is {a:?}, but {} is {b:?}", names[1]))),
@@ -309,7 +310,7 @@ impl<'a> Keys<'a> {
         format!("{}{key} {message}", self.prefix)
     }
 
-    /// Refuses a key where something is wrong with it.
+    /// Returns an error with `message` about a key if `wrong` is true.
     pub fn refuse(&self, wrong: bool, key: &str, message: impl Display) -> Result<(), String> {
         match wrong {
             true => Err(self.wrong(key, message.to_string())),
@@ -317,13 +318,13 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// True if the caller says that a key changes nothing.
+    /// True if the caller declares that a key does not change the result.
     fn declared(&self, key: &str) -> bool {
         let whole = format!("{}{key}", self.prefix);
         self.inert.contains(&whole.as_str())
     }
 
-    /// Keys that nobody has read and that may change something, with their values; `inert` are lists of keys that change nothing.
+    /// Lists unread keys, with their values, that may change the result. Keys in the lists of `inert` may stay unread.
     pub fn unread(&self, inert: &[&str]) -> Vec<String> {
         let (read, ignored) = (self.read.borrow(), self.ignored.borrow());
         let neutral = |key: &str, value: &Value| {
@@ -343,7 +344,8 @@ impl<'a> Keys<'a> {
             .collect()
     }
 
-    /// Refuses keys that nobody has read, unless they are null or in one of these lists.
+    /// Returns an error for an unread key that is not null and not in `inert`, and for a key that was read although the caller
+    /// declares that it does not change the result.
     pub fn finish(&self, what: &str, inert: &[&str]) -> Result<(), String> {
         let (unread, read) = (self.unread(inert), self.read.borrow());
         if let Some(key) = read.iter().find(|key| self.declared(key)) {
@@ -363,7 +365,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// True if two values are the same, numbers by what they are.
+/// True if two values are equal; numbers are compared by value, so that 1 equals 1.0.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,
@@ -371,7 +373,7 @@ fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A value, cut short.
+/// Formats a value for an error message, cut after 60 characters.
 fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

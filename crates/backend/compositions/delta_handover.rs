@@ -1,9 +1,9 @@
-//! A prefill of the gated delta rule and a decode step that goes on from its states, in one memory.
+//! Prefill of the gated delta rule, and a decode step that continues from the states of the prefill in the same memory.
 
 use crate::cuda::Compositions;
 use crate::cuda::graph::{Graph, ceil, kernel};
 
-/// Compositions of `delta_handover`.
+/// Compositions of the operation `delta_handover`.
 pub const DELTA_HANDOVER: Compositions = Compositions {
     op: "delta_handover",
     calls: "",
@@ -13,7 +13,8 @@ pub const DELTA_HANDOVER: Compositions = Compositions {
     ],
 };
 
-/// Prefill in chunks, then decode. If they are turned, prefill leaves states in [K, V], and a kernel transposes them to [V, K].
+/// Launches a prefill in chunks, then a decode step. If `turned` is true, the prefill writes states as [K, V], and a kernel
+/// transposes them to [V, K]; otherwise the prefill writes them as [V, K].
 fn delta_handover(g: &mut Graph, turned: bool) -> Result<(), String> {
     let [t, n, h, gates, k, v] = g.sizes(["T", "N", "H", "G", "K", "V"]);
     let [chunks, index] = g.sizes(["chunks", "index"]);

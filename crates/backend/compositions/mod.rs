@@ -1,4 +1,4 @@
-//! Compositions of launches, of operations that are not packages of their own.
+//! Compositions (variants whose kernel launches are put together in Rust) of operations that have no package of their own.
 
 mod delta_handover;
 
