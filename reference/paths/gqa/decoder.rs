@@ -138,7 +138,7 @@ impl<O: Decodes> paths::Config for Decoder<O> {
         self.tie_word_embeddings && site.name == HEAD_WEIGHT
     }
 
-    /// Returns `None` for the cache of a layer with a window: it drops old tokens, so it does not grow with the sequence.
+    /// Returns 1 for a cache that grows with every token; `None` for the cache of a layer with a window, which drops old tokens.
     fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
         let grows = site.cache?.growth == Growth::Token && self.layers[layer].window.is_none();
         grows.then_some(1)
