@@ -21,7 +21,7 @@ pub(in crate::paths) trait Mixer<T: Real>: Send + Sync {
 /// Memory of one layer for one sequence between calls.
 #[derive(Clone, Debug)]
 pub(in crate::paths) enum Memory<T> {
-    /// Keys and values of attention; grows with the sequence.
+    /// Keys and values of attention, one row per cached token.
     Cache(KvCache<T>),
     /// State of a delta rule: two tensors of fixed sizes.
     State([Tensor<T>; 2]),
@@ -53,7 +53,7 @@ pub(in crate::paths) struct Layer<T: Real> {
     pub norm_before_weight: bool,
     /// Factor of the outputs that are added to the residual stream; `None` for no factor.
     pub residual_multiplier: Option<T>,
-    /// Index of the layer's RoPE in the list of the model; `None` if the layer has no RoPE.
+    /// Index of the layer's RoPE in the model's list of RoPEs; `None` if the layer has no RoPE.
     pub rope: Option<usize>,
     pub eps: T,
 }
