@@ -153,7 +153,7 @@ ulplab dev man ~/.local/share/man/man1
 ulplab dev schema > experiment.schema.json
 ";
 
-/// The command line, with its commands in groups and examples in the help of each.
+/// Returns the command line: commands in groups, and examples in the help of each command.
 pub fn command() -> clap::Command {
     let command = Cli::command().mut_subcommands(|inner| with_examples(inner, "ulplab"));
     let about = |name: &&str| {
@@ -169,7 +169,7 @@ pub fn command() -> clap::Command {
     ))
 }
 
-/// The command with its examples in its help, and the commands in it with theirs; `before` are the words before its name.
+/// Adds examples to the help of a command and of its subcommands. `before` are the words in front of the name of the command.
 fn with_examples(command: clap::Command, before: &str) -> clap::Command {
     let path = format!("{before} {}", command.get_name());
     let below = format!("{path} ");
@@ -183,7 +183,7 @@ fn with_examples(command: clap::Command, before: &str) -> clap::Command {
     };
     let mut lines: Vec<&str> = examples().filter(|line| !inner(line)).collect();
     if lines.is_empty() {
-        // A command of commands shows some of theirs.
+        // The help of a command with subcommands shows some of their examples.
         lines = examples().take(3).collect();
     }
     let lines: String = lines.iter().map(|line| format!("\n  {line}")).collect();
@@ -194,7 +194,7 @@ fn with_examples(command: clap::Command, before: &str) -> clap::Command {
     }
 }
 
-/// Runs the program with the words that it was given, and returns its exit code.
+/// Runs the program with its command-line arguments, and returns the exit code.
 pub fn main() -> Exit {
     guarded(|| {
         let words = itself::start().words.iter().cloned();
@@ -203,7 +203,7 @@ pub fn main() -> Exit {
             Ok(cli) => run(cli),
             Err(said) if said.use_stderr() => Ok(refused(said.kind())),
             Err(said) => {
-                // A closed pipe changes nothing here either.
+                // Ignores a closed pipe here as well: the exit code stays 0.
                 drop(said.print());
                 Ok(Exit::Pass)
             }
@@ -211,9 +211,9 @@ pub fn main() -> Exit {
     })
 }
 
-/// Prints what is wrong with words that are not a command to run.
+/// Prints the error in arguments that do not form a valid command.
 fn refused(kind: ErrorKind) -> Exit {
-    // The same words without hidden characters are wrong in the same way.
+    // Parses the arguments again without hidden characters. This gives the same error, with a text that is safe to print.
     let words = itself::start().words.iter();
     let clean = words.map(|word| text::shown(&word.to_string_lossy()));
     let known = command().external_subcommand_value_parser(Resettable::Reset);

@@ -1,9 +1,10 @@
-//! Digests of the text of everything that says whether an operation's outputs are right: its cases, its expected outputs and bounds, the
-//! reference, formats and layouts that they come from, and the checks of the runner. The build script includes this file, too.
+//! Digests of all sources that decide if an operation's outputs are right: its cases, expected outputs and bounds, the reference,
+//! the number formats and layouts, and the checks of the runner. The build script also includes this file.
 //!
-//! The digest of an operation covers its own file, or its package in `showcases`, the other files of `crates/operations/ops` whose names it
-//! uses, every room of `core` and `operations` that any of them mentions, directly or not, and the compositions of its launches. More is
-//! covered than judges: an equal digest is a fast answer, and behind another one are the inputs and verdicts themselves (`kernels attest`).
+//! In this file, a room is a module of `core` or `operations`, a file or folder in `crates/operations/ops`, a showcase, or
+//! `reference`. The digest of an operation covers its own room, all rooms whose names appear in its room (directly or through
+//! other rooms), and the compositions of its launches. The digest covers more files than the judgement needs. So equal digests
+//! mean the same judgement; if digests differ, `kernels attest` compares the inputs and verdicts themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,15 +13,15 @@ use crate::sources::find;
 
 /// The folder of the operations.
 const OPS: &str = "crates/operations/ops";
-/// The folder of operations on a user's tensors. Those that have kernels say so.
+/// The folder of operations on a user's tensors. The operations that also have kernels contain the line `kernels: true`.
 const ON_TENSORS: &str = "crates/operations/expected";
-/// The folder of compositions of their launches.
+/// The folder of launch compositions of operations.
 const COMPOSITIONS: &str = "crates/backend/compositions";
-/// The folder of operations that are packages of their own, with their compositions.
+/// The folder of operations that are packages of their own. Each package contains its launch compositions.
 const SHOWCASES: &str = "showcases";
-/// Checks that are part of every judgement.
+/// Checks that are part of the judgement of every operation.
 const CHECKS: [&str; 2] = ["crates/operations/ops/guards", "crates/operations/ops/checks"];
-/// Rooms that say nothing of right or wrong: words, files of tensors, models that no operation computes.
+/// Rooms that have no influence on a judgement: texts, tensor files, models that no operation computes.
 const OTHERS: [&str; 10] = [
     "crates/core/error",
     "crates/core/lib",
@@ -34,10 +35,10 @@ const OTHERS: [&str; 10] = [
     "reference/weights",
 ];
 
-/// Returns the texts of the files of `core`, `operations`, compositions, showcases and `reference`, by their paths without `.rs`.
+/// Returns the texts of the source files of `core`, `operations`, compositions, showcases and `reference`, by path without `.rs`.
 ///
 /// # Errors
-/// A folder or a file cannot be read.
+/// Returns an error if a folder or a file cannot be read.
 pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
     let mut files = Vec::new();
     for folder in ["crates/core", "crates/operations", COMPOSITIONS, SHOWCASES, "reference"] {
@@ -52,7 +53,7 @@ pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
     Ok(texts)
 }
 
-/// Returns the digest of every operation's judgement: blake3, in hexadecimal, by the name of its module.
+/// Returns the digest of the judgement of every operation (blake3, in hexadecimal), by the name of the operation's module.
 pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut rooms: BTreeMap<String, Room> = BTreeMap::new();
     for (place, text) in texts.iter().filter(|(place, _)| !is_other(place)) {
@@ -75,14 +76,15 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     for (name, room) in rooms.iter_mut().filter(|(name, _)| *name != "reference") {
         let words: BTreeSet<[String; 2]> = room.files.iter().flat_map(|(_, text)| paths(text)).collect();
         let by_word = words.iter().flat_map(|[before, word]| {
-            // Other rooms have modules of the same names as operations.
+            // A word may name an operation only where it is used in `ops`: other rooms have modules with the same names as
+            // operations.
             let of_ops = name.starts_with(OPS) || name.starts_with(SHOWCASES) || before == "ops";
             let of_ops = of_ops.then(|| format!("{OPS}/{word}"));
             let homes = ["core", "operations"].map(|home| format!("crates/{home}/{word}"));
             homes.into_iter().chain(of_ops)
         });
         let known = by_word.filter(|room| names.contains(room));
-        // The list of operations leads to no operation.
+        // `ops/mod` lists all operations, so it must not lead to them: else every digest would cover every operation.
         let leads = |room: &String| *name != hall || !operations.iter().any(|op| *room == format!("{OPS}/{op}"));
         room.leads_to = known.filter(leads).collect();
         room.leads_to.extend(["reference".to_string(), hall.clone()]);
@@ -130,7 +132,7 @@ fn is_other(place: &str) -> bool {
     OTHERS.iter().any(|other| Path::new(place).starts_with(other))
 }
 
-/// The room of a file.
+/// Returns the name of the room of a file.
 fn room(place: &str) -> String {
     let parts: Vec<&str> = place.split('/').collect();
     match parts[..] {
@@ -142,8 +144,8 @@ fn room(place: &str) -> String {
     }
 }
 
-/// The words of a text that are part of a path, and those in braces of imports, each with the word before it; not of paths into
-/// `reference`, which is one room.
+/// Returns the words of a source text that are part of a path or in the braces of an import, each with the path segment before
+/// it. Paths into `reference` are skipped, since `reference` is a single room.
 fn paths(text: &str) -> Vec<[String; 2]> {
     let mut found = Vec::new();
     let (mut import, mut root, mut last, mut outer) = (false, "", "", "");

@@ -1,4 +1,4 @@
-//! Operations with kernels: those of `ulplab-operations`, and those that are packages of their own.
+//! Operations with kernels: the operations of `ulplab-operations`, and operations that are packages of their own.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,8 @@ use ulplab_core::error::did_you_mean;
 use ulplab_operations::expected::{OPERATIONS, Operation};
 pub use ulplab_operations::ops::*;
 
-/// Operations that are packages of their own, with what puts their launches together, and the same on a user's tensors.
+/// Operations that are packages of their own: the operation, the composition of its launches, and the same operation on a user's
+/// tensors.
 const SHOWCASES: [(&dyn Op, &Compositions, &[&Operation]); 2] = [
     (&ulplab_decode_step::DecodeStep, &ulplab_decode_step::COMPOSITIONS, &[]),
     (
@@ -36,13 +37,13 @@ pub static OPS: LazyLock<Vec<&dyn Op>> = LazyLock::new(|| {
     all
 });
 
-/// Compositions of launches, of all operations that have one.
+/// Launch compositions of all operations that have one.
 pub static COMPOSITIONS: LazyLock<Vec<&Compositions>> = LazyLock::new(|| {
     let showcases = SHOWCASES.iter().map(|(_, compositions, _)| *compositions);
     [&DELTA_HANDOVER].into_iter().chain(showcases).collect()
 });
 
-/// All operations that programs can be judged on: [`OPS`], and those on a user's tensors that have cases.
+/// Returns all operations that programs can be judged on: [`OPS`], and the operations on a user's tensors that have cases.
 pub fn all() -> impl Iterator<Item = &'static dyn Op> {
     let has_kernels = |op: &&dyn Op| OPS.iter().any(|known| known.name() == op.name());
     OPS.iter()
@@ -50,10 +51,10 @@ pub fn all() -> impl Iterator<Item = &'static dyn Op> {
         .chain(of_tensors().filter(move |op| !has_kernels(op)))
 }
 
-/// The operation called `name`; the error names the nearest.
+/// Returns the operation called `name`.
 ///
 /// # Errors
-/// If there is none of that name.
+/// Returns an error with the most similar name if no operation has this name.
 pub fn find(name: &str) -> Result<&'static dyn Op, String> {
     all().find(|op| op.name() == name).ok_or_else(|| {
         let hint = did_you_mean(name, all().map(|op| op.name()));

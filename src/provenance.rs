@@ -17,15 +17,15 @@ pub fn judgement(op: &str) -> Option<&'static str> {
     known.map(|(_, digest)| *digest)
 }
 
-/// The commit of those sources, with `+` behind it if their tree has uncommitted changes; `None` if the tree is not on this machine, is
-/// none of git, or has other sources by now.
+/// Returns the commit of the sources of this program, with `+` behind it if the tree has uncommitted changes; `None` if the tree
+/// is not on this machine, is not a git repository, or now has other sources.
 fn commit() -> Option<String> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR"));
     let same = sources::digest(tree).is_ok_and(|digest| digest == SOURCES);
     same.then(|| itself::commit_of(tree)).flatten()
 }
 
-/// This program, on this machine.
+/// Describes this program on this machine: digest of its sources, commit and vector instructions.
 pub fn program() -> Program {
     Program {
         sources: SOURCES.into(),

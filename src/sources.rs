@@ -1,11 +1,12 @@
-//! The digest of the sources that compute: two programs measure the same thing only if they have the same one.
+//! The digest of the sources that compute results. Two programs measure the same thing only if their digests are equal.
 //!
-//! The build script includes this file, too.
+//! The build script also includes this file.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Folders whose files in Rust compute what a run measures. Folders of tests are left aside; comments and tests in a file count.
+/// Folders whose Rust files compute the measurements of a run. Test folders are excluded; comments and unit tests in a file
+/// count.
 pub const FOLDERS: [&str; 10] = [
     "crates/backend",
     "crates/checkpoint",
@@ -19,7 +20,7 @@ pub const FOLDERS: [&str; 10] = [
     "src/studies",
 ];
 
-/// Beginnings of the names of crates that compute, too.
+/// Prefixes of the names of external crates that compute results.
 const CRATES: [&str; 11] = [
     "fancy-regex",
     "gemm",
@@ -34,11 +35,11 @@ const CRATES: [&str; 11] = [
     "toml",
 ];
 
-/// The digest of the sources in a tree: of each file its path and its content, and of each crate its version and checksum in
+/// Returns the digest of the sources in a tree: the path and content of each file, and the version and checksum of each crate in
 /// Cargo.lock.
 ///
 /// # Errors
-/// A folder or a file that cannot be read.
+/// Returns an error if a folder or a file cannot be read.
 pub fn digest(tree: &Path) -> io::Result<String> {
     let mut files = Vec::new();
     for folder in FOLDERS {

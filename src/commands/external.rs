@@ -21,7 +21,7 @@ pub struct QueryArgs {
 /// Starts `ulplab-query`.
 ///
 /// # Errors
-/// If it is not installed, or cannot be started.
+/// Returns an error if `ulplab-query` is not installed or cannot be started.
 pub fn query(args: &QueryArgs) -> Result<Exit> {
     start("query", &args.words)?;
     Err(Error::Setup(
@@ -30,11 +30,11 @@ pub fn query(args: &QueryArgs) -> Result<Exit> {
     ))
 }
 
-/// Starts the program of a subcommand in the place of this process: one next to this program, or else in PATH. Returns if there is
-/// none.
+/// Replaces this process by the program of a subcommand: the program next to `ulplab`, or else the one in PATH. Returns if no
+/// such program exists.
 ///
 /// # Errors
-/// If it cannot be started.
+/// Returns an error if the program cannot be started.
 pub fn start(name: &str, words: &[OsString]) -> Result<()> {
     let program = format!("ulplab-{name}");
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -50,7 +50,7 @@ pub fn start(name: &str, words: &[OsString]) -> Result<()> {
     let refused = Command::new(&found).args(words).exec();
     match refused.kind() {
         ErrorKind::NotFound => Ok(()),
-        // An entry of PATH that is a file, or that may not be searched, is not the program.
+        // PATH may contain a file or a folder without search permission. Then the program counts as missing.
         ErrorKind::NotADirectory | ErrorKind::PermissionDenied if in_path => Ok(()),
         _ => Err(Error::io(found, "start")(refused)),
     }

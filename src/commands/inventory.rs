@@ -96,7 +96,7 @@ fn print(rows: &[Row], indent: &str) {
     }
 }
 
-/// Sites below the models that have them, or those of one model.
+/// Prints the sites of each family of models, or of the one model that `--model` names.
 fn list_sites(args: &ListArgs) -> Result<Exit> {
     let Some(model) = &args.model else {
         for (at, path) in PATHS.iter().enumerate() {
@@ -142,7 +142,7 @@ fn experiments() -> Result<Vec<Row>> {
     files.into_iter().map(row).collect()
 }
 
-/// Elements and the casts to them, as format strings spell them.
+/// Returns the element types and the casts to them, spelled as in format strings.
 fn elements() -> Vec<Row> {
     let elements = ELEMENTS.iter().flat_map(|element| {
         let own = (element.name.to_string(), element.doc.to_string());
@@ -154,7 +154,7 @@ fn elements() -> Vec<Row> {
     elements.chain([("lut(…)".to_string(), table.to_string())]).collect()
 }
 
-/// Rules, as format strings spell them.
+/// Returns the rules for scales, spelled as in format strings.
 fn rules() -> Vec<Row> {
     let mut all = Vec::from_iter(POWER_RULES.iter().map(|rule| ("e8m0(rule)", rule.name, rule.doc)));
     all.extend(F32_RULES.iter().map(|rule| ("f32(rule)", rule.name, rule.doc)));
@@ -200,7 +200,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     let writable = std::fs::create_dir_all(&probe).and_then(|()| std::fs::remove_dir(&probe));
     let writable = writable.map(|()| "can be written".into());
     check("runs folder", writable.map_err(Error::io("runs", "write")));
-    // Only kernels need either.
+    // Only kernels need NVRTC and a GPU, so a missing one is not a failure.
     let optional = |what: &str, outcome: Result<String>| match outcome {
         Ok(found) => outln!("ok    {what}: {found}"),
         Err(Error::Setup(why)) => outln!("none  {what}: {why}"),
@@ -215,7 +215,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }
 
-/// Returns the name of a site as experiments write it, and a line about the site: shape, description and kind.
+/// Returns the name of a site, as experiments write it, and its description: shape, text and kind.
 fn row(path: &paths::Path, site: &SiteInfo) -> Row {
     let layers = match site.in_layers() && path.reads_tokens() {
         true => "layers.*.",

@@ -14,7 +14,7 @@ use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::input;
 
-/// Writes all reports of a run into its folder and prints the table; [`Run::outcome`] is the verdict.
+/// Writes all reports of a run into its folder and prints the table. [`Run::outcome`] is the verdict of the run.
 pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Result<()> {
     store::write_run(run, &folder.path)?;
     report::write_all(run, study, &folder.path)?;
@@ -67,7 +67,7 @@ pub fn gate(args: &GateArgs) -> Result<Exit> {
     Ok(run.outcome().exit())
 }
 
-/// Opens the run in the named folder, or else the newest, whose path is printed.
+/// Opens the run in the named folder. Without a folder, opens the newest run and prints its path.
 pub fn open_run(folder: Option<&Path>) -> Result<(Folder, Manifest)> {
     if let Some(folder) = folder {
         return Folder::open(folder);
@@ -107,8 +107,9 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The table (or the verdicts as JSON Lines) and, last, one line: verdict, counts, seconds, path of the report. The path has
-/// its own line if it does not fit, so that it can be copied whole. The report has the verdicts of the run's `own` gates.
+/// Prints the table (or the verdicts as JSON Lines) and then one summary line: verdict, counts, seconds, path of the report. If
+/// the line is too long, the path gets its own line, so that a user can copy the whole path. `own` is false if the gates come
+/// from `--rules`: the report on disk has the verdicts of the run's own gates.
 fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, own: bool) {
     paired::warnings(run).iter().for_each(|warning| errln!("{warning}"));
     if as_json {
@@ -123,10 +124,10 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, own: bool
         false => "(report.html has the verdicts of the run's own gates)".into(),
     };
     let took = format!("; {} in {:.1} s", counted(run.cells(), "cell"), run.manifest.seconds);
-    // The text ends with the verdict and its counts.
+    // This text ends with the verdict and its counts.
     let text = report::terminal(run, study, output::width(), output::colour());
     let text = text.trim_end();
-    // Counted without colours, which begin and end at the verdict.
+    // Counts the characters of the last line without colour codes.
     let last = report::tally(run, study).line().chars().count() + took.chars().count();
     match last.saturating_add(2 + page.chars().count()) <= output::table_width() {
         true => outln!("{text}{took}; {page}"),

@@ -1,4 +1,4 @@
-//! `ulplab merge`: one verdict on a run that several tasks measured.
+//! `ulplab merge`: one verdict on a run whose cells several tasks measured.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
     Ok(run.outcome().exit())
 }
 
-/// The folder of the merged run, with all cells that any of the folders has.
+/// Returns the folder of the merged run, with all cells that at least one of the folders has.
 fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
     let sources = folders.iter().map(|path| Folder::open(path));
     let sources = sources.collect::<Result<Vec<(Folder, Manifest)>>>()?;
@@ -74,7 +74,7 @@ fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
         folder.check_cells(other)?;
     }
     let (target, manifest) = Folder::enter(out, manifest, true)?;
-    // What is there already counts like what comes.
+    // Cells that the target folder already has are merged like the cells of the other folders.
     let folders = std::iter::once(&target).chain(sources.iter().map(|(folder, _)| folder));
     let holders = folders.map(|folder| {
         let missing: HashSet<&str> = folder.missing(&manifest)?.into_iter().collect();
@@ -88,11 +88,12 @@ fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
     for (folder, _) in &sources {
         target.take_sessions(folder)?;
     }
-    // Read again: its time is that of all sessions.
+    // Reads the manifest again, since its time is now the sum over all sessions.
     Folder::open(&target.path)
 }
 
-/// Takes a cell from the first of the folders that has it whole. Several may have it, of tasks that ran twice, if they agree.
+/// Copies a cell from the first folder that has all of its records. Several folders may have the cell (of tasks that ran twice);
+/// then their numbers must agree.
 fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folder>) -> Result<()> {
     let mut whole: Option<(&Folder, Vec<Record>)> = None;
     let mut damaged = None;
@@ -123,7 +124,7 @@ fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folde
     }
 }
 
-/// The numbers of a cell except times, which differ from run to run.
+/// Returns the numbers of a cell without its times, which differ from run to run.
 fn numbers(records: &[Record]) -> Vec<u8> {
     let (mut lasting, mut text) = (records.to_vec(), Vec::new());
     lasting.retain(|record| !timed(&record.metric));

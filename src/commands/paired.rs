@@ -1,5 +1,5 @@
-//! `ulplab gate --paired`: tests of each recipe against what it is compared with, window by window; and the warning of a divergence that
-//! tells nothing.
+//! `ulplab gate --paired`: tests of each recipe against its baseline, window by window. Also the warning about a divergence that
+//! says nothing about quality.
 
 use crate::experiment::Rule;
 use crate::gate::{Paired, paired, silent_zone};
@@ -12,10 +12,10 @@ use ulplab_core::metrics::KL;
 use ulplab_core::pattern::matches;
 use ulplab_core::record::Phase;
 
-/// Prints the tests of all recipes.
+/// Prints the paired tests of all recipes.
 ///
 /// # Errors
-/// The run has no predictions.
+/// Returns an error if the run has no predictions.
 pub fn print(run: &Run) -> Result<()> {
     let tests = paired(&run.summaries);
     let message = "no paired tests: the run measured no predictions of a text";
@@ -73,7 +73,7 @@ fn row(test: &Paired) -> Vec<String> {
     ]
 }
 
-/// Warnings on gates that judge the divergence of predictions where it says nothing of their quality.
+/// Returns warnings on gates that bound the KL divergence in a range where it says nothing about the quality of predictions.
 pub fn warnings(run: &Run) -> Vec<String> {
     let gates = run.manifest.experiment.gates.iter();
     let rules: Vec<&Rule> = gates.filter(|rule| rule.metric == KL.name && !rule.control).collect();

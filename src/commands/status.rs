@@ -1,4 +1,4 @@
-//! `ulplab status`: how far a run is, seen from anywhere that sees its folder.
+//! `ulplab status`: the progress of a run, on any machine that can read the folder of the run.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -38,19 +38,19 @@ struct Status {
     done: usize,
     /// The share of the estimated cost that is done, from 0 to 1.
     done_cost: f64,
-    /// Cells not done, in the share of a task that is at work.
+    /// Cells that are not done and belong to the partition of a running task.
     running: usize,
-    /// Cells not done that no task at work has in its share.
+    /// Cells that are not done and belong to no running task.
     missing: usize,
     tasks: Tasks,
-    /// Until the tasks at work are done, if that can be told.
+    /// Estimated seconds until the running tasks are done; `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds_left: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failure: Option<Failure>,
 }
 
-/// Tasks by what became of them. One that was started again counts each time.
+/// Number of tasks by state. A task that was started again counts each time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Tasks {
     running: usize,
@@ -62,11 +62,11 @@ struct Tasks {
 #[derive(Debug, Serialize)]
 struct Failure {
     task: String,
-    /// When it was last heard of.
+    /// Time of the last sign of life of the task.
     at: String,
     cells: usize,
     why: String,
-    /// Cells of its share that nobody has done since.
+    /// Cells of the failed task's partition that no other task has done since.
     still_missing: usize,
 }
 
@@ -87,7 +87,7 @@ impl Status {
         cells.retain(|cell| kept.contains(cell.id.as_str()));
         let missing: HashSet<&str> = folder.missing(manifest)?.into_iter().collect();
         let sessions = sessions(&folder.sessions());
-        // The cells of its share that are not done.
+        // Returns the cells of a session's partition that are not done.
         let left = |session: &Session| -> Vec<&Cell> {
             let mut share = match session.partition.as_deref().map(str::parse) {
                 Some(Ok(PartitionArg::Given(partition))) => partition.of(&manifest.plan, &cells).unwrap_or_default(),
@@ -178,7 +178,7 @@ impl Status {
     }
 }
 
-/// Seconds as people say them.
+/// Formats seconds for a reader, in seconds, minutes or hours.
 fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 100.0 => format!("{s:.0} s"),

@@ -1,4 +1,4 @@
-//! `ulplab submit`: a sweep as an array of Slurm jobs, and a job that judges it.
+//! `ulplab submit`: runs a sweep as an array of Slurm jobs, and a last job that merges and judges the results.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -69,7 +69,8 @@ pub struct SubmitArgs {
 pub fn run(args: &SubmitArgs) -> Result<Exit> {
     let sweep = &args.sweep;
     refuse(sweep)?;
-    // Mistakes of the experiment are errors here, not lines in the logs of an array. Other machines' memory runs it.
+    // Checks the experiment here, so that its mistakes appear now and not in the logs of the array. The memory of this machine
+    // does not matter.
     let elsewhere = SweepArgs {
         max_memory: sweep.max_memory.or(Some(Bytes(f64::INFINITY))),
         ..sweep.clone()
@@ -111,7 +112,7 @@ pub fn run(args: &SubmitArgs) -> Result<Exit> {
     submit(args, &[array_file, merge_file], &run)
 }
 
-/// Refuses options of `ulplab sweep` that say nothing of an array.
+/// Refuses options of `ulplab sweep` that have no meaning for a job array.
 fn refuse(sweep: &SweepArgs) -> Result<()> {
     let given = [
         ("--partition", sweep.partition.is_some()),
@@ -160,7 +161,7 @@ fn submit(args: &SubmitArgs, [array, merge]: &[PathBuf; 2], run: &Path) -> Resul
     known.ok_or_else(|| Error::Setup(format!("the merge job {last} was ended by Slurm: sbatch: {status}")))
 }
 
-/// Starts `sbatch`, and waits for the id of the job.
+/// Starts `sbatch`, and waits until it prints the id of the job.
 fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     let mut command = Command::new("sbatch");
     command.arg("--parsable").args(options).arg(script);
@@ -171,7 +172,7 @@ fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     let said = child.stdout.take().map(BufReader::new);
     let read = said.map_or(Ok(0), |mut said| said.read_line(&mut line));
     read.map_err(|why| Error::Setup(format!("sbatch: {why}")))?;
-    // `17;cluster`, if there are several clusters.
+    // With several clusters, the output is `17;cluster`.
     let id = line.trim().split(';').next().unwrap_or_default().to_string();
     if id.is_empty() || !id.bytes().all(|digit| digit.is_ascii_digit()) {
         ended(&mut child, script)?;
@@ -182,7 +183,7 @@ fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     Ok((child, id))
 }
 
-/// An error if `sbatch` refused the script; it said why itself.
+/// Returns an error if `sbatch` refused the script; `sbatch` prints the reason itself.
 fn ended(child: &mut Child, script: &Path) -> Result<()> {
     let status = child.wait().map_err(|why| Error::Setup(format!("sbatch: {why}")))?;
     match status.success() {
@@ -199,16 +200,17 @@ struct Jobs<'a> {
     seed: u64,
     tasks: usize,
     gres: Option<String>,
-    /// The words that start this program.
+    /// Command that starts this program.
     program: &'a [OsString],
-    /// The folder in which relative paths begin.
+    /// Folder that relative paths refer to.
     here: &'a Path,
     /// The folder of the run.
     run: &'a Path,
 }
 
 impl Jobs<'_> {
-    /// Each task runs its slice. Slurm runs it again if its node fails; what is finished is not run twice.
+    /// Returns the script of the array. Each task runs its partition. Slurm starts a task again if its node fails; finished cells
+    /// are not measured again.
     fn array(&self) -> Result<String> {
         let Self { args, tasks, .. } = self;
         let parallel = args.parallel.map_or(String::new(), |parallel| format!("%{parallel}"));
@@ -217,7 +219,8 @@ impl Jobs<'_> {
         options.push(format!("--cpus-per-task={}", args.cpus));
         options.extend(self.gres.iter().map(|gres| format!("--gres={gres}")));
         options.extend(["--requeue".into(), "--open-mode=append".into()]);
-        // So that the cells at work are finished and nothing is lost; Slurm kills half a minute after its own signal.
+        // Asks for SIGTERM 60 s before the end, so that running cells can finish. Slurm kills a job only 30 s after its own
+        // SIGTERM.
         options.extend(args.time.iter().map(|_| "--signal=B:TERM@60".into()));
         let sweep = args.sweep.invocation().command(self.seed);
         let mut words = sweep.strip_prefix("ulplab").unwrap_or(&sweep).to_string();
@@ -230,7 +233,7 @@ impl Jobs<'_> {
         self.script(&options, &format!("{words} --out {run} {share}"))
     }
 
-    /// Script that runs when all tasks have ended, successfully or not.
+    /// Returns the script of the job that runs after all tasks have ended, successfully or not.
     fn merge(&self) -> Result<String> {
         let run = quoted(&self.run.display().to_string());
         self.script(&self.common("merge.log"), &format!(" merge {run}"))
@@ -256,7 +259,7 @@ impl Jobs<'_> {
         options
     }
 
-    /// A script with these options that becomes `ulplab`, so that a signal to the script reaches it.
+    /// Returns a script with these options. The shell replaces itself by `ulplab` (`exec`), so that signals reach `ulplab`.
     fn script(&self, options: &[String], command: &str) -> Result<String> {
         let mut text = String::from("#!/bin/sh\n");
         for option in options {

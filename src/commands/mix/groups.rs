@@ -1,4 +1,4 @@
-//! The groups that a search mixes formats in, and their bytes.
+//! The groups of sites to which a search assigns formats, and their size in bytes.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::pattern::{matches, matches_nothing};
 
-/// Every tensor that passes: its site and how many rows of how many columns it has.
+/// Records every tensor that a model passes to its numerics: site, number of rows and number of columns.
 #[derive(Default)]
 pub struct Sizes(Vec<(Site, usize, usize)>);
 
@@ -23,23 +23,23 @@ impl Numerics<f32> for &mut Sizes {
     }
 }
 
-/// The tensors that one pattern matches in one layer.
+/// The sites that one pattern matches in one layer.
 pub struct Group {
-    /// The number of its pattern.
+    /// Index of the pattern.
     pattern: usize,
     layer: Option<usize>,
-    /// Its name: the pattern with the layer in it.
+    /// Name: the pattern with the number of the layer in it.
     pub name: String,
-    /// Elements.
+    /// Number of elements; for tensors that are not weights, per token.
     pub elements: usize,
-    /// Bytes in each format.
+    /// Size in bytes in each format; for tensors that are not weights, per token.
     pub bytes: Vec<f64>,
 }
 
-/// Groups, and the formats that they may have.
+/// All groups, and the formats to choose from.
 pub struct Groups {
     patterns: Vec<String>,
-    /// The cheapest first.
+    /// Formats, the cheapest first.
     pub formats: Vec<String>,
     pub all: Vec<Group>,
     /// True if the rounded tensors are weights.
@@ -47,11 +47,12 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups the sites by pattern and layer. `loaded` are the tensors that passed when the model was loaded, `run` those that passed
-    /// when it read so many tokens.
+    /// Groups the sites by pattern and layer. `loaded` has the tensors of loading the model; `run` has the tensors of reading
+    /// `tokens` tokens.
     ///
     /// # Errors
-    /// A pattern that matches nothing, weights and other tensors, or what another matches; a format that does not fit.
+    /// Returns an error if a pattern matches nothing, matches both weights and other tensors, or overlaps another pattern; or if
+    /// a format does not fit a tensor.
     pub fn new(
         patterns: &[String],
         formats: &[String],
@@ -85,7 +86,7 @@ impl Groups {
             let why = "others are: bytes of weights and bytes by token do not add up";
             return Err(Error::Usage(format!("--at: '{other}' is not a weight, and {why}")));
         }
-        // What passes in a run grows with the tokens.
+        // The tensors of a run grow with the number of tokens, so their size is counted per token.
         let share = if weights { 1.0 } else { 1.0 / tokens as f64 };
         let mut all: Vec<Group> = Vec::new();
         for ((at, layer), sites) in groups {
@@ -128,7 +129,7 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Puts the formats in the order of their bytes, which is to be the same in all groups.
+    /// Sorts the formats by their bytes. Returns an error if the order is not the same in all groups.
     fn order(&mut self) -> Result<()> {
         let total = |format: usize| -> f64 { self.all.iter().map(|group| group.bytes[format]).sum() };
         let mut order: Vec<usize> = (0..self.formats.len()).collect();
@@ -148,12 +149,12 @@ impl Groups {
         Ok(())
     }
 
-    /// Elements of all groups.
+    /// Returns the number of elements of all groups.
     pub fn elements(&self) -> usize {
         self.all.iter().map(|group| group.elements).sum()
     }
 
-    /// The recipe of an assignment: a round for each pattern and format.
+    /// Returns the recipe of an assignment, with one round for each pattern and format.
     pub fn recipe(&self, name: &str, doc: &str, assignment: &Assignment) -> Recipe {
         let mut layers: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for (group, format) in self.all.iter().zip(assignment) {

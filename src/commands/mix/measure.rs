@@ -1,4 +1,4 @@
-//! KL and flips of recipes, window by window, kept in a file so that a search that was ended goes on.
+//! KL divergences and flips of recipes, window by window. A file keeps them, so that an interrupted search can continue.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,32 +21,32 @@ use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
 use ulplab_core::metrics::{KL, Logits, TOP1};
 
-/// The measurements on a window.
+/// The measurements of a recipe on one window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Mean KL divergence of the reference from the recipe, in nats by token.
+    /// Mean KL divergence of the reference from the recipe, in nats per token.
     pub kl: f64,
-    /// Share of positions whose most probable token is another.
+    /// Share of positions at which the most probable token differs from the reference's.
     pub flips: f64,
 }
 
-/// The reference on every window, and what was measured next to it.
+/// The logits of the reference on every window, and the measurements of recipes against them.
 pub struct Measure<'a> {
-    /// Folder of the checkpoint, and keys of its `config.json` that change nothing.
+    /// Folder of the checkpoint, and the keys of its `config.json` that change no result.
     source: (&'a Path, &'a [String]),
     model: Box<dyn Model<f32>>,
     windows: Vec<(&'a [u32], Tensor<f32>)>,
     seed: u64,
     known: StoredPoints,
     file: Option<PathBuf>,
-    /// Forward passes of a recipe over a window.
+    /// Number of forward passes so far: one for each recipe and window.
     pub passes: usize,
-    /// Counts the passes while they go on.
+    /// Progress bar of the passes.
     bar: ProgressBar,
     _lines: Lines,
 }
 
-/// Points by recipe and window, with what they depend on.
+/// Points by recipe and window, with the fingerprint of everything that they depend on.
 #[derive(Serialize, Deserialize)]
 struct StoredPoints {
     fingerprint: String,
@@ -54,10 +54,10 @@ struct StoredPoints {
 }
 
 impl<'a> Measure<'a> {
-    /// Runs the reference. `file` keeps points of a search with this `fingerprint`.
+    /// Runs the reference. `file` keeps the points of a search with this `fingerprint`.
     ///
     /// # Errors
-    /// If the reference fails, or the file is of another search.
+    /// Returns an error if the reference fails or the file belongs to another search.
     pub fn new(
         source: (&'a Path, &'a [String]),
         model: Box<dyn Model<f32>>,
@@ -93,16 +93,16 @@ impl<'a> Measure<'a> {
         })
     }
 
-    /// The points of recipes on some windows. `named` are recipes by a name of their own.
+    /// Returns the points of recipes on some windows. `named` has the recipes, each with a unique key for the file.
     ///
     /// # Errors
-    /// If the reference fails, the file cannot be written, or a signal arrives.
+    /// Returns an error if the reference fails, the file cannot be written, or a signal arrives.
     pub fn points(&mut self, named: &[(String, Recipe)], windows: std::ops::Range<usize>) -> Result<Vec<Vec<Point>>> {
         let key = |name: &str, window: usize| format!("{name} @{window}");
         let kept = |name: &str, window| self.known.points.contains_key(&key(name, window));
         let missing = |(name, _): &&(String, Recipe)| !windows.clone().all(|window| kept(name, window));
         let new: Vec<&(String, Recipe)> = named.iter().filter(missing).collect();
-        // In pieces, so that what was measured is kept.
+        // Measures a few recipes at a time, and then writes the file, so that an interruption loses little.
         for piece in new.chunks(self.piece()) {
             let recipes = piece.par_iter().map(|(_, recipe)| recipe);
             let measured = recipes.map(|recipe| self.measured(recipe, windows.clone()));
@@ -122,8 +122,8 @@ impl<'a> Measure<'a> {
         Ok(named.iter().map(points).collect())
     }
 
-    /// Number of recipes that are measured between two writes of the file: a few for each thread, or as many as fit into memory at
-    /// a time, since each that rounds weights has a copy of all of them.
+    /// Returns the number of recipes to measure between two writes of the file: a few for each thread, or as many as fit into
+    /// memory. Each recipe that rounds weights needs a copy of all weights.
     fn piece(&self) -> usize {
         let threads = rayon::current_num_threads();
         let mut parts = Parts::default();

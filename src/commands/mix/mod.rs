@@ -1,4 +1,4 @@
-//! `ulplab mix`: bytes against KL, where formats are mixed.
+//! `ulplab mix`: the trade-off between bytes and KL divergence when groups of tensors have different formats.
 
 mod groups;
 mod measure;
@@ -76,21 +76,21 @@ pub struct MixArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// The answer of a search.
+/// The result of a search.
 #[derive(Serialize)]
 pub struct Front {
     pub experiment: String,
-    /// The cheapest first.
+    /// Formats, the cheapest first.
     pub formats: Vec<String>,
     pub groups: usize,
     pub elements: usize,
-    /// True if bytes are those of weights; else they are bytes by token.
+    /// True if `bytes` counts weights; false if it counts bytes per token.
     pub weights: bool,
-    /// Windows that were chosen on, and those that were held out.
+    /// Number of windows that the search used, and number of held-out windows.
     pub windows: [usize; 2],
     pub passes: usize,
     pub points: Vec<FrontPoint>,
-    /// The point that a budget chooses, by its place among the points.
+    /// Index of the point that the budget selects.
     pub chosen: Option<usize>,
 }
 
@@ -98,10 +98,10 @@ pub struct Front {
 #[derive(Serialize)]
 pub struct FrontPoint {
     pub step: usize,
-    /// The group that was raised last, and to which format.
+    /// The group that the last step raised to a larger format, and that format.
     pub raised: Option<[String; 2]>,
     pub bytes: f64,
-    /// Share of what bf16 takes.
+    /// Bytes as a share of the bytes in bf16.
     pub of_bf16: f64,
     pub bits: f64,
     pub chosen_on: Estimate,
@@ -114,13 +114,13 @@ pub struct FrontPoint {
 #[derive(Clone, Copy, Serialize)]
 pub struct Estimate {
     pub kl: f64,
-    /// Standard error of the mean; `None` of one window.
+    /// Standard error of the mean; `None` for a single window.
     pub kl_error: Option<f64>,
     /// Share of positions whose most probable token differs from the reference's.
     pub flips: f64,
 }
 
-/// Bytes of an element in bf16.
+/// Bytes per element in bf16.
 const BF16: f64 = 2.0;
 
 pub fn run(args: &MixArgs) -> Result<Exit> {
@@ -208,13 +208,13 @@ fn check(args: &MixArgs) -> Result<()> {
     args.output.as_deref().map_or(Ok(()), check_writable)
 }
 
-/// All that measurements depend on.
+/// Returns the digest of everything that the measurements depend on.
 fn fingerprint(args: &MixArgs, prepared: &Prepared) -> String {
     let parts = (prepared.manifest.identity(), &args.at, &args.formats);
     blake3::hash(json::line(&parts).as_bytes()).to_hex().to_string()
 }
 
-/// Searches, and measures the front on the windows that were held out.
+/// Searches, and measures the resulting front on the held-out windows.
 fn found(
     args: &MixArgs,
     experiment: &str,
@@ -228,7 +228,7 @@ fn found(
         bytes: args.bytes.map(|share| share * of_bf16),
         kl: args.kl,
     };
-    // The formats of all groups in one word.
+    // The key of an assignment: the formats of all groups.
     let key = |one: &Assignment| one.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let named = |all: &[Assignment]| -> Vec<(String, Recipe)> {
         let recipes = all.iter().map(|one| (key(one), groups.recipe("front", "", one)));
@@ -277,7 +277,7 @@ fn found(
     })
 }
 
-/// `None` of no windows.
+/// Returns the means over the windows; `None` if there are no windows.
 fn estimate(points: &[Point]) -> Option<Estimate> {
     let count = points.len();
     (count > 0).then(|| {

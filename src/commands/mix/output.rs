@@ -1,4 +1,4 @@
-//! A front as a table, and the point of a budget as an experiment.
+//! Prints a front as a table, and writes the selected point as an experiment.
 
 use super::groups::Groups;
 use super::{Estimate, Front, FrontPoint, MixArgs};
@@ -8,12 +8,12 @@ use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::KL;
 use ulplab_core::record::Phase;
 
-/// Points that are shown; the others are in the JSON.
+/// Maximum number of points in the table; the JSON has all points.
 const SHOWN: usize = 24;
 /// Name of the chosen recipe.
 const CHOSEN: &str = "front";
 
-/// The experiment with the chosen recipe and the two ends of the search, and gates on the chosen one.
+/// Returns an experiment with the chosen recipe and the two ends of the search, with gates on the chosen recipe.
 pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: Option<f64>) -> Result<String> {
     let last = groups.formats.len() - 1;
     let all = |format: usize| vec![format; groups.all.len()];
@@ -29,14 +29,14 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: O
         groups.recipe("dearest", &dearest, &all(last)),
     ];
     let mut of = of.clone();
-    // The front is of what runs free.
+    // The search measured free runs, so the experiment has only the cumulative phase.
     of.body.insert("phases".into(), serde_json::json!(["cumulative"]));
     of.head.gates = gates(&of.head.gates, chosen, most);
     experiment_of(&of, &recipes)
 }
 
-/// The gates of an experiment that bind a recipe of any name, on the chosen recipe; those that name others were made for these. If there
-/// is none, the budget in `most` nats is the gate, else what the search measured.
+/// Returns the experiment's gates that bind every recipe, applied to the chosen recipe. Gates on named recipes are dropped. If no
+/// gate is left, the gate is the KL budget `most` (in nats), or else the measured KL.
 fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
     let mut gates: Vec<Rule> = Vec::new();
     let carried = |rule: &&Rule| !rule.control && rule.phase == Phase::Cumulative && rule.binds(CHOSEN);
@@ -79,7 +79,7 @@ fn gates(of: &[Rule], chosen: &FrontPoint, most: Option<f64>) -> Vec<Rule> {
     gates
 }
 
-/// The next larger number of two digits.
+/// Rounds up to the next number with two significant digits.
 fn rounded_up(value: f64) -> f64 {
     let text = format!("{value:.1e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -91,7 +91,7 @@ fn rounded_up(value: f64) -> f64 {
     }
 }
 
-/// The answer as text.
+/// Formats the result as text.
 pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
     let (of, formats) = (counted(found.groups, "group"), found.formats.join(", "));
     let [chosen_on, held] = found.windows.map(|windows| counted(windows, "window"));
@@ -143,14 +143,14 @@ pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
     text + &format!("\n{}\n", counted(found.passes, "forward pass"))
 }
 
-/// True of the points in the table: about evenly many, with the ends and the chosen one.
+/// True if the table shows this point: the points are spread about evenly, with both ends and the chosen point.
 fn is_shown(at: usize, found: &Front) -> bool {
     let count = found.points.len();
     let slot = |at: usize| at * (SHOWN - 1) / (count - 1).max(1);
     count <= SHOWN || at == 0 || at + 1 == count || found.chosen == Some(at) || slot(at) != slot(at - 1)
 }
 
-/// A mean with its standard error over windows.
+/// Formats a mean KL with its standard error over windows.
 fn kl(estimate: &Estimate) -> String {
     match estimate.kl_error {
         Some(error) => format!("{:.3e} ±{error:.1e}", estimate.kl),

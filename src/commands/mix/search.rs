@@ -1,41 +1,41 @@
-//! The greedy search: everything in the cheapest format, then one raise after the other.
+//! The greedy search: starts with every group in the cheapest format, then raises one group after another to a larger format.
 
 use ulplab_core::error::Result;
 
-/// The format of each group: its place in the list of formats, which begins with the cheapest.
+/// The format of each group, as an index into the list of formats. Index 0 is the cheapest.
 pub type Assignment = Vec<usize>;
 
 /// The limits of a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Budget {
-    /// The most bytes.
+    /// Maximum number of bytes.
     pub bytes: Option<f64>,
-    /// The KL at which to end.
+    /// The search ends at this KL.
     pub kl: Option<f64>,
 }
 
-/// A point on the way.
+/// An assignment that the search reached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub assignment: Assignment,
-    /// The group that was raised; none of the first point.
+    /// Index of the group that was raised; `None` for the first step.
     pub raised: Option<usize>,
     pub bytes: f64,
     pub kl: f64,
 }
 
-/// Measurements that a search needs at most: the first point, every single raise, and `top` for each step.
+/// Returns the maximum number of measurements of a search: the first point, each raise alone, and `top` for each step.
 pub fn most(groups: usize, formats: usize, top: usize) -> usize {
     let raises = groups * (formats - 1);
     1 + raises + raises * top.min(raises)
 }
 
-/// Raises step by step what lowers the KL most by byte. Every raise is measured alone once, from the cheapest point; at each step the
-/// `top` of that ranking are measured where the search is, and the best of these is taken. `bytes[group][format]` rise with the
-/// format; `kl` measures assignments.
+/// Raises groups step by step, each time the raise with the largest drop of KL per byte. First measures every raise alone, from
+/// the cheapest point, and ranks the raises. At each step, measures the `top` raises of that ranking from the current point and
+/// takes the best. `bytes[group][format]` must rise with the format; `kl` measures assignments.
 ///
 /// # Errors
-/// If `kl` fails.
+/// Returns the errors of `kl`.
 pub fn greedy(
     bytes: &[Vec<f64>],
     top: usize,
@@ -52,7 +52,7 @@ pub fn greedy(
     let all: Vec<(usize, usize)> = (0..bytes.len()).flat_map(raises).collect();
     let alone: Vec<Assignment> = all.iter().map(|raise| raised(&first, *raise)).collect();
     let measured = kl(&[&[first.clone()][..], &alone].concat())?;
-    // What each format of a group gains over the cheapest.
+    // The drop of KL from each format of a group, against the cheapest format.
     let mut gains: Vec<Vec<f64>> = bytes.iter().map(|formats| vec![0.0; formats.len()]).collect();
     for ((group, format), alone) in all.iter().zip(&measured[1..]) {
         gains[*group][*format] = measured[0] - alone;
@@ -84,7 +84,7 @@ pub fn greedy(
         let tried: Vec<Assignment> = open.iter().map(|raise| raised(&here.assignment, *raise)).collect();
         let found = kl(&tried)?;
         let gain = |at: usize| (here.kl - found[at]) / more(open[at]);
-        // The first of equal ones.
+        // Takes the first of equal gains.
         let best = (0..open.len()).max_by(|a, b| gain(*a).total_cmp(&gain(*b)).then(b.cmp(a)));
         let best = best.unwrap_or(0);
         steps.push(Step {
@@ -96,7 +96,8 @@ pub fn greedy(
     }
 }
 
-/// The steps that no cheaper one is as good as: a raise may harm.
+/// Returns the indices of the steps with a lower KL than all cheaper steps. A raise may increase the KL, so not every step
+/// qualifies.
 pub fn front(steps: &[Step]) -> Vec<usize> {
     let mut best = f64::INFINITY;
     let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! `ulplab dequantize`.
+//! `ulplab dequantize`: decodes quantized tensors of a file.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -70,7 +70,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
     }
     let wrong = |why| Error::data(&args.input, why);
     let mut jobs = Vec::new();
-    // Everything is checked before the first byte is written.
+    // Checks all tensors before it writes the first byte.
     for packed in found {
         let dtype = out_dtype(&packed, args.dtype).map_err(wrong)?;
         let opened = packed.open().map_err(wrong)?;
@@ -82,7 +82,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
         .iter()
         .map(|job| Slot::new(&job.packed.name, job.dtype, &job.packed.shape[..]));
     let slots = decoded.chain(copied.iter().map(slot)).collect();
-    // The manifest still describes the copied tensors.
+    // The copied tensors stay in the manifest.
     let mut manifest = Manifest::read(&file)?;
     for job in &jobs {
         manifest.tensors.remove(&job.packed.name);
@@ -117,12 +117,12 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
 }
 
 impl Job<'_> {
-    /// The bytes of a matrix, and its NaN and infinities.
+    /// Decodes one matrix: returns its bytes, and the count of its NaN and infinities.
     fn decode(&self, expert: usize) -> (Vec<u8>, Option<Nonfinite>) {
         let size = self.opened.stack.matrix();
         let mut values = vec![0.0; size];
         self.opened.format.decode(&self.opened.matrix(expert), &mut values);
-        // A large number may become infinite.
+        // Rounding to the output type may turn a large number into infinity.
         values.iter_mut().for_each(|x| *x = rounded(*x, self.dtype));
         let nonfinite = Nonfinite::count(&values, expert * size, &self.packed.shape);
         (bytes_of(&values, self.dtype), nonfinite)
@@ -145,7 +145,7 @@ fn out_dtype(packed: &Packed, out: Out) -> Result<Dtype, String> {
     }
 }
 
-/// Converts values to a type, and returns the little-endian bytes.
+/// Converts values to a type, and returns their little-endian bytes.
 fn bytes_of(values: &[f32], dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F64 => values.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect(),

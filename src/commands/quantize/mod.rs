@@ -1,4 +1,4 @@
-//! `ulplab quantize` and `ulplab dequantize`: tensors of a file to the bytes of a format, and back.
+//! `ulplab quantize` and `ulplab dequantize`: convert tensors of a file to the bytes of a number format, and back.
 
 mod dequantize;
 
@@ -73,7 +73,7 @@ struct Job<'a> {
     tensor: Tensor<'a>,
     stack: Stack,
     nonfinite: Option<Nonfinite>,
-    /// Elements that decode to NaN or infinity.
+    /// Number of elements that decode to NaN or infinity.
     lost: u64,
 }
 
@@ -133,7 +133,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
     let stacks: Vec<Stack> = jobs.iter().map(|job| job.stack).collect();
     let elements: usize = stacks.iter().map(Stack::elements).sum();
     let mut progress = Progress::new(2 * elements, args.no_progress);
-    // The header, which says how many there are, is written first.
+    // Counts first: the header is written before the data and contains the counts.
     plan.count_nonfinite(&mut jobs, &stacks, &mut progress, args)?;
     let mut manifest = Manifest::default();
     for job in &jobs {
@@ -189,7 +189,7 @@ impl Plan {
         Ok(Self { format, global, layout })
     }
 
-    /// The tensors that a quantized tensor is stored in.
+    /// Returns the stored tensors (parts, such as codes and scales) of one quantized tensor.
     fn slots(&self, Job { tensor, stack, .. }: &Job) -> Result<Vec<Slot>, String> {
         let Stack { rows, cols, .. } = *stack;
         self.format.check(cols)?;
@@ -204,7 +204,7 @@ impl Plan {
         Ok(slots)
     }
 
-    /// The placement of a part's bytes; none for row-major order.
+    /// Returns the placement of a part's bytes in memory; `None` for row-major order.
     fn placement(&self, part: &str, rows: usize, cols: usize) -> Result<Option<Placement>, String> {
         match (self.layout, self.format.scaling, part) {
             (Some(layout), Some(Scaling { group, .. }), "scale") => {
@@ -225,8 +225,8 @@ impl Plan {
         }
     }
 
-    /// Counts NaN and infinities, before and after. It is an error if they would make a whole matrix NaN, unless the flags
-    /// allow it.
+    /// Counts NaN and infinities before and after quantization. Returns an error if they would make a whole matrix NaN, unless
+    /// the flags allow that.
     fn count_nonfinite(
         &self,
         jobs: &mut [Job],
@@ -262,7 +262,8 @@ impl Plan {
         }
     }
 
-    /// The NaN and infinities of a matrix, and how many of its elements decode to them; none if all elements are finite.
+    /// Returns the NaN and infinities of a matrix, and how many elements decode to NaN or infinity; `None` if all elements are
+    /// finite.
     fn nonfinite(&self, job: &Job, expert: usize) -> Option<(Nonfinite, u64)> {
         let mut values = job.stack.values(&job.tensor, expert);
         let nonfinite = Nonfinite::count(&values, expert * job.stack.matrix(), job.tensor.shape)?;
@@ -272,7 +273,7 @@ impl Plan {
         Some((nonfinite, lost as u64))
     }
 
-    /// The stored parts of a matrix: names and bytes.
+    /// Encodes one matrix: returns the name and bytes of each stored part.
     fn encode(&self, job: &Job, expert: usize) -> Vec<(&'static str, Vec<u8>)> {
         let values = job.stack.values(&job.tensor, expert);
         let Encoded { rows, cols, parts } = self.format.encode(&values, job.stack.cols, self.global);
@@ -289,7 +290,7 @@ impl Plan {
     }
 }
 
-/// `a`, or `a and 3 more`.
+/// Formats a list of names as `a` or `a and 3 more`.
 fn first_of(names: &[&str]) -> String {
     match names.len() - 1 {
         0 => names[0].into(),
@@ -297,7 +298,7 @@ fn first_of(names: &[&str]) -> String {
     }
 }
 
-/// All refused tensors, one line each up to a screenful, and a hint.
+/// Returns an error that lists the refused tensors, one a line up to a screenful, and a hint.
 fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
     const SHOWN: usize = 20;
     let mut lines = refused[..refused.len().min(SHOWN)].to_vec();
@@ -321,7 +322,7 @@ fn slot(tensor: &Tensor) -> Slot {
     Slot::new(tensor.name, tensor.dtype, tensor.shape)
 }
 
-/// Both commands write safetensors only, and never over their input.
+/// Checks the output path: both commands write only safetensors, and never over their input.
 fn check_output(path: &Path, input: &TensorFile) -> Result<()> {
     let wrong = |what: &str| Err(Error::Usage(format!("{}: {what}", path.display())));
     let extension = path.extension().unwrap_or_default().to_string_lossy();
