@@ -1,4 +1,5 @@
-//! The cells of a search: recipes between a right one and a wrong one, run from the first layer in which they are new.
+//! The test bench of a search. Tests recipes that are wrong at some places and right at all others. Reuses the stored layers of
+//! the right and the wrong recipe where a tested recipe does not differ from them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -19,22 +20,22 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Bound;
 use ulplab_core::record::{Phase, Record, place};
 
-/// Windows of text, the reference's tensors of each, and runs of the right and the wrong recipe.
+/// Windows of text, the reference's tensors on each window, and the kept runs of the right and the wrong recipe.
 pub struct Bench<'a> {
     pub model: &'a dyn Model<f32>,
     pub mix: &'a Mix,
-    /// The rules that the wrong recipe fails.
+    /// The rules (gates) that the wrong recipe fails.
     pub rules: Vec<&'a Rule>,
     windows: Vec<Window<'a>>,
-    /// Windows that suffice to see the failure.
+    /// Indices of the windows that suffice to see the failure.
     telling: BTreeSet<usize>,
     kept: HashMap<(Side, Phase, usize), Kept>,
     answers: HashMap<SuspectSet, bool>,
     /// Tests so far.
     pub tests: Vec<Test>,
-    /// Recipes run in a phase on a window.
+    /// Number of cells so far. A cell is a run of one recipe in one phase on one window.
     pub cells: usize,
-    /// The most of them that the search may run.
+    /// Maximum number of cells that the search may run.
     pub most: usize,
     progress: &'a (dyn Fn(usize, &str) + Sync),
     start: Instant,
@@ -46,20 +47,20 @@ struct Window<'a> {
     want: Trace<f32>,
 }
 
-/// The two ends that recipes lie between.
+/// The two recipes at the ends of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Side {
     Right,
     Wrong,
 }
 
-/// A recipe that was tested.
+/// The result of testing one recipe.
 #[derive(Clone, Debug, Serialize)]
 pub struct Test {
-    /// Its suspects, in words.
+    /// The places at which the recipe is wrong, in words.
     pub wrong: String,
     pub fails: bool,
-    /// The number that the first rule bounds: of the rules that fail, if any does.
+    /// The number that the first failing rule bounds; that of the first rule if no rule fails.
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
     pub cells: usize,
@@ -109,10 +110,11 @@ impl<'a> Bench<'a> {
         self.model.config()
     }
 
-    /// Measures the wrong recipe on all windows, and keeps the rules that it fails and what left its layers. `rules` bind it.
+    /// Runs the wrong recipe on all windows. Keeps the rules that it fails and the outputs of its layers. `rules` are the rules
+    /// that bind it.
     ///
     /// # Errors
-    /// If the reference fails, a rule finds nothing measured, or the recipe fails no rule.
+    /// Returns an error if the reference fails, a rule matches no measurement, or the recipe fails no rule.
     pub fn wrong(&mut self, rules: &[&'a Rule]) -> Result<Vec<Verdict>> {
         self.rules = rules.to_vec();
         let records = self.keep(Side::Wrong, &SuspectSet::at(self.mix.all()))?;
@@ -131,10 +133,10 @@ impl<'a> Bench<'a> {
         Ok(failed)
     }
 
-    /// Measures the right recipe, which must pass what the wrong one fails.
+    /// Runs the right recipe, which must pass the rules that the wrong recipe fails.
     ///
     /// # Errors
-    /// If the reference fails, or the right recipe fails a rule.
+    /// Returns an error if the reference fails, or the right recipe fails a rule.
     pub fn right(&mut self) -> Result<()> {
         let records = self.keep(Side::Right, &SuspectSet::default())?;
         let verdicts = self.verdicts(&records)?;
@@ -148,7 +150,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs one of the two ends on all windows.
+    /// Runs the right or the wrong recipe on all windows, and keeps the results.
     fn keep(&mut self, side: Side, wrong: &SuspectSet) -> Result<Vec<Record>> {
         let rounding = self.mix.rounding(wrong, self.config()).map_err(Mistake::usage)?;
         let exact = self.mix.recipe(wrong).rounds.is_empty();
@@ -157,7 +159,7 @@ impl<'a> Bench<'a> {
         let run = |&(phase, at): &(Phase, usize)| {
             let (window, path) = (&self.windows[at], self.config().path());
             let blank = self.blank(phase, window);
-            // The reference needs no run next to itself.
+            // A recipe without rounds is the reference: its records are computed from the stored tensors.
             if exact {
                 let records = Probe::new(&rounding, &window.want, blank).replay(&window.want, window.text.ids);
                 let streams = Streams::of_reference(path, &window.want);
@@ -174,10 +176,10 @@ impl<'a> Bench<'a> {
         Ok(records)
     }
 
-    /// True if a recipe fails any of the rules on the windows that tell; `None` if no more cells may be run.
+    /// True if a recipe fails any rule on the windows that showed the failure; `None` if no more cells may be run.
     ///
     /// # Errors
-    /// If the reference fails.
+    /// Returns an error if the reference fails.
     pub fn fails(&mut self, wrong: &SuspectSet) -> Result<Option<bool>> {
         if let Some(answer) = self.answers.get(wrong) {
             return Ok(Some(*answer));
@@ -186,10 +188,11 @@ impl<'a> Bench<'a> {
         Ok(self.test(wrong, &telling)?.map(|failed| !failed.is_empty()))
     }
 
-    /// True if a recipe fails on any window. The windows in which it fails are then the ones that tell.
+    /// Returns true if a recipe fails on any window; `None` if no more cells may be run. From then on, [`Self::fails`] tests only
+    /// the windows in which this recipe fails.
     ///
     /// # Errors
-    /// If the reference fails.
+    /// Returns an error if the reference fails.
     pub fn fails_anywhere(&mut self, wrong: &SuspectSet) -> Result<Option<bool>> {
         let all = (0..self.windows.len()).collect();
         let failed = self.test(wrong, &all)?;
@@ -201,7 +204,7 @@ impl<'a> Bench<'a> {
         Ok(failed.map(|failed| !failed.is_empty()))
     }
 
-    /// The rules that a recipe fails on some windows.
+    /// Returns the rules that a recipe fails on some windows; `None` if no more cells may be run.
     fn test(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Option<Vec<Verdict>>> {
         if self.cells + self.pairs(windows).len() > self.most {
             return Ok(None);
@@ -214,7 +217,7 @@ impl<'a> Bench<'a> {
         Ok(Some(failed))
     }
 
-    /// Runs a recipe from the first layer on in which it differs from both ends.
+    /// Runs a recipe. Skips the first layers if the recipe equals the right or the wrong recipe in them.
     fn records(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
         let config = self.config();
         let rounding = self.mix.rounding(wrong, config).map_err(Mistake::usage)?;
@@ -234,10 +237,11 @@ impl<'a> Bench<'a> {
         Ok(runs.collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Runs a recipe on the window that tells most, whole and layer by layer if `phase` is local, with someone who looks on.
+    /// Runs a recipe on the first window that showed the failure, and passes its tensors to `watch`. Runs the whole model, or
+    /// each layer by itself if `phase` is local.
     ///
     /// # Errors
-    /// If the reference fails.
+    /// Returns an error if the reference fails.
     pub fn watch(&mut self, wrong: &SuspectSet, phase: Phase, watch: &mut (dyn Watch + Send)) -> Result<Vec<Record>> {
         let rounding = self.mix.rounding(wrong, self.config()).map_err(Mistake::usage)?;
         (self.progress)(self.cells, &self.mix.words(wrong));
@@ -247,7 +251,7 @@ impl<'a> Bench<'a> {
         run_from(window.text, &rounding, &window.want, blank, None, watch)
     }
 
-    /// The first place beyond a rule's bound when everything is wrong, in the window that tells most.
+    /// Returns the first place at which the wrong recipe exceeds a rule's bound, in the first window that showed the failure.
     pub fn first_beyond(&self, rule: &Rule) -> Option<String> {
         let bound: Bound = rule.require.parse().ok()?;
         let kept = self.kept.get(&(Side::Wrong, rule.phase, self.window()))?;
@@ -259,7 +263,7 @@ impl<'a> Bench<'a> {
         Some(place(first.layer, &first.site))
     }
 
-    /// The first window that tells.
+    /// Returns the index of the first window that showed the failure.
     fn window(&self) -> usize {
         self.telling.first().copied().unwrap_or(0)
     }
@@ -274,7 +278,7 @@ impl<'a> Bench<'a> {
         Record::blank(&cell, recipe, phase, window.name)
     }
 
-    /// Phases of the rules, on some windows.
+    /// Returns each phase of the rules with each of these windows.
     fn pairs(&self, windows: &BTreeSet<usize>) -> Vec<(Phase, usize)> {
         let phases: BTreeSet<Phase> = self.rules.iter().map(|rule| rule.phase).collect();
         let of_phase = |phase: Phase| windows.iter().map(move |at| (phase, *at));
@@ -289,7 +293,7 @@ impl<'a> Bench<'a> {
         Ok(verdicts)
     }
 
-    /// A least or greatest value fails by its worst window alone; other statistics need all windows.
+    /// Selects the windows for later tests: for a minimum or maximum the worst window, for other statistics all windows.
     fn tell(&mut self, failed: &[Verdict]) {
         let alone = |verdict: &Verdict| matches!(verdict.rule.statistic, Statistic::Min | Statistic::Max);
         let index = |verdict: &Verdict| {
@@ -300,7 +304,7 @@ impl<'a> Bench<'a> {
         self.telling = found.unwrap_or_else(|| (0..self.windows.len()).collect());
     }
 
-    /// Writes down what a test said.
+    /// Records the result of a test.
     fn note(&mut self, wrong: &SuspectSet, verdicts: &[Verdict]) {
         let fails = verdicts.iter().any(Verdict::fails);
         self.answers.insert(wrong.clone(), fails);

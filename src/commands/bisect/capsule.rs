@@ -1,4 +1,5 @@
-//! A capsule: what passes at the culprits, in one file that is judged again without the model, the text or the experiment.
+//! A capsule: one file with the tensors at the culprits (the places that cause a failure). `ulplab bisect` can judge the file
+//! again without the model, the text or the experiment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,27 +22,27 @@ use ulplab_core::metrics::{COSINE, MAX_ABS, Pair, RELATIVE_L2};
 use ulplab_core::tensorfile::{Metadata, Slot, TensorFile, write_safetensors};
 use ulplab_core::text::shown;
 
-/// Places that are kept of a culprit with many.
+/// Maximum number of places that a capsule keeps.
 const MOST: usize = 8;
 /// Version of the file's layout.
 const SCHEMA: u32 = 2;
-/// Keys of its metadata.
+/// Keys of the file's metadata: the [`Label`] as JSON, and the digest.
 const LABEL: &str = "ulplab_capsule";
 const SEAL: &str = "ulplab_capsule_blake3";
 
-/// A tensor on its way through a culprit.
+/// A tensor at a culprit, before and after rounding.
 pub struct Passage {
-    /// `layers.3.attention.output`, and the reader behind it if it is read in one role.
+    /// Name, such as `layers.3.attention.output`, with `.key` or `.value` if only one role reads the tensor.
     pub name: String,
     pub site: Site,
-    /// As it comes.
+    /// The tensor before rounding.
     pub input: Tensor<f32>,
-    /// As the right recipe, and as the wrong one leaves it.
+    /// The tensor as rounded by the right recipe (`want`) and by the wrong recipe (`got`).
     pub want: Tensor<f32>,
     pub got: Tensor<f32>,
 }
 
-/// Squared errors of a tensor, by channel and by token.
+/// Sums of squared errors of a tensor, by channel and by token.
 pub struct Energies {
     pub channels: Vec<f64>,
     pub tokens: Vec<f64>,
@@ -64,13 +65,13 @@ impl Passage {
         energies
     }
 
-    /// Its tensors as files have them: as it comes, as the right recipe leaves it, and as the wrong one does.
+    /// Returns the three tensors of a place as the file stores them: input, `want` and `got`.
     fn held(&self) -> [Held<'_>; 3] {
         let tensors = [("in", &self.input), ("want", &self.want), ("got", &self.got)];
         tensors.map(|(part, tensor)| (tensor_name(part, &self.name), &tensor.shape[..], &tensor.data[..]))
     }
 
-    /// Computes it again, by what the two recipes are now.
+    /// Rounds the input again with both recipes, and compares the results with the stored tensors.
     fn replay(&self, right: &Rounding, wrong: &Rounding) -> Replayed {
         let [want_now, got_now] = [right, wrong].map(|rounding| rounding.applied(&self.site, &self.input).data);
         let pair = Pair::new(&want_now, &got_now);
@@ -87,7 +88,7 @@ impl Passage {
     }
 }
 
-/// Names of the readers of a tensor that is read in one role.
+/// Names of the roles of a tensor that is read in one role only.
 const ROLES: [(Role, &str); 2] = [(Role::Key, "key"), (Role::Value, "value")];
 
 fn role_name(role: Role) -> Option<&'static str> {
@@ -95,7 +96,7 @@ fn role_name(role: Role) -> Option<&'static str> {
     named.map(|(_, name)| name)
 }
 
-/// Takes what passes at some places.
+/// Records the tensors that pass at some places.
 pub struct Capture {
     places: BTreeSet<Place>,
     right: Rounding,
@@ -104,10 +105,10 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// At the places of these suspects, the first of them if there are many.
+    /// Creates a capture at the places of these suspects, at most [`MOST`] of them.
     ///
     /// # Errors
-    /// As of [`Mix::rounding`].
+    /// Same as [`Mix::rounding`].
     pub fn new(mix: &Mix, wrong: &SuspectSet, config: &dyn Config) -> Result<Self> {
         let places = wrong.suspects.iter().map(|suspect| mix.suspects[*suspect].place());
         Ok(Self {
@@ -141,7 +142,7 @@ impl Watch for Capture {
     }
 }
 
-/// The statements of a capsule about its tensors.
+/// The metadata of a capsule.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Label {
@@ -155,7 +156,7 @@ struct Label {
     sites: Vec<SiteLabel>,
     right_rounds: Vec<Round>,
     wrong_rounds: Vec<Round>,
-    /// Noise in the place of rounding errors.
+    /// Noise that replaces the rounding errors, if any.
     noise: Option<Noise>,
     turned: BTreeMap<String, usize>,
     again: String,
@@ -171,10 +172,10 @@ struct SiteLabel {
     first_row: usize,
 }
 
-/// Writes a capsule: `in.PLACE`, `want.PLACE` and `got.PLACE` of every place that was taken.
+/// Writes a capsule: `in.PLACE`, `want.PLACE` and `got.PLACE` of every captured place.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Returns an error if the file cannot be written.
 pub fn write(file: &Path, found: &Explanation, mix: &Mix, config: &dyn Config, of: &Experiment) -> Result<()> {
     let wrong = mix.recipe(&found.wrong);
     let turned = mix.rounding(&found.wrong, config).map_err(Mistake::usage)?;
@@ -222,7 +223,7 @@ fn tensor_name(part: &str, place: &str) -> String {
     format!("{part}.{place}")
 }
 
-/// The digest of a capsule: of its label, and of each tensor's name, shape and numbers.
+/// Returns the digest of a capsule: of its label, and of the name, shape and numbers of each tensor.
 fn digest(label: &str, tensors: &[Held]) -> String {
     let mut parts = vec![label.as_bytes().to_vec()];
     for (name, shape, numbers) in tensors {
@@ -237,23 +238,23 @@ fn digest(label: &str, tensors: &[Held]) -> String {
 #[derive(Serialize)]
 pub struct Replayed {
     pub place: String,
-    /// Errors of what this version leaves, next to what the right recipe left.
+    /// Errors of the wrong recipe's result in this version, against the stored result of the right recipe.
     #[serde(with = "ulplab_core::record::nullable")]
     pub relative_l2: f64,
     #[serde(with = "ulplab_core::record::nullable")]
     pub cosine: f64,
     #[serde(with = "ulplab_core::record::nullable")]
     pub max_abs: f64,
-    /// Elements that are not as the capsule has them: of the wrong recipe, and of the right one.
+    /// Number of elements that differ from the stored ones: of the wrong recipe (`got`) and of the right recipe (`want`).
     pub got_changed: usize,
     pub want_changed: usize,
     pub elements: usize,
 }
 
-/// Computes the culprits of a capsule again, and says whether they still do what they did.
+/// Computes the culprits of a capsule again, and prints if their errors are still there.
 ///
 /// # Errors
-/// If the file is not a capsule, or this version cannot read it.
+/// Returns an error if the file is not a capsule, or this version cannot read it.
 pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
     let file = TensorFile::open(path)?;
     let wrong = |message: String| Error::data(path, message);
@@ -287,7 +288,7 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         Rounding::detached(rounds, label.noise, &known, turned.clone()).map_err(|mistake| wrong(mistake.message))
     };
     let (right, bad) = (rounding(&label.right_rounds)?, rounding(&label.wrong_rounds)?);
-    // Where neither recipe rounds, or both round by the same, nothing would be computed again.
+    // A replay computes nothing if neither recipe rounds at a place, or if both recipes are the same.
     let touched = |site: &Site| right.touches(site) || bad.touches(site);
     if let Some(taken) = sites.iter().find(|taken| !touched(&taken.site)) {
         return Err(wrong(format!("neither recipe rounds at '{}'", taken.name)));
@@ -347,7 +348,7 @@ fn info(name: &str) -> Option<&'static SiteInfo> {
     readers().iter().find_map(|path| path.site(name))
 }
 
-/// A place of a capsule, with its tensors.
+/// Reads a place of a capsule, with its tensors.
 fn stored(label: &SiteLabel, file: &TensorFile) -> Result<Passage> {
     let wrong = |message: String| Error::data(file.path(), message);
     let info = info(&label.site).ok_or_else(|| wrong(format!("no path has a site '{}'", label.site)))?;

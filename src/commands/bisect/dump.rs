@@ -1,8 +1,8 @@
-//! A dump next to the reference: the error of every site that the sites before it do not explain.
+//! Compares a dump (tensors of another program) with the reference, to find the sites where an error arises.
 //!
-//! The reference reads the same tokens. At every site that the dump has, its tensor is compared with the reference's and then put
-//! in its place: what follows is computed from the dump's own values, and so each error is that of the way from one site of the
-//! dump to the next. A second run, without that, tells the errors in all.
+//! The reference reads the same tokens, and runs twice. In the first run, each tensor of the reference is compared with the
+//! dump's tensor and then replaced by it. So the error at a site is the dump's own error since the previous dumped site. The
+//! second run replaces nothing, and gives the total errors.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,30 +23,30 @@ use ulplab_core::pattern::matches_nothing;
 use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, TensorFile};
 
-/// Rows of the table.
+/// Maximum number of rows of the table.
 const SHOWN: usize = 12;
 
-/// A site of a dump next to the reference.
+/// The errors of one site of a dump.
 #[derive(Serialize)]
 struct SiteError {
     place: String,
-    /// The site of the dump before it, of whose values the reference computed it; none if that is the text.
+    /// The previous site of the dump, from whose values the reference computed this site; `None` for the first site.
     after: Option<String>,
-    /// Relative error of the way from there.
+    /// Relative error since the previous site.
     #[serde(with = "ulplab_core::record::nullable")]
     own: f64,
-    /// Relative error in all.
+    /// Total relative error.
     #[serde(with = "ulplab_core::record::nullable")]
     total: f64,
-    /// Gates that do not hold, each with what was measured.
+    /// The gates that fail, each with the measured value.
     failures: Vec<String>,
-    /// Number of gates that bind it.
+    /// Number of gates that bind this site.
     gates: usize,
-    /// The element that is furthest off: its index, what was expected and what was found.
+    /// The element with the largest error: its index, expected value and value in the dump.
     worst: Option<Worst>,
 }
 
-/// The errors of a dump.
+/// The result of judging a dump.
 #[derive(Serialize)]
 struct Answer {
     dump: String,
@@ -60,7 +60,7 @@ struct Answer {
 /// Judges a dump of one window.
 ///
 /// # Errors
-/// A dump that does not fit the model and the window, and gates that bind nothing.
+/// Returns an error if the dump does not fit the model and the window, or a gate matches no site.
 pub fn run(
     args: &BisectArgs,
     file: &Path,
@@ -189,7 +189,7 @@ fn text(answer: &Answer) -> String {
     text + &format!("{verdict}: {failed} of {judged} fail by their own error{others}\n")
 }
 
-/// Tensors of a dump by place.
+/// Tensors of a dump, by the names of their sites.
 struct Dump {
     tensors: HashMap<String, Vec<f32>>,
     /// Names in the order in which a model passes the sites.
@@ -197,7 +197,7 @@ struct Dump {
 }
 
 impl Dump {
-    /// Reads every tensor of a file; each must be called as a site of the model.
+    /// Reads every tensor of a file. The name of each tensor must be a site of the model.
     fn open(path: &Path, config: &dyn Config) -> Result<Self> {
         let file = TensorFile::open(path)?;
         let wrong = |message: String| Error::data(path, message);
@@ -225,12 +225,12 @@ impl Dump {
     }
 }
 
-/// Compares what passes with a dump.
+/// Compares the tensors of a run with a dump.
 struct Reader<'a> {
     dump: &'a Dump,
-    /// True if the path goes on with the dump's tensors.
+    /// True if each tensor of the run is replaced by the dump's tensor.
     fed: bool,
-    /// Places with both tensors compared, and the shape.
+    /// Sites that passed, each with the comparison of the two tensors and the shape.
     passed: Vec<(String, Pair, Vec<usize>)>,
     wrong: Option<String>,
 }

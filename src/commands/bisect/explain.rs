@@ -1,4 +1,4 @@
-//! The search: which places of the wrong recipe make its gates fail.
+//! The search for culprits: the smallest sets of places at which the wrong recipe makes its gates fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,52 +19,52 @@ use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::{Pair, RELATIVE_L2};
 use ulplab_core::record::{Phase, Record};
 
-/// The places and formats that make a recipe fail.
+/// The result of a search: the places and formats that make a recipe fail.
 #[derive(Serialize)]
 pub struct Explanation {
     pub recipe: String,
-    /// Places and formats in which the two differ.
+    /// Number of places and formats in which the right and the wrong recipe differ.
     pub suspects: usize,
     pub failed: Vec<Failed>,
     pub culprits: Vec<Culprit>,
-    /// The reason why channels and tokens were not searched, if the user wants them.
+    /// The reason why channels and tokens were not searched, if the user asked for them.
     pub undivided: Option<String>,
-    /// True if the gates hold with all culprits right and all else wrong; `None` if that was not tested.
+    /// True if the gates hold when the culprits are right and everything else is wrong; `None` if that was not tested.
     pub holds_without: Option<bool>,
     pub tests: Vec<Test>,
     pub cells: usize,
     pub seconds: f64,
-    /// The recipe that is wrong at the culprits only.
+    /// The recipe that is wrong only at the culprits, as TOML.
     pub toml: String,
     #[serde(skip)]
     pub wrong: SuspectSet,
-    /// Tensors that pass at the culprits.
+    /// Tensors at the culprits, before and after rounding.
     #[serde(skip)]
     pub taken: Vec<Passage>,
-    /// The window that the capsule is from.
+    /// Name of the window that the capsule's tensors are from.
     pub window: String,
 }
 
-/// A rule that the recipe fails.
+/// A rule (gate) that the wrong recipe fails.
 #[derive(Serialize)]
 pub struct Failed {
     pub metric: String,
     #[serde(skip)]
     pub rule: Rule,
     pub message: String,
-    /// The first place of a layer beyond the bound, in the window that tells most.
+    /// The first place in a layer that exceeds the bound, in the first window that showed the failure.
     pub first_beyond: Option<String>,
 }
 
-/// Places that fail with all else right.
+/// Places that suffice to make the gates fail when everything else is right.
 #[derive(Serialize)]
 pub struct Culprit {
     pub places: Vec<WrongPlace>,
-    /// Number of layers, places or formats, by the level of the search.
+    /// Number of layers, places or formats, depending on the level of the search.
     pub units: usize,
     /// True if the gates hold as soon as one of these units is right.
     pub minimal: bool,
-    /// Channels that suffice, if they were searched.
+    /// Channels that suffice to fail, if channels were searched.
     pub channels: Option<Part>,
     pub tokens: Option<Part>,
     #[serde(skip)]
@@ -77,14 +77,14 @@ pub struct WrongPlace {
     pub formats: Vec<String>,
 }
 
-/// The members with the largest error that suffice to fail.
+/// The channels or tokens with the largest errors that together suffice to fail.
 #[derive(Serialize)]
 pub struct Part {
     pub numbers: String,
     pub count: usize,
-    /// All that have an error.
+    /// Number of channels or tokens that have an error.
     pub of: usize,
-    /// True if one member less was tested, and the gates hold.
+    /// True if the gates were tested with one member less, and hold.
     pub fewest: bool,
 }
 
@@ -95,10 +95,10 @@ impl Explanation {
     }
 }
 
-/// Searches, down to a level. The bench has measured both ends; `failed` are the verdicts of the wrong one.
+/// Searches down to the level `down_to`. `bench` has measured both recipes; `failed` has the failures of the wrong one.
 ///
 /// # Errors
-/// If the reference fails.
+/// Returns an error if the reference fails.
 pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<Explanation> {
     let failed = failed.iter().map(|verdict| Failed {
         metric: verdict.rule.metric.clone(),
@@ -122,7 +122,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
         left.retain(|suspect| !found.set.contains(suspect));
         culprits.push(Culprit::new(bench.mix, found, down_to));
     };
-    // Each fails alone; errors of several may cancel.
+    // Each culprit fails alone, but their errors may cancel: if all together pass, use only the first culprit.
     let first = culprits[0].wrong.clone();
     let mut wrong = first.clone();
     let suspects = culprits.iter().flat_map(|culprit| &culprit.wrong.suspects);
@@ -180,12 +180,12 @@ impl Culprit {
         }
     }
 
-    /// Finds the channels, and then the tokens, whose errors suffice to fail: those with the largest errors. It is of one suspect.
+    /// Finds the channels, and then the tokens, whose errors suffice to fail. The culprit must have one suspect.
     fn divide(&mut self, bench: &mut Bench, taken: &Passage, down_to: Level) -> Result<()> {
         let energies = taken.energies();
         let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];
         for (level, energies) in parts.into_iter().filter(|(level, _)| *level <= down_to) {
-            // NaN is an error, too.
+            // NaN counts as an error.
             let ranked = ranked(&energies, |at| energies[*at] != 0.0);
             let whole = self.wrong.clone();
             let part = |numbers: &BTreeSet<usize>| {
@@ -215,7 +215,8 @@ impl Culprit {
     }
 }
 
-/// Why the channels and tokens of what was found cannot be told apart, if they cannot; `tensors` pass there.
+/// Returns the reason why the channels and tokens of the culprits cannot be searched; `None` if they can. `tensors` is the number
+/// of tensors at the culprits.
 fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<String> {
     let suspects = culprits.iter().flat_map(|culprit| &culprit.wrong.suspects);
     let suspects: Vec<usize> = suspects.copied().collect();
@@ -226,23 +227,23 @@ fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<Stri
     }
 }
 
-/// Indices of some numbers, the largest first; NaN is larger than all.
+/// Returns the indices of some numbers, the largest number first. NaN is larger than all numbers.
 fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..numbers.len()).filter(keep).collect();
     order.sort_by(|a, b| by_size(numbers[*b], numbers[*a]));
     order
 }
 
-/// Errors that every layer, and every suspect, makes on the reference's own tensors.
+/// The errors that each layer and each suspect makes when its input is the reference's tensor.
 struct Rank {
-    /// Relative error of what leaves a layer.
+    /// Relative error of the output of each layer.
     layers: BTreeMap<usize, f64>,
-    /// Relative error that each suspect makes at its place.
+    /// Relative error of each suspect at its place.
     own: Vec<f64>,
 }
 
 impl Rank {
-    /// Runs the wrong recipe once, every layer fed what the reference fed it.
+    /// Runs the wrong recipe once, with the reference's tensors as input of every layer.
     fn measure(bench: &mut Bench) -> Result<Self> {
         let (mix, config) = (bench.mix, bench.config());
         let right = mix.rounding(&SuspectSet::default(), config).map_err(Mistake::usage)?;
@@ -265,7 +266,7 @@ impl Rank {
         })
     }
 
-    /// Finds a smallest set among suspects that fail together: layers, then places in these, then formats.
+    /// Finds a smallest set of suspects that fails: first layers, then places in these layers, then formats.
     fn drill(&self, bench: &mut Bench, among: &BTreeSet<usize>, down_to: Level) -> Result<FailingSet> {
         let (mut set, mut minimal) = (among.clone(), true);
         for level in [Level::Layers, Level::Sites, Level::Formats] {
@@ -283,8 +284,8 @@ impl Rank {
         Ok(FailingSet { set, minimal })
     }
 
-    /// The suspicion of a group: of a layer the error of its output, or a share of that error if some of its suspects are already
-    /// found; of other groups the largest error of their own.
+    /// Returns the score of a group, by which the search ranks groups. The score of a layer is its output error; if some suspects
+    /// of the layer are already found, it is a share of that error. The score of other groups is their largest own error.
     fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
         let largest = |suspects: &mut dyn Iterator<Item = usize>| suspects.map(|at| self.own[at]).fold(0.0, f64::max);
         let own = largest(&mut group.iter().copied());
@@ -297,7 +298,7 @@ impl Rank {
     }
 }
 
-/// Suspects that are searched as one at a level.
+/// Groups suspects into the units of a level: layers, places or formats.
 fn groups(mix: &Mix, set: &BTreeSet<usize>, level: Level) -> Vec<BTreeSet<usize>> {
     let mut groups: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
     for &at in set {
@@ -312,7 +313,7 @@ fn groups(mix: &Mix, set: &BTreeSet<usize>, level: Level) -> Vec<BTreeSet<usize>
     groups.into_values().collect()
 }
 
-/// The error of each suspect alone, on tensors as they come.
+/// Measures the error of each suspect alone, on the tensors of a run before they are rounded.
 struct Errors<'a> {
     mix: &'a Mix,
     right: Rounding,

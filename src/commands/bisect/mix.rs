@@ -1,4 +1,4 @@
-//! Recipes between a right one and a wrong one: wrong at some places, right at all others.
+//! Recipes between a right and a wrong one: they round like the wrong recipe at some places, and like the right recipe elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,17 @@ use crate::experiment::Mistake;
 use crate::studies::model::Recipe;
 use ulplab_core::error::counted;
 
-/// A layer and the name of a site in it; no layer for a site outside the layers.
+/// A layer and the name of a site in it. The layer is `None` for a site outside the layers.
 pub type Place = (Option<usize>, &'static str);
 
-/// Something that can be wrong or right by itself: what the wrong recipe does at a place, or one of its formats there.
+/// A unit that the search can make right or wrong: all rounding of the wrong recipe at a place, or one of its formats there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
     pub layer: Option<usize>,
     pub site: &'static str,
-    /// Formats, as the wrong recipe names them, in its order; none where only the right recipe rounds.
+    /// Formats of the wrong recipe, in its order; empty where only the right recipe rounds.
     pub formats: Vec<String>,
-    /// Numbers of its rounds in the wrong recipe.
+    /// Indices of the suspect's rounds in the wrong recipe.
     rounds: Vec<usize>,
 }
 
@@ -30,13 +30,13 @@ impl Suspect {
         (self.layer, self.site)
     }
 
-    /// The place in full, as `layers.37.output`.
+    /// Returns the full name of the place, such as `layers.37.output`.
     pub fn full(&self) -> String {
         Site::new(self.layer, self.site).to_string()
     }
 }
 
-/// Some suspects; of a single one perhaps some channels or tokens only.
+/// A set of suspects. A set of one suspect may be limited to some channels or tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SuspectSet {
     pub suspects: BTreeSet<usize>,
@@ -58,7 +58,7 @@ pub struct Mix {
     pub right: Recipe,
     pub wrong: Recipe,
     seed: u64,
-    /// In the order in which a model passes them.
+    /// Suspects in the order in which a model passes their places.
     pub suspects: Vec<Suspect>,
     /// The rounds of each recipe at each place.
     places: BTreeMap<Place, Rounds>,
@@ -71,15 +71,16 @@ pub struct Mix {
 struct Rounds {
     right: Vec<usize>,
     wrong: Vec<usize>,
-    /// Rounds of the wrong recipe that the right one has, too, if the wrong one has all of these: others are added to them.
+    /// Rounds of the wrong recipe that the right recipe also has; `None` if the wrong recipe lacks a round of the right one. If
+    /// `Some`, the wrong recipe only adds rounds.
     common: Option<Vec<usize>>,
 }
 
 impl Mix {
-    /// Finds where the recipes differ.
+    /// Finds the places at which the recipes differ.
     ///
     /// # Errors
-    /// If a recipe is wrong, or the recipes differ in more than their rounds.
+    /// Returns an error if a recipe is invalid, or if the recipes differ in more than their rounds.
     pub fn new(right: Recipe, wrong: Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
         for recipe in [&right, &wrong] {
             if let Some(key) = beyond_rounds(recipe) {
@@ -142,7 +143,7 @@ impl Mix {
             }
         }
         let each = match right.peek() {
-            // The wrong recipe does what the right one does, and more.
+            // The wrong recipe has all rounds of the right recipe, and others, each of which is a suspect.
             None => {
                 here.common = Some(common);
                 added.into_iter().map(|round| vec![round]).collect()
@@ -158,13 +159,13 @@ impl Mix {
         }));
     }
 
-    /// All that the recipes differ in.
+    /// Returns the indices of all suspects.
     pub fn all(&self) -> BTreeSet<usize> {
         (0..self.suspects.len()).collect()
     }
 
-    /// Why the channels and tokens of a suspect cannot be told apart, if they cannot: where the right recipe rounds, too, or where
-    /// its own round does not go without the others.
+    /// Returns the reason why the channels and tokens of a suspect cannot be searched; `None` if they can. They cannot if the
+    /// right recipe rounds there as well, or if rounding a part of the tensor is invalid.
     pub fn undivided(&self, suspect: usize, config: &dyn Config) -> Option<String> {
         let at = &self.suspects[suspect];
         if !self.places[&at.place()].right.is_empty() {
@@ -177,7 +178,7 @@ impl Mix {
         self.rounding(&part, config).err().map(|mistake| mistake.message)
     }
 
-    /// The first layer in which the recipe of `these` differs from that of `those`; `layers` if it differs in none.
+    /// Returns the first layer in which the recipe of `these` differs from the recipe of `those`; `layers` if none differs.
     pub fn first_difference(&self, these: &SuspectSet, those: &BTreeSet<usize>, layers: usize) -> usize {
         let part = these.channels.is_some() || these.tokens.is_some();
         let differing = these.suspects.symmetric_difference(those);
@@ -186,10 +187,10 @@ impl Mix {
         layers_of.min().unwrap_or(layers)
     }
 
-    /// The recipe that is wrong at some suspects only.
+    /// Returns the recipe that is wrong at these suspects and right elsewhere.
     pub fn recipe(&self, wrong: &SuspectSet) -> Recipe {
         let part = wrong.channels.is_some() || wrong.tokens.is_some();
-        // Which places each round of a recipe is for: by recipe, round and site, and apart where it is for some channels or tokens.
+        // Layers in which a round is used, by recipe, round, site, and whether the round is limited to some channels or tokens.
         let mut used: BTreeMap<(bool, usize, &'static str, bool), Vec<Option<usize>>> = BTreeMap::new();
         for (&(layer, site), here) in &self.places {
             let suspects = wrong.suspects.iter().map(|suspect| &self.suspects[*suspect]);
@@ -245,15 +246,15 @@ impl Mix {
         }
     }
 
-    /// The same, ready to run.
+    /// Returns the recipe of [`Self::recipe`], ready to run.
     ///
     /// # Errors
-    /// If one of the two recipes does not resolve.
+    /// Returns an error if the recipe does not resolve.
     pub fn rounding(&self, wrong: &SuspectSet, config: &dyn Config) -> Result<Rounding, Mistake> {
         self.recipe(wrong).resolve(config, self.seed)
     }
 
-    /// Words for some suspects: what is wrong, or what alone is right if that is shorter.
+    /// Describes a set of suspects: the wrong places, or "all but" the right places if that is shorter.
     pub fn words(&self, wrong: &SuspectSet) -> String {
         let rest: BTreeSet<usize> = self.all().difference(&wrong.suspects).copied().collect();
         let mut words = match (wrong.suspects.len(), rest.len()) {
@@ -271,7 +272,7 @@ impl Mix {
         words
     }
 
-    /// `layers 3,5-9` if all of these layers are meant, else the places, the first of them if there are many.
+    /// Returns `layers 3,5-9` if the set has all suspects of these layers; else the first few places.
     fn named(&self, suspects: &BTreeSet<usize>) -> String {
         const SHOWN: usize = 3;
         let of = |suspect: &usize| &self.suspects[*suspect];
@@ -298,7 +299,7 @@ impl Mix {
     }
 }
 
-/// A key of a recipe that says more than what is rounded.
+/// Returns a key of a recipe that sets something other than rounding; `None` if there is none.
 fn beyond_rounds(recipe: &Recipe) -> Option<&'static str> {
     let keys = [
         ("kernels", !recipe.kernels.is_empty()),

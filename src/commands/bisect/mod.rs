@@ -1,7 +1,8 @@
-//! `ulplab bisect`: where a failure comes from.
+//! `ulplab bisect`: finds the source of a failure.
 //!
-//! Between a right and a wrong recipe it searches the places that make a gate fail; of two runs it names the first numbers that
-//! differ; of tensors that another program dumped it tells the error of every site from what the sites before it explain.
+//! Given a right and a wrong recipe, it searches the places that make a gate fail. Given two runs, it names the first numbers
+//! that differ. Given tensors that another program dumped, it prints how much of the error of each site the earlier sites do not
+//! explain.
 
 mod bench;
 pub mod capsule;
@@ -102,7 +103,7 @@ pub struct BisectArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// Orders errors by their size; NaN is larger than any.
+/// Orders errors by size. NaN is larger than all numbers.
 fn by_size(a: f64, b: f64) -> Ordering {
     let [a, b] = [a, b].map(|error| if error.is_nan() { f64::INFINITY } else { error });
     a.total_cmp(&b)
@@ -129,7 +130,7 @@ pub fn run(args: &BisectArgs) -> Result<Exit> {
     }
 }
 
-/// The search in an experiment, from its file or from a run of it.
+/// Searches for the culprits in an experiment. `of` is the experiment's file or the folder of a run.
 fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     let message = "--capsule needs --to sites, or further: layers have no tensor of their own";
     Error::refuse(args.capsule.is_some() && args.to < Level::Sites, message)?;
@@ -182,7 +183,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
     let both = format_args!("'{name}' is both the right recipe and the one that fails");
     Error::refuse(right.name == wrong.name, both)?;
-    // Here those with `flake` have their bounds.
+    // Uses the gates of the manifest: there, gates with `flake` have their computed bounds.
     let gates = &prepared.manifest.experiment.gates;
     let rules = gates.iter().filter(|rule| !rule.control && rule.binds(&name));
     let rules: Vec<&Rule> = rules.collect();
@@ -230,21 +231,21 @@ fn search(
     let mut bench = Bench::new(model, mix, &windows, &show)?;
     let failed = bench.wrong(rules)?;
     bench.right()?;
-    // The last one takes what passes at the culprits.
+    // Reserves one cell for the last run, which captures the tensors at the culprits.
     bench.most = args.cells.saturating_sub(1);
     let found = explain::explain(&mut bench, &failed, args.to);
     bar.finish_and_clear();
     found
 }
 
-/// The study of an experiment whose kind is `model`, which `command` needs.
+/// Returns the study of an experiment of kind `model`; an error for other kinds, which `command` does not support.
 pub(super) fn model_study(experiment: &Experiment, command: &str) -> Result<ModelStudy> {
     let (name, kind) = (&experiment.name, &experiment.kind);
     let other = || Error::Usage(format!("'{name}' is of kind '{kind}': {command} searches in models"));
     studies::read_as(experiment)?.ok_or_else(other)
 }
 
-/// The only recipe that gates bind.
+/// Returns the only recipe that gates bind, or an error if there are several or none.
 fn only_bound(question: &Question) -> Result<String> {
     let experiment = &question.parsed.experiment;
     let rules = || experiment.gates.iter().filter(|rule| !rule.control);
@@ -263,7 +264,7 @@ fn only_bound(question: &Question) -> Result<String> {
     }
 }
 
-/// A recipe by its name; the reference is the one that rounds nothing.
+/// Returns the recipe called `name`. The reference is a recipe without rounds.
 fn recipe(study: &ModelStudy, name: &str) -> Result<Recipe> {
     if name == REFERENCE {
         return Ok(Recipe {
@@ -278,7 +279,7 @@ fn recipe(study: &ModelStudy, name: &str) -> Result<Recipe> {
     })
 }
 
-/// Refuses a search that does not fit into memory: all windows are kept, with what leaves the layers of the two recipes.
+/// Refuses a search that does not fit into memory. A search keeps all windows, with the layer outputs of both recipes.
 fn check_memory(args: &BisectArgs, study: &ModelStudy, model: &dyn Model<f32>) -> Result<()> {
     let Some(limit) = args.max_memory.or_else(available) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The answer of a search as text, and as an experiment.
+//! The result of a search as text and as an experiment.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,10 +12,10 @@ use crate::experiment::{Experiment, Rule};
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Result, counted};
 
-/// Tests that are shown; the others are in the JSON.
+/// Maximum number of tests in the text; the JSON has all tests.
 const SHOWN: usize = 24;
 
-/// A recipe as a table of an experiment file.
+/// Formats a recipe as a table of an experiment file.
 pub fn recipe(recipe: &Recipe) -> String {
     let quoted = |text: &str| toml::Value::String(text.into()).to_string();
     let (name, doc) = (quoted(&recipe.name), quoted(&recipe.doc));
@@ -41,7 +41,7 @@ pub fn recipe(recipe: &Recipe) -> String {
     text + "]\n"
 }
 
-/// The experiment with the recipe that was found alone, and the gates that it fails.
+/// Returns an experiment with only the recipe that the search found, and the gates that this recipe fails.
 pub fn experiment(of: &Experiment, found: &Recipe, rules: &[&Rule], explained: &Explanation) -> Result<String> {
     let mut experiment = of.clone();
     let failed = |rule: &&&Rule| explained.failed.iter().any(|failed| failed.rule == ***rule);
@@ -53,7 +53,7 @@ pub fn experiment(of: &Experiment, found: &Recipe, rules: &[&Rule], explained: &
     experiment_of(&experiment, std::slice::from_ref(found))
 }
 
-/// An experiment file with other recipes.
+/// Returns an experiment file with other recipes, and only the gates that name one of them.
 pub fn experiment_of(of: &Experiment, recipes: &[Recipe]) -> Result<String> {
     let mut experiment = of.clone();
     experiment.body.remove("recipe");
@@ -71,7 +71,7 @@ pub fn experiment_of(of: &Experiment, recipes: &[Recipe]) -> Result<String> {
     Ok(text)
 }
 
-/// The answer as text.
+/// Formats the result as text.
 pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str) -> String {
     let mut text = format!("'{}' of {experiment} fails, against '{}':\n", found.recipe, args.right);
     for failed in &found.failed {
@@ -119,7 +119,7 @@ pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str)
     text + &format!("{verdict}: {culprits} of {suspects}; {cells} in {seconds:.1} s\n")
 }
 
-/// A sentence on places that fail alone.
+/// Returns a sentence about a culprit (places that fail alone).
 fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
     let named = mix.words(&culprit.wrong);
     let formats = culprit.places.iter().flat_map(|place| &place.formats);
@@ -147,7 +147,7 @@ fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
     text
 }
 
-/// Six digits of a value of any size.
+/// Formats a value with several digits; in scientific notation if it is very large or very small.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size == 0.0 || (1e-3..1e6).contains(&size) => format!("{value:.7}"),

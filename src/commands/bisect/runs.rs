@@ -1,7 +1,7 @@
-//! Two runs of one experiment: the first numbers, in the order of the model, that differ.
+//! Compares two runs of one experiment: finds the first numbers, in the order of the model, that differ.
 //!
-//! A run holds numbers and no tensors. That two numbers differ shows that the tensors did; that they are equal shows nothing of
-//! the tensors, though a difference that leaves every metric of a site bit-equal is unlikely.
+//! A run stores numbers and no tensors. If two numbers differ, the tensors differed. If the numbers are equal, the tensors may
+//! still differ, but it is unlikely that a difference leaves every metric of a site bit-equal.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -16,17 +16,17 @@ use crate::run::Run;
 use ulplab_core::error::{Error, Exit, Result, counted, refuse};
 use ulplab_core::record::{Phase, Record, place};
 
-/// Names written out of those that only one run has.
+/// Maximum number of names to print of those that only one run has.
 const NAMES: usize = 5;
 
-/// The first numbers of two runs that differ.
+/// The result of comparing two runs.
 #[derive(Serialize)]
 struct Divergence {
-    /// Differences of the question, as in `ulplab diff`.
+    /// Differences between the questions of the runs, as in `ulplab diff`.
     question: Vec<String>,
-    /// One for each recipe and phase, in the order of the experiment.
+    /// The first differing number of each recipe and phase, in the order of the experiment.
     cells: Vec<Diverging>,
-    /// Records that both have, and how many of them are bit-equal.
+    /// Number of records that both runs have, and number of bit-equal records.
     both: usize,
     equal: usize,
     only_base: OneSided,
@@ -34,23 +34,23 @@ struct Divergence {
     verdict: &'static str,
 }
 
-/// Numbers, recipes and cells of one run only.
+/// Records, recipes and cells that only one run has.
 #[derive(Serialize)]
 struct OneSided {
     numbers: usize,
-    /// The recipes and the cells of which the other run has no number.
+    /// Recipes and cells of which the other run has no record.
     recipes: Vec<String>,
     cells: Vec<String>,
 }
 
-/// A recipe in a phase in which numbers differ.
+/// A recipe and phase in which numbers differ.
 #[derive(Serialize)]
 struct Diverging {
     recipe: String,
     phase: Phase,
-    /// Windows with a number that differs.
+    /// Number of windows with a number that differs.
     windows: usize,
-    /// The first that differs, in the order in which a model passes the sites.
+    /// The first number that differs, in the order in which a model passes the sites.
     first: First,
     differing: usize,
     of: usize,
@@ -69,10 +69,10 @@ struct First {
     new: f64,
 }
 
-/// Compares two runs, and says where they diverge.
+/// Compares two runs, and prints where they diverge.
 ///
 /// # Errors
-/// A run that is damaged or incomplete, and runs that have nothing in common.
+/// Returns an error if a run is damaged or incomplete, or if the runs have nothing in common.
 pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
     let paths = [base, new].map(|path| path.display().to_string());
     let folders = [base, new];
@@ -114,7 +114,7 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
 }
 
 impl OneSided {
-    /// The names of records that `other` run lacks.
+    /// Collects the names in `records`, which the `other` run lacks.
     fn new(records: &[&Record], other: &[Record]) -> Self {
         let lasting = records.iter().copied().filter(|record| !timed(&record.metric));
         let records: Vec<&Record> = lasting.collect();
@@ -122,7 +122,7 @@ impl OneSided {
             let has: HashSet<&String> = other.iter().map(name).collect();
             let names = records.iter().map(|record| name(record));
             let mut names: Vec<String> = names.filter(|name| !has.contains(name)).cloned().collect();
-            // Records of a cell, and cells of a recipe, are in a row.
+            // Equal names are adjacent: the records of a cell, and the cells of a recipe, follow each other.
             names.dedup();
             names
         };
@@ -133,7 +133,7 @@ impl OneSided {
         }
     }
 
-    /// A line on them, if there are any.
+    /// Returns a line about these records; empty if there are none.
     fn line(&self, which: &str) -> String {
         let named = |noun: &str, names: &[String]| {
             let more = if names.len() > NAMES { ", …" } else { "" };
@@ -149,10 +149,11 @@ impl OneSided {
 }
 
 impl Diverging {
-    /// Nothing if all of these are equal. Records of a cell are in the order in which a model passes the sites.
+    /// Finds the first difference; `None` if all pairs are equal. Records of a cell are in the order in which a model passes the
+    /// sites.
     fn find(pairs: &[&Pair]) -> Option<Self> {
         let differing: Vec<&&Pair> = pairs.iter().filter(|pair| !pair.equal()).collect();
-        // The first layer counts over the windows; within it the order of the records.
+        // The first difference is the one in the lowest layer of all windows; within a layer, the first record.
         let records = || differing.iter().map(|pair| pair.base);
         let depth = |pair: &&&&Pair| (pair.base.layer.is_none(), pair.base.layer);
         let first = differing.iter().min_by_key(depth)?;
@@ -190,7 +191,7 @@ fn text(found: &Divergence, [base, new]: &[String; 2]) -> String {
         text += &format!("{differing} of {of} numbers in {windows}");
         text += &match (layers.is_empty(), phase) {
             (true, _) => "\n".to_string(),
-            // Each layer is fed what the reference fed it.
+            // In the local phase, the input of each layer is the reference's tensor.
             (false, Phase::Local) => format!(", each by itself in layers {layers}\n"),
             (false, Phase::Cumulative) => format!(", in layers {layers}\n"),
         };

@@ -1,32 +1,33 @@
-//! Search for a minimal failing set of suspects: each step tests whether a subset fails.
+//! Search for a minimal failing set of suspects. A set fails if a gate fails when exactly its suspects are wrong.
 //!
-//! Suspects are tried in the order of a ranking. A wrong ranking costs more tests, but cannot make the answer wrong: every returned
+//! Suspects are tested in the order of a ranking. A wrong ranking costs more tests, but the answer stays right: every returned
 //! set was tested and fails.
 
 use std::collections::BTreeSet;
 
 use ulplab_core::error::Result;
 
-/// The result of a test: true if the suspects fail; `None` if no more tests are allowed.
+/// The result of a test: true if the gates fail; `None` if no more tests are allowed.
 pub type Answer = Result<Option<bool>>;
 
 /// A set that fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingSet {
     pub set: BTreeSet<usize>,
-    /// True if it passes without any one of its members. Each was tested.
+    /// True if the set passes as soon as any one member is removed. Each removal was tested.
     pub minimal: bool,
 }
 
-/// Finds a set of suspects that fails, and passes without any one of them. All together fail, and none passes; both were tested.
+/// Finds a set of suspects that fails, and that passes without any one of its members. The caller has tested that all suspects
+/// together fail and that the empty set passes.
 ///
-/// The shortest beginning of the ranking that fails ends with a suspect that is needed; it is found by halving. The search is then
-/// repeated with it always in the set, and so on, until those that are needed fail alone (Zeller and Hildebrandt's minimal failing
-/// set, found as Junker's QuickXplain finds it). For m of n suspects that takes about m · (log₂ n + 2) tests. Errors may cancel,
-/// so a larger set may pass where a smaller fails: for this the last step leaves out each member again.
+/// A halving search finds the shortest prefix of the ranking that fails. Its last suspect is needed. The search is repeated with
+/// the needed suspects always in the set, until they fail alone. (The result is Zeller and Hildebrandt's minimal failing set,
+/// found as in Junker's QuickXplain.) Finding m of n suspects takes about m · (log₂ n + 2) tests. Errors may cancel, so a larger
+/// set may pass where a smaller one fails. For this reason the last step tries to remove each member again.
 ///
 /// # Errors
-/// If a test fails to run.
+/// Returns an error if a test fails to run.
 pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer) -> Result<FailingSet> {
     let mut needed = BTreeSet::new();
     let mut rest = ranked.to_vec();
@@ -38,7 +39,7 @@ pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> An
             let (set, minimal) = (needed, false);
             return Ok(FailingSet { set, minimal });
         }
-        // Those needed fail alone if the shortest beginning is none.
+        // If the shortest prefix is empty, the needed suspects fail alone.
         needed.extend(rest.pop());
         if shortest == 0 {
             break;
@@ -47,16 +48,17 @@ pub fn smallest(ranked: &[usize], fails: &mut impl FnMut(&BTreeSet<usize>) -> An
     reduced(needed, fails)
 }
 
-/// Finds the shortest beginning of a ranking that fails together with what is needed, and whether no shorter one does. The whole
-/// ranking fails.
+/// Returns the length of the shortest prefix of a ranking that fails together with the `needed` suspects, and true if no shorter
+/// prefix fails. The whole ranking must fail.
 pub fn beginning(
     needed: &BTreeSet<usize>,
     ranked: &[usize],
     fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer,
 ) -> Result<(usize, bool)> {
-    // Shorter than `low` passes, and `high` fails.
+    // Invariant: prefixes shorter than `low` pass, and the prefix of length `high` fails.
     let (mut low, mut high) = (usize::from(needed.is_empty()), ranked.len());
-    // First whether it is one alone, then whether it is all of them: the two ends are what faults and spread errors look like.
+    // Tests the shortest prefix first, and then the prefix without the last suspect: a single fault fails at the shortest, an
+    // error spread over all suspects only at the longest.
     let last = (!needed.is_empty()).then(|| high.saturating_sub(1));
     let mut ends = std::iter::once(low).chain(last);
     while low < high {
@@ -72,7 +74,7 @@ pub fn beginning(
     Ok((high, true))
 }
 
-/// Leaves out members until the set passes without any one.
+/// Removes members until the set passes without any one of them.
 fn reduced(mut set: BTreeSet<usize>, fails: &mut impl FnMut(&BTreeSet<usize>) -> Answer) -> Result<FailingSet> {
     for member in set.clone() {
         if set.len() == 1 {
