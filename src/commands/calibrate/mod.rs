@@ -1,4 +1,4 @@
-//! `ulplab gate --calibrate`: how often each gate of an experiment fails what is right, and which errors it notices.
+//! `ulplab gate --calibrate`: measures the false alarms of each gate of an experiment, and the errors that the gate notices.
 
 mod notes;
 mod null;
@@ -51,7 +51,7 @@ pub struct CalibrateArgs {
     pub calibrated: Vec<PathBuf>,
 }
 
-/// Calibrates, or prints what was calibrated; `None` if neither is wanted.
+/// Calibrates an experiment, or prints stored calibrations; `None` if the arguments ask for neither.
 pub fn run(args: &CalibrateArgs) -> Result<Option<Exit>> {
     if !args.calibrated.is_empty() {
         let read = args.calibrated.iter().map(|path| Calibration::read(path));
@@ -135,7 +135,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     })
 }
 
-/// Runs the null experiment, whose file lies next to the folder of its run, or continues it.
+/// Runs the null experiment, or continues its run. The experiment's file is next to the folder of the run.
 fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     let name = &null.experiment.name;
     let out = args.null.clone();
@@ -156,7 +156,7 @@ fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     })
 }
 
-/// The windows of each draw: as many that are drawn as the experiment has, and as many of text, `texts`. The plan has those of text last.
+/// Returns the windows of each draw: as many drawn windows as the experiment has, and `texts` windows of text, which come last.
 fn sets(manifest: &Manifest, texts: usize, draws: usize) -> Vec<Vec<&str>> {
     let all = &manifest.plan.windows;
     let (drawn, text) = all.split_at(all.len() - texts * draws);
@@ -171,7 +171,7 @@ fn sets(manifest: &Manifest, texts: usize, draws: usize) -> Vec<Vec<&str>> {
     (0..draws).map(set).collect()
 }
 
-/// The statistic of a gate on a recipe, on every draw.
+/// Returns the values of a gate's statistic on one recipe, one for each draw.
 fn drawn(
     folder: &Folder,
     sets: &[Vec<&str>],
@@ -210,7 +210,7 @@ fn drawn(
     Ok(found)
 }
 
-/// The statistic of a gate, of the worst place, on each set of windows; `None` if it is not finite.
+/// Returns a gate's statistic at its worst place, for each set of windows; `None` if it is not finite.
 fn statistics(folder: &Folder, sets: &[Vec<&str>], rule: &Rule, recipe: &str) -> Result<Vec<Option<f64>>> {
     let better = direction(&rule.require, Metric::find(&rule.metric)?);
     let looks = |record: &Record| rule.looks_at(&record.metric, record.layer, &record.site);

@@ -1,4 +1,4 @@
-//! Notes below a calibration's tables: the reasons for missing numbers, and the numbers that are findings.
+//! Notes below the tables of a calibration: reasons for missing numbers, and numbers that need attention.
 
 use super::page::RATES;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Judged};
@@ -7,16 +7,16 @@ use ulplab_core::error::{Result, counted};
 use ulplab_core::list::{distinct, grouped};
 use ulplab_core::metrics::Metric;
 
-/// The size of noise that a gate should notice.
+/// The factor on the noise that a gate should notice.
 const TO_NOTICE: f64 = 2.0;
 
-/// More recipes than that are counted where all are meant, and not named.
+/// If a note is about all recipes and there are more than this, it has their number instead of their names.
 const NAMED: usize = 6;
 
 /// A note on a recipe: the text before the name of the recipe, and the text behind the name.
 type Said = (String, String);
 
-/// The notes of a calibration, a line each; those that say the same of several recipes are one.
+/// Returns the notes of a calibration, one a line. Recipes with the same note share a line.
 pub fn of(calibration: &Calibration) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     for note in [findings, unknown] {
@@ -39,7 +39,7 @@ pub fn of(calibration: &Calibration) -> Result<Vec<String>> {
     Ok(grouped(notes).into_iter().map(line).collect())
 }
 
-/// A gate that fails what is right, and one that does not notice noise.
+/// Returns notes on a gate that fails right results, and on a gate that does not notice noise.
 fn findings(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Vec<Said>> {
     let judged = Judged::new(gate, recipe)?;
     let (title, mut said) = (gate.title(), Vec::new());
@@ -55,7 +55,7 @@ fn findings(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Vec<Said
     Ok(said)
 }
 
-/// Why something has no number.
+/// Returns notes with the reasons why numbers are missing.
 fn unknown(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Vec<Said>> {
     let metric = Metric::find(&gate.metric)?;
     let (of, mut said) = (format!("`{}` of ", gate.metric), Vec::new());

@@ -1,4 +1,4 @@
-//! The experiment that draws what right candidates measure as, and what faults of a stated size do.
+//! The null experiment: it measures right candidates (the null distribution), and candidates with faults of a stated size.
 
 use crate::experiment::{Experiment, Head, Rule, Statistic};
 use crate::gate::calibration::direction;
@@ -8,7 +8,7 @@ use crate::studies::null::Wanted;
 use ulplab_core::list::distinct;
 use ulplab_core::metrics::Metric;
 
-/// Metrics that noise of no size changes, and what they notice.
+/// Metrics that noise of any size leaves unchanged, and what these metrics notice.
 const UNMOVED: [(&str, &str); 2] = [
     (
         "nonfinite",
@@ -20,28 +20,29 @@ const UNMOVED: [(&str, &str); 2] = [
     ),
 ];
 
-/// A gate on a recipe, and the recipes of the null experiment that say something of it.
+/// A gate on a recipe, and the recipes of the null experiment that measure this gate.
 pub struct Trial<'a> {
     pub rule: &'a Rule,
     pub recipe: String,
-    /// The recipe as right code computes it; or why there is none.
+    /// Name of the recipe as right code computes it, or the reason why there is none.
     pub null: Result<String, String>,
-    /// Its error as noise so many times as large; or why there is none.
+    /// Recipes with noise in place of the error, by the factor on the size of the error; or the reason why there are none.
     pub effects: Result<Vec<(f64, String)>, String>,
 }
 
-/// The null experiment, and what each of its recipes stands for.
+/// The null experiment, and the gates that its recipes measure.
 pub struct Null<'a> {
     pub experiment: Experiment,
-    /// Patterns of its cells that a gate looks at.
+    /// Patterns of the cells that a gate reads.
     pub cells: Vec<String>,
     pub trials: Vec<Trial<'a>>,
 }
 
-/// The null experiment of all gates of an experiment: so many draws of each statistic, and effects in multiples of a recipe's own error.
+/// Returns the null experiment for all gates of an experiment, with `draws` draws of each statistic. `effects` are multiples of a
+/// recipe's own error.
 ///
 /// # Errors
-/// Why gates of its kind are not calibrated.
+/// Returns the reason if gates of this kind of experiment are not calibrated.
 pub fn derive<'a>(head: &'a Head, study: &dyn Study, draws: usize, effects: &[f64]) -> Result<Null<'a>, String> {
     let plan = study.plan();
     let bound = |rule: &'a Rule| plan.bound_by(rule).map(move |recipe| (rule, recipe.to_string()));
@@ -105,7 +106,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, draws: usize, effects: &[f6
     })
 }
 
-/// The reason why a gate is not calibrated, on any metric.
+/// Returns the reason why a gate is not calibrated, whatever its metric; `None` if it is.
 fn not_asked(rule: &Rule) -> Option<&'static str> {
     if rule.control {
         return Some("it is a control, which something bad must meet");
@@ -116,7 +117,7 @@ fn not_asked(rule: &Rule) -> Option<&'static str> {
     None
 }
 
-/// The sizes of noise at which a gate is measured. If it bounds how good a recipe may be, the error is as many times smaller.
+/// Returns the factors on the noise at which a gate is measured; their inverses if it bounds how good a recipe may be.
 fn gains(rule: &Rule, effects: &[f64]) -> impl Iterator<Item = f64> {
     let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
     let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);

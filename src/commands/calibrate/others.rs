@@ -1,4 +1,4 @@
-//! Shipped experiments of which there is no calibration.
+//! Shipped experiments without a calibration.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use crate::gate::calibration::Calibration;
 use crate::{shipped, studies};
 use ulplab_core::error::Result;
 
-/// The folder with the shipped experiments, and what only that folder has.
+/// The folder of the shipped experiments, and a file that only this folder has.
 const FOLDER: &str = "experiments";
 const SCHEMA: &str = "experiments/experiment.schema.json";
 
-/// The shipped experiments that are not among some calibrations, in the order of their names, each with the reason; nothing where none are
-/// shipped.
+/// Returns the shipped experiments that are not among `calibrations`, sorted by name, each with the reason. Returns nothing if no
+/// experiments are shipped.
 pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
     let schema = shipped::find(SCHEMA);
     let Some(folder) = schema.as_deref().and_then(Path::parent) else {
@@ -33,7 +33,7 @@ pub fn uncalibrated(calibrations: &[Calibration]) -> Result<Vec<Uncalibrated>> {
     Ok(all)
 }
 
-/// Why an experiment is not calibrated.
+/// Returns the reason why an experiment is not calibrated.
 fn why(read: &ExperimentFile, file: &Path) -> Result<String> {
     let parsed = studies::parse(read)?;
     let (head, study) = (&parsed.experiment.head, &*parsed.study);

@@ -1,4 +1,4 @@
-//! Calibrations as tables.
+//! Calibrations as Markdown tables.
 
 use super::notes;
 use crate::gate::calibration::{CalibratedGate, CalibratedRecipe, Calibration, Effect, Judged, direction};
@@ -7,16 +7,16 @@ use crate::statistics::{CONFIDENCE, rate_above};
 use ulplab_core::error::{Result, counted};
 use ulplab_core::metrics::{Better, Metric};
 
-/// A shipped experiment of which there is no calibration, and why.
+/// A shipped experiment without a calibration, and the reason.
 pub struct Uncalibrated {
     pub experiment: String,
     pub why: String,
 }
 
-/// Rates of false alarms for which bounds are shown.
+/// False-alarm rates for which the table shows bounds.
 pub const RATES: [f64; 2] = [1e-3, 1e-6];
 
-/// The page of some calibrations, and of shipped experiments that are not among them.
+/// Returns the page of `calibrations`, and of the other shipped experiments.
 pub fn page(calibrations: &[Calibration], others: &[Uncalibrated]) -> Result<String> {
     let mut text = String::from(
         "# Size and power of the gates of experiments\n\n\
@@ -54,7 +54,7 @@ pub fn tables(calibration: &Calibration) -> Result<String> {
     let rule = (0..header.len()).map(|at| if at < 2 { "---" } else { "---:" }.to_string());
     text += &line(&rule.collect::<Vec<_>>());
     for gate in &calibration.gates {
-        // Recipes with the same numbers are a row.
+        // Recipes with the same numbers share a row.
         let mut rows: Vec<Vec<String>> = Vec::new();
         for recipe in &gate.recipes {
             let row = row(gate, recipe, &gains)?;
@@ -73,12 +73,12 @@ pub fn tables(calibration: &Calibration) -> Result<String> {
     Ok(text)
 }
 
-/// A row of a table; no cell holds a bar.
+/// Formats a row of a table. No cell contains `|`.
 fn line(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// The windows and texts of a draw.
+/// Describes the windows and texts of a draw.
 fn data(calibration: &Calibration) -> String {
     let texts = calibration.windows - calibration.drawn_windows;
     let text = (texts > 0).then(|| {
@@ -93,7 +93,7 @@ fn data(calibration: &Calibration) -> String {
     all.join(" and ")
 }
 
-/// The sizes of noise that are shown: of errors so many times as large, or as small.
+/// Returns the factors on the noise that the table has columns for.
 fn gains(calibration: &Calibration) -> Vec<f64> {
     let recipes = calibration.gates.iter().flat_map(|gate| &gate.recipes);
     let gains = recipes.flat_map(|recipe| recipe.effects.iter().map(Effect::factor));

@@ -95,7 +95,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
         }
         roundings.push((recipe.name.clone(), rounding));
     }
-    // A missing GPU is an error before the reference's text is made.
+    // Opens the GPU before it makes the reference's text, so that a missing GPU is an early error.
     let device = args.device.map(|GenerateOn::Cuda| Device::open()).transpose()?;
     let model = checkpoint.load()?;
     let several = roundings.len() > 1 || device.is_some();
@@ -123,7 +123,7 @@ pub fn run(args: &GenerateArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Tokens by the kernels of `decode_step`, and what made them.
+/// Generates tokens with the kernels of `decode_step`. Returns a description of the kernels, and the tokens.
 fn on_device(device: &Device, folder: &Path, prompt: &[u32], args: &GenerateArgs) -> Result<(String, Vec<u32>)> {
     let source = shipped::file(&DecodeStep, &[&COMPOSITIONS])?;
     let keys = match &args.record {
@@ -212,7 +212,7 @@ fn recipes(args: &GenerateArgs) -> Result<Vec<Recipe>> {
     Ok(recipes)
 }
 
-/// Feeds the prompt at once, then one token at a time.
+/// Generates tokens: feeds the whole prompt, and then one token at a time.
 fn generate(model: &dyn Model<f32>, rounding: &Rounding, prompt: &[u32], args: &GenerateArgs) -> Result<Vec<u32>> {
     let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
     let mut fed = prompt.to_vec();
@@ -233,13 +233,13 @@ fn generate(model: &dyn Model<f32>, rounding: &Rounding, prompt: &[u32], args: &
     Ok(ids)
 }
 
-/// The likeliest token, or one that is drawn from the softmax at a temperature.
+/// Returns the most probable token; at a temperature above 0, a token drawn from the softmax.
 fn pick(logits: &[f32], temperature: f64, draw: Draw) -> u32 {
     let scores = logits.iter().enumerate().map(|(token, logit)| match temperature {
         0.0 => f64::from(*logit),
         _ => f64::from(*logit) / temperature + draw.noise(token),
     });
-    // The first of equal ones.
+    // Takes the first of equal scores.
     let scores = scores.enumerate();
     let best = scores.max_by(|(at, a), (other, b)| a.total_cmp(b).then(other.cmp(at)));
     best.map_or(0, |(token, _)| token) as u32

@@ -38,7 +38,7 @@ pub enum DevCommand {
     Schema,
 }
 
-/// Runs a command; `program` is the whole command line.
+/// Runs a command of `ulplab dev`. `program` is the definition of the whole command line.
 pub fn run(command: &DevCommand, program: clap::Command) -> Result<Exit> {
     match command {
         DevCommand::Generate(args) => generate::run(args),
@@ -73,7 +73,7 @@ fn verify(exhaustive: bool) -> Exit {
     Exit::judged(wrong == 0)
 }
 
-/// Completions of `command`.
+/// Prints shell completions for `command`.
 fn completions(shell: Shell, mut command: clap::Command) -> Exit {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command, "ulplab", &mut text);
@@ -81,7 +81,7 @@ fn completions(shell: Shell, mut command: clap::Command) -> Exit {
     Exit::Pass
 }
 
-/// Pages of `command` and the commands in it.
+/// Writes a man page for `command` and for each of its subcommands.
 fn man(folder: &Path, command: clap::Command) -> Result<Exit> {
     std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
     let mut pages = vec![command.disable_help_subcommand(true).flatten_help(false)];

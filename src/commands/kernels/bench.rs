@@ -1,4 +1,4 @@
-//! `ulplab kernels bench`: all timed cases of the kernels, with their peers and limits, on the GPU that is here.
+//! `ulplab kernels bench`: times all timed cases of the kernels on this GPU, with their peers and limits.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     let out = args.out.clone().unwrap_or_else(|| runs::fresh("bench_kernels", &now()));
     std::fs::create_dir_all(&out).map_err(Error::io(&out, "create"))?;
     let (peers, run) = (out.join("peers.json"), out.join("run"));
-    // A run keeps the peers that it began with.
+    // A resumed run keeps the peers' times of its first session.
     if args.peer_seconds > 0 && !run.exists() {
         std::thread::scope(|scope| {
             scope.spawn(|| compile_ahead(args));
@@ -70,7 +70,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     Err(Error::Setup(format!("{}: {why}", command.get_program().display())))
 }
 
-/// Times the peers that `file` lacks. Peers that fail are printed, and are missing in the file.
+/// Times the peers (kernels of other libraries) that `file` lacks. Peers that fail are printed and left out of the file.
 fn time_peers(args: &BenchArgs, file: &Path) -> Result<()> {
     let missing = || Error::Setup(format!("{PEERS} not found among the shipped files"));
     let script = shipped::find(PEERS).ok_or_else(missing)?;
@@ -83,14 +83,14 @@ fn time_peers(args: &BenchArgs, file: &Path) -> Result<()> {
     let python = args.python.display();
     let ended = command.status();
     let ended = ended.map_err(|why| Error::Setup(format!("{python}: {why}")))?;
-    // The file names the peers that are left out.
+    // Exit code `Incomplete` is no error: the file then names the peers that are left out.
     if !ended.success() && ended.code() != Some(Exit::Incomplete as i32) {
         errln!("no peers from here on: {python} {PEERS} ended with {ended}; --peer-seconds 0 leaves them out");
     }
     Ok(())
 }
 
-/// Compiles our kernels into the cache. An error here occurs again when they are used, and is reported there.
+/// Compiles our kernels into the cache while the peers run. An error here occurs again in the run, which reports it.
 fn compile_ahead(args: &BenchArgs) {
     let Ok(device) = Device::open() else { return };
     let Ok(session) = Session::open(&device) else { return };
@@ -104,12 +104,12 @@ fn compile_ahead(args: &BenchArgs) {
     }
 }
 
-/// The pattern of operations in a pattern of cells.
+/// Returns the operation part of a pattern of cells.
 fn operation_pattern(only: &str) -> &str {
     only.split(['.', '/']).next().unwrap_or(only)
 }
 
-/// The peers' pattern for a pattern of cells: theirs are `operation/case`, ours `operation.variant/phase/case`.
+/// Converts a pattern of cells (`operation.variant/phase/case`) to the pattern of the peers (`operation/case`).
 pub fn case_pattern(only: &str) -> String {
     let op = operation_pattern(only);
     let case = only.rsplit('/').next().unwrap_or("*").replace("**", "*");

@@ -40,10 +40,10 @@ pub struct CompareArgs {
 pub struct Comparison {
     device: String,
     names: [String; 2],
-    /// Microseconds of a run: medians.
+    /// Median microseconds of a run of each kernel.
     us: [f64; 2],
     pairs: usize,
-    /// The second's time to the first's: the median over the pairs, and its interval of 95 %.
+    /// Median over the pairs of the second kernel's time divided by the first's, and the 95 % interval.
     pub ratio: f64,
     pub interval: [f64; 2],
 }
@@ -75,13 +75,13 @@ pub(super) fn run(args: &CompareArgs) -> Result<Exit> {
     Ok(Exit::judged(measured.interval.into_iter().all(near)))
 }
 
-/// A graph of many runs of a kernel.
+/// Captures many runs of a kernel as a CUDA graph.
 fn replay<'a>(running: &'a Running) -> Result<Replay<'a>> {
     let replay = running.replay()?;
     replay.ok_or_else(|| Error::Setup("these launches cannot be captured as a graph".into()))
 }
 
-/// One time of each; the second kernel runs first if `turned`.
+/// Times each kernel once; the second kernel runs first if `turned`.
 fn take(replays: &[Replay; 2], turned: bool) -> Result<[f64; 2]> {
     let mut us = [0.0; 2];
     for at in if turned { [1, 0] } else { [0, 1] } {
@@ -90,7 +90,7 @@ fn take(replays: &[Replay; 2], turned: bool) -> Result<[f64; 2]> {
     Ok(us)
 }
 
-/// A variant on a case.
+/// A variant (kernel implementation) on a case.
 struct Kernel {
     source: Source,
     variant: String,

@@ -1,4 +1,4 @@
-//! `ulplab kernels dump`: inputs of a case, the expected outputs and their bounds, as files for a debugger.
+//! `ulplab kernels dump`: writes the inputs of a case, the expected outputs and their bounds as files for a debugger.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub struct DumpArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// The model and text of cases that read a model, as in `experiments/kernels.toml`.
+/// The model and the text for cases that need a model, as in `experiments/kernels.toml`.
 pub(super) const MODEL: &str = "dsv4-mini";
 const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 
@@ -55,7 +55,7 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
         Some(_) => Error::Usage(why),
         None => Error::Usage(format!("{why}; {lists}; give --experiment FILE for your own")),
     })?;
-    // A running reference program is ended together with this one.
+    // If this program ends, it also ends the reference program.
     let problem = signal::while_running(|| problem(&defined, &op, &case, args))?;
     std::fs::create_dir_all(&args.folder).map_err(Error::io(&args.folder, "create"))?;
     let file = |name: &str| args.folder.join(format!("{name}.safetensors"));
@@ -100,7 +100,7 @@ fn problem(defined: &Definitions, op: &Operation, case: &Case, args: &DumpArgs) 
     made(&Data::new(seed, &found).with_checkpoint(Some(&folder)))
 }
 
-/// Some outputs are judged in two ways: the tensors of the second are called NAME.2, and so on.
+/// Renames duplicate tensors to NAME.2 and so on. An output has two tensors if it is judged in two ways.
 fn numbered(mut tensors: Vec<Tensor>) -> Vec<Tensor> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for tensor in &mut tensors {

@@ -1,4 +1,4 @@
-//! `ulplab kernels list`: operations, how their outputs are judged, and the kernels and planted faults there are of each.
+//! `ulplab kernels list`: operations, how their outputs are judged, and the kernels and planted faults of each.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub struct ListArgs {
     json: bool,
 }
 
-/// Characters in a line.
+/// Maximum characters per line.
 const WIDTH: usize = 100;
 
 /// An operation, with its kernels and cases.
@@ -44,14 +44,14 @@ struct OperationEntry {
     /// The file of its kernels.
     file: Option<String>,
     outputs: Vec<JudgementLine>,
-    /// The smallest faults that these judgements notice, as measured.
+    /// The smallest faults that these judgements were measured to notice.
     power: Vec<Power>,
     variants: Vec<KernelEntry>,
     mutants: Vec<KernelEntry>,
     cases: Vec<Case>,
 }
 
-/// A variant or a fault, as `op.name`.
+/// A variant or a planted fault, named `op.name`.
 #[derive(Debug, Serialize)]
 struct KernelEntry {
     name: String,
@@ -85,9 +85,9 @@ pub fn run(args: &ListArgs) -> Result<Exit> {
     Ok(if broken { Exit::Usage } else { Exit::Pass })
 }
 
-/// A line for each operation.
+/// Formats a line for each operation.
 fn overview(listed: &[OperationEntry]) -> String {
-    // Counts stand at the right, below their heads.
+    // Counts are right-aligned below their headers.
     let rows = listed.iter().map(|entry| {
         let (variants, cases) = (
             format!("{:>8}", entry.variants.len()),
@@ -107,7 +107,7 @@ fn overview(listed: &[OperationEntry]) -> String {
 }
 
 impl OperationEntry {
-    /// Names the ways in which outputs are judged, a word for each.
+    /// Returns the kinds of judgement of the outputs, one word each.
     fn judged_by(&self) -> String {
         let words = [
             ("equal", "bytes"),
@@ -150,7 +150,7 @@ impl OperationEntry {
         })
     }
 
-    /// Outputs and how they are judged; with an example case if that differs between cases.
+    /// Returns the outputs and how they are judged, with an example case if that differs between cases.
     fn judged(&self) -> Vec<(&str, String)> {
         let kinds = grouped(
             self.outputs
@@ -189,7 +189,7 @@ impl OperationEntry {
     }
 }
 
-/// Names with their descriptions, below a heading; nothing if there are none.
+/// Formats names and descriptions below a heading; empty if there are no names.
 fn section<N: AsRef<str>>(heading: &str, rows: &[(N, String)]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -201,9 +201,9 @@ fn section<N: AsRef<str>>(heading: &str, rows: &[(N, String)]) -> Vec<String> {
     std::iter::once(format!("  {heading}")).chain(rows).collect()
 }
 
-/// A text behind a name, in lines of at most [`WIDTH`] characters; all but the first are indented by `indent` spaces.
+/// Wraps a text behind a name to [`WIDTH`] characters. All lines except the first are indented by `indent` spaces.
 fn hanging(name: &str, text: &str, indent: usize) -> Vec<String> {
-    // Words are placed as if the name were spaces, which the name then replaces.
+    // Wraps with spaces in place of the name, which then replaces the spaces.
     let first = name.chars().count();
     let mut lines = wrapped(text, WIDTH, first);
     if first != indent && lines.len() > 1 {

@@ -1,4 +1,4 @@
-//! `ulplab kernels`: all commands on GPU kernels, most with a file of their own.
+//! `ulplab kernels`: all commands on GPU kernels. Most commands have a file of their own.
 
 pub mod bench;
 pub mod compare;
@@ -49,7 +49,7 @@ pub fn run(command: &KernelsCommand) -> Result<Exit> {
     }
 }
 
-/// A case as a problem; the model is opened if its weights are needed.
+/// Returns the problem (inputs and judges) of a case. Opens the model if the case needs its weights.
 fn problem(op: &dyn Op, case: &Case) -> Result<Problem> {
     if case.inputs != Inputs::Weights {
         return ops::problem(op, case).map_err(Error::Usage);

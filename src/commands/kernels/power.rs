@@ -1,4 +1,4 @@
-//! `ulplab kernels power`: the smallest faults that judgements notice.
+//! `ulplab kernels power`: the smallest faults that the judgements of outputs notice.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub struct PowerArgs {
     json: bool,
 }
 
-/// Characters in a line.
+/// Maximum characters per line.
 const WIDTH: usize = 130;
 
 pub fn run(args: &PowerArgs) -> Result<Exit> {
@@ -52,7 +52,7 @@ pub fn run(args: &PowerArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// A line for each output, and below them those that notice too little, the worst first.
+/// Formats a line for each output, and below them the outputs whose judgement notices too little, the worst first.
 fn text(all: &[Power]) -> String {
     let row = |power: &Power| vec![power.name(), power.rule.clone(), power.cases.to_string(), power.text()];
     let mut lines = fitted(

@@ -1,4 +1,4 @@
-//! `ulplab kernels probe`: how this GPU's tensor cores sum, found from the sums that they make.
+//! `ulplab kernels probe`: finds the summation rule of this GPU's tensor cores from sums that they compute.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -35,21 +35,21 @@ struct Findings {
     instructions: Vec<Finding>,
 }
 
-/// The rules that explain an instruction.
+/// The summation rules that reproduce an instruction's results.
 #[derive(Debug, Serialize)]
 pub struct Finding {
-    /// Operand, width, and where A lies.
+    /// Operand type, width, and memory of A.
     name: String,
     vectors: usize,
-    /// Number of rules that were tried.
+    /// Number of rules that were tested.
     rules: usize,
-    /// Rules that explain all vectors.
+    /// Rules that reproduce all vectors.
     pub fitting: Vec<Accumulator>,
-    /// Vectors that ulplab's rule does not explain.
+    /// Number of vectors that ulplab's own rule does not reproduce.
     differing: usize,
 }
 
-/// Vectors on which all rules are tried.
+/// Number of vectors on which every rule is tested first.
 const SAMPLE: usize = 4096;
 
 pub fn run(args: &ProbeArgs) -> Result<Exit> {
@@ -105,7 +105,7 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
     Ok(Exit::judged(equal == all))
 }
 
-/// All rules that are tried of an operand.
+/// Returns all rules to test for an operand type.
 fn rules(assumed: &Accumulator) -> Vec<Accumulator> {
     let terms = [1, 2, 4, 8, 16, 32].into_iter().filter(|terms| *terms <= assumed.terms);
     let with_bits = |terms| (8..=30).map(move |aligned_bits| (terms, aligned_bits));
@@ -120,7 +120,7 @@ fn rules(assumed: &Accumulator) -> Vec<Accumulator> {
     all.collect()
 }
 
-/// Rows of A and B, C, and the sums that the device made of them.
+/// Rows of A and B, values of C, and the sums that the device computed.
 pub struct Vectors {
     assumed: &'static Accumulator,
     a: Vec<Factor>,
@@ -159,7 +159,7 @@ impl Vectors {
         }
     }
 
-    /// The bits of vector `at` by a rule.
+    /// Returns the bits of the sum of vector `at` by a rule.
     pub fn sum(&self, rule: &Accumulator, at: usize) -> u32 {
         let (row, col) = (at / self.width, at % self.width);
         let a = &self.a[row * self.terms..][..self.terms];
@@ -167,14 +167,14 @@ impl Vectors {
         rule.dot(a, b, self.c[at]).to_bits()
     }
 
-    /// True if a rule gives the bits that the device made of vector `at`.
+    /// True if a rule reproduces the device's bits of vector `at`.
     fn explains(&self, rule: &Accumulator, at: usize) -> bool {
         self.sum(rule, at) == self.d[at]
     }
 
     pub fn finding(&self, name: String) -> Finding {
         let len = self.d.len();
-        // Odd, so that the sample goes through all rows and columns.
+        // The stride is odd, so that the sample covers all rows and columns.
         let stride = (len / SAMPLE) | 1;
         let fits = |rule: &Accumulator| {
             (0..len).step_by(stride).all(|at| self.explains(rule, at)) && (0..len).all(|at| self.explains(rule, at))
@@ -194,7 +194,7 @@ impl Vectors {
 }
 
 impl Finding {
-    /// True if ulplab's rule explains all vectors.
+    /// True if ulplab's own rule reproduces all vectors.
     pub fn as_assumed(&self) -> bool {
         self.differing == 0 && self.vectors > 0
     }

@@ -28,7 +28,7 @@ struct RunArgs {
     workers: Workers,
 }
 
-/// Makes the experiment optional in a command with the options of `ulplab sweep`.
+/// Makes the experiment argument optional in commands with the options of `ulplab sweep`.
 fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
     experiment
         .required(false)
@@ -38,7 +38,7 @@ fn experiment_or_shipped(experiment: clap::Arg) -> clap::Arg {
 }
 
 impl RunArgs {
-    /// Runs an experiment of kernels. Other experiments are an error.
+    /// Runs an experiment of kernels. Returns an error for other experiments.
     fn start(&self, options: Options) -> Result<Exit> {
         let args = &self.sweep;
         let file = ExperimentFile::read(&args.experiment, &args.overrides)?;
@@ -155,14 +155,14 @@ pub(super) fn mutants(args: &MutantsArgs) -> Result<Exit> {
     })
 }
 
-/// A word as the name of a fault; none if it names a file or a shipped experiment.
+/// Returns an argument as the name of a planted fault; `None` if it names a file or a shipped experiment.
 fn fault(word: &Path) -> Option<String> {
     let name = word.to_str()?;
     let is_file = name.contains('/') || name.ends_with(".toml") || word.is_file();
     (name.contains('.') && !is_file).then(|| name.into())
 }
 
-/// The groups of options that only a run takes.
+/// Groups of options that only apply to a run.
 const RUN: [&str; 3] = ["SweepArgs", "RunArgs", "Workers"];
 
 /// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the

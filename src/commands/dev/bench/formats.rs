@@ -1,4 +1,4 @@
-//! `ulplab dev bench formats`: how fast tensors become stored bytes and values again, on one core.
+//! `ulplab dev bench formats`: speed of encoding tensors to stored bytes, and of decoding them, on one core.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -37,23 +37,23 @@ pub struct FormatsArgs {
     pub json: bool,
 }
 
-/// One conversion, timed. The peer script prints a list of them too.
+/// The time of one conversion. The peer script also prints a list of these records.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     /// Name of the program.
     pub name: String,
-    /// The format, in ulplab's words.
+    /// The format, as a format string of ulplab.
     pub format: String,
     /// `quantize` or `dequantize`.
     pub what: String,
     pub rows: usize,
     pub cols: usize,
-    /// Seconds.
+    /// Time of one conversion, in seconds.
     pub time: Timing,
 }
 
 impl Figure {
-    /// GB of f32 a second at this many seconds.
+    /// Returns GB of f32 data per second, if one conversion takes `seconds`.
     fn rate(&self, seconds: f64) -> f64 {
         (4 * self.rows * self.cols) as f64 / seconds / 1e9
     }
@@ -122,10 +122,10 @@ pub fn run(args: &FormatsArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Ratio of the longest repeat to the shortest beyond which times are not those of the work itself.
+/// If the longest repeat takes more than this many times the shortest, the machine was busy and the times are not reliable.
 const SPREAD: f64 = 3.0;
 
-/// The note on repeats whose times differ too much. `load` is the load average before the first.
+/// Returns a warning about repeats whose times differ too much. `load` is the load average before the first repeat.
 pub fn busy(figures: &[Figure], load: Option<f64>) -> Option<String> {
     let spread = |figure: &Figure| figure.time.max / figure.time.min;
     let worst = figures.iter().max_by(|a, b| spread(a).total_cmp(&spread(b)))?;
@@ -139,7 +139,7 @@ pub fn busy(figures: &[Figure], load: Option<f64>) -> Option<String> {
     })
 }
 
-/// Processes that wanted to run, mean over a minute; only Linux says it.
+/// Returns the mean number of runnable processes over the last minute; `None` except on Linux.
 fn load_average() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split_whitespace().next()?.parse().ok()

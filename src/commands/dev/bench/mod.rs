@@ -50,7 +50,7 @@ pub enum BenchCommand {
     Layouts(LayoutsArgs),
 }
 
-/// Seconds of repeated runs.
+/// Time of one run in seconds, over several repeats.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Timing {
     pub median: f64,
@@ -58,16 +58,16 @@ pub struct Timing {
     pub max: f64,
 }
 
-/// Also printed by the peer scripts.
+/// Times of the reference. The peer scripts print the same record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figures {
     /// Name of the program.
     pub name: String,
     pub threads: usize,
     pub tokens: usize,
-    /// One forward of `tokens` tokens.
+    /// One forward pass over `tokens` tokens.
     pub forward: Timing,
-    /// One token after them.
+    /// One decode step after these tokens.
     pub decode: Timing,
 }
 
@@ -195,7 +195,7 @@ fn time_layout(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
     };
     let placement = layout.place(&[rows, cols], &ends)?;
     let matrix: Vec<u8> = (0..placement.matrix_len()).map(|i| ((i * 31) >> 3) as u8).collect();
-    // Every page of both is there before the first run.
+    // Writes both buffers once before the first run, so that no run pays for page faults.
     let (mut buffer, mut back) = (vec![1; placement.len()], vec![1; matrix.len()]);
     let [mut copy, mut forward, mut inverse] = [const { Vec::new() }; 3];
     for _ in 0..args.repeats {
@@ -229,7 +229,7 @@ fn time_layout(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Ends of groups that grow in size, ragged.
+/// Returns the ends of groups of different sizes, which grow along `length`.
 fn ends(length: usize, groups: usize) -> Vec<usize> {
     let share = |g: usize| (g as f64 / groups as f64).powf(1.7);
     (1..=groups).map(|g| (length as f64 * share(g)) as usize).collect()

@@ -1,4 +1,4 @@
-//! `ulplab kernels describe`: inputs and outputs of an operation, and how they are judged, taken from the operation itself.
+//! `ulplab kernels describe`: inputs and outputs of an operation, and how the outputs are judged. Reads the operation itself.
 
 mod shapes;
 
@@ -29,16 +29,16 @@ pub struct DescribeArgs {
     pub json: bool,
 }
 
-/// An operation in words and names.
+/// The description of an operation.
 #[derive(Debug, Serialize)]
 pub struct Description {
     pub op: String,
     pub doc: String,
     pub buffers: Vec<BufferLine>,
     pub scalars: Vec<ScalarLine>,
-    /// Names of the sizes in shapes.
+    /// Names of the sizes that appear in shapes.
     pub sizes: Vec<String>,
-    /// Keys with all the values that cases have.
+    /// Keys of the cases, each with all its values.
     pub keys: Vec<(String, Vec<String>)>,
     pub judgements: Vec<JudgementLine>,
     pub cases: Vec<Case>,
@@ -49,11 +49,11 @@ pub struct BufferLine {
     pub name: String,
     /// `in`, `out` or `in place`.
     pub role: &'static str,
-    /// Types that cases have.
+    /// Types of the buffer in the cases.
     pub dtypes: Vec<Dtype>,
-    /// Its dimensions in terms of the sizes.
+    /// Dimensions, as expressions over the sizes.
     pub shape: Vec<String>,
-    /// A case that has it so, if not all have.
+    /// A case with this shape, if other cases have another one.
     pub such_as: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub struct BufferLine {
 pub struct ScalarLine {
     pub name: String,
     pub r#type: &'static str,
-    /// Values that cases have.
+    /// Values of the scalar in the cases.
     pub values: Vec<String>,
 }
 
@@ -70,12 +70,12 @@ pub struct JudgementLine {
     pub output: String,
     /// `equal`, `within`, `rms`, `admissible`, `finite`, or `custom`.
     pub rule: &'static str,
-    /// In a few words.
+    /// The rule in a few words.
     #[serde(skip)]
     pub short: String,
     pub how: String,
     pub why: String,
-    /// A case that is judged so, if not all are.
+    /// A case that is judged by this rule, if other cases are not.
     pub such_as: Option<String>,
 }
 
@@ -95,7 +95,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The description of an operation, from the problems of a few small cases.
+/// Describes an operation, from the problems of a few small cases.
 pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
     let cases = op.cases();
     let samples = samples(op, &cases)?;
@@ -114,7 +114,7 @@ pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
     })
 }
 
-/// The description of an operation of a user's, with these cases, as its experiment file says it: its reference is not run.
+/// Describes a user's operation with these cases, as its experiment file defines it. Does not run its reference.
 fn describe_own(op: &OwnOp, cases: &[Case]) -> Description {
     let line = |name: &str, role, dtype: &Option<String>, shape: &[Size]| BufferLine {
         name: name.into(),
@@ -168,7 +168,7 @@ fn judgement_of(output: &Output) -> JudgementLine {
     }
 }
 
-/// A case, and the shape of a buffer in the case.
+/// A case, and the shape of a buffer in this case.
 type Shaped<'a> = (&'a Case, &'a [usize]);
 
 fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
@@ -180,7 +180,7 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         };
         (buffer.name, role, buffer.shape.len())
     };
-    // A buffer may have another role, type or rank in other cases.
+    // A buffer may have a different role, type or rank in other cases.
     let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
     let kinds = distinct(buffers.map(|buffer| (kind(buffer), buffer.dtype)));
     let lines = kinds.into_iter().map(|(own, dtype)| {
@@ -192,7 +192,7 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         let all: Vec<Shaped> = found.iter().map(|(_, one)| *one).collect();
         let having = found.iter().filter(|(other, _)| *other == dtype);
         let having: Vec<Shaped> = having.map(|(_, one)| *one).collect();
-        // An expression that holds for all types is not a chance of the few cases of one.
+        // First tries one shape for all types: an expression that fits the few cases of one type may fit by chance.
         let (name, role, rank) = own;
         let of_all: Vec<String> = (0..rank).map(|at| shapes::named(&all, at)).collect();
         let shape = match shapes::varies(&of_all) {
@@ -257,7 +257,7 @@ fn name_of(rule: &Rule) -> &'static str {
     }
 }
 
-/// When an output is right, in a few words.
+/// Describes the rule of a judgement in a few words.
 fn short(judge: &Judge) -> String {
     match &judge.rule {
         Rule::Equal { any_nan, also, .. } => {
@@ -284,14 +284,14 @@ fn short(judge: &Judge) -> String {
     }
 }
 
-/// Sizes, inputs and whether a case is timed, in words.
+/// Describes a case: sizes, inputs, and "timed" if it is timed.
 pub fn about(case: &Case) -> String {
     let sizes: Vec<String> = case.dims.iter().map(|(name, size)| format!("{name} {size}")).collect();
     let timed = if case.timed { ", timed" } else { "" };
     format!("{}; {}{timed}", sizes.join(" "), case.inputs)
 }
 
-/// A description for a terminal.
+/// Formats a description for a terminal.
 fn text(description: &Description) -> String {
     let (op, doc, sizes) = (&description.op, &description.doc, &description.sizes);
     let (keys, cases) = (&description.keys, &description.cases);
@@ -331,7 +331,7 @@ fn text(description: &Description) -> String {
             "       {internal}: numbers that kernels are launched with, in no shape"
         ));
     }
-    // A key that is the same in all cases tells none apart.
+    // A key with the same value in all cases does not distinguish cases, so it is not printed.
     for (key, values) in keys.iter().filter(|(_, values)| values.len() > 1) {
         let word = word_of_key(op, key).map_or(String::new(), |word| format!("{word}: "));
         lines.push(format!("key    {key}: {word}{}", values.join(", ")));
@@ -350,7 +350,7 @@ fn text(description: &Description) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Keys, and what they choose; an operation before a dot, if the key means something else there.
+/// Keys of cases and their meanings. The prefix `operation.` marks a key with another meaning in that operation.
 const KEYS: [(&str, &str); 26] = [
     ("L", "how an exchange with a bank is made"),
     ("W", "type of the weights"),
@@ -380,7 +380,7 @@ const KEYS: [(&str, &str); 26] = [
     ("width", "columns of the instruction"),
 ];
 
-/// The choice that a key of an operation makes.
+/// Returns the meaning of a key of an operation.
 fn word_of_key(op: &str, key: &str) -> Option<&'static str> {
     let find = |name: &str| KEYS.iter().find(|(key, _)| *key == name).map(|(_, word)| *word);
     find(&format!("{op}.{key}")).or_else(|| find(key))

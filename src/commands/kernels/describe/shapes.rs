@@ -1,19 +1,19 @@
-//! Dimensions of buffers as expressions over the sizes of a case: found by what fits all the cases that were made.
+//! Dimensions of buffers as expressions over the sizes of a case. An expression is found if it fits all sample cases.
 
 use ulplab_operations::ops::Case;
 
-/// Lengths of blocks that share a scale, in all cases or in some and others.
+/// Lengths of blocks that share a scale. The last entry is for buffers with a different length in some cases.
 const BLOCKS: [&[i64]; 7] = [&[16], &[32], &[64], &[128], &[256], &[512], &[16, 32]];
-/// The text between the least and the largest of a dimension that depends on the case.
+/// The text between the minimum and the maximum of a dimension that no expression fits.
 const TO: &str = " to ";
 
-/// True if a dimension of a shape depends on the case.
+/// True if no expression fits some dimension of a shape.
 pub fn varies(shape: &[String]) -> bool {
     shape.iter().any(|length| length.contains(TO))
 }
 
-/// Dimension `at` of shapes in terms of sizes: a size, its half or a multiple of it, a number of blocks, a product of two or three, or a
-/// number; if none of these fits all cases, the least and the largest dimension.
+/// Returns dimension `at` of `shapes` in terms of the sizes: a size, half or a multiple of a size, a number of blocks, a product
+/// of two or three sizes, or a constant. If none of these fits all cases, returns the minimum and the maximum.
 pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     let fits = |value: &dyn Fn(&Case) -> Option<i64>| {
         let right = |(case, shape): &(&Case, &[usize])| value(case) == Some(shape[at] as i64);
@@ -21,7 +21,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     };
     let names: Vec<&str> = shapes[0].0.dims.iter().map(|(name, _)| *name).collect();
     let found = |name: &&&str| fits(&|case| case.size(name));
-    // A size that is the same in all cases may be equal by chance.
+    // A size that is the same in all cases may be equal by chance, so only sizes that vary are tried here.
     let varies = |name: &&&str| shapes.iter().any(|(case, _)| case.size(name) != shapes[0].0.size(name));
     if let Some(name) = names.iter().filter(varies).find(found) {
         return name.to_string();
@@ -30,7 +30,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     if constant == 1 && fits(&|_| Some(constant)) {
         return constant.to_string();
     }
-    // If exactly one size fits, it is meant; if several do, it is unknown which. Small letters are bytes and flags.
+    // If exactly one size fits, it is the right one; if several fit, the choice is unknown. Lower-case sizes are bytes and flags.
     let extent = |name: &&&str| name.starts_with(char::is_uppercase);
     if let [only] = names.iter().filter(found).filter(extent).collect::<Vec<_>>()[..] {
         return only.to_string();
@@ -56,7 +56,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     if least == most {
         return least.to_string();
     }
-    // Numbers that differ between cases are evidence of a quotient. If several fit, it is unknown which is meant.
+    // Dimensions that differ between cases are evidence of a quotient. If several quotients fit, the choice is unknown.
     let names: Vec<&str> = names.into_iter().filter(|name| extent(&name)).collect();
     let blocks = BLOCKS.iter();
     let blocks = blocks.flat_map(|block| names.iter().map(move |name| (name, *block)));
@@ -67,7 +67,7 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
         };
         shapes.iter().all(fits)
     });
-    // A block of one of two lengths fits wherever that of one does.
+    // A pair of block lengths fits wherever one of its lengths fits, so prefer single lengths.
     let mut fitting: Vec<(&&str, &[i64])> = fitting.collect();
     if fitting.iter().any(|(_, block)| block.len() == 1) {
         fitting.retain(|(_, block)| block.len() == 1);

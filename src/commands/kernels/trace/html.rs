@@ -1,4 +1,4 @@
-//! A trace as a page.
+//! A trace as an HTML page.
 
 use askama::Template;
 
@@ -18,11 +18,11 @@ struct Page<'a> {
 struct Section<'a> {
     trace: &'a Trace,
     rows: Rows,
-    /// SVG; empty without times.
+    /// SVG chart; empty if there are no times.
     chart: String,
 }
 
-/// The page. It names no outside resource and has no script.
+/// Renders the page. It has no script and refers to no external resource.
 pub fn page(all: &Traces) -> String {
     let section = |trace| Section {
         trace,
@@ -38,7 +38,7 @@ pub fn page(all: &Traces) -> String {
     page.render().expect("the template has no fallible part")
 }
 
-/// A bar chart of every launch: its time in a run, and the least possible time.
+/// Draws a chart with a row for each launch: the time of all its turns in a run, and the least possible time.
 fn chart(all: &Traces, trace: &Trace) -> String {
     let Some(ceilings) = &all.ceilings else {
         return String::new();

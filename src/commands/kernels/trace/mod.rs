@@ -52,7 +52,7 @@ pub struct Traces {
     pub op: String,
     pub doc: String,
     pub case: String,
-    /// The GPU, or why there are no times.
+    /// Name of the GPU, or the reason why there are no times.
     pub device: String,
     pub ceilings: Option<Ceilings>,
     pub traces: Vec<Trace>,
@@ -61,39 +61,39 @@ pub struct Traces {
 /// A variant on a case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trace {
-    /// `op.variant`
+    /// Name as `op.variant`.
     pub kernel: String,
     pub doc: String,
-    /// Launched once, when inputs are there: no part of a run.
+    /// Steps that run once, as soon as the inputs are on the device. They are not part of a timed run.
     pub prepare: Vec<String>,
-    /// In the order of their first turns.
+    /// Launches, in the order in which they first run.
     pub launches: Vec<Launch>,
-    /// The bytes and operations that no way to compute this can avoid.
+    /// The bytes and operations that every implementation of the operation needs.
     pub least: Cost,
-    /// The type of the factors of its products.
+    /// Element type of the factors of the matrix products.
     pub products: Factor,
-    /// Microseconds of a run; none without a GPU.
+    /// Microseconds of a run; `None` without a GPU.
     pub us: Option<Times>,
 }
 
-/// All turns of one launch of a variant.
+/// All turns (repetitions in a run) of one launch of a variant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Launch {
     pub name: String,
-    /// Its entry point and grid, or the sizes of the product.
+    /// Entry point and grid of the kernel, or sizes of the matrix product.
     pub what: String,
     pub turns: usize,
     /// Cost of one turn.
     pub cost: Cost,
-    /// Microseconds of one turn, as one of many of this launch alone in a graph; none without a GPU.
+    /// Microseconds of one turn, measured in a graph that repeats only this launch; `None` without a GPU.
     pub us: Option<f64>,
-    /// The same with all memory in the L2 cache, however large it is.
+    /// Microseconds of one turn from the L2 cache: large buffers are mapped to one small part, over and over.
     pub us_cached: Option<f64>,
-    /// Microseconds that all turns add to a run: little, if others run at the same time.
+    /// Microseconds that all turns add to a run. Small if other launches run at the same time.
     pub us_added: Option<f64>,
 }
 
-/// Bytes that must be moved, and operations of products of matrices.
+/// Bytes that must be moved, and operations of matrix products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     pub bytes: u64,
@@ -105,7 +105,7 @@ impl Cost {
         Self { bytes, flops }
     }
 
-    /// Least possible microseconds: the longer of memory time and arithmetic time.
+    /// Returns the least possible time in microseconds: the longer of the memory time and the arithmetic time.
     pub fn limit(self, ceilings: &Ceilings, products: Factor) -> f64 {
         let memory = self.bytes as f64 / (ceilings.copy_gb_s * 1e3);
         let rate = products.rate(ceilings);
@@ -115,20 +115,20 @@ impl Cost {
 }
 
 impl Launch {
-    /// Bytes and operations of all its turns.
+    /// Returns the bytes and operations of all turns.
     pub fn all(&self) -> Cost {
         let turns = self.turns as u64;
         Cost::new(turns * self.cost.bytes, turns * self.cost.flops)
     }
 
-    /// The time of all its turns, if one takes `us`.
+    /// Returns the time of all turns, if one turn takes `us`.
     pub fn of_all(&self, us: Option<f64>) -> Option<f64> {
         Some(us? * self.turns as f64)
     }
 }
 
 impl Trace {
-    /// Counts bytes and operations, without a GPU.
+    /// Counts the bytes and operations of every launch, without a GPU.
     pub fn count(source: &Source, variant: &Variant, problem: &Problem, plan: &Plan) -> Self {
         let least = Cost::new(problem.bytes, problem.flops);
         let turns = |at: usize| plan.run.turns.iter().filter(move |turn| turn.step == at);
@@ -136,7 +136,7 @@ impl Trace {
             name: step.name.clone(),
             what: what(step),
             turns: turns(at).count(),
-            // A launch that is all there is does what must be done.
+            // If a run has only one launch, its cost is the least cost of the operation.
             cost: match plan.run.turns.len() {
                 1 => least,
                 _ => {
@@ -160,30 +160,30 @@ impl Trace {
         }
     }
 
-    /// Launches of a run.
+    /// Returns the number of turns in a run, over all launches.
     pub fn turns(&self) -> usize {
         self.launches.iter().map(|launch| launch.turns).sum()
     }
 
-    /// Bytes and operations of all launches together.
+    /// Returns the bytes and operations of all launches together.
     pub fn cost(&self) -> Cost {
         let sum = |of: fn(Cost) -> u64| self.launches.iter().map(|launch| of(launch.all())).sum();
         Cost::new(sum(|cost| cost.bytes), sum(|cost| cost.flops))
     }
 
-    /// The sum of the launches' own times.
+    /// Returns the sum of the launches' own times.
     pub fn us_of_launches(&self) -> Option<f64> {
         self.launches.iter().map(|launch| launch.of_all(launch.us)).sum()
     }
 
-    /// The time of a run for its share of the limit: with cold caches, if that was measured.
+    /// Returns the time of a run that is compared with its limit: with cold caches, if that was measured.
     pub fn whole(&self) -> Option<f64> {
         let us = self.us?;
         Some(us.rotated.or(us.graph).unwrap_or(us.hot).median)
     }
 }
 
-/// Bytes and operations of a launch: from its header, or each of its buffers once.
+/// Returns the bytes and operations of a launch: from the kernel's header, or else the bytes of each of its buffers once.
 fn cost(step: &Step, arguments: &[Named], problem: &Problem, plan: &Plan) -> Cost {
     let size = |argument: &Named| {
         let Some(name) = argument.name() else { return 0 };
@@ -267,7 +267,7 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The case and the variants that the user names, or their defaults.
+/// Returns the case and the variants that the user names, or the defaults.
 fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Result<(Case, Vec<&'a Variant>)> {
     let all = &source.header.variants;
     let named = args.variants.iter().map(|name| source.named(name));
@@ -302,7 +302,7 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
     Ok((case, variants))
 }
 
-/// Checks a variant, and times it as a whole and launch by launch.
+/// Checks a variant, and times the whole run and each launch.
 fn time(bench: &Bench, variant: &Variant, trace: &mut Trace) -> Result<()> {
     let running = bench.right(variant)?;
     trace.us = Some(running.time()?);

@@ -4,7 +4,7 @@ use super::{Cost, Trace, Traces};
 use crate::backend::cuda::time::{Spread, Times};
 use crate::report::columns::aligned;
 
-/// Every variant's launches, then all variants side by side.
+/// Formats the launches of every variant, and then a table that compares the variants.
 pub fn text(all: &Traces) -> String {
     let mut text = format!("{}: {}\ncase {}, {}\n", all.op, all.doc, all.case, all.device);
     if let Some(ceilings) = &all.ceilings {
@@ -24,10 +24,10 @@ pub fn text(all: &Traces) -> String {
     text
 }
 
-/// Rows of texts; the first is the head, and the first column is of names.
+/// Rows of cells. The first row is the header, and the first column has names.
 pub type Rows = Vec<Vec<String>>;
 
-/// One row a launch, then the whole.
+/// Returns a row for each launch, and then a row for the whole run.
 pub fn launches(all: &Traces, trace: &Trace) -> Rows {
     let heads = "launch,turns,MB,GFLOP,µs each,µs,cached µs,adds µs,least µs,of limit";
     let mut rows = vec![heads.split(',').map(String::from).collect::<Vec<_>>()];
@@ -58,7 +58,7 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
     let cached = trace.us.and_then(|us| us.cached).map(|cached| cached.median);
     let times = [trace.whole(), cached, None];
     rows.push(row("a run", trace.turns(), trace.least, None, times));
-    // Columns that have no figure.
+    // Drops columns without a figure.
     let has_figure = |at: usize| rows[1..].iter().any(|row| row[at] != NONE);
     let kept: Vec<bool> = (0..rows[0].len()).map(has_figure).collect();
     for row in &mut rows {
@@ -68,7 +68,7 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
     rows
 }
 
-/// One row a figure of the whole, one column a variant.
+/// Returns the table that compares the variants: a row for each figure of a run, a column for each variant.
 pub fn side_by_side(all: &Traces) -> Rows {
     let of = |name: &str, figure: &dyn Fn(&Trace) -> String| {
         let figures = all.traces.iter().map(figure);
@@ -100,7 +100,7 @@ pub fn side_by_side(all: &Traces) -> Rows {
             optional(trace.whole().map(|us| 1e6 / us), |rate| format!("{rate:.0}"))
         }),
     ];
-    // Figures that no variant has.
+    // Drops rows that have no figure in any variant.
     rows.retain(|row| row[1..].iter().any(|figure| figure != NONE));
     rows
 }
