@@ -1,4 +1,4 @@
-//! `ulplab baseline log`: which runs were accepted, and how the numbers that gates judge drift over them.
+//! `ulplab baseline log`: lists the accepted runs, and how the values that gates judge drift from baseline to baseline.
 
 use std::path::{Path, PathBuf};
 
@@ -28,13 +28,13 @@ pub struct LogArgs {
     json: bool,
 }
 
-/// Baselines of one experiment on one device, the latest last.
+/// Baselines of one experiment on one device, in the order of acceptance.
 #[derive(Debug, Serialize)]
 struct History {
     experiment: String,
     device: String,
     baselines: Vec<Entry>,
-    /// Numbers that gates judge, those that became worse by most first.
+    /// Values that gates judge. The value that became worse by most comes first.
     numbers: Vec<Drift>,
 }
 
@@ -45,21 +45,21 @@ struct Entry {
     by: String,
     why: String,
     commit: Option<String>,
-    /// Why it is incomparable with the one before, if it is.
+    /// Reasons why this baseline cannot be compared with the previous one; empty if it can.
     incomparable: Vec<String>,
 }
 
-/// A number that a gate judges, over the baselines.
+/// A value that a gate judges, in each baseline.
 #[derive(Debug, Serialize)]
 struct Drift {
     gate: String,
     recipe: String,
-    /// One for each baseline; `None` where it has no such gate.
+    /// One value for each baseline; `None` if the baseline does not have this gate.
     values: Vec<Option<f64>>,
-    /// The worsening from the first comparable baseline to the last, relative to the first; below 0 if it is better. `None` if one
-    /// of them is missing, or the first is 0.
+    /// Relative worsening from the first comparable baseline to the last; below 0 if the value became better. `None` if one of
+    /// the two values is missing, or the first is 0.
     worse: Option<f64>,
-    /// Number of times in a row that it became worse, up to the last.
+    /// Number of consecutive times that the value became worse, up to the last baseline.
     #[serde(rename = "row")]
     steps: usize,
 }
@@ -146,7 +146,7 @@ impl History {
 }
 
 impl Drift {
-    /// A row of the table.
+    /// Returns a row of the table.
     fn row(&self) -> Vec<String> {
         let value = |value: &Option<f64>| value.map_or("—".into(), |value| significant(value, 4));
         let worse = match self.worse {
@@ -164,13 +164,13 @@ impl Drift {
 }
 
 fn table(text: &mut String, heads: &[&str], rows: &[Vec<String>], least: &[usize]) {
-    // The margin is a character.
+    // The margin takes one character.
     for line in fitted(heads, rows, least, width().saturating_sub(1)) {
         *text += &format!(" {line}\n");
     }
 }
 
-/// The numbers that the gates of the last run judge, over all runs, of which those from `first` on are comparable.
+/// Returns the values that the gates of the last run judge, in all runs. The runs from index `first` on are comparable.
 fn drifts(runs: &[Run], first: usize) -> Vec<Drift> {
     let Some(last) = runs.last() else { return Vec::new() };
     let drift = |verdict: &Verdict| {

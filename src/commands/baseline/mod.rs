@@ -1,9 +1,9 @@
-//! `ulplab baseline`: runs that a person accepted, with a reason, and what later runs are compared with.
+//! `ulplab baseline`: runs that a person accepted, with a reason. Later runs are compared with them.
 //!
-//! A baseline is a copy of a run and a file that says who accepted it and why. That file is written last: a copy that was interrupted
-//! is not a baseline. Baselines are below `baselines/<experiment>/<device>`, a folder to keep under version control. Only a run whose
-//! gates all hold becomes one. A run is compared with the last baseline of its experiment and device, as `ulplab diff` does; where the
-//! question or a definition changed in between, numbers of the two do not mean the same, and the answer is that they are incomparable.
+//! A baseline is a copy of a run, and a file that says who accepted it and why. That file is written last, so an interrupted copy
+//! is not a baseline. Baselines are in `baselines/<experiment>/<device>`, which should be under version control. Only a run whose
+//! gates all hold can become a baseline. As in `ulplab diff`, a run is compared with the last baseline of its experiment and
+//! device. If the question or a definition changed in between, the numbers mean different things: the runs are incomparable.
 
 mod drift;
 
@@ -114,7 +114,7 @@ impl AcceptArgs {
     }
 }
 
-/// The person who accepts a run if the user names none: containers and CI have no `USER`.
+/// Returns the person who accepts a run if the user names none. Containers and CI may have no `USER`; then git knows.
 fn somebody(run: &Path) -> Option<String> {
     let of_env = ["USER", "LOGNAME"].iter().filter_map(|name| std::env::var(name).ok());
     let folders = [run, Path::new(".")].into_iter();
@@ -132,7 +132,7 @@ fn of_outcome(outcome: Outcome, verdicts: &[Verdict]) -> String {
     }
 }
 
-/// The number of gates that fail, and the first of them.
+/// Describes the failing gates: their number and the first of them.
 fn failures(verdicts: &[Verdict]) -> String {
     let failed: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).collect();
     let first = failed
@@ -168,7 +168,7 @@ impl CompareArgs {
     }
 }
 
-/// Why numbers of a run do not mean what those of a baseline do.
+/// Returns the reasons why the numbers of a run cannot be compared with those of a baseline.
 fn incomparable(base: &Baseline, new: &Manifest, now: &Definitions) -> Vec<String> {
     let question = diff::differences(&base.manifest, new);
     let question = question.iter().filter(|found| !found.comparable);
@@ -192,7 +192,7 @@ fn none_for(manifest: &Manifest, store: &Path) -> Result<String> {
     ))
 }
 
-/// The file that makes a run a baseline.
+/// Name of the file that makes a copied run a baseline.
 const ACCEPTED: &str = "accepted.json";
 const SCHEMA: u32 = 1;
 
@@ -203,14 +203,14 @@ struct Accepted {
     schema: u32,
     /// Fingerprint of the run.
     run: String,
-    /// RFC 3339.
+    /// Time in the format of RFC 3339.
     accepted_at: String,
     by: String,
     why: String,
     definitions: Definitions,
 }
 
-/// A run that was accepted.
+/// An accepted run.
 #[derive(Debug)]
 struct Baseline {
     path: PathBuf,
@@ -218,12 +218,12 @@ struct Baseline {
     accepted: Accepted,
 }
 
-/// The folder of the baselines of an experiment and a device, in that of all baselines.
+/// Returns the folder of the baselines of an experiment and a device, in the folder `store` of all baselines.
 fn place(store: &Path, experiment: &str, device: &str) -> PathBuf {
     store.join(slug(experiment)).join(slug(device))
 }
 
-/// Copies a run, and marks it as accepted. A run that is a baseline already is an error.
+/// Copies a run into `store`, and marks the copy as accepted. Returns an error if the run is already a baseline.
 fn add(store: &Path, folder: &Folder, manifest: &Manifest, accepted: &Accepted) -> Result<PathBuf> {
     let home = place(store, &manifest.experiment.name, &manifest.device);
     let name = manifest.started_at.replace(':', "");
@@ -239,15 +239,15 @@ fn add(store: &Path, folder: &Folder, manifest: &Manifest, accepted: &Accepted) 
     }
 }
 
-/// Baselines of an experiment on a device, in the order in which they were accepted.
+/// Returns the baselines of an experiment on a device, in the order of acceptance.
 fn of(store: &Path, experiment: &str, device: &str) -> Result<Vec<Baseline>> {
     let mut found = in_folder(&place(store, experiment, device))?;
-    // Other names may have the same folder.
+    // Two names may map to the same folder, so compare the names themselves.
     found.retain(|base| base.manifest.experiment.name == experiment && base.manifest.device == device);
     Ok(found)
 }
 
-/// All baselines, by experiment, device and time.
+/// Returns all baselines, sorted by experiment, device and time.
 fn all(store: &Path) -> Result<Vec<Baseline>> {
     let mut found = Vec::new();
     for experiment in folders(store)? {
@@ -282,7 +282,7 @@ fn read(path: &Path) -> Result<Baseline> {
     })
 }
 
-/// The folders in a folder, by name; none if it is not there.
+/// Returns the folders in a folder, sorted by name; none if the folder does not exist.
 fn folders(path: &Path) -> Result<Vec<PathBuf>> {
     if !path.exists() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Gates of the command line, and the tensors that they bind.
+//! Gates from the command line, and the tensors that they bind.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,19 +10,19 @@ use ulplab_core::metrics::{Bound, Metric};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::tensorfile::{Kind, Tensor};
 
-/// `[PATTERN:]METRIC>=BOUND`.
+/// A gate, written as `[PATTERN:]METRIC>=BOUND`.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// As the user wrote it.
+    /// The text that the user wrote.
     text: String,
-    /// The pattern of the tensors that it binds.
+    /// Pattern of the names of the tensors that the gate binds.
     pub pattern: String,
     pub metric: &'static Metric,
     pub bound: Bound,
 }
 
 impl Gate {
-    /// True if it binds a tensor of that name.
+    /// True if the gate binds a tensor called `name`.
     pub fn matches(&self, name: &str) -> bool {
         matches(&self.pattern, name)
     }
@@ -54,7 +54,7 @@ impl FromStr for Gate {
     }
 }
 
-/// The gates of each pair: for each metric the first whose pattern matches. A gate without effect is an error.
+/// Returns the gates of each pair: for each metric, the first gate whose pattern matches. A gate that binds no pair is an error.
 pub(super) fn bind<'g>(gates: &'g [Gate], pairs: &[(Tensor, Tensor)]) -> Result<Vec<Vec<&'g Gate>>> {
     let mut used = vec![false; gates.len()];
     let mut bound = Vec::new();
@@ -75,12 +75,12 @@ pub(super) fn bind<'g>(gates: &'g [Gate], pairs: &[(Tensor, Tensor)]) -> Result<
     }
 }
 
-/// True if gates apply: empty tensors have no metrics, and exact ones must be equal anyway.
+/// True if gates apply to a tensor. Empty tensors have no metrics, and integers and booleans must be equal anyway.
 fn judges(tensor: &Tensor) -> bool {
     tensor.kind() == Kind::Real && !tensor.shape.contains(&0)
 }
 
-/// Why a gate applies to nothing.
+/// Returns the reason why a gate applies to no tensor.
 fn reason(gate: &Gate, pairs: &[(Tensor, Tensor)]) -> String {
     let all = || pairs.iter().map(|(want, _)| want);
     let matched = || all().filter(|want| gate.matches(want.name));

@@ -1,4 +1,4 @@
-//! One tensor of the reference against one of the candidate.
+//! Compares one tensor of the reference with one tensor of the candidate.
 
 use safetensors::Dtype;
 
@@ -10,33 +10,33 @@ use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, Tensor};
 use ulplab_core::vacuous::vacuous_between;
 
-/// Result of a comparison.
+/// The result of comparing two tensors.
 #[derive(Debug)]
 pub(super) struct Comparison<'a> {
     pub want: Tensor<'a>,
     pub got: Tensor<'a>,
-    /// NaN and infinite elements of both.
+    /// Number of NaN and infinite elements in each tensor.
     pub nonfinite: [u64; 2],
-    /// Defined metrics of real tensors.
+    /// Metrics of floating-point tensors, if defined.
     pub metrics: Vec<(&'static Metric, f64)>,
-    /// The largest error, or the first place where only one side is finite.
+    /// The element with the largest error, or the first element that is finite in only one tensor.
     pub worst: Option<Worst>,
     pub exact: Option<IntegerDifferences>,
     pub gates: Vec<GateResult<'a>>,
-    /// Gates that no numbers of these types can break, one sentence each.
+    /// Gates that cannot fail for any numbers of these types, one sentence each.
     pub idle: Vec<String>,
-    /// Failures, one sentence each. Empty: passed.
+    /// Failures, one sentence each. The comparison passes if there are none.
     pub failures: Vec<String>,
 }
 
 /// The reason why a tensor is not judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unjudged {
-    /// Different, without a gate that bounds the difference.
+    /// The tensors differ, and no gate bounds the difference.
     NoGate,
-    /// Without elements.
+    /// The tensors have no elements.
     Empty,
-    /// Every element is NaN or infinite on both sides.
+    /// Every element is NaN or infinite in both tensors.
     NotFinite,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct IntegerDifferences {
 #[derive(Debug)]
 pub(super) struct GateResult<'a> {
     pub gate: &'a Gate,
-    /// None where the metric is not defined.
+    /// Value of the metric; `None` if it is not defined.
     pub value: Option<f64>,
     pub pass: bool,
 }
@@ -92,8 +92,8 @@ impl<'a> Comparison<'a> {
         comparison
     }
 
-    /// Why nothing was judged, although nothing fails: `None` if a gate binds it, or every element is equal or must be, and there are
-    /// numbers in it.
+    /// Returns the reason why nothing was judged; `None` if the tensors fail, a gate binds them, they must be equal, or all of
+    /// their elements are equal and at least one is finite.
     pub fn unjudged(&self) -> Option<Unjudged> {
         let elements = self.want.shape.iter().product::<usize>() as u64;
         let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);
@@ -184,7 +184,7 @@ impl<'a> Comparison<'a> {
 }
 
 impl GateResult<'_> {
-    /// True if it is on the numbers; false if only on how many of them are finite.
+    /// True if the gate bounds the numbers; false if it bounds only how many of them are not finite.
     fn binds(&self) -> bool {
         self.gate.metric.name != crate::gate::NONFINITE
     }
@@ -194,22 +194,22 @@ fn is_of_logits(metric: &Metric) -> bool {
     matches!(metric.eval, Eval::Logits(_))
 }
 
-/// Rows of the last dimension as distributions. None if there is no number in a row, or a type is not a real number.
+/// Returns the rows of the last dimension as logits. `None` if rows are empty, or a type is not a real number.
 fn logits_of(want: &Tensor, got: &Tensor) -> Option<Logits> {
     let vocabulary = want.shape.last().copied().filter(|size| *size > 0)?;
     Some(Logits::new(&want.to_f64()?, &got.to_f64()?, vocabulary, &[]))
 }
 
-/// An element in as many digits as tell it from its neighbours.
+/// Formats an element with as many digits as distinguish it from its neighbours.
 pub(super) fn digits(value: f64, dtype: Dtype) -> String {
     match dtype {
         Dtype::F64 => format!("{value:?}"),
-        // All others were decoded to f32, so the cast restores the original.
+        // All other types were decoded to f32, so the cast restores the original.
         _ => format!("{:?}", value as f32),
     }
 }
 
-/// The pair in the narrowest type that holds both sides exactly. None if a type is not a real number.
+/// Returns both tensors in the narrowest type that holds their numbers exactly; `None` if a type is not a real number.
 fn pair(want: &Tensor, got: &Tensor, metrics: &[&Metric]) -> Option<Pair> {
     let pair = if [want.dtype, got.dtype].contains(&Dtype::F64) {
         Pair::new(&want.to_f64()?, &got.to_f64()?)

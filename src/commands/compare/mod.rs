@@ -1,7 +1,7 @@
-//! `ulplab compare WANT GOT`: two files of tensors from anyone's kernel, tensor by tensor.
+//! `ulplab compare WANT GOT`: compares two files of tensors from any kernel, tensor by tensor.
 //!
-//! Shapes are judged first, then the pattern of NaN and infinities, then metrics. Integers, booleans and power-of-two
-//! scales are equal or not.
+//! The shapes are judged first, then the pattern of NaN and infinities, then the metrics. Integers, booleans and power-of-two
+//! scales must be equal.
 
 mod gates;
 mod judge;
@@ -70,12 +70,12 @@ pub struct CompareArgs {
 
 const DEFAULT_METRICS: [&str; 4] = ["cosine", "diff", "sqnr", "max_abs"];
 
-/// Compares, and prints to standard output.
+/// Compares two files, and prints to standard output.
 pub fn run(args: &CompareArgs) -> Result<Exit> {
     run_to(args, &mut crate::output::stdout())
 }
 
-/// Compares, and prints to `out`.
+/// Compares two files, and prints to `out`.
 pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     if args.parity.parity {
         if let Some(gate) = args.gates.first() {
@@ -111,7 +111,7 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     output::finish(args.json, &metrics, &unmatched, &all, start, out)
 }
 
-/// The metrics to compute, in the order of [`METRICS`].
+/// Returns the metrics to compute, in the order of [`METRICS`].
 fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
     let mut named = HashSet::new();
     for name in names {
@@ -122,7 +122,7 @@ fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
     Ok(chosen.collect())
 }
 
-/// A metric of two tensors.
+/// Returns a metric that is defined for two tensors, by name.
 fn pair_metric(name: &str) -> Result<&'static Metric> {
     let metric = match name.trim() {
         "ulp" => &ULP_MAX,
@@ -139,7 +139,7 @@ fn pair_metric(name: &str) -> Result<&'static Metric> {
     )))
 }
 
-/// True if a metric is defined for two tensors, or for two tensors of logits without the tokens that followed.
+/// True if a metric is defined for two tensors, or for two tensors of logits without the true next tokens.
 fn two_tensors_do(metric: &Metric) -> bool {
     let two = Logits::new(&[0.0, 1.0], &[1.0, 0.0], 2, &[]);
     matches!(metric.eval, Eval::Pair(_)) || metric.measure(&two).is_some()
@@ -170,7 +170,7 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
     Ok(pairing)
 }
 
-/// A hint if numbers were to be compared with codes and scales.
+/// Returns a hint if the user compares unquantized numbers with codes and scales.
 fn unlike(want: &TensorFile, got: &TensorFile) -> String {
     let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
     if !is_quantized(got) || is_quantized(want) {

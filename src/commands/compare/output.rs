@@ -1,4 +1,4 @@
-//! A table for people, or JSON Lines for programs.
+//! Output of a comparison: a table for people, or JSON Lines for programs.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -19,7 +19,7 @@ use ulplab_core::tensorfile::Tensor;
 
 /// Version of the JSON records.
 const SCHEMA: u32 = 1;
-/// Failures written out below the table.
+/// Maximum number of failures below the table.
 const FAILURES: usize = 50;
 
 /// Prints a line.
@@ -27,7 +27,7 @@ pub(super) fn line(out: &mut dyn Write, text: impl Display) -> Result<()> {
     write(out, &format!("{text}\n"))
 }
 
-/// The configuration as a record.
+/// Returns the configuration as a JSON record.
 pub(super) fn config(args: &CompareArgs, metrics: &[&Metric]) -> Value {
     json!({
         "type": "config",
@@ -40,7 +40,7 @@ pub(super) fn config(args: &CompareArgs, metrics: &[&Metric]) -> Value {
     })
 }
 
-/// Prints the table, or the records that follow those of `all` comparisons; the last line is the verdict.
+/// Prints the table, or the JSON records that follow those of the comparisons in `all`. The last line is the verdict.
 pub(super) fn finish(
     json: bool,
     metrics: &[&Metric],
@@ -115,8 +115,8 @@ pub(super) fn finish(
     Ok(exit)
 }
 
-/// The table within that width: columns that can be looked up in `--json` go until it fits, those that say least first.
-/// Numbers are never broken.
+/// Formats the table for `width` characters. Hides columns until the table fits, the least important column first; `--json` has
+/// all columns. Numbers are never wrapped.
 fn rows(metrics: &[&Metric], all: &[Comparison], width: usize) -> Vec<String> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -127,7 +127,7 @@ fn rows(metrics: &[&Metric], all: &[Comparison], width: usize) -> Vec<String> {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table.add_rows(all.iter().map(|one| cells(one, metrics)));
-    // Shapes, types, the worst element, then metrics from the last; name and verdict stay.
+    // Hides shapes, types, the worst element, and then metrics from the last. The name and the verdict stay.
     let metrics = metrics.len();
     let least = [2, 1, 3 + metrics].into_iter().chain((3..3 + metrics).rev());
     let draw = |table: &Table| -> Vec<String> { table.lines().map(|line| line.trim_end().into()).collect() };
@@ -177,7 +177,7 @@ fn cells(comparison: &Comparison, metrics: &[&Metric]) -> Vec<String> {
     cells
 }
 
-/// A value in as many digits as mean something to people.
+/// Formats a value with the digits that are meaningful for its metric.
 fn show(metric: &Metric, value: f64) -> String {
     match metric.show {
         _ if value == 0.0 || !value.is_finite() => value.to_string(),
@@ -188,7 +188,7 @@ fn show(metric: &Metric, value: f64) -> String {
     }
 }
 
-/// A comparison as a record.
+/// Returns a comparison as a JSON record.
 pub(super) fn record(comparison: &Comparison) -> Value {
     let side = |tensor: Tensor, nonfinite: u64| json!({ "dtype": tensor.dtype.to_string(), "shape": tensor.shape, "nonfinite": nonfinite });
     let [nonfinite_want, nonfinite_got] = comparison.nonfinite;

@@ -1,4 +1,4 @@
-//! `ulplab compare WANT GOT --parity`.
+//! `ulplab compare WANT GOT --parity`: finds the rule that made the stored bytes of quantized tensors.
 
 use std::io::Write;
 
@@ -35,14 +35,14 @@ pub struct ParityArgs {
 }
 
 impl ParityArgs {
-    /// A given flag that has no meaning without --parity.
+    /// Returns a flag that the user gave and that has no meaning without `--parity`.
     pub fn flag(&self) -> Option<&'static str> {
         let tensor = self.tensor.as_ref().map(|_| "tensor");
         self.naming.given().or(tensor)
     }
 }
 
-/// Diagnoses the tensors of `compare`, and prints to `out`.
+/// Diagnoses the tensors that `compare` names, and prints to `out`.
 pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     let (want, got, json) = (&compare.want, &compare.got, compare.json);
     let (only, skip) = (&compare.only, &compare.skip);
@@ -62,7 +62,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
         }
         pairs.push((packed, tensor));
     }
-    // An explicitly named tensor excludes all others.
+    // If the user names a tensor, the other tensors are ignored.
     let copies = match args.naming.data.is_some() || args.tensor.is_some() {
         true => Copies::default(),
         false => {
@@ -98,7 +98,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
                 }
             });
             diagnosis.say_why(packed.said.as_deref());
-            // A rule that the user gives is wanted.
+            // If the user names a rule, its cost is not measured: the user wants this rule.
             let unasked = rules.rules != Rules::Own && packed.format.zero_point().is_none();
             let cost = unasked.then(|| cost::measure(Source::tensor(matrix), stack.cols, &of_bytes, &diagnosis));
             let cost = cost.flatten().filter(Cost::is_far);
@@ -107,7 +107,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
             let shape = &packed.shape[packed.shape.len().saturating_sub(2)..];
             progress.apart(|| {
                 output::print(out, json, &name, &packed.format, shape, (&diagnosis, cost.as_ref()))?;
-                // Before the progress bar is drawn again.
+                // Flushes the output before the progress bar is drawn again.
                 out.flush().map_err(Error::io("standard output", "write"))
             })?;
         }
@@ -118,7 +118,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
     Ok(if pass { Exit::Pass } else { Exit::GateFailed })
 }
 
-/// A quantized tensor, checked; its scales in any order, where causes are looked for.
+/// Checks and opens a quantized tensor. If the cause of differences can be diagnosed, its scales may be in any order.
 fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
     if packed.format.zero_point().is_some() {
         return packed.open();
@@ -128,12 +128,12 @@ fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
     packed.buffers.open_in_any_order(&packed.format, &packed.shape)
 }
 
-/// The rules that may explain a tensor, and the type of its scales.
+/// Returns the rules that may explain a tensor, and the type of its scales.
 fn options(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
     let rules = match (args.naming.names_rule(), &packed.said) {
         (true, _) => Rules::Own,
         (false, Some(_)) => Rules::ReadAlike,
-        // The meaning of a global scale is unknown; other scales have only one meaning.
+        // Global scales have several possible meanings, so all rules are tried; other scales have only one.
         (false, None) if packed.format.global.is_some() => Rules::Any,
         (false, None) => Rules::ReadAlike,
     };

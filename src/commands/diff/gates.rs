@@ -1,4 +1,4 @@
-//! Gates on the change of a number.
+//! Gates that bound the change of a metric between two runs.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,26 +22,26 @@ use ulplab_core::vacuous::vacuous_change;
 /// A bound on how much a metric may worsen from BASE to NEW, in every record that it matches.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// As it is shown.
+    /// The gate as it is printed.
     text: String,
     demand: Demand,
     metric: &'static Metric,
     most: LargestWorsening,
-    /// File that states it, if it is not from the command line.
+    /// File that contains the gate; `None` if it is from the command line.
     file: Option<PathBuf>,
 }
 
-/// A gate as a file states it.
+/// A gate as written in a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Demand {
     metric: String,
-    /// Pattern of sites, layers included.
+    /// Pattern of sites, including their layers.
     #[serde(default = "any_site")]
     at: String,
-    /// In this phase only.
+    /// The phase that the gate applies to; `None` for all phases.
     phase: Option<Phase>,
-    /// Patterns of the recipes it binds.
+    /// Patterns of the recipes that the gate binds.
     #[serde(default = "any_recipe")]
     recipes: Vec<String>,
     worsening: String,
@@ -64,12 +64,12 @@ struct Rules {
     changes: Vec<Demand>,
 }
 
-/// The largest worsening that a gate admits.
+/// The largest worsening that a gate accepts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LargestWorsening {
-    /// In the metric's unit.
+    /// Worsening in the unit of the metric.
     Absolute(f64),
-    /// Relative to the value in BASE.
+    /// Worsening in per cent of the value in BASE.
     PerCent(f64),
 }
 
@@ -124,7 +124,7 @@ impl FromStr for Gate {
     }
 }
 
-/// The gates of a file of `[[change]]`.
+/// Reads the gates of a file: its `[[change]]` tables.
 pub fn read(file: &Path) -> Result<Vec<Gate>> {
     let text = input::text(file)?;
     let rules: Rules = parse_toml(file, &text)?;
@@ -140,7 +140,7 @@ pub fn read(file: &Path) -> Result<Vec<Gate>> {
 }
 
 impl Gate {
-    /// Refuses a metric that there is not, and a change that no measurement can exceed.
+    /// Refuses an unknown metric, and a worsening that no measurement can exceed.
     fn new(demand: Demand, file: Option<&Path>) -> Result<Self, String> {
         let metric = Metric::find(&demand.metric).map_err(|cause| cause.to_string())?;
         let most: LargestWorsening = demand.worsening.parse()?;
@@ -171,7 +171,7 @@ impl Gate {
             && matches(at, &place(record.layer, &record.site))
     }
 
-    /// Judges all records that it binds. One that matches no record of either run is an error.
+    /// Judges all records that the gate binds. Returns an error if it binds no record of either run.
     pub fn judge(&self, pairs: &Pairs) -> Result<Check> {
         let bound: Vec<&Pair> = pairs.both.iter().filter(|pair| self.binds(pair.base)).collect();
         let alone = |records: &[&Record]| records.iter().filter(|record| self.binds(record)).count();
@@ -188,7 +188,7 @@ impl Gate {
         Ok(check(&self.text, &self.demand.why, &bound, counts, "worsen by more"))
     }
 
-    /// The error of a gate that binds nothing.
+    /// Returns the error of a gate that binds no record.
     fn idle(&self, pairs: &Pairs) -> Error {
         let both = pairs.both.iter().map(|pair| pair.base);
         let all = both.chain(pairs.only_base.iter().copied());
@@ -213,23 +213,23 @@ impl Gate {
     }
 }
 
-/// The gate of `--identical`.
+/// Judges the gate of `--identical`: all records except times must be bit-equal.
 pub fn identical(pairs: &Pairs) -> Check {
     let numeric = |record: &Record| !timed(&record.metric);
     let bound: Vec<&Pair> = pairs.both.iter().filter(|pair| numeric(pair.base)).collect();
     let alone = |records: &[&Record]| records.iter().filter(|record| numeric(record)).count();
-    // A record that only NEW has is equal to nothing.
+    // A record that only NEW has also counts as missing.
     let missing = alone(&pairs.only_base) + alone(&pairs.only_new);
     let unequal: Vec<&Pair> = bound.iter().copied().filter(|pair| !pair.equal()).collect();
     let counts = [unequal.len(), missing, 0];
     let mut check = check("identical", "", &bound, counts, "are not bit-equal");
-    // Records that are equal have no worst.
+    // The worst record is one of the unequal records; equal records have none.
     check.worst = worst(unequal).map(Pair::change);
     check
 }
 
-/// The result of a gate on its records: those that fail, as `verb` says, those that must be compared and cannot, and those that only NEW
-/// has and that need not be compared.
+/// Returns the result of a gate. `failing` counts the records that fail, and `verb` says how they fail. `missing` counts records
+/// that must be compared but cannot. `added` counts records that only NEW has and that need no comparison.
 fn check(gate: &str, why: &str, bound: &[&Pair], [failing, missing, added]: [usize; 3], verb: &str) -> Check {
     let change = worst(bound.iter().copied()).map(Pair::change);
     let all = bound.len();

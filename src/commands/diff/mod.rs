@@ -1,7 +1,7 @@
-//! `ulplab diff BASE NEW`: what became worse from one run to another, e.g. from a main branch to a pull request.
+//! `ulplab diff BASE NEW`: finds what became worse from one run to another, e.g. from a main branch to a pull request.
 //!
-//! Differences in the question come first, then changed verdicts, then changed numbers. Its own gates bound the change of a
-//! number; two that always apply protect verdicts that pass, and the gates of the experiment.
+//! Prints the differences in the question, then the changed verdicts, then the changed numbers. Own gates bound the change of a
+//! number. Two more gates always apply: passing verdicts must still pass, and no gate of the experiment may be weaker.
 
 mod gates;
 mod numbers;
@@ -80,7 +80,7 @@ pub fn run(args: &DiffArgs) -> Result<Exit> {
     between(&args.base, &args.new, &args.how)
 }
 
-/// Compares two stored runs, prints, and ends in the exit code of the gates.
+/// Compares two stored runs, prints the result, and returns the exit code of the gates.
 pub fn between(base: &Path, new: &Path, how: &DiffOptions) -> Result<Exit> {
     let mut gates = how.gates.iter().map(|gate| gate.parse()).collect::<Result<Vec<_>>>()?;
     if let Some(file) = &how.rules {
@@ -97,20 +97,20 @@ pub fn between(base: &Path, new: &Path, how: &DiffOptions) -> Result<Exit> {
     Ok(diff.outcome.exit())
 }
 
-/// The comparison of two runs.
+/// The result of comparing two runs.
 #[derive(Debug, Serialize)]
 pub struct Diff {
     base: Side,
     new: Side,
-    /// Gates of BASE that NEW does not state, or states with a weaker bound.
+    /// Gates of BASE that NEW does not have, or has with a weaker bound.
     loosened: Vec<LoosenedGate>,
     question: Vec<Difference>,
-    /// Verdicts whose status is another.
+    /// Verdicts whose status changed.
     verdicts: Vec<ChangedVerdict>,
-    /// Verdicts that both runs have, with the same status.
+    /// Number of verdicts with the same status in both runs.
     same_verdicts: usize,
     numbers: Numbers,
-    /// Times, and numbers computed from them.
+    /// Times, and metrics that are computed from times.
     times: Numbers,
     checks: Vec<Check>,
     #[serde(serialize_with = "name_of")]
@@ -126,15 +126,15 @@ struct Side {
     fingerprint: String,
 }
 
-/// A gate on the change, judged.
+/// The result of a gate on the change.
 #[derive(Debug, Serialize)]
 pub struct Check {
     gate: String,
     why: String,
     status: Status,
-    /// A sentence: how many records hold, the worst, the missing ones.
+    /// A sentence: number of passing records, the worst record, and missing records.
     message: String,
-    /// The record that worsens most.
+    /// The record with the largest worsening.
     worst: Option<Change>,
 }
 

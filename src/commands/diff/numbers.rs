@@ -1,4 +1,4 @@
-//! Records of two runs, side by side.
+//! Pairs of records of two runs, and their changes.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -9,21 +9,21 @@ use ulplab_core::list::grouped;
 use ulplab_core::metrics::{self, Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER};
 use ulplab_core::record::{Phase, Record, Worst};
 
-/// A record of BASE and the same one of NEW.
+/// A record of BASE, and the record of NEW with the same key.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     pub base: &'a Record,
     pub new: &'a Record,
 }
 
-/// The records of two runs.
+/// The records of two runs, paired by key.
 pub struct Pairs<'a> {
     pub both: Vec<Pair<'a>>,
     pub only_base: Vec<&'a Record>,
     pub only_new: Vec<&'a Record>,
 }
 
-/// One record, from run to run.
+/// The change of one record from BASE to NEW.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
     pub recipe: String,
@@ -36,35 +36,35 @@ pub struct Change {
     pub base: f64,
     #[serde(with = "ulplab_core::record::nullable")]
     pub new: f64,
-    /// The worsening in the metric's unit; below 0 NEW is better. Infinite if it became NaN.
+    /// Worsening in the unit of the metric; below 0 if NEW is better. Infinite if the value became NaN.
     #[serde(with = "ulplab_core::record::nullable")]
     pub worsening: f64,
-    /// The same, of the magnitude of the value in BASE.
+    /// Worsening in per cent of the magnitude of the value in BASE.
     #[serde(with = "ulplab_core::record::nullable")]
     pub per_cent: f64,
 }
 
-/// Counts and worst changes of many records.
+/// Counts and worst changes of the records.
 #[derive(Debug, Serialize)]
 pub struct Numbers {
     pub both: usize,
     pub bit_equal: usize,
     pub only_base: usize,
     pub only_new: usize,
-    /// Numbers in BASE that are NaN in NEW.
+    /// Number of values that are NaN only in NEW.
     pub newly_nan: usize,
-    /// NaN in BASE that are numbers in NEW.
+    /// Number of values that are NaN only in BASE.
     pub no_longer_nan: usize,
-    /// Combinations of recipe, phase, site and metric with a record that worsens.
+    /// Number of combinations of recipe, phase, site and metric with a record that worsens.
     pub worse: usize,
-    /// The same with no record that worsens, and one that improves.
+    /// Number of such combinations with no record that worsens, and at least one that improves.
     pub better: usize,
-    /// The worst record of each of `worse`, as many as are to be shown: NaN first, then by how near the metric is to what a
-    /// model does, then worst first. Of metrics that are functions of each other, one is shown at a place.
+    /// The worst record of each combination that worsens, up to the number to print. New NaN come first, then metrics of the
+    /// model's output, then the largest worsening. Of metrics that are functions of each other, only one is kept per site.
     pub worst: Vec<Change>,
 }
 
-/// True of a metric that is a time or computed from one, so that it differs from run to run even if nothing else does.
+/// True if a metric is a time or computed from times, so that it differs from run to run even if nothing else does.
 pub fn timed(metric: &str) -> bool {
     let shares = [&OF_COPY, &OF_COPY_ROTATED, &OF_MATMUL, &OF_LIMIT, &TIMES_PEER];
     known(metric).is_some_and(|metric| metric.unit == "µs" || shares.iter().any(|share| share.name == metric.name))
@@ -93,8 +93,8 @@ impl Pair<'_> {
         self.base.value.is_nan() && !self.new.value.is_nan()
     }
 
-    /// The worsening in the metric's unit; below 0 NEW is better. Of a metric that this version does not know, any
-    /// change is worse.
+    /// Returns the worsening in the unit of the metric; below 0 if NEW is better. For an unknown metric, any change is a
+    /// worsening.
     pub fn worsening(&self) -> f64 {
         let (base, new) = (self.base.value, self.new.value);
         match known(&self.base.metric).map(|metric| metric.better) {
@@ -107,7 +107,7 @@ impl Pair<'_> {
         }
     }
 
-    /// The worsening in per cent of the value in BASE; infinite if that is 0 or the worsening is infinite.
+    /// Returns the worsening in per cent of the value in BASE; infinite if that value is 0 or the worsening is infinite.
     pub fn per_cent(&self) -> f64 {
         match self.worsening() {
             0.0 => 0.0,
@@ -116,7 +116,7 @@ impl Pair<'_> {
         }
     }
 
-    /// A number that becomes NaN is worse than any other; then per cent decide, then the worsening itself.
+    /// Compares two pairs by their worsening: new NaN are worst, then per cent decide, then the absolute worsening.
     pub fn by_worsening(&self, other: &Self) -> Ordering {
         let nan = self.newly_nan().cmp(&other.newly_nan());
         let per_cent = || self.per_cent().total_cmp(&other.per_cent());
@@ -141,12 +141,12 @@ impl Pair<'_> {
     }
 }
 
-/// The bits of a number, the same for all NaN: a file does not keep their payload.
+/// Returns the bits of a number. All NaN have the same bits, since files do not keep NaN payloads.
 fn bits(value: f64) -> u64 {
     if value.is_nan() { f64::NAN } else { value }.to_bits()
 }
 
-/// The pair that worsens most; of several the first.
+/// Returns the pair with the largest worsening; the first of equal ones.
 pub fn worst<'p, 'a>(pairs: impl IntoIterator<Item = &'p Pair<'a>>) -> Option<&'p Pair<'a>>
 where
     'a: 'p,
@@ -156,7 +156,7 @@ where
 }
 
 impl<'a> Pairs<'a> {
-    /// Pairs records by recipe, phase, window, layer, site and metric; the second of a key with the second, should there be two.
+    /// Pairs records by recipe, phase, window, layer, site and metric. Records with equal keys are paired in their order.
     pub fn new(base: &'a [Record], new: &'a [Record]) -> Self {
         let mut partners: HashMap<_, &Record> = keyed(new).collect();
         let (mut both, mut only_base) = (Vec::new(), Vec::new());
@@ -166,7 +166,7 @@ impl<'a> Pairs<'a> {
                 None => only_base.push(base),
             }
         }
-        // The rest, in the order of the run.
+        // The records that only NEW has, in the order of the run.
         let only_new = keyed(new).filter(|(key, _)| partners.contains_key(key));
         Self {
             both,
@@ -175,7 +175,7 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Summarises the times, or all other records, with the `top` worst changes.
+    /// Summarises the times, or all records that are not times, with the `top` worst changes.
     pub fn numbers(&self, times: bool, top: usize) -> Numbers {
         let of_kind = |record: &Record| timed(&record.metric) == times;
         let both: Vec<&Pair> = self.both.iter().filter(|pair| of_kind(pair.base)).collect();
@@ -186,7 +186,7 @@ impl<'a> Pairs<'a> {
         let worse = groups.iter().filter_map(|(_, group)| worst(group.iter().copied()));
         let mut worse: Vec<&Pair> = worse.collect();
         worse.retain(|pair| pair.worsening() > 0.0);
-        // A value that became NaN comes first, of any metric.
+        // New NaN come first, whatever their metric.
         worse.sort_by(|a, b| {
             let nan = b.newly_nan().cmp(&a.newly_nan());
             nan.then_with(|| rank(a).cmp(&rank(b))).then_with(|| b.by_worsening(a))
@@ -211,7 +211,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Metrics of a model's output, then the common metrics of a tensor's error; the others come after them.
+/// Metrics that are printed first: those of a model's output, and then the common error metrics of a tensor.
 const FIRST: [&Metric; 12] = [
     &metrics::KL,
     &metrics::DELTA_NATS,
@@ -226,8 +226,8 @@ const FIRST: [&Metric; 12] = [
     &metrics::COSINE,
     &metrics::SQNR,
 ];
-/// Metrics of the error's energy over the signal's, which are functions of each other (`diff` nearly), and metrics of the loss: of those
-/// at a place, one is enough.
+/// Groups of redundant metrics: functions of the error's energy relative to the signal's (`diff` approximately), and metrics of
+/// the loss. One of each group is enough per site.
 const SAME_NEWS: [&[&Metric]; 2] = [
     &[&metrics::RELATIVE_L2, &metrics::SQNR, &metrics::NSR, &metrics::DIFF],
     &[
@@ -239,7 +239,7 @@ const SAME_NEWS: [&[&Metric]; 2] = [
     ],
 ];
 
-/// The place of the metric of that name in a list.
+/// Returns the index of the metric called `name`.
 fn position(metrics: &[&Metric], name: &str) -> Option<usize> {
     metrics.iter().position(|metric| metric.name == name)
 }
@@ -248,7 +248,7 @@ fn rank(pair: &Pair) -> usize {
     position(&FIRST, &pair.base.metric).unwrap_or(usize::MAX)
 }
 
-/// Drops records that repeat a row before them: a function of its metric, of the same recipe, phase and site.
+/// Drops records that repeat an earlier one: same recipe, phase and site, and a metric of the same group of [`SAME_NEWS`].
 fn without_echoes<'a>(worse: &mut Vec<&Pair<'a>>) {
     let mut seen = HashSet::new();
     worse.retain(|pair| {
@@ -263,7 +263,7 @@ fn without_echoes<'a>(worse: &mut Vec<&Pair<'a>>) {
 
 type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str);
 
-/// Each record with its key, and the number of earlier records with the same key.
+/// Returns each record with its key, and the number of earlier records with the same key.
 fn keyed(records: &[Record]) -> impl Iterator<Item = ((Key<'_>, usize), &Record)> {
     let mut seen: HashMap<Key, usize> = HashMap::new();
     records.iter().map(move |record| {

@@ -1,4 +1,4 @@
-//! The comparison of two runs as tables: the same in a terminal and as Markdown.
+//! The comparison of two runs as tables, in a terminal or as Markdown.
 
 use super::numbers::{Change, Numbers};
 use super::{Diff, Side};
@@ -12,11 +12,11 @@ use ulplab_core::text::shown;
 const CHANGES: [&str; 9] = [
     "recipe", "phase", "where", "window", "metric", "BASE", "NEW", "worse by", "in %",
 ];
-/// Columns of [`CHANGES`] that say least: the per cent shows the change, and the JSON has the window and the phase.
+/// Columns of [`CHANGES`] to hide first: the per cent show the change, and the JSON has the window and the phase.
 const LEAST: [usize; 3] = [7, 1, 3];
 const DASH: &str = "—";
 
-/// A table below a line that stands without it too.
+/// A title line with a table below it. The title is printed even if the table is empty.
 struct Block {
     title: String,
     heads: Heads,
@@ -32,13 +32,13 @@ impl Block {
     }
 }
 
-/// For a terminal of `width` characters; the last line is the verdict.
+/// Formats the comparison for a terminal of `width` characters. The last line is the verdict.
 pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
     let mut text = format!("BASE {}\nNEW  {}\n", side(&diff.base), side(&diff.new));
     for block in blocks(diff) {
         text += &format!("\n{}\n", block.title);
         let least: &[usize] = if block.heads == CHANGES { &LEAST } else { &[] };
-        // The margin is a character.
+        // The margin takes one character.
         let lines = fitted(block.heads, &block.rows, least, width.saturating_sub(1));
         if !block.rows.is_empty() {
             text.extend(lines.iter().map(|line| format!(" {line}\n")));
@@ -52,7 +52,7 @@ pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
     }
 }
 
-/// Below the size of a step summary.
+/// Formats the comparison as Markdown, below the size limit of a GitHub step summary.
 pub fn markdown(diff: &Diff) -> String {
     let mut text = format!("## {}: what became worse\n\n", diff.outcome.name());
     text += &format!("**{}**\n\n", escape(&counts(diff)));
@@ -65,7 +65,7 @@ pub fn markdown(diff: &Diff) -> String {
             text += &format!("\n### {}\n", escape(title));
         }
         let rows = rows.iter().map(|cells| row(cells.iter().map(String::as_str)));
-        // Every table leaves room for those behind it.
+        // Limits each table so that space is left for the later tables.
         table(&mut text, title, heads, rows, LIMIT * (at + 1) / blocks.len());
     }
     text
@@ -158,7 +158,7 @@ fn cells(change: &Change) -> Vec<String> {
     ]
 }
 
-/// A change in words.
+/// Describes a change in a sentence.
 pub fn sentence(change: &Change) -> String {
     let [base, new] = apart(change.base, change.new);
     let (recipe, phase, window) = (&change.recipe, change.phase, &change.window);
@@ -184,7 +184,7 @@ fn per_cent(change: &Change) -> String {
     }
 }
 
-/// Two numbers in as many digits as it takes to tell them apart.
+/// Formats two numbers with as many digits as are needed to distinguish them.
 fn apart(base: f64, new: f64) -> [String; 2] {
     let texts = |digits| [base, new].map(|value| significant(value, digits));
     let different = |[base, new]: &[String; 2]| base != new;

@@ -1,4 +1,4 @@
-//! Differences of the questions of two runs.
+//! Differences between the questions (experiment, data, program, device) of two runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -11,30 +11,30 @@ use crate::experiment::{Experiment, Rule};
 use crate::run::Manifest;
 use ulplab_core::text::shown;
 
-/// Names written out of those that only one run has.
+/// Maximum number of names to print of those that only one run has.
 const NAMES: usize = 5;
-/// A value longer than this is cut.
+/// Longer values are cut to this many characters.
 const VALUE: usize = 80;
-/// Placeholder for a missing value of a run.
+/// Placeholder for a value that a run does not have.
 const NOTHING: &str = "none";
-/// Stands for a value of NEW that differs in more than can be written out.
+/// Text in place of a value of NEW if the difference is too long to print.
 const CHANGED: &str = "its definition changed";
-/// Keys of an experiment that are compared by name, or in other rows.
+/// Keys of an experiment that are compared elsewhere.
 const APART: [&str; 6] = ["seed", "recipe", "gate", "window", "draws", "case_names"];
 
-/// Something that differs between the runs.
+/// A difference between the questions of the runs.
 #[derive(Debug, Serialize)]
 pub struct Difference {
     pub what: String,
     pub base: String,
     pub new: String,
-    /// True if a number that both runs have still means the same.
+    /// True if numbers of the two runs still mean the same.
     #[serde(skip)]
     pub comparable: bool,
 }
 
 impl Difference {
-    /// Says both values, with a word between them and one behind; or what changed, if BASE has no value of its own.
+    /// Formats a sentence with both values, `between` them and `behind` them; with only the new value if BASE has none.
     pub fn sentence(&self, between: &str, behind: &str) -> String {
         let Self { what, base, new, .. } = self;
         match base.is_empty() {
@@ -44,7 +44,7 @@ impl Difference {
     }
 }
 
-/// All differences of the question: program, device, data, experiment.
+/// Returns all differences of the questions: program, device, data, experiment.
 pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
     let or_none = |value: &Option<String>| value.clone().unwrap_or(NOTHING.into());
     let of = |manifest: &Manifest| {
@@ -92,7 +92,7 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// Gates with their bounds, and the recipes that they bind.
+/// Describes the gates with their bounds and recipes.
 fn gates(manifest: &Manifest) -> Vec<String> {
     let named = |rule: &Rule| format!("'{}' for {}", verdicts::text(rule), rule.recipes.join(", "));
     manifest.experiment.gates.iter().map(named).collect()
@@ -107,7 +107,7 @@ fn only_names(names: &[String]) -> BTreeMap<String, ()> {
     names.iter().map(|name| (name.clone(), ())).collect()
 }
 
-/// Things that only one run has, which leave the others `comparable` or not, and those whose definition changed.
+/// Compares named things. Things that only one run has leave the other numbers `comparable` or not; changed definitions never do.
 fn named<V: PartialEq>(
     noun: &str,
     base: BTreeMap<String, V>,
@@ -142,7 +142,7 @@ fn list(names: Vec<&str>) -> String {
     }
 }
 
-/// The other keys of the experiment file.
+/// Compares the other keys of the experiment file.
 fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
     let [base, new] = [base, new].map(|experiment| match serde_json::to_value(experiment) {
         Ok(Value::Object(keys)) => keys,
@@ -153,7 +153,7 @@ fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
     let mut all = Vec::new();
     for key in names.into_iter().filter(|key| !APART.contains(&key.as_str())) {
         let found = differs(key, text(base.get(key)), text(new.get(key)), key == "question");
-        // Long values may differ behind the cut.
+        // Long values may differ only behind the cut.
         all.extend(found.map(|mut found| {
             if found.base == found.new {
                 found.new = CHANGED.into();

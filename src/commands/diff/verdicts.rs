@@ -1,4 +1,4 @@
-//! Verdicts and gates, from run to run.
+//! Changes of verdicts and gates between two runs.
 
 use std::str::FromStr;
 
@@ -12,38 +12,38 @@ use crate::run::verdict::{Status, Verdict};
 use ulplab_core::list::grouped;
 use ulplab_core::metrics::Bound;
 
-/// A verdict with a changed status; `None` if a run has no such verdict.
+/// A verdict whose status changed. A status is `None` if the run has no such verdict.
 #[derive(Debug, Serialize)]
 pub struct ChangedVerdict {
     pub recipe: String,
-    /// The gate with the bound it has in NEW, or had in BASE if NEW does not have it.
+    /// The gate with its bound in NEW; with its bound in BASE if NEW does not have the gate.
     pub gate: String,
     pub base: Option<Status>,
     pub new: Option<Status>,
-    /// The message in NEW, or why there is none.
+    /// The message in NEW, or the reason why NEW has no verdict.
     pub message: String,
 }
 
-/// A gate of BASE that NEW does not hold a recipe to.
+/// A gate of BASE that NEW removed or relaxed for some recipes.
 #[derive(Debug, Serialize)]
 pub struct LoosenedGate {
     /// The gate with its bound in BASE.
     pub gate: String,
     pub recipes: Vec<String>,
-    /// Its bound in NEW; `None` if it was removed.
+    /// The bound in NEW; `None` if the gate was removed.
     pub now: Option<String>,
 }
 
-/// The state in NEW of a verdict of BASE.
+/// The counterpart in NEW of a verdict of BASE.
 pub enum Counterpart<'a> {
     Kept(&'a Verdict),
-    /// NEW states the gate, but does not have the recipe.
+    /// NEW has the gate, but not the recipe.
     NoRecipe,
-    /// NEW does not hold the recipe to the gate.
+    /// NEW does not apply the gate to the recipe.
     Removed,
 }
 
-/// A gate's demand, in short, as `min of cosine at layers.*.output (local) >= 0.99`.
+/// Formats a gate in short, as in `min of cosine at layers.*.output (local) >= 0.99`.
 pub fn text(rule: &Rule) -> String {
     let control = if rule.control { ", a control" } else { "" };
     let (statistic, metric, at, phase) = (rule.statistic.name(), &rule.metric, &rule.at, rule.phase);
@@ -63,7 +63,7 @@ pub fn alike(a: &Rule, b: &Rule) -> bool {
     a.metric == b.metric && a.at == b.at && of(a) == of(b)
 }
 
-/// True if `a` admits a number that `b` does not.
+/// True if `a` accepts a number that `b` rejects.
 fn looser(a: &Rule, b: &Rule) -> bool {
     match (bound(a), bound(b)) {
         (Some(a), Some(b)) => b.worse(a.value, b.value),
@@ -71,7 +71,7 @@ fn looser(a: &Rule, b: &Rule) -> bool {
     }
 }
 
-/// The verdict that says most of the same recipe and number: that with the same bound, else that with the strictest.
+/// Finds the verdict in `others` on the same recipe and number: with the same bound, or else with the strictest bound.
 fn partner<'a>(verdict: &Verdict, others: &'a [Verdict]) -> Option<&'a Verdict> {
     let same = |other: &&Verdict| other.recipe == verdict.recipe && alike(&other.rule, &verdict.rule);
     let exact = |other: &&Verdict| other.rule.require == verdict.rule.require;
@@ -80,7 +80,7 @@ fn partner<'a>(verdict: &Verdict, others: &'a [Verdict]) -> Option<&'a Verdict> 
     found.or_else(|| others.iter().filter(same).reduce(strictest))
 }
 
-/// Every verdict of BASE, and what NEW has in its place.
+/// Returns every verdict of BASE with its counterpart in NEW.
 pub fn counterparts<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Counterpart<'a>)> {
     let recipes = &new.manifest.recipes;
     let has = |name: &str| name == REFERENCE || recipes.iter().any(|recipe| recipe.name == name);
@@ -94,7 +94,7 @@ pub fn counterparts<'a>(base: &'a Run, new: &'a Run) -> Vec<(&'a Verdict, Counte
     verdicts.map(|verdict| (verdict, counterpart(verdict))).collect()
 }
 
-/// The gates of BASE that were removed or relaxed, each with all its recipes.
+/// Returns the gates of BASE that NEW removed or relaxed, each with all its recipes.
 pub fn loosened(counterparts: &[(&Verdict, Counterpart)]) -> Vec<LoosenedGate> {
     let mut found = Vec::new();
     for (verdict, counterpart) in counterparts {
@@ -110,8 +110,8 @@ pub fn loosened(counterparts: &[(&Verdict, Counterpart)]) -> Vec<LoosenedGate> {
     gates.collect()
 }
 
-/// The verdicts whose status changed (those that fail now, then those that are not judged now, then the others), and how many are
-/// as they were.
+/// Returns the verdicts whose status changed (first new failures, then verdicts that are no longer judged, then the others), and
+/// the number of unchanged verdicts.
 pub fn moved(counterparts: &[(&Verdict, Counterpart)], base: &Run, new: &Run) -> (Vec<ChangedVerdict>, usize) {
     let mut moved = Vec::new();
     let mut same = 0;
@@ -150,7 +150,7 @@ pub fn moved(counterparts: &[(&Verdict, Counterpart)], base: &Run, new: &Run) ->
     (moved, same)
 }
 
-/// The gates that are always there, unless BASE has no verdicts: on those that pass, and on the gates they are by.
+/// Returns the two gates that always apply, if BASE has verdicts: one on its passing verdicts, and one on its gates.
 pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
     let passing = || {
         let passing = counterparts.iter().filter(|(verdict, _)| verdict.passes());
@@ -160,7 +160,7 @@ pub fn checks(counterparts: &[(&Verdict, Counterpart)]) -> Vec<Check> {
     let count = |which| passing().filter(|(_, counterpart)| kept(counterpart, which)).count();
     let (all, pass, fail) = (passing().count(), count(Verdict::passes), count(Verdict::fails));
     let unknown = all - pass - fail;
-    // A control that holds judges nothing.
+    // A control (a gate that holds if a bad recipe measures as bad) does not count as a pass.
     let holds = |(verdict, now): &(&Verdict, Counterpart)| !verdict.rule.control && kept(now, Verdict::passes);
     let judging = passing().any(holds);
     let loosened = loosened(counterparts);

@@ -1,5 +1,5 @@
-//! `ulplab inspect FILE`: statistics of the codes and scales of quantized tensors, or of tensors that it quantizes in
-//! memory; of a checkpoint, whether it is whole and plausible.
+//! `ulplab inspect FILE`: statistics of the codes and scales of quantized tensors, or of tensors that the command quantizes in
+//! memory. For a checkpoint, checks if it is complete and plausible.
 
 mod checkpoint;
 mod output;
@@ -82,7 +82,7 @@ pub enum FileKind {
     Tensors,
 }
 
-/// A tensor to be shown.
+/// A tensor to print statistics of.
 struct Subject<'a> {
     name: String,
     format: Format,
@@ -91,11 +91,11 @@ struct Subject<'a> {
     bytes: Bytes<'a>,
 }
 
-/// Origin of codes and scales.
+/// Source of the codes and scales.
 enum Bytes<'a> {
-    /// From a file, with the source if it is known.
+    /// Read from a file, with the unquantized source tensor if it is known.
     Stored(Box<Opened<'a>>, Option<Tensor<'a>>),
-    /// To be made from this tensor.
+    /// Quantized in memory from this tensor.
     Source(Tensor<'a>),
 }
 
@@ -161,7 +161,7 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The quantized tensors of the file, or if it has none, all that can be quantized.
+/// Returns the quantized tensors of the file; if it has none, all tensors that can be quantized.
 fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a TensorFile>) -> Result<Vec<Subject<'a>>> {
     let wrong = |why| Error::data(&args.file, why);
     let found = args.naming.find(file, &[], &args.only, &args.skip)?;
@@ -205,7 +205,7 @@ fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a Ten
 }
 
 impl Subject<'_> {
-    /// Statistics of one matrix.
+    /// Returns the statistics of one matrix.
     fn stats(&self, expert: usize, blocks: usize) -> Stats {
         let values = |tensor: &Tensor| self.stack.values(tensor, expert);
         let (encoded, source) = match &self.bytes {
@@ -220,8 +220,8 @@ impl Subject<'_> {
     }
 }
 
-/// A tensor of the source, which must have that shape and hold numbers. With `any_name`, where the source has one tensor, it
-/// is that, by any name.
+/// Returns the tensor `name` of the source, which must have this shape and hold numbers. If `any_name` is true and the source has
+/// only one tensor, that tensor may have any name.
 pub fn source_of<'a>(source: &'a TensorFile, name: &str, shape: &[usize], any_name: bool) -> Result<Tensor<'a>> {
     let wrong = |why: String| Error::data(source.path(), why);
     let only = any_name && source.tensors().len() == 1;

@@ -1,4 +1,4 @@
-//! Statistics as text and as JSON.
+//! Statistics of a tensor as text and as JSON.
 
 use std::fmt::Write;
 
@@ -10,10 +10,10 @@ use ulplab_checkpoint::packed::{Grid, leading};
 use ulplab_core::metrics::{COSINE, Metric, SQNR, measure_all, unravel};
 use ulplab_core::record::to_json;
 
-/// Characters of the longest bar.
+/// Length of the longest bar of a histogram, in characters.
 const BAR: f64 = 40.0;
 
-/// All there is to say of a tensor.
+/// Formats all statistics of a tensor.
 pub fn page(shown: &Inspection) -> String {
     let (name, format, shape, stats) = (&shown.of.name, &shown.of.format, &shown.of.shape, &shown.stats);
     let bits = stats.bits_per_element();
@@ -69,7 +69,7 @@ pub fn page(shown: &Inspection) -> String {
     page
 }
 
-/// `3 (6.250 %)`
+/// Formats a count and its share, as in `3 (6.250 %)`.
 pub(super) fn share(count: u64, of: u64) -> String {
     format!("{count} ({:.3} %)", percent(count, of))
 }
@@ -78,7 +78,7 @@ pub(super) fn percent(count: u64, of: u64) -> f64 {
     100.0 * count as f64 / of.max(1) as f64
 }
 
-/// Metrics of a tensor against its source.
+/// Returns the SQNR and the cosine of a tensor against its source.
 pub(super) fn metrics(stats: &Stats) -> impl Iterator<Item = (&'static Metric, f64)> {
     let pair = stats.against.as_ref().map(|against| &against.pair);
     let all = pair.into_iter().flat_map(measure_all);
@@ -112,7 +112,7 @@ fn label(value: f32, binades: bool) -> String {
     }
 }
 
-/// A line of JSON.
+/// Formats the statistics of a tensor as a line of JSON.
 pub fn record(shown: &Inspection) -> String {
     let stats = &shown.stats;
     let bin = |(value, count): (&u32, &u64)| json!([to_json(f64::from(f32::from_bits(*value))), count]);

@@ -6,28 +6,28 @@ use ulplab_checkpoint::packed::{Grid, codes, reach, values};
 use ulplab_core::formats::{Encoded, Format};
 use ulplab_core::metrics::Pair;
 
-/// Counts by the bits of a value: positive f32 sort by their bits, zero first, NaN last.
+/// Counts by the bits of a value. Non-negative f32 sort by their bits: zero first, NaN last.
 pub type Histogram = BTreeMap<u32, u64>;
 
 /// Counts over the codes and scales of a tensor.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// The groups of one matrix.
+    /// Layout of the groups (blocks) of one matrix.
     pub grid: Grid,
     pub elements: u64,
     pub blocks: u64,
     /// Bytes of codes, scales and global scales.
     pub bytes: u64,
-    /// By magnitude; elements of 8 bits or more by the power of two below it.
+    /// Counts of codes by magnitude; for elements of 8 bits or more, by the power of two below the magnitude.
     pub codes: Histogram,
-    /// Elements that decode to NaN or infinity, of any code; they are neither saturated nor zero nor negative.
+    /// Elements of any code that decode to NaN or infinity. They do not count as saturated, zero or negative.
     pub nonfinite: u64,
     pub negative: u64,
-    /// Codes of the largest magnitude. Every block has one where the scale is of the block's largest magnitude: they are
-    /// clipped only if [`SourceStats::clipped`] says so.
+    /// Number of codes of the largest magnitude. If a scale is chosen by the largest magnitude of its block, every block has such
+    /// a code; only [`SourceStats::clipped`] counts clipped elements.
     pub saturated: u64,
     pub zeros: u64,
-    /// By the power of two below them.
+    /// Counts of scales, by the power of two below them.
     pub scales: Histogram,
     pub nan_scales: u64,
     /// Blocks whose codes are all zero.
@@ -39,34 +39,34 @@ pub struct Stats {
 /// Statistics that need the source.
 #[derive(Debug)]
 pub struct SourceStats {
-    /// Elements that are not zero, rotated where the format rotates, and whose codes are.
+    /// Non-zero elements (after the rotation, if the format rotates) whose codes are zero.
     pub underflow: u64,
-    /// Elements that are further above the largest value of their block than half its last step: not rounded, but clipped.
-    /// Not counted in formats with zero points.
+    /// Clipped elements: they exceed the largest value of their block by over half of the format's last step. Not counted in
+    /// formats with zero points.
     pub clipped: u64,
     pub nonfinite: u64,
     pub pair: Pair,
-    /// The blocks of least SQNR, worst first.
+    /// Blocks with the lowest SQNR, worst first.
     pub worst: Vec<Worst>,
 }
 
-/// One block and its source.
+/// Statistics of one block against its source.
 #[derive(Clone, Copy, Debug)]
 pub struct Worst {
-    /// The number of its matrix in the tensor.
+    /// Index of the matrix in the tensor.
     pub expert: usize,
     pub group: usize,
-    /// In dB; infinite if the round trip is exact.
+    /// SQNR in dB; infinite if the round trip is exact.
     pub sqnr: f64,
     pub amax: f32,
     pub scale: f32,
-    /// Σ error².
+    /// Sum of squared errors.
     energy: f64,
 }
 
 impl Stats {
-    /// Statistics of the stored bytes of matrix number `expert`, compared with its `source` if that is known; at most
-    /// `blocks` of the worst blocks are kept.
+    /// Computes the statistics of the stored bytes of matrix number `expert`, compared with its `source` if that is known. Keeps
+    /// at most `blocks` of the worst blocks.
     pub fn new(format: &Format, encoded: &Encoded, source: Option<&[f32]>, blocks: usize, expert: usize) -> Self {
         let (rows, cols) = (encoded.rows, encoded.cols);
         let grid = Grid::new(format, rows, cols);
@@ -92,7 +92,7 @@ impl Stats {
             let mut worst = worst(source, &decoded, &grid, &scales, expert);
             worst.truncate(blocks);
             let (repr, rotated) = (format.repr(), format.rotated(source));
-            // Where there are zero points, the value of a code is not its number.
+            // In a format with zero points, a code of zero does not mean a value of zero.
             let shifted = format.zero_point().is_some();
             let lost = |at: &usize| match shifted {
                 true => source[*at] != 0.0 && decoded[*at] == 0.0,
@@ -117,7 +117,7 @@ impl Stats {
 
     fn count_codes(&mut self, format: &Format, codes: &[u16], decoded: &[f32]) {
         let (element, values) = (format.element, values(format));
-        // By code: how many there are, and how many of them come back as numbers.
+        // For each code: number of elements, and number of those that decode to finite values.
         let mut counts = vec![(0u64, 0u64); values.len()];
         let mut filled = vec![false; self.grid.groups()];
         for (index, (code, decoded)) in codes.iter().zip(decoded).enumerate() {
@@ -141,7 +141,7 @@ impl Stats {
         }
     }
 
-    /// The statistics of both, matrices of one tensor.
+    /// Adds the statistics of another matrix of the same tensor.
     #[must_use]
     pub fn and(mut self, later: Self, blocks: usize) -> Self {
         for (histogram, later) in [(&mut self.codes, later.codes), (&mut self.scales, later.scales)] {
@@ -182,7 +182,7 @@ impl Stats {
     }
 }
 
-/// All blocks of a matrix, worst first.
+/// Returns all blocks of a matrix, worst first.
 fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: usize) -> Vec<Worst> {
     let of = |group| {
         let (mut signal, mut energy, mut amax) = (0.0, 0.0, 0.0f32);
@@ -210,14 +210,14 @@ fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: u
     worst
 }
 
-/// Least SQNR first, and a block with NaN before any other.
+/// Sorts blocks by SQNR, the lowest first. Blocks with NaN come before all others.
 fn sort(worst: &mut [Worst]) {
     let number = |sqnr: f64| if sqnr.is_nan() { f64::NEG_INFINITY } else { sqnr };
     let key = |worst: &Worst| number(worst.sqnr);
     worst.sort_by(|a, b| key(a).total_cmp(&key(b)).then(b.energy.total_cmp(&a.energy)));
 }
 
-/// The values of the scales next to the elements.
+/// Returns the decoded scales of the blocks.
 fn scales(format: &Format, encoded: &Encoded) -> Vec<f32> {
     let Some(scaling) = format.scaling else {
         return Vec::new();
@@ -226,13 +226,13 @@ fn scales(format: &Format, encoded: &Encoded) -> Vec<f32> {
     bytes.map(|bytes| scaling.scale.value(bytes)).collect()
 }
 
-/// The largest power of two not above a magnitude; zero, infinity and NaN as they are.
+/// Returns the largest power of two that is not above a magnitude. Zero, infinity and NaN stay as they are.
 fn power_below(x: f32) -> f32 {
     match x {
         _ if x.is_nan() => f32::NAN,
         _ if x.is_infinite() || x == 0.0 => x,
         _ if x.is_normal() => f32::from_bits(x.to_bits() & 0x7f80_0000),
-        // The highest set bit of a subnormal.
+        // A subnormal: keep only its highest set bit.
         _ => f32::from_bits(1 << (31 - x.to_bits().leading_zeros())),
     }
 }

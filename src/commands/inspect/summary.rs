@@ -1,4 +1,4 @@
-//! Many tensors on a screen: counts of all, and a line for each of the worst.
+//! A summary of many tensors: total counts, and a line for each of the worst tensors.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::stats::Stats;
 use ulplab_core::error::counted;
 use ulplab_core::metrics::SQNR;
 
-/// The whole text; `top` tensors get a line.
+/// Formats the summary, with a line for each of the `top` worst tensors.
 pub fn text(all: &[Inspection], top: usize) -> String {
     let sum = |of: fn(&Stats) -> u64| all.iter().map(|shown| of(&shown.stats)).sum::<u64>();
     let having = |of: fn(&Stats) -> u64| all.iter().filter(|shown| of(&shown.stats) > 0).count();
@@ -51,7 +51,7 @@ pub fn text(all: &[Inspection], top: usize) -> String {
     text + "\n--only NAME shows a tensor with its histograms.\n"
 }
 
-/// A line, or several if it is wider: it breaks only between two parts, and what follows is set in.
+/// Wraps a line to `width` characters. Breaks only between two parts (separated by two spaces), and indents the rest.
 pub fn fit(line: &str, width: usize) -> String {
     let mut text = String::new();
     let mut used = 0;
@@ -92,13 +92,13 @@ fn line(shown: &Inspection, width: usize) -> String {
     text
 }
 
-/// In dB; NaN if an element is not finite, or if it is unknown.
+/// Returns the SQNR in dB; NaN if an element is not finite, or if there is no source.
 fn sqnr(shown: &Inspection) -> f64 {
     let sqnr = metrics(&shown.stats).find(|(metric, _)| metric.name == SQNR.name);
     sqnr.map_or(f64::NAN, |(_, value)| value)
 }
 
-/// More is worse; the first that differs counts.
+/// Returns a key that sorts tensors: a larger key, compared element by element, is worse.
 fn badness(shown: &Inspection) -> [f64; 4] {
     let stats = &shown.stats;
     let share = |count| percent(count, stats.elements);

@@ -1,4 +1,4 @@
-//! `ulplab sweep`: plan, run, gate and report in one go.
+//! `ulplab sweep`: plans, runs, judges and reports an experiment in one command.
 
 mod args;
 mod prepare;
@@ -26,7 +26,7 @@ pub fn run(args: &SweepArgs) -> Result<Exit> {
     answer(args, &read(args)?)
 }
 
-/// Runs an experiment that is read, and judges it.
+/// Runs an experiment that is already parsed, and judges it.
 pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
     let mut prepared = prepare(args, question)?;
     if args.dry_run {
@@ -45,14 +45,14 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
         return Ok(exit);
     }
     let folder = enter_and_execute(args, &mut prepared)?;
-    // Read again: this process's session, and those of others, count by now.
+    // Reads the manifest again: it now has the sessions of this process and of others.
     let (folder, manifest) = Folder::open(&folder.path)?;
     let cells: Vec<&Cell> = prepared.cells.iter().collect();
     let records = gate::records(&folder, &manifest);
     let complete = prepared.ready.check_kept(&folder, &manifest, &cells);
     let records = records.and_then(|records| complete.map(|()| records));
     let records = match (&prepared.partition, records) {
-        // This process is done. Cells that others have yet to run are not its failure.
+        // This process is done. Missing cells of other tasks are not a failure of this process.
         (Some(partition), Err(why @ (Error::Incomplete(_) | Error::Data { .. }))) => {
             errln!("{partition} is done, and nothing is judged yet: {why}");
             return prepared.ready.conclude_share(&folder, &manifest, &share(&prepared)?);
@@ -69,7 +69,7 @@ pub(super) fn answer(args: &SweepArgs, question: &Question) -> Result<Exit> {
     })
 }
 
-/// Measures the cells of an experiment that needs no GPU, and judges nothing.
+/// Measures the cells of an experiment that needs no GPU. Does not judge them.
 pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
     let question = read(args)?;
     let mut prepared = prepare(args, &question)?;
@@ -77,7 +77,7 @@ pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
     Folder::open(&folder.path)
 }
 
-/// Works on the run's folder until its cells, or this process's share of them, are done.
+/// Measures in the folder of the run until all cells of this process are done.
 fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder> {
     let (folder, manifest) = enter(args, prepared)?;
     prepared.manifest = manifest;
@@ -86,7 +86,7 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
         Some(_) => None,
     };
     if let Some(processes) = shared {
-        // Each of them leaves a session of its own.
+        // Each process writes its own session.
         let bar = progress(args, prepared.cells.len(), 0);
         signal::while_running(|| processes.run(&folder, &prepared.cells, &bar))?;
         return Ok(folder);
@@ -100,7 +100,7 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
     Ok(folder)
 }
 
-/// The run's folder, new, resumed or shared, with its manifest on disk.
+/// Returns the folder of the run (new, resumed or shared) with its manifest on disk.
 fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
     let mut manifest = prepared.manifest.clone();
     manifest.fingerprint = manifest.identity();
@@ -115,7 +115,7 @@ fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
     Folder::enter(&path, &manifest, args.resume || prepared.partition.is_some())
 }
 
-/// The cells of this process.
+/// Returns the cells of this process.
 fn share<'a>(prepared: &'a Prepared) -> Result<Vec<&'a Cell>> {
     match &prepared.partition {
         Some(partition) => partition.of(&prepared.manifest.plan, &prepared.cells),
@@ -123,7 +123,7 @@ fn share<'a>(prepared: &'a Prepared) -> Result<Vec<&'a Cell>> {
     }
 }
 
-/// Prints the cells of this process, one per line, and how much they are of a plan that is shared.
+/// Prints the cells of this process, one per line, and their share of a partitioned plan.
 fn print_plan(prepared: &Prepared) -> Result<Exit> {
     let share = share(prepared)?;
     for cell in &share {

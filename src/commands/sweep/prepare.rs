@@ -1,4 +1,4 @@
-//! The question and the plan of a sweep, before its first cell runs.
+//! The question and the plan of a sweep, prepared before its first cell runs.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::{itself, provenance};
 use ulplab_core::error::Result;
 use ulplab_core::text::shown;
 
-/// The question, as its files say it.
+/// The question: the experiment and its gates, as read from files.
 pub struct Question {
     pub file: ExperimentFile,
     /// The file of `--rules`.
@@ -33,7 +33,7 @@ pub struct Prepared<'a> {
     pub inputs: Inputs,
     pub cells: Vec<Cell>,
     pub manifest: Manifest,
-    /// The share of this process; none if it works on all cells.
+    /// Partition of this process; `None` if it runs all cells.
     pub partition: Option<Partition>,
 }
 
@@ -42,14 +42,14 @@ pub fn read(args: &SweepArgs) -> Result<Question> {
     read_file(args, ExperimentFile::read(&args.experiment, &args.overrides)?)
 }
 
-/// The same of an experiment that is already read.
+/// Same as [`read`], for an experiment that is already read.
 pub fn read_file(args: &SweepArgs, file: ExperimentFile) -> Result<Question> {
     let parsed = studies::parse(&file)?;
     Question::new(args, file, parsed)
 }
 
 impl Question {
-    /// An experiment with the seed and the gates that the arguments give it.
+    /// Applies the seed and the gates of the arguments to an experiment.
     pub fn new(args: &SweepArgs, file: ExperimentFile, mut parsed: ParsedExperiment) -> Result<Self> {
         let head = &mut parsed.experiment.head;
         head.seed = args.seed.unwrap_or(head.seed);
@@ -89,7 +89,7 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
         return Err(file.error(&parsed.place_of(cell, message)));
     }
     let selectable = study.selectable(&plan).map_err(wrong)?;
-    // Formats and sites are named by recipes, and gates by both.
+    // Reports mistakes in recipes before mistakes in gates, since gates depend on the formats and sites of recipes.
     let mut ready = study.ready(head.seed, config).map_err(wrong)?;
     gated.map_err(|mistake| gates.error(&mistake))?;
     if args.until_decided {
@@ -129,8 +129,8 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     })
 }
 
-/// Refuses windows at given places that share bytes of a text: as samples they would count several times. Draws may share some, for
-/// each is drawn for itself.
+/// Refuses windows at fixed offsets that share bytes of a text, since shared text would count several times in the statistics.
+/// Drawn windows may overlap, since each is drawn independently.
 fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(), Mistake> {
     let span = |at: usize| {
         let (window, text) = (&windows[at], &texts[at]);
@@ -152,7 +152,7 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
     Ok(())
 }
 
-/// True if windows are equal, or share a run of three quarters of them and at least 48 tokens: copies of a text under other names.
+/// True if the windows are equal, or share a run of at least 48 tokens and three quarters of the shorter: copied texts.
 fn are_copies(window: &[u32], other: &[u32]) -> bool {
     let run = (3 * window.len().min(other.len()) / 4).max(48);
     if window.len().min(other.len()) < run {
@@ -162,7 +162,7 @@ fn are_copies(window: &[u32], other: &[u32]) -> bool {
     window.windows(run).any(|run| runs.contains(run))
 }
 
-/// The share that the user wants. A share from the environment is printed.
+/// Returns the partition that the user asks for. Prints it if it comes from the environment.
 fn partition(asked: &PartitionArg) -> Result<Partition> {
     let (partition, from) = scheduler::resolve(asked, |name| std::env::var(name).ok())?;
     if let Some(from) = from {
@@ -171,7 +171,7 @@ fn partition(asked: &PartitionArg) -> Result<Partition> {
     Ok(partition)
 }
 
-/// The commit of the working tree the experiment is in, with `+` appended if it has uncommitted changes.
+/// Returns the commit of the working tree that contains the experiment, with `+` appended if the tree has uncommitted changes.
 fn commit(experiment: &Path) -> Option<String> {
     let folder = experiment.parent().filter(|folder| !folder.as_os_str().is_empty());
     itself::commit_of(folder.unwrap_or(Path::new(".")))

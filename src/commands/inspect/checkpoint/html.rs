@@ -1,4 +1,4 @@
-//! A report on a checkpoint as a page.
+//! A report on a checkpoint as an HTML page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,9 +10,9 @@ use crate::report::chart::{Chart, Dot, DotRow, Dots, Mark};
 use crate::run::verdict::Outcome;
 use ulplab_checkpoint::checkpoint::{CHECKS, Check, Finding, Judged, Report, kin};
 
-/// The most matrices that a table lists.
+/// Maximum number of matrices in a table.
 const LISTED: usize = 200;
-/// The most rows of a chart.
+/// Maximum number of rows in a chart.
 const ROWS: usize = 40;
 
 #[derive(Template)]
@@ -23,21 +23,21 @@ struct Page<'a> {
     summary: String,
     subject: String,
     formats: Vec<(&'a str, usize)>,
-    /// Findings by matrix, worst first.
+    /// Matrices with their findings, worst first.
     worst: Vec<(&'a str, Vec<&'a Finding>)>,
-    /// Number of matrices with findings that are left out.
+    /// Number of matrices with findings that the page leaves out.
     more: usize,
-    /// SVG.
+    /// SVG chart.
     gains: String,
-    /// SVG; empty without a source.
+    /// SVG chart; empty without a source.
     sqnrs: String,
-    /// Matrices that have a source, least SQNR first.
+    /// Matrices with a source, the lowest SQNR first.
     ranked: Vec<&'a Judged>,
     report: &'a Report,
     checks: &'static [&'static Check],
 }
 
-/// The page. It names no outside resource and has no script.
+/// Renders the page. It has no script and refers to no external resource.
 pub fn page(path: &Path, report: &Report, verdict: Outcome) -> String {
     let mut worst = report.worst();
     let more = worst.len().saturating_sub(LISTED);
@@ -63,7 +63,7 @@ pub fn page(path: &Path, report: &Report, verdict: Outcome) -> String {
     ulplab_core::text::lines(&html)
 }
 
-/// A row for the matrices of the same place in all layers, a cross for one with findings.
+/// Draws a chart with a row for the matrices that have the same place in all layers. A cross marks a matrix with findings.
 fn chart(report: &Report, title: &str, unit: &str, value: impl Fn(&Judged) -> Option<f64>) -> String {
     let wrong: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();
     let mut rows: BTreeMap<String, Vec<Dot>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! `ulplab inspect CHECKPOINT`: checks that a quantized checkpoint is whole and plausible.
+//! `ulplab inspect CHECKPOINT`: checks if a quantized checkpoint is complete and plausible.
 
 mod html;
 mod output;
@@ -11,7 +11,7 @@ use ulplab_checkpoint::parity::output::write;
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Exit, Result};
 
-/// Judges a checkpoint.
+/// Judges a checkpoint and prints the report.
 pub fn run(args: &InspectArgs) -> Result<Exit> {
     let checkpoint = Checkpoint::open(&args.file)?;
     let source = args.source.as_ref().map(|path| Checkpoint::source(path)).transpose()?;
@@ -40,7 +40,7 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
     Ok(verdict.exit())
 }
 
-/// Returns the verdict on a checkpoint; not judged if nothing is quantized, or something is not understood.
+/// Returns the verdict on a checkpoint: "not judged" if no tensor is quantized, or if a tensor could not be judged.
 fn outcome(report: &Report) -> Outcome {
     let open = report.count(Severity::NotJudged) > 0 || !report.unread.is_empty() || report.matrices.is_empty();
     match (report.count(Severity::Error), open) {

@@ -11,7 +11,7 @@ use ulplab_core::error::counted;
 use ulplab_core::record::to_json;
 use ulplab_core::text::shown;
 
-/// The whole text; at most `top` matrices and tensors are listed. Texts of files stay within their line.
+/// Formats the whole text, with at most `top` matrices and tensors. Texts from files are kept on one line.
 pub fn page(path: &Path, report: &Report, verdict: Outcome, top: usize) -> String {
     let mut lines = vec![format!("{}: {}", path.display(), subject(report))];
     for (format, count) in formats(report) {
@@ -62,7 +62,7 @@ fn more(all: usize, top: usize, what: &str) -> Option<String> {
     (all > top).then(|| format!("  … and {} more {what}: --top N or --all shows them", all - top))
 }
 
-/// Convention, and where it is known from.
+/// Describes the naming convention of the checkpoint, and the files that state it.
 pub fn subject(report: &Report) -> String {
     let Some(convention) = report.convention else {
         return "no tensor is quantized".into();
@@ -79,7 +79,7 @@ pub fn subject(report: &Report) -> String {
     format!("named as by {} ({by})", convention.name)
 }
 
-/// Number of matrices by format.
+/// Returns the number of matrices of each format.
 pub fn formats(report: &Report) -> BTreeMap<&str, usize> {
     let mut formats = BTreeMap::new();
     for judged in &report.matrices {
@@ -88,7 +88,7 @@ pub fn formats(report: &Report) -> BTreeMap<&str, usize> {
     formats
 }
 
-/// `1 quantized matrix or stack`, `2 quantized matrices or stacks`.
+/// Formats a count, as in `1 quantized matrix or stack` or `2 quantized matrices or stacks`.
 fn matrices(count: usize) -> String {
     match count {
         1 => "1 quantized matrix or stack".into(),
@@ -96,7 +96,7 @@ fn matrices(count: usize) -> String {
     }
 }
 
-/// Counts of findings and of judged tensors, in a line.
+/// Formats the counts of findings and of judged tensors in one line.
 pub fn summary(report: &Report) -> String {
     let of = |severity| report.count(severity);
     let with: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();
@@ -118,7 +118,7 @@ pub fn summary(report: &Report) -> String {
     text
 }
 
-/// Matrices with a source, least SQNR first.
+/// Returns the matrices with a source, the lowest SQNR first.
 pub fn by_sqnr(report: &Report) -> Vec<&Judged> {
     let mut ranked: Vec<&Judged> = report.matrices.iter().filter(|judged| judged.sqnr.is_some()).collect();
     let key = |judged: &Judged| judged.sqnr.filter(|sqnr| !sqnr.is_nan()).unwrap_or(f64::NEG_INFINITY);
@@ -126,7 +126,7 @@ pub fn by_sqnr(report: &Report) -> Vec<&Judged> {
     ranked
 }
 
-/// Format, shape, SQNR, and the tensors of the source if they have other names.
+/// Formats a matrix: format, shape, SQNR, and its source tensors if they have other names.
 fn line(judged: &Judged) -> String {
     let (format, shape) = (&judged.format, &judged.shape);
     let sqnr = judged.sqnr.map_or(String::new(), |sqnr| format!("  SQNR {sqnr:.2} dB"));
@@ -138,7 +138,7 @@ fn line(judged: &Judged) -> String {
     format!("{format}  {shape:?}{sqnr}{through}")
 }
 
-/// JSON Lines: a record for each finding, matrix and tensor that is not understood, and a summary.
+/// Formats the report as JSON Lines: a record for each finding, matrix and tensor that could not be read, and a summary.
 pub fn records(report: &Report, verdict: Outcome) -> String {
     let mut records: Vec<Value> = Vec::new();
     for finding in &report.findings {
