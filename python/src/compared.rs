@@ -1,4 +1,4 @@
-//! Tensors that are compared element by element, and where the elements outside their bounds are.
+//! Element-by-element comparison of tensors, and the position of the elements outside their bounds.
 
 use half::{bf16, f16};
 use numpy::PyReadonlyArrayDyn;
@@ -13,25 +13,25 @@ use ulplab_operations::ops::judge::pattern::find;
 use crate::tensor::{Array, name, together};
 use crate::{numbers, pool, same_shape, wrong};
 
-/// Elements this many times outside their bounds are far outside, and those less than that many times are just outside.
+/// Elements whose error is at least `FAR` times their bound are far outside; below `JUST` times, they are just outside.
 const FAR: f64 = 10.0;
 const JUST: f64 = 2.0;
 
-/// The place of elements outside.
+/// The position of the elements outside their bounds.
 #[derive(IntoPyObject)]
 pub struct Place {
-    /// In words.
+    /// Description of the position.
     place: String,
-    /// The bits that all of them share: 2 for NaN, 4 for 0, 8 for the other sign.
+    /// Bits that all of these elements have in common: 2 for NaN, 4 for 0, 8 for the opposite sign.
     kinds: u16,
-    /// The number of elements far outside, and their place, if that differs.
+    /// Number of elements far outside, and their position; `None` if the position is the same.
     far: Option<(usize, String)>,
-    /// The number of elements just outside, which are off by less than `JUST` times their bounds.
+    /// Number of elements just outside: their error is less than `JUST` times their bound.
     just: usize,
 }
 
 impl Place {
-    /// The place of the elements outside; none if there are none, or for a tensor of one number.
+    /// Returns the position of the elements outside; `None` if there are none, or if the tensor is a single number.
     pub fn new(got: &[f64], want: &[f64], allowed: Allowed, equal_nan: bool, shape: &[usize]) -> Option<Self> {
         let bound = |at: usize| allowed.at(at, want[at]);
         let outside = |at: usize| !inside(got[at], want[at], bound(at), equal_nan);
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// The place of the true elements of a boolean tensor: `"all in columns 2 to 3"`.
+/// Describes the position of the true elements of a boolean tensor, as in `"all in columns 2 to 3"`.
 #[pyfunction]
 pub fn pattern(py: Python<'_>, mask: &Bound<'_, Array>) -> PyResult<String> {
     let mask = mask.get();
@@ -74,7 +74,7 @@ pub fn pattern(py: Python<'_>, mask: &Bound<'_, Array>) -> PyResult<String> {
     Ok(place)
 }
 
-/// The result of a comparison, as a dictionary.
+/// Returns the result of a comparison as a dictionary.
 pub fn found<'py>(py: Python<'py>, comparison: &Comparison, shape: &[usize]) -> PyResult<Bound<'py, PyDict>> {
     let found = PyDict::new(py);
     found.set_item("elements", comparison.elements)?;
@@ -97,7 +97,7 @@ pub fn found<'py>(py: Python<'py>, comparison: &Comparison, shape: &[usize]) -> 
     Ok(found)
 }
 
-/// [`found`] for numbers with a bound each, with the largest ratio of error and bound, and the place of the elements outside.
+/// Same as [`found`], for numbers with bounds. Adds the largest ratio of error to bound, and the position of elements outside.
 pub fn with_bounds<'py>(
     py: Python<'py>,
     comparison: &Comparison,
@@ -115,7 +115,7 @@ pub fn with_bounds<'py>(
     Ok(found)
 }
 
-/// Compares numbers with those that are expected, element by element: |got - value| <= bound. NaN may meet NaN.
+/// Compares numbers with expected values, element by element: |got - value| <= bound. NaN equals NaN.
 #[pyfunction]
 pub fn compare<'py>(
     py: Python<'py>,

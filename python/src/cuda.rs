@@ -1,5 +1,5 @@
-//! Reads of tensors in CUDA device memory, chunk by chunk. The CUDA driver library is loaded at run time. The reads need neither the
-//! framework that made the tensor nor host memory for the whole tensor.
+//! Reads tensors in CUDA device memory, chunk by chunk. Loads the CUDA driver library at run time. Needs neither the framework
+//! that made the tensor nor host memory for the whole tensor.
 //!
 //! The producer was asked for the tensor on the legacy default stream (`__dlpack__(stream=1)`), and has made that stream wait for
 //! the kernels that write the tensor. Once that stream is idle, two streams of our own copy chunks, each stream to its own pinned
@@ -12,24 +12,24 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 
-/// Bytes of a pinned buffer. Copies of some MiB reach the bandwidth of the bus.
+/// Bytes of a pinned buffer. Copies of several MiB reach the bandwidth of the bus.
 pub const CHUNK: usize = 8 << 20;
 
-/// The handle of the legacy default stream, as the driver and DLPack have it.
+/// Handle of the legacy default stream, in the driver and in DLPack.
 const LEGACY: usize = 1;
 
-/// Declares the functions of the driver that are used. Each gives a `CUresult`, which is 0 if all went well.
+/// Declares the driver functions that this module calls. Each returns a `CUresult`, which is 0 on success.
 macro_rules! driver {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal ($($argument:ty),*);)*) => {
         /// The CUDA driver.
         struct Driver {
             $($(#[$doc])* $name: unsafe extern "C" fn($($argument),*) -> i32,)*
-            /// Functions are valid as long as it is loaded.
+            /// Keeps the library loaded: the functions are valid only as long as it is.
             _library: Library,
         }
 
         impl Driver {
-            /// The driver in a file; none if it has not got all functions.
+            /// Loads the driver from a file; `None` if a function is missing.
             fn load(path: PathBuf) -> Option<Self> {
                 // SAFETY: the driver's library may be loaded at any time, and its functions are those of cuda.h.
                 unsafe {
@@ -44,9 +44,9 @@ macro_rules! driver {
 driver! {
     init = "cuInit" (u32);
     error_name = "cuGetErrorName" (i32, *mut *const c_char);
-    /// The device of that number.
+    /// Returns the device with this index.
     device = "cuDeviceGet" (*mut i32, i32);
-    /// The context that the runtime, and so every library, uses.
+    /// Returns the primary context of a device, which the CUDA runtime and therefore all libraries use.
     retain = "cuDevicePrimaryCtxRetain" (*mut *mut c_void, i32);
     push = "cuCtxPushCurrent_v2" (*mut c_void);
     pop = "cuCtxPopCurrent_v2" (*mut *mut c_void);
@@ -56,14 +56,14 @@ driver! {
     copy = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, *mut c_void);
 }
 
-/// Returns the driver, or `None` without one. The first call loads it. `ULPLAB_CUDA_DRIVER` names another file than that of the
-/// system.
+/// Returns the driver, or `None` if there is none. The first call loads it. `ULPLAB_CUDA_DRIVER` names another file than the
+/// system's driver library.
 fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let load = || {
         let path = std::env::var_os("ULPLAB_CUDA_DRIVER").unwrap_or_else(|| "libcuda.so.1".into());
         let driver = Driver::load(path.into())?;
-        // SAFETY: it has no arguments but flags, which must be 0.
+        // SAFETY: the only argument of `cuInit` is its flags, which must be 0.
         (unsafe { (driver.init)(0) } == 0).then_some(driver)
     };
     DRIVER.get_or_init(load).as_ref()
@@ -75,13 +75,13 @@ pub fn available() -> bool {
 }
 
 impl Driver {
-    /// The result of a function, by its code.
+    /// Converts the result code of a driver function to a `Result`.
     fn done(&self, what: &str, code: i32) -> Result<(), String> {
         if code == 0 {
             return Ok(());
         }
         let mut name = std::ptr::null();
-        // SAFETY: the name is a string of the driver's that is never freed.
+        // SAFETY: the name is a string of the driver that is never freed.
         let name = unsafe {
             match (self.error_name)(code, &raw mut name) {
                 0 if !name.is_null() => CStr::from_ptr(name).to_string_lossy(),
@@ -92,7 +92,7 @@ impl Driver {
     }
 }
 
-/// A context that is current until this is dropped.
+/// Makes a context current until it is dropped.
 struct Current(&'static Driver);
 
 impl Current {
@@ -106,7 +106,7 @@ impl Current {
 impl Drop for Current {
     fn drop(&mut self) {
         let mut context = null_mut();
-        // SAFETY: it takes the context off that was pushed in this thread: a `Current` is never sent to another.
+        // SAFETY: this pops the context that was pushed in this thread, since a `Current` is never sent to another thread.
         unsafe { (self.0.pop)(&raw mut context) };
     }
 }
@@ -118,7 +118,7 @@ struct Lane {
     buffer: *mut c_void,
 }
 
-/// A reader of a device's memory. It is kept for the next tensor, as pinned memory is slow to get.
+/// A reader of a device's memory. It is reused for later tensors, since allocating pinned memory is slow.
 struct Reader {
     driver: &'static Driver,
     device: i32,
@@ -126,14 +126,14 @@ struct Reader {
     lanes: [Lane; 2],
 }
 
-// SAFETY: contexts, streams and pinned memory may be used by any thread, and a reader has one user at a time.
+// SAFETY: any thread may use contexts, streams and pinned memory, and a reader has only one user at a time.
 unsafe impl Send for Reader {}
 
-/// Readers that nobody uses.
+/// Readers that are not in use.
 static IDLE: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
 
 impl Reader {
-    /// A reader of that device's memory.
+    /// Returns a reader of the memory of this device: an idle one, or else a new one.
     fn of(device: i32) -> Result<Self, String> {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = idle.iter().position(|reader| reader.device == device) {
@@ -142,7 +142,7 @@ impl Reader {
         drop(idle);
         let driver = driver().ok_or("there is no CUDA driver")?;
         let (mut handle, mut context) = (0, null_mut());
-        // SAFETY: the driver writes to the places that are handed over, which live until it returns.
+        // SAFETY: the driver writes only to these variables, which live until the call returns.
         unsafe {
             driver.done("find the device", (driver.device)(&raw mut handle, device))?;
             driver.done("get the device's context", (driver.retain)(&raw mut context, handle))?;
@@ -150,7 +150,7 @@ impl Reader {
         let _current = Current::push(driver, context)?;
         let lane = || {
             let (mut stream, mut buffer) = (null_mut(), null_mut());
-            // SAFETY: as above; the context is current.
+            // SAFETY: the driver writes only to these variables; the context is current.
             unsafe {
                 driver.done("create a stream", (driver.stream)(&raw mut stream, 0))?;
                 driver.done("pin memory", (driver.pinned)(&raw mut buffer, CHUNK))?;
@@ -167,7 +167,7 @@ impl Reader {
 
     fn wait(&self, stream: *mut c_void) -> Result<(), String> {
         let _current = Current::push(self.driver, self.context)?;
-        // SAFETY: the stream is one of the context's, or the legacy default stream.
+        // SAFETY: the stream belongs to the context, or is the legacy default stream.
         let code = unsafe { (self.driver.synchronize)(stream) };
         self.driver.done("wait for the device", code)
     }
@@ -175,29 +175,29 @@ impl Reader {
     /// Starts to copy `len` bytes at `address` to a lane's buffer.
     fn start(&self, lane: Lane, address: u64, len: usize) -> Result<(), String> {
         let _current = Current::push(self.driver, self.context)?;
-        // SAFETY: the producer of the tensor says that these bytes are there, and `Chunks` asks for no more than CHUNK.
+        // SAFETY: the producer of the tensor guarantees that these bytes exist, and `Chunks` asks for at most CHUNK bytes.
         let code = unsafe { (self.driver.copy)(lane.buffer, address, len, lane.stream) };
         self.driver.done("copy from the device", code)
     }
 }
 
-/// Memory of a device, chunk by chunk.
+/// Reads device memory chunk by chunk.
 pub struct Chunks {
-    /// Given back when it is dropped.
+    /// Reader in use. Dropping the chunks returns it to [`IDLE`].
     reader: Option<Reader>,
     address: u64,
-    /// Bytes of all chunks, and of each but the last.
+    /// Bytes of all chunks together, and bytes of each chunk except the last.
     len: usize,
     chunk: usize,
-    /// Bytes that were handed over.
+    /// Bytes that were already returned.
     read: usize,
 }
 
 impl Chunks {
-    /// `len` bytes at an address of a device, `chunk` at a time (at most [`CHUNK`]).
+    /// Reads `len` bytes at an address of a device, `chunk` bytes at a time (at most [`CHUNK`]).
     ///
     /// # Errors
-    /// If the driver refuses; an error of a kernel that ran before counts.
+    /// Returns the error of the driver. It may come from a kernel that ran earlier.
     pub fn new(device: i32, address: u64, len: usize, chunk: usize) -> Result<Self, String> {
         let reader = Reader::of(device)?;
         let chunks = Self {
@@ -214,7 +214,7 @@ impl Chunks {
         Ok(chunks)
     }
 
-    /// The bytes of the chunk that begins at `from`.
+    /// Returns the number of bytes in the chunk that begins at `from`.
     fn size(&self, from: usize) -> usize {
         (self.len - from).min(self.chunk)
     }
@@ -223,7 +223,7 @@ impl Chunks {
         reader.lanes[from / self.chunk % 2]
     }
 
-    /// Starts the copy of the chunk that begins at `from`, if there is one.
+    /// Starts to copy the chunk that begins at `from`, if there is one.
     fn start(&self, reader: &Reader, from: usize) -> Result<(), String> {
         match from < self.len {
             true => reader.start(self.lane(reader, from), self.address + from as u64, self.size(from)),
@@ -231,10 +231,10 @@ impl Chunks {
         }
     }
 
-    /// The next chunk, while the one behind it is copied; nothing at the end.
+    /// Returns the next chunk, and starts to copy the chunk behind it. Returns an empty slice at the end.
     ///
     /// # Errors
-    /// If the driver refuses.
+    /// Returns the error of the driver.
     pub fn next(&mut self) -> Result<&[u8], String> {
         let from = self.read;
         let Some(reader) = self.reader.as_ref().filter(|_| from < self.len) else {
@@ -245,7 +245,7 @@ impl Chunks {
         reader.wait(lane.stream)?;
         let size = self.size(from);
         self.read += size;
-        // SAFETY: the copy has ended, and the buffer is filled again only by the request of the next chunk.
+        // SAFETY: the copy has ended, and the buffer is not refilled before the caller requests the next chunk.
         Ok(unsafe { std::slice::from_raw_parts(lane.buffer.cast(), size) })
     }
 }
@@ -253,8 +253,8 @@ impl Chunks {
 impl Drop for Chunks {
     fn drop(&mut self) {
         let Some(reader) = self.reader.take() else { return };
-        // Nothing may be written to the buffers, nor read from the tensor, once they belong to others. A reader that fails is not
-        // kept.
+        // Waits for the copies: once the reader is idle, nothing may write to its buffers or read from the tensor. A reader whose
+        // wait fails is dropped.
         let waited = reader.lanes.iter().all(|lane| reader.wait(lane.stream).is_ok());
         if waited {
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(reader);

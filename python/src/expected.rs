@@ -1,4 +1,4 @@
-//! Operations on the caller's tensors.
+//! Operations on the caller's tensors: expected outputs, bounds and judgements.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use ulplab_operations::expected::{Call, Given, Kind, Operation, Refused, Tensor}
 use crate::tensor::{Array, named, names};
 use crate::{compared, numbers, pool, wrong};
 
-/// An array of numpy: numbers in a shape.
+/// Returns a numpy array of this shape.
 fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     PyArray1::from_vec(py, values).reshape(shape)
 }
 
-/// The assumptions on sums that a user may state: name, unit roundoff, and a clause for messages.
+/// Returns the assumptions on summation that a user may state: name, unit roundoff, and a clause for messages.
 #[pyfunction]
 pub fn sums() -> Vec<(&'static str, f64, &'static str)> {
     Sums::ALL
@@ -29,18 +29,18 @@ pub fn sums() -> Vec<(&'static str, f64, &'static str)> {
         .collect()
 }
 
-/// The type of that name.
+/// Returns the element type called `name`.
 fn type_of(name: &str) -> PyResult<safetensors::Dtype> {
     let known = || names().join(", ");
     named(name).ok_or_else(|| wrong(format!("no type '{name}', expected one of {}", known())))
 }
 
-/// The operation of that name.
+/// Returns the operation called `op`.
 fn find(op: &str) -> PyResult<&'static Operation> {
     Operation::among(&ON_TENSORS, op).map_err(wrong)
 }
 
-/// A call with what Python gives: arrays, numbers and words.
+/// Converts the arrays, numbers and words that Python passes to a call of an operation.
 fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Call> {
     let operation = find(op)?;
     let mut all = BTreeMap::new();
@@ -73,7 +73,7 @@ fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Ca
     Ok(call)
 }
 
-/// An error for bytes where codes of a format are meant: they would be read as integers.
+/// Returns an error if an input has bytes where the operation expects codes of a format: bytes would be read as integers.
 fn no_bytes_for_codes(op: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     for (name, value) in given {
         let name: String = name.extract()?;
@@ -96,8 +96,8 @@ fn no_bytes_for_codes(op: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     Ok(())
 }
 
-/// All operations: name, description, what each takes (name, kind, default, description), its faults, the inputs that have a row for
-/// each row of its output, with whether the first dimension counts rows, and the classes of modules that compute it.
+/// Returns all operations: name, description, inputs (name, kind, default, description), faults, the inputs with a row for each
+/// row of the output (and true if the first dimension counts rows), and the classes of modules that compute the operation.
 #[pyfunction]
 pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let all = ON_TENSORS.iter().map(|operation| {
@@ -125,7 +125,7 @@ pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     all.collect()
 }
 
-/// Inputs for the first case of an operation, drawn by a seed; None if it has no cases.
+/// Draws inputs for the first case of an operation from a seed. None if the operation has no cases.
 #[pyfunction]
 pub fn drawn<'py>(py: Python<'py>, op: &str, seed: u64) -> PyResult<Option<Bound<'py, PyDict>>> {
     let operation = find(op)?;
@@ -146,7 +146,7 @@ pub fn drawn<'py>(py: Python<'py>, op: &str, seed: u64) -> PyResult<Option<Bound
     Ok(Some(given))
 }
 
-/// An output: its name, values, errors before they are rounded to the type that is stored, and whether it must be equal.
+/// An output: name, values, errors before rounding to the stored type, and true if the output must be equal.
 type Output<'py> = (
     &'static str,
     Bound<'py, PyArrayDyn<f64>>,
@@ -154,7 +154,7 @@ type Output<'py> = (
     bool,
 );
 
-/// The outputs of an operation, or of one of its faults.
+/// Returns the outputs of an operation, or of one of its planted faults.
 #[pyfunction]
 #[pyo3(signature = (op, given, dtype, u, fault=None))]
 pub fn expected<'py>(
@@ -200,7 +200,7 @@ pub fn bounds<'py>(
     shaped(py, bounds.collect(), &shape)
 }
 
-/// Each value rounded to nearest in a type, ties to even.
+/// Rounds each value to the nearest number of a type, ties to even.
 #[pyfunction]
 pub fn rounded<'py>(
     py: Python<'py>,
@@ -215,8 +215,8 @@ pub fn rounded<'py>(
     shaped(py, rounded.collect(), value.as_array().shape())
 }
 
-/// The mean and the mean square of the errors of an output ([`MeanErrors`]); None for an operation that has no independent rows, and
-/// for an output without elements.
+/// Returns the mean and the mean square of the errors of an output ([`MeanErrors`]). None if the operation has no independent
+/// rows, or the output has no elements.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "four arrays, and what they are of")]
 pub fn mean_errors<'py>(
@@ -256,7 +256,7 @@ pub fn mean_errors<'py>(
     Ok(Some(found))
 }
 
-/// Compares an output with what an operation gives, and says what it looks like if it is not that.
+/// Compares an output with the expected output of an operation. If they differ, names the faults that the output resembles.
 #[pyfunction]
 #[pyo3(signature = (op, got, given, u, output=None))]
 pub fn judge<'py>(

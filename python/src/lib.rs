@@ -1,4 +1,4 @@
-//! The native part of the Python module `ulplab`; what users call is in `python/ulplab`, which documents it.
+//! The native part of the Python module `ulplab`. Users call `python/ulplab`, which documents the module.
 
 mod compared;
 mod cuda;
@@ -14,12 +14,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tensor::Array;
 
-/// A mistake of the caller's, as Python has it.
+/// Returns a Python `ValueError` for a mistake of the caller.
 fn wrong(why: impl ToString) -> PyErr {
     PyValueError::new_err(why.to_string())
 }
 
-/// An error unless two tensors have the same shape.
+/// Returns an error if two tensors have different shapes.
 fn same_shape(got: &Array, want: &Array) -> PyResult<()> {
     match got.shape == want.shape {
         true => Ok(()),
@@ -57,26 +57,26 @@ mod _native {
         Ok(())
     }
 
-    /// The version of ulplab.
+    /// Returns the version of ulplab.
     #[pyfunction]
     fn version() -> &'static str {
         env!("CARGO_PKG_VERSION")
     }
 
-    /// The names of `valid` that a wrong one may stand for, as the end of an error message.
+    /// Returns the names in `valid` that are similar to a wrong name, as the end of an error message.
     #[pyfunction]
     #[allow(clippy::needless_pass_by_value)]
     fn did_you_mean(wrong: &str, valid: Vec<String>) -> String {
         ulplab_core::error::did_you_mean(wrong, valid.iter().map(String::as_str))
     }
 
-    /// True if memory of CUDA devices can be read: the driver is there. The first call loads it.
+    /// True if the CUDA driver is available, so that memory of CUDA devices can be read. The first call loads the driver.
     #[pyfunction]
     fn reads_cuda() -> bool {
         cuda::available()
     }
 
-    /// The number of elements of two tensors of one type and shape that have different bits.
+    /// Returns the number of elements with different bits in two tensors of the same type and shape.
     #[pyfunction]
     fn differing(py: Python<'_>, a: &Bound<'_, Array>, b: &Bound<'_, Array>) -> PyResult<usize> {
         let (a, b) = (a.get(), b.get());
@@ -119,7 +119,7 @@ mod _native {
         found.map_err(|why: String| wrong(why))
     }
 
-    /// The names of all types of elements.
+    /// Returns the names of all element types.
     #[pyfunction]
     fn types() -> Vec<&'static str> {
         tensor::names().to_vec()

@@ -1,4 +1,4 @@
-//! Metrics of whole tensors, and limits of them.
+//! Metrics of whole tensors, and limits on these metrics.
 
 use std::cell::OnceCell;
 
@@ -13,30 +13,30 @@ use ulplab_operations::expected::half_spacing;
 use crate::tensor::{Array, name, named, names};
 use crate::{numbers, pool, same_shape, wrong};
 
-/// The metrics that may be limited.
+/// Metrics that a limit can be given for.
 const LIMITED: [&str; 8] = ["cosine", "sqnr", "diff", "relative_l2", "nsr", "max_abs", "ulp", "kl"];
 
-/// The bound that a number sets to a metric, or to `rtol` or `atol`.
+/// Converts a number to a bound on a metric, or on `rtol` or `atol`.
 fn bound(metric: &str, value: f64) -> ulplab_core::metrics::Bound {
     let metric = if metric == "ulp" { ULP_MAX.name } else { metric };
     let better = Metric::find(metric).map_or(Better::Lower, |metric| metric.better);
     ulplab_core::metrics::Bound { better, value }
 }
 
-/// The metrics that a limit can be given for, and whether a larger value is better.
+/// Returns the metrics that a limit can be given for, each with true if larger values are better.
 #[pyfunction]
 pub fn limits() -> Vec<(&'static str, bool)> {
     let higher = |name: &str| bound(name, 0.0).better == Better::Higher;
     LIMITED.map(|name| (name, higher(name))).to_vec()
 }
 
-/// The reason why no numbers can break a limit of a metric, or of `atol` and `rtol`; None if some can.
+/// Returns the reason why no numbers can exceed a limit on a metric, `atol` or `rtol`. None if some numbers can.
 #[pyfunction]
 pub fn vacuous(metric: &str, limit: f64) -> Option<String> {
     ulplab_core::vacuous::vacuous(metric, bound(metric, limit))
 }
 
-/// The reason why no finite numbers of the types of two tensors can break a limit of their difference; None if some can.
+/// Returns the reason why no finite numbers of the types of two tensors can exceed a limit on their difference. None if some can.
 #[pyfunction]
 pub fn vacuous_between(metric: &str, limit: f64, got: &Array, want: &Array) -> Option<String> {
     ulplab_core::vacuous::vacuous_between(metric, bound(metric, limit), [want.dtype, got.dtype])
@@ -46,7 +46,7 @@ fn is_floating(dtype: Dtype) -> bool {
     half_spacing(dtype, 1.0) > 0.0
 }
 
-/// The names of the floating-point types.
+/// Returns the names of the floating-point types.
 #[pyfunction]
 pub fn floats() -> Vec<&'static str> {
     names()
@@ -55,7 +55,7 @@ pub fn floats() -> Vec<&'static str> {
         .collect()
 }
 
-/// The codes of a tensor.
+/// Returns the codes of a tensor's elements.
 fn codes(array: &Array) -> Result<Vec<u64>, String> {
     let (bytes, shape) = (array.bytes()?, [array.len()]);
     let (name, dtype) = ("", array.dtype);
@@ -68,7 +68,7 @@ fn codes(array: &Array) -> Result<Vec<u64>, String> {
     Ok(tensor.codes().collect())
 }
 
-/// Metrics of two tensors by name, in f64; None where one is not defined. `equal_nan`: NaN meets NaN, in ulp.
+/// Returns the metrics of two tensors by name, in f64; None if a metric is not defined. `equal_nan`: NaN equals NaN, in ulp.
 #[pyfunction]
 pub fn metrics(
     py: Python<'_>,
@@ -108,8 +108,8 @@ pub fn metrics(
     measured.map_err(wrong)
 }
 
-/// The number of the largest of `draws` numbers that may lie above a threshold which has that rate of false alarms at most, with this
-/// confidence; and the draws that such a rate takes at least, if none lies above.
+/// Returns how many of `draws` values may exceed a threshold, so that its false-alarm rate is at most `alarms` with this
+/// confidence. Also returns the number of draws that this rate needs if no value exceeds the threshold.
 #[pyfunction]
 pub fn tolerated(draws: usize, alarms: f64, confidence: f64) -> (usize, u64) {
     let counts: Vec<usize> = (0..draws).collect();

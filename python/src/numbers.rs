@@ -8,30 +8,30 @@ use ulplab_core::tensorfile::Tensor;
 use crate::tensor::{Array, name};
 use crate::{pool, wrong};
 
-/// The largest magnitude up to which f64 has every integer.
+/// The largest magnitude up to which f64 represents every integer exactly.
 const MOST_INTEGER: i128 = 1 << 53;
 
-/// The elements of a tensor as `T`, if they lie as `T` must; the caller has compared the types.
+/// Views the bytes of a tensor as elements of type `T`; `None` if they are not aligned. The caller has checked the type.
 pub fn typed<T: Copy>(bytes: &[u8]) -> Option<&[T]> {
-    // SAFETY: all bits are numbers of the types that this is called with.
+    // SAFETY: all bit patterns are valid values of the types that this function is called with.
     let (before, elements, behind) = unsafe { bytes.align_to::<T>() };
     (before.is_empty() && behind.is_empty()).then_some(elements)
 }
 
-/// All elements in f64.
+/// Converts all elements of a tensor to f64.
 ///
 /// # Errors
-/// Those of [`widened_bytes`], and a device that cannot be read.
+/// Returns the errors of [`widened_bytes`], and an error if a device cannot be read.
 pub fn widened(array: &Array) -> Result<Vec<f64>, String> {
     widened_bytes(array.dtype, &array.bytes()?)
 }
 
-/// Elements of a type in f64.
+/// Converts elements of a type to f64.
 ///
 /// # Errors
-/// Integers that f64 does not have, and types that are not numbers.
+/// Returns an error for integers that f64 cannot represent, and for types that are not numbers.
 pub fn widened_bytes(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>, String> {
-    // Files of tensors have no numbers of this type, only scales of others.
+    // Tensor files use E8M0 only for scales, so `Tensor` does not convert it.
     if dtype == Dtype::F8_E8M0 {
         let power = |code: &u8| match code {
             255 => f64::NAN,
@@ -56,7 +56,7 @@ pub fn widened_bytes(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>, String> {
     numbers.ok_or_else(|| format!("elements are {}, expected numbers", name(dtype)))
 }
 
-/// All elements in f64, as an array of the same shape.
+/// Converts all elements to f64, as an array of the same shape.
 #[pyfunction]
 pub fn widen<'py>(py: Python<'py>, x: &Bound<'py, Array>) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     let x = x.get();

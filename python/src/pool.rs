@@ -1,8 +1,8 @@
-//! Computing without Python's lock, in a process that may fork.
+//! Computes without Python's global interpreter lock, in a process that may fork.
 //!
-//! Threads do not survive a fork, so the child's first computation would wait for workers that are gone: a child has a pool of its
-//! own. A fork while another thread computes would copy locks that nobody releases, so [`before_fork`] waits for all computations to
-//! end. State is kept in atomics alone, which nobody can hold while the process forks.
+//! Threads do not survive a fork: the first computation of a child process would wait forever for workers that do not exist. So a
+//! child has its own thread pool. A fork during a computation would copy locks that nobody releases, so [`before_fork`] waits
+//! until all computations end. All state is in atomics, which cannot be locked when the process forks.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use rayon::ThreadPool;
 
-/// The process that counts, in the upper half, and how many computations run in it, or [`FORKING`].
+/// Upper half: id of the process that counts. Lower half: number of running computations in it, or [`FORKING`].
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 const FORKING: u32 = u32::MAX;
-/// The pause before a thread that must wait looks again.
+/// Time that a waiting thread sleeps before it checks again.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// The process that imported the module: the global pool of threads is its own.
+/// Id of the process that imported the module. Only this process uses the global thread pool.
 static FIRST: AtomicU64 = AtomicU64::new(0);
-/// The pool of a child.
+/// Thread pool of a child process.
 static OWN: AtomicPtr<Own> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Own {
@@ -26,7 +26,7 @@ struct Own {
     pool: ThreadPool,
 }
 
-/// The number of computations that run in this process. A count of the parent says nothing of its child.
+/// Returns the number of computations in this process. A count from the parent process does not apply: it counts as 0.
 fn count_of(state: u64) -> u32 {
     if (state >> 32) as u32 == std::process::id() {
         state as u32
@@ -39,7 +39,7 @@ fn state(count: u32) -> u64 {
     u64::from(std::process::id()) << 32 | u64::from(count)
 }
 
-/// Replaces a count by another as soon as `change` gives one.
+/// Replaces the count by the result of `change`. Waits while `change` returns `None`.
 fn change(change: impl Fn(u32) -> Option<u32>) {
     loop {
         let now = RUNNING.load(Ordering::Acquire);
@@ -52,7 +52,7 @@ fn change(change: impl Fn(u32) -> Option<u32>) {
     }
 }
 
-/// A computation that is counted until it is dropped.
+/// A running computation. It is counted until it is dropped.
 struct Counted;
 
 impl Counted {
@@ -68,7 +68,7 @@ impl Drop for Counted {
     }
 }
 
-/// The pool of this process; `None` in the process that imported the module, which has the global one.
+/// Returns the thread pool of this process; `None` in the process that imported the module, which uses the global pool.
 fn own() -> Option<&'static ThreadPool> {
     let process = std::process::id();
     if FIRST.load(Ordering::Acquire) == u64::from(process) {
@@ -76,24 +76,24 @@ fn own() -> Option<&'static ThreadPool> {
     }
     loop {
         let found = OWN.load(Ordering::Acquire);
-        // SAFETY: a pool that was stored is never freed.
+        // SAFETY: a stored pool is never freed.
         if let Some(own) = unsafe { found.as_ref() }.filter(|own| own.process == process) {
             return Some(&own.pool);
         }
-        // Panics if a thread cannot be started, as rayon's global pool does.
+        // Panics if no thread can be started, like rayon's global pool.
         let pool = rayon::ThreadPoolBuilder::new().build().expect("threads can be started");
         let made = Box::into_raw(Box::new(Own { process, pool }));
         if OWN
             .compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
-            // SAFETY: another thread was quicker, and nobody has seen this one.
+            // SAFETY: another thread stored its pool first, and this pool was never shared.
             drop(unsafe { Box::from_raw(made) });
         }
     }
 }
 
-/// Computes without Python's lock.
+/// Runs a computation without Python's global interpreter lock.
 pub fn run<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     py.detach(|| {
         let _counted = Counted::new();
@@ -104,18 +104,18 @@ pub fn run<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Notes the process that imports the module.
+/// Records the process that imports the module.
 pub fn imported() {
     FIRST.store(std::process::id().into(), Ordering::Release);
 }
 
-/// Waits until no thread computes, and lets none begin. The caller holds Python's lock, without which none does.
+/// Waits until no thread computes, and blocks new ones. The caller holds Python's lock, which a thread needs to begin.
 #[pyfunction]
 pub fn before_fork() {
     change(|count| (count == 0).then_some(FORKING));
 }
 
-/// Lets threads compute again, in the parent and in the child.
+/// Allows computations again, in the parent and in the child process.
 #[pyfunction]
 pub fn after_fork() {
     RUNNING.store(state(0), Ordering::Release);

@@ -1,4 +1,4 @@
-//! The program `ulplab`, which Python starts as an executable would be.
+//! Runs the program `ulplab` in the Python process, like an executable.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use ulplab::itself::{self, Start};
 
-/// Runs the program with these words and returns its exit code. The process is the program's from here on: it takes signals and
-/// standard output, and may end at any time. `program` starts it again, `file` is where this module is.
+/// Runs the program with these arguments and returns its exit code. From here on the program owns the process: it handles signals
+/// and standard output, and may end the process. `program` is the command that starts it again, `file` the path of this module.
 #[pyfunction]
 pub fn main(py: Python<'_>, program: Vec<OsString>, words: Vec<OsString>, file: PathBuf) -> u8 {
     let start = Start {

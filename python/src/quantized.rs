@@ -1,4 +1,4 @@
-//! Number formats, layouts of scales, and the rule that made stored bytes.
+//! Number formats, layouts of scales, and the search for the rule that made stored bytes.
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ fn rows_and_cols(shape: &[usize]) -> PyResult<(usize, usize)> {
     }
 }
 
-/// The numbers that a quantizer reads: those of the tensor, in f32.
+/// Returns the numbers that a quantizer reads: the elements in f32.
 fn read(array: &Array) -> Result<Vec<f32>, String> {
     match array.dtype {
         Dtype::F64 => Err("elements are float64, expected float32 or fewer bits, as quantizers read".into()),
@@ -31,7 +31,7 @@ fn read(array: &Array) -> Result<Vec<f32>, String> {
     }
 }
 
-/// The parts of a tensor that is quantized to a format.
+/// Quantizes a tensor to a format, and returns its parts.
 #[pyfunction]
 #[pyo3(signature = (x, format, amax=None))]
 pub fn encode<'py>(
@@ -58,7 +58,7 @@ pub fn encode<'py>(
     Ok(encoded.parts.into_iter().map(part).collect())
 }
 
-/// The numbers of stored parts, row-major.
+/// Decodes stored parts to numbers, in row-major order.
 #[pyfunction]
 pub fn decode<'py>(
     py: Python<'py>,
@@ -97,13 +97,13 @@ pub fn decode<'py>(
     Ok(PyArray1::from_vec(py, values))
 }
 
-/// A layout by its name, of which `blocked_` may be left out.
+/// Returns the layout called `name`. The prefix `blocked_` may be left out.
 fn layout_of(name: &str) -> PyResult<&'static Layout> {
     let found = Layout::find(&format!("blocked_{name}"));
     found.or_else(|_| Layout::find(name)).map_err(wrong)
 }
 
-/// Scales `[rows, cols]` of a byte or four as a layout has them.
+/// Puts scales `[rows, cols]` of 1 or 4 bytes each in the order of a layout.
 #[pyfunction]
 pub fn place<'py>(py: Python<'py>, scales: &Bound<'py, Array>, layout: &str) -> PyResult<Bound<'py, PyArray1<u8>>> {
     let scales = scales.get();
@@ -112,7 +112,7 @@ pub fn place<'py>(py: Python<'py>, scales: &Bound<'py, Array>, layout: &str) -> 
     Ok(PyArray1::from_vec(py, placed))
 }
 
-/// Scales `[rows, cols]` of a byte each from bytes in the order of a layout, and how many bytes beyond them are not 0.
+/// Returns scales `[rows, cols]` of one byte each from bytes in a layout's order, and the number of non-zero padding bytes.
 #[pyfunction]
 pub fn unplace<'py>(
     py: Python<'py>,
@@ -130,7 +130,7 @@ pub fn unplace<'py>(
         )));
     }
     let scales = placement.inverse(&placed).map_err(wrong)?;
-    // What is there again of the scales alone has zeros in the padding.
+    // Places the scales again: this gives zeros in the padding, so other bytes differ only there.
     let clean = placement.forward(&scales).map_err(wrong)?;
     let stale = clean
         .iter()
@@ -140,10 +140,10 @@ pub fn unplace<'py>(
     Ok((PyArray1::from_vec(py, scales), stale))
 }
 
-/// True if a rule explains all bytes, with the rules that do; the conclusion in words, the findings, and a warning.
+/// The result of [`diagnose`]: true if a rule explains all bytes, the rules that do, the conclusion, the findings, and a warning.
 type Diagnosed = ((bool, Vec<String>), String, Vec<String>, Option<String>);
 
-/// Looks for the rule that made stored codes, scales and global scales.
+/// Searches for the rule that made the stored codes, scales and global scales.
 #[pyfunction]
 #[pyo3(signature = (x, stored, format, layout=None, named=false))]
 pub fn diagnose(
@@ -176,7 +176,7 @@ pub fn diagnose(
     let diagnosis = pool::run(py, || {
         let x = read(x)?;
         let diagnosis = parity::diagnose(&x, cols, &stored, &format, named);
-        // A rule that the caller gives is wanted.
+        // If the caller names a rule, its cost is not measured: the caller wants this rule.
         let cost = (!named).then(|| parity::cost::measure(parity::Source::slice(&x), cols, &stored, &diagnosis));
         Ok((diagnosis, cost.flatten()))
     });
@@ -192,7 +192,7 @@ pub fn diagnose(
     ))
 }
 
-/// Checks that there are as many codes, scales and global scales as a tensor of that shape has: what is missing is not judged.
+/// Checks that the codes, scales and global scales are complete for a tensor of this shape: missing parts cannot be judged.
 fn whole(stored: &parity::StoredBytes, format: &Format, rows: usize, cols: usize) -> Result<(), String> {
     if rows == 0 {
         return Err(format!("not judged: the tensor [0, {cols}] has no elements"));
@@ -235,7 +235,7 @@ fn dtype(part: &formats::Part) -> &'static str {
     name(part.dtype)
 }
 
-/// A hint at the layouts in which scales have so many bytes.
+/// Returns a hint that names the layouts in which the scales have this number of bytes.
 fn placed_in(part: &formats::Part, bytes: usize) -> String {
     let size = part.dtype.bitsize() / 8;
     let fits = |layout: &&Layout| {
@@ -248,7 +248,7 @@ fn placed_in(part: &formats::Part, bytes: usize) -> String {
     }
 }
 
-/// A format with another rule for its scales.
+/// Returns a format with another rule for its scales.
 #[pyfunction]
 pub fn with_rule(format: &str, rule: &str) -> PyResult<String> {
     let format = block_format(format).map_err(wrong)?;

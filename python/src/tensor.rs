@@ -1,7 +1,7 @@
-//! Tensors that come in by DLPack, without a copy where they are contiguous and in the host's memory.
+//! Tensors that are passed by DLPack. Contiguous tensors in host memory are not copied.
 //!
-//! The structures are those of `dlpack.h`, before version 1 and of version 1; a capsule is used once, as the standard
-//! asks (<https://dmlc.github.io/dlpack/latest/python_spec.html>).
+//! The structures are those of `dlpack.h`, before version 1 and in version 1. A capsule is used only once, as the standard
+//! requires (<https://dmlc.github.io/dlpack/latest/python_spec.html>).
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
@@ -44,45 +44,45 @@ struct ManagedVersioned {
     tensor: DlTensor,
 }
 
-/// Names of capsules, before and after they were used.
+/// Names of a capsule before and after its use, for each of the two versions.
 const CAPSULES: [[&CStr; 2]; 2] = [
     [c"dltensor", c"used_dltensor"],
     [c"dltensor_versioned", c"used_dltensor_versioned"],
 ];
 
-/// The owner of a tensor's memory, which is released after the last use of the tensor.
+/// The producer's structure that owns the tensor's memory. Its deleter is called after the last use of the tensor.
 enum Owner {
     Old(NonNull<Managed>),
     Versioned(NonNull<ManagedVersioned>),
 }
 
-/// DLPack's types of devices: the host, the host's memory that a device sees, too, and those that the CUDA driver copies from.
+/// DLPack device types: the host and pinned host memory, and the types that the CUDA driver copies from.
 const HOST: [i32; 2] = [1, 3];
 const CUDA: [i32; 2] = [2, 13];
-/// The most dimensions that a tensor of any library has: numpy's.
+/// Maximum number of dimensions of a tensor: numpy's limit, the largest of all libraries.
 const MOST_DIMENSIONS: usize = 64;
 
-/// A tensor of another library.
+/// A tensor of another library, passed by DLPack.
 #[pyclass(frozen, module = "ulplab")]
 pub struct Array {
     owner: Owner,
     data: *const u8,
-    /// The CUDA device that has the elements; none if the host has them.
+    /// Index of the CUDA device that has the elements; `None` if they are in host memory.
     device: Option<i32>,
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// In elements; none if the tensor is contiguous.
+    /// Strides in elements; `None` if the tensor is contiguous.
     strides: Option<Vec<i64>>,
 }
 
-// SAFETY: the memory is the producer's, who keeps it until the deleter is called, and nothing here writes to it.
+// SAFETY: the producer keeps the memory until the deleter is called, and this module never writes to it.
 unsafe impl Send for Array {}
-// SAFETY: as above: all threads only read.
+// SAFETY: as above. All threads only read.
 unsafe impl Sync for Array {}
 
 impl Drop for Array {
     fn drop(&mut self) {
-        // SAFETY: the capsule was renamed, so the deleter is ours to call, once.
+        // SAFETY: the capsule was renamed, so only this drop calls the deleter, once.
         unsafe {
             match self.owner {
                 Owner::Old(managed) => {
@@ -100,7 +100,7 @@ impl Drop for Array {
     }
 }
 
-/// The types of elements: the name that numpy, ml_dtypes and torch have for each, and its code in DLPack, which says its bits, too.
+/// Element types: the name in numpy, ml_dtypes and torch, and the type code in DLPack (the bits are a separate field).
 const TYPES: [(&str, Dtype, u8); 16] = [
     ("float64", Dtype::F64, 2),
     ("float32", Dtype::F32, 2),
@@ -120,13 +120,13 @@ const TYPES: [(&str, Dtype, u8); 16] = [
     ("bool", Dtype::BOOL, 6),
 ];
 
-/// The first type of which something holds.
+/// Returns the first type for which `holds` is true.
 fn type_with(holds: impl Fn(&(&str, Dtype, u8)) -> bool) -> Option<(&'static str, Dtype)> {
     let found = TYPES.into_iter().find(holds);
     found.map(|(name, dtype, _)| (name, dtype))
 }
 
-/// The type of that name, as numpy, ml_dtypes and torch call it, or for short.
+/// Returns the type called `name`: the name in numpy, ml_dtypes and torch, or a short name such as `f32`.
 pub fn named(name: &str) -> Option<Dtype> {
     let name = match name {
         "f64" => "float64",
@@ -138,24 +138,24 @@ pub fn named(name: &str) -> Option<Dtype> {
     type_with(|(known, ..)| *known == name).map(|(_, dtype)| dtype)
 }
 
-/// Names of all types.
+/// Returns the names of all types.
 pub fn names() -> [&'static str; TYPES.len()] {
     TYPES.map(|(name, ..)| name)
 }
 
-/// The name that numpy, ml_dtypes and torch have for a type.
+/// Returns the name of a type in numpy, ml_dtypes and torch.
 pub fn name(dtype: Dtype) -> &'static str {
     type_with(|(_, known, _)| *known == dtype).map_or("unknown", |(name, _)| name)
 }
 
 #[pymethods]
 impl Array {
-    /// Takes a capsule of ``__dlpack__``. ``dtype`` names the type that the bits are of, if the producer could not say.
+    /// Takes the tensor of a ``__dlpack__`` capsule. ``dtype`` names the element type if the producer could not state it.
     #[new]
     #[pyo3(signature = (capsule, dtype=None))]
     fn new(capsule: &Bound<'_, PyCapsule>, dtype: Option<&str>) -> PyResult<Self> {
         let found = capsule.name()?;
-        // SAFETY: the name is a string of the producer's that outlives the capsule.
+        // SAFETY: the name is a string of the producer that outlives the capsule.
         let found = found.map(|name| unsafe { name.as_cstr() });
         let kind = CAPSULES.iter().position(|[name, _]| found == Some(*name));
         let Some(kind) = kind else {
@@ -164,7 +164,7 @@ impl Array {
             ));
         };
         let pointer = capsule.pointer_checked(Some(CAPSULES[kind][0]))?;
-        // SAFETY: a capsule of this name has such a structure.
+        // SAFETY: a capsule with this name contains this structure.
         let (tensor, owner) = unsafe {
             match kind {
                 0 => {
@@ -191,25 +191,25 @@ impl Array {
         Ok(array)
     }
 
-    /// Sizes of the dimensions.
+    /// Size of each dimension.
     #[getter]
     fn shape(&self) -> Vec<usize> {
         self.shape.clone()
     }
 
-    /// The type of the elements, by the name that numpy, ml_dtypes and torch have for it.
+    /// Name of the element type in numpy, ml_dtypes and torch.
     #[getter]
     fn dtype(&self) -> &'static str {
         name(self.dtype)
     }
 
-    /// The address of the first element.
+    /// Address of the first element.
     #[getter]
     fn address(&self) -> usize {
         self.data as usize
     }
 
-    /// The addresses of the first byte and behind the last; equal if there are no elements.
+    /// Addresses of the first byte and behind the last byte; equal if there are no elements.
     #[getter]
     fn span(&self) -> (usize, usize) {
         if self.len() == 0 {
@@ -232,7 +232,7 @@ impl Array {
         (low, high)
     }
 
-    /// True if the elements lie one behind the other, row-major.
+    /// True if the elements are adjacent in memory, in row-major order.
     #[getter]
     fn contiguous(&self) -> bool {
         self.strides.is_none()
@@ -240,7 +240,7 @@ impl Array {
 }
 
 impl Array {
-    /// A refused tensor stays the producer's: the capsule keeps its name, and releases the tensor.
+    /// Creates an array. If it refuses the tensor, the producer keeps it: the capsule still has its name and releases the tensor.
     fn of(tensor: &DlTensor, owner: Owner, named_dtype: Option<&str>) -> PyResult<Self> {
         let device = match tensor.device_type {
             kind if HOST.contains(&kind) => None,
@@ -290,20 +290,20 @@ impl Array {
         })
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The bytes of an element.
+    /// Returns the number of bytes of an element.
     fn size(&self) -> usize {
         self.dtype.bitsize() / 8
     }
 
-    /// The elements, row-major: those in memory if they are contiguous and the host's, else a copy.
+    /// Returns the bytes of the elements in row-major order. Copies them unless they are contiguous and in host memory.
     ///
     /// # Errors
-    /// A device that cannot be read.
+    /// Returns an error if a device cannot be read.
     pub fn bytes(&self) -> Result<Cow<'_, [u8]>, String> {
         if self.device.is_none() {
             return Ok(self.on_host());
@@ -318,10 +318,10 @@ impl Array {
         }
     }
 
-    /// The elements in chunks of so many.
+    /// Returns the elements in chunks of `elements` each.
     ///
     /// # Errors
-    /// A device that cannot be read.
+    /// Returns an error if a device cannot be read.
     pub fn chunks(&self, elements: usize) -> Result<Chunks<'_>, String> {
         let chunk = elements * self.size();
         Ok(match self.device {
@@ -337,21 +337,21 @@ impl Array {
         })
     }
 
-    /// The elements in the host's memory.
+    /// Returns the bytes of elements in host memory.
     fn on_host(&self) -> Cow<'_, [u8]> {
         let size = self.size();
         if self.len() == 0 {
             return Cow::Borrowed(&[]);
         }
         let Some(strides) = &self.strides else {
-            // SAFETY: the producer says that these elements are there, one after the other.
+            // SAFETY: the producer guarantees that these elements exist and are adjacent.
             return Cow::Borrowed(unsafe { std::slice::from_raw_parts(self.data, self.len() * size) });
         };
         let mut bytes = Vec::with_capacity(self.len() * size);
         let mut index = vec![0; self.shape.len()];
         for _ in 0..self.len() {
             let at: i64 = index.iter().zip(strides).map(|(at, stride)| *at as i64 * stride).sum();
-            // SAFETY: the index is within the shape, so the element is where its strides say.
+            // SAFETY: the index is within the shape, so the strides lead to an element of the tensor.
             bytes.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(self.data.offset(at as isize * size as isize), size)
             });
@@ -367,7 +367,7 @@ impl Array {
     }
 }
 
-/// Sizes and strides. Those of a producer that is wrong, whose elements no memory can hold, are refused.
+/// Returns sizes and strides. Refuses invalid ones, whose elements no memory can hold.
 fn geometry(tensor: &DlTensor, size: usize) -> PyResult<(Vec<usize>, Option<Vec<i64>>)> {
     let ndim = usize::try_from(tensor.ndim).unwrap_or(usize::MAX);
     if ndim == 0 {
@@ -380,7 +380,7 @@ fn geometry(tensor: &DlTensor, size: usize) -> PyResult<(Vec<usize>, Option<Vec<
             if tensor.shape.is_null() { " and no sizes" } else { "" }
         )));
     }
-    // SAFETY: both have as many numbers as there are dimensions; strides may be left out.
+    // SAFETY: both arrays have `ndim` numbers; strides may be null.
     let (sizes, strides) = unsafe {
         let sizes = std::slice::from_raw_parts(tensor.shape, ndim);
         let strides = NonNull::new(tensor.strides.cast_mut());
@@ -407,14 +407,14 @@ fn geometry(tensor: &DlTensor, size: usize) -> PyResult<(Vec<usize>, Option<Vec<
     }
 }
 
-/// Elements of a chunk of a device's memory, at most 8 bytes each.
+/// Number of elements in a chunk of device memory, at most 8 bytes each.
 const DEVICE_ELEMENTS: usize = cuda::CHUNK / 8;
 
-/// A tensor's elements, chunk by chunk.
+/// Iterates over the elements of a tensor, chunk by chunk.
 pub enum Chunks<'a> {
     Host {
         bytes: Cow<'a, [u8]>,
-        /// Bytes that were handed over, and those of a chunk.
+        /// Bytes that were already returned, and bytes of a chunk.
         read: usize,
         chunk: usize,
     },
@@ -422,10 +422,10 @@ pub enum Chunks<'a> {
 }
 
 impl Chunks<'_> {
-    /// The bytes of the next chunk; nothing at the end.
+    /// Returns the bytes of the next chunk; empty at the end.
     ///
     /// # Errors
-    /// A device that cannot be read.
+    /// Returns an error if a device cannot be read.
     pub fn next(&mut self) -> Result<&[u8], String> {
         match self {
             Self::Device(chunks) => chunks.next(),
@@ -438,10 +438,10 @@ impl Chunks<'_> {
     }
 }
 
-/// Hands over the elements of two tensors of one shape, chunk by chunk: all of them at once if the host has both.
+/// Passes the elements of two tensors of the same shape to `each`, chunk by chunk; in a single chunk if both are in host memory.
 ///
 /// # Errors
-/// Those of `each`, and a device that cannot be read.
+/// Returns the errors of `each`, and an error if a device cannot be read.
 pub fn together(a: &Array, b: &Array, mut each: impl FnMut(&[u8], &[u8]) -> Result<(), String>) -> Result<(), String> {
     let elements = match (a.device, b.device) {
         (None, None) => a.len().max(1),
@@ -454,7 +454,7 @@ pub fn together(a: &Array, b: &Array, mut each: impl FnMut(&[u8], &[u8]) -> Resu
     Ok(())
 }
 
-/// True for the strides of a row-major tensor. Those of dimensions of size 1, and of no elements, may be anything.
+/// True if the strides are those of a row-major tensor. Strides of dimensions of size 1 and of empty tensors do not matter.
 fn is_contiguous(shape: &[usize], strides: &[i64]) -> bool {
     let mut expected = 1;
     let mut dims = shape.iter().zip(strides).rev();

@@ -105,7 +105,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Creates a capture at the places of these suspects, at most [`MOST`] of them.
+    /// Creates a capture at the places of these suspects, at most `MOST` of them.
     ///
     /// # Errors
     /// Same as [`Mix::rounding`].
