@@ -19,7 +19,7 @@ const ON_TENSORS: &str = "crates/operations/expected";
 const COMPOSITIONS: &str = "crates/backend/compositions";
 /// The folder of operations that are packages of their own. Each package contains its launch compositions.
 const SHOWCASES: &str = "showcases";
-/// Checks that are part of the judgement of every operation.
+/// Checks that are part of every judgement.
 const CHECKS: [&str; 2] = ["crates/operations/ops/guards", "crates/operations/ops/checks"];
 /// Rooms that have no influence on a judgement: texts, tensor files, models that no operation computes.
 const OTHERS: [&str; 10] = [

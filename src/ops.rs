@@ -1,4 +1,4 @@
-//! Operations with kernels: the operations of `ulplab-operations`, and operations that are packages of their own.
+//! Operations with kernels: those of `ulplab-operations`, and those that are packages of their own.
 
 use std::sync::LazyLock;
 

@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// Describes the position of the true elements of a boolean tensor, as in `"all in columns 2 to 3"`.
+/// The place of the true elements of a boolean tensor: `"all in columns 2 to 3"`.
 #[pyfunction]
 pub fn pattern(py: Python<'_>, mask: &Bound<'_, Array>) -> PyResult<String> {
     let mask = mask.get();

@@ -12,7 +12,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 
-/// Bytes of a pinned buffer. Copies of several MiB reach the bandwidth of the bus.
+/// Bytes of a pinned buffer. Copies of some MiB reach the bandwidth of the bus.
 pub const CHUNK: usize = 8 << 20;
 
 /// Handle of the legacy default stream, in the driver and in DLPack.
@@ -81,7 +81,7 @@ impl Driver {
             return Ok(());
         }
         let mut name = std::ptr::null();
-        // SAFETY: the name is a string of the driver that is never freed.
+        // SAFETY: the name is a string of the driver's that is never freed.
         let name = unsafe {
             match (self.error_name)(code, &raw mut name) {
                 0 if !name.is_null() => CStr::from_ptr(name).to_string_lossy(),
@@ -126,7 +126,7 @@ struct Reader {
     lanes: [Lane; 2],
 }
 
-// SAFETY: any thread may use contexts, streams and pinned memory, and a reader has only one user at a time.
+// SAFETY: contexts, streams and pinned memory may be used by any thread, and a reader has one user at a time.
 unsafe impl Send for Reader {}
 
 /// Readers that are not in use.
@@ -214,7 +214,7 @@ impl Chunks {
         Ok(chunks)
     }
 
-    /// Returns the number of bytes in the chunk that begins at `from`.
+    /// The bytes of the chunk that begins at `from`.
     fn size(&self, from: usize) -> usize {
         (self.len - from).min(self.chunk)
     }
@@ -223,7 +223,7 @@ impl Chunks {
         reader.lanes[from / self.chunk % 2]
     }
 
-    /// Starts to copy the chunk that begins at `from`, if there is one.
+    /// Starts the copy of the chunk that begins at `from`, if there is one.
     fn start(&self, reader: &Reader, from: usize) -> Result<(), String> {
         match from < self.len {
             true => reader.start(self.lane(reader, from), self.address + from as u64, self.size(from)),

@@ -20,7 +20,7 @@ fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<B
     PyArray1::from_vec(py, values).reshape(shape)
 }
 
-/// Returns the assumptions on summation that a user may state: name, unit roundoff, and a clause for messages.
+/// The assumptions on sums that a user may state: name, unit roundoff, and a clause for messages.
 #[pyfunction]
 pub fn sums() -> Vec<(&'static str, f64, &'static str)> {
     Sums::ALL

@@ -57,7 +57,7 @@ mod _native {
         Ok(())
     }
 
-    /// Returns the version of ulplab.
+    /// The version of ulplab.
     #[pyfunction]
     fn version() -> &'static str {
         env!("CARGO_PKG_VERSION")
@@ -119,7 +119,7 @@ mod _native {
         found.map_err(|why: String| wrong(why))
     }
 
-    /// Returns the names of all element types.
+    /// The names of all types of elements.
     #[pyfunction]
     fn types() -> Vec<&'static str> {
         tensor::names().to_vec()

@@ -30,13 +30,14 @@ pub fn limits() -> Vec<(&'static str, bool)> {
     LIMITED.map(|name| (name, higher(name))).to_vec()
 }
 
-/// Returns the reason why no numbers can exceed a limit on a metric, `atol` or `rtol`. None if some numbers can.
+/// Returns the reason why no numbers can violate a limit on a metric, `atol` or `rtol`. None if some numbers can.
 #[pyfunction]
 pub fn vacuous(metric: &str, limit: f64) -> Option<String> {
     ulplab_core::vacuous::vacuous(metric, bound(metric, limit))
 }
 
-/// Returns the reason why no finite numbers of the types of two tensors can exceed a limit on their difference. None if some can.
+/// Returns the reason why no finite numbers of the types of two tensors can violate a limit on their difference. None if some
+/// can.
 #[pyfunction]
 pub fn vacuous_between(metric: &str, limit: f64, got: &Array, want: &Array) -> Option<String> {
     ulplab_core::vacuous::vacuous_between(metric, bound(metric, limit), [want.dtype, got.dtype])
@@ -46,7 +47,7 @@ fn is_floating(dtype: Dtype) -> bool {
     half_spacing(dtype, 1.0) > 0.0
 }
 
-/// Returns the names of the floating-point types.
+/// The names of the floating-point types.
 #[pyfunction]
 pub fn floats() -> Vec<&'static str> {
     names()
@@ -55,7 +56,7 @@ pub fn floats() -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the codes of a tensor's elements.
+/// The codes of a tensor.
 fn codes(array: &Array) -> Result<Vec<u64>, String> {
     let (bytes, shape) = (array.bytes()?, [array.len()]);
     let (name, dtype) = ("", array.dtype);

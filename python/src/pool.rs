@@ -76,7 +76,7 @@ fn own() -> Option<&'static ThreadPool> {
     }
     loop {
         let found = OWN.load(Ordering::Acquire);
-        // SAFETY: a stored pool is never freed.
+        // SAFETY: a pool that was stored is never freed.
         if let Some(own) = unsafe { found.as_ref() }.filter(|own| own.process == process) {
             return Some(&own.pool);
         }
@@ -115,7 +115,7 @@ pub fn before_fork() {
     change(|count| (count == 0).then_some(FORKING));
 }
 
-/// Allows computations again, in the parent and in the child process.
+/// Lets threads compute again, in the parent and in the child.
 #[pyfunction]
 pub fn after_fork() {
     RUNNING.store(state(0), Ordering::Release);

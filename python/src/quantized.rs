@@ -1,4 +1,4 @@
-//! Number formats, layouts of scales, and the search for the rule that made stored bytes.
+//! Number formats, layouts of scales, and the rule that made stored bytes.
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -143,7 +143,7 @@ pub fn unplace<'py>(
 /// The result of [`diagnose`]: true if a rule explains all bytes, the rules that do, the conclusion, the findings, and a warning.
 type Diagnosed = ((bool, Vec<String>), String, Vec<String>, Option<String>);
 
-/// Searches for the rule that made the stored codes, scales and global scales.
+/// Looks for the rule that made stored codes, scales and global scales.
 #[pyfunction]
 #[pyo3(signature = (x, stored, format, layout=None, named=false))]
 pub fn diagnose(
@@ -248,7 +248,7 @@ fn placed_in(part: &formats::Part, bytes: usize) -> String {
     }
 }
 
-/// Returns a format with another rule for its scales.
+/// A format with another rule for its scales.
 #[pyfunction]
 pub fn with_rule(format: &str, rule: &str) -> PyResult<String> {
     let format = block_format(format).map_err(wrong)?;

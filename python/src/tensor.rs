@@ -50,7 +50,7 @@ const CAPSULES: [[&CStr; 2]; 2] = [
     [c"dltensor_versioned", c"used_dltensor_versioned"],
 ];
 
-/// The producer's structure that owns the tensor's memory. Its deleter is called after the last use of the tensor.
+/// The owner of a tensor's memory, which is released after the last use of the tensor.
 enum Owner {
     Old(NonNull<Managed>),
     Versioned(NonNull<ManagedVersioned>),
@@ -138,7 +138,7 @@ pub fn named(name: &str) -> Option<Dtype> {
     type_with(|(known, ..)| *known == name).map(|(_, dtype)| dtype)
 }
 
-/// Returns the names of all types.
+/// Names of all types.
 pub fn names() -> [&'static str; TYPES.len()] {
     TYPES.map(|(name, ..)| name)
 }
@@ -155,7 +155,7 @@ impl Array {
     #[pyo3(signature = (capsule, dtype=None))]
     fn new(capsule: &Bound<'_, PyCapsule>, dtype: Option<&str>) -> PyResult<Self> {
         let found = capsule.name()?;
-        // SAFETY: the name is a string of the producer that outlives the capsule.
+        // SAFETY: the name is a string of the producer's that outlives the capsule.
         let found = found.map(|name| unsafe { name.as_cstr() });
         let kind = CAPSULES.iter().position(|[name, _]| found == Some(*name));
         let Some(kind) = kind else {
@@ -203,13 +203,13 @@ impl Array {
         name(self.dtype)
     }
 
-    /// Address of the first element.
+    /// The address of the first element.
     #[getter]
     fn address(&self) -> usize {
         self.data as usize
     }
 
-    /// Addresses of the first byte and behind the last byte; equal if there are no elements.
+    /// The addresses of the first byte and behind the last; equal if there are no elements.
     #[getter]
     fn span(&self) -> (usize, usize) {
         if self.len() == 0 {
@@ -290,7 +290,7 @@ impl Array {
         })
     }
 
-    /// Returns the number of elements.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }

@@ -1,4 +1,4 @@
-//! `ulplab audit`: bugs that tolerances let pass. The bugs are written in Python (`zoo/`); this command starts the Python script.
+//! `ulplab audit`: the bugs that tolerances let pass. The bugs are written in Python (`zoo/`), which this starts.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -215,7 +215,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<Exit> {
     Ok(if healthy { Exit::Pass } else { Exit::Setup })
 }
 
-/// Returns the name of a site, as experiments write it, and its description: shape, text and kind.
+/// Returns the name of a site as experiments write it, and a line about the site: shape, description and kind.
 fn row(path: &paths::Path, site: &SiteInfo) -> Row {
     let layers = match site.in_layers() && path.reads_tokens() {
         true => "layers.*.",

@@ -14,7 +14,7 @@ use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::input;
 
-/// Writes all reports of a run into its folder and prints the table. [`Run::outcome`] is the verdict of the run.
+/// Writes all reports of a run into its folder and prints the table; [`Run::outcome`] is the verdict.
 pub fn finish(folder: &Folder, run: &Run, study: &dyn Study, json: bool) -> Result<()> {
     store::write_run(run, &folder.path)?;
     report::write_all(run, study, &folder.path)?;
@@ -124,7 +124,7 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, own: bool
         false => "(report.html has the verdicts of the run's own gates)".into(),
     };
     let took = format!("; {} in {:.1} s", counted(run.cells(), "cell"), run.manifest.seconds);
-    // This text ends with the verdict and its counts.
+    // The text ends with the verdict and its counts.
     let text = report::terminal(run, study, output::width(), output::colour());
     let text = text.trim_end();
     // Counts the characters of the last line without colour codes.

@@ -1,4 +1,4 @@
-//! `ulplab merge`: one verdict on a run whose cells several tasks measured.
+//! `ulplab merge`: one verdict on a run that several tasks measured.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folde
     }
 }
 
-/// Returns the numbers of a cell without its times, which differ from run to run.
+/// The numbers of a cell except times, which differ from run to run.
 fn numbers(records: &[Record]) -> Vec<u8> {
     let (mut lasting, mut text) = (records.to_vec(), Vec::new());
     lasting.retain(|record| !timed(&record.metric));

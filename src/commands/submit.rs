@@ -161,7 +161,7 @@ fn submit(args: &SubmitArgs, [array, merge]: &[PathBuf; 2], run: &Path) -> Resul
     known.ok_or_else(|| Error::Setup(format!("the merge job {last} was ended by Slurm: sbatch: {status}")))
 }
 
-/// Starts `sbatch`, and waits until it prints the id of the job.
+/// Starts `sbatch`, and waits for the id of the job.
 fn sbatch(options: &[&str], script: &Path) -> Result<(Child, String)> {
     let mut command = Command::new("sbatch");
     command.arg("--parsable").args(options).arg(script);

@@ -192,7 +192,7 @@ fn none_for(manifest: &Manifest, store: &Path) -> Result<String> {
     ))
 }
 
-/// Name of the file that makes a copied run a baseline.
+/// The file that makes a run a baseline.
 const ACCEPTED: &str = "accepted.json";
 const SCHEMA: u32 = 1;
 
@@ -247,7 +247,7 @@ fn of(store: &Path, experiment: &str, device: &str) -> Result<Vec<Baseline>> {
     Ok(found)
 }
 
-/// Returns all baselines, sorted by experiment, device and time.
+/// All baselines, by experiment, device and time.
 fn all(store: &Path) -> Result<Vec<Baseline>> {
     let mut found = Vec::new();
     for experiment in folders(store)? {

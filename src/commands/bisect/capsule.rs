@@ -223,7 +223,7 @@ fn tensor_name(part: &str, place: &str) -> String {
     format!("{part}.{place}")
 }
 
-/// Returns the digest of a capsule: of its label, and of the name, shape and numbers of each tensor.
+/// The digest of a capsule: of its label, and of each tensor's name, shape and numbers.
 fn digest(label: &str, tensors: &[Held]) -> String {
     let mut parts = vec![label.as_bytes().to_vec()];
     for (name, shape, numbers) in tensors {

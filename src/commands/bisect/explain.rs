@@ -27,9 +27,9 @@ pub struct Explanation {
     pub suspects: usize,
     pub failed: Vec<Failed>,
     pub culprits: Vec<Culprit>,
-    /// The reason why channels and tokens were not searched, if the user asked for them.
+    /// The reason why channels and tokens were not searched, if the user wants them.
     pub undivided: Option<String>,
-    /// True if the gates hold when the culprits are right and everything else is wrong; `None` if that was not tested.
+    /// True if the gates hold with all culprits right and all else wrong; `None` if that was not tested.
     pub holds_without: Option<bool>,
     pub tests: Vec<Test>,
     pub cells: usize,
@@ -60,7 +60,7 @@ pub struct Failed {
 #[derive(Serialize)]
 pub struct Culprit {
     pub places: Vec<WrongPlace>,
-    /// Number of layers, places or formats, depending on the level of the search.
+    /// Number of layers, places or formats, by the level of the search.
     pub units: usize,
     /// True if the gates hold as soon as one of these units is right.
     pub minimal: bool,
@@ -227,7 +227,7 @@ fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<Stri
     }
 }
 
-/// Returns the indices of some numbers, the largest number first. NaN is larger than all numbers.
+/// Indices of some numbers, the largest first; NaN is larger than all.
 fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..numbers.len()).filter(keep).collect();
     order.sort_by(|a, b| by_size(numbers[*b], numbers[*a]));
@@ -238,7 +238,7 @@ fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
 struct Rank {
     /// Relative error of the output of each layer.
     layers: BTreeMap<usize, f64>,
-    /// Relative error of each suspect at its place.
+    /// Relative error that each suspect makes at its place.
     own: Vec<f64>,
 }
 

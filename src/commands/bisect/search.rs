@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use ulplab_core::error::Result;
 
-/// The result of a test: true if the gates fail; `None` if no more tests are allowed.
+/// The result of a test: true if the set fails; `None` if no more tests are allowed.
 pub type Answer = Result<Option<bool>>;
 
 /// A set that fails.

@@ -13,7 +13,7 @@ pub struct Uncalibrated {
     pub why: String,
 }
 
-/// False-alarm rates for which the table shows bounds.
+/// Rates of false alarms for which bounds are shown.
 pub const RATES: [f64; 2] = [1e-3, 1e-6];
 
 /// Returns the page of `calibrations`, and of the other shipped experiments.
@@ -78,7 +78,7 @@ fn line(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// Describes the windows and texts of a draw.
+/// The windows and texts of a draw.
 fn data(calibration: &Calibration) -> String {
     let texts = calibration.windows - calibration.drawn_windows;
     let text = (texts > 0).then(|| {

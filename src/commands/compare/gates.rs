@@ -1,4 +1,4 @@
-//! Gates from the command line, and the tensors that they bind.
+//! Gates of the command line, and the tensors that they bind.
 
 use std::fmt;
 use std::str::FromStr;

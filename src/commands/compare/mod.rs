@@ -70,12 +70,12 @@ pub struct CompareArgs {
 
 const DEFAULT_METRICS: [&str; 4] = ["cosine", "diff", "sqnr", "max_abs"];
 
-/// Compares two files, and prints to standard output.
+/// Compares, and prints to standard output.
 pub fn run(args: &CompareArgs) -> Result<Exit> {
     run_to(args, &mut crate::output::stdout())
 }
 
-/// Compares two files, and prints to `out`.
+/// Compares, and prints to `out`.
 pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     if args.parity.parity {
         if let Some(gate) = args.gates.first() {
@@ -111,7 +111,7 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     output::finish(args.json, &metrics, &unmatched, &all, start, out)
 }
 
-/// Returns the metrics to compute, in the order of [`METRICS`].
+/// The metrics to compute, in the order of [`METRICS`].
 fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
     let mut named = HashSet::new();
     for name in names {

@@ -1,4 +1,4 @@
-//! Output of a comparison: a table for people, or JSON Lines for programs.
+//! A table for people, or JSON Lines for programs.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -36,7 +36,7 @@ pub struct Gate {
 #[serde(deny_unknown_fields)]
 struct Demand {
     metric: String,
-    /// Pattern of sites, including their layers.
+    /// Pattern of sites, layers included.
     #[serde(default = "any_site")]
     at: String,
     /// The phase that the gate applies to; `None` for all phases.
@@ -64,7 +64,7 @@ struct Rules {
     changes: Vec<Demand>,
 }
 
-/// The largest worsening that a gate accepts.
+/// The largest worsening that a gate admits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LargestWorsening {
     /// Worsening in the unit of the metric.

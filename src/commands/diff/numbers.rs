@@ -44,7 +44,7 @@ pub struct Change {
     pub per_cent: f64,
 }
 
-/// Counts and worst changes of the records.
+/// Counts and worst changes of many records.
 #[derive(Debug, Serialize)]
 pub struct Numbers {
     pub both: usize,
@@ -175,7 +175,7 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Summarises the times, or all records that are not times, with the `top` worst changes.
+    /// Summarises the times, or all other records, with the `top` worst changes.
     pub fn numbers(&self, times: bool, top: usize) -> Numbers {
         let of_kind = |record: &Record| timed(&record.metric) == times;
         let both: Vec<&Pair> = self.both.iter().filter(|pair| of_kind(pair.base)).collect();
@@ -263,7 +263,7 @@ fn without_echoes<'a>(worse: &mut Vec<&Pair<'a>>) {
 
 type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str);
 
-/// Returns each record with its key, and the number of earlier records with the same key.
+/// Each record with its key, and the number of earlier records with the same key.
 fn keyed(records: &[Record]) -> impl Iterator<Item = ((Key<'_>, usize), &Record)> {
     let mut seen: HashMap<Key, usize> = HashMap::new();
     records.iter().map(move |record| {

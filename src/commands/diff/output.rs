@@ -1,4 +1,4 @@
-//! The comparison of two runs as tables, in a terminal or as Markdown.
+//! The comparison of two runs as tables: the same in a terminal and as Markdown.
 
 use super::numbers::{Change, Numbers};
 use super::{Diff, Side};
@@ -38,7 +38,7 @@ pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
     for block in blocks(diff) {
         text += &format!("\n{}\n", block.title);
         let least: &[usize] = if block.heads == CHANGES { &LEAST } else { &[] };
-        // The margin takes one character.
+        // The margin is a character.
         let lines = fitted(block.heads, &block.rows, least, width.saturating_sub(1));
         if !block.rows.is_empty() {
             text.extend(lines.iter().map(|line| format!(" {line}\n")));

@@ -15,7 +15,7 @@ use ulplab_core::text::shown;
 const NAMES: usize = 5;
 /// Longer values are cut to this many characters.
 const VALUE: usize = 80;
-/// Placeholder for a value that a run does not have.
+/// Placeholder for a missing value of a run.
 const NOTHING: &str = "none";
 /// Text in place of a value of NEW if the difference is too long to print.
 const CHANGED: &str = "its definition changed";
@@ -44,7 +44,7 @@ impl Difference {
     }
 }
 
-/// Returns all differences of the questions: program, device, data, experiment.
+/// All differences of the question: program, device, data, experiment.
 pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
     let or_none = |value: &Option<String>| value.clone().unwrap_or(NOTHING.into());
     let of = |manifest: &Manifest| {

@@ -205,7 +205,7 @@ fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a Ten
 }
 
 impl Subject<'_> {
-    /// Returns the statistics of one matrix.
+    /// Statistics of one matrix.
     fn stats(&self, expert: usize, blocks: usize) -> Stats {
         let values = |tensor: &Tensor| self.stack.values(tensor, expert);
         let (encoded, source) = match &self.bytes {

@@ -20,7 +20,7 @@ pub struct Stats {
     pub bytes: u64,
     /// Counts of codes by magnitude; for elements of 8 bits or more, by the power of two below the magnitude.
     pub codes: Histogram,
-    /// Elements of any code that decode to NaN or infinity. They do not count as saturated, zero or negative.
+    /// Elements that decode to NaN or infinity, of any code; they are neither saturated nor zero nor negative.
     pub nonfinite: u64,
     pub negative: u64,
     /// Number of codes of the largest magnitude. If a scale is chosen by the largest magnitude of its block, every block has such
@@ -182,7 +182,7 @@ impl Stats {
     }
 }
 
-/// Returns all blocks of a matrix, worst first.
+/// All blocks of a matrix, worst first.
 fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: usize) -> Vec<Worst> {
     let of = |group| {
         let (mut signal, mut energy, mut amax) = (0.0, 0.0, 0.0f32);

@@ -42,7 +42,7 @@ pub struct DumpArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// The model and the text for cases that need a model, as in `experiments/kernels.toml`.
+/// The model and text of cases that read a model, as in `experiments/kernels.toml`.
 pub(super) const MODEL: &str = "dsv4-mini";
 const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 

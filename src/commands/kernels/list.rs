@@ -1,4 +1,4 @@
-//! `ulplab kernels list`: operations, how their outputs are judged, and the kernels and planted faults of each.
+//! `ulplab kernels list`: operations, how their outputs are judged, and the kernels and planted faults there are of each.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -51,7 +51,7 @@ struct OperationEntry {
     cases: Vec<Case>,
 }
 
-/// A variant or a planted fault, named `op.name`.
+/// A variant or a fault, as `op.name`.
 #[derive(Debug, Serialize)]
 struct KernelEntry {
     name: String,

@@ -1,4 +1,4 @@
-//! `ulplab kernels`: all commands on GPU kernels. Most commands have a file of their own.
+//! `ulplab kernels`: all commands on GPU kernels, most with a file of their own.
 
 pub mod bench;
 pub mod compare;

@@ -41,7 +41,7 @@ pub struct Finding {
     /// Operand type, width, and memory of A.
     name: String,
     vectors: usize,
-    /// Number of rules that were tested.
+    /// Number of rules that were tried.
     rules: usize,
     /// Rules that reproduce all vectors.
     pub fitting: Vec<Accumulator>,

@@ -23,7 +23,7 @@ impl Numerics<f32> for &mut Sizes {
     }
 }
 
-/// The sites that one pattern matches in one layer.
+/// The tensors that one pattern matches in one layer.
 pub struct Group {
     /// Index of the pattern.
     pattern: usize,

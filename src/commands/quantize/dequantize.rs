@@ -82,7 +82,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
         .iter()
         .map(|job| Slot::new(&job.packed.name, job.dtype, &job.packed.shape[..]));
     let slots = decoded.chain(copied.iter().map(slot)).collect();
-    // The copied tensors stay in the manifest.
+    // The manifest still describes the copied tensors.
     let mut manifest = Manifest::read(&file)?;
     for job in &jobs {
         manifest.tensors.remove(&job.packed.name);
@@ -145,7 +145,7 @@ fn out_dtype(packed: &Packed, out: Out) -> Result<Dtype, String> {
     }
 }
 
-/// Converts values to a type, and returns their little-endian bytes.
+/// Converts values to a type, and returns the little-endian bytes.
 fn bytes_of(values: &[f32], dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F64 => values.iter().flat_map(|x| f64::from(*x).to_le_bytes()).collect(),

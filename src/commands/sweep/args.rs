@@ -66,7 +66,7 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// Returns the part of the arguments that the folder of the run stores.
+    /// The part of the arguments that the run's folder stores.
     pub fn invocation(&self) -> Invocation {
         Invocation {
             experiment: self.experiment.clone(),

@@ -100,7 +100,7 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
     Ok(folder)
 }
 
-/// Returns the folder of the run (new, resumed or shared) with its manifest on disk.
+/// The run's folder, new, resumed or shared, with its manifest on disk.
 fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
     let mut manifest = prepared.manifest.clone();
     manifest.fingerprint = manifest.identity();
@@ -115,7 +115,7 @@ fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
     Folder::enter(&path, &manifest, args.resume || prepared.partition.is_some())
 }
 
-/// Returns the cells of this process.
+/// The cells of this process.
 fn share<'a>(prepared: &'a Prepared) -> Result<Vec<&'a Cell>> {
     match &prepared.partition {
         Some(partition) => partition.of(&prepared.manifest.plan, &prepared.cells),

@@ -1,4 +1,4 @@
-//! The question and the plan of a sweep, prepared before its first cell runs.
+//! The question and the plan of a sweep, before its first cell runs.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -23,13 +23,13 @@ struct Page<'a> {
     summary: String,
     subject: String,
     formats: Vec<(&'a str, usize)>,
-    /// Matrices with their findings, worst first.
+    /// Findings by matrix, worst first.
     worst: Vec<(&'a str, Vec<&'a Finding>)>,
     /// Number of matrices with findings that the page leaves out.
     more: usize,
     /// SVG chart.
     gains: String,
-    /// SVG chart; empty without a source.
+    /// SVG; empty without a source.
     sqnrs: String,
     /// Matrices with a source, the lowest SQNR first.
     ranked: Vec<&'a Judged>,

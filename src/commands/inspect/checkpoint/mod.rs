@@ -11,7 +11,7 @@ use ulplab_checkpoint::parity::output::write;
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Exit, Result};
 
-/// Judges a checkpoint and prints the report.
+/// Judges a checkpoint.
 pub fn run(args: &InspectArgs) -> Result<Exit> {
     let checkpoint = Checkpoint::open(&args.file)?;
     let source = args.source.as_ref().map(|path| Checkpoint::source(path)).transpose()?;

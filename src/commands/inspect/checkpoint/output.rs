@@ -79,7 +79,7 @@ pub fn subject(report: &Report) -> String {
     format!("named as by {} ({by})", convention.name)
 }
 
-/// Returns the number of matrices of each format.
+/// Number of matrices by format.
 pub fn formats(report: &Report) -> BTreeMap<&str, usize> {
     let mut formats = BTreeMap::new();
     for judged in &report.matrices {
@@ -96,7 +96,7 @@ fn matrices(count: usize) -> String {
     }
 }
 
-/// Formats the counts of findings and of judged tensors in one line.
+/// Counts of findings and of judged tensors, in a line.
 pub fn summary(report: &Report) -> String {
     let of = |severity| report.count(severity);
     let with: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();

@@ -36,7 +36,7 @@ pub struct Description {
     pub doc: String,
     pub buffers: Vec<BufferLine>,
     pub scalars: Vec<ScalarLine>,
-    /// Names of the sizes that appear in shapes.
+    /// Names of the sizes in shapes.
     pub sizes: Vec<String>,
     /// Keys of the cases, each with all its values.
     pub keys: Vec<(String, Vec<String>)>,
@@ -95,7 +95,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Describes an operation, from the problems of a few small cases.
+/// The description of an operation, from the problems of a few small cases.
 pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
     let cases = op.cases();
     let samples = samples(op, &cases)?;
@@ -168,7 +168,7 @@ fn judgement_of(output: &Output) -> JudgementLine {
     }
 }
 
-/// A case, and the shape of a buffer in this case.
+/// A case, and the shape of a buffer in the case.
 type Shaped<'a> = (&'a Case, &'a [usize]);
 
 fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
@@ -180,7 +180,7 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         };
         (buffer.name, role, buffer.shape.len())
     };
-    // A buffer may have a different role, type or rank in other cases.
+    // A buffer may have another role, type or rank in other cases.
     let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
     let kinds = distinct(buffers.map(|buffer| (kind(buffer), buffer.dtype)));
     let lines = kinds.into_iter().map(|(own, dtype)| {
@@ -291,7 +291,7 @@ pub fn about(case: &Case) -> String {
     format!("{}; {}{timed}", sizes.join(" "), case.inputs)
 }
 
-/// Formats a description for a terminal.
+/// A description for a terminal.
 fn text(description: &Description) -> String {
     let (op, doc, sizes) = (&description.op, &description.doc, &description.sizes);
     let (keys, cases) = (&description.keys, &description.cases);

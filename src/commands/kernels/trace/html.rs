@@ -18,7 +18,7 @@ struct Page<'a> {
 struct Section<'a> {
     trace: &'a Trace,
     rows: Rows,
-    /// SVG chart; empty if there are no times.
+    /// SVG; empty without times.
     chart: String,
 }
 

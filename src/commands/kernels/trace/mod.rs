@@ -128,7 +128,7 @@ impl Launch {
 }
 
 impl Trace {
-    /// Counts the bytes and operations of every launch, without a GPU.
+    /// Counts bytes and operations, without a GPU.
     pub fn count(source: &Source, variant: &Variant, problem: &Problem, plan: &Plan) -> Self {
         let least = Cost::new(problem.bytes, problem.flops);
         let turns = |at: usize| plan.run.turns.iter().filter(move |turn| turn.step == at);
@@ -165,13 +165,13 @@ impl Trace {
         self.launches.iter().map(|launch| launch.turns).sum()
     }
 
-    /// Returns the bytes and operations of all launches together.
+    /// Bytes and operations of all launches together.
     pub fn cost(&self) -> Cost {
         let sum = |of: fn(Cost) -> u64| self.launches.iter().map(|launch| of(launch.all())).sum();
         Cost::new(sum(|cost| cost.bytes), sum(|cost| cost.flops))
     }
 
-    /// Returns the sum of the launches' own times.
+    /// The sum of the launches' own times.
     pub fn us_of_launches(&self) -> Option<f64> {
         self.launches.iter().map(|launch| launch.of_all(launch.us)).sum()
     }
