@@ -76,8 +76,7 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     for (name, room) in rooms.iter_mut().filter(|(name, _)| *name != "reference") {
         let words: BTreeSet<[String; 2]> = room.files.iter().flat_map(|(_, text)| paths(text)).collect();
         let by_word = words.iter().flat_map(|[before, word]| {
-            // A word may name an operation only where it is used in `ops`: other rooms have modules with the same names as
-            // operations.
+            // A word names an operation only within `ops`: other rooms have modules with the same names.
             let of_ops = name.starts_with(OPS) || name.starts_with(SHOWCASES) || before == "ops";
             let of_ops = of_ops.then(|| format!("{OPS}/{word}"));
             let homes = ["core", "operations"].map(|home| format!("crates/{home}/{word}"));

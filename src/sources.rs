@@ -5,8 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Folders whose Rust files compute the measurements of a run. Test folders are excluded; comments and unit tests in a file
-/// count.
+/// Folders whose Rust files compute the measurements of a run. Test folders are excluded; comments and tests in a file count.
 pub const FOLDERS: [&str; 10] = [
     "crates/backend",
     "crates/checkpoint",

@@ -182,7 +182,7 @@ pub fn expected<'py>(
     outputs.into_iter().map(output).collect()
 }
 
-/// The distances that elements stored in a type may have from their values.
+/// Returns the error bounds of outputs that are stored in a type.
 #[pyfunction]
 pub fn bounds<'py>(
     py: Python<'py>,

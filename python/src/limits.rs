@@ -36,8 +36,7 @@ pub fn vacuous(metric: &str, limit: f64) -> Option<String> {
     ulplab_core::vacuous::vacuous(metric, bound(metric, limit))
 }
 
-/// Returns the reason why no finite numbers of the types of two tensors can violate a limit on their difference. None if some
-/// can.
+/// Returns the reason why no finite numbers of two tensors' types can violate a limit on their difference. None if some can.
 #[pyfunction]
 pub fn vacuous_between(metric: &str, limit: f64, got: &Array, want: &Array) -> Option<String> {
     ulplab_core::vacuous::vacuous_between(metric, bound(metric, limit), [want.dtype, got.dtype])
@@ -56,7 +55,7 @@ pub fn floats() -> Vec<&'static str> {
         .collect()
 }
 
-/// The codes of a tensor.
+/// Returns the raw integer codes of the elements of a tensor.
 fn codes(array: &Array) -> Result<Vec<u64>, String> {
     let (bytes, shape) = (array.bytes()?, [array.len()]);
     let (name, dtype) = ("", array.dtype);

@@ -69,8 +69,8 @@ pub struct SubmitArgs {
 pub fn run(args: &SubmitArgs) -> Result<Exit> {
     let sweep = &args.sweep;
     refuse(sweep)?;
-    // Checks the experiment here, so that its mistakes appear now and not in the logs of the array. The memory of this machine
-    // does not matter.
+    // Checks the experiment now, so that its mistakes do not end in the logs of the array. The memory of this machine is
+    // irrelevant.
     let elsewhere = SweepArgs {
         max_memory: sweep.max_memory.or(Some(Bytes(f64::INFINITY))),
         ..sweep.clone()
@@ -219,8 +219,7 @@ impl Jobs<'_> {
         options.push(format!("--cpus-per-task={}", args.cpus));
         options.extend(self.gres.iter().map(|gres| format!("--gres={gres}")));
         options.extend(["--requeue".into(), "--open-mode=append".into()]);
-        // Asks for SIGTERM 60 s before the end, so that running cells can finish. Slurm kills a job only 30 s after its own
-        // SIGTERM.
+        // Asks for SIGTERM 60 s before the end, so that running cells can finish: Slurm's own SIGTERM leaves only 30 s.
         options.extend(args.time.iter().map(|_| "--signal=B:TERM@60".into()));
         let sweep = args.sweep.invocation().command(self.seed);
         let mut words = sweep.strip_prefix("ulplab").unwrap_or(&sweep).to_string();

@@ -114,7 +114,7 @@ impl AcceptArgs {
     }
 }
 
-/// Returns the person who accepts a run if the user names none. Containers and CI may have no `USER`; then git knows.
+/// Returns the person who accepts a run if the user names none. Containers and CI may have no `USER`; then asks git.
 fn somebody(run: &Path) -> Option<String> {
     let of_env = ["USER", "LOGNAME"].iter().filter_map(|name| std::env::var(name).ok());
     let folders = [run, Path::new(".")].into_iter();

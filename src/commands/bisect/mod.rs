@@ -1,8 +1,7 @@
 //! `ulplab bisect`: finds the source of a failure.
 //!
 //! Given a right and a wrong recipe, it searches the places that make a gate fail. Given two runs, it names the first numbers
-//! that differ. Given tensors that another program dumped, it prints how much of the error of each site the earlier sites do not
-//! explain.
+//! that differ. Given tensors that another program dumped, it prints the error of each site that earlier sites do not explain.
 
 mod bench;
 pub mod capsule;

@@ -22,7 +22,7 @@ const NAMES: usize = 5;
 /// The result of comparing two runs.
 #[derive(Serialize)]
 struct Divergence {
-    /// Differences between the questions of the runs, as in `ulplab diff`.
+    /// Differences in experiment, data, program or device, as in `ulplab diff`.
     question: Vec<String>,
     /// The first differing number of each recipe and phase, in the order of the experiment.
     cells: Vec<Diverging>,
@@ -114,7 +114,7 @@ pub fn run(base: &Path, new: &Path, as_json: bool) -> Result<Exit> {
 }
 
 impl OneSided {
-    /// Collects the names in `records`, which the `other` run lacks.
+    /// Summarizes `records` that only one run has. `other` has all records of the other run.
     fn new(records: &[&Record], other: &[Record]) -> Self {
         let lasting = records.iter().copied().filter(|record| !timed(&record.metric));
         let records: Vec<&Record> = lasting.collect();
@@ -149,8 +149,7 @@ impl OneSided {
 }
 
 impl Diverging {
-    /// Finds the first difference; `None` if all pairs are equal. Records of a cell are in the order in which a model passes the
-    /// sites.
+    /// Finds the first difference; `None` if all pairs are equal. The records of a cell are in the order of the model's sites.
     fn find(pairs: &[&Pair]) -> Option<Self> {
         let differing: Vec<&&Pair> = pairs.iter().filter(|pair| !pair.equal()).collect();
         // The first difference is the one in the lowest layer of all windows; within a layer, the first record.

@@ -7,7 +7,7 @@ use ulplab_core::error::{Result, counted};
 use ulplab_core::list::{distinct, grouped};
 use ulplab_core::metrics::Metric;
 
-/// The factor on the noise that a gate should notice.
+/// A gate should notice noise that is this many times as large as the error of its recipe.
 const TO_NOTICE: f64 = 2.0;
 
 /// If a note is about all recipes and there are more than this, it has their number instead of their names.

@@ -93,7 +93,7 @@ fn data(calibration: &Calibration) -> String {
     all.join(" and ")
 }
 
-/// Returns the factors on the noise that the table has columns for.
+/// Returns the noise factors that have a column in the table, sorted.
 fn gains(calibration: &Calibration) -> Vec<f64> {
     let recipes = calibration.gates.iter().flat_map(|gate| &gate.recipes);
     let gains = recipes.flat_map(|recipe| recipe.effects.iter().map(Effect::factor));

@@ -92,8 +92,8 @@ impl<'a> Comparison<'a> {
         comparison
     }
 
-    /// Returns the reason why nothing was judged; `None` if the tensors fail, a gate binds them, they must be equal, or all of
-    /// their elements are equal and at least one is finite.
+    /// Returns the reason why a comparison without failures judges nothing: no elements, no finite elements, or different real
+    /// numbers without a gate. `None` if it judges something.
     pub fn unjudged(&self) -> Option<Unjudged> {
         let elements = self.want.shape.iter().product::<usize>() as u64;
         let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);

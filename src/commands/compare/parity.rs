@@ -35,7 +35,7 @@ pub struct ParityArgs {
 }
 
 impl ParityArgs {
-    /// Returns a flag that the user gave and that has no meaning without `--parity`.
+    /// Returns a given flag that needs `--parity`; `None` if there is none.
     pub fn flag(&self) -> Option<&'static str> {
         let tensor = self.tensor.as_ref().map(|_| "tensor");
         self.naming.given().or(tensor)

@@ -1,8 +1,7 @@
 //! `ulplab diff BASE NEW`: finds what became worse from one run to another, e.g. from a main branch to a pull request.
 //!
-//! Prints the differences in the question, then the changed verdicts, then the changed numbers. The command's own gates bound the
-//! change of a number. Two more gates always apply: passing verdicts must still pass, and no gate of the experiment may be
-//! weaker.
+//! Prints the differences in the experiment, then the changed verdicts, then the changed numbers. Gates of this command bound a
+//! change. Two more gates always apply: passing verdicts must still pass, and no gate of the experiment may be weaker.
 
 mod gates;
 mod numbers;

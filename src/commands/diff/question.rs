@@ -28,7 +28,7 @@ pub struct Difference {
     pub what: String,
     pub base: String,
     pub new: String,
-    /// True if numbers of the two runs still mean the same.
+    /// True if the numbers of the two runs are comparable despite this difference.
     #[serde(skip)]
     pub comparable: bool,
 }
@@ -107,7 +107,7 @@ fn only_names(names: &[String]) -> BTreeMap<String, ()> {
     names.iter().map(|name| (name.clone(), ())).collect()
 }
 
-/// Compares named things. Things that only one run has leave the other numbers `comparable` or not; changed definitions never do.
+/// Compares entries by name. Entries of only one run are as `comparable` as stated; changed definitions are never comparable.
 fn named<V: PartialEq>(
     noun: &str,
     base: BTreeMap<String, V>,

@@ -41,7 +41,7 @@ const WIDTH: usize = 100;
 struct OperationEntry {
     op: String,
     doc: String,
-    /// The file of its kernels.
+    /// Source file of the kernels; `None` if the operation has none.
     file: Option<String>,
     outputs: Vec<JudgementLine>,
     /// The smallest faults that these judgements were measured to notice.

@@ -13,7 +13,7 @@ const SHOWN: usize = 24;
 /// Name of the chosen recipe.
 const CHOSEN: &str = "front";
 
-/// Returns an experiment with the chosen recipe and the two ends of the search, with gates on the chosen recipe.
+/// Returns an experiment with gates on the chosen recipe, and recipes with all groups in the cheapest or in the largest format.
 pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: Option<f64>) -> Result<String> {
     let last = groups.formats.len() - 1;
     let all = |format: usize| vec![format; groups.all.len()];
@@ -29,7 +29,7 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: O
         groups.recipe("dearest", &dearest, &all(last)),
     ];
     let mut of = of.clone();
-    // The search measured free runs, so the experiment has only the cumulative phase.
+    // The search measured runs without teacher forcing, so the experiment has only the `cumulative` phase.
     of.body.insert("phases".into(), serde_json::json!(["cumulative"]));
     of.head.gates = gates(&of.head.gates, chosen, most);
     experiment_of(&of, &recipes)

@@ -96,8 +96,7 @@ pub fn greedy(
     }
 }
 
-/// Returns the indices of the steps with a lower KL than all cheaper steps. A raise may increase the KL, so not every step
-/// qualifies.
+/// Returns the indices of the steps with a lower KL than all cheaper steps: a raise may also increase the KL.
 pub fn front(steps: &[Step]) -> Vec<usize> {
     let mut best = f64::INFINITY;
     let mut kept = Vec::new();

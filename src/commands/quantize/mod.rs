@@ -262,8 +262,7 @@ impl Plan {
         }
     }
 
-    /// Returns the NaN and infinities of a matrix, and how many elements decode to NaN or infinity; `None` if all elements are
-    /// finite.
+    /// Returns the NaN and infinities of a matrix, and how many elements decode to them; `None` if all elements are finite.
     fn nonfinite(&self, job: &Job, expert: usize) -> Option<(Nonfinite, u64)> {
         let mut values = job.stack.values(&job.tensor, expert);
         let nonfinite = Nonfinite::count(&values, expert * job.stack.matrix(), job.tensor.shape)?;
