@@ -1,5 +1,5 @@
-//! Rotary position embedding (RoPE) of the first channels of every head with given cosines and sines: y₁ = x₁·c − x₂·s, y₂ = x₂·c
-//! + x₁·s. x₁ and x₂ are half of the rotated channels apart (NeoX, transformers), or neighbours (GPT-J). Cosines and sines have
+//! Rotary position embedding (RoPE) of the first channels of every head with given cosines and sines: y₁ = x₁·c − x₂·s,
+//! y₂ = x₂·c + x₁·s. x₁ and x₂ are half of the rotated channels apart (NeoX, transformers), or neighbours (GPT-J). Cosines and sines have
 //! one column per pair, or one column per channel.
 //!
 //! Error bound: two products and a sum, computed on numbers that carry their error bound ([`super::near`]).
