@@ -1,5 +1,5 @@
-//! A program in any language as a variant of an operation: it reads a problem from one file and writes its outputs to
-//! another.
+//! Runs a program in any language as a variant of an operation: the program reads a problem from one file and writes its outputs
+//! to another file.
 
 mod process;
 
@@ -31,27 +31,27 @@ pub enum Mode {
     Serve,
 }
 
-/// Default limit of seconds for one run of a program.
+/// Default timeout of one run of a program, in seconds.
 pub const TIMEOUT: f64 = 300.0;
 
-/// At most this multiple of the expected bytes is read from a file of outputs, so that a wrong type or shape can still be
-/// reported; plus [`HEADER`] bytes for the header.
+/// Limit on the bytes read from an output file, as a multiple of the expected size: enough to report a wrong type or shape.
+/// [`HEADER`] more bytes are read for the file's header.
 const READ: u64 = 8;
 const HEADER: u64 = 1 << 20;
 
-/// Outputs of a run, and the microseconds that it reports.
+/// Outputs of a run, and its time in microseconds if the program reports it.
 type Ran = (Outputs, Option<f64>);
 
-/// Why a program's outputs cannot be judged.
+/// Failure of a program that left no valid outputs.
 #[derive(Debug)]
 pub struct ProgramFailure {
-    /// The problem, with the end of the program's stderr.
+    /// Error message, with the end of the program's stderr.
     pub why: String,
-    /// The file that it wrote in place of its outputs, if it can be read.
+    /// Content of the file that the program wrote in place of valid outputs, if it can be read.
     pub left: Option<Vec<u8>>,
 }
 
-/// A program, and the process that serves if it is one that stays alive.
+/// A program, and its running process if the mode is [`Mode::Serve`].
 pub struct Program<'a> {
     op: &'a str,
     run: &'a [String],
@@ -61,7 +61,7 @@ pub struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// `timeout` is in seconds; a program is killed as soon as `stop` turns true.
+    /// Describes a program without starting it. `timeout` is in seconds; the program is killed as soon as `stop` turns true.
     pub fn new(op: &'a str, run: &'a [String], mode: Mode, timeout: f64, stop: &'a AtomicBool) -> Self {
         let timeout = Duration::from_secs_f64(timeout);
         Self {
@@ -73,8 +73,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Its outputs for a problem, and the microseconds that it reports; it runs twice if both outputs must be the same. The
-    /// error says what went wrong, with the end of its stderr.
+    /// Runs the program on a problem, and a second time if both outputs must be equal (`deterministic`). Returns the outputs, and
+    /// the microseconds if the program reports them. The error has the end of the program's stderr.
     pub fn check(
         &self,
         case: &Case,
@@ -94,7 +94,7 @@ impl<'a> Program<'a> {
         Ok(runs.into_iter().next().expect("it ran").0)
     }
 
-    /// Runs the program this many times.
+    /// Runs the program `count` times on the same problem.
     fn runs(&self, case: &Case, problem: &Problem, count: usize) -> Result<Vec<Ran>, ProgramFailure> {
         let failed = |why| ProgramFailure { why, left: None };
         let folder = tempfile::tempdir().map_err(|error| failed(format!("no temporary folder: {error}")))?;
@@ -102,7 +102,7 @@ impl<'a> Program<'a> {
         write_inputs(&inputs, self.op, case, problem).map_err(|error| failed(error.to_string()))?;
         let outputs = folder.path().join("outputs.safetensors");
         let run = |_| {
-            // Outputs of an earlier run must not pass for this one's.
+            // Delete the outputs of an earlier run: they must not be taken for outputs of this run.
             if outputs.exists() {
                 std::fs::remove_file(&outputs).map_err(|error| failed(format!("{}: {error}", outputs.display())))?;
             }
@@ -132,7 +132,7 @@ impl<'a> Program<'a> {
         left().map_err(|what| format!("left {what}; {stderr}"))
     }
 
-    /// Has the process answer that serves, which is started if there is none; the end of its stderr.
+    /// Sends a request to the serving process, and starts the process first if none runs. Returns the end of its stderr.
     fn ask(&self, inputs: &Path, outputs: &Path) -> Result<String, String> {
         let mut server = self.server.borrow_mut();
         let serving = match &mut *server {
@@ -150,8 +150,8 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Writes the inputs of a problem in the form that programs read; the metadata hold sizes, keys and scalars, and the outputs
-/// to write.
+/// Writes the inputs of a problem to a safetensors file for a program. The metadata hold sizes, keys, scalars and the list of
+/// outputs to write.
 pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> ulplab_core::error::Result<()> {
     let given = || problem.buffers.iter().filter(|buffer| buffer.role != Role::Out);
     let slot = |buffer: &Buffer| Slot::new(buffer.name, buffer.dtype, &buffer.shape[..]);
@@ -161,7 +161,8 @@ pub fn write_inputs(file: &Path, op: &str, case: &Case, problem: &Problem) -> ul
     })
 }
 
-/// Metadata for a program: operation, case and outputs, and sizes, keys and scalars, each under its name.
+/// Returns the metadata for a program: operation, case, the list of outputs as JSON, and each size, key and scalar under its own
+/// name.
 pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
     let wanted =
         written(problem).map(|buffer| json!({"name": buffer.name, "dtype": buffer.dtype, "shape": buffer.shape}));
@@ -180,22 +181,23 @@ pub fn metadata(op: &str, case: &Case, problem: &Problem) -> Metadata {
     all.map(|(name, text)| (name.to_string(), text)).collect()
 }
 
-/// The outputs of a kernel of the problem.
+/// Returns the buffers that the program must write: outputs and in-place buffers.
 fn written(problem: &Problem) -> impl Iterator<Item = &Buffer> {
     problem.buffers.iter().filter(|buffer| buffer.role != Role::In)
 }
 
-/// Bytes of all that is written.
+/// Total size in bytes of the buffers that the program must write.
 fn expected(problem: &Problem) -> u64 {
     written(problem).map(|buffer| buffer.size() as u64).sum()
 }
 
-/// Bytes to read from a file of outputs at most, so that a huge file cannot exhaust memory.
+/// Largest number of bytes to read from an output file, so that a huge file cannot exhaust memory.
 fn most(problem: &Problem) -> u64 {
     expected(problem).saturating_mul(READ).saturating_add(HEADER)
 }
 
-/// The outputs of a problem, and nothing else.
+/// Reads the outputs of a problem from a file, and `us` (microseconds) of its metadata. A tensor that is not an output is an
+/// error.
 fn read(file: &TensorFile, problem: &Problem) -> Result<Ran, String> {
     let names = || written(problem).map(|buffer| buffer.name);
     if let Some(other) = file.tensors().find(|tensor| !names().any(|name| name == tensor.name)) {

@@ -1,5 +1,5 @@
-//! The user's programs as processes: each leads its own process group, which is killed as a whole when it takes too long,
-//! when the run is interrupted, and when it is no longer needed.
+//! Runs the user's programs as processes. Each program leads its own process group. The whole group is killed on a timeout, on an
+//! interrupt, and when the program is no longer needed.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,11 +19,11 @@ use ulplab_core::error::refuse;
 
 /// Lines of a program's stderr that are shown when it fails.
 const TAIL: usize = 20;
-/// Bytes of stderr that are kept, and bytes of a line on stdout.
+/// Largest number of bytes kept of stderr, and of one line of stdout.
 const KEPT: usize = 1 << 16;
-/// Lines on stdout that are not an answer; shown if no answer comes.
+/// Number of stdout lines that are kept although they are not an answer: error messages show them.
 const STRAY: usize = 3;
-/// Lines of stdout that may wait to be read.
+/// Capacity of the queue of unread stdout lines.
 const WAITING: usize = 1024;
 /// Interval at which the clock and the signal flag are checked while waiting for a program.
 const POLL: Duration = Duration::from_millis(10);
@@ -49,7 +49,7 @@ impl Limits<'static> {
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl Limits<'_> {
-    /// The reason to stop waiting for a program since then, if any.
+    /// Returns an error if the wait that began at `began` must stop: the run was interrupted, or the timeout has passed.
     fn check(&self, began: Instant) -> Result<(), String> {
         refuse(self.stop.load(Ordering::Relaxed), "was interrupted")?;
         let seconds = self.timeout.as_secs_f64();
@@ -62,7 +62,7 @@ impl Limits<'_> {
 struct Process {
     child: Child,
     stderr: Tail,
-    /// Its id may be another process's from then on.
+    /// True once the group is killed. Its process id may then belong to another process.
     killed: bool,
 }
 
@@ -98,7 +98,7 @@ impl Process {
         }
     }
 
-    /// Kills the whole group. A group that has ended already is not an error.
+    /// Kills the whole process group. No error if the group has already ended.
     fn kill(&mut self) {
         if std::mem::replace(&mut self.killed, true) {
             return;
@@ -115,7 +115,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a program to its end, with two paths behind its arguments: the end of its stderr, or what went wrong.
+/// Runs a program to its end, with two paths after its arguments. Returns the end of its stderr; the error says what went wrong.
 pub fn run_once(run: &[String], paths: [&Path; 2], limits: Limits) -> Result<String, String> {
     let mut process = Process::start(run, &paths, [Stdio::null(), Stdio::null()])?;
     let outcome = process.wait(limits);
@@ -128,7 +128,7 @@ pub fn run_once(run: &[String], paths: [&Path; 2], limits: Limits) -> Result<Str
     Err(format!("{wrong}; {}", process.stderr.shown()))
 }
 
-/// `exited with status 2`, or `ended by signal 11`.
+/// Describes an exit status: `exited with status 2`, or `ended by signal 11`.
 fn ending(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exited with status {code}"),
@@ -140,13 +140,13 @@ fn ending(status: ExitStatus) -> String {
 /// A program that stays alive: it reads requests from stdin and writes answers to stdout, one line of JSON each.
 pub struct Server {
     process: Process,
-    /// `None` after its stdin is closed.
+    /// Stdin of the program; `None` once it is closed.
     requests: Option<ChildStdin>,
     lines: Receiver<String>,
     answered: usize,
 }
 
-/// Its possible answers.
+/// Possible answers of a serving program.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
@@ -154,11 +154,11 @@ enum Answer {
     Done { ok: bool },
 }
 
-/// Why a request was not met.
+/// Error of a request to a serving program.
 pub enum ServerError {
-    /// The program says so itself, and can be asked again.
+    /// The program answered with an error, and can take further requests.
     Answered(String),
-    /// The program is gone, or cannot be trusted any longer.
+    /// The program has ended, or was killed because it cannot be trusted any longer.
     Gone(String),
 }
 
@@ -177,7 +177,8 @@ impl Server {
         })
     }
 
-    /// Requests the outputs for a file of inputs, and waits for the answer; returns the end of its stderr meanwhile.
+    /// Requests the outputs for a file of inputs, and waits for the answer. Returns the end of the stderr that the program wrote
+    /// meanwhile.
     pub fn ask(&mut self, [inputs, outputs]: [&Path; 2], limits: Limits) -> Result<String, ServerError> {
         let began = Instant::now();
         let early = self.lines.try_iter().find(|line| answer(line).is_some());
@@ -222,7 +223,7 @@ impl Server {
         }
     }
 
-    /// The error of a program that closed its stdout.
+    /// Returns the error for a program that closed its stdout.
     fn ended(&mut self, stray: &[String]) -> ServerError {
         let wrong = match self.process.wait(Limits::GRACE) {
             Ok(status) => format!("{} without an answer, after {} answers", ending(status), self.answered),
@@ -243,7 +244,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// The end of its stdin tells the program to end, for which it is given a moment.
+    /// Closes the program's stdin, which tells the program to end. A program that does not end within [`GRACE`] is killed.
     fn drop(&mut self) {
         drop(self.requests.take());
         let _ = self.process.wait(Limits::GRACE);
@@ -254,7 +255,7 @@ fn answer(line: &str) -> Option<Answer> {
     serde_json::from_str(line).ok()
 }
 
-/// Sends every line until the stream or the receiver ends. Lines are cut at [`KEPT`] bytes.
+/// Sends every line of stdout to the channel until the stream ends or the receiver is gone. Lines are split at [`KEPT`] bytes.
 fn read_lines(stdout: ChildStdout, send: &SyncSender<String>) {
     let mut stdout = BufReader::new(stdout);
     loop {
@@ -270,7 +271,7 @@ fn read_lines(stdout: ChildStdout, send: &SyncSender<String>) {
     }
 }
 
-/// The last that a program wrote to stderr.
+/// The last bytes that a program wrote to stderr, at most [`KEPT`].
 struct Tail {
     text: Arc<Mutex<VecDeque<u8>>>,
     /// Disconnected when the stream has ended.
@@ -299,14 +300,14 @@ impl Tail {
         lock(&self.text).clear();
     }
 
-    /// Its last lines, as the end of an error message. The stream of a program that was killed ends at once, unless
-    /// something that left its group holds it open.
+    /// Waits for the end of stderr, at most [`GRACE`], and returns its last lines for an error message. The stream of a killed
+    /// program ends at once, unless a child process that left the group holds the stream open.
     fn shown(&self) -> String {
         let _ = self.ended.recv_timeout(GRACE);
         self.so_far()
     }
 
-    /// The same without waiting for the end of the stream.
+    /// Same as [`shown`](Self::shown), without waiting for the end of the stream.
     fn so_far(&self) -> String {
         let bytes: Vec<u8> = lock(&self.text).iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);
@@ -322,12 +323,12 @@ fn lock(text: &Mutex<VecDeque<u8>>) -> MutexGuard<'_, VecDeque<u8>> {
     text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes escape sequences of terminals.
+/// Replaces hidden characters, such as terminal escape sequences, with spaces.
 fn plain(text: &str) -> String {
     text.replace(ulplab_core::text::hidden, " ")
 }
 
-/// The beginning of a line, in quotation marks.
+/// Returns the first 80 characters of a line in quotation marks.
 fn quoted(line: &str) -> String {
     format!("'{}'", plain(&line.chars().take(80).collect::<String>()))
 }
