@@ -1,7 +1,7 @@
-//! A recipe on the CPU: the reference's path, rounded at the recipe's sites.
+//! Applies a recipe on the CPU: runs the reference model, and rounds tensors at the recipe's sites.
 //!
-//! A site is rounded by encoding the tensor to the format's bytes and decoding them again, so that measurements apply to the
-//! bytes that a cache of that format would hold.
+//! A tensor is rounded by encoding it to the format's bytes and decoding them again, so that measurements apply to the bytes that
+//! a cache of that format would hold.
 
 pub mod noise;
 mod round;
@@ -24,26 +24,27 @@ pub use noise::Noise;
 use noise::of_energy;
 use round::{Place, Round, matrix};
 
-/// A recipe resolved against a model: codecs found, layers parsed, patterns known to match. The default rounds nothing.
+/// A recipe resolved against a model: formats and sites are found, layers are parsed, and every pattern matches. The default
+/// rounds nothing.
 #[derive(Clone, Default)]
 pub struct Rounding {
     rounds: Vec<Round>,
-    /// True if some of them are of weights, so that it needs a model that was loaded by it.
+    /// True if some rounds cover weights. The model must then be loaded with this `Rounding`.
     pub rounds_weights: bool,
-    /// Replace rounding errors by noise.
+    /// Noise that replaces rounding errors; `None` keeps the errors.
     noise: Option<Noise>,
-    /// Number of the last channels of a row that RoPE has turned, by site.
+    /// For each site with RoPE, the number of channels at the end of a row that RoPE has rotated.
     pub turned: Vec<(&'static str, usize)>,
-    /// Kernels that stand in for operations.
+    /// Kernels that compute operations in place of the reference.
     stand_in: Option<Arc<StandIn>>,
 }
 
 impl Rounding {
-    /// Finds the formats and sites of a recipe, and that they fit. `noise` replaces rounding errors, if it is
-    /// given; `stand_in` computes operations in place of the reference.
+    /// Finds the formats and sites of a recipe, and checks that they fit. `noise`, if given, replaces rounding errors;
+    /// `stand_in`, if given, computes operations in place of the reference.
     ///
     /// # Errors
-    /// The mistake, and its place in the recipe.
+    /// Returns the mistake and its place in the recipe.
     pub fn resolve(
         rounds: &[recipe::Round],
         noise: Option<Noise>,
@@ -77,11 +78,11 @@ impl Rounding {
         })
     }
 
-    /// Refuses rounds that round nothing in a window of `tokens` tokens: numbers of tokens beyond its rows, or places where no row
-    /// passes.
+    /// Rejects rounds that round nothing in a window of `tokens` tokens: their token numbers lie beyond the window's rows, or no
+    /// row passes their sites.
     ///
     /// # Errors
-    /// The mistake, and its place in the recipe.
+    /// Returns the mistake and its place in the recipe.
     pub fn check_window(&self, config: &dyn Config, tokens: usize) -> Result<(), Mistake> {
         let places = places(config);
         for (at, round) in self.rounds.iter().enumerate() {
@@ -92,11 +93,11 @@ impl Rounding {
         Ok(())
     }
 
-    /// The recipe at some sites alone, without a model: each site with its layer and the channels of a row, and `turned` as
-    /// the field of that name has it. Rounds for other sites are left out.
+    /// Resolves a recipe for some sites alone, without a model. `sites` lists each site with its layer and the channels of a row;
+    /// `turned` is the value of the field of that name. Rounds for other sites are left out.
     ///
     /// # Errors
-    /// The mistake, and its place in the recipe.
+    /// Returns the mistake and its place in the recipe.
     pub fn detached(
         rounds: &[recipe::Round],
         noise: Option<Noise>,
@@ -130,7 +131,8 @@ impl Rounding {
         })
     }
 
-    /// Every place that the recipe rounds: the number of the round, the layer and the site, in the order of the path's sites.
+    /// Returns the index of the round, the layer and the site for every tensor that the recipe rounds, in the model's order of
+    /// sites.
     pub fn covered(&self, config: &dyn Config) -> Vec<(usize, Option<usize>, &'static str)> {
         let places = places(config);
         let of_place = |place: &Place| {
@@ -141,7 +143,8 @@ impl Rounding {
         places.iter().flat_map(of_place).collect()
     }
 
-    /// Runs the model by the recipe's kernels, called at the sites of `numerics`; an error where one of them failed.
+    /// Runs the model with the recipe's kernels, and calls `numerics` at every site. Returns an error if the model or a kernel
+    /// fails.
     pub fn run(
         &self,
         model: &dyn Model<f32>,
@@ -154,19 +157,19 @@ impl Rounding {
         failure.map_or(Ok(logits), |why| Err(Error::Setup(why)))
     }
 
-    /// True if anything is rounded here.
+    /// True if the recipe rounds the tensor at this site and in this role.
     pub fn touches(&self, site: &Site) -> bool {
         self.at(site).any(|round| round.reads(site.role))
     }
 
-    /// The tensor as the recipe leaves it at this site.
+    /// Returns a copy of the tensor, rounded as the recipe says for this site.
     pub fn applied(&self, site: &Site, tensor: &Tensor<f32>) -> Tensor<f32> {
         let mut tensor = tensor.clone();
         self.apply(site, &mut tensor);
         tensor
     }
 
-    /// Applies the recipe's roundings at this site.
+    /// Rounds the tensor in place, as the recipe says for this site.
     pub fn apply(&self, site: &Site, tensor: &mut Tensor<f32>) {
         if tensor.data.is_empty() || !self.touches(site) {
             return;
@@ -185,7 +188,8 @@ impl Rounding {
         }
     }
 
-    /// Has kernels write a whole record and read it again, where a recipe says so.
+    /// Rounds a tensor by having kernels write it as KV records and read these back. Returns false, and does nothing, unless the
+    /// recipe names such kernels and the round covers whole records.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
         let apart = round.asked.heads.is_some() || round.asked.layout.is_some();
         let whole = round.asked.segment.is_none() && !round.restricted() && !round.asked.hadamard && !apart;
@@ -194,9 +198,9 @@ impl Rounding {
         kernels.is_some_and(|(kernels, record)| kernels.store(record, &mut tensor.data))
     }
 
-    /// Bytes the recipe stores one row of a site in, of so many rows of a token; `None` if it is not a storage format (one role
-    /// only, noise, some channels only). Of several formats for whole rows, which are applied in their order, the last one stores
-    /// them.
+    /// Returns the bytes in which the recipe stores one row of a site; a token has `rows` rows of `cols` channels. Returns `None`
+    /// if the recipe is not a storage format (one role only, noise, some channels or tokens only). If several formats round whole
+    /// rows, the last one stores them.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = of_site(&self.turned, site.name);
@@ -212,7 +216,7 @@ impl Rounding {
                     whole = Some(round.codec.bytes_per_row(cols * joined) / joined as f64);
                     (nope, rope) = (None, None);
                 }
-                // Part of what is stored whole, or of a record.
+                // The segment belongs to a row that is already stored whole, or to a record: it has no size of its own.
                 Some(_) if whole.is_some() || round.record.is_some() => return None,
                 Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - turned)),
                 Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(turned)),
@@ -220,14 +224,15 @@ impl Rounding {
         }
         match (nope, rope) {
             _ if whole.is_some() => whole,
-            // A row without rounding equals the reference's.
+            // A row that is not rounded is stored in f32, as in the reference.
             (None, None) => Some((cols * size_of::<f32>()) as f64),
-            // No cache stores half of a vector in f32, so a size of that would only mislead.
+            // If only one segment is rounded, return `None`: no cache stores the other segment in f32, so such a size would
+            // mislead.
             (nope, rope) => Some(nope? + rope?),
         }
     }
 
-    /// The sizes of caches; none where the recipe rounds nothing.
+    /// Returns the sizes of the caches; empty if the recipe rounds nothing.
     pub fn cache_bytes(&self, config: &dyn Config) -> CacheBytes {
         if self.rounds.is_empty() {
             return CacheBytes::default();
@@ -277,12 +282,12 @@ impl Rounding {
         self.rounds.iter().filter(|round| round.meets(site))
     }
 
-    /// Replaces the rounding error by Gaussian noise. Its energy is that of the error row by row, and apart for the channels
-    /// with and without position, so that only the error's structure is lost. The draw depends on seed, site and row number,
-    /// not on how the sequence was cut into calls.
+    /// Replaces the rounding error by Gaussian noise. The noise has the error's energy in every row, separately for channels with
+    /// and without RoPE, so that only the error's structure is lost. The draw depends on seed, site and row number, not on how
+    /// the sequence was cut into calls.
     fn replace_by_noise(&self, Noise { seed, gain }: Noise, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
         let cols = tensor.cols();
-        // The same channels at all sites: a draw is not to change with what a table says of one.
+        // Split rows at the same channel at all sites: the draw at one site must not depend on that site's entry in `turned`.
         let turned = self.turned.iter().map(|(_, channels)| *channels).max().unwrap_or(0);
         let nope = cols.saturating_sub(turned);
         let mut rng = ChaCha8Rng::from_seed(*blake3::hash(format!("{seed}/{site}").as_bytes()).as_bytes());
@@ -306,7 +311,7 @@ impl Numerics<f32> for &Rounding {
         self.at(site).any(|round| round.asked.role.is_some())
     }
 
-    /// Stand-ins, or the operations of the reference.
+    /// Returns the stand-in kernels, or the reference's operations if there are none.
     fn operations(&self) -> &dyn Operations<f32> {
         match &self.stand_in {
             Some(stand_in) => &**stand_in,
@@ -332,13 +337,13 @@ fn places(config: &dyn Config) -> Vec<Place> {
     places.map(place).collect()
 }
 
-/// The last channels of a row that RoPE has turned at a site, of those of all sites.
+/// Returns the number of last channels that RoPE has rotated in a row of `site`, from the list `turned` of all sites.
 fn of_site(turned: &[(&'static str, usize)], site: &str) -> usize {
     let here = turned.iter().find(|(name, _)| *name == site);
     here.map_or(0, |(_, channels)| *channels)
 }
 
-/// The sites of queries and keys whose products decide what is selected.
+/// Returns the pairs of query and key sites whose products decide a top-k selection.
 fn multiplied(config: &dyn Config) -> impl Iterator<Item = (&'static str, &'static str)> {
     let sites = config.path().sites.iter();
     sites.filter_map(|site| match site.decision() {

@@ -1,4 +1,4 @@
-//! Noise in the place of rounding errors: their size without their structure.
+//! Gaussian noise that replaces rounding errors: noise of the same size, without the structure of the errors.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use ulplab_run::experiment::Mistake;
 
-/// Noise in the place of rounding errors.
+/// Parameters of the noise that replaces rounding errors.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Noise {
-    /// The draws depend on it.
+    /// Seed of the random draws.
     pub seed: u64,
-    /// The size of the noise in units of the error; 1 keeps the error's energy.
+    /// Root mean square of the noise, relative to that of the error; 1 keeps the error's energy.
     pub gain: f64,
 }
 
@@ -21,7 +21,7 @@ impl Noise {
     /// Reads the keys `noise` and `gain` of a recipe.
     ///
     /// # Errors
-    /// If a gain is not positive and finite, or given without noise.
+    /// Returns an error if `gain` is not positive and finite, or if it is given without `noise`.
     pub fn asked(noise: bool, gain: Option<f64>, seed: u64) -> Result<Option<Self>, Mistake> {
         match gain {
             Some(gain) if !(noise && gain.is_finite() && gain > 0.0) => {
@@ -35,8 +35,8 @@ impl Noise {
         }
     }
 
-    /// Replaces the errors of rows of `cols` numbers. Their draw depends on the seed, on `what` they are and on the exact numbers,
-    /// so it is the same for any place and order of rounding, and another for other numbers.
+    /// Replaces the rounding errors in rows of `cols` numbers. The draw depends on the seed, on the tensor's name `what` and on
+    /// the exact numbers. So it is the same for any place and order of rounding, and differs for other numbers.
     fn replace(self, what: &str, exact: &[f32], rounded: &mut [f32], cols: usize) {
         if exact == rounded {
             return;
@@ -51,7 +51,7 @@ impl Noise {
     }
 }
 
-/// Rounds rows of `cols` numbers, and puts noise in the place of their errors if it is given; `what` names them.
+/// Rounds rows of `cols` numbers with `round`. If `noise` is given, it replaces the rounding errors; `what` is the tensor's name.
 pub fn rounded_or_noise(
     noise: Option<Noise>,
     what: &str,
@@ -66,7 +66,7 @@ pub fn rounded_or_noise(
     }
 }
 
-/// Writes `exact` + Gaussian noise `gain` times as large as `rounded − exact` in the root mean square, over `rounded`.
+/// Overwrites `rounded` with `exact` + Gaussian noise. Its root mean square is `gain` times that of the error `rounded − exact`.
 pub(super) fn of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &mut [f32]) {
     let pairs = exact.iter().zip(&*rounded);
     let energy: f64 = pairs.map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2)).sum();

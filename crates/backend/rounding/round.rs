@@ -1,4 +1,4 @@
-//! One rounding of a recipe, made ready for the places that it covers.
+//! One round of a recipe, resolved for the sites and layers that it covers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,39 +13,42 @@ use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_run::experiment::Mistake;
 
-/// A round of a recipe.
+/// A parsed round of a recipe: format, sites, layers, channels and tokens.
 #[derive(Clone)]
 pub(super) struct Round {
-    /// As the recipe has it.
+    /// The round as the recipe writes it.
     pub asked: recipe::Round,
-    /// Names of the sites that it is for: tensors that a path computes with. A site that a recorder only watches may have such a name,
-    /// and other channels.
+    /// Names of the covered sites: tensors that the model computes with. The pattern may also match sites that are only recorded,
+    /// with other row lengths; these are not rounded.
     sites: Vec<&'static str>,
     pub codec: Arc<dyn Codec>,
-    /// A record has a place for every channel: it is encoded whole, even if a part of it is used.
+    /// The KV record, if the format is a record. A record has a place for every channel: it is encoded whole, even if only a part
+    /// is used.
     pub record: Option<&'static KvRecord>,
     layers: Option<Ranges>,
     channels: Option<Ranges>,
     tokens: Option<Ranges>,
 }
 
-/// One site in one layer, with its row length and how many of a row's last channels RoPE has turned.
+/// One site in one layer, with its row length (`cols`) and the number of channels at the end of a row that RoPE has rotated
+/// (`turned`).
 pub(super) struct Place {
     pub info: &'static SiteInfo,
     pub full: String,
     pub layer: Option<usize>,
     pub cols: usize,
-    /// Rows of a token, if the site has heads.
+    /// Number of rows of a token, if the site has heads.
     pub heads: Option<usize>,
-    /// Rows of a matrix, if a state of matrices `[heads, K, V]` passes.
+    /// Number of rows of a matrix, if the tensor is a recurrent state of matrices `[heads, K, V]`.
     pub matrix: Option<usize>,
     pub turned: usize,
-    /// True if the site's rows are cached, or multiplied with cached ones to select some.
+    /// True if the site's rows are cached, or multiplied with cached rows to select some of these.
     pub meets_cache: bool,
 }
 
 impl Place {
-    /// Rows that pass in a window of `tokens` tokens; `None` where rows are not of tokens: at weights and states.
+    /// Number of rows that pass the site in a window of `tokens` tokens; `None` for weights and recurrent states, whose rows are
+    /// not tokens.
     pub fn rows(&self, config: &dyn Config, tokens: usize) -> Option<usize> {
         let state = self.info.cache.is_some_and(|cache| cache.growth == Growth::State);
         if self.info.when == When::Load || state {
@@ -57,10 +60,10 @@ impl Place {
 }
 
 impl Round {
-    /// Reads a round for a model of so many layers.
+    /// Parses a round for a model of `count` layers.
     ///
     /// # Errors
-    /// A format that does not exist, and numbers that are none.
+    /// Returns an error if the format does not exist, or if a list of numbers is malformed or out of range.
     pub fn read(round: &recipe::Round, count: usize) -> Result<Self, Mistake> {
         let ranges = |key: &str, text: &Option<String>, count, one| {
             let text = text.as_ref();
@@ -79,10 +82,11 @@ impl Round {
         })
     }
 
-    /// Reads a round, and finds that it fits the places that it covers.
+    /// Parses a round, and checks that it fits the sites that it covers.
     ///
     /// # Errors
-    /// If [`read`](Self::read) fails, or if the pattern covers no place.
+    /// Returns the errors of [`read`](Self::read), and an error if the pattern covers no site or the round does not fit a covered
+    /// site.
     pub fn resolve(round: &recipe::Round, count: usize, places: &[Place]) -> Result<Self, Mistake> {
         let mut resolved = Self::read(round, count)?;
         let covered: Vec<&Place> = places.iter().filter(|place| resolved.covers(place)).collect();
@@ -153,10 +157,11 @@ impl Round {
         }
     }
 
-    /// Refuses a round of tokens that no covered place has, and one of places that no row passes. `rows` says how many pass.
+    /// Rejects a round for tokens that no covered site has, and a round for sites that no row passes. `rows` returns the number
+    /// of rows that pass a site.
     ///
     /// # Errors
-    /// The mistake, with its key.
+    /// Returns the mistake, with its key in the round.
     pub fn check_rows(&self, covered: &[&Place], rows: impl Fn(&&Place) -> Option<usize>) -> Result<(), Mistake> {
         if let (Some(_), Some(place)) = (&self.tokens, covered.iter().find(|place| rows(place).is_none())) {
             let message = format!(
@@ -196,7 +201,7 @@ impl Round {
         self.covers_layer(place.layer) && matches(&self.asked.at, &place.full)
     }
 
-    /// True if it rounds the tensors of a site.
+    /// True if this round applies to the tensors of `site`.
     pub fn meets(&self, site: &Site) -> bool {
         self.covers_layer(site.layer) && self.sites.contains(&site.name) && matches(&self.asked.at, &site.to_string())
     }
@@ -209,12 +214,13 @@ impl Round {
         }
     }
 
-    /// True if it is for some channels or tokens only.
+    /// True if the round applies only to some channels or tokens.
     pub fn restricted(&self) -> bool {
         self.channels.is_some() || self.tokens.is_some()
     }
 
-    /// Rounds a tensor that begins at a row of the sequence.
+    /// Rounds a tensor whose first row is row `first_row` of the sequence. RoPE has rotated the last `turned` channels of each
+    /// row.
     pub fn apply(&self, tensor: &mut Tensor<f32>, turned: usize, first_row: usize) {
         if !self.restricted() {
             return self.apply_to_all(tensor, turned);
@@ -257,7 +263,7 @@ impl Round {
             self.codec.round(&mut tensor.data, cols);
             return;
         };
-        // A record is encoded whole and only the segment of it is used; a format is applied to the segment only.
+        // A record is encoded whole, and only the segment of the result is used; any other format encodes the segment only.
         let segment = segment.range(cols, turned);
         if self.record.is_none() {
             return self.round_part(&mut tensor.data, cols, segment);
@@ -269,7 +275,7 @@ impl Round {
         }
     }
 
-    /// Rounds the same part of all rows of `cols` numbers, as a tensor of its own.
+    /// Rounds the channels `part` of all rows as a tensor of their own. Rows have `cols` numbers.
     fn round_part(&self, values: &mut [f32], cols: usize, part: Range<usize>) {
         let parts = values.chunks_exact(cols).flat_map(|row| &row[part.clone()]);
         let mut rounded: Vec<f32> = parts.copied().collect();
@@ -279,7 +285,7 @@ impl Round {
         }
     }
 
-    /// Rotates rows as they are before they are rounded, if they are.
+    /// Applies the Hadamard rotation that precedes the rounding, if the round has one.
     pub fn rotate(&self, values: &mut [f32], cols: usize) {
         if self.asked.hadamard {
             hadamard(values, cols).expect("checked when the recipe was resolved");
@@ -287,7 +293,8 @@ impl Round {
     }
 }
 
-/// Rows of the matrices at a site by a function of dimensions, if a state of matrices `[heads, K, V]` passes there.
+/// Returns the number of rows of a matrix, if the site's tensor is a recurrent state of matrices `[heads, K, V]`. `size` returns
+/// the size of a dimension.
 pub(super) fn matrix(info: &SiteInfo, size: impl Fn(Dim) -> usize) -> Option<usize> {
     let state = info.cache.is_some_and(|cache| cache.growth == Growth::State);
     match info.dims {
@@ -296,7 +303,7 @@ pub(super) fn matrix(info: &SiteInfo, size: impl Fn(Dim) -> usize) -> Option<usi
     }
 }
 
-/// Every matrix of `[heads, rows, columns]` transposed.
+/// Returns a tensor `[heads, rows, columns]` with every matrix transposed.
 fn swapped(tensor: &Tensor<f32>) -> Tensor<f32> {
     let [heads, rows, cols] = tensor.shape[..] else {
         unreachable!("checked when the recipe was resolved: a state of matrices passes");
@@ -308,7 +315,7 @@ fn swapped(tensor: &Tensor<f32>) -> Tensor<f32> {
 }
 
 impl Segment {
-    /// The segment's channels of a row: RoPE is on the trailing ones.
+    /// Returns the segment's channels in a row of `cols` channels: RoPE rotates the last `turned` channels.
     fn range(self, cols: usize, turned: usize) -> Range<usize> {
         match self {
             Self::Nope => 0..cols - turned,
