@@ -1,4 +1,5 @@
-//! Puts digests of the sources into the program: of all that computes, and of what judges each operation.
+//! Embeds digests of source files in the program: one of all sources that compute, and one for each operation of the sources that
+//! judge its outputs.
 
 #![allow(clippy::print_stdout, reason = "cargo reads what a build script prints")]
 

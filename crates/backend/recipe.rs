@@ -1,4 +1,4 @@
-//! The roundings of a recipe, in the form of experiment files.
+//! The rounding steps of a recipe, as an experiment file writes them.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -79,15 +79,16 @@ pub enum Reader {
     Value,
 }
 
-/// Some numbers, written `"0-9,30"`.
+/// A set of whole numbers, written as ranges: `"0-9,30"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranges(Vec<RangeInclusive<usize>>);
 
 impl Ranges {
-    /// Reads numbers below `count` (`usize::MAX` if there is no such limit); `one` is what they count, and `many` are several of it.
+    /// Parses numbers below `count`; `usize::MAX` means no limit. Error messages call one number `one` (`layer`) and several
+    /// `many` (`layers`).
     ///
     /// # Errors
-    /// If a part is not a number or range, or if ranges are not in order or reach too far.
+    /// Returns an error if a part is not a number or a range, if a range descends, or if a number is not below `count`.
     pub fn parse(text: &str, count: usize, one: &str, many: &str) -> Result<Self, String> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -112,7 +113,7 @@ impl Ranges {
         Ok(Self(ranges.collect::<Result<_, _>>()?))
     }
 
-    /// Makes the set of these numbers, which rise.
+    /// Builds the set of `numbers`, which must be in ascending order.
     pub fn of(numbers: impl IntoIterator<Item = usize>) -> Self {
         let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
         for number in numbers {
@@ -124,12 +125,12 @@ impl Ranges {
         Self(ranges)
     }
 
-    /// True if a number is among them.
+    /// True if the set contains `number`.
     pub fn contains(&self, number: usize) -> bool {
         self.0.iter().any(|range| range.contains(&number))
     }
 
-    /// The largest of them.
+    /// Returns the largest number of the set; `None` if the set is empty.
     pub fn last(&self) -> Option<usize> {
         self.0.iter().map(|range| *range.end()).max()
     }

@@ -1,4 +1,4 @@
-//! Kernels that a recipe names to stand in for operations of the model.
+//! Kernels of a recipe that compute operations of the model in place of the CPU reference.
 
 use std::path::PathBuf;
 
@@ -9,19 +9,20 @@ use ulplab_core::error::did_you_mean;
 use ulplab_operations::ops::call::{CALLED, StandIn, Type};
 use ulplab_run::experiment::Mistake;
 
-/// Starts the kernels that a recipe names; none if it names none.
+/// Starts a worker thread for the kernels that a recipe names; returns `None` if the recipe names none.
 ///
 /// # Errors
-/// The kernel that is not there, at its place in the recipe's `kernels`.
+/// Returns a mistake at the recipe's `kernels`: an unknown kernel, or a kernel file that cannot be read.
 pub fn stand_in(kernels: &[String], dtype: Type) -> Result<Option<StandIn>, Mistake> {
     let chosen = chosen(kernels, &CALLED, &[])?;
     Ok((!chosen.is_empty()).then(|| StandIn::new(Box::new(Worker::start(chosen)), dtype)))
 }
 
-/// The kernels that a recipe names, which must be of these operations; `compositions` has those of the operations.
+/// Finds the kernels that a recipe names among the variants of the operations `ops`. `compositions` has the compositions of these
+/// operations.
 ///
 /// # Errors
-/// As [`stand_in`].
+/// Same as [`stand_in`].
 pub fn chosen(
     kernels: &[String],
     ops: &[&str],
