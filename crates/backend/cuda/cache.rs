@@ -1,4 +1,4 @@
-//! Machine code that was compiled before: by source, architecture, flags, planted faults and compiler.
+//! Cache of compiled machine code. The key covers source, architecture, flags, planted fault and compiler version.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use super::toolkit::Cubin;
 use ulplab_core::atomic::write_atomic;
 
-/// A folder of machine code. It may be deleted at any time.
+/// A folder of cached machine code; `None` caches nothing. The folder may be deleted at any time.
 pub struct Cache(Option<PathBuf>);
 
 impl Cache {
-    /// In `$XDG_CACHE_HOME`, else in `~/.cache`; without either, nothing is cached.
+    /// Opens the cache in `$XDG_CACHE_HOME`, else in `~/.cache`. Without `$XDG_CACHE_HOME` and `$HOME`, nothing is cached.
     pub fn open() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let home = |name: &str| set(name).map(PathBuf::from);
@@ -18,17 +18,17 @@ impl Cache {
         caches.map_or(Self(None), |caches| Self::new(&caches.join("ulplab/cubin")))
     }
 
-    /// In a folder.
+    /// Opens the cache in `folder`.
     pub fn new(folder: &Path) -> Self {
         Self(Some(folder.into()))
     }
 
-    /// True if there is a folder.
+    /// True if the cache has a folder, so that entries are kept.
     pub fn keeps(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The entry of a key.
+    /// Returns the cached machine code of a key, if any.
     pub fn get(&self, key: &str) -> Option<Cubin> {
         let folder = self.0.as_ref()?;
         Some(Cubin {
@@ -37,7 +37,7 @@ impl Cache {
         })
     }
 
-    /// Keeps it if it can: without, it is compiled again.
+    /// Stores machine code under a key. Errors are ignored: a missing entry is compiled again.
     pub fn put(&self, key: &str, cubin: &Cubin) {
         let Some(folder) = &self.0 else { return };
         let write = |extension: &str, bytes: &[u8]| {

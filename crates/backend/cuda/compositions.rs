@@ -1,5 +1,5 @@
-//! Variants whose launches are put together in Rust: models of many operations, and loops over events. Each has a head without launches
-//! in the header of its operation.
+//! Variants whose launches are built in Rust: models of many operations, and loops over events. The header of the operation lists
+//! each such variant without launches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,16 +11,16 @@ use super::header::{Header, Number, Variant};
 use ulplab_core::error::refuse;
 use ulplab_core::input;
 
-/// A function that puts the launches of a variant into a graph, for the case of the graph.
+/// A function that adds the launches of a variant to a graph, for the graph's case.
 pub type Composition = fn(&mut Graph) -> Result<(), String>;
 
-/// The variants of an operation that Rust puts together.
+/// The variants of an operation whose launches are built in Rust.
 #[derive(Debug)]
 pub struct Compositions {
     pub op: &'static str,
-    /// Operations whose variants the compositions call, with spaces between them.
+    /// Operations whose variants the compositions call, separated by spaces.
     pub calls: &'static str,
-    /// Compositions by the names of their variants.
+    /// Names of the variants, each with its composition.
     pub variants: &'static [(&'static str, Composition)],
 }
 
@@ -31,12 +31,12 @@ pub struct Composed {
     pub callable: Arc<Callable>,
 }
 
-/// Variants of other operations, by `OP.VARIANT`, each with the names in it.
+/// Variants of other operations by `OP.VARIANT`, each with all names that occur in its header entry.
 #[derive(Debug, Default)]
 pub struct Callable(pub(super) BTreeMap<String, (Variant, BTreeSet<String>)>);
 
 impl Callable {
-    /// Adds the variants of a file of kernels.
+    /// Adds the variants in the text of a kernel file.
     pub fn add(&mut self, op: &str, text: &str) -> Result<(), String> {
         let header = Header::parse(text).map_err(|why| format!("{op}.cu: {why}"))?;
         for variant in header.variants {
@@ -48,7 +48,7 @@ impl Callable {
 }
 
 impl Variant {
-    /// All names in its launches, scratch and needs.
+    /// Returns all names in the variant's launches, scratch and needs.
     fn words(&self) -> BTreeSet<String> {
         let launches = self.prepare.iter().chain(&self.launches).flat_map(|launch| {
             let lists = [&launch.grid, &launch.block].into_iter().chain(&launch.cluster);
@@ -67,10 +67,10 @@ impl Variant {
 }
 
 impl Compositions {
-    /// Gives the variants of a header their compositions. `folder` has the files of the operations that are called.
+    /// Assigns the compositions to their variants in a header. `folder` has the kernel files of the called operations.
     ///
     /// # Errors
-    /// If a file cannot be read, or a variant is missing or lists launches of its own.
+    /// Returns an error if a file cannot be read, if a variant is missing, or if it lists launches of its own.
     pub fn put(&self, header: &mut Header, folder: &Path) -> Result<(), String> {
         let mut callable = Callable::default();
         for op in self.calls.split_whitespace() {

@@ -1,4 +1,4 @@
-//! The memory of a problem on a device, and the launches of a plan with its addresses.
+//! Device memory of a problem, and the launches of a plan with the addresses of this memory.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use super::device::{Argument, Device, Memory};
 use super::matmul::Operands;
 use super::plan::{Launches, Named, Plan, Scratch, Step, Work};
 
-/// Memory of everything a run reads and writes, and the launches on it.
+/// Device memory for all buffers and scratch of a run, and the launches that use this memory.
 pub(super) struct ProblemCopy {
     pub buffers: Vec<Rc<Memory>>,
     pub scratch: Vec<Rc<Memory>>,
@@ -19,7 +19,8 @@ pub(super) struct ProblemCopy {
     pub launches: Vec<BoundLaunch>,
 }
 
-/// Memory that a copy of a problem uses as it is, with its contents, in the order of buffers and of scratch.
+/// Existing memory, contents included, that a copy of a problem uses. Entries are in the order of buffers and of scratch; `None`
+/// allocates new memory.
 #[derive(Default)]
 pub(super) struct Reused {
     pub buffers: Vec<Option<Rc<Memory>>>,
@@ -27,34 +28,34 @@ pub(super) struct Reused {
 }
 
 impl Reused {
-    /// The memory for the buffer of that number.
+    /// Returns the existing memory for the buffer with index `at`, if any.
     pub fn buffer(&self, at: usize) -> Option<&Rc<Memory>> {
         self.buffers.get(at)?.as_ref()
     }
 }
 
-/// One launch: the number of its step, and its arguments.
+/// One launch: the index of its step in the plan, and its arguments.
 pub(super) struct BoundLaunch {
     pub step: usize,
     pub on: LaunchInputs,
 }
 
-/// The memory that a launch reads and writes.
+/// Arguments of a launch.
 pub(super) enum LaunchInputs {
-    /// Without taps, and with them.
+    /// Kernel arguments, first with null in place of taps, then with taps: outputs of intermediate values for the judgement only.
     Arguments([Vec<Argument>; 2]),
     Operands(Operands),
 }
 
 impl ProblemCopy {
-    /// Bytes that it takes on a device.
+    /// Number of device bytes for a copy of the problem, guard bands included.
     pub fn bytes(problem: &Problem, plan: &Plan) -> usize {
         let buffers = problem.buffers.iter().map(Buffer::size);
         let scratch = plan.scratch.iter().map(Scratch::size);
         buffers.chain(scratch).map(|bytes| bytes + 2 * GUARD).sum()
     }
 
-    /// Memory between guard bands, or what is reused, and launches with its addresses.
+    /// Allocates memory between guard bands, except where memory is reused, and binds the launches to its addresses.
     pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan, reused: &Reused) -> Result<Self> {
         let guarded = |len: usize, reused: Option<&Rc<Memory>>| {
             if let Some(memory) = reused {
@@ -90,7 +91,7 @@ impl ProblemCopy {
     }
 }
 
-/// The things that arguments of launches may name.
+/// The case, problem and plan that define the names in launch arguments.
 struct Names<'a> {
     case: &'a Case,
     problem: &'a Problem,
@@ -121,7 +122,7 @@ impl Names<'_> {
         Ok(LaunchInputs::Arguments([untapped, tapped]))
     }
 
-    /// A number, or the address of a buffer or scratch, or of its part at an index of the first dimension.
+    /// Resolves an argument: to a number, to the address of a buffer or scratch, or to the address of a part by its index.
     fn argument(&self, set: &ProblemCopy, named: &Named) -> Result<Argument> {
         let wrong = |why: String| Error::Usage(format!("argument '{named}': {why}"));
         let int = |value: i64| {

@@ -1,5 +1,5 @@
-//! Information on the kernels of a cubin: the parameters they take and the threads they allow, from its sections, and what
-//! the assembler reported of registers and memory, from the log of the compilation.
+//! Information on the kernels of a cubin. Parameters and thread limits come from the ELF sections; registers and memory come from
+//! the assembler's report in the compilation log.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use serde::Serialize;
 
 use super::toolkit::Cubin;
 
-/// A compiled kernel.
+/// Resources and parameters of a compiled kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// Registers of a thread.
+    /// Number of registers per thread.
     pub registers: u32,
-    /// Bytes of registers that a thread spills to local memory.
+    /// Bytes of registers that each thread spills to local memory.
     pub spilled: u32,
-    /// Bytes of local memory of a thread, spills included.
+    /// Bytes of local memory per thread, spills included.
     pub stack: u32,
-    /// Bytes of static shared memory of a thread block.
+    /// Bytes of static shared memory per thread block.
     pub shared: u32,
-    /// Most threads of a block, where the source bounds them.
+    /// Largest number of threads per block, if the source sets a bound.
     pub max_threads: Option<u32>,
     /// Bytes of each parameter.
     pub parameters: Vec<u32>,
 }
 
-/// Attributes of `.nv.info` sections: format, number, and value.
+/// Constants of `.nv.info` sections: the format of an attribute with a size, and two attribute numbers.
 const SIZED: u8 = 4;
 const MAX_THREADS: u8 = 0x05;
 const PARAMETER: u8 = 0x17;
 
-/// All kernels of a cubin, by name. The error names the part that is not valid ELF.
+/// Returns all kernels of a cubin by name. The error says which part is not valid ELF.
 pub fn entries(cubin: &Cubin) -> Result<BTreeMap<String, Entry>, String> {
     let wrong = |error: object::Error| format!("the machine code is not a 64-bit ELF file: {error}");
     let elf = ElfFile64::<Endianness>::parse(&*cubin.bytes).map_err(wrong)?;
@@ -46,7 +46,7 @@ pub fn entries(cubin: &Cubin) -> Result<BTreeMap<String, Entry>, String> {
     Ok(entries)
 }
 
-/// The content of a kernel's section.
+/// Parses the `.nv.info` section of a kernel.
 pub fn attributes(mut bytes: &[u8]) -> Entry {
     let mut entry = Entry::default();
     let mut parameters = BTreeMap::new();
@@ -61,7 +61,7 @@ pub fn attributes(mut bytes: &[u8]) -> Entry {
         let words = value.as_chunks().0.iter();
         let words: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
         match (*attribute, &words[..]) {
-            // Index, ordinal and offset, then flags below the size.
+            // Three words: an index; ordinal (low half) and offset; flags with the size above bit 18.
             (PARAMETER, [_, place, flags]) if *format == SIZED => {
                 parameters.insert(place & 0xffff, flags >> 18);
             }
@@ -76,7 +76,7 @@ pub fn attributes(mut bytes: &[u8]) -> Entry {
     entry
 }
 
-/// Adds the assembler's report, kernel by kernel.
+/// Adds the registers and memory that the assembler reports for each kernel in the log.
 pub fn report<'a>(log: &'a str, entries: &mut BTreeMap<String, Entry>) {
     let mut current = None;
     for line in log.lines() {

@@ -1,4 +1,4 @@
-//! A GPU, its memory and its stream. Opening it is an error, not a panic, if there is none.
+//! A GPU, its memory and its stream. Opening a device returns an error, and does not panic, if there is no GPU.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -11,43 +11,43 @@ use super::turn::{Turn, Turns};
 use super::watchdog::Watchdog;
 use ulplab_core::error::{Error, Result};
 
-/// The first GPU of the machine, and one stream on it. Used from one thread.
+/// The first GPU that the process sees, and one stream on it. Must be used from one thread.
 pub struct Device {
     /// The number that the driver gives the GPU.
     pub(super) context: sys::CUdevice,
     pub stream: sys::CUstream,
     pub name: String,
-    /// Version of CUDA that the driver is for, e.g. `13.0`.
+    /// CUDA version that the driver supports, e.g. `13.0`.
     pub driver: String,
-    /// The architecture that kernels are compiled for: `sm_90a`.
+    /// Architecture for which kernels are compiled, e.g. `sm_90a`.
     pub arch: String,
-    /// The first number of its compute capability.
+    /// Major number of the compute capability.
     pub major: i32,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub sms: i64,
-    /// Bytes of the second-level cache.
+    /// Size of the L2 cache in bytes.
     pub l2: usize,
-    /// Turns for work: other processes that use the device wait for them.
+    /// Lock for work on the device, shared with other processes.
     pub turns: Turns,
-    /// Turns for memory: other processes that need much of it wait for them.
+    /// Lock for large allocations, shared with other processes.
     allocations: Turns,
     /// Ends the process if a kernel never returns.
     pub watchdog: Watchdog,
 }
 
-/// Longest wait for memory that other processes have.
+/// Longest wait for memory that other processes hold.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Patience when the request is most of the card's memory: even idle processes may leave too little, until they end. Eight of them
-/// had 7.8 GB of an H100's 80, which left no room for the largest case of `decode_step`.
+/// Longest wait if the request is more than half of the card's memory. Even idle processes may then leave too little until they
+/// end: eight idle processes held 7.8 GB of an H100's 80 GB, which left no room for the largest case of `decode_step`.
 const LONG_PATIENCE: Duration = Duration::from_secs(900);
-/// Bytes that stay free in addition to the request: for small allocations, and for the driver's rounding.
+/// Bytes that must stay free in addition to a request: for small allocations, and for the driver's rounding.
 const SPARE: usize = 1 << 30;
-/// Bytes of the largest allocation from the pool.
+/// Largest size in bytes of an allocation from the driver's pool.
 const LARGEST_POOLED: usize = 64 << 20;
-/// Bytes that the pool keeps when they are free.
+/// Largest number of freed bytes that the pool keeps.
 const MOST_KEPT: u64 = 512 << 20;
 
-/// A driver error as a set-up error.
+/// Converts a driver error to a setup error; `what` names the failed call.
 pub fn cuda<T>(what: &str, result: std::result::Result<T, result::DriverError>) -> Result<T> {
     result.map_err(|error| {
         let text = error
@@ -58,7 +58,7 @@ pub fn cuda<T>(what: &str, result: std::result::Result<T, result::DriverError>) 
 }
 
 impl Device {
-    /// The first GPU, or why there is none.
+    /// Opens the first GPU. The error says why there is none.
     pub fn open() -> Result<Self> {
         // SAFETY: only tries to load the driver's library.
         if !unsafe { sys::is_culib_present() } {
@@ -83,7 +83,7 @@ impl Device {
         };
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        // Which of several cards is the first is up to CUDA_VISIBLE_DEVICES.
+        // Locks are named after the card's UUID: CUDA_VISIBLE_DEVICES decides which card is the first.
         let uuid = cuda("cuDeviceGetUuid", result::device::get_uuid(device))?;
         let card: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
         let mut driver = 0;
@@ -114,22 +114,23 @@ impl Device {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// The card and its driver, in a line.
+    /// Describes the card and its driver in one line.
     pub fn describe(&self) -> String {
         let (name, sms, driver) = (&self.name, self.sms, &self.driver);
         format!("{name}, {sms} multiprocessors, driver for CUDA {driver}")
     }
 
-    /// Waits for all work; an error of any launch before shows here.
+    /// Waits for all work in the stream. Returns the errors of earlier launches.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: the stream is ours.
         let done = || unsafe { sys::cuStreamQuery(self.stream) };
         cuda("kernel", self.watchdog.until(done))
     }
 
-    /// Waits until that many bytes are free, where other processes have them, or until it is in vain: then allocations fail. Nobody
-    /// else who needs much finds room while this turn lasts, so that none gets a part. Nobody waits for little. Who needs most of the
-    /// card waits for processes to end, and lets them find room meanwhile.
+    /// Waits until other processes leave `bytes` free, and returns a lock to hold while allocating: no other large request can
+    /// then take a part of that memory. Returns without enough free memory if waiting is in vain: allocations then fail. Small
+    /// requests take no lock. A request for more than half of the card releases the lock between attempts, so that other
+    /// processes can allocate and end.
     pub fn room(&self, bytes: usize) -> Result<Option<Turn<'_>>> {
         if bytes <= SPARE {
             return Ok(None);
@@ -148,8 +149,8 @@ impl Device {
         }
     }
 
-    /// Memory with any content. Small allocations are of the driver's pool, which keeps what is freed: a check allocates the same
-    /// buffers a dozen times, and each return to the driver would wait for the whole card.
+    /// Allocates uninitialized memory. Small allocations come from the driver's pool, which keeps freed memory: a check allocates
+    /// the same buffers a dozen times, and each return to the driver would wait for the whole card.
     pub fn memory(&self, len: usize) -> Result<Memory> {
         let pooled = (len <= LARGEST_POOLED).then_some(self.stream);
         // SAFETY: the context is current; freed when dropped.
@@ -163,7 +164,7 @@ impl Device {
         Ok(Memory { address, len, held })
     }
 
-    /// Has the pool of small allocations keep what is freed.
+    /// Configures the pool of small allocations to keep freed memory.
     fn keep_freed(&self) -> Result<()> {
         use sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as THRESHOLD;
         let (mut pool, mut kept) = (null_mut(), MOST_KEPT);
@@ -176,7 +177,7 @@ impl Device {
         })
     }
 
-    /// Fills memory in the stream's order.
+    /// Fills `len` bytes of memory, in stream order.
     pub fn fill(&self, memory: &Memory, from: usize, len: usize, byte: u8) -> Result<()> {
         assert!(from + len <= memory.len, "fill within memory");
         if len == 0 {
@@ -188,7 +189,7 @@ impl Device {
         })
     }
 
-    /// Has lines that the L2 cache was asked to keep be evicted as any others.
+    /// Makes lines that the L2 cache was asked to keep evictable like any others.
     pub fn reset_persisting_l2(&self) -> Result<()> {
         // SAFETY: there is a context; the contents of memory stay as they are.
         cuda("cuCtxResetPersistingL2Cache", unsafe {
@@ -196,8 +197,8 @@ impl Device {
         })
     }
 
-    /// Copies to the device, and waits: a copy from pageable memory returns before its last bytes have arrived, and other
-    /// streams do not wait for those.
+    /// Copies bytes to the device, and waits: a copy from pageable memory returns before its last bytes have arrived, and other
+    /// streams do not wait for these bytes.
     pub fn write(&self, memory: &Memory, at: usize, bytes: &[u8]) -> Result<()> {
         assert!(at + bytes.len() <= memory.len, "write within memory");
         if bytes.is_empty() {
@@ -210,7 +211,7 @@ impl Device {
         self.wait()
     }
 
-    /// Writes as [`write`](Self::write) does, and repeats the bytes until they fill `len`.
+    /// Same as [`write`](Self::write), but repeats the bytes until they fill `len` bytes.
     pub fn write_repeated(&self, memory: &Memory, at: usize, bytes: &[u8], len: usize) -> Result<()> {
         self.write(memory, at, bytes)?;
         let (start, mut done) = (memory.address + at as u64, bytes.len());
@@ -226,7 +227,7 @@ impl Device {
         Ok(())
     }
 
-    /// Copies from the device, after all work before.
+    /// Copies bytes from the device after all earlier work.
     pub fn read(&self, memory: &Memory, at: usize, len: usize) -> Result<Vec<u8>> {
         assert!(at + len <= memory.len, "read within memory");
         self.wait()?;
@@ -240,7 +241,7 @@ impl Device {
         Ok(bytes)
     }
 
-    /// Copies on the device in the stream's order.
+    /// Copies memory on the device, in stream order.
     pub fn copy(&self, from: &Memory, to: &Memory, len: usize) -> Result<()> {
         assert!(len <= from.len.min(to.len), "copy within memory");
         // SAFETY: within the allocations.
@@ -267,12 +268,12 @@ pub struct Memory {
     pub(super) held: Held,
 }
 
-/// The owner to which memory goes back.
+/// Owner of memory, which decides how the memory is freed.
 pub(super) enum Held {
-    /// To the pool, in the order of this stream.
+    /// Memory of the pool, freed in the order of this stream.
     Pooled(sys::CUstream),
     Alone,
-    /// Its addresses are given back with this.
+    /// Repeated mapping of one part; its addresses are freed when this field is dropped.
     Folded {
         _addresses: Folded,
     },
@@ -291,7 +292,7 @@ impl Drop for Memory {
     }
 }
 
-/// Machine code on the device.
+/// A module of machine code, loaded on the device.
 pub struct Module(sys::CUmodule);
 
 impl Module {
@@ -301,7 +302,7 @@ impl Module {
         cuda("cuModuleLoadData", loaded).map(Self)
     }
 
-    /// The function of that name.
+    /// Returns the function of the entry point `entry`.
     pub fn function(&self, entry: &str) -> Result<Function> {
         let name = std::ffi::CString::new(entry).map_err(|_| Error::Usage(format!("entry '{entry}' has a NUL")))?;
         // SAFETY: the module is loaded.
@@ -328,11 +329,11 @@ impl Drop for Module {
     }
 }
 
-/// A kernel of a module that is loaded; not to be used once that is dropped.
+/// A kernel of a loaded module. It must not be used after the module is dropped.
 #[derive(Clone)]
 pub struct Function {
     handle: sys::CUfunction,
-    /// Bytes of each.
+    /// Size of each parameter in bytes.
     parameters: Vec<usize>,
 }
 
@@ -347,7 +348,7 @@ pub struct Shape {
     pub programmatic: bool,
 }
 
-/// One argument of a kernel, as its eight or four bytes.
+/// One argument of a kernel, as eight or four bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Argument {
     Wide(u64),
@@ -355,7 +356,7 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// The number, and how many bytes of it the kernel reads.
+    /// Returns the argument's bits, and how many bytes of them the kernel reads.
     fn value(self) -> (u64, usize) {
         match self {
             Self::Wide(value) => (value, 8),
@@ -365,7 +366,7 @@ impl Argument {
 }
 
 impl Device {
-    /// Readies a function for the shared memory and cluster size of a launch.
+    /// Sets the attributes that a function needs for the shared memory and cluster size of a launch.
     pub fn prepare(&self, function: &Function, shape: &Shape) -> Result<()> {
         use sys::CUfunction_attribute as Attribute;
         let set = |attribute, value: i32| {
@@ -374,7 +375,8 @@ impl Device {
                 result::function::set_function_attribute(function.handle, attribute, value)
             })
         };
-        // Beyond 48 KB together with the kernel's static shared memory. Several launches of a function may need different sizes.
+        // Raise the limit of dynamic shared memory, never lower it: several launches of a function may need different sizes. CUDA
+        // requires this where dynamic and static shared memory together exceed 48 KB.
         let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is of a loaded module.
         let now = unsafe { result::function::get_function_attribute(function.handle, most) };
@@ -387,10 +389,10 @@ impl Device {
         Ok(())
     }
 
-    /// Puts a launch into the stream.
+    /// Enqueues a kernel launch in the stream.
     pub fn launch(&self, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
         let (mut values, given): (Vec<u64>, Vec<usize>) = arguments.iter().map(|argument| argument.value()).unzip();
-        // The driver would read the bytes behind the last argument.
+        // Reject wrong sizes: the driver would read bytes behind the last argument.
         if given != function.parameters {
             return Err(Error::Setup(format!(
                 "the kernel takes {} parameters, of {:?} bytes; `args` of the launch has {}, of {given:?} bytes",
@@ -436,8 +438,8 @@ impl Device {
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as u32,
         };
-        // SAFETY: the driver copies arguments and attributes before it returns, and arguments have the sizes of the kernel's
-        // parameters. That they mean the same is what the header says; guard bands show where it does not.
+        // SAFETY: the driver copies arguments and attributes before it returns, and the arguments have the sizes of the kernel's
+        // parameters. The header is trusted for their meaning; guard bands reveal wrong writes.
         cuda(
             "launch",
             unsafe { sys::cuLaunchKernelEx(&raw const config, function.handle, pointers.as_mut_ptr(), null_mut()) }

@@ -1,11 +1,11 @@
-//! Whole-number expressions over named sizes: how a kernel's header says its launch.
+//! Integer expressions over named sizes, in which kernel headers write launch parameters.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
 use ulplab_core::error::refuse;
 
-/// The value of an expression; comparisons and `&&`, `||` give 0 or 1.
+/// Evaluates an expression over named sizes. Comparisons, `&&` and `||` give 0 or 1.
 pub fn eval(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<i64, String> {
     let value = || {
         let mut parser = Parser {
@@ -21,7 +21,7 @@ pub fn eval(text: &str, sizes: &dyn Fn(&str) -> Option<i64>) -> Result<i64, Stri
     value().map_err(|why| format!("expression '{text}': {why}"))
 }
 
-/// Operators by how loosely they bind.
+/// Binary operators by precedence, lowest first.
 const LEVELS: &[&[&str]] = &[
     &["||"],
     &["&&"],
@@ -33,13 +33,13 @@ const LEVELS: &[&[&str]] = &[
 /// Largest depth of nested parentheses; each level is a recursive call of the parser.
 const DEEPEST: i32 = 64;
 
-/// The names in a text.
+/// Returns the identifiers in a text.
 pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with(|c: char| c.is_alphabetic() || c == '_'))
 }
 
-/// The words and signs of a text.
+/// Splits a text into tokens: numbers, names and operators.
 fn tokens(text: &str) -> Result<Vec<String>, String> {
     let mut tokens = Vec::new();
     let mut depth = 0;
@@ -101,7 +101,7 @@ impl Parser<'_> {
         Ok(sign * self.unsigned(token)?)
     }
 
-    /// A number, a size, a call, or an expression in parentheses.
+    /// Parses a number, a size, a call of `ceil`, `min` or `max`, or an expression in parentheses.
     fn unsigned(&mut self, token: String) -> Result<i64, String> {
         if let Ok(number) = token.parse() {
             return Ok(number);

@@ -1,4 +1,4 @@
-//! Memory that is the same few megabytes again and again: what a kernel reads of it, it reads from the second-level cache.
+//! Memory in which a range of addresses maps the same few megabytes repeatedly, so that a kernel reads it from the L2 cache.
 
 use std::mem::MaybeUninit;
 
@@ -7,21 +7,21 @@ use cudarc::driver::sys;
 use super::device::{Device, Held, Memory, cuda};
 use ulplab_core::error::Result;
 
-/// Bytes of memory that stand for a buffer of any size: a dozen of them fit the cache.
+/// Bytes of physical memory for a buffer of any size: a dozen such parts fit in the L2 cache.
 pub const PART: usize = 4 << 20;
 
-/// Addresses behind which the same memory lies over and over.
+/// A range of addresses to which one part of physical memory is mapped repeatedly.
 pub struct Folded {
     addresses: sys::CUdeviceptr,
     reserved: usize,
     part: usize,
     memory: sys::CUmemGenericAllocationHandle,
-    /// Parts that are mapped.
+    /// Number of mappings of the part so far.
     mapped: usize,
 }
 
 impl Device {
-    /// Addresses of this many bytes, behind which are the same [`PART`] of them, with any content.
+    /// Reserves `len` bytes of addresses, and maps the same [`PART`] bytes of uninitialized memory to them repeatedly.
     pub fn folded(&self, len: usize) -> Result<Memory> {
         // SAFETY: all zeros are a value of these plain structs.
         let (mut wanted, mut access): (sys::CUmemAllocationProp, sys::CUmemAccessDesc) =

@@ -1,4 +1,4 @@
-//! Launches of a variant on a case, put together one by one: those that its header lists, or those that a composition makes in Rust.
+//! Builds the launches of a variant for a case, one by one: from the list in the variant's header, or by a composition in Rust.
 
 mod put;
 
@@ -13,29 +13,29 @@ use ulplab_operations::ops::Case;
 
 pub use put::{Put, call, ceil, kernel, product};
 
-/// The launches of a variant on a case, as far as they are put together.
+/// The launches of a variant for a case, while they are being built.
 pub struct Graph<'a> {
     variant: &'a Variant,
     case: &'a Case,
     sms: i64,
-    /// Meanings of names in all calls that have such names.
+    /// Meanings of names, for all calls of variants that use such names.
     names: Vec<(String, Named)>,
-    /// True if every launch of a run may start before the launch before it has ended.
+    /// True if new launches of a run may start before the previous launch has ended.
     programmatic: bool,
-    /// Indices of the parts that names mean.
+    /// Buffer names that stand for one part of the buffer, with the index of that part.
     parts: BTreeMap<String, i64>,
-    /// Arguments of the preparing launches of a call, by its name and part.
+    /// Arguments of the preparing launches of a call, by the call's name and part.
     prepared: BTreeMap<(String, i64), Vec<Vec<Named>>>,
     plan: Plan,
-    /// False once a need is not met.
+    /// False once a need of the variant is not met.
     takes: bool,
-    /// Name of an unknown size.
+    /// Name of the last unknown size, for a hint in error messages.
     unknown: RefCell<Option<String>>,
-    /// A name that a composition takes for a size.
+    /// First name that a composition used as a size, and that is not a size of the case.
     missing: RefCell<Option<String>>,
 }
 
-/// Meanings of the names of a launch.
+/// Names in a launch, with their meanings.
 type Names<'n> = &'n [(String, Named)];
 
 fn meaning<'n>(names: Names<'n>, name: &str) -> Option<&'n Named> {
@@ -65,7 +65,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// The plan; none if the variant does not take the case.
+    /// Builds the plan; `None` if the variant does not support the case.
     pub(super) fn plan(mut self) -> Result<Option<Plan>, String> {
         let made = self.make();
         if !self.takes {
@@ -103,7 +103,7 @@ impl<'a> Graph<'a> {
         self.parts_are_there()
     }
 
-    /// Fails if a launch takes a part of scratch that does not exist, or scratch of several parts as a whole.
+    /// Returns an error if a launch takes a part of scratch that does not exist, or takes scratch of several parts as a whole.
     fn parts_are_there(&self) -> Result<(), String> {
         for (step, arguments) in self.plan.prepare.each().chain(self.plan.run.each()) {
             for argument in arguments {
@@ -120,7 +120,7 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Sizes of the case. If it has no size of such a name, it cannot be planned, and the size reads 1.
+    /// Returns sizes of the case. An unknown name gives 1 here, and makes the plan fail at the end.
     pub fn sizes<const N: usize>(&self, names: [&str; N]) -> [i64; N] {
         names.map(|name| {
             let size = self.size(name, &[]);
@@ -131,22 +131,22 @@ impl<'a> Graph<'a> {
         })
     }
 
-    /// A size of the case, as `sizes` reads it.
+    /// Returns one size of the case; same as [`sizes`](Self::sizes).
     pub fn n(&self, name: &str) -> i64 {
         let [size] = self.sizes([name]);
         size
     }
 
-    /// Adds working memory under each of the names, with spaces between them.
+    /// Adds scratch of `bytes` bytes under each of the names, which are separated by spaces.
     ///
     /// # Errors
-    /// The size is negative, or there is other working memory of such a name.
+    /// Returns an error if the size is negative, or if different scratch of such a name exists.
     pub fn scratch(&mut self, names: &str, bytes: i64) -> Result<(), String> {
         let mut names = names.split_whitespace();
         names.try_for_each(|name| self.add_scratch(name, bytes, 1, false))
     }
 
-    /// Gives a name a meaning in all calls that have such a name and do not set it.
+    /// Sets the meaning of a name for all calls that use the name and do not set it themselves.
     pub fn with(&mut self, name: &str, meaning: impl Into<Named>) {
         self.names.push((name.into(), meaning.into()));
     }
@@ -156,7 +156,8 @@ impl<'a> Graph<'a> {
         self.programmatic = programmatic;
     }
 
-    /// Lets names, with spaces between them, mean the part of a buffer at an index of its first dimension from now on.
+    /// Makes each of the names, separated by spaces, stand for one part of its buffer from now on: the part at `index` of the
+    /// first dimension.
     pub fn at(&mut self, index: i64, names: &str) {
         let parts = names.split_whitespace().map(|name| (name.into(), index));
         self.parts.extend(parts);
@@ -165,15 +166,15 @@ impl<'a> Graph<'a> {
     /// Adds a launch, or the launches of a call.
     ///
     /// # Errors
-    /// A number of the launch is out of its range, or a call names what is not there.
+    /// Returns an error if a number of the launch is out of range, or if a call uses an unknown name.
     pub fn put(&mut self, put: Put) -> Result<(), String> {
         self.put_in(&put, false)
     }
 
-    /// Adds a launch that is made once, when inputs are there.
+    /// Adds a preparing launch, which runs once after the inputs are written.
     ///
     /// # Errors
-    /// A number of the launch is out of its range, or it is a call: what a call prepares is made with it.
+    /// Returns an error if a number of the launch is out of range, or if `put` is a call: a call adds its own preparing launches.
     pub fn prepare(&mut self, put: Put) -> Result<(), String> {
         self.put_in(&put, true)
     }
@@ -244,7 +245,7 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Adds the preparing launches of a call, unless its part is prepared already: then the arguments must be the same.
+    /// Adds the preparing launches of a call, unless its part is already prepared: then the arguments must be the same as before.
     fn prepare_once(
         &mut self,
         put: &Put,
@@ -268,7 +269,7 @@ impl<'a> Graph<'a> {
         launches.try_for_each(|(number, launch)| self.add(launch, Some(&name(number)), names, true))
     }
 
-    /// Adds a launch with the meanings of its names.
+    /// Adds a launch whose names have the meanings `names`.
     fn add(&mut self, launch: &Launch, name: Option<&str>, names: Names, prepares: bool) -> Result<(), String> {
         let name = name.or(launch.name.as_deref());
         let wrong = |why| format!("launch '{}': {why}", name.unwrap_or(launch.name()));
@@ -314,7 +315,7 @@ impl<'a> Graph<'a> {
         given.map(|name| self.argument(name, names)).collect()
     }
 
-    /// An argument by its name, or by an expression.
+    /// Resolves an argument, which is a name or an expression.
     fn argument(&self, text: &str, names: Names) -> Result<Named, String> {
         let name = match meaning(names, text) {
             Some(Named::Whole(name)) => name,
@@ -353,7 +354,7 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// False if a need is not met, and the variant does not take the case.
+    /// Checks the needs. Returns false if one is not met: the variant then does not support the case.
     fn meets(&mut self, needs: &[String], names: Names) -> Result<bool, String> {
         for need in needs {
             self.takes &= self.eval(need, names)? != 0;
@@ -365,7 +366,7 @@ impl<'a> Graph<'a> {
         eval(text, &|name| self.size(name, names))
     }
 
-    /// A size of the case by what its name means.
+    /// Returns a size of the case; `names` may rename it or set it to a number.
     fn size(&self, name: &str, names: Names) -> Option<i64> {
         let name = match meaning(names, name) {
             Some(Named::Number(number)) => return Some(*number),

@@ -1,4 +1,5 @@
-//! Kernels in CUDA C++: described by a header, compiled at run time, run between guard bands, timed.
+//! CUDA C++ kernels: each file has a header that describes them; they are compiled at run time, run between guard bands, and
+//! timed.
 
 pub mod cache;
 mod compositions;

@@ -1,40 +1,40 @@
-//! Launches that a composition writes, on their way into a graph.
+//! Builders for the launches that a composition adds to a graph.
 
 use crate::cuda::header::{Launch, Matmul, Number};
 use crate::cuda::plan::Named;
 
-/// A launch, or all launches of another operation's variant, on their way into a graph.
+/// Builder of a launch, or of a call: all launches of another operation's variant.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Put {
     pub(super) name: String,
     pub(super) launch: Launch,
-    /// `OP.VARIANT`
+    /// The called variant, `OP.VARIANT`; `None` for a launch.
     pub(super) call: Option<String>,
-    /// Meanings of names of the launch.
+    /// Meanings of names in the launch.
     pub(super) names: Vec<(String, Named)>,
-    /// Launches of a call that are left out, from the first on.
+    /// Number of first launches of the called variant to leave out.
     pub(super) skipped: usize,
-    /// The part of its scratch that a call prepares and uses, and how many there are.
+    /// Index of the part of prepared scratch that a call uses, and the number of parts.
     pub(super) part: Option<[i64; 2]>,
     pub(super) wrong: Option<String>,
 }
 
-/// A launch of an entry point.
+/// Begins a launch of the kernel at an entry point.
 pub fn kernel(name: &str, entry: &str) -> Put {
     let mut put = Put::new(name);
     put.launch.entry = Some(entry.into());
     put
 }
 
-/// A product of matrices by cuBLASLt.
+/// Begins a matrix product by cuBLASLt.
 pub fn product(name: &str, product: Matmul) -> Put {
     let mut put = Put::new(name);
     put.launch.matmul = Some(product);
     put
 }
 
-/// The launches of a variant of another operation, `OP.VARIANT`, with other meanings of its names.
+/// Begins a call of another operation's variant, `OP.VARIANT`: adds its launches, whose names may get other meanings.
 pub fn call(name: &str, variant: &str) -> Put {
     Put {
         call: Some(variant.into()),
@@ -42,7 +42,7 @@ pub fn call(name: &str, variant: &str) -> Put {
     }
 }
 
-/// Rounds a quotient up.
+/// Returns `a / b`, rounded up.
 pub fn ceil(a: i64, b: i64) -> i64 {
     (a + b - 1).div_euclid(b)
 }
@@ -63,68 +63,68 @@ impl Put {
         }
     }
 
-    /// Sets the blocks, and the threads of each.
+    /// Sets the grid of thread blocks, and the threads per block.
     pub fn on(mut self, blocks: impl AsRef<[i64]>, threads: i64) -> Self {
         self.launch.grid = plain(blocks.as_ref());
         self.launch.block = plain(&[threads]);
         self
     }
 
-    /// Blocks of a cluster.
+    /// Sets the thread blocks per cluster.
     pub fn cluster(mut self, blocks: i64) -> Self {
         self.launch.cluster = Some(plain(&[blocks]));
         self
     }
 
-    /// Bytes of dynamic shared memory.
+    /// Sets the bytes of dynamic shared memory.
     pub fn shared(mut self, bytes: i64) -> Self {
         self.launch.shared = Some(Number::Plain(bytes));
         self
     }
 
-    /// Lets the launch, or all launches of a call, start before the launch before it has ended.
+    /// Allows the launch, or all launches of a call, to start before the previous launch has ended.
     pub fn programmatic(mut self) -> Self {
         self.launch.programmatic = true;
         self
     }
 
-    /// Marks a launch that keeps values for the judgement only.
+    /// Marks a launch that only keeps intermediate values for the judgement.
     pub fn tap(mut self) -> Self {
         self.launch.tap = true;
         self
     }
 
-    /// Names of its arguments, in the order of the function, with spaces between them.
+    /// Sets the argument names in the order of the kernel's parameters, separated by spaces.
     pub fn args(mut self, names: &str) -> Self {
         self.launch.args = list(names);
         self
     }
 
-    /// Names of arguments that keep values for the judgement only.
+    /// Sets the names of arguments that only keep intermediate values for the judgement.
     pub fn taps(mut self, names: &str) -> Self {
         self.launch.taps = list(names);
         self
     }
 
-    /// Bytes that it must move.
+    /// Sets the bytes that the launch must move.
     pub fn bytes(mut self, bytes: i64) -> Self {
         self.launch.bytes = Some(Number::Plain(bytes));
         self
     }
 
-    /// Operations of products of matrices.
+    /// Sets the floating-point operations of the launch's matrix products.
     pub fn flops(mut self, flops: i64) -> Self {
         self.launch.flops = Some(Number::Plain(flops));
         self
     }
 
-    /// Gives a name of the launch a meaning.
+    /// Sets the meaning of a name in the launch.
     pub fn with(mut self, name: &str, meaning: impl Into<Named>) -> Self {
         self.names.push((name.into(), meaning.into()));
         self
     }
 
-    /// Gives several names their meanings: `x = normed, w = q_a`.
+    /// Sets the meanings of several names: `x = normed, w = q_a`.
     pub fn names(mut self, pairs: &str) -> Self {
         for pair in pairs.split(',') {
             match pair.split_once('=') {
@@ -139,13 +139,13 @@ impl Put {
         self
     }
 
-    /// Leaves out the first launches of a call.
+    /// Leaves out the first `launches` launches of a call.
     pub fn skip(mut self, launches: usize) -> Self {
         self.skipped = launches;
         self
     }
 
-    /// Selects a part, of so many, of the scratch that a call prepares; a part is prepared when it is first used.
+    /// Selects one of `of` parts of the scratch that a call prepares. A part is prepared when it is first used.
     pub fn part(mut self, part: i64, of: i64) -> Self {
         self.part = Some([part, of]);
         self
