@@ -15,11 +15,11 @@ use ulplab_run::run::seal;
 /// A file of kernels.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Its stem: the operation.
+    /// Name of the operation: the stem of the file name.
     pub op: String,
     pub path: PathBuf,
     pub text: String,
-    /// Names and texts of the headers it includes, directly or not.
+    /// Paths and texts of the files that this file includes, directly or indirectly.
     pub includes: Vec<(String, String)>,
     pub header: Header,
 }
@@ -39,54 +39,54 @@ pub struct Header {
 pub struct Variant {
     pub name: String,
     pub doc: String,
-    /// Conditions on a case, all of which must hold.
+    /// Conditions on the sizes of a case: the variant supports the case if all of them hold.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// The only architecture it is for, e.g. `sm_100a`.
+    /// The only supported architecture, e.g. `sm_100a`; `None` if there is no such limit.
     pub arch: Option<String>,
     #[serde(default)]
     pub scratch: Vec<Scratch>,
-    /// Why outputs of two runs may differ.
+    /// Reason why the outputs of two runs may differ; `None` for a deterministic variant.
     pub nondeterministic: Option<String>,
-    /// Why a row's bits may depend on the batch that it is in.
+    /// Reason why the bits of a row may depend on the other rows of its batch; `None` if they do not.
     pub varies_with_batch: Option<String>,
-    /// Factors of its matrix products, which set the rate that its speed is compared to.
+    /// Type of the factors of its matrix products. This selects the peak rate to which its speed is compared.
     #[serde(default)]
     pub products: Factor,
-    /// Launches that run once after the inputs are on the device, untimed: preparation of weights at load time.
+    /// Launches that run once after the inputs are on the device, and are not timed: they prepare weights, as at load time.
     #[serde(default)]
     pub prepare: Vec<Launch>,
-    /// Launches in the order in which they run; none if a composition makes them.
+    /// Launches in the order in which they run; empty if a composition builds them.
     #[serde(default, rename = "launch")]
     pub launches: Vec<Launch>,
-    /// Rust that makes the launches.
+    /// Composition that builds the launches in Rust, if any.
     #[serde(skip)]
     pub composed: Option<Composed>,
 }
 
 impl Variant {
-    /// True if it is for cards of this architecture, e.g. `sm_90a`.
+    /// True if the variant supports cards of this architecture, e.g. `sm_90a`.
     pub fn is_for(&self, arch: &str) -> bool {
         self.arch.as_ref().is_none_or(|only| only == arch)
     }
 }
 
-/// Working memory.
+/// Scratch: working memory of a variant.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scratch {
     pub name: String,
     pub bytes: String,
-    /// Cleared before each run.
+    /// True if the memory is cleared before each run.
     #[serde(default)]
     pub zero: bool,
 }
 
-/// A function of the file, or a product of matrices by cuBLASLt.
+/// A launch of a kernel of the file, or a matrix product by cuBLASLt.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// Its name in a trace; the entry point, if absent.
+    /// Name of the launch in a trace; the entry point if absent.
     pub name: Option<String>,
     pub entry: Option<String>,
     #[serde(default)]
@@ -99,18 +99,19 @@ pub struct Launch {
     pub cooperative: bool,
     #[serde(default)]
     pub programmatic: bool,
-    /// True if it keeps values for the judgement only: it is left out when a variant is timed. Only compositions have such launches.
+    /// True if the launch only keeps intermediate values for the judgement. Such launches are left out when a variant is timed;
+    /// only compositions have them.
     #[serde(skip)]
     pub tap: bool,
     #[serde(default)]
     pub args: Vec<String>,
-    /// Arguments that keep values for the judgement only: null when a variant is timed.
+    /// Arguments that only keep intermediate values for the judgement: null when a variant is timed.
     #[serde(default)]
     pub taps: Vec<String>,
     pub matmul: Option<Matmul>,
-    /// Bytes that it must move; each of its buffers once, if absent.
+    /// Bytes that the launch must move; if absent, the bytes of each of its buffers once.
     pub bytes: Option<Number>,
-    /// Operations of products of matrices.
+    /// Floating-point operations of the launch's matrix products.
     pub flops: Option<Number>,
 }
 
@@ -130,11 +131,11 @@ pub struct Matmul {
     /// Type of D.
     #[serde(default)]
     pub into: Sum,
-    /// f32, one for each row of A and of B: factors of E4M3 codes.
+    /// Names of the f32 scales, one scale for each row of A and of B; only for E4M3 codes.
     pub scales: Option<[String; 2]>,
 }
 
-/// Type of the factors.
+/// Type of the factors of a matrix product.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Factor {
@@ -144,7 +145,8 @@ pub enum Factor {
 }
 
 impl Factor {
-    /// The rate of large products of such matrices, 10¹² operations a second, if it was measured.
+    /// Returns the measured rate of large matrix products of this type, in 10¹² operations per second; `None` if it was not
+    /// measured.
     pub fn rate(self, ceilings: &Ceilings) -> Option<f64> {
         match self {
             Self::Bf16 => ceilings.matmul_tflop_s,
@@ -153,7 +155,7 @@ impl Factor {
     }
 }
 
-/// Type in which a sum is stored.
+/// Type in which a matrix product stores its sums.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Sum {
@@ -194,19 +196,19 @@ pub enum Number {
     Expression(String),
 }
 
-/// A planted fault.
+/// A planted fault in the kernels, enabled by a macro.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mutant {
     pub name: String,
     pub doc: String,
-    /// Variants that have it; all, if empty.
+    /// Variants that have the fault; all variants if empty.
     #[serde(default)]
     pub variants: Vec<String>,
 }
 
 impl Mutant {
-    /// The macro that plants it.
+    /// Returns the name of the macro that enables the fault.
     pub fn define(&self) -> String {
         format!("MUTANT_{}", self.name.to_uppercase())
     }
@@ -217,7 +219,7 @@ impl Mutant {
 }
 
 impl Header {
-    /// Reads the comment that a file of kernels begins with.
+    /// Parses the comment at the beginning of a kernel file, which is TOML.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let comment = text.strip_prefix("/*").and_then(|rest| rest.split_once("*/"));
         let (comment, _) = comment.ok_or("does not begin with a comment that describes its variants")?;
@@ -226,16 +228,16 @@ impl Header {
 }
 
 impl Source {
-    /// Reads a file of kernels; `all` has the compositions of its operation, if there are such.
+    /// Reads a kernel file. `all` lists compositions, from which the file takes those of its operation, if any.
     ///
     /// # Errors
-    /// If a file cannot be read, or the header has a mistake or does not fit its compositions.
+    /// Returns an error if a file cannot be read, or if the header has a mistake or does not fit its compositions.
     pub fn read(path: &Path, all: &[&Compositions]) -> Result<Self> {
         let text = input::text(path)?;
         let wrong = |why: String| Error::data(path, why);
         let mut includes = Vec::new();
         let plain = &without_parents(path);
-        // A mistake in the header is reported before a missing file.
+        // Keep the error of a missing include until the header is parsed: a mistake in the header is reported first.
         let folder = plain.parent().unwrap_or(Path::new(""));
         let collected = collect(folder, plain, &text, &mut includes);
         let path = plain;
@@ -256,18 +258,19 @@ impl Source {
         Ok(source)
     }
 
-    /// All files of a folder, by name.
+    /// Reads all kernel files of a folder, in the order of their names.
     pub fn read_all(folder: &Path, compositions: &[&Compositions]) -> Result<Vec<Self>> {
         Self::read_each(folder, compositions)?.into_iter().collect()
     }
 
-    /// As `read_all`, with an error for each file that cannot be read.
+    /// Same as [`read_all`](Self::read_all), but with a separate result for each file.
     fn read_each(folder: &Path, compositions: &[&Compositions]) -> Result<Vec<Result<Self>>> {
         let paths = with_extension(folder, "read", &["cu"])?;
         Ok(paths.iter().map(|path| Self::read(path, compositions)).collect())
     }
 
-    /// The readable files of a folder, and whether there are unreadable ones, whose errors are printed.
+    /// Reads the kernel files of a folder, and prints the errors of unreadable ones. Returns the readable files, and true if
+    /// there were errors.
     pub fn read_good(folder: &Path, compositions: &[&Compositions]) -> Result<(Vec<Self>, bool)> {
         let read = Self::read_each(folder, compositions)?;
         let all = read.len();
@@ -310,36 +313,36 @@ impl Source {
         Ok(())
     }
 
-    /// Names and texts of the file and of all that it includes.
+    /// Returns the names and texts of this file and of all files that it includes.
     pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         let included = self.includes.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         std::iter::once((self.op.as_str(), self.text.as_str())).chain(included)
     }
 
-    /// Stands for everything a compilation reads of ours.
+    /// Returns a digest of this file and of all files of `#include "name"`.
     pub fn digest(&self) -> blake3::Hash {
         let parts = self.texts().flat_map(|(name, text)| [name, text]);
         seal::of_parts(parts.map(str::as_bytes))
     }
 
-    /// The name of a variant, or of a fault, among those of all operations: `op.variant`.
+    /// Returns the full name of a variant or planted fault, unique among all operations: `op.variant`.
     pub fn full_name(&self, own: &str) -> String {
         format!("{}.{own}", self.op)
     }
 
-    /// All variants, each with its full name.
+    /// Returns all variants with their full names.
     pub fn kernels(&self) -> impl Iterator<Item = (String, &Variant)> {
         let variants = self.header.variants.iter();
         variants.map(|variant| (self.full_name(&variant.name), variant))
     }
 
-    /// The variants for cards of an architecture.
+    /// Returns the variants that support cards of an architecture.
     pub fn variants_for(&self, arch: &str) -> impl Iterator<Item = &Variant> {
         let variants = self.header.variants.iter();
         variants.filter(move |variant| variant.is_for(arch))
     }
 
-    /// The variant of that name, or an error that names the nearest.
+    /// Returns the variant with a name; the error suggests the nearest name.
     pub fn named(&self, name: &str) -> Result<&Variant> {
         self.variant(name).ok_or_else(|| {
             let names = || self.header.variants.iter().map(|variant| variant.name.as_str());
@@ -354,7 +357,7 @@ impl Source {
     }
 }
 
-/// A mistake of a header, with its line and the key that was meant, if known.
+/// Describes a mistake in a header, with its line and a suggestion for a misspelled key, if known.
 fn located(comment: &str, error: &toml::de::Error) -> String {
     let line = error.span().and_then(|span| comment.get(..span.start));
     let line = line.map_or(String::new(), |before| {
@@ -364,8 +367,8 @@ fn located(comment: &str, error: &toml::de::Error) -> String {
     format!("header{line}: {why}{}", suggestion(why, &[]))
 }
 
-/// Files of `#include "name"`, each once, under their paths from the folder of the kernel. A name is a path from there, as
-/// "lib/mma.cuh", or from the file that includes it, which is where the compiler looks first.
+/// Collects the files of `#include "name"` recursively, each once, by their paths relative to the folder `root` of the kernel. A
+/// name is a path relative to the including file, where the compiler looks first, or relative to `root`, e.g. "lib/mma.cuh".
 fn collect(root: &Path, file: &Path, text: &str, found: &mut Vec<(String, String)>) -> Result<()> {
     for line in text.lines() {
         let rest = line.trim().strip_prefix("#include \"");
@@ -385,7 +388,7 @@ fn collect(root: &Path, file: &Path, text: &str, found: &mut Vec<(String, String
     Ok(())
 }
 
-/// A path in which `folder/..` is left out, so that a file has one name however it is included.
+/// Removes `folder/..` from a path, so that a file has one name however it is included.
 fn without_parents(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {

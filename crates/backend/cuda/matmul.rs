@@ -1,4 +1,4 @@
-//! Matrix products by cuBLASLt: the yardstick of everything that multiplies.
+//! Matrix products by cuBLASLt: the baseline for all kernels that multiply matrices.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,7 +10,7 @@ use super::time::{Spread, Stopwatch};
 use super::toolkit;
 use ulplab_core::error::{Error, Result};
 
-/// Bytes that cuBLASLt may work in.
+/// Size of cuBLASLt's workspace in bytes.
 static WORKSPACE: usize = 32 << 20;
 
 /// D = A·Bᵀ, summed in f32.
@@ -23,7 +23,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// A, B and D once.
+    /// Bytes of A, B and D, each moved once.
     pub fn bytes(&self) -> u64 {
         let [m, n, k] = self.sizes.map(|size| size as u64);
         let factor = match self.of {
@@ -42,23 +42,23 @@ impl Product {
     }
 }
 
-/// A product that is ready to be put into the stream.
+/// A matrix product that is ready to be launched.
 pub struct Matmul<'a> {
     device: &'a Device,
     handle: sys::cublasLtHandle_t,
     product: sys::cublasLtMatmulDesc_t,
-    /// Layouts of B, A and D. cuBLASLt has contiguous columns, so it computes Dᵀ = B·Aᵀ.
+    /// Layouts of B, A and D. In cuBLASLt, columns are contiguous, so it computes Dᵀ = B·Aᵀ.
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: Memory,
 }
 
-/// Addresses of the operands.
+/// Device addresses of the operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     /// A, B, D.
     pub matrices: [u64; 3],
-    /// Addresses of the scales of A's and of B's rows.
+    /// Addresses of the per-row scales of A and of B; `None` for BF16.
     pub scales: Option<[u64; 2]>,
 }
 
@@ -67,7 +67,7 @@ fn lt<T>(what: &str, result: std::result::Result<T, result::CublasError>) -> Res
 }
 
 impl<'a> Matmul<'a> {
-    /// A plan with the algorithm that cuBLASLt ranks first; none without cuBLASLt.
+    /// Sets up a product with the algorithm that cuBLASLt ranks first; `None` without cuBLASLt.
     pub fn new(device: &'a Device, product: Product) -> Result<Option<Self>> {
         if !present() {
             return Ok(None);
@@ -102,7 +102,7 @@ impl<'a> Matmul<'a> {
             let rows = sys::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
             matmul.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &rows)?;
             matmul.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows)?;
-            // Without any, no algorithm is found.
+            // cuBLASLt finds no algorithm unless scale addresses are set: set any valid address.
             let somewhere = matmul.workspace.address;
             matmul.scale(somewhere, somewhere)?;
         }
@@ -124,7 +124,7 @@ impl<'a> Matmul<'a> {
         self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &of_a)
     }
 
-    /// The algorithms that cuBLASLt ranks first, fastest first; at least one.
+    /// Returns at most `most` algorithms as cuBLASLt ranks them, fastest first; at least one.
     fn candidates(&self, most: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
         let [b, a, d] = self.layouts;
         // SAFETY: all descriptors live; the attribute has the type that cublasLt.h gives it; `found` has room for `most`.
@@ -169,7 +169,7 @@ impl<'a> Matmul<'a> {
         }
     }
 
-    /// Takes of cuBLASLt's first candidates the one that is fastest here.
+    /// Times cuBLASLt's first candidates on this device, and selects the fastest.
     pub fn tune(&mut self, watch: &Stopwatch, operands: &Operands) -> Result<()> {
         const CANDIDATES: usize = 8;
         let mut best = (f64::INFINITY, self.algorithm);
@@ -186,7 +186,7 @@ impl<'a> Matmul<'a> {
         Ok(())
     }
 
-    /// Puts the product into the stream.
+    /// Enqueues the product in the stream.
     pub fn launch(&self, operands: &Operands) -> Result<()> {
         if let Some([of_a, of_b]) = operands.scales {
             self.scale(of_a, of_b)?;
@@ -232,13 +232,13 @@ impl Drop for Matmul<'_> {
     }
 }
 
-/// Looks for cuBLASLt in a toolkit, from where it is loaded, and on the loader's path.
+/// Loads cuBLASLt from a CUDA toolkit, or else from the loader's path. Returns false if neither has it.
 fn present() -> bool {
     // SAFETY: NVIDIA's library does not touch our memory when it is loaded.
     if let Some(library) = toolkit::library("libcublasLt.so")
         && let Ok(loaded) = unsafe { toolkit::load(&library) }
     {
-        // Loaded once and for good: cudarc finds it by its name.
+        // Keep the library loaded for good: cudarc finds it by its name.
         std::mem::forget(loaded);
     }
     // SAFETY: only tries to load it.

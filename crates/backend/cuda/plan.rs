@@ -1,4 +1,4 @@
-//! A variant on a case: its launches with all sizes worked out. Needs no GPU.
+//! Plan of a variant for a case: its launches, with all sizes evaluated. Needs no GPU.
 
 use std::fmt;
 
@@ -11,39 +11,39 @@ use ulplab_core::error::refuse;
 use ulplab_operations::ops::Case;
 use ulplab_operations::ops::guards::GUARD;
 
-/// Multiprocessors of an H100 and an H200, for which launches are planned without a GPU.
+/// Number of multiprocessors of an H100 and an H200, for plans that are made without a GPU.
 pub const SMS: i64 = 132;
 
-/// The launches and products to put into the stream.
+/// The kernel launches and matrix products of a variant for a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Launches that are made when inputs are there, and not in a run.
+    /// Launches that run once after the inputs are written, and are not part of a run.
     pub prepare: Launches,
     pub run: Launches,
     pub scratch: Vec<Scratch>,
-    /// Type of the factors of its products.
+    /// Type of the factors of its matrix products.
     pub products: Factor,
 }
 
-/// Launches in their order.
+/// Launches in order. Launches that differ only in their arguments share a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Launches {
-    /// The different launches.
+    /// The distinct steps.
     pub steps: Vec<Step>,
     pub turns: Vec<Turn>,
 }
 
-/// One launch of a step.
+/// One launch: a step and its arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// Its number among the steps.
+    /// Index of the step in [`Launches::steps`].
     pub step: usize,
-    /// Arguments of a kernel; or A, B and D of a product, and the scales of A and of B, if they have any.
+    /// Arguments of a kernel; or A, B and D of a matrix product, followed by the scales of A and of B, if any.
     pub arguments: Vec<Named>,
 }
 
 impl Launches {
-    /// Adds a launch.
+    /// Appends a launch. An equal step is shared.
     pub(super) fn add(&mut self, step: Step, arguments: Vec<Named>) -> Result<(), String> {
         refuse(self.turns.len() == MOST, format_args!("more than {MOST} launches"))?;
         let known = self.steps.iter().position(|known| *known == step);
@@ -62,45 +62,45 @@ impl Launches {
     }
 }
 
-/// Most launches of a run: more is a size in the wrong place.
+/// Largest number of launches of a run. A larger number shows that a size is in the wrong place.
 pub(super) const MOST: usize = 100_000;
 
-/// Working memory.
+/// Scratch: working memory of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scratch {
     pub name: String,
     /// Bytes of one part.
     pub bytes: usize,
-    /// Number of parts, one behind the other with guard bands between them.
+    /// Number of parts, one after the other with guard bands between them.
     pub parts: usize,
-    /// True if it is cleared before each run.
+    /// True if the memory is cleared before each run.
     pub zero: bool,
 }
 
 impl Scratch {
-    /// Bytes of all parts, and of what lies between them.
+    /// Bytes of all parts and of the guard bands between them.
     pub fn size(&self) -> usize {
         self.place(self.parts - 1) + self.bytes
     }
 
-    /// The first byte of a part. All parts are aligned as the first is.
+    /// Byte offset of a part. All parts have the same alignment as the first.
     pub fn place(&self, part: usize) -> usize {
         part * (self.bytes + GUARD).next_multiple_of(GUARD)
     }
 }
 
-/// A kernel or a product.
+/// A kernel launch or a matrix product, without its arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub name: String,
     pub work: Work,
-    /// Bytes that it must move, if known: for products, and if the header states them.
+    /// Bytes that the step must move, if known: for matrix products, and if the header states them.
     pub bytes: Option<u64>,
-    /// Operations of products of matrices.
+    /// Floating-point operations of matrix products.
     pub flops: u64,
-    /// True if it keeps values for the judgement only.
+    /// True if the step only keeps intermediate values for the judgement.
     pub tap: bool,
-    /// Places of the arguments that keep values for the judgement only.
+    /// Indices of the arguments that only keep intermediate values for the judgement.
     pub taps: Vec<usize>,
 }
 
@@ -110,19 +110,19 @@ pub enum Work {
     Matmul(Product),
 }
 
-/// Argument of a launch, or the value that a name in an argument stands for.
+/// An argument of a launch, or the meaning of a name in an argument.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Named {
-    /// A buffer, scratch, a scalar or a size.
+    /// A buffer, scratch, scalar or size, by name.
     Whole(String),
-    /// The part of a buffer at an index of its first dimension, or of scratch.
+    /// One part of a buffer or scratch, by name and index. In a buffer, the index is of the first dimension.
     Part(String, i64),
     /// A whole number.
     Number(i64),
 }
 
 impl Named {
-    /// The name of a buffer, scratch, a scalar or a size.
+    /// Returns the name of the buffer, scratch, scalar or size; `None` for a number.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Whole(name) | Self::Part(name, _) => Some(name),
@@ -153,19 +153,19 @@ impl fmt::Display for Named {
     }
 }
 
-/// Sizes by name.
+/// Function that returns a size by its name.
 pub(super) type Sizes<'a> = &'a dyn Fn(&str) -> Option<i64>;
 
 impl Plan {
-    /// The launches, or none if the variant does not accept the case.
+    /// Plans the launches of a variant; `None` if the variant does not support the case. `sms` is the number of multiprocessors.
     ///
     /// # Errors
-    /// A launch cannot be planned.
+    /// Returns an error if a launch cannot be planned.
     pub fn new(variant: &Variant, case: &Case, sms: i64) -> Result<Option<Self>, String> {
         Graph::new(variant, case, sms).plan()
     }
 
-    /// Names of the entry points that it launches.
+    /// Returns the names of the entry points that the plan launches.
     pub fn entries(&self) -> impl Iterator<Item = &str> {
         let steps = self.prepare.steps.iter().chain(&self.run.steps);
         steps.filter_map(|step| match &step.work {
@@ -174,18 +174,18 @@ impl Plan {
         })
     }
 
-    /// Scratch of that name.
+    /// Returns the scratch with a name, if any.
     pub fn scratch(&self, name: &str) -> Option<&Scratch> {
         self.scratch.iter().find(|scratch| scratch.name == name)
     }
 
-    /// True if a preparing launch is given that scratch, or a part of it.
+    /// True if a preparing launch takes this scratch, or a part of it, as an argument.
     pub fn is_prepared(&self, scratch: &str) -> bool {
         let mut given = self.prepare.turns.iter().flat_map(|turn| &turn.arguments);
         given.any(|argument| argument.name() == Some(scratch))
     }
 
-    /// Returns the names of the buffers and scratch that a run writes for the judgement only.
+    /// Returns the names of the buffers and scratch that only keep intermediate values for the judgement.
     pub fn taps(&self) -> impl Iterator<Item = &str> {
         let kept = self.run.each().flat_map(|(step, arguments)| {
             let arguments = arguments.iter().enumerate();
@@ -195,7 +195,7 @@ impl Plan {
     }
 }
 
-/// The number that a key of a header has, with the sizes put in.
+/// Evaluates the number of a header key with the sizes of the case.
 fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
     match given {
         Number::Plain(value) => Ok(*value),
@@ -204,7 +204,7 @@ fn of_key(key: &str, given: &Number, sizes: Sizes) -> Result<i64, String> {
 }
 
 impl Step {
-    /// The step of a launch with a name, for an entry point whose keys are put in.
+    /// Builds the step of a launch. In `entry`, the values of the case's keys are already inserted.
     pub(super) fn new(launch: &Launch, name: String, entry: String, sizes: Sizes) -> Result<Self, String> {
         let count = |what: &str, given: &Option<Number>| {
             let value = given.as_ref().map(|given| of_key(what, given, sizes)).transpose()?;

@@ -1,15 +1,15 @@
-//! Contents that repeat: buffers that are filled with them, and compared with them, on the device.
+//! Comparison, on the device, of buffers whose contents must repeat.
 
 use super::device::{Argument, Device, Memory, Module, Shape};
 use super::toolkit::Toolkit;
 use ulplab_core::error::Result;
 
-/// Compares memory with its own first part.
+/// The kernel that compares memory with its own first part.
 pub struct Repeats(Module);
 
 const NAME: &str = "differing";
-/// Every block compares parts of `period` bytes with the first, the last of which may be shorter; `found` is the number of bytes that
-/// differ and the place of the first of them.
+/// Source of the kernel. Each block compares parts of `period` bytes with the first part; the last part may be shorter. `found`
+/// receives the number of bytes that differ, and the offset of the first of them.
 const TEXT: &str = r#"
 typedef unsigned long long u64;
 extern "C" __global__ void differing(const unsigned char *bytes, u64 period, u64 size, u64 *found) {
@@ -28,8 +28,8 @@ impl Repeats {
         Module::load(&toolkit.compile_text(NAME, TEXT, &device.arch)?.bytes).map(Self)
     }
 
-    /// The bytes, of `size` from `at` on, that are not those of the first `period` bytes, over and over: the place of the first of
-    /// them, and their number.
+    /// Compares `size` bytes, which begin at offset `at`, with repetitions of their first `period` bytes. Returns the offset from
+    /// `at` of the first byte that differs, and the number of such bytes; `None` if no byte differs.
     pub fn differing(
         &self,
         device: &Device,

@@ -1,4 +1,4 @@
-//! A run of a variant on a problem, with all checks for writes outside its outputs.
+//! Runs a variant on a problem, and checks for writes outside its outputs.
 
 mod timed;
 
@@ -17,7 +17,7 @@ use ulplab_operations::ops::guards::{self, Checked, GUARD, Guarded};
 use ulplab_operations::ops::judge::{Measured, POISON_BYTE};
 use ulplab_operations::ops::{Batch, Buffer, Case, MOST_WITH_SCRATCH, Outputs, Problem, Role};
 
-/// A problem on the device, ready to be run.
+/// A variant and a problem on the device, ready to be run.
 pub struct Running<'a> {
     session: &'a Session<'a>,
     device: &'a Device,
@@ -26,19 +26,19 @@ pub struct Running<'a> {
     kernels: &'a Kernels<'a>,
     variant: &'a Variant,
     plan: Plan,
-    /// Kernels of the preparing launches, then of the others.
+    /// Functions of the steps: first of the preparing launches, then of the run.
     loaded: [Vec<Loaded<'a>>; 2],
     set: ProblemCopy,
 }
 
-/// The function of a launch.
+/// The loaded kernel or the matrix product of a step.
 enum Loaded<'a> {
     Kernel(Function),
     Matmul(Matmul<'a>),
 }
 
 impl<'a> Running<'a> {
-    /// A problem with a plan of a variant; buffers for which there is memory keep the contents of that memory.
+    /// Loads a variant, and copies a problem to the device. Buffers with reused memory keep the contents of that memory.
     pub(super) fn new(bench: Bench<'a>, variant: &'a Variant, plan: Plan, reused: &Reused) -> Result<Self> {
         let Bench { kernels, case, problem } = bench;
         let (session, device) = (kernels.session, kernels.session.device);
@@ -65,7 +65,7 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Chooses the algorithms of matrix products, on memory with any content.
+    /// Selects the fastest algorithms of matrix products, which are timed on arbitrary memory contents.
     fn tune(&mut self) -> Result<()> {
         for (step, loaded) in self.loaded[1].iter_mut().enumerate() {
             let first = self.set.launches.iter().find(|turn| turn.step == step);
@@ -83,8 +83,8 @@ impl<'a> Running<'a> {
         self.launch_on(&self.set, false)
     }
 
-    /// Runs the preparing launches, and waits for them, as who loads a model does: a launch that may start early can read what they
-    /// left.
+    /// Runs the preparing launches and waits for them, as a model loader does: then even a launch that may start early can read
+    /// their results.
     fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
         turns.try_for_each(|turn| self.put(&self.plan.prepare.steps, &self.loaded[0], turn, false))?;
@@ -99,7 +99,8 @@ impl<'a> Running<'a> {
         self.launch_some(set, taps, |_| true)
     }
 
-    /// The launches that are kept.
+    /// Clears scratch where required, and enqueues the launches for which `kept` is true. Launches that are taps also require
+    /// `taps`.
     fn launch_some(&self, set: &ProblemCopy, taps: bool, kept: impl Fn(&BoundLaunch) -> bool) -> Result<()> {
         let scratch = self.plan.scratch.iter().zip(&set.scratch);
         for (scratch, memory) in scratch.filter(|(scratch, _)| scratch.zero) {
@@ -111,7 +112,7 @@ impl<'a> Running<'a> {
         turns.try_for_each(|turn| self.put(steps, &self.loaded[1], turn, taps))
     }
 
-    /// One launch of those of the plan.
+    /// Enqueues one launch of the plan.
     fn put(&self, steps: &[Step], loaded: &[Loaded], turn: &BoundLaunch, taps: bool) -> Result<()> {
         let named = |error: Error| match error {
             Error::Setup(why) => Error::Setup(format!("'{}': {why}", steps[turn.step].name)),
@@ -127,7 +128,7 @@ impl<'a> Running<'a> {
         put.map_err(named)
     }
 
-    /// Its outputs, and the results of all checks and judgements.
+    /// Runs the variant, and returns its outputs and the results of all checks and judgements.
     pub fn judged(&self) -> Result<Checked> {
         guards::judged(self, self.variant.nondeterministic.is_none())
     }
@@ -149,7 +150,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Poisons outputs and scratch, and restores what is changed in place.
+    /// Fills outputs and scratch with the byte `poison`, restores in-place buffers, and runs the preparing launches.
     fn begin(&self, poison: u8) -> Result<()> {
         let device = self.device;
         for (buffer, memory) in self.problem.buffers.iter().zip(&self.set.buffers) {
@@ -166,7 +167,7 @@ impl<'a> Running<'a> {
         self.prepare(&self.set)
     }
 
-    /// The contents of the wanted buffers among those that it writes.
+    /// Returns the contents of the buffers that the variant writes and that `wanted` selects.
     fn written(&self, wanted: impl Fn(&Buffer) -> bool) -> Result<Outputs> {
         let written = self.problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
         let written = written.filter(|buffer| wanted(buffer));
@@ -174,8 +175,8 @@ impl<'a> Running<'a> {
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
 
-    /// Begins again, and replays one graph for all runs of the problem: the microseconds that they take; none if the launches
-    /// cannot be captured.
+    /// Resets outputs and scratch, and replays one graph for all runs of the problem. Returns the microseconds of these runs;
+    /// `None` if the launches cannot be captured.
     fn replay_runs(&self, poison: u8) -> Result<Option<f64>> {
         self.begin(poison)?;
         let Some(graph) = self.session.watch.capture(&|| self.launch())? else {
@@ -185,7 +186,8 @@ impl<'a> Running<'a> {
         self.session.watch.once(runs).map(Some)
     }
 
-    /// The memory of an input that all rows of the batch share, by the buffer of another batch.
+    /// Returns the device memory of an input that all rows of the batch share; `None` for other buffers. `buffer` is the same
+    /// input in a problem with another batch.
     fn shared_by_rows(&self, buffer: &Buffer) -> Option<Rc<Memory>> {
         let batch = self.problem.batch.as_ref()?;
         if buffer.role != Role::In || batch.buffers.iter().any(|(name, _)| *name == buffer.name) {
@@ -197,7 +199,7 @@ impl<'a> Running<'a> {
         Some(Rc::clone(memory))
     }
 
-    /// The outputs of all runs of the problem, as replays of one graph, and the seconds that they take.
+    /// Replays one graph for all runs of the problem. Returns the outputs, and the seconds that the runs take.
     pub fn generated(&self) -> Result<(Outputs, f64)> {
         let _turn = self.device.turns.alone();
         let us = self.replay_runs(0)?;
@@ -205,7 +207,8 @@ impl<'a> Running<'a> {
         Ok((self.written(|_| true)?, us / 1e6))
     }
 
-    /// The problem with all rows this many times, and what is launched; none if the variant does not take it.
+    /// Returns the problem with all rows repeated `times` times, and its plan; `None` if the problem or the variant does not
+    /// support this.
     fn with_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
         let Some((case, problem)) = self.problem.repeated(self.case, times).filter(|_| times > 0) else {
             return Ok(None);
@@ -214,8 +217,8 @@ impl<'a> Running<'a> {
         Ok(plan.map(|plan| (case, problem, plan)))
     }
 
-    /// The problem with all rows this many times, or as often as memory for scratch allows. If the variant does not take so many
-    /// rows, as often as it takes them; none if addresses are not large then.
+    /// Returns the problem with all rows repeated `times` times, or fewer if the variant or the memory for scratch requires it.
+    /// `None` if the variant requires fewer and no buffer then exceeds 32-bit addresses.
     fn most_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
         let (mut taken, mut refused, mut next) = (0, times + 1, times);
         while taken + 1 < refused {
@@ -238,7 +241,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// The places where the buffers that it writes differ from `outputs`, each part of them over and over, and the guard bands.
+    /// Compares the buffers that the variant writes with `outputs`, each part of which is repeated. Also reads the guard bands.
     fn differing(&self, outputs: &Outputs, (batch, rows): (&Batch, usize)) -> Result<Repeated> {
         let (mut differing, mut bytes) = (Vec::new(), 0);
         let memories = self.problem.buffers.iter().zip(&self.set.buffers);
@@ -265,7 +268,8 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// The first of the bytes from `begin` on that are not `want` so many times, counted from there, and how many are not.
+    /// Compares the bytes from `begin` on with `want`, repeated `times` times. Returns the offset from `begin` of the first byte
+    /// that differs, and the number of such bytes.
     fn differing_part(&self, memory: &Memory, want: &[u8], begin: usize, times: usize) -> Result<Option<(u64, u64)>> {
         let first = self.device.read(memory, GUARD + begin, want.len())?;
         let wrong = |at: &usize| first[*at] != want[*at];
@@ -276,7 +280,7 @@ impl<'a> Running<'a> {
         repeats.differing(self.device, (memory, GUARD + begin), want.len(), want.len() * times)
     }
 
-    /// The outputs of one run.
+    /// Runs the variant once, and returns its outputs without checks.
     pub fn outputs(&self) -> Result<Outputs> {
         guards::outputs(self)
     }
@@ -312,7 +316,7 @@ impl Guarded for Running<'_> {
             return Ok(None);
         };
         let plan = Plan::new(self.variant, &case, self.device.sms).map_err(Error::Usage)?;
-        // What all rows share is on the device: weights are most of some problems.
+        // Reuse the memory of inputs that all rows share: in some problems, most memory is weights.
         let shared = problem.buffers.iter().map(|buffer| self.shared_by_rows(buffer));
         let reused = Reused {
             buffers: shared.collect(),
@@ -376,7 +380,7 @@ impl Guarded for Running<'_> {
         let memory = memory.ok_or_else(|| Error::Usage(format!("'{}' is no buffer of the problem", buffer.name)))?;
         let (period, size) = (buffer.bytes.len(), buffer.size());
         if buffer.role == Role::In && (1..size).contains(&period) {
-            // Only the part that repeats leaves the device: what differs from it, or else the first.
+            // Read back one period only: the first that differs from the beginning, or else the beginning.
             let repeats = self.session.repeats()?;
             let differing = repeats.differing(self.device, (memory.1, GUARD), period, size)?;
             let at = differing.map_or(0, |(first, _)| first as usize / period * period);

@@ -10,25 +10,25 @@ use ulplab_core::error::{Error, Result};
 use ulplab_operations::ops::Outputs;
 use ulplab_operations::ops::call::{Call, Runner};
 
-/// A thread that has the device for itself, and works on calls in the order in which they come.
+/// A thread that owns the device, and handles calls in the order of their arrival.
 pub struct Worker {
     ops: Vec<String>,
     calls: Mutex<Sender<Request>>,
 }
 
-/// A call, and where its answer goes.
+/// A call, and the channel for its answer.
 struct Request(Call, Sender<Answer>);
 
 type Answer = std::result::Result<Outputs, String>;
 
-/// A file of kernels, and which of its variants are tried on a call, first to last.
+/// A kernel file, and its variants to try for a call, first to last.
 pub struct ChosenVariants {
     pub source: Source,
     pub variants: Vec<Variant>,
 }
 
 impl Worker {
-    /// The device is opened, and the files are compiled, at the first call.
+    /// Starts the thread. It opens the device and compiles the files at the first call.
     pub fn start(chosen: Vec<ChosenVariants>) -> Self {
         let ops = chosen.iter().map(|chosen| chosen.source.op.clone()).collect();
         let (calls, asked) = channel();
@@ -55,19 +55,19 @@ impl Runner for Worker {
     }
 }
 
-/// Answers calls until all senders are gone.
+/// Answers calls until all senders are dropped.
 fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
-    // Nothing is opened before the first call.
+    // Wait for the first call before opening the device.
     let Ok(first) = asked.recv() else { return };
     let mut calls = std::iter::once(first).chain(asked);
     if let Err(why) = answer(chosen, &mut calls) {
         let why = message(why);
-        // The asker may have gone.
+        // Ignore failed sends: the caller may no longer wait for the answer.
         calls.for_each(|Request(_, answer)| drop(answer.send(Err(why.clone()))));
     }
 }
 
-/// Opens the device with the files on it, and answers all calls; an error before the first of them is answered.
+/// Opens the device, loads the kernel files, and answers all calls. Returns an error only if it fails before the first answer.
 fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
     let device = Device::open()?;
     let session = Session::open(&device)?;
@@ -83,7 +83,7 @@ fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) 
     Ok(())
 }
 
-/// The class of the error is added where it is reported.
+/// Returns the error's message without its class, which is added where the error is reported.
 fn message(error: Error) -> String {
     match error {
         Error::Setup(message) | Error::Usage(message) => message,
@@ -91,7 +91,7 @@ fn message(error: Error) -> String {
     }
 }
 
-/// Outputs of the first variant that accepts the call.
+/// Returns the outputs of the first variant that supports the call.
 fn run(chosen: &ChosenVariants, kernels: &Kernels, call: &Call) -> Result<Outputs> {
     let bench = kernels.case(&call.case, &call.problem);
     for variant in &chosen.variants {

@@ -1,7 +1,7 @@
-//! Kernels on a device, from their file to their times: compiled, loaded, planned on a case, run, judged, timed.
+//! Kernels on a device: compiling, loading, planning for a case, running, judging and timing.
 //!
-//! A [`Session`] loads a file of [`Kernels`], with a planted fault or none; on a case they are a [`Bench`], where a variant
-//! is checked, or readied to be timed.
+//! A [`Session`] loads [`Kernels`] from a file, with or without a planted fault. For a case, the kernels form a [`Bench`], which
+//! checks a variant or makes it ready to be timed.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_operations::ops::guards::Checked;
 use ulplab_operations::ops::{Case, Problem};
 
-/// A device, the compiler of what runs on it, and what times are taken with.
+/// A device, the compiler for its kernels, and a stopwatch.
 pub struct Session<'d> {
     pub device: &'d Device,
     toolkit: Toolkit,
@@ -27,7 +27,7 @@ pub struct Session<'d> {
 }
 
 impl<'d> Session<'d> {
-    /// A session on a device, with the toolkit that is here.
+    /// Opens a session on a device, with the installed CUDA toolkit.
     pub fn open(device: &'d Device) -> Result<Self> {
         Ok(Self {
             device,
@@ -37,12 +37,12 @@ impl<'d> Session<'d> {
         })
     }
 
-    /// The kernels of a file.
+    /// Returns the kernels of a file, which are compiled when they are first used.
     pub fn load<'s>(&'s self, source: &'s Source) -> Kernels<'s> {
         self.load_with(source, None)
     }
 
-    /// The same, with a fault planted if one is given.
+    /// Same as [`load`](Self::load), with a planted fault if one is given.
     pub fn load_with<'s>(&'s self, source: &'s Source, fault: Option<&'s Mutant>) -> Kernels<'s> {
         Kernels {
             session: self,
@@ -52,8 +52,8 @@ impl<'d> Session<'d> {
         }
     }
 
-    /// Compiles variants of a file for cases, each with a planted fault or none, as many launches at a time as there are cores. A variant
-    /// that does not take a case is left out; an error comes again when the variant is readied.
+    /// Compiles variants of a file for cases, each with a planted fault or none, in parallel on all cores. Skips variants that do
+    /// not support their case. Errors are dropped here, and returned when the variant is made ready to run.
     pub fn compile_ahead(&self, source: &Source, works: &[(Option<&Mutant>, &Variant, &Case)]) {
         let planned = works.iter().filter_map(|(fault, variant, case)| {
             let plan = self.runs(variant).then(|| Plan::new(variant, case, self.device.sms));
@@ -80,12 +80,12 @@ impl<'d> Session<'d> {
         }
     }
 
-    /// True if a variant is for this device.
+    /// True if a variant supports this device's architecture.
     pub fn runs(&self, variant: &Variant) -> bool {
         variant.is_for(&self.device.arch)
     }
 
-    /// The kernel that compares contents that repeat.
+    /// Returns the kernel that compares repeated contents; compiles it on first use.
     pub fn repeats(&self) -> Result<&Repeats> {
         match self.repeats.get() {
             Some(repeats) => Ok(repeats),
@@ -101,14 +101,14 @@ impl<'d> Session<'d> {
 pub struct Kernels<'s> {
     pub(super) session: &'s Session<'s>,
     source: &'s Source,
-    /// The planted fault.
+    /// The planted fault, if any.
     fault: Option<&'s Mutant>,
-    /// The units that were used, by entry point.
+    /// Modules of the units that were used so far, by entry point.
     modules: RefCell<BTreeMap<String, Module>>,
 }
 
 impl Kernels<'_> {
-    /// The function of an entry point: compiled and put on the device when it is first used.
+    /// Returns the function of an entry point. Compiles and loads it on first use.
     pub(super) fn function(&self, entry: &str) -> Result<Function> {
         let unit = self.source.units([entry]).pop_first().unwrap_or_default();
         let mut modules = self.modules.borrow_mut();
@@ -120,7 +120,7 @@ impl Kernels<'_> {
         modules[unit].function(entry)
     }
 
-    /// The kernels on a case of their operation.
+    /// Combines the kernels with a case of their operation.
     pub fn case<'a>(&'a self, case: &'a Case, problem: &'a Problem) -> Bench<'a> {
         Bench {
             kernels: self,
@@ -139,7 +139,7 @@ pub struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// The launches of a variant; none if it is for another device, or does not take the case.
+    /// Plans the launches of a variant; `None` if the variant is for another architecture, or does not support the case.
     pub fn plan(&self, variant: &Variant) -> Result<Option<Plan>> {
         let session = self.kernels.session;
         if !session.runs(variant) {
@@ -148,7 +148,7 @@ impl<'a> Bench<'a> {
         Plan::new(variant, self.case, session.device.sms).map_err(Error::Usage)
     }
 
-    /// A variant ready to be run, by its plan.
+    /// Loads a variant with its plan, ready to be run.
     pub fn ready(&self, variant: &'a Variant, plan: Plan) -> Result<Running<'a>> {
         let Kernels {
             session, source, fault, ..
@@ -160,13 +160,13 @@ impl<'a> Bench<'a> {
         Running::new(*self, variant, plan, &Reused::default())
     }
 
-    /// Outputs of a variant, and the results of checks and judgements; none if it has no plan.
+    /// Runs a variant, and returns its outputs and the results of all checks and judgements; `None` if it has no plan.
     pub fn check(&self, variant: &'a Variant) -> Result<Option<Checked>> {
         let running = self.plan(variant)?.map(|plan| self.ready(variant, plan)).transpose()?;
         running.map(|running| running.judged()).transpose()
     }
 
-    /// A variant ready to be run: an error if it has no plan.
+    /// Loads a variant, ready to be run. Returns an error if it has no plan.
     pub fn running(&self, variant: &'a Variant) -> Result<Running<'a>> {
         let plan = self.plan(variant)?.ok_or_else(|| {
             let device = self.kernels.session.device;
@@ -181,7 +181,7 @@ impl<'a> Bench<'a> {
         self.ready(variant, plan)
     }
 
-    /// A variant ready to be timed: an error if it cannot be run, or if it is wrong.
+    /// Loads a variant, ready to be timed. Returns an error if it cannot run or if its outputs are wrong.
     pub fn right(&self, variant: &'a Variant) -> Result<Running<'a>> {
         let running = self.running(variant)?;
         running.right(&self.name(variant))?;

@@ -1,4 +1,4 @@
-//! Places of the shipped kernels.
+//! Locations of the kernels that ulplab ships.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use ulplab_core::error::{Error, Result};
 use ulplab_operations::ops::Op;
 use ulplab_run::shipped;
 
-/// A file that every folder of ulplab's kernels has. A project of a user's may well have a folder `kernels/` of its own.
+/// A file that identifies a kernel folder of ulplab: a user's project may have a different folder `kernels/`.
 const MARK: &str = "kernels/lib/common.cuh";
 
-/// Folder of the kernels: $ULPLAB_KERNELS, or the first `kernels/` of ulplab's in [`shipped::places`].
+/// Returns the kernel folder: `$ULPLAB_KERNELS`, or the first `kernels/` of ulplab in [`shipped::places`].
 pub fn folder() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("ULPLAB_KERNELS") {
         return Ok(folder.into());
@@ -19,7 +19,7 @@ pub fn folder() -> Result<PathBuf> {
     Ok(mark.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default())
 }
 
-/// The file of an operation's kernels; `compositions` has those of the operation, if there are such.
+/// Reads the kernel file of an operation. `compositions` has the compositions of the operation, if any.
 pub fn file(op: &dyn Op, compositions: &[&Compositions]) -> Result<KernelFile> {
     KernelFile::read(&folder()?.join(format!("{}.cu", op.name())), compositions)
 }

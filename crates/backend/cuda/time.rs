@@ -1,4 +1,4 @@
-//! Times of work: with the second-level cache flushed, back to back, and replayed as a graph.
+//! Times work on the GPU: with the L2 cache flushed, back to back, and replayed as a CUDA graph.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use ulplab_operations::ops::Data;
 use ulplab_run::run::ceilings::Ceilings;
 use ulplab_run::statistics::half_interval;
 
-/// Microseconds of one repetition.
+/// Percentiles of the time of one repetition, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub p10: f64,
@@ -35,7 +35,7 @@ impl Spread {
     }
 }
 
-/// Shown by its median.
+/// Serializes the median only.
 impl Serialize for Spread {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(self.median)
@@ -44,38 +44,38 @@ impl Serialize for Spread {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
-    /// Time of a graph divided by its number of launches; none if a launch cannot be captured.
+    /// Time of a graph divided by the number of runs in it; `None` if a launch cannot be captured.
     pub graph: Option<Spread>,
-    /// The same, each launch on other memory that is not in the L2 cache.
+    /// Same as `graph`, but each run uses other memory that is not in the L2 cache.
     pub rotated: Option<Spread>,
-    /// The same on memory that lies in the L2 cache, however large the buffers are.
+    /// Same as `graph`, on memory in the L2 cache, however large the buffers are.
     pub cached: Option<Spread>,
-    /// Back to back, the host's part included.
+    /// Runs back to back, including the launch overhead of the host.
     pub hot: Spread,
-    /// L2 cache flushed before each repetition.
+    /// Runs for which the L2 cache was flushed before each repetition.
     #[serde(skip)]
     pub cold: Spread,
 }
 
-/// Times work in the ways that kernels are timed in.
+/// Times work on a device.
 pub struct Stopwatch<'a> {
     pub device: &'a Device,
-    /// Recorded before and behind what is timed.
+    /// Events that are recorded before and after the timed work.
     events: [sys::CUevent; 2],
-    /// Written between repetitions: twice the second-level cache.
+    /// Memory that is written between repetitions to flush the L2 cache; at least twice its size.
     flush: Memory,
 }
 
-/// Fewest and most repetitions for one of the ways of timing.
+/// Smallest and largest number of repetitions in one measurement.
 const REPETITIONS: (usize, usize) = (11, 200);
-/// Repetitions end after this time.
+/// Time after which repetitions end.
 const BUDGET: Duration = Duration::from_millis(60);
-/// Repetitions end after this time if the median is known well enough. Clocks that rest rise sooner.
+/// Time after which repetitions end if the median is precise enough. The clocks of an idle GPU rise in less time.
 const ENOUGH: Duration = Duration::from_millis(10);
-/// Enough precision of the median: half of its 95 % interval, over the median.
+/// Required precision of the median: half of its 95 % interval, divided by the median.
 const WITHIN: f64 = 0.005;
 
-/// Microseconds of repetitions, as many as are needed.
+/// Repeats a measurement in microseconds as often as needed.
 fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
     let (begun, mut values) = (Instant::now(), Vec::new());
     while !enough(&values, begun.elapsed()) {
@@ -84,7 +84,7 @@ fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
     Ok(Spread::from_values(values))
 }
 
-/// True if these repetitions, which took so long, are enough.
+/// True if the measured `values`, which took the time `spent`, are enough.
 pub fn enough(values: &[f64], spent: Duration) -> bool {
     let n = values.len();
     let known = || n.is_multiple_of(10) && half_interval(values) <= WITHIN;
@@ -107,14 +107,14 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Has the L2 cache hold nothing but what is written here. Lines that a load asked it to keep (`evict_last`) stay otherwise: 2 to 4 MB
-    /// that a kernel so reads take 0.6 to 1 us less.
+    /// Flushes the L2 cache by writing other memory. First releases lines that a load asked the cache to keep (`evict_last`):
+    /// otherwise these stay, and reading 2 to 4 MB of them takes 0.6 to 1 us less.
     fn flush_l2(&self) -> Result<()> {
         self.device.reset_persisting_l2()?;
         self.device.fill(&self.flush, 0, self.flush.len, 1)
     }
 
-    /// Microseconds the stream spends on `work`.
+    /// Returns the microseconds that the stream spends on `work`.
     pub(super) fn span(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         let record = |event| {
             cuda("cuEventRecord", unsafe {
@@ -134,13 +134,13 @@ impl<'a> Stopwatch<'a> {
         }
     }
 
-    /// Microseconds of work, once.
+    /// Waits for earlier work, then returns the microseconds of one run of `work`.
     pub(super) fn once(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.device.wait()?;
         self.span(work)
     }
 
-    /// Times work that puts the same launches into the stream each time.
+    /// Times `work`, which must enqueue the same launches each time.
     pub fn time(&self, work: &dyn Fn() -> Result<()>) -> Result<Times> {
         work()?;
         self.device.wait()?;
@@ -162,7 +162,8 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Times works in turn: time of a graph divided by its number of launches; none if they cannot be captured.
+    /// Times works in turn, as a graph. Returns the time of the graph divided by the number of runs in it; `None` if the works
+    /// cannot be captured.
     pub fn replayed(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Spread>> {
         let Some(replay) = self.replay(works)? else {
             return Ok(None);
@@ -170,8 +171,8 @@ impl<'a> Stopwatch<'a> {
         repeated(|| replay.once()).map(Some)
     }
 
-    /// A graph with the works in turn, repeated so often that the launch of the graph is negligible; none if they cannot be
-    /// captured.
+    /// Captures a graph of the works in turn, repeated so often that the overhead of the graph's launch is negligible; `None` if
+    /// the works cannot be captured.
     pub fn replay(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Replay<'_>>> {
         let all = || works.iter().try_for_each(|work| work());
         all()?;
@@ -188,7 +189,7 @@ impl<'a> Stopwatch<'a> {
         }))
     }
 
-    /// The work as a graph; none if it cannot be captured.
+    /// Captures the work as a graph; `None` if it cannot be captured.
     pub(super) fn capture(&self, work: &dyn Fn() -> Result<()>) -> Result<Option<Graph>> {
         let stream = self.device.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -211,13 +212,13 @@ impl<'a> Stopwatch<'a> {
         }
     }
 
-    /// The fastest rates that were measured on this device.
+    /// Measures the fastest rates of this device, for copies and for matrix products.
     pub fn ceilings(&self) -> Result<Ceilings> {
         let _turn = self.device.turns.alone();
         Ok(Ceilings {
             copy_gb_s: self.copy_bandwidth()? / 1e3,
             matmul_tflop_s: self.matmul_rate(Factor::Bf16)?.map(|rate| rate / 1e6),
-            // With scales for rows there is none before Hopper.
+            // cuBLASLt has no E4M3 product with per-row scales before Hopper.
             e4m3_tflop_s: match self.device.major >= 9 {
                 true => self.matmul_rate(Factor::E4m3)?.map(|rate| rate / 1e6),
                 false => None,
@@ -225,7 +226,8 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Operations per microsecond of a product of matrices of N(0, 1) by cuBLASLt, 8192³; none without cuBLASLt.
+    /// Measures the operations per microsecond of an 8192³ matrix product by cuBLASLt, on N(0, 1) inputs; `None` without
+    /// cuBLASLt.
     fn matmul_rate(&self, of: Factor) -> Result<Option<f64>> {
         const SIZE: usize = 8192;
         let product = Product {
@@ -264,7 +266,8 @@ impl<'a> Stopwatch<'a> {
         Ok(Some(product.flops() as f64 / time))
     }
 
-    /// Bytes per microsecond of a copy on the device, read and written, of 4 GiB, or less if there is no room.
+    /// Measures the bytes read and written per microsecond by a copy on the device. Copies 4 GiB, or a quarter of the free memory
+    /// if that is less.
     fn copy_bandwidth(&self) -> Result<f64> {
         let (free, _) = cuda("cuMemGetInfo", result::mem_get_info())?;
         let len = (4 << 30).min(free / 4);
@@ -284,7 +287,7 @@ impl Drop for Stopwatch<'_> {
     }
 }
 
-/// Many runs in a graph.
+/// A graph of many runs, ready to be timed.
 pub struct Replay<'a> {
     watch: &'a Stopwatch<'a>,
     graph: Graph,
@@ -292,21 +295,21 @@ pub struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Microseconds of one of them.
+    /// Replays the graph, and returns the microseconds of one run.
     pub fn once(&self) -> Result<f64> {
         let all = self.watch.span(|| self.graph.launch(self.watch.device))?;
         Ok(all / self.launches as f64)
     }
 }
 
-/// Launches that were captured, ready to be replayed.
+/// A CUDA graph of captured launches, ready to be replayed.
 pub(super) struct Graph {
     graph: sys::CUgraph,
     exec: sys::CUgraphExec,
 }
 
 impl Graph {
-    /// Puts all launches into the stream.
+    /// Enqueues all launches of the graph in the stream.
     pub(super) fn launch(&self, device: &Device) -> Result<()> {
         // SAFETY: the graph is instantiated; its memory outlives it.
         cuda("cuGraphLaunch", unsafe {

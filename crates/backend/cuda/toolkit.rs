@@ -1,7 +1,8 @@
-//! NVRTC: CUDA C++ to machine code, on any machine, with or without a GPU.
+//! Compiles CUDA C++ to machine code by NVRTC, on any machine, with or without a GPU.
 //!
-//! The library is loaded here and not by cudarc's feature `nvrtc`: cudarc 0.19.10 panics if it finds no library (src/nvrtc/sys/mod.rs:551)
-//! or no function in it, and looks for `libnvrtc.so` on the loader's path first, so that [`VARIABLE`] would not decide which compiler runs.
+//! The library is loaded here, and not by cudarc's feature `nvrtc`. cudarc 0.19.10 panics if it finds no library
+//! (src/nvrtc/sys/mod.rs:551) or no function in it. It also looks for `libnvrtc.so` on the loader's path first, so that
+//! [`VARIABLE`] would not select the compiler.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
 use ulplab_run::entries::entries;
 
-/// Options for every kernel: the compiler keeps floating-point operations as written.
+/// Compiler options for every kernel. They make the compiler keep floating-point operations as written.
 pub const FLAGS: &[&str] = &[
     "--std=c++17",
     "--fmad=false",
@@ -25,16 +26,16 @@ pub const FLAGS: &[&str] = &[
     "--ftz=false",
     LINES,
 ];
-/// The option that keeps the numbers of lines for profilers.
+/// The option that keeps line numbers, for profilers.
 const LINES: &str = "-lineinfo";
 
-/// Names the folder of a toolkit, with `lib` or `lib64` and `include` in it.
+/// Environment variable with the folder of a CUDA toolkit, which has `include` and `lib` or `lib64`.
 pub const VARIABLE: &str = "ULPLAB_CUDA";
 
 type Program = *mut c_void;
 type Strings = *const *const c_char;
 
-/// Calls a function of libnvrtc with arguments of the types that nvrtc.h gives it. An error is in NVRTC's words.
+/// Calls a function of libnvrtc with arguments of the types in nvrtc.h. The error is NVRTC's message.
 macro_rules! call {
     ($nvrtc:expr, $name:expr; $($argument:expr => $type:ty),*) => {
         get::<unsafe extern "C" fn($($type),*) -> c_int>($nvrtc, $name)
@@ -42,7 +43,7 @@ macro_rules! call {
     };
 }
 
-/// A CUDA toolkit: the compiler and the headers kernels include.
+/// A CUDA toolkit: the compiler, and the headers that kernels include.
 pub struct Toolkit {
     nvrtc: Library,
     /// libnvrtc-builtins, which libnvrtc expects to be loaded.
@@ -52,15 +53,15 @@ pub struct Toolkit {
     cache: Cache,
 }
 
-/// A part of a file to compile.
+/// A unit to compile: one entry point of a kernel file, or the whole file.
 #[derive(Clone, Copy)]
 pub struct Unit<'a> {
     pub source: &'a Source,
     /// The architecture, e.g. `sm_90a`.
     pub arch: &'a str,
-    /// The planted fault.
+    /// The planted fault, if any.
     pub fault: Option<&'a Mutant>,
-    /// The entry point; a file that does not declare its entry points by `KERNEL` is compiled whole.
+    /// The entry point. A file that does not declare its entry points by the macro `KERNEL` is compiled as a whole.
     pub entry: &'a str,
 }
 
@@ -73,7 +74,7 @@ pub struct Cubin {
 }
 
 impl Toolkit {
-    /// The first toolkit found, or where it was looked for.
+    /// Opens the first usable toolkit. The error lists the unusable ones.
     pub fn open() -> Result<Self> {
         let places = places();
         let mut tried = Vec::new();
@@ -92,7 +93,7 @@ impl Toolkit {
         Err(Error::Setup(tried.join("; ")))
     }
 
-    /// None without a compiler or headers.
+    /// Opens the toolkit in `folder`; `None` if it has no compiler. A compiler without headers is an error.
     fn open_at(folder: &Path) -> std::result::Result<Option<Self>, String> {
         let library = |stem: &str| library_in(folder, stem);
         let Some(nvrtc) = library("libnvrtc.so") else {
@@ -118,22 +119,22 @@ impl Toolkit {
         }))
     }
 
-    /// Compiles a unit.
+    /// Compiles a unit, or takes it from the cache.
     ///
     /// # Errors
-    /// The file does not compile.
+    /// Returns an error if the file does not compile.
     pub fn compile(&self, unit: Unit) -> Result<Cubin> {
         let options = self.options(unit, FLAGS);
-        // The path of a toolkit does not determine its output; its version does.
+        // Leave paths out of the cache key: a toolkit's version determines its output, its path does not.
         let decide = options.iter().filter(|option| !option.starts_with("-I"));
         let made_by: Vec<String> = decide.cloned().collect();
         self.cached(&unit.source.digest(), &made_by, || self.compile_by(unit, &options))
     }
 
-    /// Compiles a unit without the numbers of lines: a moved line then leaves the machine code as it is. Nothing is cached.
+    /// Compiles a unit without line numbers, so that moved lines do not change the machine code. Bypasses the cache.
     ///
     /// # Errors
-    /// The file does not compile.
+    /// Returns an error if the file does not compile.
     pub fn compile_without_lines(&self, unit: Unit) -> Result<Cubin> {
         let flags: Vec<&str> = FLAGS.iter().copied().filter(|flag| *flag != LINES).collect();
         self.compile_by(unit, &self.options(unit, &flags))
@@ -159,24 +160,24 @@ impl Toolkit {
         made.map_err(|why| Error::data(&source.path, format!("does not compile for {arch}:\n{why}")))
     }
 
-    /// Compiles units in parallel, one on each core, to fill the cache before the units are needed one after the other. An error is
-    /// dropped here, and returned when the unit is compiled again.
+    /// Compiles units in parallel, one on each core, to fill the cache before the units are needed one after the other. Errors
+    /// are dropped here, and returned when the unit is compiled again.
     pub fn compile_ahead(&self, units: &[Unit]) {
         if self.cache.keeps() {
             units.par_iter().for_each(|unit| drop(self.compile(*unit)));
         }
     }
 
-    /// The digest of the compiler's library.
+    /// Returns the digest of the compiler's library.
     ///
     /// # Errors
-    /// The library cannot be read.
+    /// Returns an error if the library cannot be read.
     pub fn digest(&self) -> Result<String> {
         let library = library_in(&self.folder, "libnvrtc.so").unwrap_or_default();
         Ok(blake3::hash(&input::bytes(&library)?).to_hex()[..32].to_string())
     }
 
-    /// Compiles a text that includes nothing.
+    /// Compiles a text that has no `#include`.
     pub fn compile_text(&self, name: &str, text: &str, arch: &str) -> Result<Cubin> {
         let options = [FLAGS[0].to_string(), format!("--gpu-architecture={arch}")];
         self.cached(&blake3::hash(text.as_bytes()), &options, || {
@@ -185,7 +186,8 @@ impl Toolkit {
         })
     }
 
-    /// The machine code of a text of this digest, made by these options: from the cache, or else from `make`, which the cache then keeps.
+    /// Returns the machine code of a source with the digest `text` and the options `made_by`: from the cache, or else from
+    /// `make`. The result of `make` is then cached.
     fn cached(&self, text: &blake3::Hash, made_by: &[String], make: impl FnOnce() -> Result<Cubin>) -> Result<Cubin> {
         let key = cache::key(text, made_by, self.version);
         if let Some(cubin) = self.cache.get(&key) {
@@ -222,13 +224,14 @@ impl Toolkit {
     }
 }
 
-/// The log or the machine code of a program, by the functions that give its size and its bytes.
+/// Returns the log or the machine code of a program. `size` and `get` name the NVRTC functions that return its size and its
+/// bytes.
 ///
 /// # Safety
-/// The program must live, and the functions must be of that kind.
+/// The program must not be destroyed yet, and both functions must have the types used here.
 unsafe fn bytes(nvrtc: &Library, program: Program, size: &[u8], get: &[u8]) -> std::result::Result<Vec<u8>, String> {
     let mut len = 0;
-    // SAFETY: the caller's; the buffer has the size that NVRTC asks for.
+    // SAFETY: guaranteed by the caller; the buffer has the size that NVRTC requests.
     unsafe {
         call!(nvrtc, size; program => Program, &raw mut len => *mut usize)?;
         let mut bytes = vec![0u8; len];
@@ -237,16 +240,16 @@ unsafe fn bytes(nvrtc: &Library, program: Program, size: &[u8], get: &[u8]) -> s
     }
 }
 
-/// A function of a library.
+/// Looks up a function in a library.
 ///
 /// # Safety
-/// The function must be of the type `F`.
+/// The function must have the type `F`.
 unsafe fn get<'l, F>(library: &'l Library, name: &[u8]) -> std::result::Result<libloading::Symbol<'l, F>, String> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { library.get(name) }.map_err(|error| error.to_string())
 }
 
-/// The words of NVRTC for an error.
+/// Returns an error with NVRTC's message unless the status is 0.
 fn check(nvrtc: &Library, status: c_int) -> std::result::Result<(), String> {
     if status == 0 {
         return Ok(());
@@ -262,22 +265,22 @@ fn check(nvrtc: &Library, status: c_int) -> std::result::Result<(), String> {
 const RTLD_NOW: c_int = 2;
 const RTLD_GLOBAL: c_int = 0x100;
 
-/// Loads a library, for all that ask for it by its name later.
+/// Loads a library globally, so that later loads by its name find it.
 ///
 /// # Safety
 /// The library's initialization must be harmless.
 pub unsafe fn load(path: &Path) -> std::result::Result<Library, String> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let library = unsafe { libloading::os::unix::Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
     library.map(Library::from).map_err(|error| error.to_string())
 }
 
-/// A library of the first toolkit that has it.
+/// Returns the path of a library in the first toolkit that has it.
 pub fn library(stem: &str) -> Option<PathBuf> {
     places().iter().find_map(|folder| library_in(folder, stem))
 }
 
-/// A library of a toolkit, in its highest version.
+/// Returns the path of a library in a toolkit; the highest version if there are several.
 fn library_in(folder: &Path, stem: &str) -> Option<PathBuf> {
     let folders = ["lib64", "lib", "lib/x86_64-linux-gnu"].map(|name| folder.join(name));
     let newest = |folder: &PathBuf| {
@@ -287,13 +290,13 @@ fn library_in(folder: &Path, stem: &str) -> Option<PathBuf> {
     folders.iter().find_map(newest)
 }
 
-/// True if the last name of a path begins so.
+/// True if the file name of a path begins with `stem`.
 fn begins(path: &Path, stem: &str) -> bool {
     path.file_name()
         .is_some_and(|name| name.to_string_lossy().starts_with(stem))
 }
 
-/// Folders that may have a toolkit, in the order of the search.
+/// Returns the folders that may have a toolkit, in search order.
 fn places() -> Vec<PathBuf> {
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return vec![folder.into()];

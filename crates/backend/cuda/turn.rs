@@ -1,21 +1,22 @@
-//! Turns on a device that several processes use: any number of them may check kernels at a time, and who takes times is alone.
+//! Locks of a device that several processes use: any number of processes may check kernels at a time, but a process that times
+//! kernels runs alone.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A file that processes lock, in the folder for what lives as long as a user's session.
+/// A file that processes lock, in the folder of the user's session (`$XDG_RUNTIME_DIR`).
 pub struct Turns {
     file: Option<File>,
-    /// Number of turns that this process has.
+    /// Number of turns that this process holds.
     held: Mutex<usize>,
 }
 
-/// The lock, until it is dropped, and all turns that were taken within it.
+/// A hold on the lock. The lock is released when this turn and all turns taken within it are dropped.
 pub struct Turn<'a>(Option<&'a Turns>);
 
 impl Turns {
-    /// Turns on a card for a purpose. Without a folder that can be written, nobody waits for anybody.
+    /// Opens the lock of a card for a purpose. Without a writable folder, no process waits for another.
     pub fn open(card: &str, purpose: &str) -> Self {
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let file = folder.join(format!("ulplab-{card}.{purpose}.lock"));
@@ -23,7 +24,7 @@ impl Turns {
         Self::on(file.ok())
     }
 
-    /// By the lock of a file; without one nobody waits.
+    /// Uses the lock of `file`; without a file, no process waits.
     pub fn on(file: Option<File>) -> Self {
         let held = Mutex::new(0);
         Self { file, held }
@@ -33,18 +34,18 @@ impl Turns {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody takes times. It is held while the device works, and not while results are judged: who waits to be alone
-    /// would wait for that, too.
+    /// Waits until no process times kernels. Hold this turn while the device works, and release it before results are judged: a
+    /// process that waits to run alone would otherwise wait for the judgement.
     pub fn shared(&self) -> Turn<'_> {
         self.turn(File::lock_shared)
     }
 
-    /// Waits until nobody else uses the device.
+    /// Waits until no other process uses the device.
     pub fn alone(&self) -> Turn<'_> {
         self.turn(File::lock)
     }
 
-    /// A turn within another is part of it.
+    /// Takes a turn. A turn within another turn of this process shares its lock.
     fn turn(&self, lock: impl Fn(&File) -> std::io::Result<()>) -> Turn<'_> {
         let Some(file) = &self.file else { return Turn(None) };
         let mut held = self.held();
@@ -62,7 +63,7 @@ impl Drop for Turn<'_> {
         let mut held = turns.held();
         *held -= 1;
         if let Some(file) = turns.file.as_ref().filter(|_| *held == 0) {
-            // The lock ends with the process at the latest.
+            // Ignore errors: the lock ends with the process at the latest.
             let _ = file.unlock();
         }
     }

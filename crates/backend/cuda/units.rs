@@ -1,11 +1,11 @@
-//! The parts of a file that are compiled by themselves.
+//! Units of a kernel file: the parts that are compiled separately.
 
 use std::collections::BTreeSet;
 
 use super::header::Source;
 
 impl Source {
-    /// True if all entry points are declared by `KERNEL`, so that each can be compiled without the others.
+    /// True if the macro `KERNEL` declares all entry points, so that each can be compiled without the others.
     pub fn has_units(&self) -> bool {
         let mut lines = self.texts().flat_map(|(_, text)| text.lines());
         let mut declared = false;
@@ -16,7 +16,8 @@ impl Source {
         declared && !whole
     }
 
-    /// Names that `KERNEL` declares, with the values of a case's keys in the place of the parameters of macros.
+    /// Returns the entry points that `KERNEL` declares. Macro parameters in their names are replaced by the values of a case's
+    /// keys.
     pub fn declared(&self, keys: &[(&str, String)]) -> Vec<String> {
         let named = |rest: &str| {
             let mut parts = rest.split([',', ')']).next().unwrap_or_default().split("##");
@@ -32,7 +33,7 @@ impl Source {
         declared.map(named).collect()
     }
 
-    /// The units to compile for entry points: each of them, or the whole file.
+    /// Returns the units to compile for entry points: each entry point by itself, or `""` for the whole file.
     pub fn units<'a>(&self, entries: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
         match self.has_units() {
             true => entries.into_iter().collect(),

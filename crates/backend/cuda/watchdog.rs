@@ -1,4 +1,4 @@
-//! Waiting for a GPU, with an end: nothing stops a kernel whose threads wait for each other for ever, except that its process ends.
+//! Waits for a GPU with a time limit. A kernel whose threads wait for each other forever ends only with its process.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -7,21 +7,21 @@ use cudarc::driver::result::DriverError;
 use cudarc::driver::sys::CUresult;
 use ulplab_core::error::Exit;
 
-/// Longest time that a wait may take. The slowest kernels that are right, on the largest cases, take some seconds.
+/// Time limit of a wait. The slowest correct kernels take a few seconds on the largest cases.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Knows what is run, and how long it is waited for.
+/// Enforces a time limit on waits. Holds the description of the running work, for the error message.
 #[derive(Default)]
 pub struct Watchdog(RefCell<String>);
 
 impl Watchdog {
-    /// Says what runs from here on.
+    /// Sets the description of the work that runs from now on.
     pub fn expect(&self, what: String) {
         self.0.replace(what);
     }
 
-    /// Asks until all work is done. Work that takes longer than any right kernel ends the process; cells that were finished before are
-    /// on disk.
+    /// Polls `done` until all work is finished. Ends the process if the time limit is exceeded; finished cells are already on
+    /// disk.
     pub fn until(&self, done: impl Fn() -> CUresult) -> Result<(), DriverError> {
         let since = Instant::now();
         loop {
@@ -46,7 +46,7 @@ impl Watchdog {
             self.0.borrow(),
             LONGEST.as_secs()
         );
-        // Every step of a regular exit would wait for the kernel.
+        // Skip the regular exit: each of its steps would wait for the kernel.
         // SAFETY: ends the process.
         unsafe { nix::libc::_exit(Exit::Incomplete as i32) }
     }

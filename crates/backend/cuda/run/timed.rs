@@ -12,23 +12,23 @@ use crate::cuda::time::{Replay, Spread, Times};
 use ulplab_core::error::Result;
 use ulplab_operations::ops::guards::GUARD;
 
-/// Times of a launch.
+/// Times of one step: of all launches that differ only in their arguments.
 pub struct LaunchTimes {
-    /// A turn, as one of many of this launch alone in a graph, on the run's own memory.
+    /// Time of one launch in a graph that has only launches of this step, on the run's own memory.
     pub alone: Option<Spread>,
-    /// The same with all memory in the L2 cache, however large it is.
+    /// Same as `alone`, with all memory in the L2 cache, however large it is.
     pub cached: Option<Spread>,
-    /// Microseconds that all its turns add to a run: what is left of a run without them is taken from a whole one. None if there is no
-    /// other launch.
+    /// Microseconds that all launches of this step add to a run: the time of a whole run minus the time of a run without them.
+    /// `None` if the run has no other step.
     pub added: Option<f64>,
 }
 
-/// Most copies of a problem that are made to time it.
+/// Largest number of copies of a problem that are made to time it.
 const MOST_SETS: usize = 128;
 
 impl Running<'_> {
-    /// Times each launch of the plan except taps. A whole run comes before each, since a launch that changes what it reads in
-    /// place leaves other numbers the more often it runs.
+    /// Times each step of the plan except taps. A whole run precedes each measurement, because a launch that works in place
+    /// changes its input each time it runs.
     pub fn trace(&self) -> Result<Vec<LaunchTimes>> {
         let _turn = self.device.turns.alone();
         let cached = self.cached()?;
@@ -60,7 +60,7 @@ impl Running<'_> {
         steps.iter().map(times).collect()
     }
 
-    /// The time of a run, as one of many in a graph, in which all turns of a launch are left out.
+    /// Times a run, as one of many in a graph, without the launches of the step `left_out`; `None` leaves out no launch.
     fn without(&self, left_out: Option<usize>) -> Result<Option<Spread>> {
         self.launch()?;
         let kept = |turn: &BoundLaunch| Some(turn.step) != left_out;
@@ -68,37 +68,37 @@ impl Running<'_> {
         self.session.watch.replayed(&works)
     }
 
-    /// Times the run.
+    /// Times the run in all ways that [`Times`] lists.
     pub fn time(&self) -> Result<Times> {
         let _turn = self.device.turns.alone();
         self.prepare(&self.set)?;
         let mut times = self.session.watch.time(&|| self.launch())?;
         times.rotated = match self.sets() {
-            // One set does not fit the cache: it has been measured.
+            // One copy already exceeds the L2 cache, so `graph` is the same measurement.
             1 => times.graph,
             sets => self.rotated(sets)?,
         };
         times.cached = match self.cached()? {
-            // All of it is in the cache anyway.
+            // All memory fits in the L2 cache, so `graph` is the same measurement.
             None => times.graph,
             Some(set) => self.session.watch.replayed(&[|| self.launch_on(&set, false)])?,
         };
         Ok(times)
     }
 
-    /// Bytes of all buffers.
+    /// Size in bytes of all buffers, without guard bands.
     fn bytes(&self) -> usize {
         self.set.buffers.iter().map(|memory| memory.len - 2 * GUARD).sum()
     }
 
-    /// Number of copies of all buffers that are needed so that each copy has left the L2 cache when its turn comes.
+    /// Number of copies of all buffers such that each copy has left the L2 cache before its next use.
     fn sets(&self) -> usize {
         (3 * self.device.l2).div_ceil(self.bytes().max(1))
     }
 
-    /// The launches on memory that lies in the L2 cache: large buffers, and what was prepared of them, are one part of them over and
-    /// over. Buffers of integers are whole, since they may say where something is, and so is scratch, by which thread blocks may wait
-    /// for each other. None if all of it fits the cache as it is.
+    /// Copies the problem to memory that fits in the L2 cache; `None` if the original fits. Large buffers, and scratch prepared
+    /// from them, are one part of memory that is mapped repeatedly. Integer buffers stay whole, since they may hold indices.
+    /// Other scratch also stays whole, since thread blocks may wait for each other through it.
     fn cached(&self) -> Result<Option<ProblemCopy>> {
         if self.bytes() <= self.device.l2 / 2 {
             return Ok(None);
@@ -135,7 +135,7 @@ impl Running<'_> {
         Ok(Some(set))
     }
 
-    /// Times on that many copies, one after the other; none if they are too many.
+    /// Times runs on `sets` copies in turn; `None` if that is more than [`MOST_SETS`] copies.
     fn rotated(&self, sets: usize) -> Result<Option<Spread>> {
         if sets > MOST_SETS {
             return Ok(None);
@@ -154,7 +154,7 @@ impl Running<'_> {
         self.session.watch.replayed(&works)
     }
 
-    /// A graph of many runs, ready to be timed; none if the launches cannot be captured.
+    /// Captures a graph of many runs, ready to be timed; `None` if the launches cannot be captured.
     pub fn replay(&self) -> Result<Option<Replay<'_>>> {
         self.prepare(&self.set)?;
         self.session.watch.replay(&[|| self.launch()])
