@@ -1,4 +1,4 @@
-//! Sources of a candidate's numbers: roundings on the CPU, CUDA kernels, other programs.
+//! Computes the numbers of a candidate: by rounding on the CPU, by CUDA kernels, or by other programs.
 
 #[macro_use]
 extern crate ulplab_run;

@@ -42,7 +42,7 @@ pub(super) struct BoundLaunch {
 
 /// Arguments of a launch.
 pub(super) enum LaunchInputs {
-    /// Kernel arguments, first with null in place of taps, then with taps: outputs of intermediate values for the judgement only.
+    /// Kernel arguments, first with null in place of taps, then with taps: outputs that only the correctness check reads.
     Arguments([Vec<Argument>; 2]),
     Operands(Operands),
 }

@@ -13,7 +13,7 @@ use ulplab_core::error::{Error, Result};
 
 /// The first GPU that the process sees, and one stream on it. Must be used from one thread.
 pub struct Device {
-    /// The number that the driver gives the GPU.
+    /// Driver handle of the GPU.
     pub(super) context: sys::CUdevice,
     pub stream: sys::CUstream,
     pub name: String,
@@ -69,7 +69,7 @@ impl Device {
             return Err(Error::Setup("the CUDA driver sees no GPU".into()));
         }
         let device = cuda("cuDeviceGet", result::device::get(0))?;
-        // SAFETY: the device is valid; the context is released when this is dropped.
+        // SAFETY: the device is valid; the context is released when the `Device` is dropped.
         unsafe {
             let context = cuda("cuDevicePrimaryCtxRetain", result::primary_ctx::retain(device))?;
             cuda("cuCtxSetCurrent", result::ctx::set_current(context))?;
@@ -122,7 +122,7 @@ impl Device {
 
     /// Waits for all work in the stream. Returns the errors of earlier launches.
     pub fn wait(&self) -> Result<()> {
-        // SAFETY: the stream is ours.
+        // SAFETY: the stream lives as long as the `Device`.
         let done = || unsafe { sys::cuStreamQuery(self.stream) };
         cuda("kernel", self.watchdog.until(done))
     }
@@ -153,7 +153,7 @@ impl Device {
     /// the same buffers a dozen times, and each return to the driver would wait for the whole card.
     pub fn memory(&self, len: usize) -> Result<Memory> {
         let pooled = (len <= LARGEST_POOLED).then_some(self.stream);
-        // SAFETY: the context is current; freed when dropped.
+        // SAFETY: the context is current; the memory is freed when `Memory` is dropped.
         let address = cuda(&format!("{len} bytes on the device"), unsafe {
             match pooled {
                 Some(stream) => result::malloc_async(stream, len.max(1)),
@@ -183,7 +183,7 @@ impl Device {
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: within the allocation.
+        // SAFETY: the range lies within the allocation.
         cuda("cuMemsetD8Async", unsafe {
             result::memset_d8_async(memory.address + from as u64, byte, len, self.stream)
         })
@@ -204,7 +204,7 @@ impl Device {
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: within the allocation; `bytes` outlives the wait.
+        // SAFETY: the range lies within the allocation; `bytes` outlives the wait.
         cuda("cuMemcpyHtoDAsync", unsafe {
             result::memcpy_htod_async(memory.address + at as u64, bytes, self.stream)
         })?;
@@ -218,7 +218,7 @@ impl Device {
         assert!(at + len <= memory.len, "write within memory");
         while done > 0 && done < len {
             let more = done.min(len - done);
-            // SAFETY: within the allocation; the parts do not overlap.
+            // SAFETY: both ranges lie within the allocation, and do not overlap.
             cuda("cuMemcpyDtoDAsync", unsafe {
                 result::memcpy_dtod_async(start + done as u64, start, more, self.stream)
             })?;
@@ -233,7 +233,7 @@ impl Device {
         self.wait()?;
         let mut bytes = vec![0; len];
         if len > 0 {
-            // SAFETY: within the allocation.
+            // SAFETY: the range lies within the allocation.
             cuda("cuMemcpyDtoH", unsafe {
                 result::memcpy_dtoh_sync(&mut bytes, memory.address + at as u64)
             })?;
@@ -244,7 +244,7 @@ impl Device {
     /// Copies memory on the device, in stream order.
     pub fn copy(&self, from: &Memory, to: &Memory, len: usize) -> Result<()> {
         assert!(len <= from.len.min(to.len), "copy within memory");
-        // SAFETY: within the allocations.
+        // SAFETY: both ranges lie within their allocations.
         cuda("cuMemcpyDtoDAsync", unsafe {
             result::memcpy_dtod_async(to.address, from.address, len, self.stream)
         })
@@ -253,7 +253,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: both are ours. An error here is ignored.
+        // SAFETY: the stream and the context belong to this `Device`. Errors are ignored.
         unsafe {
             let _ = result::stream::destroy(self.stream);
             let _ = result::primary_ctx::release(self.context);
@@ -273,7 +273,7 @@ pub(super) enum Held {
     /// Memory of the pool, freed in the order of this stream.
     Pooled(sys::CUstream),
     Alone,
-    /// Repeated mapping of one part; its addresses are freed when this field is dropped.
+    /// Memory of `Device::folded`: one part mapped repeatedly. The addresses are freed when this field is dropped.
     Folded {
         _addresses: Folded,
     },
@@ -281,7 +281,7 @@ pub(super) enum Held {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated by `Device::memory`, freed once.
+        // SAFETY: the memory was allocated by `Device::memory`, and is freed once.
         let _ = unsafe {
             match self.held {
                 Held::Pooled(stream) => result::free_async(self.address, stream),
@@ -309,7 +309,7 @@ impl Module {
         let handle = cuda(&format!("entry '{entry}'"), unsafe {
             result::module::get_function(self.0, name)
         })?;
-        // SAFETY: the function is of this module; a number behind the last parameter is refused.
+        // SAFETY: the function belongs to this module; the driver rejects an index after the last parameter.
         let size = |number| unsafe {
             let (mut offset, mut size) = (0, 0);
             let found = sys::cuFuncGetParamInfo(handle, number, &raw mut offset, &raw mut size).result();
@@ -324,7 +324,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: loaded once, unloaded once.
+        // SAFETY: the module was loaded once, and is unloaded once.
         let _ = unsafe { result::module::unload(self.0) };
     }
 }
@@ -370,7 +370,7 @@ impl Device {
     pub fn prepare(&self, function: &Function, shape: &Shape) -> Result<()> {
         use sys::CUfunction_attribute as Attribute;
         let set = |attribute, value: i32| {
-            // SAFETY: the function is of a loaded module.
+            // SAFETY: the function belongs to a loaded module.
             cuda("cuFuncSetAttribute", unsafe {
                 result::function::set_function_attribute(function.handle, attribute, value)
             })
@@ -378,7 +378,7 @@ impl Device {
         // Raise the limit of dynamic shared memory, never lower it: several launches of a function may need different sizes. CUDA
         // requires this where dynamic and static shared memory together exceed 48 KB.
         let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function is of a loaded module.
+        // SAFETY: the function belongs to a loaded module.
         let now = unsafe { result::function::get_function_attribute(function.handle, most) };
         if shape.shared as i32 > cuda("cuFuncGetAttribute", now)? {
             set(most, shape.shared as i32)?;

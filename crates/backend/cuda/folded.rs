@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 use super::device::{Device, Held, Memory, cuda};
 use ulplab_core::error::Result;
 
-/// Bytes of physical memory for a buffer of any size: a dozen such parts fit in the L2 cache.
+/// Bytes of physical memory that are mapped repeatedly for a buffer of any size. A dozen such parts fit in the L2 cache.
 pub const PART: usize = 4 << 20;
 
 /// A range of addresses to which one part of physical memory is mapped repeatedly.
@@ -23,7 +23,7 @@ pub struct Folded {
 impl Device {
     /// Reserves `len` bytes of addresses, and maps the same [`PART`] bytes of uninitialized memory to them repeatedly.
     pub fn folded(&self, len: usize) -> Result<Memory> {
-        // SAFETY: all zeros are a value of these plain structs.
+        // SAFETY: zero bytes are valid values of these plain structs.
         let (mut wanted, mut access): (sys::CUmemAllocationProp, sys::CUmemAccessDesc) =
             unsafe { (MaybeUninit::zeroed().assume_init(), MaybeUninit::zeroed().assume_init()) };
         wanted.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -32,7 +32,7 @@ impl Device {
         access.location = wanted.location;
         access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let least = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        // SAFETY: every pointer is to a local; what is mapped here is taken back when `Folded` is dropped.
+        // SAFETY: every pointer is to a local variable; the mappings are undone when `Folded` is dropped.
         unsafe {
             let mut grain = 0;
             let found = sys::cuMemGetAllocationGranularity(&raw mut grain, &raw const wanted, least).result();
@@ -67,7 +67,7 @@ impl Device {
 
 impl Drop for Folded {
     fn drop(&mut self) {
-        // SAFETY: all were made above, and are given back once. An error here is ignored.
+        // SAFETY: mappings, addresses and memory were made by `Device::folded`, and are released once. Errors are ignored.
         unsafe {
             for at in 0..self.mapped {
                 let _ = sys::cuMemUnmap(self.addresses + (at * self.part) as u64, self.part);

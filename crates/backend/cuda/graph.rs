@@ -151,7 +151,7 @@ impl<'a> Graph<'a> {
         self.names.push((name.into(), meaning.into()));
     }
 
-    /// Sets whether each later launch of a run may start before the launch before it has ended.
+    /// Allows or forbids later launches of a run to start before the previous launch has ended.
     pub fn programmatic(&mut self, programmatic: bool) {
         self.programmatic = programmatic;
     }

@@ -12,7 +12,7 @@ use ulplab_run::entries::with_extension;
 use ulplab_run::run::ceilings::Ceilings;
 use ulplab_run::run::seal;
 
-/// A file of kernels.
+/// A kernel file: its text, header and includes.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// Name of the operation: the stem of the file name.
@@ -33,7 +33,7 @@ pub struct Header {
     pub mutants: Vec<Mutant>,
 }
 
-/// One way to compute the operation.
+/// An implementation of the operation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
@@ -99,13 +99,13 @@ pub struct Launch {
     pub cooperative: bool,
     #[serde(default)]
     pub programmatic: bool,
-    /// True if the launch only keeps intermediate values for the judgement. Such launches are left out when a variant is timed;
-    /// only compositions have them.
+    /// True if the launch only keeps intermediate values for the correctness check. Such launches are not timed; only
+    /// compositions have them.
     #[serde(skip)]
     pub tap: bool,
     #[serde(default)]
     pub args: Vec<String>,
-    /// Arguments that only keep intermediate values for the judgement: null when a variant is timed.
+    /// Arguments that only keep intermediate values for the correctness check: null when a variant is timed.
     #[serde(default)]
     pub taps: Vec<String>,
     pub matmul: Option<Matmul>,

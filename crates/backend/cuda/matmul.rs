@@ -56,7 +56,7 @@ pub struct Matmul<'a> {
 /// Device addresses of the operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
-    /// A, B, D.
+    /// Addresses of A, B and D.
     pub matrices: [u64; 3],
     /// Addresses of the per-row scales of A and of B; `None` for BF16.
     pub scales: Option<[u64; 2]>,
@@ -112,12 +112,12 @@ impl<'a> Matmul<'a> {
 
     fn set<V>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &V) -> Result<()> {
         let value = std::ptr::from_ref(value).cast();
-        // SAFETY: the descriptor lives; callers give the types that cublasLt.h names.
+        // SAFETY: the descriptor is alive; callers pass values of the types in cublasLt.h.
         let set = unsafe { result::set_matmul_desc_attribute(self.product, attribute, value, size_of::<V>()) };
         lt("cublasLtMatmulDescSetAttribute", set)
     }
 
-    /// Sets the addresses of the scales of rows of A and of B.
+    /// Sets the addresses of the per-row scales of A and of B.
     fn scale(&self, of_a: u64, of_b: u64) -> Result<()> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &of_b)?;
@@ -127,7 +127,7 @@ impl<'a> Matmul<'a> {
     /// Returns at most `most` algorithms as cuBLASLt ranks them, fastest first; at least one.
     fn candidates(&self, most: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
         let [b, a, d] = self.layouts;
-        // SAFETY: all descriptors live; the attribute has the type that cublasLt.h gives it; `found` has room for `most`.
+        // SAFETY: all descriptors are alive; the attribute has the type in cublasLt.h; `found` has room for `most` results.
         let found = unsafe {
             let preference = lt("cublasLtMatmulPreferenceCreate", result::create_matmul_pref())?;
             let set = result::set_matmul_pref_attribute(
@@ -221,7 +221,7 @@ impl<'a> Matmul<'a> {
 
 impl Drop for Matmul<'_> {
     fn drop(&mut self) {
-        // SAFETY: all were created once and are destroyed once. An error here is ignored.
+        // SAFETY: layouts, descriptor and handle were created once, and are destroyed once. Errors are ignored.
         unsafe {
             for layout in self.layouts {
                 let _ = result::destroy_matrix_layout(layout);
@@ -241,6 +241,6 @@ fn present() -> bool {
         // Keep the library loaded for good: cudarc finds it by its name.
         std::mem::forget(loaded);
     }
-    // SAFETY: only tries to load it.
+    // SAFETY: this only tries to load cuBLASLt.
     unsafe { sys::is_culib_present() }
 }

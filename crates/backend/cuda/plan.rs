@@ -55,7 +55,7 @@ impl Launches {
         Ok(())
     }
 
-    /// Iterates over the launches: the step and the arguments of each.
+    /// Iterates over the launches; returns the step and the arguments of each launch.
     pub fn each(&self) -> impl Iterator<Item = (&Step, &[Named])> {
         let turns = self.turns.iter();
         turns.map(|turn| (&self.steps[turn.step], &turn.arguments[..]))
@@ -98,9 +98,9 @@ pub struct Step {
     pub bytes: Option<u64>,
     /// Floating-point operations of matrix products.
     pub flops: u64,
-    /// True if the step only keeps intermediate values for the judgement.
+    /// True if the step only keeps intermediate values for the correctness check.
     pub tap: bool,
-    /// Indices of the arguments that only keep intermediate values for the judgement.
+    /// Indices of the arguments that only keep intermediate values for the correctness check.
     pub taps: Vec<usize>,
 }
 
@@ -185,7 +185,7 @@ impl Plan {
         given.any(|argument| argument.name() == Some(scratch))
     }
 
-    /// Returns the names of the buffers and scratch that only keep intermediate values for the judgement.
+    /// Returns the names of the buffers and scratch that only keep intermediate values for the correctness check.
     pub fn taps(&self) -> impl Iterator<Item = &str> {
         let kept = self.run.each().flat_map(|(step, arguments)| {
             let arguments = arguments.iter().enumerate();

@@ -130,7 +130,7 @@ impl Kernels<'_> {
     }
 }
 
-/// A case and its problem, on which variants of a file are run.
+/// A case and its problem, with the kernels to run on it.
 #[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub(super) kernels: &'a Kernels<'a>,

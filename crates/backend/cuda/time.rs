@@ -91,7 +91,7 @@ pub fn enough(values: &[f64], spent: Duration) -> bool {
     n >= REPETITIONS.1 || n >= REPETITIONS.0 && (spent >= BUDGET || spent >= ENOUGH && known())
 }
 
-/// Number of repetitions between two events for work of this many microseconds, so that the events' overhead is negligible.
+/// Number of repetitions between two events for work of `each` microseconds, such that the events' overhead is negligible.
 fn batch(each: f64) -> usize {
     ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
 }
@@ -193,7 +193,7 @@ impl<'a> Stopwatch<'a> {
     pub(super) fn capture(&self, work: &dyn Fn() -> Result<()>) -> Result<Option<Graph>> {
         let stream = self.device.stream;
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is ours and not capturing; the graph is instantiated once and both are destroyed on drop.
+        // SAFETY: the stream belongs to the device and does not capture yet; both graphs are destroyed when `Graph` is dropped.
         unsafe {
             cuda("cuStreamBeginCapture", result::stream::begin_capture(stream, mode))?;
             let done = work();
@@ -281,7 +281,7 @@ impl<'a> Stopwatch<'a> {
 impl Drop for Stopwatch<'_> {
     fn drop(&mut self) {
         for event in self.events {
-            // SAFETY: created once, destroyed once.
+            // SAFETY: the event was created once, and is destroyed once.
             let _ = unsafe { result::event::destroy(event) };
         }
     }
@@ -311,7 +311,7 @@ pub(super) struct Graph {
 impl Graph {
     /// Enqueues all launches of the graph in the stream.
     pub(super) fn launch(&self, device: &Device) -> Result<()> {
-        // SAFETY: the graph is instantiated; its memory outlives it.
+        // SAFETY: the graph is instantiated; the memory that its kernels use outlives the graph.
         cuda("cuGraphLaunch", unsafe {
             result::graph::launch(self.exec, device.stream)
         })
@@ -320,7 +320,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: created once, destroyed once.
+        // SAFETY: both graphs were created once, and are destroyed once.
         unsafe {
             let _ = result::graph::exec_destroy(self.exec);
             let _ = result::graph::destroy(self.graph);

@@ -69,7 +69,7 @@ pub struct Unit<'a> {
 #[derive(Clone, Debug)]
 pub struct Cubin {
     pub bytes: Vec<u8>,
-    /// Registers, shared memory and spills of the entries, as the assembler reports them.
+    /// The assembler's report on registers, shared memory and spills of each kernel.
     pub log: String,
 }
 
@@ -106,7 +106,7 @@ impl Toolkit {
         let builtins = library("libnvrtc-builtins.so").map(|path| load(&path)).transpose()?;
         let nvrtc = load(&nvrtc)?;
         let mut version = (0, 0);
-        // SAFETY: the types are those of nvrtc.h.
+        // SAFETY: the arguments have the types in nvrtc.h.
         unsafe {
             call!(&nvrtc, b"nvrtcVersion\0"; &raw mut version.0 => *mut c_int, &raw mut version.1 => *mut c_int)
         }?;
@@ -205,7 +205,7 @@ impl Toolkit {
         let options = options.collect::<std::result::Result<Vec<_>, _>>()?;
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let nvrtc = &self.nvrtc;
-        // SAFETY: the types are those of nvrtc.h; strings outlive the calls.
+        // SAFETY: the arguments have the types in nvrtc.h; strings outlive the calls.
         unsafe {
             let mut program: Program = null_mut();
             call!(nvrtc, b"nvrtcCreateProgram\0"; &raw mut program => *mut Program, text.as_ptr() => *const c_char,
@@ -254,7 +254,7 @@ fn check(nvrtc: &Library, status: c_int) -> std::result::Result<(), String> {
     if status == 0 {
         return Ok(());
     }
-    // SAFETY: the type is that of nvrtc.h; the string is static.
+    // SAFETY: the function has the type in nvrtc.h; the string is static.
     let words = unsafe {
         let words = get::<unsafe extern "C" fn(c_int) -> *const c_char>(nvrtc, b"nvrtcGetErrorString\0")?;
         CStr::from_ptr(words(status))

@@ -34,8 +34,8 @@ impl Turns {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no process times kernels. Hold this turn while the device works, and release it before results are judged: a
-    /// process that waits to run alone would otherwise wait for the judgement.
+    /// Waits until no process times kernels. Hold this turn while the device works, and release it before results are judged:
+    /// otherwise, a process that waits to run alone also waits for the judging.
     pub fn shared(&self) -> Turn<'_> {
         self.turn(File::lock_shared)
     }

@@ -36,7 +36,7 @@ impl Noise {
     }
 
     /// Replaces the rounding errors in rows of `cols` numbers. The draw depends on the seed, on the tensor's name `what` and on
-    /// the exact numbers. So it is the same for any place and order of rounding, and differs for other numbers.
+    /// the exact numbers: it does not depend on the place or order of rounding, and differs for other numbers.
     fn replace(self, what: &str, exact: &[f32], rounded: &mut [f32], cols: usize) {
         if exact == rounded {
             return;
@@ -66,7 +66,8 @@ pub fn rounded_or_noise(
     }
 }
 
-/// Overwrites `rounded` with `exact` + Gaussian noise. Its root mean square is `gain` times that of the error `rounded − exact`.
+/// Overwrites `rounded` with `exact` + Gaussian noise, whose root mean square is `gain` times that of the error `rounded −
+/// exact`.
 pub(super) fn of_energy(rng: &mut ChaCha8Rng, gain: f64, exact: &[f32], rounded: &mut [f32]) {
     let pairs = exact.iter().zip(&*rounded);
     let energy: f64 = pairs.map(|(&x, &y)| (f64::from(y) - f64::from(x)).powi(2)).sum();

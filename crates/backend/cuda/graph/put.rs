@@ -88,7 +88,7 @@ impl Put {
         self
     }
 
-    /// Marks a launch that only keeps intermediate values for the judgement.
+    /// Marks a launch that only keeps intermediate values for the correctness check.
     pub fn tap(mut self) -> Self {
         self.launch.tap = true;
         self
@@ -100,7 +100,7 @@ impl Put {
         self
     }
 
-    /// Sets the names of arguments that only keep intermediate values for the judgement.
+    /// Sets the names of arguments that only keep intermediate values for the correctness check.
     pub fn taps(mut self, names: &str) -> Self {
         self.launch.taps = list(names);
         self

@@ -1,4 +1,4 @@
-//! Times of a run, and of each of its launches.
+//! Timing of a whole run and of each of its launches.
 
 use std::rc::Rc;
 
