@@ -277,7 +277,7 @@ impl<'a> ReadyRecipe<'a> {
     }
 
     /// Has the recipe read a text, and a probe compare what passed.
-    fn read(&self, bench: &Bench, text: Text, probe: Probe<impl Real + Into<f64>>) -> Result<Vec<Record>> {
+    fn read(&self, bench: &Bench, text: Text, probe: Probe<impl Real>) -> Result<Vec<Record>> {
         let got = match (&self.step, self.calls) {
             (Some(step), _) => {
                 let folder = bench.inputs.folder.as_deref().ok_or_else(|| none(bench, "model"))?;
