@@ -1,6 +1,7 @@
-//! Quantized tensors in files: where a file has them, which rule made their bytes, and whether a checkpoint is whole and plausible.
+//! Quantized tensors in files: finds the parts of each tensor, names the rule that made their bytes, and checks that a
+//! checkpoint is complete and plausible.
 //!
-//! A row is quantized to NVFP4, decoded and measured; then the rule that made its bytes is looked for:
+//! This example quantizes a row to NVFP4, decodes and measures it, then finds the rule that made its bytes:
 //!
 //! ```
 //! use ulplab_core::formats::{Format, GlobalScale};
@@ -8,7 +9,7 @@
 //! use ulplab_checkpoint::parity::{StoredBytes, diagnose};
 //!
 //! let x: Vec<f32> = (0..64).map(|i| (i as f32 * 0.7).sin()).collect();
-//! // Elements of E2M1, a scale of E4M3 for each 16 of them, and an f32 above the scales.
+//! E2M1 elements, one E4M3 scale for each block of 16 elements, and one f32 global scale for the tensor.
 //! let format: Format = "e2m1/b16:e4m3/t:f32".parse()?;
 //! let encoded = format.encode(&x, 64, GlobalScale::Own);
 //!

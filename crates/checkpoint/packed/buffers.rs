@@ -1,4 +1,4 @@
-//! The tensors that hold one quantized tensor, checked against its format.
+//! The tensors of a file that together hold one quantized tensor, and checks of them against its format.
 
 use safetensors::Dtype;
 
@@ -10,7 +10,7 @@ use ulplab_core::layouts::Layout;
 use ulplab_core::metrics::unravel;
 use ulplab_core::tensorfile::{Tensor, type_names};
 
-/// Codes, scales, zero points and global scale, as they are in a file.
+/// The codes, scales, zero points and global scale of one quantized tensor, as a file stores them.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
     /// The codes.
@@ -21,7 +21,7 @@ pub struct Buffers<'a> {
     pub global: Option<Tensor<'a>>,
     /// The zero points of an affine format.
     pub zero: Option<Tensor<'a>>,
-    /// True if codes are `[…, blocks, bytes]`: the last two dimensions then count as one.
+    /// True if the codes have the shape `[…, blocks, bytes]`; the last two dimensions are then joined into one.
     pub blocked: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Opened<'a> {
     globals: Option<Share<'a>>,
 }
 
-/// A buffer that has a part for each matrix, or is shared by all.
+/// A buffer with one part for each matrix of a stack, or with one part that all matrices share.
 #[derive(Clone, Copy, Debug)]
 struct Share<'a> {
     bytes: &'a [u8],
@@ -61,7 +61,7 @@ impl<'a> Buffers<'a> {
         tensors.into_iter().flatten().map(|tensor| tensor.name)
     }
 
-    /// The type of the scales in the file, if it is a narrower one than f32.
+    /// Type of the scales in the file if it is narrower than f32; else `None`.
     pub fn narrow(&self) -> Option<Half> {
         match self.scale?.dtype {
             Dtype::BF16 => Some(Half::Bf16),
@@ -70,7 +70,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// The types and shapes of the tensors, as text.
+    /// Describes the types and shapes of the tensors, for messages.
     pub(super) fn shapes(&self) -> String {
         let of = |tensor: Tensor| format!("{} {:?}", tensor.dtype, tensor.shape);
         let (data, scale, global) = (of(self.data), self.scale.map(of), self.global.map(of));
@@ -79,13 +79,13 @@ impl<'a> Buffers<'a> {
         format!("codes {data} with {scale}{global}")
     }
 
-    /// The shape of the tensor before it was quantized, from that of its codes.
+    /// Computes the shape of the tensor before quantization from the shape of its codes.
     pub fn shape(&self, format: &Format) -> Result<Vec<usize>, String> {
         self.check_parts(format)?;
         let mut shape = self.data_shape()?;
         let (element, dtype) = (format.element, self.data.dtype);
         match shape.last_mut() {
-            // The caller refuses it if it is larger than the address space.
+            // This may saturate: the caller rejects a tensor that is larger than the address space.
             Some(cols) if packs(element, dtype) => *cols = cols.saturating_mul(8) / element.stored_bits(),
             Some(_) => {}
             None => return Err(format!("tensor '{}' has no dimensions", self.data.name)),
@@ -93,7 +93,7 @@ impl<'a> Buffers<'a> {
         Ok(shape)
     }
 
-    /// The shape of the codes, with the blocks of a row joined.
+    /// Shape of the codes, with the dimensions `blocks` and `bytes` joined into one.
     fn data_shape(&self) -> Result<Vec<usize>, String> {
         match (self.blocked, self.data.shape) {
             (false, shape) => Ok(shape.into()),
@@ -105,8 +105,8 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Opens a tensor of that shape, with its scales in that layout. Errors name the tensor, the place, what was found and
-    /// what was expected.
+    /// Opens a tensor of shape `shape` with its scales in `layout`, and checks its bytes. An error names the tensor, the place,
+    /// what was found and what was expected.
     pub fn open(
         &self,
         format: &Format,
@@ -122,7 +122,8 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, scales)
     }
 
-    /// Opens it with a check of only types and shapes: there must be one scale for each group, in row-major order.
+    /// Opens the tensor after a check of types and shapes only, not of bytes. There must be one scale for each group, in
+    /// row-major order.
     pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let stack = self.codes(format, shape)?;
         let scales = self.scales(format, &stack, None)?;
@@ -135,7 +136,7 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, scales)
     }
 
-    /// Opens it with scales in any order: there must be at least as many per matrix as it has groups.
+    /// Opens the tensor with scales in any order. A matrix must have at least as many scales as groups.
     pub fn open_in_any_order(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let stack = self.codes(format, shape)?;
         let in_order = self.scales(format, &stack, None);
@@ -164,7 +165,7 @@ impl<'a> Buffers<'a> {
         })
     }
 
-    /// A tensor of that shape as matrices, after a check of its codes.
+    /// Checks the type, shape and bytes of the codes, and returns the tensor of shape `shape` as a stack of matrices.
     fn codes(&self, format: &Format, shape: &[usize]) -> Result<Stack, String> {
         let (data, element) = (&self.data, format.element);
         let stack = Stack::new(shape).ok_or_else(|| {
@@ -196,7 +197,7 @@ impl<'a> Buffers<'a> {
     fn check_parts(&self, format: &Format) -> Result<(), String> {
         let fits = code_types(format.element);
         expect_type(&self.data, &fits, &format!("{} codes", format.element.name))?;
-        // A part that the format does not have would be ignored, and the values be wrong.
+        // Reject a part that the format does not have: without it the decoded values would be wrong.
         let of = |tensor: Option<Tensor<'a>>, has: bool, what| tensor.filter(|_| !has).map(|tensor| (tensor, what));
         let unknown = of(self.scale, format.scaling.is_some(), "scales")
             .or(of(self.global, format.global.is_some(), "global scales"))
@@ -207,7 +208,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// The bytes of the zero points, in the order of the scales, or of the global scales.
+    /// Finds the bytes of the zero points (in the order of the scales), or of the global scales, as `part` names them.
     fn share(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
         let (tensor, none, what) = match part.name {
             "zero" => (self.zero, "no zero points", "zero point"),
@@ -217,7 +218,7 @@ impl<'a> Buffers<'a> {
         expect_type(&tensor, &[part.dtype], &format!("{what}s"))?;
         let (Tensor { name, shape, bytes, .. }, size) = (tensor, part.dtype.bitsize() / 8);
         let count = part.shape.iter().product::<usize>();
-        // One value may be shared by all matrices; some programs write one even for an empty tensor.
+        // All matrices may share one value; some programs write a global scale even for an empty tensor.
         let shared = part.name == "global" && bytes.len() == 4 && count <= 1;
         if shared || bytes.len() / size == stack.experts * count {
             let len = count * size;
@@ -232,7 +233,7 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// The end of a message about the parts of several matrices.
+/// Ending of an error message: says that each matrix of a stack has the same number of parts.
 pub(super) fn each(experts: usize) -> String {
     match experts {
         1 => String::new(),
@@ -241,12 +242,12 @@ pub(super) fn each(experts: usize) -> String {
 }
 
 impl<'a> Opened<'a> {
-    /// Checks that no scale has a sign.
+    /// Checks that no E4M3 scale has a sign bit.
     pub fn check(&self) -> Result<(), String> {
         self.scales.as_ref().map_or(Ok(()), Scales::check_signs)
     }
 
-    /// The stored parts of one matrix, in the format's own order.
+    /// Codes, scales, zero points and global scale of one matrix, in the order in which the format stores them.
     pub fn matrix(&self, expert: usize) -> Encoded {
         let Stack { rows, cols, .. } = self.stack;
         let mut parts = self.format.parts(rows, cols);
@@ -263,12 +264,12 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// True if a byte holds several codes; the type F4 is one code.
+/// True if a byte holds several codes. An element of the safetensors type F4 is a single code.
 fn packs(element: &Element, dtype: Dtype) -> bool {
     element.stored_bits() < 8 && dtype != Dtype::F4
 }
 
-/// Types a tensor of codes may have in files.
+/// Types that a tensor of codes may have in a file.
 fn code_types(element: &Element) -> Vec<Dtype> {
     match (element.name, element.bits) {
         ("e2m1", _) => vec![Dtype::U8, Dtype::I8, Dtype::F4],

@@ -7,10 +7,10 @@ use ulplab_core::error::Result;
 use ulplab_core::formats::{Format, Group};
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// A convention for the names of the parts of a quantized tensor: a common beginning and an ending per part.
+/// A naming convention for the parts of a quantized tensor: their names have a common beginning and one ending per part.
 #[derive(Debug)]
 pub struct Convention {
-    /// The programs that use it.
+    /// The programs that use this convention.
     pub writer: &'static str,
     /// Ending of the name of the codes.
     pub codes: &'static str,
@@ -20,17 +20,17 @@ pub struct Convention {
     pub global: Option<&'static str>,
     /// Ending of the name of the zero points.
     pub zero: &'static str,
-    /// Ending of the name of the tensor itself.
+    /// Ending of the name of the quantized tensor itself.
     pub own: &'static str,
-    /// The NVFP4 rule that stores the same global scale as the writer, whichever rule picked its scales.
+    /// Name of the NVFP4 rule that stores its global scale as this writer does. The writer may pick the scales by another rule.
     pub rule: Option<&'static str>,
-    /// True if codes are `[…, K / 32, 16]`, a block of bytes per scale, instead of `[…, K / 2]`.
+    /// True if the codes have the shape `[…, K / 32, 16]` (the 16 bytes of a block per scale) instead of `[…, K / 2]`.
     pub blocked: bool,
-    /// The formats that it is known to hold, so that users need not state them.
+    /// Formats that files of this convention are known to hold, so that users need not state the format.
     pub kinds: &'static [Kind],
 }
 
-/// A format that is recognised by the types of its tensors and the shape of its scales.
+/// A format that is recognised from the types of its tensors and the shape of its scales.
 #[derive(Debug, PartialEq)]
 pub struct Kind {
     /// Name or string of the format.
@@ -75,7 +75,7 @@ const PLAIN: Convention = Convention {
     kinds: &[],
 };
 
-/// All conventions; the first whose codes and scales are in a file counts.
+/// All conventions, in order of precedence: a tensor of codes belongs to the first one for which the file has scales.
 pub const FILE_NAMES: &[Convention] = &[
     Convention {
         writer: "ulplab",
@@ -143,7 +143,8 @@ pub const FILE_NAMES: &[Convention] = &[
 ];
 
 impl Convention {
-    /// The quantized tensor whose codes are `tensor`; the manifest is the file's own metadata.
+    /// Returns the quantized tensor whose codes are `tensor`, if its names follow this convention. `manifest` is the metadata
+    /// of the file.
     pub(super) fn recognise<'a>(
         &'static self,
         file: &'a TensorFile,
@@ -153,7 +154,8 @@ impl Convention {
         let base = tensor.name.strip_suffix(self.codes)?;
         let get = |ending: &str| file.get(&format!("{base}{ending}"));
         let (name, scale) = (format!("{base}{}", self.own), get(self.scale));
-        // A norm may have a weight and a scale: a tensor without an ending holds codes only if it is not a float.
+        // Without an ending for codes, only a tensor that is not floating-point holds codes: a norm may have a weight and a
+        // scale.
         let codes = self.codes != self.own || !tensor.is_floating();
         let here = (scale.is_some() && codes) || (self.writer == "ulplab" && manifest.tensors.contains_key(&name));
         here.then(|| {
@@ -168,17 +170,17 @@ impl Convention {
         })
     }
 
-    /// The name that determines how the scales of a format are read, if there is one.
+    /// Names the tensor whose name determines how the scales of `format` are read; `None` if no name does.
     pub(super) fn says(&self, format: &Format, buffers: &Buffers) -> Option<String> {
         let name = match format.global {
-            // Only names that imply a rule do.
+            // The name of a global scale counts only if the convention implies a rule.
             Some(_) => buffers.global.filter(|_| self.rule.is_some()),
             None => buffers.scale.filter(|_| !self.kinds.is_empty()),
         };
         name.map(|tensor| format!("the name '{}'", tensor.name))
     }
 
-    /// The format of tensors of these types and shapes.
+    /// Finds the format that fits the types and shapes of these tensors; `None` if no known format fits.
     pub(super) fn format(&self, buffers: &Buffers) -> Result<Option<Format>> {
         let Some(scale) = buffers.scale else { return Ok(None) };
         for kind in self.kinds {
@@ -192,7 +194,7 @@ impl Convention {
                     _ => global.is_none(),
                 };
                 let scales = buffers.scales(&format, &stack, None).ok().flatten();
-                // Scales per row may be those of a tile, repeated: only kinds without that ambiguity determine the format.
+                // Scales per row may be the repeated scales of a tile: accept only formats for which the order is unambiguous.
                 (globals && scales.is_some_and(|scales| scales.is_plain())).then_some(())
             };
             if types && buffers.shape(&format).ok().and_then(fits).is_some() {

@@ -1,4 +1,4 @@
-//! The record of `ulplab quantize` in a file's metadata, under the key `ulplab`.
+//! The record that `ulplab quantize` writes into the metadata of a file, under the key `ulplab`.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::formats::Format;
 use ulplab_core::tensorfile::{KEY, Metadata, TensorFile};
 
-/// Version 2: matrices of a stack are quantized one by one.
+/// Version 2: the matrices of a stack are quantized one by one.
 const VERSION: u32 = 2;
 
 /// The quantized tensors of a file by name; their parts are `<name>.data`, `<name>.scale` and `<name>.global`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the manifest; other versions are refused.
+    /// Version of the manifest; a file with another version is rejected.
     pub version: u32,
     /// The quantized tensors by name.
     pub tensors: BTreeMap<String, Entry>,
@@ -24,7 +24,7 @@ pub struct Manifest {
 /// The properties of a tensor before and after it was quantized.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Format string with its rule.
+    /// Format string, including the rule.
     pub format: String,
     /// Shape of the tensor before it was quantized.
     pub shape: Vec<usize>,
@@ -33,14 +33,13 @@ pub struct Entry {
     /// Layout of the scales, if not row-major.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,
-    /// The NaN and infinities that it had, if any.
+    /// Counts of NaN and infinities in the tensor before it was quantized; `None` if it had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonfinite: Option<Nonfinite>,
 }
 
 impl Entry {
-    /// Names the file's metadata as the source of the scales' meaning, unless a flag names a format that reads them
-    /// differently.
+    /// Names the metadata of the file as the source of the meaning of the scales; `None` if `format` reads scales differently.
     pub(super) fn says(&self, format: &Format) -> Option<String> {
         let own: Format = self.format.parse().ok()?;
         reads_as(&own, format).then(|| "the file's metadata".into())
@@ -48,7 +47,7 @@ impl Entry {
 }
 
 impl Manifest {
-    /// The manifest in the file's metadata; empty if there is none.
+    /// Reads the manifest from the metadata of a file; empty if there is none.
     pub fn read(file: &TensorFile) -> Result<Self> {
         let Some(text) = file.metadata().get(KEY) else {
             return Ok(Self::default());
@@ -61,7 +60,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The metadata of a file to be written: that of the source, and this manifest.
+    /// Returns the metadata of a file to be written: the metadata of the source file, and this manifest.
     pub fn write(mut self, source: &Metadata) -> Metadata {
         let mut metadata = source.clone();
         metadata.remove(KEY);

@@ -1,4 +1,4 @@
-//! `docs/quantized-files.md`, written from the table.
+//! Writes `docs/quantized-files.md` from the table of conventions.
 
 use std::fmt::Write;
 
@@ -53,7 +53,7 @@ its name: `w_scale_2` is by the rule `modelopt`, `w_global_scale` next to `w_pac
 `torchao`. Of scales in another order than row-major `--layout` says the order.
 ";
 
-/// The whole page.
+/// Text of the whole page.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     for convention in FILE_NAMES {

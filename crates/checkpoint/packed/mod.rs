@@ -1,5 +1,5 @@
-//! Quantized tensors in files: finds which tensors of a file are the codes, scales and global scale of one quantized tensor
-//! and in what format, and checks that they match it.
+//! Finds quantized tensors in files: which tensors are the codes, scales and global scale of one quantized tensor, and in which
+//! format. Checks that the bytes fit the format.
 
 mod buffers;
 mod conventions;
@@ -36,8 +36,8 @@ use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// Options that define how to find quantized tensors in a file, and their format. A `None` is taken from the file's metadata, or from names,
-/// types and shapes.
+/// Options that define how to find quantized tensors in a file, and their format. A `None` is taken from the file's metadata,
+/// or from names, types and shapes.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct Naming {
@@ -73,17 +73,17 @@ pub struct Packed<'a> {
     pub format: Format,
     /// Shape of the tensor before it was quantized.
     pub shape: Vec<usize>,
-    /// Its type, if the file states it.
+    /// Type of the tensor before it was quantized; `None` if the file does not state it.
     pub dtype: Option<String>,
     /// The layout of the scales; `None` if they are row-major.
     pub layout: Option<&'static Layout>,
-    /// The source of the meaning of its scales, if that is not the format's table: a name, or the file.
+    /// The name or file metadata that defines the meaning of the scales; `None` if the table of the format defines it.
     pub said: Option<String>,
-    /// Codes and scales as they are in the file.
+    /// Codes, scales, zero points and global scale as they are in the file.
     pub buffers: Buffers<'a>,
 }
 
-/// The block format with this name or format string.
+/// Parses the name or format string of a block format.
 pub fn block_format(text: &str) -> Result<Format> {
     let codec = codec(text).map_err(|why| {
         let hint = why.contains("has no NaN").then(|| named_after(text));
@@ -94,7 +94,7 @@ pub fn block_format(text: &str) -> Result<Format> {
     codec.format().copied().ok_or_else(|| Error::Usage(not_a_format()))
 }
 
-/// Formats that an element without scales may stand for: `int4_b32` and others for `int4`.
+/// Suggests named formats for an element type without scales, e.g. `int4_b32` for `int4`.
 fn named_after(element: &str) -> String {
     let begins = |name: &&str| name.strip_prefix(element).is_some_and(|rest| rest.starts_with('_'));
     let names: Vec<&str> = FORMATS.iter().map(|named| named.name).filter(begins).collect();
@@ -105,7 +105,7 @@ fn named_after(element: &str) -> String {
 }
 
 impl Naming {
-    /// An option that is given, without its dashes.
+    /// Name of the first option that is set, without its dashes; `None` if no option is set.
     pub fn given(&self) -> Option<&'static str> {
         let options = [
             ("format", &self.format),
@@ -119,25 +119,26 @@ impl Naming {
         given.map(|(flag, _)| flag)
     }
 
-    /// The format that `--format` and `--rule` request.
+    /// Format that `--format` and `--rule` request; `None` without `--format`.
     pub fn format(&self) -> Result<Option<Format>> {
         let format = self.format.as_deref().map(block_format).transpose()?;
         format.map(|format| self.with_rule(format)).transpose()
     }
 
-    /// True if `--rule` or `--format` names the rule; otherwise it is the first of its table.
+    /// True if `--rule` or `--format` names the rule; otherwise the format has the first rule of its table.
     pub fn names_rule(&self) -> bool {
         self.rule.is_some() || self.format.as_deref().is_some_and(|format| format.contains('('))
     }
 
-    /// The requested layout of scales; an unknown name is an error.
+    /// Layout of scales that `--layout` requests; an unknown name is an error.
     pub fn layout(&self) -> Result<Option<&'static Layout>> {
         let find = |name: &String| Layout::find(name).map_err(Error::Usage);
         self.layout.as_ref().map(find).transpose()
     }
 
-    /// The quantized tensors of a file, in its order. Flags take precedence over the file's metadata; `only` and `skip` are
-    /// patterns of names. They may match the names `beside`, too: those of a file that it is compared with.
+    /// Finds the quantized tensors of a file, in the order of the file. Flags take precedence over the metadata of the file.
+    /// `only` and `skip` are patterns of names; a pattern may also match a name in `beside`, the names of a file that this file
+    /// is compared with.
     pub fn find<'a>(
         &self,
         file: &'a TensorFile,
@@ -171,7 +172,7 @@ impl Naming {
             let recognised = (name.to_string(), buffers, convention);
             return Ok(vec![self.packed(file, recognised, &manifest, format, layout)?]);
         }
-        // The metadata of a file is trusted, unless a flag says more.
+        // Trust the metadata to list all quantized tensors, unless `--format` is given.
         let described = |name: &str| {
             let silent = manifest.tensors.is_empty() || format.is_some();
             silent || manifest.tensors.contains_key(name)
@@ -204,13 +205,13 @@ impl Naming {
         Ok(found)
     }
 
-    /// A format with the requested rule.
+    /// Replaces the rule of a format by the requested rule.
     fn with_rule(&self, format: Format) -> Result<Format> {
         let rule = self.rule.as_deref();
         rule.map_or(Ok(format), |rule| format.with_rule(rule).map_err(Error::Usage))
     }
 
-    /// The format with the rule that the names of the tensors imply, if no rule was requested and it matters.
+    /// Applies the rule that the names of the tensors imply, if no rule was requested and the format has an NVFP4 rule.
     fn by_names(&self, format: Option<Format>, rule: Option<&str>) -> Result<Option<Format>> {
         let (Some(format), Some(rule)) = (format, rule) else {
             return Ok(format);
@@ -265,10 +266,10 @@ impl Naming {
     }
 }
 
-/// The tensor of that name.
+/// Finds a tensor by its name.
 ///
 /// # Errors
-/// The file has no such tensor; the message has similar names.
+/// Returns an error with similar names if the file has no such tensor.
 pub fn tensor_named<'a>(file: &'a TensorFile, name: &str) -> Result<Tensor<'a>> {
     file.get(name).ok_or_else(|| {
         let near = did_you_mean(name, file.tensors().map(|tensor| tensor.name));
@@ -276,7 +277,7 @@ pub fn tensor_named<'a>(file: &'a TensorFile, name: &str) -> Result<Tensor<'a>> 
     })
 }
 
-/// The names of all tensors that are parts of quantized ones, of any types and shapes.
+/// Names of all tensors that are parts of a quantized tensor, whatever their types and shapes.
 pub fn parts(file: &TensorFile) -> Result<HashSet<&str>> {
     let manifest = Manifest::read(file)?;
     let found = file.tensors().filter_map(|tensor| recognise(file, tensor, &manifest));
@@ -288,23 +289,23 @@ fn names_of_parts<'a>(recognised: &[Recognised<'a>]) -> HashSet<&'a str> {
     names.collect()
 }
 
-/// A quantized tensor by name, and how it was found.
+/// Name of a quantized tensor, its parts, and the convention that recognised it.
 type Recognised<'a> = (String, Buffers<'a>, &'static Convention);
 
-/// The quantized tensor whose codes are `tensor`, if the manifest or the names of its neighbours imply one.
+/// Returns the quantized tensor whose codes are `tensor`, if the manifest or the names of the other tensors imply one.
 fn recognise<'a>(file: &'a TensorFile, tensor: Tensor<'a>, manifest: &Manifest) -> Option<Recognised<'a>> {
     let mut conventions = FILE_NAMES.iter();
     conventions.find_map(|convention| convention.recognise(file, tensor, manifest))
 }
 
 impl<'a> Packed<'a> {
-    /// Opens the tensor, with its bytes checked.
+    /// Opens the tensor and checks its bytes.
     pub fn open(&self) -> Result<Opened<'a>, String> {
         self.buffers.open(&self.format, &self.shape, self.layout)
     }
 }
 
-/// A number rounded to the nearest of a floating-point type of at most 32 bits.
+/// Rounds a number to the nearest value of a floating-point type of at most 32 bits.
 pub fn rounded(x: f32, dtype: Dtype) -> f32 {
     match dtype {
         Dtype::BF16 => bf16::from_f32(x).to_f32(),
@@ -313,39 +314,40 @@ pub fn rounded(x: f32, dtype: Dtype) -> f32 {
     }
 }
 
-/// The codes of a tensor, one by one.
+/// Unpacks the codes of a tensor, one number per code.
 pub fn codes(format: &Format, data: &[u8]) -> Vec<u16> {
     unpack(data, format.element.stored_bits())
 }
 
-/// The values of all codes of an element.
+/// Value of each code of the format's element type, in the order of the codes.
 pub fn values(format: &Format) -> Vec<f32> {
     let codes = 0..1u32 << format.element.stored_bits();
     codes.map(|code| format.repr().decode(code as u16)).collect()
 }
 
-/// The largest magnitude that rounds to an element's largest value, relative to that value: half its last step above.
+/// Largest magnitude that still rounds to the largest value of the element type, relative to that value. It lies half of the
+/// last step above the largest value.
 pub fn reach(format: &Format) -> f32 {
     let max = format.element.max();
     let below = values(format).into_iter().map(f32::abs).filter(|value| *value < max);
     1.0 + (max - below.fold(0.0, f32::max)) / (2.0 * max)
 }
 
-/// The groups of elements that share a scale; rows if the format has no scales.
+/// The partition of a tensor into groups of elements that share a scale. Each row is a group if the format has no scales.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grid {
     /// Rows of the tensor.
     pub rows: usize,
     /// Columns of the tensor.
     pub cols: usize,
-    /// Rows and columns of a group.
+    /// Number of rows and of columns of a group.
     pub tile: (usize, usize),
-    /// Number of groups, down and across.
+    /// Number of groups in a column of groups and in a row of groups.
     pub count: (usize, usize),
 }
 
 impl Grid {
-    /// The groups of `format` over a tensor `[rows, cols]`.
+    /// Partitions a tensor of shape `[rows, cols]` into the groups of `format`.
     pub fn new(format: &Format, rows: usize, cols: usize) -> Self {
         let group = format.scaling.map_or(Group::Token, |scaling| scaling.group);
         Self {
@@ -361,13 +363,13 @@ impl Grid {
         self.count.0 * self.count.1
     }
 
-    /// The group of an element, given its flat index.
+    /// Index of the group that contains an element, given the flat index of the element.
     pub fn group_of(&self, index: usize) -> usize {
         let (r, c) = (index / self.cols, index % self.cols);
         r / self.tile.0 * self.count.1 + c / self.tile.1
     }
 
-    /// The rows and the columns of a group.
+    /// Row range and column range of a group.
     pub fn bounds(&self, group: usize) -> (Range<usize>, Range<usize>) {
         let [down, across] = self.place(group);
         let (top, left) = (down * self.tile.0, across * self.tile.1);
@@ -383,14 +385,14 @@ impl Grid {
         rows.flat_map(move |r| columns.clone().map(move |c| r * cols + c))
     }
 
-    /// The group so many rows of groups below and so many groups to the right; `None` outside of the tensor.
+    /// Index of the group `down` rows of groups below and `right` groups to the right; `None` outside of the tensor.
     pub fn neighbour(&self, group: usize, down: isize, right: isize) -> Option<usize> {
         let [r, c] = self.place(group);
         let (r, c) = (r.checked_add_signed(down)?, c.checked_add_signed(right)?);
         (r < self.count.0 && c < self.count.1).then_some(r * self.count.1 + c)
     }
 
-    /// The position of a group, down and across.
+    /// Row and column of a group in the grid of groups.
     pub fn place(&self, group: usize) -> [usize; 2] {
         [group / self.count.1, group % self.count.1]
     }

@@ -1,4 +1,4 @@
-//! NaN and infinities: their number in a tensor, and the place of the first.
+//! NaN and infinities: their number in a tensor, and the index of the first one.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use ulplab_core::metrics::unravel;
 
-/// The NaN and infinities of a tensor; there is at least one.
+/// Counts of the NaN and infinities of a tensor that has at least one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nonfinite {
     /// Number of NaN.
     pub nan: u64,
     /// Number of infinities of either sign.
     pub inf: u64,
-    /// Index of the first.
+    /// Index of the first NaN or infinity, one number per dimension.
     pub first: Vec<u64>,
 }
 
 impl Nonfinite {
-    /// Counts NaN and infinities. The values are those of a tensor of that shape from element `start` on. `None` if all are
-    /// finite.
+    /// Counts NaN and infinities; `None` if all values are finite. `values` are the elements from flat index `start` on of a
+    /// tensor of shape `shape`.
     pub fn count(values: &[f32], start: usize, shape: &[usize]) -> Option<Self> {
         let first = values.iter().position(|x| !x.is_finite())?;
         let rest = &values[first..];
@@ -35,7 +35,7 @@ impl Nonfinite {
         self.nan + self.inf
     }
 
-    /// Adds the counts of a later part of the same tensor.
+    /// Adds the counts of a later part of the same tensor to `all`.
     pub fn add(all: &mut Option<Self>, later: Option<Self>) {
         match (all.as_mut(), later) {
             (Some(all), Some(later)) => {

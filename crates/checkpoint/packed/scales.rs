@@ -1,4 +1,4 @@
-//! The scales of a tensor as they are in a file: types, shapes and orders.
+//! The scales of a tensor as a file stores them: types, shapes and orders.
 
 use std::borrow::Cow;
 
@@ -13,22 +13,22 @@ use ulplab_core::layouts::{Groups, Layout, Placement};
 use ulplab_core::metrics::unravel;
 use ulplab_core::tensorfile::Tensor;
 
-/// The scales of groups of elements, as they are in a file.
+/// The scales of groups of elements, as a file stores them.
 #[derive(Debug)]
 pub(super) struct Scales<'a> {
     tensor: Tensor<'a>,
     scaling: Scaling,
     order: Order,
-    /// One for all matrices.
+    /// True if all matrices share one scale.
     shared: bool,
 }
 
 /// The order of the scales of a matrix.
 #[derive(Debug)]
 enum Order {
-    /// Row-major, or in file order if no order was requested.
+    /// Row-major, or the order of the file if no order was requested.
     Plain,
-    /// Row-major, with each row of scales repeated for every row of its tile.
+    /// Row-major, with each row of scales repeated for every row of the tile.
     Repeated {
         height: usize,
         stride: usize,
@@ -37,7 +37,7 @@ enum Order {
 }
 
 impl<'a> Buffers<'a> {
-    /// The tensor of scales, after a check of its type.
+    /// Returns the tensor of scales after a check of its type.
     fn scale_tensor(&self, scaling: Scaling, format: &Format) -> Result<Tensor<'a>, String> {
         let name = self.data.name;
         let none = || format!("tensor '{name}' has no scales next to it, which '{format}' needs");
@@ -47,7 +47,8 @@ impl<'a> Buffers<'a> {
         Ok(tensor)
     }
 
-    /// Reads the order of the scales from their shape, one per group of each matrix; `None` if the format has no scales.
+    /// Derives the order of the scales from their shape; a matrix must have one scale per group. `None` if the format has no
+    /// scales.
     pub(super) fn scales(
         &self,
         format: &Format,
@@ -99,7 +100,7 @@ impl<'a> Buffers<'a> {
         Err(misshapen(&tensor, &format!("{expected}; other orders need --layout")))
     }
 
-    /// Accepts any number of scales that is at least the number of groups.
+    /// Accepts scales in any order, if there are at least as many as groups.
     pub(super) fn unordered(&self, scaling: Scaling, format: &Format, stack: &Stack) -> Result<Scales<'a>, String> {
         let mut scales = Scales::new(self.scale_tensor(scaling, format)?, scaling);
         let (tensor, count, experts) = (scales.tensor, scales.count(), stack.experts);
@@ -135,7 +136,7 @@ impl<'a> Scales<'a> {
         matches!(self.order, Order::Plain)
     }
 
-    /// Scales per element of the tensor: an i32 holds four bytes.
+    /// Number of scales in one element of the tensor, e.g. 4 one-byte scales in an i32.
     fn per_element(&self) -> usize {
         (self.tensor.dtype.bitsize() / 8 / self.scaling.scale.bytes()).max(1)
     }
@@ -158,7 +159,7 @@ impl<'a> Scales<'a> {
         ))
     }
 
-    /// Checks that the repeated rows of each tile are equal.
+    /// Checks that the repeated rows of scales are equal within each tile.
     pub(super) fn check_rows(&self, stack: &Stack) -> Result<(), String> {
         let Order::Repeated { height, stride } = self.order else {
             return Ok(());
@@ -177,7 +178,7 @@ impl<'a> Scales<'a> {
         Ok(())
     }
 
-    /// The bytes of the scales of a matrix in file order, converted to the size that the format has.
+    /// Returns the bytes of the scales of one matrix in file order, converted to the scale type of the format.
     fn share(&self, stack: &Stack, expert: usize) -> Cow<'a, [u8]> {
         let bytes = match self.shared {
             true => self.tensor.bytes,
@@ -194,7 +195,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// The bytes of the scales of a matrix in the format's own order.
+    /// Returns the bytes of the scales of one matrix in the order in which the format stores them.
     pub(super) fn matrix(&self, stack: &Stack, expert: usize) -> Vec<u8> {
         let bytes = self.share(stack, expert);
         match &self.order {
@@ -208,7 +209,7 @@ impl<'a> Scales<'a> {
     }
 }
 
-/// The layout of one matrix, for scales of that size.
+/// Checks that a layout applies to a single matrix with scales of `size` bytes.
 pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     let (name, takes) = (layout.name, layout.scale);
     let needs = "needs the ends of groups, which tensor files do not contain";
@@ -217,7 +218,7 @@ pub fn check_layout(layout: &Layout, size: usize) -> Result<(), String> {
     refuse(takes != size, format_args!("layout '{name}' {sizes}"))
 }
 
-/// Types that scales may have in files; bf16 and f16 are accepted for f32.
+/// Types that scales may have in a file; bf16 and f16 are accepted where the format has f32 scales.
 fn scale_types(scale: &Scale) -> &'static [Dtype] {
     match scale {
         Scale::E8m0(_) => &[Dtype::F8_E8M0, Dtype::U8, Dtype::I32, Dtype::U32],

@@ -1,11 +1,11 @@
-//! Tensors of three and more dimensions: matrices, each of which is quantized on its own.
+//! Tensors with three or more dimensions, as stacks of matrices that are quantized one by one.
 
 use ulplab_core::tensorfile::Tensor;
 
-/// A tensor as a stack of matrices. Blocks, tiles, scale layouts and tensor scales belong to one matrix.
+/// A tensor as a stack of matrices. Each matrix has its own blocks, tiles, scale layout and tensor scale.
 ///
-/// The last two dimensions form a matrix; those before them number the matrices (for example the experts of a layer). A
-/// tensor of one dimension is a matrix with one row.
+/// The last two dimensions form a matrix. The dimensions before them number the matrices, e.g. the experts of a layer. A tensor
+/// of one dimension is a matrix with one row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
     /// Number of matrices.
@@ -17,9 +17,9 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// `None` if the number of elements overflows the address space.
+    /// Splits a shape into a stack; `None` if the number of elements overflows the address space.
     pub fn new(shape: &[usize]) -> Option<Self> {
-        // No element takes more than 32 bits, and sums of padded sizes stay in range.
+        // Count bits, 32 per element: no element is wider, and this leaves room for padded sizes.
         shape
             .iter()
             .try_fold(32usize, |bits, size| bits.checked_mul((*size).max(1)))?;
@@ -32,41 +32,41 @@ impl Stack {
         Some(Self { experts, rows, cols })
     }
 
-    /// The numbers of the matrices that have elements: an empty tensor may have any number of others.
+    /// Indices of the matrices; empty if the matrices have no elements, whatever their number.
     pub fn matrices(&self) -> std::ops::Range<usize> {
         0..if self.matrix() == 0 { 0 } else { self.experts }
     }
 
-    /// Elements of one matrix.
+    /// Number of elements of one matrix.
     pub fn matrix(&self) -> usize {
         self.rows * self.cols
     }
 
-    /// Elements of all matrices.
+    /// Number of elements of all matrices.
     pub fn elements(&self) -> usize {
         self.experts * self.matrix()
     }
 
-    /// One matrix of a tensor of floating-point numbers, as f32.
+    /// Values of one matrix of a floating-point tensor, as f32.
     pub fn values(&self, tensor: &Tensor, expert: usize) -> Vec<f32> {
         let matrix = self.of_tensor(tensor, expert).to_f32();
         matrix.expect("floating-point tensors are numbers")
     }
 
-    /// One matrix of a tensor.
+    /// One matrix of a tensor, as a tensor with the bytes of this matrix.
     pub fn of_tensor<'a>(&self, tensor: &Tensor<'a>, expert: usize) -> Tensor<'a> {
         let bytes = self.share(tensor.bytes, expert);
         Tensor { bytes, ..*tensor }
     }
 
-    /// The part of one matrix in a buffer that has equal parts for all matrices.
+    /// The part of one matrix in a buffer that is split equally among all matrices.
     pub fn share<'a, T>(&self, all: &'a [T], expert: usize) -> &'a [T] {
         let len = all.len() / self.experts;
         &all[expert * len..][..len]
     }
 }
 
-/// The dimensions that number matrices.
+/// The leading dimensions of a shape, which number the matrices.
 pub fn leading(shape: &[usize]) -> &[usize] {
     &shape[..shape.len().saturating_sub(2)]
 }
@@ -79,8 +79,8 @@ pub fn matrix_name(name: &str, shape: &[usize], expert: usize) -> String {
     }
 }
 
-/// The shape in which a file stores one part per matrix of a tensor of `shape`, given the shape for one matrix: the
-/// dimensions that number matrices come first, and a vector has no rows.
+/// Shape of a tensor that stores one part (e.g. scales) per matrix of a tensor of `shape`; `part` is the shape for one matrix.
+/// The leading dimensions of `shape` come first, and a vector has no dimension for rows.
 pub fn spread(part: &[usize], shape: &[usize]) -> Vec<usize> {
     match (leading(shape), part) {
         ([], [1, across]) if shape.len() == 1 => vec![*across],

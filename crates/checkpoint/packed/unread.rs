@@ -1,4 +1,4 @@
-//! Describes quantized tensors of other libraries that cannot be read, recognised by names and types.
+//! Describes quantized tensors of other libraries that ulplab recognises by names and types, but cannot read.
 
 use safetensors::Dtype;
 
@@ -7,10 +7,10 @@ use ulplab_core::error::Error;
 use ulplab_core::pattern::selects;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
-/// Endings of zero points next to codes, in files whose zero points are not read.
+/// Name endings of zero points, for files whose zero points are not read.
 const ZERO_POINTS: [&str; 2] = [".qzeros", "_zero_point"];
 
-/// The reason that the format of codes is unknown, and what helps.
+/// Explains why the format of the codes is unknown, and what the user can do.
 pub(super) fn unknown_format(file: &TensorFile, name: &str, buffers: &Buffers) -> String {
     if is_words(&buffers.data) {
         return words(&buffers.data);
@@ -29,7 +29,7 @@ pub(super) fn unknown_format(file: &TensorFile, name: &str, buffers: &Buffers) -
     format!("the file does not say its format, nor do {shapes}; give --format, e.g. --format {example}, or --skip it")
 }
 
-/// The error if no quantized tensor is found or selected.
+/// Returns the error for a file in which no quantized tensor is found or selected.
 pub fn nothing(file: &TensorFile, only: &[String], skip: &[String]) -> Error {
     let selected = |name: &str| selects(only, skip, name);
     let path = file.path().display();
@@ -44,7 +44,8 @@ pub fn nothing(file: &TensorFile, only: &[String], skip: &[String]) -> Error {
     Error::NothingSelected(what)
 }
 
-/// True if these are codes of a few bits packed in words, by the names of AWQ and GPTQ and of compressed-tensors.
+/// True if the tensor holds several narrow codes per word, judged by its type and by the names that AWQ, GPTQ and
+/// compressed-tensors use.
 fn is_words(tensor: &Tensor) -> bool {
     let ending = tensor.name.ends_with("qweight") || tensor.name.ends_with("_packed");
     ending && matches!(tensor.dtype, Dtype::I32 | Dtype::U32 | Dtype::I64)

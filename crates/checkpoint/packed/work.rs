@@ -1,14 +1,14 @@
-//! Parallel work on many tensors, in memory that does not grow with their number.
+//! Processes many tensors in parallel, in batches that bound the memory.
 
 use rayon::prelude::*;
 
 use super::Stack;
 
-/// Elements that are processed at a time, unless one item has more.
+/// Number of elements in a batch of work; a larger item is a batch of its own.
 const BATCH: usize = 1 << 24;
 
-/// Applies `work` to all items and passes the results to `take` in the order of the items. `elements` gives the size of an
-/// item. The results do not depend on the number of threads.
+/// Applies `work` to all items in parallel, and passes the results to `take` in the order of the items. `elements` gives the
+/// number of elements of an item. The results do not depend on the number of threads.
 pub fn in_batches<T: Sync, R: Send, E>(
     items: &[T],
     elements: impl Fn(&T) -> usize,
@@ -32,8 +32,8 @@ pub fn in_batches<T: Sync, R: Send, E>(
     Ok(())
 }
 
-/// Applies `work` to all matrices of several tensors, as [`in_batches`] does: both closures get the number of the tensor, and that of the
-/// matrix in it.
+/// Applies `work` to all matrices of several tensors, as [`in_batches`] does. Both closures take the index of the tensor and
+/// the index of the matrix in the tensor.
 pub fn in_matrices<R: Send, E>(
     stacks: &[Stack],
     work: impl Fn(usize, usize) -> R + Sync,
