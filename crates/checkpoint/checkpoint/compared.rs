@@ -1,4 +1,4 @@
-//! A quantized matrix against its source.
+//! Compares a quantized matrix with its source.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -13,19 +13,20 @@ use super::subject::Subject;
 use crate::parity::{DiagnosisOptions, Rules, Source, StoredBytes, diagnose_from};
 use ulplab_core::metrics::upper_median;
 
-/// The factors of channels that lie between a matrix and its source.
+/// Changes that were folded into a matrix before it was quantized, so that it differs from its source: factors of channels, or
+/// a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folding {
-    /// None that the configuration names.
+    /// The configuration states no folding.
     Unstated,
-    /// Inputs are scaled by numbers that no file has, so that the source is another matrix.
+    /// Input channels were scaled by factors that no file stores, so that the stored matrix is not the source matrix.
     Channels,
-    /// Inputs are rotated.
+    /// The inputs were rotated.
     Rotated,
 }
 
 impl Folding {
-    /// The folding that a configuration states, or that its convention has.
+    /// Finds the folding that a configuration states; without a configuration, the folding that the convention implies.
     pub fn new(sections: &[Section], convention: Option<&Convention>) -> Self {
         if Self::rotation(sections).is_some() {
             return Self::Rotated;
@@ -39,7 +40,7 @@ impl Folding {
         }
     }
 
-    /// The section of a configuration that states a rotation.
+    /// Returns the first section of a configuration that states a rotation.
     pub fn rotation(sections: &[Section]) -> Option<&Section> {
         let stated = |section: &&Section| {
             let value = section.value.get("transform_config");
@@ -49,7 +50,7 @@ impl Folding {
     }
 }
 
-/// Factors explain noise if they leave at most half of it, in dB.
+/// Fitted factors explain noise if they reduce it by at least this ratio, in dB (a factor of 2).
 const HALF: f64 = 3.0;
 
 /// A matrix and its source.
@@ -58,39 +59,40 @@ pub struct Pair<'a> {
     counterpart: &'a Counterpart<'a>,
     expert: usize,
     folding: Folding,
-    /// The matrix as it is stored.
+    /// The stored matrix.
     pub matrix: Matrix,
-    /// Its source, row by row.
+    /// Values of the source, row by row.
     source: Vec<f32>,
 }
 
 /// The result of a comparison.
 #[derive(Default)]
 pub struct Compared {
-    /// Findings about it.
+    /// Findings about the matrix.
     pub findings: Vec<Finding>,
     /// The SQNR against the source, in dB.
     pub sqnr: Option<f64>,
-    /// The noise above that of rounding, in dB; `None` if it is not held against that of others.
+    /// Noise above that of rounding, in dB; `None` if it must not be compared with the noise of other matrices.
     pub noise: Option<f64>,
-    /// The rule that made the bytes, in words.
+    /// The rule that made the bytes, as text.
     pub rule: Option<String>,
-    /// True if it has the values of a source that is quantized.
+    /// True if the source is quantized itself and decodes to the same values.
     pub is_same: bool,
 }
 
-/// Distances from a source, and a finding about them.
+/// Distances of the matrix from a source, and a finding about them.
 struct Distance {
     against: Against,
     noise: Option<f64>,
     finding: Option<Finding>,
 }
 
-/// Matrices whose outputs another matrix takes without a nonlinear function, so that factors of its inputs may be in their rows.
+/// Projections whose outputs reach another matrix without a nonlinear function. The input factors of that matrix may be folded
+/// into the rows of such a projection.
 const PRODUCERS: &[&str] = &["up_proj", "v_proj", "gate_up_proj", "qkv_proj", "fc1", "c_fc"];
 
 impl<'a> Pair<'a> {
-    /// Matrix number `expert` of a subject, and that of its source.
+    /// Reads matrix number `expert` of a subject, and the matrix of the source for it.
     pub fn new(subject: &'a Subject<'a>, counterpart: &'a Counterpart<'a>, expert: usize, folding: Folding) -> Self {
         let scaled = |name: &str| name.ends_with(".pre_quant_scale");
         let scaled = subject.parts.activations.iter().any(|tensor| scaled(tensor.name));
@@ -109,7 +111,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Compares them.
+    /// Compares the matrix with its source.
     pub fn compared(&self) -> Compared {
         let lost = self.source.iter().filter(|value| !value.is_finite()).count();
         if lost > 0 {
@@ -141,7 +143,7 @@ impl<'a> Pair<'a> {
         self.subject.which(self.expert)
     }
 
-    /// Distances from a source as it is, and from its parts.
+    /// Measures the distance of the matrix from the source `x`, for the whole matrix and for its parts.
     fn distance(&self, x: &[f32]) -> Distance {
         let against = Against::new(&self.matrix, x);
         if against.db(against.noise) < source::least(self.subject.reading.bits()) || against.noise.is_nan() {
@@ -163,7 +165,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Distances from the source with a factor for each input channel, and for each output channel where another matrix may have it.
+    /// Measures the distance from the source with a fitted factor for each input channel. Factors of output channels are fitted
+    /// too if only they explain the noise; outside of [`PRODUCERS`] the matrix then counts as not judged.
     fn fitted(&self) -> Distance {
         let (_, x) = fit(&self.matrix, &self.source, false);
         let distance = self.distance(&x);
@@ -185,9 +188,9 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// The cause of a finding about the distance from the source, if it is one of those that can be measured.
+    /// Replaces a finding about the distance from the source by one that names its cause, if that cause can be measured.
     fn cause(&self, finding: Finding) -> Finding {
-        // What is folded already is not looked for again.
+        // For these findings only folded factors can be the cause. [`Self::folded`] does nothing if a folding is stated.
         if finding.is_of(&[&source::PART_OFF, &source::FOLDED]) {
             return self.folded(&finding, f64::INFINITY).unwrap_or(finding);
         }
@@ -217,8 +220,8 @@ impl<'a> Pair<'a> {
         self.folded(&finding, f64::INFINITY).unwrap_or(finding)
     }
 
-    /// A finding in place of another, if the matrix is right except for factors that differ from channel to channel, with at most `limit` dB
-    /// more noise than rounding gives.
+    /// Returns a finding that replaces `finding` if factors of channels explain it: with fitted factors, the matrix must have
+    /// at most `limit` dB more noise than rounding gives.
     pub fn folded(&self, finding: &Finding, limit: f64) -> Option<Finding> {
         if self.folding != Folding::Unstated {
             return None;
@@ -243,7 +246,7 @@ impl<'a> Pair<'a> {
         Finding::new(&source::FOLDED, self.subject.names(), found, expected)
     }
 
-    /// The rule that made the bytes, of the first matrix: those of a stack are made in the same way.
+    /// Names the rule that made the bytes, for the first matrix only: all matrices of a stack are made in the same way.
     fn rule(&self) -> Option<String> {
         let (Reading::Bytes { buffers, opened, .. }, 0) = (&self.subject.reading, self.expert) else {
             return None;
@@ -264,9 +267,9 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Least squares of y = f[col] · x, or with `outputs` of y = g[row] · f[col] · x, over the elements y of a matrix: the factors of
-/// columns, and the source with all factors, which are positive. Those of rows and those of columns follow by turns, which converges to
-/// the best product within a few turns where one exists.
+/// Fits factors of columns in y = f[col] · x by least squares, or with `outputs` those of rows too, in y = g[row] · f[col] · x.
+/// Here y are the stored elements and x the source; all factors are positive. Returns f, and the source times all factors. Row
+/// and column factors are fitted alternately, which converges within a few turns if such a product exists.
 fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
     let (rows, cols) = (matrix.rows, matrix.cols);
     let stored = matrix.values();
@@ -280,7 +283,7 @@ fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
             sums[own].0 += x * f64::from(*y);
             sums[own].1 += x * x;
         }
-        // A channel that is lost, or of the other sign, has no factor: it is held to that of the others.
+        // A channel without a positive least-squares factor gets the median factor of the other channels.
         let factor = |(xy, xx): &(f64, f64)| Some(xy / xx).filter(|factor| *factor > 0.0);
         let fitted: Vec<Option<f64>> = sums.iter().map(factor).collect();
         let middle = upper_median(fitted.iter().copied().flatten().collect()).unwrap_or(1.0);
@@ -297,11 +300,12 @@ fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
     (across, scaled)
 }
 
-/// Columns that are held against each other.
+/// Number of neighbouring columns whose factors are compared with their common median.
 const NEAR: usize = 16;
 
-/// True if more than an eighth of all factors differ from the median of the 16 around them, by more than four times what the noise of the
-/// fitted matrix gives: one wrong scale changes all factors of its group in the same way.
+/// True if more than an eighth of the factors differ from the median of their 16 neighbours by more than four times the error
+/// that the noise of the fitted matrix explains. A single wrong scale is no such case: it changes all factors of its group
+/// equally.
 fn varies(factors: &[f64], fitted: &Against, rows: usize) -> bool {
     let error = 4.0 * (fitted.noise / fitted.signal / rows.max(1) as f64).sqrt();
     let apart = |near: &[f64]| {

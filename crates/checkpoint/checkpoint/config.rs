@@ -1,4 +1,4 @@
-//! The statements of a configuration about the quantization of a checkpoint: `config.json` and `hf_quant_config.json`.
+//! Reads what `config.json` and `hf_quant_config.json` state about the quantization of a checkpoint.
 
 use std::path::Path;
 
@@ -11,58 +11,59 @@ use ulplab_core::input;
 use ulplab_core::pattern::matches;
 use ulplab_core::text::shown;
 
-/// The quantization section of a configuration.
+/// The section of a configuration that describes the quantization.
 #[derive(Clone, Debug)]
 pub struct Section {
-    /// The file that has it.
+    /// Name of the file that contains the section.
     pub file: &'static str,
-    /// The name of the method: `quant_method`, or `modelopt` for a file of ModelOpt's; empty if none is named.
+    /// Name of the method: `quant_method`, or `modelopt` for a file that ModelOpt wrote; empty if the section names no method.
     pub method: String,
-    /// The section itself.
+    /// The section as JSON.
     pub value: Value,
 }
 
-/// The form in which weights are stored, by a configuration. `None`: it does not say.
+/// Storage format of weights as a configuration states it. A field is `None` if the configuration does not state it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scheme {
-    /// `e2m1`, `e4m3` or `int`.
+    /// Element type: `e2m1`, `e4m3` or `int`.
     pub element: &'static str,
-    /// Bits of an element.
+    /// Number of bits of an element.
     pub bits: usize,
     /// The elements that share a scale.
     pub group: Option<Group>,
-    /// True without zero points.
+    /// True if there are no zero points.
     pub symmetric: Option<bool>,
-    /// The names of the static scale of activations, one of which every matrix needs; none if activations have no static scale.
+    /// Possible names of the static scale of activations: every matrix needs one of them. Empty if activations have no static
+    /// scale.
     pub inputs: Inputs,
 }
 
-/// Names; `None`: a configuration does not say them.
+/// Names of tensors; `None` if the configuration does not state them.
 pub type Inputs = Option<&'static [&'static str]>;
 
-/// Names of modules, as a configuration writes them.
+/// A rule by which a configuration selects modules.
 #[derive(Clone, Debug)]
 pub enum Modules {
-    /// The name, a part of it at dots, or a pattern with stars for either.
+    /// The whole name, consecutive components of the name, or a pattern for either with `*`.
     Named(String),
-    /// Any part of the name, as AWQ writes it.
+    /// Any substring of the name, as AWQ writes it.
     Within(String),
-    /// A regular expression for the beginning of the name, as Python's `re.match` takes it.
+    /// A regular expression that must match from the beginning of the name, as with Python's `re.match`.
     Matching(Box<Regex>),
 }
 
-/// The sections of a checkpoint, that of `config.json` first, and the type of the model that it names, if it does.
+/// Reads the quantization sections of a checkpoint, the section of `config.json` first, and `model_type` if it is stated.
 ///
 /// # Errors
-/// A file is there and cannot be read as JSON, or ModelOpt's has no section.
+/// Returns an error if a file exists but is not valid JSON, or if the file of ModelOpt has no section.
 pub fn read(folder: &Path) -> Result<(Vec<Section>, Option<String>)> {
     let (mut sections, mut model) = (Vec::new(), None);
     if let Some((_, config)) = json(folder, "config.json")? {
         model = config.get("model_type").and_then(Value::as_str).map(String::from);
-        // MLX writes `quantization`, and a copy of it without a method.
+        // MLX writes the section under `quantization`, and a copy of the section that names no method.
         let mlx = config.get("quantization").filter(|value| value.is_object());
         if let Some(mut value) = section(&config, 2).or(mlx).cloned() {
-            // DeepSeek says the type of its experts outside.
+            // DeepSeek states the type of its experts outside of the section.
             if let (Some(section), Some(experts)) = (value.as_object_mut(), config.get("expert_dtype")) {
                 section.entry("expert_dtype").or_insert(experts.clone());
             }
@@ -82,7 +83,8 @@ pub fn read(folder: &Path) -> Result<(Vec<Section>, Option<String>)> {
     Ok((sections, model))
 }
 
-/// The section of a model's configuration; models of text and images keep it with the text, up to `depth` objects further in.
+/// Finds the section in a configuration, at most `depth` objects deep: multimodal models keep it in the part for the text
+/// model.
 fn section(config: &Value, depth: usize) -> Option<&Value> {
     let of = |key: &str| config.get(key).filter(|value| !value.is_null());
     let early = || of("compression_config").filter(|value| value.get("config_groups").is_some());
@@ -104,10 +106,10 @@ fn json(folder: &Path, name: &str) -> Result<Option<(std::path::PathBuf, Value)>
 }
 
 impl Section {
-    /// The strings of a list, which may be missing or null.
+    /// Returns the list of strings under a key; empty if the key is missing or null.
     ///
     /// # Errors
-    /// The key holds something else.
+    /// Returns an error if the value is anything but a list of strings.
     pub fn strings(&self, key: &str) -> Result<Vec<&str>, String> {
         let wrong = |found: &Value| format!("key '{key}' is {found}, expected a list of strings");
         match self.value.get(key) {
@@ -120,32 +122,32 @@ impl Section {
         }
     }
 
-    /// A string, if the key has one.
+    /// Returns the string under a key; `None` if the key has no string.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.value.get(key)?.as_str()
     }
 }
 
 impl Modules {
-    /// A name, a pattern, or `re:` and a regular expression.
+    /// Parses a name, a pattern, or `re:` followed by a regular expression.
     ///
     /// # Errors
-    /// The expression is not understood.
+    /// Returns an error if the regular expression is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(regex) = text.strip_prefix("re:") else {
             return Ok(Self::Named(text.trim_end_matches('.').into()));
         };
-        // The expression is parsed by itself too: within the group, a parenthesis too many would close that.
+        // Parse the expression on its own first: a surplus parenthesis would close the group that is put around it.
         let anchored = Regex::new(regex).and_then(|_| Regex::new(&format!(r"\A(?:{regex})")));
         anchored
             .map(|regex| Self::Matching(Box::new(regex)))
             .map_err(|why| format!("regular expression '{regex}' is not understood: {why}"))
     }
 
-    /// True if it names a module, or one that contains it.
+    /// True if the rule matches the module, or a module that contains it.
     ///
     /// # Errors
-    /// An expression takes too many steps to match.
+    /// Returns an error if a regular expression takes too many steps to match.
     pub fn has(&self, module: &str) -> Result<bool, String> {
         match self {
             Self::Matching(regex) => {
@@ -159,7 +161,7 @@ impl Modules {
                     (before.is_empty() || before.ends_with('.')) && (after.is_empty() || after.starts_with('.'))
                 };
                 let part = !name.is_empty() && module.match_indices(name.as_str()).any(whole);
-                // A star of these patterns stands for dots as well.
+                // A star in these patterns also matches dots.
                 let star = || {
                     let wide = name.replace('*', "**");
                     matches(&wide, module) || matches(&format!("{wide}.**"), module)
@@ -171,7 +173,8 @@ impl Modules {
 }
 
 impl Scheme {
-    /// Elements of these bits in these groups, and names of the static scale of activations; zero points are not stated.
+    /// A scheme of elements with so many bits, in these groups, with these names of the static scale of activations. Zero
+    /// points are not stated.
     pub fn new(element: &'static str, bits: usize, group: Option<Group>, inputs: Inputs) -> Self {
         Self {
             element,
@@ -182,7 +185,7 @@ impl Scheme {
         }
     }
 
-    /// In words: `e4m3 in tiles of 128 × 128`.
+    /// Describes the scheme as text, e.g. `e4m3 in tiles of 128 × 128`.
     pub fn words(&self) -> String {
         let element = match self.element {
             "int" => format!("integers of {} bits", self.bits),
@@ -199,13 +202,13 @@ impl Scheme {
         element + &group
     }
 
-    /// True if two statements can both hold.
+    /// True if two schemes do not contradict each other.
     pub fn agrees(&self, other: &Self) -> bool {
         let same = self.group.is_none() || other.group.is_none() || self.group == other.group;
         self.element == other.element && self.bits == other.bits && same
     }
 
-    /// The formats of bytes that it may mean, with NVFP4 scales by `rule`.
+    /// Formats with codes in bytes that the scheme may mean, with `rule` as the rule of NVFP4 scales.
     pub fn formats(&self, rule: Option<&str>) -> Vec<Format> {
         let group = match self.group {
             None => return Vec::new(),
@@ -222,7 +225,7 @@ impl Scheme {
     }
 }
 
-/// NVFP4 with the meaning of its global scale.
+/// Format string of NVFP4; `rule` defines the meaning of the global scale.
 pub fn nvfp4(rule: Option<&str>) -> String {
     match rule {
         Some(rule) => format!("e2m1/b16:e4m3({rule})/t:f32"),

@@ -1,4 +1,4 @@
-//! `docs/checkpoints.md`, written from the lists.
+//! Writes `docs/checkpoints.md` from the lists of conventions and checks.
 
 use std::fmt::Write;
 
@@ -45,7 +45,7 @@ and 8 bits. Zero points beside codes in bytes, other widths, and codes under oth
 | --- | --- | --- |
 ";
 
-/// The whole page.
+/// Text of the whole page.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     for convention in CHECKPOINTS {
@@ -66,14 +66,14 @@ pub fn markdown() -> String {
     out
 }
 
-/// The names of a part of the matrix `w.weight`.
+/// Names that a convention gives to a part of the matrix `w.weight`.
 fn named(convention: &Convention, part: Part) -> String {
     let of_part = convention.all_endings().filter(|(_, of, _)| *of == part);
     let names = of_part.map(|(ending, _, own)| match own {
         "" => format!("`w.weight{ending}`"),
         _ => format!("`w{ending}`"),
     });
-    // Two conventions of files may have the same name.
+    // Two file conventions may give a part the same name.
     match &distinct(names)[..] {
         [] => "none".into(),
         names => names.join(", "),

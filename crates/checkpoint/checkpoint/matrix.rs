@@ -1,4 +1,4 @@
-//! Codes and scales of a quantized matrix as numbers, from bytes of any format.
+//! Decodes the codes and scales of a quantized matrix to numbers, from any storage format.
 
 use safetensors::Dtype;
 
@@ -14,65 +14,65 @@ use ulplab_core::tensorfile::{Flaw, Tensor};
 /// The way in which the bytes of a matrix, or of a stack of matrices, are read.
 #[derive(Debug)]
 pub enum Reading<'a> {
-    /// Bytes of a format of this crate.
+    /// Codes in bytes, in a format that has a format string.
     Bytes {
         /// Shape of the matrices.
         shape: Vec<usize>,
-        /// The tensors of the file.
+        /// The tensors of the file that hold the codes and scales.
         buffers: Buffers<'a>,
-        /// The same, checked against a format that has the meaning of the global scale.
+        /// The same tensors, checked against the format. The rule of the format defines the meaning of the global scale.
         opened: Box<Opened<'a>>,
     },
-    /// Integers in words.
+    /// Integer codes packed into 32-bit words.
     Words(Words<'a>),
 }
 
-/// A matrix as numbers, in rows of output channels.
+/// A matrix as numbers. Each row is an output channel.
 #[derive(Debug)]
 pub struct Matrix {
-    /// Output channels.
+    /// Number of output channels.
     pub rows: usize,
-    /// Input channels.
+    /// Number of input channels.
     pub cols: usize,
-    /// Values of the codes less their zero points, row by row.
+    /// Value of the code minus the zero point, for each element, row by row.
     pub codes: Vec<f32>,
-    /// Scales, row by row.
+    /// Scales of all groups, row by row.
     pub scales: Vec<f32>,
-    /// The factor of all scales.
+    /// Factor that multiplies all scales.
     pub factor: f64,
-    /// True if the factor is a stored global scale, or its reciprocal.
+    /// True if the factor comes from a stored global scale.
     pub has_global: bool,
-    /// The scale of each column among those of a row.
+    /// For each column, the index of its scale within a row of scales.
     columns: Vec<usize>,
-    /// Scales of a row.
+    /// Number of scales in a row of scales.
     across: usize,
-    /// Rows that share scales.
+    /// Number of consecutive rows that share their scales.
     height: usize,
-    /// The values that codes can have.
+    /// Values that a code can have.
     pub grid: Grid,
-    /// The least normal scale of their type; 0 if the type has scales small enough for any weight.
+    /// Smallest normal value of the type of the scales; 0 if the type has scales small enough for any weight.
     pub least: f64,
 }
 
-/// The values that codes can have.
+/// Values that a code can have.
 #[derive(Debug)]
 pub enum Grid {
-    /// A list in ascending order.
+    /// Finite values in ascending order.
     Values(Vec<f32>),
-    /// Integers of some bits, less the zero point of each group, or less half of their range.
+    /// Integers minus the zero point of their group, or minus half of their range without zero points.
     Integers {
-        /// Bits of a code.
+        /// Number of bits of a code.
         bits: usize,
-        /// Zero points, as scales are ordered.
+        /// Zero points, in the order of the scales.
         zeros: Option<Vec<f32>>,
     },
 }
 
-/// Finds how a matrix is stored: as the configuration says, or else as types and shapes say. Its parts have codes and scales. Returns
-/// the statement of the configuration too, if it does not fit.
+/// Finds how a matrix is stored: as the configuration states, or else as types and shapes imply. The matrix must have codes and
+/// scales. Also returns `scheme` if the matrix is stored differently.
 ///
 /// # Errors
-/// Nothing fits; the tensor is one that should have another shape or type.
+/// Returns an error if no format fits. The error names the tensor whose shape or type is wrong.
 pub fn choose<'a>(
     parts: &Parts<'a>,
     convention: &Convention,
@@ -84,7 +84,7 @@ pub fn choose<'a>(
         let said = scheme.filter(|scheme| scheme.element == "int");
         let (mut words, not) = match Words::new(parts, packing, said) {
             Ok(words) => (words, scheme.filter(|_| said.is_none())),
-            // A shape that is whole in itself is another group size.
+            // If shapes are consistent but contradict the configuration, take the group size from the shapes.
             Err(misfit) => match Words::new(parts, packing, None) {
                 Ok(words) if said.is_some() => (words, scheme),
                 _ => return Err(misfit),
@@ -96,7 +96,7 @@ pub fn choose<'a>(
     let Some((packed, mut buffers)) = parts.buffers(convention) else {
         return Err(unexpected(&codes, format!("codes as {} packs them", convention.name)));
     };
-    // Zero points that are all zero say that there are none.
+    // Zero points that are all 0 count as absent.
     buffers.zero = buffers.zero.filter(|zero| zero.bytes.iter().any(|byte| *byte != 0));
     let fit = |format: &Format| {
         let shape = buffers.shape(format)?;
@@ -124,7 +124,8 @@ pub fn choose<'a>(
     }
 }
 
-/// Checks that scales of tiles are a matrix of the tiles: as many scales in another shape are refused by loaders.
+/// Checks that the scales of tiles have the shape of the grid of tiles: loaders reject the same number of scales in another
+/// shape.
 fn tiled(format: &Format, shape: &[usize], scale: &Tensor) -> Result<(), String> {
     let group = format.scaling.map(|scaling| scaling.group);
     let (Some(group @ Group::Tile { rows: 2.., .. }), [.., rows, cols]) = (group, shape) else {
@@ -136,7 +137,7 @@ fn tiled(format: &Format, shape: &[usize], scale: &Tensor) -> Result<(), String>
     refuse(!found.ends_with(&[down, across]), why)
 }
 
-/// Formats of such types, those that fewer shapes fit first.
+/// Formats that the types of codes and scales allow. Formats that fit fewer shapes come first.
 fn likely(codes: &Tensor, scale: &Tensor, global: bool, rule: Option<&str>) -> Vec<Format> {
     let powers = matches!(scale.dtype, Dtype::F8_E8M0 | Dtype::U8);
     let of = |element: &str, groups: &[&str], kind: &str| -> Vec<String> {
@@ -158,7 +159,7 @@ fn likely(codes: &Tensor, scale: &Tensor, global: bool, rule: Option<&str>) -> V
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// A message of [`Buffers::fits`] as the tensor, what was found and what was expected.
+/// Converts an error message of [`Buffers::fits`] to a flaw: the tensor, what was found and what was expected.
 fn misfit(message: &str, codes: &Tensor, scale: &Tensor) -> Flaw {
     let quoted = message.split('\'').nth(1);
     let tensor = if quoted == Some(scale.name) { scale } else { codes };
@@ -175,7 +176,7 @@ fn misfit(message: &str, codes: &Tensor, scale: &Tensor) -> Flaw {
 }
 
 impl<'a> Reading<'a> {
-    /// The shape of the matrices, with the output channels before the inputs.
+    /// Shape of the matrices, with output channels before input channels.
     pub fn shape(&self) -> Vec<usize> {
         match self {
             Self::Bytes { shape, .. } => shape.clone(),
@@ -183,12 +184,12 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// The matrices.
+    /// Number and shape of the matrices.
     pub fn stack(&self) -> Stack {
         Stack::new(&self.shape()).unwrap_or_default()
     }
 
-    /// The format of bytes; `None` for words.
+    /// Format of codes in bytes; `None` if the codes are in words.
     pub fn of_bytes(&self) -> Option<&Format> {
         match self {
             Self::Bytes { opened, .. } => Some(&opened.format),
@@ -196,7 +197,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// The format in words.
+    /// The format as text.
     pub fn format(&self) -> String {
         match self {
             Self::Bytes { opened, .. } => opened.format.to_string(),
@@ -204,7 +205,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Bits of a code.
+    /// Number of bits of a code.
     pub fn bits(&self) -> usize {
         match self {
             Self::Bytes { opened, .. } => opened.format.element.bits as usize,
@@ -218,7 +219,7 @@ impl<'a> Reading<'a> {
         scaling.is_some_and(|scaling| scaling.group == Group::Tensor)
     }
 
-    /// True if codes share bytes or words, so that their order may be wrong.
+    /// True if several codes share a byte or word, so that their order can be wrong.
     pub fn is_packed(&self) -> bool {
         match self {
             Self::Bytes { opened, buffers, .. } => {
@@ -228,7 +229,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Matrix number `expert` as numbers. `other` reads the codes of a byte, or of a word, in the other order.
+    /// Decodes matrix number `expert`. If `other` is true, reads the codes of each byte or word in the other order.
     pub fn matrix(&self, expert: usize, other: bool) -> Matrix {
         match self {
             Self::Bytes { opened, .. } => in_bytes(opened, expert, other),
@@ -272,7 +273,7 @@ fn in_bytes(opened: &Opened, expert: usize, other: bool) -> Matrix {
     }
 }
 
-/// The factor that a stored global scale stands for.
+/// Factor by which a stored global scale multiplies the block scales.
 fn multiplier(scale: &Scale, stored: f64) -> f64 {
     match scale {
         Scale::E4m3(rule) if rule.stored == Global::Encode => 1.0 / stored,
@@ -314,12 +315,12 @@ fn in_words(words: &Words, other: bool) -> Matrix {
 }
 
 impl Matrix {
-    /// The place of the scale of an element.
+    /// Index of the scale of an element.
     pub fn group(&self, row: usize, col: usize) -> usize {
         row / self.height * self.across + self.columns[col]
     }
 
-    /// The elements, row by row.
+    /// Decoded values of all elements, row by row.
     pub fn values(&self) -> Vec<f32> {
         let at = |at: usize| (at / self.cols, at % self.cols);
         let value = |(row, col): (usize, usize)| {

@@ -1,49 +1,50 @@
-//! Counts and energies of a quantized matrix, and its distance from a source.
+//! Statistics of a quantized matrix, and its distance from a source.
 
 use super::matrix::Matrix;
 
-/// Counts over a matrix.
+/// Statistics of a matrix or of a stack of matrices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Elements.
+    /// Number of elements.
     pub elements: u64,
-    /// Codes of the largest magnitude.
+    /// Number of codes with the largest magnitude.
     pub saturated: u64,
-    /// Codes that are NaN or infinite.
+    /// Number of codes that are NaN or infinite.
     pub nan_codes: u64,
-    /// Groups that share a scale.
+    /// Number of groups that share a scale.
     pub blocks: u64,
-    /// Groups whose elements are all zero.
+    /// Number of groups whose elements are all zero.
     pub dead: u64,
-    /// Groups with a scale of zero and codes that are not.
+    /// Number of groups with a scale of 0 and a code that is not 0.
     pub lost: u64,
-    /// Mean of the codes less their zero points, in steps.
+    /// Mean of code minus zero point, in steps.
     pub mean_code: f64,
-    /// Root of the mean square of the decoded elements; of a stack that of the matrix whose gain is farthest from 1.
+    /// Root mean square of the decoded elements; for a stack, of the matrix whose gain is farthest from 1.
     pub rms: f64,
-    /// The same with the reciprocals of the block scales.
+    /// Same as `rms`, with each block scale replaced by its reciprocal.
     pub rms_inverted: f64,
-    /// The same with the reciprocal of the global scale; `None` without one.
+    /// Same as `rms`, with the global scale replaced by its reciprocal; `None` without a global scale.
     pub rms_global_inverted: Option<f64>,
-    /// Inputs of an output.
+    /// Number of input channels.
     pub cols: usize,
 }
 
-/// Distances from a source.
+/// Squared distances of a quantized matrix from a source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Against {
     /// Sum of the squares of the source.
     pub signal: f64,
     /// Sum of the squares of the differences.
     pub noise: f64,
-    /// With the reciprocals of the block scales.
+    /// Same as `noise`, with each block scale replaced by its reciprocal.
     pub noise_inverted: f64,
-    /// With the reciprocal of the global scale; infinite without one.
+    /// Same as `noise`, with the global scale replaced by its reciprocal; infinite without a global scale.
     pub noise_global_inverted: f64,
 }
 
 impl Measured {
-    /// Counts over a matrix; `top` is the largest magnitude of its codes.
+    /// Computes the statistics of a matrix. `top` is the largest magnitude that a code can have; without it no code counts as
+    /// saturated.
     pub fn new(matrix: &Matrix, top: Option<f32>) -> Self {
         let groups = matrix.scales.len();
         let (mut energy, mut sum) = (vec![0.0f64; groups], 0.0);
@@ -83,8 +84,8 @@ impl Measured {
         }
     }
 
-    /// The counts of both matrices of a stack. The mean is that of the larger magnitude, and all roots are of the matrix whose gain
-    /// is farther from 1: its size with reciprocals cannot be compared with the size of another.
+    /// Joins the statistics of two matrices of a stack. Counts are added, and the mean with the larger magnitude is kept. All
+    /// root mean squares come from the matrix whose gain is farther from 1, so that they can be compared with each other.
     #[must_use]
     pub fn joined(self, other: Self) -> Self {
         let far = |one: &Self| one.gain(one.rms).log2().abs();
@@ -104,14 +105,14 @@ impl Measured {
         }
     }
 
-    /// The ratio of an output to the inputs, if these are independent: the root mean square of a row's sum.
+    /// Ratio of the magnitude of an output to that of independent inputs: `rms` times the square root of the number of inputs.
     pub fn gain(&self, rms: f64) -> f64 {
         rms * (self.cols as f64).sqrt()
     }
 }
 
 impl Against {
-    /// Distances from a source `[rows, cols]`.
+    /// Measures the distances from a source of shape `[rows, cols]`.
     pub fn new(matrix: &Matrix, source: &[f32]) -> Self {
         let mut sums = Self {
             signal: 0.0,
@@ -134,7 +135,7 @@ impl Against {
         sums
     }
 
-    /// The ratio of the source to a noise, in dB; infinite without noise.
+    /// Ratio of the energy of the source to a noise, in dB; infinite if there is no noise.
     pub fn db(&self, noise: f64) -> f64 {
         if noise == 0.0 {
             f64::INFINITY

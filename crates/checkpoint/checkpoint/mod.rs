@@ -1,8 +1,8 @@
-//! Checks that a quantized checkpoint is whole and plausible: its files, names, types, shapes, scales and codes, and its distance from a
-//! source if one is given.
+//! Checks that a quantized checkpoint is complete and plausible: its files, names, types, shapes, scales and codes. If a source
+//! is given, also measures the distance from the source.
 //!
-//! The convention of a checkpoint is known from its configuration and from the names of its tensors, which must agree. What is
-//! not understood is listed, and is never counted as right.
+//! The convention of a checkpoint follows from its configuration and from the names of its tensors, which must agree. A tensor
+//! or key that is not understood is listed, and never counts as right.
 
 mod checks;
 mod compared;
@@ -44,80 +44,80 @@ pub struct Checkpoint {
     file: TensorFile,
     flaws: Vec<Flaw>,
     sections: Vec<Section>,
-    /// `model_type` of the configuration.
+    /// `model_type` as the configuration states it.
     model: Option<String>,
 }
 
-/// The tensors that are judged, and their source.
+/// Selects the tensors to judge, and the source to compare them with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Selection<'a> {
-    /// Patterns of names of tensors or matrices; all if empty.
+    /// Patterns of names of tensors or matrices to judge; empty selects all.
     pub only: &'a [String],
-    /// Patterns of tensors that are left out.
+    /// Patterns of names of tensors or matrices to leave out.
     pub skip: &'a [String],
-    /// The tensors before they were quantized.
+    /// The checkpoint before quantization.
     pub source: Option<&'a Checkpoint>,
 }
 
-/// The facts about a checkpoint, and findings.
+/// Facts and findings about a checkpoint.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The convention of its tensors; `None` if none is quantized.
+    /// The naming convention of the tensors; `None` if no tensor is quantized.
     pub convention: Option<&'static Convention>,
-    /// The files that state a method, and the method.
+    /// Each file that states a quantization method, and the method.
     pub stated: Vec<(&'static str, String)>,
-    /// The quantized matrices that were read, in the order of their names.
+    /// The quantized matrices whose values were read, in the order of their names.
     pub matrices: Vec<Judged>,
-    /// Everything that was noticed, in the order of names.
+    /// All findings, in the order of the names of the matrices.
     pub findings: Vec<Finding>,
     /// Number of tensors that are not quantized.
     pub plain: usize,
-    /// Tensors that are not understood.
+    /// Tensors that could not be interpreted.
     pub unread: Vec<Unread>,
 }
 
-/// A quantized matrix, or a stack of them.
+/// Results for a quantized matrix, or for a stack of matrices.
 #[derive(Debug, Default)]
 pub struct Judged {
-    /// Its name.
+    /// Name of the matrix.
     pub name: String,
-    /// Its format in words.
+    /// Format of the matrix as text.
     pub format: String,
-    /// Its shape, output channels before inputs.
+    /// Shape of the matrix, output channels before input channels.
     pub shape: Vec<usize>,
-    /// Counts over all of its matrices; `None` if its values could not be read.
+    /// Statistics over all matrices of the stack; `None` if the values could not be read.
     pub measured: Option<Measured>,
-    /// Its SQNR against the source, in dB; the least of its matrices.
+    /// SQNR against the source, in dB; for a stack, the least SQNR of its matrices.
     pub sqnr: Option<f64>,
-    /// The names of the tensors of the source that it is held against, if they are others than its own.
+    /// Names of the source tensors that the matrix was compared with, except its own name.
     pub through: Vec<String>,
-    /// The rule that made its bytes from the source, in words.
+    /// The rule that made the bytes from the source, as text.
     pub rule: Option<String>,
 }
 
-/// A tensor that is not understood.
+/// A tensor that could not be interpreted.
 #[derive(Debug)]
 pub struct Unread {
-    /// Its name.
+    /// Name of the tensor.
     pub tensor: String,
-    /// The reason.
+    /// The reason that the tensor was not read.
     pub why: String,
 }
 
 impl Checkpoint {
-    /// Opens a folder with `config.json` and shards, or a file of tensors, whose configuration is then unknown.
+    /// Opens a folder with `config.json` and shards, or a single file of tensors. A single file has no configuration.
     ///
     /// # Errors
-    /// If there are no tensors, or the configuration cannot be read.
+    /// Returns an error if there are no tensors, or if the configuration cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let (file, flaws) = TensorFile::survey(path)?;
         Self::new(path, file, flaws)
     }
 
-    /// Opens the source of another checkpoint, all of whose files must be there.
+    /// Opens the source of another checkpoint. All of its files must exist.
     ///
     /// # Errors
-    /// If there are no tensors, a file is missing or broken, or the configuration cannot be read.
+    /// Returns an error if there are no tensors, if a file is missing or broken, or if the configuration cannot be read.
     pub fn source(path: &Path) -> Result<Self> {
         Self::new(path, TensorFile::open(path)?, Vec::new())
     }
@@ -135,11 +135,11 @@ impl Checkpoint {
         })
     }
 
-    /// Judges it. `progress` is called with the number of elements of each matrix that is done, and its name; `total` with all
-    /// of them before.
+    /// Judges the checkpoint. `total` is called first, with the number of elements of all matrices. `progress` is called after
+    /// each matrix, with the number of its elements and its name.
     ///
     /// # Errors
-    /// A pattern matches no tensor.
+    /// Returns an error if a pattern matches no tensor.
     pub fn judge(
         &self,
         selection: &Selection,
@@ -201,7 +201,7 @@ impl Checkpoint {
         }
         let found = found.map(|found| (found, file.as_str()));
         subject::measure(subjects, found, folding, &mut report, &mut total, &mut progress)?;
-        // Tensors that another check looked at have its finding.
+        // Look for NaN in all tensors. Skip a tensor for which another check has already reported NaN.
         let all = selected.iter().copied();
         let all = all.flat_map(|name| matrices[name].all().map(move |tensor| (name, tensor)));
         let all: Vec<(&str, Tensor)> = all.collect();
@@ -224,7 +224,7 @@ impl Checkpoint {
 }
 
 impl Selection<'_> {
-    /// The names of the matrices that are selected by their own names or by that of a part.
+    /// Names of the matrices that are selected by their own name or by the name of a part.
     fn names<'m>(&self, matrices: &'m Matrices<'m>) -> Result<BTreeSet<&'m str>> {
         let named = |name: &'m String, parts: &Parts<'m>| -> Vec<&'m str> {
             let others = parts.without_codes().map(|(_, tensor)| tensor);
@@ -246,14 +246,14 @@ impl Selection<'_> {
 }
 
 impl Report {
-    /// Number of findings of that severity.
+    /// Number of findings with this severity.
     pub fn count(&self, severity: Severity) -> usize {
         let of_severity = |finding: &&Finding| finding.check.severity == severity;
         self.findings.iter().filter(of_severity).count()
     }
 
-    /// Findings put together by the matrix that they are about, the worst first: those with most errors, then with most
-    /// warnings, then of least SQNR. Findings about files and keys come before all others.
+    /// Groups the findings by matrix and sorts the matrices: first by the number of errors, then by the number of findings,
+    /// then by the lowest SQNR. Findings about files and keys come before all others.
     pub fn worst(&self) -> Vec<(&str, Vec<&Finding>)> {
         let mut groups: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
         for finding in &self.findings {
@@ -284,14 +284,15 @@ impl Report {
         self.unread.push(Unread { tensor, why });
     }
 
-    /// The matrix of that name.
+    /// Returns the results of a matrix by its name.
     pub fn judged(&self, name: &str) -> Option<&Judged> {
         self.matrices.iter().find(|judged| judged.name == name)
     }
 }
 
-/// The convention that explains most matrices by names, types and shapes; one that the configuration names, if it explains
-/// any, or if none does. None if the configuration names a method of no convention: names then mean nothing.
+/// Picks the convention that explains most matrices by their names, types and shapes. A convention that the configuration names
+/// takes precedence if it explains a matrix, or if no convention explains any. `None` if all methods of the configuration are
+/// unknown: names then mean nothing.
 fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Convention> {
     let known = |section: &Section| CHECKPOINTS.iter().any(|convention| convention.states(section));
     if !sections.is_empty() && !sections.iter().any(known) {
@@ -311,7 +312,7 @@ fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Conven
     let all: Vec<(&'static Convention, (usize, usize))> = all.collect();
     let best = all.iter().rev().max_by_key(|(_, count)| *count);
     let best = best.filter(|(_, (_, whole))| *whole > 0);
-    // Two conventions may be stated by the same method.
+    // Several conventions may have the same method.
     let stated = all.iter().filter(|(convention, _)| named(convention));
     let stated = stated.rev().max_by_key(|(_, count)| *count);
     match (stated, best) {

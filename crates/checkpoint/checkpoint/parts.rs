@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint, put together to quantized matrices by their names.
+//! Groups the tensors of a checkpoint into quantized matrices by their names.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,28 +9,29 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 /// The tensors that belong to one matrix, or to one stack of matrices.
 #[derive(Clone, Debug, Default)]
 pub struct Parts<'a> {
-    /// Codes; or the tensor itself, if it is not quantized.
+    /// The codes, or the tensor itself if it is not quantized.
     pub codes: Option<Tensor<'a>>,
     /// Scales of groups of elements.
     pub scale: Option<Tensor<'a>>,
-    /// The scale above them.
+    /// The global scale, which multiplies the scales of the groups.
     pub global: Option<Tensor<'a>>,
     /// Zero points.
     pub zero: Option<Tensor<'a>>,
-    /// The group of each input channel.
+    /// Index of the group of each input channel.
     pub index: Option<Tensor<'a>>,
-    /// The shape of the matrix.
+    /// Tensor that stores the shape of the matrix.
     pub shape: Option<Tensor<'a>>,
-    /// Scales of activations and caches.
+    /// Scales of activations and of KV caches.
     pub activations: Vec<Tensor<'a>>,
-    /// Further tensors with the name of a part that is there already.
+    /// Surplus tensors: each has the name of a part that the matrix already has.
     pub doubled: Vec<Tensor<'a>>,
 }
 
-/// Parts by the name of the matrix, in the order of the checkpoint's names.
+/// Parts of each matrix by its name, sorted by name.
 pub type Matrices<'a> = BTreeMap<String, Parts<'a>>;
 
-/// Groups the tensors of a file by the matrix that they belong to. The convention tells the matrix and the part from a name.
+/// Groups the tensors of a file by the matrix that they belong to. The convention derives the matrix and the part from the
+/// name.
 pub fn gather<'a>(file: &'a TensorFile, convention: &Convention) -> Matrices<'a> {
     let mut matrices = Matrices::new();
     for tensor in file.tensors() {
@@ -39,7 +40,8 @@ pub fn gather<'a>(file: &'a TensorFile, convention: &Convention) -> Matrices<'a>
             .unwrap_or((Part::Codes, tensor.name.into()));
         matrices.entry(name).or_default().put(part, tensor);
     }
-    // Stacks of experts have no `.weight`, and scales of their activations may belong to either.
+    // Stacks of experts have no `.weight` in their names, but the names of their activation scales may have it: move these
+    // scales to the stack.
     let is_lonely = |parts: &Parts| parts.codes.is_none() && !parts.activations.is_empty();
     let lonely = matrices.iter().filter(|(_, parts)| is_lonely(parts));
     let has_codes = |stack: &&str| matrices.get(*stack).is_some_and(|parts| parts.codes.is_some());
@@ -70,12 +72,12 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// True if it has scales, and codes of another type than floating-point numbers.
+    /// True if the matrix has scales, and codes whose type is not floating-point.
     pub fn is_whole(&self) -> bool {
         self.scale.is_some() && self.codes.is_some_and(|codes| !codes.is_floating())
     }
 
-    /// All tensors but codes, with what they are.
+    /// All tensors except codes and activation scales, each with the name of its part.
     pub fn without_codes(&self) -> impl Iterator<Item = (&'static str, Tensor<'a>)> {
         let parts = [
             ("scale", self.scale),
@@ -87,15 +89,15 @@ impl<'a> Parts<'a> {
         parts.into_iter().filter_map(|(what, tensor)| Some((what, tensor?)))
     }
 
-    /// All tensors.
+    /// All tensors of the matrix.
     pub fn all(&self) -> impl Iterator<Item = Tensor<'a>> {
         let others = self.without_codes().map(|(_, tensor)| tensor);
         let further = self.activations.iter().chain(&self.doubled).copied();
         self.codes.into_iter().chain(others).chain(further)
     }
 
-    /// The convention of quantized files whose names the parts have, and the parts as it reads them; `None` without codes and
-    /// scales.
+    /// Finds the file convention that fits the names of codes and scales, and returns it with the parts as buffers. `None`
+    /// without codes or scales, or if no convention fits.
     pub fn buffers(&self, convention: &Convention) -> Option<(&'static packed::Convention, Buffers<'a>)> {
         let (codes, scale) = (self.codes?, self.scale?);
         let packed = convention
@@ -112,18 +114,19 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// True if a component of a name is the number of a layer or an expert.
+/// True if a component of a name is a number, i.e. the index of a layer or expert.
 pub fn is_number(part: &str) -> bool {
     !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Names whose numbers are left out stand for the same place in all layers: `layers.*.mlp.up_proj.weight`.
+/// Replaces the numbers in a name by `*`, so that the same matrix in all layers gets the same name:
+/// `layers.*.mlp.up_proj.weight`.
 pub fn kin(name: &str) -> String {
     let parts = name.split('.').map(|part| if is_number(part) { "*" } else { part });
     parts.collect::<Vec<&str>>().join(".")
 }
 
-/// Projections whose products a kernel computes at once, from one activation.
+/// Groups of projections that a fused kernel computes at once from the same activation.
 const FUSED: &[&[&str]] = &[
     &["gate_proj", "up_proj"],
     &["w1", "w3"],
@@ -132,7 +135,7 @@ const FUSED: &[&[&str]] = &[
     &["q_a_proj", "kv_a_proj_with_mqa"],
 ];
 
-/// The groups of names that a kernel fuses, of those that are there.
+/// Groups those of the names that a fused kernel computes together. Each group has at least two names.
 pub fn fused<'n>(names: impl Iterator<Item = &'n str>) -> Vec<Vec<&'n str>> {
     let mut groups: HashMap<(String, usize), Vec<&str>> = HashMap::new();
     for name in names {
@@ -151,7 +154,7 @@ pub fn fused<'n>(names: impl Iterator<Item = &'n str>) -> Vec<Vec<&'n str>> {
     groups
 }
 
-/// The name of the module of a matrix.
+/// Name of the module that a matrix belongs to.
 pub fn module(name: &str) -> &str {
     name.strip_suffix(".weight").unwrap_or(name)
 }

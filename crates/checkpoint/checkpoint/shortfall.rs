@@ -1,53 +1,55 @@
-//! The noise of a quantized matrix against the noise that rounding to its codes allows.
+//! Compares the noise of a quantized matrix with the noise that rounding to its codes allows.
 //!
-//! Let `s` be the scale of an element x, `d` the distance of x / s from the nearest code, and `w` the distance of the two codes around
-//! it. Rounding to nearest has the noise d² s², for every distribution of x; over many elements the mean of d² is w² / 12. The
-//! noise that is allowed is the sum of max(d², w² / 12) s². So rounding to nearest lies at or below 0 dB of it for every input, stochastic
-//! rounding 1.6 dB above, and methods that trade the error of an element for that of the output (GPTQ, AutoRound) some dB above.
+//! For an element x, let `s` be its scale, `d` the distance of x / s from the nearest code, and `w` the distance between the
+//! two codes around x / s. Rounding to nearest then has the noise d² s² for every distribution of x, and over many elements the
+//! mean of d² is w² / 12. The allowed noise is the sum of max(d², w² / 12) s². Relative to it, rounding to nearest is at or
+//! below 0 dB for every input, and stochastic rounding is at 1.6 dB. Methods that accept errors of elements to lower the error
+//! of the output (GPTQ, AutoRound) are some dB higher.
 
 use super::matrix::{Grid, Matrix};
 use ulplab_core::metrics::upper_median;
 
-/// Columns of a part of a row that is judged by itself.
+/// Maximum number of columns in a cell, a part of a row that is judged on its own.
 const CELL: usize = 128;
-/// Elements below which a part of a row is not judged.
+/// Minimum number of elements of a cell that is judged.
 const FEWEST: usize = 8;
-/// The noise of codes that are one step off, against that of rounding: w² against w² / 12, in dB.
+/// Noise of codes that are one step off, relative to the noise of rounding: w² / (w² / 12), in dB.
 pub const ONE_STEP: f64 = 10.791_812_460_476_25;
 
-/// The noise of an element that is one and a half steps off, against w² / 12.
+/// Noise of an element that is one and a half steps off, relative to w² / 12.
 const FAR: f64 = 27.0;
 
-/// A noise, and what rounding allows.
+/// A noise, and the noise that rounding allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Noise {
-    /// Sum of the squares of the differences.
+    /// Sum of squared differences.
     pub found: f64,
-    /// The sum that rounding allows.
+    /// Sum of squares that rounding allows.
     pub allowed: f64,
 }
 
-/// The noise of a matrix, of its rows and columns, and of parts of rows.
+/// Noise of a matrix, of its rows and columns, and of its cells (parts of rows).
 #[derive(Clone, Debug, Default)]
 pub struct Shortfall {
-    /// The noise of the whole matrix, with the scales that the largest magnitudes of groups give.
+    /// Noise of the whole matrix. The allowed noise is computed with amax scales.
     pub whole: Noise,
-    /// The noise of rows, with the scales that are stored.
+    /// Noise of each row. The allowed noise is computed with the stored scales.
     pub rows: Vec<Noise>,
-    /// The noise of columns, with the scales that are stored.
+    /// Noise of each column. The allowed noise is computed with the stored scales.
     pub cols: Vec<Noise>,
-    /// Parts of rows, of one group and at most 128 columns, whose noise is more than one step: their number.
+    /// Number of cells whose noise is more than that of one step. A cell is a part of a row within one group, at most 128
+    /// columns wide.
     pub cells: usize,
-    /// The first of them: row, first column, and its noise.
+    /// The first of these cells: row, first column, and noise.
     pub first: Option<(usize, usize, Noise)>,
-    /// Elements that are farther than one and a half steps from the nearest code: their number.
+    /// Number of elements that are more than one and a half steps from the nearest code.
     pub elements: usize,
-    /// The first of them: row, column, and its noise.
+    /// The first of these elements: row, column, and noise.
     pub element: Option<(usize, usize, Noise)>,
 }
 
 impl Noise {
-    /// The ratio of the noise to what rounding allows, in dB.
+    /// Ratio of the noise to the noise that rounding allows, in dB.
     pub fn db(&self) -> f64 {
         match (self.found, self.allowed) {
             (0.0, _) => f64::NEG_INFINITY,
@@ -62,9 +64,9 @@ impl Noise {
 }
 
 impl Shortfall {
-    /// The noise of a matrix against a source `[rows, cols]` of finite values. `noise` is the sum over all elements: a part whose own is
-    /// below the mean changes nothing. If the source has `fitted` factors of columns, columns and elements are judged only where the codes
-    /// of a column are larger than a step: the factor of another one is that of its noise.
+    /// Measures the noise of a matrix against a source `[rows, cols]` of finite values. `noise` is the squared error of all
+    /// elements: cells and elements with less than the mean error are not counted. If `fitted`, the source has fitted column
+    /// factors. Columns with codes below one step are then not judged, because noise dominates their factors.
     pub fn new(matrix: &Matrix, source: &[f32], noise: f64, fitted: bool) -> Self {
         let (rows, cols) = (matrix.rows, matrix.cols);
         let plain = plain_scales(matrix, source);
@@ -90,7 +92,8 @@ impl Shortfall {
                 let stored = f64::from(matrix.scales[group]) * matrix.factor;
                 let off = (x - code * stored).powi(2);
                 let plain = plain[group];
-                // Scales are chosen within a factor of 2; those that their own type cannot have are the least one.
+                // A stored scale may be off by a factor of 2 from the amax scale. Amax scales that the scale type cannot
+                // represent become the least scale.
                 let near = match plain < least {
                     true => (2.0 * least, 2.0 * least),
                     false => (plain / 2.0, 2.0 * plain.max(least)),
@@ -119,7 +122,7 @@ impl Shortfall {
     }
 }
 
-/// True for columns whose codes are not all 0 and have a root mean square below a step.
+/// True for each column with a root mean square below one step, unless all of its codes are 0.
 fn weak_columns(matrix: &Matrix) -> Vec<bool> {
     let mut sums = vec![(0.0f64, 0.0f64); matrix.cols];
     for row in 0..matrix.rows {
@@ -133,10 +136,10 @@ fn weak_columns(matrix: &Matrix) -> Vec<bool> {
     sums.into_iter().map(is_weak).collect()
 }
 
-/// The parts of a row.
+/// Partition of the columns of a row into cells.
 #[derive(Default)]
 struct Cells {
-    /// The part of each column.
+    /// Index of the cell of each column.
     of: Vec<usize>,
     first: Vec<usize>,
     size: Vec<usize>,
@@ -145,7 +148,7 @@ struct Cells {
 impl Cells {
     fn new(matrix: &Matrix) -> Self {
         let mut cells = Self::default();
-        // The part that a group has open.
+        // Index of the cell of each group that still takes columns.
         let mut open = vec![usize::MAX; matrix.scales.len()];
         for col in 0..matrix.cols {
             let group = matrix.group(0, col);
@@ -161,7 +164,8 @@ impl Cells {
     }
 }
 
-/// The scale of each group that puts its largest magnitude, or its range if it has zero points, on the largest code.
+/// Amax scale of each group: maps the largest magnitude of the group to the largest code, or with zero points the range of the
+/// group to the range of the codes.
 fn plain_scales(matrix: &Matrix, source: &[f32]) -> Vec<f64> {
     let mut ends = vec![(0f64, 0f64); matrix.scales.len()];
     for row in 0..matrix.rows {
@@ -183,7 +187,7 @@ fn plain_scales(matrix: &Matrix, source: &[f32]) -> Vec<f64> {
 }
 
 impl Matrix {
-    /// The square that rounding an element x of a group with a scale allows.
+    /// Squared error that rounding allows for an element x of a group with this scale.
     fn rounding(&self, group: usize, x: f64, scale: f64) -> f64 {
         if scale == 0.0 || !scale.is_finite() {
             return 0.0;
@@ -208,8 +212,8 @@ impl Matrix {
     }
 }
 
-/// Median, and the standard deviation that the median deviation from it stands for: 1.4826 of it for normal values; `None` without finite
-/// values; only these count.
+/// Median and robust standard deviation of the finite values; `None` without finite values. The deviation is 1.4826 times the
+/// median absolute deviation, which is exact for normal values.
 pub fn spread(values: &[f64]) -> Option<(f64, f64)> {
     let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     let middle = upper_median(finite.clone())?;

@@ -1,4 +1,4 @@
-//! Checks of a matrix's names, types and shapes against the statements of the configuration.
+//! Checks names, types and shapes of a matrix against the statements of the configuration.
 
 use safetensors::Dtype;
 
@@ -12,25 +12,26 @@ use super::subject::Subject;
 use super::words::{is_words, shown};
 use ulplab_core::tensorfile::Tensor;
 
-/// Tensors of integers that belong to models, not to quantization.
+/// Names of integer tensors that belong to the model, not to its quantization.
 const INTEGERS: &[&str] = &["tid2eid", "position_ids", "num_batches_tracked", "inv_freq"];
 
-/// The statements of the configuration that are understood.
+/// The statements of the configuration that could be interpreted.
 pub struct Stated<'a> {
-    /// The convention by which tensors are read; without one every tensor stands for itself.
+    /// The convention that assigns tensors to matrices; without a convention, each tensor is a matrix of its own.
     pub convention: &'static Convention,
-    /// The sections of the convention.
+    /// The sections of the configuration that state a method of this convention.
     pub sections: Vec<&'a Section>,
-    /// The modules that they leave unquantized.
+    /// The modules that these sections leave unquantized.
     ignored: Vec<Modules>,
-    /// True if every list of them was understood.
+    /// True if every list of unquantized modules was understood.
     whole: bool,
-    /// True if the only methods that are stated are of no convention, so that no name means anything.
+    /// True if the configuration states only methods of no known convention, so that names of tensors mean nothing.
     unknown: bool,
 }
 
 impl<'a> Stated<'a> {
-    /// Reads the sections of a convention; `None` says that the stated method has none.
+    /// Reads the sections of a convention. `None` means that no convention is known for the stated method, or that nothing is
+    /// quantized.
     pub fn new(sections: &'a [Section], convention: Option<&'static Convention>, findings: &mut Vec<Finding>) -> Self {
         let unknown = convention.is_none() && !sections.is_empty();
         let convention = convention.unwrap_or(&PLAIN);
@@ -54,7 +55,7 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// True if the configuration leaves a module unquantized; `None` if what it says is not understood.
+    /// True if the configuration leaves a module unquantized; `None` if its lists are not understood.
     pub fn leaves_out(&self, module: &str) -> Option<bool> {
         let has: Vec<_> = self.ignored.iter().map(|modules| modules.has(module)).collect();
         match has.contains(&Ok(true)) {
@@ -63,16 +64,16 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// True if the configuration names a module as quantized; `None` if it names none, or is not understood.
+    /// True if the configuration names a module as quantized; `None` if it names no modules, or is not understood.
     pub fn targets(&self, module: &str) -> Option<bool> {
         let mut sections = self.sections.iter();
         sections.find_map(|section| (self.convention.targets)(section, module).ok()?)
     }
 
-    /// All statements about a module.
+    /// Collects all schemes that the configuration states for a module.
     ///
     /// # Errors
-    /// One of them is not understood.
+    /// Returns the section and the reason if a statement is not understood.
     pub fn schemes(&self, module: &str) -> Result<Vec<Scheme>, (&'a Section, String)> {
         let mut found = Vec::new();
         for section in &self.sections {
@@ -87,25 +88,25 @@ impl<'a> Stated<'a> {
         Ok(found)
     }
 
-    /// The names of a static scale of activations that a module needs, if the configuration says it.
+    /// Possible names of the static activation scale that a module needs; `None` if the configuration does not state them.
     pub fn inputs(&self, module: &str) -> Inputs {
         let schemes = self.schemes(module).ok()?;
         schemes.iter().find_map(|scheme| scheme.inputs)
     }
 
-    /// All matrices whose values can be read.
+    /// Returns all matrices whose values can be read.
     pub fn subjects<'p>(&self, matrices: &'p Matrices<'p>) -> Vec<Subject<'p>> {
         let mut report = Report::default();
         let subject = |(name, parts): (&'p String, &'p Parts)| self.subject(name, parts, &mut report);
         matrices.iter().filter_map(subject).collect()
     }
 
-    /// Judges the names, types, shapes and scales of a matrix, and returns it if its values can be read.
+    /// Judges the names, types, shapes and scales of a matrix, and returns the matrix if its values can be read.
     pub fn subject<'p>(&self, name: &'p str, parts: &'p Parts<'p>, report: &mut Report) -> Option<Subject<'p>> {
         let schemes = match self.schemes(module(name)) {
             Ok(schemes) => schemes,
             Err((section, why)) => {
-                // The same for every matrix.
+                // Report this finding once: it may be the same for every matrix.
                 let finding = files::not_understood(section, why);
                 let known = |other: &Finding| other.check == finding.check && other.found == finding.found;
                 if !report.findings.iter().any(known) {
@@ -164,12 +165,12 @@ impl<'a> Stated<'a> {
         if let Reading::Words(words) = &reading {
             report.findings.extend(values::words(name, parts, words, symmetric));
         }
-        // Scales with a sign were found above.
+        // Scales with a sign were reported above.
         let is_signed = matches!(&reading, Reading::Bytes { opened, .. } if opened.check().is_err());
         (!is_signed).then_some(Subject { name, parts, reading })
     }
 
-    /// Codes without scales: a fault, numbers of another kind, or not understood.
+    /// Judges codes without scales: they are a fault, integers of the model, or not understood.
     fn lonely(&self, name: &str, codes: &Tensor, parts: &Parts, report: &mut Report) {
         let fp8 = matches!(codes.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
         let last = codes.name.rsplit('.').next().unwrap_or(codes.name);
@@ -191,7 +192,7 @@ impl<'a> Stated<'a> {
     }
 }
 
-/// The reason that a matrix is of a kind that is not read, if it is.
+/// Returns the reason that a matrix cannot be read; `None` if it can be read.
 fn beyond(parts: &Parts, scheme: Option<Scheme>) -> Option<String> {
     let words = parts.codes.is_some_and(|codes| is_words(&codes));
     if let (Some(scheme), true) = (scheme, words)

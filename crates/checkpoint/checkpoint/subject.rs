@@ -1,4 +1,4 @@
-//! The values of matrices, against their source if it is known.
+//! Reads the values of matrices, and compares them with their source if it is given.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use super::{Judged, Report};
 use crate::packed::{Stack, in_matrices};
 use ulplab_core::error::Result;
 
-/// A matrix whose values will be read.
+/// A matrix, or a stack of matrices, whose values can be read.
 pub struct Subject<'a> {
-    /// Its name.
+    /// Name of the matrix.
     pub name: &'a str,
-    /// Its tensors.
+    /// Tensors of the matrix.
     pub parts: &'a Parts<'a>,
-    /// The way in which they are read.
+    /// The way in which the tensors are read.
     pub reading: Reading<'a>,
 }
 
-/// The facts about a stack: all that is counted, and the worst of its matrices.
+/// Results for a stack: statistics of all matrices, and the worst SQNR.
 #[derive(Default)]
 struct Known {
     judged: Judged,
-    /// The SQNR and the noise above rounding, in dB, of each matrix that may be held against its kin.
+    /// Index, SQNR and noise above rounding (both in dB) of each matrix that can be compared with matrices of its kind.
     noise: Vec<(usize, f64, f64)>,
-    /// True if every matrix has the values of a source that is quantized itself.
+    /// True if the source is quantized itself and every matrix has the same values as the source.
     is_same: bool,
 }
 
-/// Reads the values of all matrices. `sources` are their counterparts in a file of that name, if there is a source.
+/// Reads and judges the values of all matrices. `sources` are the source matrices, with the path of their file.
 pub fn measure(
     subjects: Vec<Subject>,
     sources: Option<(Found, &str)>,
@@ -97,8 +97,8 @@ pub fn measure(
     Ok(())
 }
 
-/// The matrices that are held against each other: those of one format and one name in all layers, or of one format if those are fewer
-/// than four.
+/// Partitions matrices into kinds whose noise is compared: one format and one name in all layers. If a name of a format has
+/// fewer than four matrices, all matrices of this format are one kind.
 fn kinds(known: &[Known]) -> Vec<Vec<usize>> {
     let matrices = |members: &[usize]| members.iter().map(|at| known[*at].noise.len()).sum::<usize>();
     let mut formats: BTreeMap<&str, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
@@ -114,7 +114,8 @@ fn kinds(known: &[Known]) -> Vec<Vec<usize>> {
     kinds.into_iter().filter(|members| matrices(members) >= 3).collect()
 }
 
-/// The matrices of a kind that have far more noise than the others, with the limit and a finding each.
+/// Returns the matrices of a kind with far more noise than the others. For each: stack, index in the stack, limit in dB, and a
+/// finding.
 fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize, usize, f64, Finding)> {
     let of = |at: usize| known[at].noise.iter().map(move |noise| (at, *noise));
     let all = || members.iter().copied().flat_map(of);
@@ -132,7 +133,7 @@ fn above(subjects: &[Subject], known: &[Known], members: &[usize]) -> Vec<(usize
 }
 
 impl Subject<'_> {
-    /// The counts of one matrix, its comparison with a source if there is one, and the findings of both.
+    /// Measures one matrix, compares it with its source if there is one, and collects the findings.
     fn piece(&self, expert: usize, source: Option<&Counterpart>, folding: Folding) -> (Measured, Compared) {
         let pair = source.map(|source| Pair::new(self, source, expert, folding));
         let matrix = match &pair {
@@ -148,18 +149,18 @@ impl Subject<'_> {
         (measured, compared)
     }
 
-    /// A finding that it has no source.
+    /// Returns a finding that the matrix has no source.
     pub fn without(&self, found: String) -> Finding {
         let expected = format!("a tensor of finite numbers of shape {:?}", self.reading.shape());
         Finding::new(&source::NO_SOURCE, self.names(), found, expected)
     }
 
-    /// The names of its codes and of itself.
+    /// Names of the codes and of the matrix.
     pub fn names(&self) -> (&str, &str) {
         (self.parts.codes.map_or("", |codes| codes.name), self.name)
     }
 
-    /// The number of a matrix of a stack, for findings.
+    /// Prefix of a finding that names a matrix of a stack; empty for a single matrix.
     pub fn which(&self, expert: usize) -> String {
         match self.reading.stack().experts {
             0 | 1 => String::new(),

@@ -1,4 +1,4 @@
-//! Integers of a few bits in words of 32, as AWQ, GPTQ and compressed-tensors pack them.
+//! Narrow integers packed into 32-bit words, as AWQ, GPTQ and compressed-tensors store them.
 
 use safetensors::Dtype;
 
@@ -8,35 +8,35 @@ use super::parts::Parts;
 use ulplab_core::formats::Group;
 use ulplab_core::tensorfile::{Flaw, Tensor};
 
-/// A quantized matrix of `outputs` rows and `inputs` columns, whose types and shapes were checked.
+/// A quantized matrix of `outputs` rows and `inputs` columns whose types and shapes were checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
     packing: Packing,
-    /// Bits of a code; 4 or 8.
+    /// Number of bits of a code: 4 or 8.
     pub bits: usize,
-    /// Output channels, the rows of the matrix.
+    /// Number of output channels, i.e. rows of the matrix.
     pub outputs: usize,
-    /// Input channels, the columns.
+    /// Number of input channels, i.e. columns of the matrix.
     pub inputs: usize,
-    /// Consecutive input channels that share a scale.
+    /// Number of consecutive input channels that share a scale.
     pub group: usize,
     /// The scales.
     pub scale: Tensor<'a>,
-    /// The number that is added to a stored zero point.
+    /// Number that is added to each stored zero point.
     pub offset: i32,
     codes: &'a [u8],
     zeros: Option<&'a [u8]>,
     index: Option<Tensor<'a>>,
 }
 
-/// The place in a word of each of eight output channels of AWQ.
+/// Position in the word of each of eight consecutive output channels, as AWQ interleaves them.
 const INTERLEAVED: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl<'a> Words<'a> {
-    /// Reads types and shapes. `scheme` is what the configuration says.
+    /// Checks types and shapes. `scheme` is the statement of the configuration.
     ///
     /// # Errors
-    /// A shape or type fits no matrix of 4 or 8 bits, or not what the configuration says.
+    /// Returns an error if a shape or type fits no matrix of 4 or 8 bits, or contradicts the configuration.
     pub fn new(parts: &Parts<'a>, packing: Packing, scheme: Option<Scheme>) -> Result<Self, Flaw> {
         let codes = parts.codes.expect("words have codes");
         let scale = parts.scale.expect("words have scales");
@@ -48,7 +48,8 @@ impl<'a> Words<'a> {
         };
         let declared = parts.shape.and_then(|shape| shape.to_f64());
         let declared: Option<Vec<usize>> = declared.map(|sizes| sizes.into_iter().map(|size| size as usize).collect());
-        // The number of codes in a word follows from the shape that is not packed, or from zero points, or is stated.
+        // Derive the number of codes per word from a shape that is not packed, or from the zero points; else from the
+        // configuration.
         let per = match (packing, declared.as_deref(), parts.zero.map(|zero| zero.shape)) {
             (Packing::Outputs, ..) => across.checked_div(wide),
             (Packing::Rows, Some(&[_, inputs]), _) => inputs.checked_div(wide),
@@ -128,7 +129,7 @@ impl<'a> Words<'a> {
         self.inputs.div_ceil(self.group)
     }
 
-    /// The group of each input channel. `None` for one that is out of range.
+    /// Index of the group of each input channel; `None` if the stored index is out of range.
     pub fn columns(&self) -> Vec<Option<usize>> {
         let groups = self.groups();
         match self.index {
@@ -140,7 +141,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The place of the scale of a group and an output channel among the scales of the file.
+    /// Flat index of the scale of a group and an output channel in the tensor of scales.
     pub fn scale_at(&self, group: usize, output: usize) -> usize {
         match self.packing {
             Packing::Rows => output * self.groups() + group,
@@ -148,7 +149,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The code of an element as it is stored; `other` reads the places in a word in the other order.
+    /// Code of an element as it is stored. If `other` is true, reads the positions in a word in the other order (AWQ or
+    /// sequential).
     pub fn code(&self, output: usize, input: usize, other: bool) -> u32 {
         let per = 32 / self.bits;
         let (word, place) = match self.packing {
@@ -159,7 +161,7 @@ impl<'a> Words<'a> {
         self.field(self.codes, word, place, other)
     }
 
-    /// The zero point of a group and an output channel; `None` if none are stored.
+    /// Zero point of a group and an output channel, with the offset added; `None` if none are stored.
     pub fn zero(&self, group: usize, output: usize, other: bool) -> Option<i32> {
         let per = 32 / self.bits;
         let word = match self.packing {
@@ -176,23 +178,23 @@ impl<'a> Words<'a> {
         u32::from_le_bytes(word) >> (place * self.bits) & ((1u64 << self.bits) - 1) as u32
     }
 
-    /// Half of the range of the codes: the zero point where none is stored.
+    /// Half of the range of the codes, which is the zero point if none is stored.
     pub fn middle(&self) -> u32 {
         1 << (self.bits - 1)
     }
 
-    /// Text of the bits and the group size, as `int4/b128 in words`.
+    /// Describes bits and group size, e.g. `int4/b128 in words`.
     pub fn words(&self) -> String {
         format!("int{}/b{} in words", self.bits, self.group)
     }
 }
 
-/// The type and the shape of a tensor: `I32 [4, 8]`.
+/// Describes type and shape of a tensor, e.g. `I32 [4, 8]`.
 pub fn shown(tensor: &Tensor) -> String {
     format!("{} {:?}", tensor.dtype, tensor.shape)
 }
 
-/// The flaw that a tensor has another type or shape than expected.
+/// Returns the flaw that a tensor has another type or shape than expected.
 pub fn unexpected(tensor: &Tensor, expected: String) -> Flaw {
     Flaw {
         subject: tensor.name.into(),
@@ -201,7 +203,7 @@ pub fn unexpected(tensor: &Tensor, expected: String) -> Flaw {
     }
 }
 
-/// True if a tensor has words of 32 bits.
+/// True if the elements of a tensor are 32-bit words.
 pub fn is_words(tensor: &Tensor) -> bool {
     matches!(tensor.dtype, Dtype::I32 | Dtype::U32)
 }
