@@ -1,4 +1,4 @@
-//! Files and configuration.
+//! Checks of the files of a checkpoint and of its configuration.
 
 use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::config::Section;
@@ -21,18 +21,19 @@ pub const CONVENTION: Check = error(
      `hf_quant_config.json`.",
 );
 
-/// A finding for each flaw.
+/// Returns a finding for each flaw of a file.
 pub fn files(flaws: &[Flaw]) -> Vec<Finding> {
     flaws.iter().map(|flaw| Finding::of_flaw(&FILES, flaw, "")).collect()
 }
 
-/// A finding for a key that is not understood.
+/// Returns a finding for a key of the configuration that is not understood.
 pub fn not_understood(section: &Section, why: impl Into<String>) -> Finding {
     let expected = "what docs/checkpoints.md lists";
     Finding::new(&CONFIGURATION, (section.file, ""), why, expected)
 }
 
-/// Holds the methods that sections name against the conventions that exist, against each other, and against that of the tensors.
+/// Checks the method of each section: it must be known, and be the method of the convention `names` of the tensors. If there
+/// are two sections, their values must agree.
 pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for section in sections {
@@ -51,7 +52,7 @@ pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> 
                 let methods: Vec<&str> = distinct(methods.copied());
                 add(&CONFIGURATION, found, format!("one of {}", methods.join(", ")));
             }
-            // AutoRound stores files in the form of other programs, too.
+            // AutoRound can also write the formats of other programs.
             (Some(_), Some(names)) if !names.states(section) && gptq::stores_otherwise(section) => {
                 let packing = section.text("packing_format").unwrap_or_default();
                 let found = format!("{found} with packing_format '{packing}'");

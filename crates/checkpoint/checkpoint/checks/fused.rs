@@ -1,4 +1,4 @@
-//! Scales that a fused kernel has one of.
+//! Checks that matrices have the same scale if a fused kernel reads only one scale for all of them.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub const FUSED_TENSOR_SCALE: Check = warning(
      once more, with a second rounding.",
 );
 
-/// Matrices that a kernel fuses and whose scales differ. `with_one` are the names of those that have one scale.
+/// Reports fused matrices whose scales differ. `with_one` are the names of the matrices that have a single scale.
 pub fn scales<'a>(matrices: &Matrices<'a>, with_one: &BTreeSet<&str>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for names in fused(matrices.keys().map(String::as_str)) {
@@ -42,7 +42,7 @@ pub fn scales<'a>(matrices: &Matrices<'a>, with_one: &BTreeSet<&str>) -> Vec<Fin
     findings
 }
 
-/// A scale, or the first of several.
+/// Formats a scale, or the first of several scales.
 fn shown(tensor: &Tensor) -> String {
     match tensor.to_f32().as_deref() {
         Some([value]) => format!("{value:e}"),

@@ -1,4 +1,4 @@
-//! Checks, and their findings.
+//! The checks of a checkpoint, and their findings.
 
 pub mod files;
 pub mod fused;
@@ -13,30 +13,30 @@ use std::collections::BTreeSet;
 
 use ulplab_core::tensorfile::Flaw;
 
-/// A kind of finding.
+/// A check, which reports one kind of finding.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Its name in outputs.
+    /// Name of the check in outputs.
     pub name: &'static str,
-    /// The meaning of its findings.
+    /// Severity of all findings of this check.
     pub severity: Severity,
-    /// The thing that it looks at, and the reason for its limit.
+    /// Documentation: the condition that the check tests, and the reason for its limit.
     pub doc: &'static str,
 }
 
-/// The meaning of a finding for the checkpoint.
+/// Severity of a finding for the whole checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The checkpoint may be right, and a person should look.
+    /// The checkpoint may be right, but a person should look at it.
     Warning,
-    /// A part could not be judged, so that the checkpoint does not pass.
+    /// A part could not be judged. The checkpoint does not pass.
     NotJudged,
     /// The checkpoint is wrong.
     Error,
 }
 
 impl Severity {
-    /// Its name in outputs.
+    /// Name of the severity in outputs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Warning => "warning",
@@ -46,18 +46,18 @@ impl Severity {
     }
 }
 
-/// Something that a check noticed.
+/// A fault or doubt that a check reports.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The check.
+    /// The check that reports this finding.
     pub check: &'static Check,
-    /// The tensor, file or key.
+    /// The tensor, file or key that the finding is about.
     pub subject: String,
-    /// The matrix that the subject is a part of, by its name; empty for a file or key.
+    /// Name of the matrix that the tensor belongs to; empty for a file or key.
     pub matrix: String,
-    /// The text or the number in the file.
+    /// Text or number that was found.
     pub found: String,
-    /// The text or the number that it should have.
+    /// Text or number that was expected.
     pub expected: String,
 }
 
@@ -77,7 +77,7 @@ const fn not_judged(name: &'static str, doc: &'static str) -> Check {
     check(Severity::NotJudged, name, doc)
 }
 
-/// All checks, in the order of the document.
+/// All checks, in the order of the documentation.
 pub const CHECKS: &[&Check] = &[
     &files::FILES,
     &files::CONFIGURATION,
@@ -118,8 +118,8 @@ pub const CHECKS: &[&Check] = &[
     &source::PART_OFF,
 ];
 
-/// Leaves out findings that follow from others: of a matrix that is read without a part, what its size says; of one with NaN, its distance
-/// from the source; and a cause or a tensor that two checks name.
+/// Removes findings that follow from others. If a part is missing, findings about the size of the matrix are removed. If the
+/// matrix has NaN, the finding that its SQNR is NaN is removed. Duplicates of two checks are removed as well.
 pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
     let of = |checks: &[&Check]| -> BTreeSet<String> {
         let found = findings.iter().filter(|finding| finding.is_of(checks));
@@ -146,17 +146,17 @@ pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
 }
 
 impl Finding {
-    /// True if it is of one of these checks.
+    /// True if one of these checks reported the finding.
     pub fn is_of(&self, checks: &[&Check]) -> bool {
         checks.iter().any(|check| check.name == self.check.name)
     }
 
-    /// A finding about a flaw of a file or of a tensor of a matrix.
+    /// Returns a finding about a flaw of a file, or of a tensor of a matrix.
     pub fn of_flaw(check: &'static Check, flaw: &Flaw, matrix: &str) -> Self {
         Self::new(check, (&flaw.subject, matrix), &flaw.found, &flaw.expected)
     }
 
-    /// A finding about a tensor of a matrix.
+    /// Returns a finding about a tensor, which may belong to a matrix.
     pub fn new(
         check: &'static Check,
         (subject, matrix): (&str, &str),

@@ -1,4 +1,4 @@
-//! Tensors that are missing or left over, and their types and shapes.
+//! Checks for tensors that are missing or left over, and of types and shapes.
 
 use super::{Check, Finding, error};
 use crate::checkpoint::conventions::Convention;
@@ -34,7 +34,7 @@ pub const UNQUANTIZED: Check = error(
      (`config_groups`, `quantized_layers`). Not judged where a list is not understood.",
 );
 
-/// Parts that are missing or left over.
+/// Reports missing and surplus parts of a matrix. `symmetric` is true if the configuration says that it has no zero points.
 pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Option<bool>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |check, subject: &Tensor, found: &str, expected: &str| {
@@ -77,7 +77,7 @@ pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Opti
     findings
 }
 
-/// True if scales without codes belong to a quantized matrix: numbers of other kinds are called scales too.
+/// True if scales without codes come from a quantized matrix. Other tensors are called scales too, e.g. floating-point vectors.
 pub fn is_stray(parts: &Parts) -> bool {
     let stray = |tensor: &Tensor| {
         let named = ["weight_", ".scales", ".qzeros", ".g_idx", "_scale_inv"];
@@ -86,7 +86,8 @@ pub fn is_stray(parts: &Parts) -> bool {
     parts.without_codes().any(|(_, tensor)| stray(&tensor))
 }
 
-/// Matrices that the configuration says should be quantized and are not, and the reverse.
+/// Reports matrices that should be quantized by the configuration but are not, and matrices that are quantized but should not
+/// be.
 pub fn left_out(matrices: &Matrices, stated: &Stated) -> Vec<Finding> {
     let quantized = matrices.iter().filter(|(_, parts)| parts.is_whole());
     let kinds: std::collections::BTreeSet<String> = quantized.map(|(name, _)| kin(name)).collect();

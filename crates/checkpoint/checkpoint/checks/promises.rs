@@ -1,4 +1,4 @@
-//! Scales that a configuration promises and a file may lack.
+//! Checks that the file has the scales and group indices that the configuration implies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +24,14 @@ pub const NO_KV_SCALE: Check = warning(
     "Where the configuration quantizes the KV cache, the file has scales for it: without, loaders take 1.",
 );
 
-/// True if a matrix has a scale of its activations under one of these names.
+/// True if a matrix has an activation scale with one of these names.
 fn has_input(parts: &Parts, names: &[&str]) -> bool {
     let named = |tensor: &Tensor| names.iter().any(|name| tensor.name.ends_with(name));
     parts.activations.iter().any(named)
 }
 
-/// Static scales of activations that are missing. `needs` gives the names of which a quantized matrix needs one, if the
-/// configuration says it.
+/// Reports missing static activation scales. `needs` gives the names for each quantized matrix, one of which must exist; `None`
+/// if the configuration does not state them.
 pub fn inputs<'n>(matrices: &Matrices, needs: &BTreeMap<&str, Option<&'n [&'n str]>>) -> Vec<Finding> {
     const ANY: &[&str] = &["input_scale", "input_global_scale", "activation_scale"];
     let of = |name: &str| needs[name].unwrap_or(ANY);
@@ -54,7 +54,7 @@ pub fn inputs<'n>(matrices: &Matrices, needs: &BTreeMap<&str, Option<&'n [&'n st
     findings
 }
 
-/// Group indices that are missing: where activations have an order (`desc_act`), or where other matrices have one.
+/// Reports missing group indices. They are needed if the configuration says `desc_act`, or if any other matrix has them.
 pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
     let orders = |section: &&Section| section.value.get("desc_act") == Some(&true.into());
     let ordered = sections.iter().any(orders);
@@ -77,7 +77,7 @@ pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
     without.filter_map(finding).collect()
 }
 
-/// True if a section says that the KV cache has static scales.
+/// True if a section implies static scales for the KV cache.
 fn quantizes_cache(section: &Section) -> bool {
     let of = |key: &str| section.value.get(key).filter(|value| !value.is_null());
     let scheme = of("kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));
@@ -87,7 +87,7 @@ fn quantizes_cache(section: &Section) -> bool {
     scheme.is_some() || algorithm.is_some() || group
 }
 
-/// Modules that make the keys of an attention layer, and whether values have a scale of their own.
+/// Modules that compute the keys of an attention layer. The flag is true if the values need a scale of their own.
 const KEYS: &[(&str, bool)] = &[
     ("k_proj", true),
     ("qkv_proj", true),
@@ -100,12 +100,13 @@ const KEYS: &[(&str, bool)] = &[
     ("kv_b_proj", false),
 ];
 
-/// Scales of KV caches that are missing.
+/// Reports missing scales of KV caches.
 pub fn cache(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
     let Some(section) = sections.iter().find(|section| quantizes_cache(section)) else {
         return Vec::new();
     };
-    // Attention layers by their names: a matrix of each, whether values need a scale, and which of keys and values have one.
+    // Attention layers by name. For each: a matrix of the layer, true if values need a scale, and whether keys and values have
+    // a scale.
     let mut layers: BTreeMap<&str, (&str, bool, [bool; 2])> = BTreeMap::new();
     for name in matrices.keys().filter(|name| matrices[*name].codes.is_some()) {
         if let Some((layer, last)) = module(name).rsplit_once('.')
@@ -154,7 +155,8 @@ pub fn cache(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
             (false, true) => "a scale of keys",
             (true, false) => "a scale of values",
         };
-        // A layer that is not quantized at all, as one of several predicted tokens, may be left out as a whole.
+        // A layer without any scale of keys or values is accepted if nothing in its block is quantized, e.g. a layer for
+        // multi-token prediction.
         if kinds.contains(&kin(layer)) && (has[0] || has[1] || quantized(layer)) {
             let found = format!("without {missing}");
             let expected = "both, as its namesakes have";

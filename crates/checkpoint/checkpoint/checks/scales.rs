@@ -1,4 +1,4 @@
-//! Values of scales, and whether the weights that they give are of a size that weights have.
+//! Checks the values of scales, and that the decoded weights have a plausible size.
 
 use safetensors::Dtype;
 
@@ -40,17 +40,18 @@ pub const MAGNITUDE: Check = warning(
      another matrix.",
 );
 
-/// The gains that a trained matrix may have.
+/// Plausible gains of a trained matrix.
 const GAINS: std::ops::RangeInclusive<f64> = 1.0 / 256.0..=128.0;
 
-/// NaN, infinite, negative and zero values of the scales of a matrix, or only of its activations if it is not quantized.
+/// Reports NaN, infinite, negative and zero scales of a matrix. For a matrix that is not quantized, only activation scales are
+/// checked.
 pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let [scale, global] = [parts.scale, parts.global].map(|tensor| tensor.filter(|_| parts.is_whole()));
     let blocks = scale.map(|tensor| (tensor, false));
     let others = global.iter().chain(&parts.activations);
     for (tensor, no_zero) in blocks.into_iter().chain(others.map(|tensor| (*tensor, true))) {
-        // A zero point of activations is not a scale.
+        // Skip zero points of activations: they are not scales.
         if tensor.name.ends_with("_zero_point") {
             continue;
         }
@@ -72,10 +73,10 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
     findings
 }
 
-/// The number of values of a kind, and the place of the first.
+/// Number of values of a kind, and the flat index of the first; `None` if there are none.
 type Place = Option<(usize, usize)>;
 
-/// Values that are NaN or infinite, negative, and zero.
+/// Counts values that are NaN or infinite, negative, and zero. `powers` is true if a byte is a power of two.
 fn counts(tensor: &Tensor, powers: bool) -> [Place; 3] {
     let of_code = |code: &u8| {
         let nan = code & 0x7f == 0x7f;
@@ -93,11 +94,11 @@ fn counts(tensor: &Tensor, powers: bool) -> [Place; 3] {
     })
 }
 
-/// The finding if a matrix has not the size of a trained one; `which` numbers it in its stack.
+/// Returns a finding if the gain of a matrix is implausible for a trained matrix. `which` names the matrix in its stack.
 pub fn size(subject: &Subject, which: &str, measured: &Measured) -> Option<Finding> {
     let Subject { name, parts, .. } = subject;
     let gain = measured.gain(measured.rms);
-    // A matrix that is all zero or not finite has another finding.
+    // Other checks report a matrix that is all zero or not finite.
     if gain == 0.0 || !gain.is_finite() || GAINS.contains(&gain) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! A quantized matrix against its source.
+//! Checks the distance of a quantized matrix from its source.
 
 use super::scales::INVERTED_SCALE;
 use super::{Check, Finding, error, not_judged};
@@ -43,29 +43,30 @@ pub const PART_OFF: Check = error(
      where all are, no element is farther than one and a half steps from the nearest code.",
 );
 
-/// A finding that a configuration states rotations.
+/// Returns the finding that a configuration states a rotation.
 pub fn rotated(file: &str) -> Finding {
     let found = "key 'transform_config' states rotations, so that no matrix is held against its source";
     Finding::new(&FOLDED, (file, ""), found, "a model that is not rotated")
 }
 
-/// Least SQNR of codes of these bits, in dB.
+/// Smallest plausible SQNR for codes of this many bits, in dB.
 pub fn least(bits: usize) -> f64 {
     if bits <= 4 { 8.0 } else { 20.0 }
 }
 
-/// Rows or columns from which a median says something.
+/// Minimum number of rows or columns for a meaningful median.
 const ENOUGH: usize = 8;
-/// The median, in dB, up to which codes are nearly all the nearest: rounding to nearest lies at or below 0 dB.
+/// Maximum median noise, in dB, at which nearly all codes are the nearest: rounding to nearest is at or below 0 dB.
 const NEAREST: f64 = 1.0;
-/// The median up to which all codes are the nearest: -1.4 dB for values that are spread over many codes.
+/// Maximum median noise, in dB, at which all codes are the nearest. Rounding to nearest gives -1.4 dB for values that are
+/// spread over many codes.
 const ROUNDED: f64 = -0.5;
 
-/// Limits of matrices of a kind: the median up to which the margin is the second number at least, in dB.
+/// Parameters of [`limit`] for matrices of a kind, in dB: maximum median for strict limits, and the least margin below it.
 pub const KIN: (f64, f64) = (NEAREST, 4.0);
 
-/// Limit of the noise of one part, in dB above rounding: a part above the limit is too far from the others. `None` without finite
-/// values.
+/// Maximum noise of one part, in dB above rounding, given the noise of all parts. A part above this limit is an outlier. If the
+/// median is at most `near`, the margin is at least `strict`. `None` without finite values.
 pub fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     let (median, deviation) = spread(all)?;
     let margin = match median <= near {
@@ -75,14 +76,15 @@ pub fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     Some((median + margin).max(0.0))
 }
 
-/// A finding about a matrix whose noise is above that of its kin.
+/// Returns a finding about a matrix with far more noise than the other matrices of its kind.
 pub fn above_kin(names: (&str, &str), which: &str, (sqnr, found): (f64, f64), limit: f64, kin: usize) -> Finding {
     let found = format!("{which}SQNR {sqnr:.2} dB: {found:.1} dB more noise than rounding gives");
     let expected = format!("at most {limit:.1} dB more, by {kin} matrices of the same kind");
     Finding::new(&LOW_SQNR, names, found, expected)
 }
 
-/// Rows, columns or parts of rows that have far more noise than the others.
+/// Finds rows, columns or cells (parts of rows) with far more noise than the others. Returns what was found and what was
+/// expected.
 pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     let db = |noise: &[Noise]| -> Vec<f64> { noise.iter().map(Noise::db).collect() };
     let rows = db(&shortfall.rows);
@@ -103,7 +105,7 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     }
     let of = |one: &str, what: &str, noise: &[Noise], all: &[f64]| {
         let limit = limit(all, (ROUNDED, 3.0)).filter(|_| all.len() >= ENOUGH)?;
-        // A part that has next to no energy changes nothing.
+        // Ignore parts whose noise is below the median noise energy.
         let (middle, _) = spread(&noise.iter().map(|noise| noise.found).collect::<Vec<f64>>())?;
         let over = |at: &usize| all[*at] > limit && noise[*at].found > middle;
         let over: Vec<usize> = (0..all.len()).filter(over).collect();
@@ -119,8 +121,8 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     of("row", "rows", &shortfall.rows, &rows).or_else(|| of("column", "columns", &shortfall.cols, &db(&shortfall.cols)))
 }
 
-/// The cause of a low SQNR, if it is one of those that can be measured; `which` numbers the matrix in its stack. `other` are the
-/// distances with the other order of codes, `turned` those from the transposed source.
+/// Returns a finding about a low SQNR that names its cause, if the cause can be measured. `which` names the matrix in its
+/// stack. `other` are the distances with the other order of codes, `turned` the distances from the transposed source.
 pub fn low(
     subject: &Subject,
     which: &str,

@@ -1,4 +1,4 @@
-//! Codes, zero points, group indices, and numbers that are not quantized.
+//! Checks codes, zero points and group indices, and looks for NaN in all tensors.
 
 use safetensors::Dtype;
 
@@ -39,16 +39,16 @@ pub const GROUP_INDEX: Check = error(
     "Every group index is one of the groups, and every group has as many inputs as the block size says.",
 );
 
-/// Elements below which a share of codes is chance.
+/// Minimum number of elements for a share of codes to be meaningful.
 const ENOUGH: u64 = 1024;
 
-/// Elements below which a mean code is chance: the standard deviation of codes of 4 bits is at most 8 steps, that of codes of 8 bits 128,
-/// and such a deviation over the root of so many elements is a quarter.
+/// Minimum number of elements for a mean code to be meaningful. The standard deviation of codes is at most 8 steps with 4 bits,
+/// and 128 steps with 8 bits. Over so many elements, the standard error of the mean is then a quarter of a step.
 fn enough(bits: usize) -> u64 {
     (4u64 << (bits - 1)).pow(2)
 }
 
-/// Findings from the counts of a matrix; `which` numbers it in its stack.
+/// Reports implausible counts of a matrix. `which` names the matrix in its stack.
 pub fn counts(subject: &Subject, which: &str, measured: &Measured) -> Vec<Finding> {
     let reading = &subject.reading;
     let mut findings = Vec::new();
@@ -90,7 +90,7 @@ pub fn counts(subject: &Subject, which: &str, measured: &Measured) -> Vec<Findin
     findings
 }
 
-/// Zero points and group indices of integers in words; `symmetric` is what the configuration says.
+/// Checks zero points and group indices of integers in words. `symmetric` is the statement of the configuration.
 pub fn words(name: &str, parts: &Parts, words: &Words, symmetric: Option<bool>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(zero) = parts.zero {
@@ -139,7 +139,7 @@ pub fn words(name: &str, parts: &Parts, words: &Words, symmetric: Option<bool>) 
     findings
 }
 
-/// NaN and infinities of a tensor of the matrix `name`.
+/// Reports NaN and infinities in a tensor of the matrix `name`.
 pub fn plain(name: &str, tensor: &Tensor) -> Option<Finding> {
     let values = match tensor.dtype {
         Dtype::F8_E8M0 => tensor.to_scales()?,

@@ -1,4 +1,4 @@
-//! Tensors that a checkpoint lacks, and those that are not quantized, against the other layers and against the source.
+//! Checks for missing tensors, and compares tensors that are not quantized with the source.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -26,13 +26,13 @@ pub const DEAD_TENSOR: Check = error(
     "A tensor that is not quantized is not all zeros where the source's is not.",
 );
 
-/// Layers of one list: the names within each layer by its number.
+/// The layers of one list by index: for each layer, the names of its tensors within the layer.
 type Layers<'n> = BTreeMap<usize, BTreeSet<&'n str>>;
 
-/// Layers that may lack a tensor for another reason than a mistake: one, or one in so many.
+/// Layers of a rare form may lack a tensor on purpose. A form is rare if it has one layer, or one in so many.
 const RARE: usize = 16;
 
-/// Tensors that one layer lacks and all other layers of its form have.
+/// Reports tensors that a layer of a rare form lacks, if all layers with the same tensors and more have them.
 pub fn layers(matrices: &Matrices) -> Vec<Finding> {
     let mut lists: BTreeMap<&str, Layers> = BTreeMap::new();
     for (name, _) in matrices.iter().filter(|(_, parts)| parts.codes.is_some()) {
@@ -72,7 +72,8 @@ pub fn layers(matrices: &Matrices) -> Vec<Finding> {
     findings
 }
 
-/// The list of layers, the number in it and the name within it: `model.layers`, 3, `mlp.up_proj.weight`.
+/// Splits a name into the list of layers, the index in the list and the name within the layer: `model.layers`, 3,
+/// `mlp.up_proj.weight`.
 fn split(name: &str) -> Option<(&str, usize, &str)> {
     let mut start = 0;
     for part in name.split('.') {
@@ -85,8 +86,8 @@ fn split(name: &str) -> Option<(&str, usize, &str)> {
     None
 }
 
-/// The module that has the module of a tensor, and the name of that: `mlp` and `up_proj`. An expert that is there as a whole is taken for
-/// a module of all experts.
+/// Splits the module of a tensor into its parent module and its own name, e.g. `mlp` and `up_proj`. The parent of an expert's
+/// module is the module of all experts.
 fn parent(rest: &str) -> (&str, &str) {
     let module = rest.rsplit_once('.').map_or(rest, |(module, _)| module);
     let (within, leaf) = module.rsplit_once('.').unwrap_or(("", module));
@@ -94,11 +95,11 @@ fn parent(rest: &str) -> (&str, &str) {
     (if is_number(last) { above } else { within }, leaf)
 }
 
-/// Elements of a tensor that are compared at a time.
+/// Number of elements that are compared at a time.
 const PIECE: usize = 1 << 20;
 
-/// Tensors of the source that the file lacks, and tensors that are not quantized and differ. `used` are the tensors of the source that
-/// quantized matrices were found to be made from.
+/// Reports tensors of the source that the file lacks, and unquantized tensors that differ from the source. `used` are the
+/// source tensors from which quantized matrices were made.
 pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, folded: bool) -> Vec<Finding> {
     let mut held: HashMap<_, Vec<(String, &str)>> = HashMap::new();
     for (name, _) in source.iter().filter(|(_, parts)| parts.codes.is_some()) {
@@ -140,7 +141,8 @@ pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, fo
     findings
 }
 
-/// Tensors of the source that nothing in the file has met: those of its layers whose namesakes it has, and norms outside of layers.
+/// Reports source tensors that have no counterpart in the file. Only two kinds are expected: norms outside of layers, and
+/// tensors of a layer that the file has, if other layers of the file have the same tensor.
 fn absent(matrices: &Matrices, source: &Matrices, met: &BTreeSet<&str>) -> Vec<Finding> {
     let here = matrices.iter().filter(|(_, parts)| parts.codes.is_some());
     let places: HashSet<Place> = here.map(|(name, _)| place(name).1).collect();
@@ -161,7 +163,7 @@ fn absent(matrices: &Matrices, source: &Matrices, met: &BTreeSet<&str>) -> Vec<F
     names.filter(lacks).map(finding).collect()
 }
 
-/// The number of elements that are not those of the source in the type of the file, and true if all are 0.
+/// Number of elements that differ from the source rounded to the type of the file, and true if all elements of the file are 0.
 fn differing(tensor: Tensor, source: Tensor) -> (usize, bool) {
     if tensor.dtype == source.dtype && tensor.bytes == source.bytes {
         return (0, false);

@@ -21,7 +21,7 @@ pub const CONVENTION: Convention = Convention {
         let zeros = section.value.get("zero_point").and_then(Value::as_bool);
         integers(section, None, zeros.map(|zeros| !zeros))
     }],
-    // AutoAWQ's names are any part of a module's name.
+    // AutoAWQ skips a module if a listed name occurs anywhere in the name of the module.
     ignored: |section| match section.method.as_str() {
         "auto-round" => gptq::wide(section),
         _ => within(section, "modules_to_not_convert"),

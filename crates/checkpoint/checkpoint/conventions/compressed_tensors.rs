@@ -34,7 +34,7 @@ pub const CONVENTION: Convention = Convention {
     ..PLAIN
 };
 
-/// The groups of `config_groups` by their names, each with its targets.
+/// Returns the groups of `config_groups`: the name, the group and its targets.
 fn groups(section: &Section) -> Result<Vec<(&String, &Value, Vec<&str>)>, String> {
     let Some(groups) = section.value.get("config_groups").and_then(Value::as_object) else {
         return Err("key 'config_groups' is missing, expected an object".into());
@@ -50,12 +50,12 @@ fn groups(section: &Section) -> Result<Vec<(&String, &Value, Vec<&str>)>, String
     Ok(all)
 }
 
-/// True if a target is a class, as `Linear`, which tensors do not have.
+/// True if a target is the name of a class such as `Linear`. Tensors do not tell their class.
 fn is_class(target: &str) -> bool {
     !target.starts_with("re:") && !target.contains('.') && target.starts_with(char::is_uppercase)
 }
 
-/// True if a module is a target by its name; `None` if classes are targets.
+/// True if a target names the module; `None` if no target does but a class is a target.
 fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
     let (mut named, mut class) = (false, false);
     for (_, group, targets) in groups(section)? {
@@ -70,7 +70,8 @@ fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
     Ok(if named { Some(true) } else { (!class).then_some(false) })
 }
 
-/// The first group that has the module among its targets. A class has all of them, unless a target names the module.
+/// Scheme of the first group that has the module among its targets. A class as a target selects all modules that no target
+/// names.
 pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let mut of_class = None;
     for (name, group, targets) in groups(section)? {
@@ -93,15 +94,15 @@ pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String>
     of_class.unwrap_or(Ok(None))
 }
 
-/// The name of the static scale of activations, if there is one: of NVFP4, whose block scales are made when the activations are
-/// known, it is the scale above them.
+/// Possible names of the static activation scale; empty if there is none. NVFP4 computes the block scales of activations at run
+/// time, so that only its global scale is static.
 fn inputs_of(group: &Value, weights: &Scheme) -> &'static [&'static str] {
     let inputs = group.get("input_activations").filter(|inputs| !inputs.is_null());
     let dynamic = inputs.map(|inputs| inputs.get("dynamic").cloned().unwrap_or(false.into()));
     let bits = inputs.and_then(|inputs| inputs.get("num_bits")).and_then(Value::as_u64);
     match (dynamic, weights.element, bits) {
         (None | Some(Value::Bool(true)), ..) => &[],
-        // ModelOpt writes the same groups, and another name.
+        // ModelOpt writes the same groups, but uses another name for this scale.
         (_, "e2m1", Some(4)) => &["input_global_scale", "input_scale"],
         _ => &["input_scale"],
     }

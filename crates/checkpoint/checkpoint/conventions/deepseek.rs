@@ -1,4 +1,4 @@
-//! DeepSeek, and FP8 checkpoints that follow it.
+//! DeepSeek, and FP8 checkpoints with the same convention.
 
 use super::{Convention, PLAIN, STATIC};
 use crate::checkpoint::config::{Scheme, Section};

@@ -1,4 +1,4 @@
-//! Meta's FBGEMM: FP8 with a scale for each output channel, and activations that are quantized when they are known.
+//! Meta's FBGEMM: FP8 with a scale for each output channel. Activations are quantized dynamically.
 
 use super::{Convention, PLAIN, within};
 use crate::checkpoint::config::Scheme;

@@ -43,7 +43,7 @@ pub const CONVENTION: Convention = Convention {
     ..PLAIN
 };
 
-/// The first rule of `dynamic` for a module: whether it is quantized, and its own keys.
+/// Finds the first rule of `dynamic` that matches a module. Returns true if the module is quantized, and the keys of the rule.
 fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Value)>, String> {
     let rules = section.value.get("dynamic").filter(|rules| !rules.is_null());
     let Some(rules) = rules else { return Ok(None) };
@@ -61,14 +61,14 @@ fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Valu
     Ok(None)
 }
 
-/// True if AutoRound states a form that is neither that of GPTQ nor that of AWQ.
+/// True if AutoRound states a packing format other than that of GPTQ or AWQ.
 pub fn stores_otherwise(section: &Section) -> bool {
     let stated = section.text("packing_format");
     let packing = stated.filter(|_| section.method == "auto-round");
     packing.is_some_and(|packing| packing != "auto_round" && !packing.contains("gptq") && !packing.contains("awq"))
 }
 
-/// The scheme of a module by AutoRound, whose words are packed as `packing` does.
+/// Scheme that AutoRound states for a module. `packing` is the convention that packs the words: `awq`, or else GPTQ.
 pub fn auto_round(section: &Section, module: &str, packing: &str) -> Result<Option<Scheme>, String> {
     let known = match packing {
         "awq" => ["auto_round:auto_awq", "auto_round:awq", "auto_awq"],
@@ -86,13 +86,13 @@ pub fn auto_round(section: &Section, module: &str, packing: &str) -> Result<Opti
     integers(section, own, symmetric(section, own))
 }
 
-/// The key `sym` of a module, else of the section.
+/// Value of the key `sym` for a module, or else for the whole section.
 fn symmetric(section: &Section, own: Option<&Value>) -> Option<bool> {
     let of = |place: &Value| place.get("sym").and_then(Value::as_bool);
     own.and_then(of).or_else(|| of(&section.value))
 }
 
-/// The modules that AutoRound leaves with 16 bits and more.
+/// Modules that AutoRound leaves unquantized: those with 16 bits or more, and those it lists.
 pub fn wide(section: &Section) -> Result<Vec<Modules>, String> {
     let layers = section.value.get("extra_config").and_then(Value::as_object);
     let mut modules = not_converted(section, "modules_to_not_convert")?;

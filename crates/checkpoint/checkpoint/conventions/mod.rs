@@ -1,4 +1,4 @@
-//! The conventions by which programs store quantized checkpoints, one file each.
+//! The conventions of programs that write quantized checkpoints, one file for each program.
 
 mod awq;
 mod compressed_tensors;
@@ -18,36 +18,39 @@ use crate::packed;
 pub use part::{Ending, Packing, Part};
 use part::{activation, of_weight};
 
-/// The way in which a program names and describes the parts of quantized matrices.
+/// A convention: how a program names the parts of quantized matrices and describes them in the configuration.
 #[derive(Debug)]
 pub struct Convention {
-    /// Its name.
+    /// Name of the convention.
     pub name: &'static str,
-    /// The methods by which a configuration names it.
+    /// Method names that stand for this convention in a configuration.
     pub methods: &'static [&'static str],
-    /// The conventions of [`packed::FILE_NAMES`] that its names follow, by their writers.
+    /// Writers of the conventions in [`packed::FILE_NAMES`] whose names of tensors this convention uses.
     pub writers: &'static [&'static str],
-    /// Further endings of names.
+    /// Endings of names in addition to those of the writers.
     pub endings: &'static [Ending],
-    /// The order of codes in words, if it packs them so.
+    /// Order of codes in 32-bit words; `None` if the convention does not pack codes into words.
     pub packing: Option<Packing>,
-    /// True if every linear layer is quantized that the configuration does not leave out.
+    /// True if the configuration lists every linear layer that is not quantized.
     pub lists_all: bool,
-    /// The scheme of the weights of a module by each statement of a configuration; `None` if the module is none of its targets.
+    /// Functions that read the scheme of the weights of a module, one for each statement of a configuration. They return `None`
+    /// if the module is not a target.
     pub schemes: &'static [fn(&Section, &str) -> Result<Option<Scheme>, String>],
-    /// True if a configuration names a module as quantized; `None` if it does not name modules.
+    /// Function that returns true if a configuration names a module as quantized, and `None` if it does not name modules.
     pub targets: fn(&Section, &str) -> Result<Option<bool>, String>,
-    /// The modules that a configuration leaves unquantized.
+    /// Function that returns the modules that a configuration leaves unquantized.
     pub ignored: fn(&Section) -> Result<Vec<Modules>, String>,
-    /// True if it scales the inputs of matrices by numbers that no file has, so that the source is another matrix.
+    /// True if the convention scales inputs of matrices by factors that no file stores, so that the source is a different
+    /// matrix.
     pub folds: bool,
-    /// The number that is added to zero points in the file; `None`: no configuration says it.
+    /// Function that returns the number to add to stored zero points. The argument is `None` if there is no configuration.
     pub zero_offset: fn(Option<&Section>) -> i32,
-    /// Further facts about it, for the document.
+    /// Further facts for the documentation.
     pub doc: &'static str,
 }
 
-/// All conventions. The first of two that explain the names of a checkpoint equally well counts, unless the configuration names one.
+/// All conventions. If two explain the names of a checkpoint equally well, the first one is used, unless the configuration
+/// names one.
 pub const CHECKPOINTS: &[Convention] = &[
     compressed_tensors::CONVENTION,
     modelopt::CONVENTION,
@@ -59,7 +62,7 @@ pub const CHECKPOINTS: &[Convention] = &[
     fbgemm::CONVENTION,
 ];
 
-/// A convention that has only the names of its writers: the default of the others.
+/// A convention without any names: supplies the defaults for the others.
 pub const PLAIN: Convention = Convention {
     name: "",
     methods: &[],
@@ -75,7 +78,7 @@ pub const PLAIN: Convention = Convention {
     doc: "",
 };
 
-/// Parts that any convention may have in addition to its own.
+/// Endings that are valid for every convention.
 const COMMON: &[Ending] = &[
     activation(".input_scale"),
     activation(".input_global_scale"),
@@ -96,7 +99,7 @@ fn not_converted(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
     names.into_iter().map(Modules::parse).collect()
 }
 
-/// A count in the configuration.
+/// Reads an integer from the configuration; `None` if the key is missing or null.
 fn number(place: &Value, key: &str) -> Result<Option<i64>, String> {
     let value = place.get(key).filter(|value| !value.is_null());
     let number = |value: &Value| {
@@ -106,8 +109,8 @@ fn number(place: &Value, key: &str) -> Result<Option<i64>, String> {
     value.map(number).transpose()
 }
 
-/// Integers in groups, as `bits` and `group_size` say it: a group size of -1 is one group for all input channels. Keys of `own`,
-/// which is of one module, count before those of the section.
+/// Scheme of integers in groups, from `bits` and `group_size`. A group size of -1 means one group for all input channels. `own`
+/// holds keys for a single module, which take precedence over the keys of the section.
 fn integers(section: &Section, own: Option<&Value>, symmetric: Option<bool>) -> Result<Option<Scheme>, String> {
     let number = |keys: [&str; 2]| {
         let places = [own, Some(&section.value)].into_iter().flatten();
@@ -130,36 +133,36 @@ fn integers(section: &Section, own: Option<&Value>, symmetric: Option<bool>) -> 
     }))
 }
 
-/// The key with strings of names that modules contain.
+/// Reads a list of strings. Each string selects the modules whose names contain it.
 fn within(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
     let names = section.strings(key)?;
     Ok(names.into_iter().map(|name| Modules::Within(name.into())).collect())
 }
 
-/// Names of a static scale of activations.
+/// Possible names of a static activation scale.
 const STATIC: &[&str] = &["input_scale", "activation_scale"];
 
 impl Convention {
-    /// True if a section names it as its method.
+    /// True if the method of a section stands for this convention.
     pub fn states(&self, section: &Section) -> bool {
         self.methods.contains(&section.method.as_str())
     }
 
-    /// The conventions of quantized files that it follows.
+    /// The file conventions of this convention's writers.
     pub fn packed(&self) -> impl Iterator<Item = &'static packed::Convention> {
         let all = packed::FILE_NAMES.iter();
         all.filter(|packed| self.writers.contains(&packed.writer))
     }
 
-    /// The NVFP4 rule that reads its scales.
+    /// Name of the NVFP4 rule that defines the meaning of the global scales.
     pub fn rule(&self) -> Option<&'static str> {
         self.packed().find_map(|packed| packed.rule)
     }
 
-    /// The endings of its names; an empty one is the name of the matrix itself.
+    /// All endings of tensor names; an empty ending is the name of the matrix itself.
     pub fn all_endings(&self) -> impl Iterator<Item = Ending> {
         let own = self.endings.iter().copied();
-        // Names of a global scale that means something else are not the convention's.
+        // Leave out the name of a global scale that another NVFP4 rule defines.
         let rule = self.rule();
         let packed = self.packed().flat_map(move |packed| {
             let global = packed.global.filter(|_| packed.rule == rule);
@@ -175,8 +178,8 @@ impl Convention {
         own.chain(packed)
     }
 
-    /// The part that a name marks, and the name of the matrix; `None` if it has no ending of the convention. The longest
-    /// ending counts.
+    /// Derives the part and the name of the matrix from the name of a tensor, by the longest ending that fits. `None` if no
+    /// ending fits.
     pub fn part(&self, name: &str) -> Option<(Part, String)> {
         let all = self.all_endings().chain(COMMON.iter().copied());
         let fits = all.filter(|(ending, ..)| !ending.is_empty() && name.ends_with(ending));

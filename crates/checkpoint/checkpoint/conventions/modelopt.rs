@@ -26,7 +26,7 @@ pub const CONVENTION: Convention = Convention {
     ..PLAIN
 };
 
-/// The algorithms of modules, if the configuration names each.
+/// Returns the algorithm of each module; `None` if the configuration has no `quantized_layers`.
 fn layers(section: &Section) -> Result<Option<&serde_json::Map<String, Value>>, String> {
     match section.value.get("quantized_layers") {
         None | Some(Value::Null) => Ok(None),
@@ -35,7 +35,7 @@ fn layers(section: &Section) -> Result<Option<&serde_json::Map<String, Value>>, 
     }
 }
 
-/// The statement about a module, or about the nearest module that contains it.
+/// Returns the entry of a module, or of the innermost module that contains it and has an entry.
 fn layer<'l>(layers: &'l serde_json::Map<String, Value>, module: &str) -> Option<&'l Value> {
     let mut names = std::iter::successors(Some(module), |name| Some(name.rsplit_once('.')?.0));
     names.find_map(|name| layers.get(name))
@@ -59,7 +59,7 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
         "FP8" => ("e4m3", 8, Some(Group::Tensor), STATIC),
         "FP8_PER_CHANNEL_PER_TOKEN" => ("e4m3", 8, Some(Group::Token), &[]),
         "FP8_PB_WO" => ("e4m3", 8, Some(Group::Tile { rows: 128, cols: 128 }), &[]),
-        // `MIXED_PRECISION` states no scheme. Layers differ, and the tensors of each layer tell its scheme.
+        // `MIXED_PRECISION` states no scheme: layers differ, and types and shapes of their tensors determine the scheme.
         "MIXED_PRECISION" => return Ok(None),
         other => {
             return Err(format!(

@@ -1,17 +1,17 @@
 //! Parts of quantized matrices: their names, and the order of codes in words.
 
-/// The order of codes in words.
+/// Order of codes in 32-bit words. K is the number of input channels, N the number of output channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// `[K · bits / 32, N]`: consecutive input channels in a word (GPTQ).
+    /// `[K · bits / 32, N]`: a word holds consecutive input channels (GPTQ).
     Inputs,
-    /// `[K, N · bits / 32]`: output channels in a word, the even ones first (AWQ).
+    /// `[K, N · bits / 32]`: a word holds output channels, the even ones first (AWQ).
     Outputs,
-    /// `[N, K · bits / 32]`: consecutive input channels in a word (compressed-tensors).
+    /// `[N, K · bits / 32]`: a word holds consecutive input channels (compressed-tensors).
     Rows,
 }
 
-/// The end of a tensor's name, the part of a quantized matrix that it marks, and the end of the name of the matrix in its place.
+/// Ending of a tensor name, the part that it marks, and the ending that replaces it in the name of the matrix.
 pub type Ending = (&'static str, Part, &'static str);
 
 /// A part of a quantized matrix.
@@ -21,24 +21,24 @@ pub enum Part {
     Codes,
     /// Scales of groups of elements.
     Scale,
-    /// The scale above them.
+    /// The global scale, which multiplies the scales of the groups.
     Global,
     /// Zero points.
     Zero,
-    /// The group of each input channel.
+    /// Index of the group of each input channel.
     GroupIndex,
-    /// The shape of the matrix.
+    /// Tensor that stores the shape of the matrix.
     Shape,
     /// A scale of the activations that the matrix is multiplied by, or of a KV cache.
     Activation,
 }
 
-/// A part whose ending stands in the place of `.weight`.
+/// Ending that replaces `.weight` in the name of the matrix.
 pub const fn of_weight(ending: &'static str, part: Part) -> Ending {
     (ending, part, ".weight")
 }
 
-/// A scale of activations or caches.
+/// Ending of an activation scale or of a KV-cache scale.
 pub const fn activation(ending: &'static str) -> Ending {
     of_weight(ending, Part::Activation)
 }

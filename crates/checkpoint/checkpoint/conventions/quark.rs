@@ -17,7 +17,7 @@ pub const CONVENTION: Convention = Convention {
     ..PLAIN
 };
 
-/// The scheme of a layer by its own configuration, else by that of all.
+/// Scheme of a layer by its own entry in the configuration, or else by the global entry.
 fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let layers = section.value.get("layer_quant_config").and_then(Value::as_object);
     for (pattern, layer) in layers.into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! The tensors of a source that a quantized matrix was made from: under another prefix, in a stack of experts, among the rows of a fused
-//! matrix, quantized themselves, and the reverse of each.
+//! Finds the source tensors from which a quantized matrix was made. The source may have another prefix, be an expert of a
+//! stack, be some rows of a fused matrix, or be quantized itself; the same holds the other way round.
 
 mod place;
 mod prefixes;
@@ -15,33 +15,33 @@ use crate::packed::Stack;
 use ulplab_core::list::distinct;
 use ulplab_core::tensorfile::Tensor;
 
-/// The matrices of a source.
+/// All matrices of a source.
 #[derive(Default)]
 pub struct Sources<'s> {
     held: Vec<Held<'s>>,
-    /// The prefix and the number of each tensor by its place.
+    /// For each place: the prefixes of its tensors, and their indices in `held`.
     at: HashMap<Place, Vec<(String, usize)>>,
-    /// True if stacks have the rows of gate and up by turns, as gpt-oss.
+    /// True if stacks interleave the rows of gate and up, as gpt-oss does.
     interleaved: bool,
 }
 
 /// A tensor of the source.
 struct Held<'s> {
     name: &'s str,
-    /// Rows before columns.
+    /// Shape as stored, normally rows before columns.
     shape: Vec<usize>,
     values: Values<'s>,
 }
 
 enum Values<'s> {
     Plain(Tensor<'s>),
-    /// Quantized matrix, which is decoded when its values are read.
+    /// A quantized matrix. It is decoded when its values are read.
     Quantized(Box<Subject<'s>>),
 }
 
-/// The source of a matrix, or of a stack of matrices.
+/// The source of a matrix, or of each matrix of a stack.
 pub struct Counterpart<'s> {
-    /// For each matrix the rows that it has one after the other.
+    /// For each matrix, the pieces of the source whose rows follow each other in the matrix.
     matrices: Vec<Vec<Rows<'s>>>,
 }
 
@@ -49,47 +49,47 @@ pub struct Counterpart<'s> {
 #[derive(Clone, Copy)]
 struct Rows<'s> {
     held: &'s Held<'s>,
-    /// The number of the matrix in its stack.
+    /// Index of the source matrix in its stack.
     matrix: usize,
-    /// The number of rows that are taken.
+    /// Number of rows that are taken.
     count: usize,
-    /// The place among all rows.
+    /// The rows of the source matrix that are taken.
     share: Share,
-    /// True if the tensor has inputs before outputs.
+    /// True if the source matrix is stored transposed, with inputs before outputs.
     turned: bool,
-    /// True if its shape would be the same the other way round.
+    /// True if the source matrix is square, so that its shape does not tell if it is transposed.
     square: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Share {
-    /// All rows, or those from a row on.
+    /// Consecutive rows from this one on.
     From(usize),
-    /// Every second row, from this one on.
+    /// Every second row from this one on.
     Second(usize),
-    /// All rows, every second one before the others.
+    /// All rows: first the even ones, then the odd ones.
     Halves,
 }
 
-/// Another way to read a source, tried where the first one does not fit.
+/// A way to arrange the source. Others are tried if the likely one does not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
-    /// By shapes, and by the type of the model.
+    /// The arrangement that shapes and the model type imply.
     Likely,
-    /// Square matrices the other way round.
+    /// As likely, but with square matrices transposed.
     Turned,
-    /// The rows of gate and up in stacks by turns in place of halves, or the reverse.
+    /// As likely, but with the other order of gate and up rows in stacks: interleaved instead of in halves, or the reverse.
     Interleaved,
 }
 
-/// A matrix whose source is looked for: its name, and its shape with outputs before inputs.
+/// Name and shape of a matrix whose source is searched; outputs come before inputs in the shape.
 type Wanted<'a> = (&'a str, Vec<usize>);
 
-/// The counterpart of each matrix, or the text of the finding that there is none.
+/// The source of each matrix, or the text of a finding that there is none.
 pub type Found<'s> = Vec<Result<Counterpart<'s>, String>>;
 
-/// The source of each subject. `all` are all quantized matrices of the checkpoint, which has `matrices`: prefixes and the rows of fused
-/// matrices do not depend on a selection.
+/// Finds the source of each subject. `all` are all quantized matrices of the checkpoint and `matrices` all of its matrices:
+/// prefixes and the rows of fused matrices must not depend on the selection.
 pub fn found<'s>(subjects: &[Subject], all: &[Subject], matrices: &Matrices, sources: &'s Sources<'s>) -> Found<'s> {
     let wanted = all.iter().map(|subject| (subject.name, subject.reading.shape()));
     let wanted: Vec<Wanted> = wanted.collect();
@@ -105,7 +105,8 @@ pub fn found<'s>(subjects: &[Subject], all: &[Subject], matrices: &Matrices, sou
 }
 
 impl<'s> Sources<'s> {
-    /// The matrices of a source. `quantized` are those that have codes and scales; `interleaved` is true for a model of type `gpt_oss`.
+    /// Collects the matrices of a source. `quantized` are those with codes and scales. `interleaved` is true for a model of
+    /// type `gpt_oss`.
     pub fn new(matrices: &'s Matrices<'s>, quantized: Vec<Subject<'s>>, interleaved: bool) -> Self {
         let mut sources = Self {
             interleaved,
@@ -130,10 +131,10 @@ impl<'s> Sources<'s> {
         self.held.push(Held { name, shape, values });
     }
 
-    /// The source of each wanted matrix, in their order, or the reason that there is none. `rows` are the row counts of all matrices of the
-    /// quantized checkpoint, by their names: those of q, k and v say where each begins in a fused matrix.
+    /// Finds the source of each wanted matrix, in the same order, or the reason that there is none. `rows` gives the row counts
+    /// of all matrices of the quantized checkpoint by name: they determine where q, k and v begin in a fused matrix.
     fn counterparts(&'s self, wanted: &[Wanted], rows: &[(&str, usize)]) -> Found<'s> {
-        // The shape of a quantized matrix counts before that of its codes.
+        // Insert in reverse, so that the shape of a quantized matrix overrides the shape of its codes.
         let known = rows.iter().rev().map(|(name, rows)| (place(name), *rows));
         let mut search = Search {
             sources: self,
@@ -159,7 +160,7 @@ impl<'s> Sources<'s> {
                 None => Err(none()),
             }
         };
-        // Shapes that are not square say how the others are stored.
+        // Matrices that are not square vote on whether square ones are stored transposed.
         let mut votes = [[0usize; 2]; 2];
         for counterpart in (0..wanted.len()).filter_map(|at| found(&search, at).ok()) {
             for rows in counterpart.matrices.iter().flatten().filter(|rows| !rows.square) {
@@ -170,7 +171,7 @@ impl<'s> Sources<'s> {
         (0..wanted.len()).map(|at| found(&search, at)).collect()
     }
 
-    /// The tensor at a place, if there is exactly one under the prefix.
+    /// Returns the tensor at a place; `None` unless exactly one has this prefix.
     fn get(&self, prefix: &str, place: &Place) -> Option<&Held<'s>> {
         let mut all = self.at.get(place)?.iter().filter(|(of, _)| of == prefix);
         let (_, first) = all.next()?;
@@ -180,21 +181,21 @@ impl<'s> Sources<'s> {
 
 struct Search<'s> {
     sources: &'s Sources<'s>,
-    /// For single matrices and for stacks: true if square ones have inputs before outputs.
+    /// True if square matrices are stored with inputs before outputs; one flag for single matrices, one for stacks.
     turned: [bool; 2],
-    /// Row counts of the quantized checkpoint by prefix and place.
+    /// Row counts of the matrices of the quantized checkpoint, by prefix and place.
     rows: HashMap<(String, Place), usize>,
 }
 
 impl<'s> Search<'s> {
-    /// The source of a matrix under a prefix.
+    /// Finds the source of a matrix under a prefix of the source.
     fn find(&self, prefix: &str, (own, place): &(String, Place), shape: &[usize]) -> Option<Counterpart<'s>> {
         let [leading @ .., rows, cols] = shape else {
             return None;
         };
         let experts: usize = leading.iter().product();
         if let Some(held) = self.sources.get(prefix, place) {
-            // The tensor with the matrix's own name is the only candidate: if its shape does not fit, the matrix has no source.
+            // A tensor with the same name is the only candidate: if its shape does not fit, the matrix has no source.
             let same = held.shape.len() == shape.len() && held.shape.starts_with(leading);
             let all = (0..experts).map(|expert| Some(vec![self.whole(held, expert, Some(*rows), *cols)?]));
             let matrices = same.then(|| all.collect::<Option<_>>()).flatten()?;
@@ -210,7 +211,7 @@ impl<'s> Search<'s> {
         let matrices = match leading {
             [] => vec![of(None)?],
             [_] => {
-                // Experts that the stack has not belong to another one.
+                // Reject a source with more experts than the stack.
                 let all = (0..experts).map(|expert| of(Some(expert)));
                 let matrices = all.collect::<Option<_>>()?;
                 of(Some(experts)).is_none().then_some(matrices)?
@@ -220,7 +221,7 @@ impl<'s> Search<'s> {
         Some(Counterpart { matrices })
     }
 
-    /// A tensor that is the matrix, or a stack that has it.
+    /// Finds the source matrix as a tensor of its own, or as an expert of a stack.
     fn single(&self, prefix: &str, place: &Place, rows: Option<usize>, cols: usize) -> Option<Rows<'s>> {
         let alone = self.sources.get(prefix, place).filter(|held| held.shape.len() == 2);
         alone.and_then(|held| self.whole(held, 0, rows, cols)).or_else(|| {
@@ -231,7 +232,7 @@ impl<'s> Search<'s> {
         })
     }
 
-    /// Its rows in a fused matrix; `under` is its prefix in the quantized checkpoint.
+    /// Finds the rows of a matrix in a fused source matrix. `under` is the prefix of the matrix in the quantized checkpoint.
     fn part(&self, prefix: &str, under: &str, place: &Place, rows: usize, cols: usize) -> Option<Rows<'s>> {
         let (fused, members) = place.fusion()?;
         let all = self.single(prefix, &place.with(fused), None, cols)?;
@@ -254,7 +255,7 @@ impl<'s> Search<'s> {
         whole.then_some(part(Share::From(counts[..own].iter().sum())))
     }
 
-    /// The matrices whose rows a fused one has.
+    /// Finds the source matrices whose rows together form a fused matrix.
     fn joined(&self, prefix: &str, place: &Place, rows: usize, cols: usize) -> Option<Vec<Rows<'s>>> {
         let members = place.members();
         let each = |member: &&str| self.single(prefix, &place.with(member), None, cols);
@@ -262,7 +263,7 @@ impl<'s> Search<'s> {
         (!all.is_empty() && all.iter().map(|rows| rows.count).sum::<usize>() == rows).then_some(all)
     }
 
-    /// All rows of a matrix of a tensor, if it has that many rows and columns, as it is or the other way round.
+    /// Takes all rows of a matrix of a source tensor, if it has `rows` rows and `cols` columns as stored or transposed.
     fn whole(&self, held: &'s Held<'s>, matrix: usize, rows: Option<usize>, cols: usize) -> Option<Rows<'s>> {
         let [.., a, b] = held.shape[..] else {
             return None;
@@ -287,12 +288,12 @@ impl<'s> Search<'s> {
 }
 
 impl Held<'_> {
-    /// 0 for a matrix, 1 for a stack.
+    /// Returns 0 for a matrix, 1 for a stack.
     fn rank(&self) -> usize {
         usize::from(self.shape.len() > 2)
     }
 
-    /// One of its matrices as numbers.
+    /// Values of one of the matrices.
     fn matrix(&self, at: usize) -> Vec<f32> {
         match &self.values {
             Values::Plain(tensor) => {
@@ -305,18 +306,18 @@ impl Held<'_> {
 }
 
 impl Counterpart<'_> {
-    /// The names of its tensors, in the order of its rows.
+    /// Names of the source tensors, in the order in which the matrix uses them.
     pub fn names(&self) -> Vec<&str> {
         distinct(self.matrices.iter().flatten().map(|rows| rows.held.name))
     }
 
-    /// True if it was quantized itself.
+    /// True if any source tensor is quantized itself.
     pub fn is_quantized(&self) -> bool {
         let mut all = self.matrices.iter().flatten();
         all.any(|rows| matches!(rows.held.values, Values::Quantized(_)))
     }
 
-    /// Matrix number `expert`, row by row; `None` if the arrangement is the same as the likely one.
+    /// Source values of matrix number `expert`, row by row. `None` if the arrangement gives the same values as the likely one.
     pub fn matrix(&self, expert: usize, arrangement: Arrangement) -> Option<Vec<f32>> {
         let mut values = Vec::new();
         let mut other = arrangement == Arrangement::Likely;
@@ -350,7 +351,7 @@ impl Counterpart<'_> {
 }
 
 impl Rows<'_> {
-    /// The share with the rows of gate and up in stacks in the other order; `None` for other rows.
+    /// Share that takes the rows of gate and up in a stack in the other order; `None` for all other rows.
     fn rearranged(&self, share: Share) -> Option<Share> {
         let (_, place) = place(self.held.name);
         if place.leaf != "gate_up_proj" || self.held.rank() == 0 {
@@ -363,7 +364,7 @@ impl Rows<'_> {
         })
     }
 
-    /// The number of rows of its tensor.
+    /// Number of rows of the source matrix.
     fn all(&self) -> usize {
         let [.., down, across] = self.held.shape[..] else {
             return 0;

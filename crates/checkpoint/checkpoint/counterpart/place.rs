@@ -1,21 +1,21 @@
-//! The place of a matrix in a model, by its name: programs name the same matrix differently.
+//! Derives the place of a matrix in a model from its name, because programs name the same matrix differently.
 
 use crate::checkpoint::parts::{is_number, module};
 
-/// The name of a matrix without the parts that programs choose freely.
+/// The name of a matrix, normalised: without its prefix, and with one spelling for each component.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// Components from that before the first number (`layers.0.mlp.experts`) to the matrix.
+    /// Components from the one before the first number up to the matrix, e.g. `layers.0.mlp.experts`.
     pub within: String,
-    /// The number of the expert, if experts are apart.
+    /// Index of the expert; `None` if the matrix belongs to no single expert.
     pub expert: Option<usize>,
-    /// The last component: `gate_proj`.
+    /// The last component, e.g. `gate_proj`.
     pub leaf: String,
 }
 
-/// Components of names by which programs mean the same; the first is the one that stands for all.
+/// Components of names that mean the same in different programs. The first spelling of each list is the normal form.
 ///
-/// Meta's `wq` and `wk` are absent: their rows are in another order than those of `q_proj` and `k_proj`.
+/// Meta's `wq` and `wk` are not listed: they order their rows differently from `q_proj` and `k_proj`.
 const SAME: &[&[&str]] = &[
     &["gate_proj", "w1"],
     &["up_proj", "w3"],
@@ -33,21 +33,21 @@ const SAME: &[&[&str]] = &[
     &["lm_head", "head"],
 ];
 
-/// Matrices whose rows some programs store as those of one matrix, in this order.
+/// Fused matrices, and the matrices whose rows they contain, in this order.
 const FUSED: &[(&str, &[&str])] = &[
     ("gate_up_proj", &["gate_proj", "up_proj"]),
     ("qkv_proj", &["q_proj", "k_proj", "v_proj"]),
     ("fused_qkv_a_proj_with_mqa", &["q_a_proj", "kv_a_proj_with_mqa"]),
 ];
 
-/// The place of a matrix, and the components of its name before that: `model.language_model`.
+/// Returns the prefix of a name, e.g. `model.language_model`, and the place of the matrix.
 pub fn place(name: &str) -> (String, Place) {
     let parts: Vec<&str> = module(name).split('.').collect();
     let number = |part: &str| part.parse::<usize>().ok().filter(|_| is_number(part));
     let first = parts.iter().position(|part| number(part).is_some());
     let start = first.map_or(parts.len() - 1, |first| first.saturating_sub(1));
     let (leaf, around) = parts[start..].split_last().expect("a name has a component");
-    // The first number is that of a layer, unless experts are all that a file has.
+    // The first number is the index of a layer, unless the component before it is `experts`.
     let expert = around.last().and_then(|last| number(last)).filter(|_| {
         let at = start + around.len() - 1;
         first != Some(at) || (at > 0 && parts[at - 1] == "experts")
@@ -66,7 +66,7 @@ fn same(part: &str) -> &str {
 }
 
 impl Place {
-    /// The place of another matrix of the same module.
+    /// Place of another matrix of the same module.
     pub fn with(&self, leaf: &str) -> Self {
         Self {
             leaf: leaf.into(),
@@ -74,31 +74,31 @@ impl Place {
         }
     }
 
-    /// The place of expert number `expert`, or of the stack of all.
+    /// Place of the same matrix in expert number `expert`; with `None`, place of the stack of all experts.
     pub fn of_expert(&self, expert: Option<usize>) -> Self {
         Self { expert, ..self.clone() }
     }
 
-    /// Its module with the number of the expert.
+    /// Full name of the module within the model, including the index of the expert.
     pub fn module(&self) -> String {
         let expert = self.expert.map_or(String::new(), |expert| format!(".{expert}"));
         format!("{}{expert}.{}", self.within, self.leaf)
     }
 
-    /// The list of layers and the number in it: `layers.0`.
+    /// The list of layers and the index in it, e.g. `layers.0`.
     pub fn layer(&self) -> Option<&str> {
         let (list, rest) = self.within.split_once('.')?;
         let number = rest.split('.').next()?;
         is_number(number).then(|| &self.within[..list.len() + 1 + number.len()])
     }
 
-    /// The matrices whose rows it has one after the other; empty for one that is not fused.
+    /// The matrices whose rows a fused matrix contains, in order; empty if the matrix is not fused.
     pub fn members(&self) -> &'static [&'static str] {
         let fused = FUSED.iter().find(|(name, _)| *name == self.leaf);
         fused.map_or(&[], |(_, members)| members)
     }
 
-    /// The fused matrix that may have its rows, with all members in their order.
+    /// The fused matrix that may contain the rows of this matrix, and all of its members in order.
     pub fn fusion(&self) -> Option<(&'static str, &'static [&'static str])> {
         let mut fused = FUSED.iter().copied();
         fused.find(|(_, members)| members.contains(&self.leaf.as_str()))

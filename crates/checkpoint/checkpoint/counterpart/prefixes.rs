@@ -1,18 +1,17 @@
-//! The prefixes of two checkpoints, one for one: `model` of a text model is `model.language_model` of a model of text and images.
+//! Matches the prefixes of two checkpoints one to one: `model` of a text model is `model.language_model` of a multimodal model.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::place::Place;
 
-/// The prefix of a source for each prefix of a checkpoint that has one; or the pairs of prefixes, several of which fit the same number of
-/// matrices.
+/// The source prefix for each prefix of a checkpoint. The error lists pairs of prefixes that fit the same number of matrices.
 pub type Prefixes = BTreeMap<String, Result<String, String>>;
 
-/// Two prefixes that may belong together: the number of matrices that fit, and true if one is the end of the other.
+/// A possible pair of prefixes: number of matrices that fit, true if one prefix ends with the other, and both prefixes.
 type Pair = ((usize, bool), String, String);
 
-/// Assigns each prefix of `wanted` to at most one of the source, the same one first, then those under which most matrices fit. `fits`
-/// is true if matrix number `at` has a source under a prefix.
+/// Assigns each prefix of `wanted` to at most one prefix of the source: to an equal prefix first, then to the prefix under
+/// which most matrices fit. `fits` returns true if matrix number `at` has a source under a prefix.
 pub fn assigned<'a>(
     wanted: &[(String, Place)],
     held: impl Iterator<Item = (&'a Place, &'a str)>,
@@ -47,7 +46,7 @@ pub fn assigned<'a>(
         let same: Vec<Pair> = open.iter().filter(rivals).cloned().collect();
         let text = |(_, a, b): &Pair| format!("'{b}' for '{a}'");
         let texts = same.iter().map(text).collect::<Vec<_>>().join(", ");
-        // Two that fit as well leave the choice open, for all that want them.
+        // If several pairs fit equally well, the choice is open for all prefixes of these pairs.
         let is_open = same.len() > 1;
         for (_, own, other) in same {
             chosen.insert(own, if is_open { Err(texts.clone()) } else { Ok(other.clone()) });
@@ -57,7 +56,7 @@ pub fn assigned<'a>(
     chosen
 }
 
-/// True if one prefix ends with the other: `encoder` and `model.encoder`.
+/// True if one prefix ends with the other, e.g. `encoder` and `model.encoder`.
 fn related(one: &str, other: &str) -> bool {
     let ends = |long: &str, short: &str| !short.is_empty() && format!(".{long}").ends_with(&format!(".{short}"));
     ends(one, other) || ends(other, one)
