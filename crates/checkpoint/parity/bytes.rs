@@ -1,11 +1,11 @@
-//! Formats with zero points: compares bytes with those of the format's own rule, without a search for causes.
+//! Checks formats with zero points: compares their bytes with those of the format's own rule, without a search for causes.
 
 use super::rules::Candidate;
 use super::{Cause, Diagnosis, Example, Finding, Scope};
 use crate::packed::Grid;
 use ulplab_core::formats::{Encoded, Format, GlobalScale, unpack};
 
-/// Compares the stored bytes with those that the rule of the format makes of the values.
+/// Quantizes `x` with the rule of the format, and compares the result with the stored bytes.
 pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Diagnosis {
     let made = format.encode(x, cols, GlobalScale::Own);
     let mut findings = Vec::new();
@@ -17,7 +17,7 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
             _ => 8 * format.zero_point().map_or(1, |affine| affine.zero_bytes().max(1)),
         };
         let (want, found) = (numbers(made.part(part), bits), numbers(stored.part(part), bits));
-        // Fails closed: parts of different lengths differ beyond the shorter.
+        // If the lengths of the parts differ, all items beyond the shorter part count as differences.
         let len = want.len().max(found.len());
         let wrong: Vec<usize> = (0..len).filter(|at| want.get(*at) != found.get(*at)).collect();
         let Some(&first) = wrong.first() else { continue };
@@ -56,7 +56,7 @@ pub fn compare(x: &[f32], cols: usize, stored: &Encoded, format: &Format) -> Dia
     }
 }
 
-/// Codes, scales or zero points of so many bits.
+/// Unpacks codes, scales or zero points of `bits` bits each.
 fn numbers(bytes: &[u8], bits: usize) -> Vec<u32> {
     match bits {
         32 => {

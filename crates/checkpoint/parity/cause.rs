@@ -1,33 +1,33 @@
-//! Causes of differing bytes, as a list of names.
+//! The causes of differing bytes, and their names.
 
 use std::fmt;
 
 /// A cause of differing bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The largest magnitude is that of other elements than the block's.
+    /// The scale follows from the largest magnitude of other elements than those of the block.
     Amax,
     /// The scale is rounded or clamped differently.
     ScaleRounding,
-    /// A value half-way between two codes became the other one.
+    /// A value half-way between two codes is rounded to the other code.
     TieRule,
-    /// Numbers that are too large wrap around, become NaN, or saturate elsewhere.
+    /// Values that are too large wrap around, become NaN, or saturate at another value.
     Saturation,
-    /// 4-bit codes are in another order within their bytes or words.
+    /// 4-bit codes have another order within their bytes or words.
     NibbleOrder,
-    /// Scales are in the order of a blocked layout, or should be.
+    /// Scales are stored in the order of a blocked layout, or should be but are not.
     Swizzle,
-    /// Rows and columns are exchanged, rows have another stride, or bytes of words are swapped.
+    /// Rows and columns are exchanged, rows have another stride, or the bytes of words are swapped.
     Layout,
     /// The f32 global scale has another meaning.
     GlobalScale,
-    /// The quotient before the cast is computed or rounded differently.
+    /// The quotient of value and scale is computed or rounded differently before the cast.
     Division,
-    /// Values are rounded to another format first.
+    /// Values are first rounded to another format, then to this format.
     DoubleRounding,
     /// Values are rounded stochastically.
     Stochastic,
-    /// The values before the cast are off by a constant factor, or not scaled.
+    /// Values are off by a constant factor before the cast, or not scaled at all.
     Scaling,
     /// Codes or scales are written in another number format.
     Encoding,
@@ -35,9 +35,9 @@ pub enum Cause {
     Sign,
     /// Zeros have another sign.
     ZeroSign,
-    /// Subnormal numbers became zero.
+    /// Subnormal numbers are flushed to zero.
     Subnormals,
-    /// The quantized values are not those of the source.
+    /// Other values than those of the source were quantized.
     Input,
     /// The stored bytes belong to another block or row.
     Stale,
@@ -45,14 +45,14 @@ pub enum Cause {
     Missing,
     /// There are too few differences to tell causes apart.
     Isolated,
-    /// The differences have no place in common, and similar elements between them are right.
+    /// The differences have no place in common, and comparable elements next to them are right.
     Scattered,
-    /// None of these causes.
+    /// No other cause of this list applies.
     Unknown,
 }
 
 impl Cause {
-    /// The name in reports and JSON.
+    /// Name of the cause in reports and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Amax => "amax",

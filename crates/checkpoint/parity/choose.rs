@@ -1,28 +1,28 @@
-//! Chooses among explanations of the same differences.
+//! Chooses among the explanations of the same differences.
 
 use super::{Cause, Example, Finding, Scope};
 
-/// The smallest share of differences that an explanation must explain.
+/// Minimum share of the differences that an explanation must explain.
 pub const ENOUGH: f64 = 0.9;
-/// Shares that differ by less count as equal.
+/// Scores of explanations that differ by less than this count as equal.
 const SAME: f64 = 0.004;
-/// Most explanations that are named in addition to the first.
+/// Maximum number of equally good explanations that are named in addition to the first.
 const OTHERS: usize = 2;
 
 /// An explanation of some differences of a sample.
 pub struct Explanation {
     pub cause: Cause,
     pub detail: String,
-    /// Other explanations that hold equally well.
+    /// Details of other explanations that are equally good.
     pub others: Vec<String>,
-    /// The indices of the differences that it explains, in ascending order.
+    /// Indices of the differences that this explanation explains, in ascending order.
     pub explained: Vec<usize>,
-    /// The share of matches that it wrongly predicts to differ.
+    /// Rate of false alarms: share of the matches that the explanation predicts to be differences.
     pub alarms: f64,
 }
 
 impl Explanation {
-    /// An explanation without others that hold equally well.
+    /// An explanation without false alarms, and without other explanations that are equally good.
     pub fn new(cause: Cause, detail: String, explained: Vec<usize>) -> Self {
         Self {
             cause,
@@ -33,8 +33,9 @@ impl Explanation {
         }
     }
 
-    /// Tests an explanation on a sample. `explains` says for each difference if the explanation predicts the stored bytes. `alarms`
-    /// says for each match if the explanation predicts a difference. Returns `None` if no difference is explained.
+    /// Tests an explanation on a sample. `explains` is true for each difference whose stored bytes the explanation predicts.
+    /// `alarms` is true for each match that the explanation predicts to be a difference. Returns `None` if no difference is
+    /// explained.
     pub fn tested(
         cause: Cause,
         detail: String,
@@ -50,14 +51,14 @@ impl Explanation {
         })
     }
 
-    /// Differences among `open` that it explains.
+    /// Returns those of the differences `open` that this explanation explains.
     fn of<'a>(&'a self, open: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         let open = open.iter().copied();
         open.filter(|index| self.explained.binary_search(index).is_ok())
     }
 }
 
-/// The findings of explanations of a sample: `looked` differences of `all`. Those not looked at are taken to be like the others.
+/// Converts explanations of a sample to findings. The sample has `looked` of `all` differences; counts are extrapolated to all.
 pub fn findings(
     chosen: Vec<Explanation>,
     scope: &Scope,
@@ -73,12 +74,12 @@ pub fn findings(
     chosen.into_iter().map(finding).collect()
 }
 
-/// The explanations of the differences, at most two, and the indices that they leave unexplained. Explanations that hold
-/// equally well are named together, in the order of the list.
+/// Chooses at most two explanations, and returns the indices of the differences that remain unexplained. Equally good
+/// explanations are named together, in the order of the list.
 pub fn choose(tried: &[Explanation], differing: usize) -> (Vec<Explanation>, Vec<usize>) {
     let all: Vec<usize> = (0..differing).collect();
     let Some(first) = best(tried, &all, ENOUGH) else {
-        // Two faults at once are assumed only if together they explain more than one of them.
+        // Assume two faults at once only if together they explain more than either fault alone.
         let half = best(tried, &all, 0.4);
         let two = half.and_then(|first| {
             let open = rest(&all, &first);

@@ -1,4 +1,4 @@
-//! Compares the tensors of two files that are not quantized: all must exist in both, and be equal.
+//! Compares the unquantized tensors of two files: each must exist in both files and be equal.
 
 use serde_json::json;
 
@@ -10,17 +10,17 @@ use ulplab_core::tensorfile::{Tensor, TensorFile};
 
 use safetensors::Dtype;
 
-/// The tensors of two files by their names.
+/// The tensors of two files, paired by their names.
 #[derive(Default)]
 pub struct Pairing<'a> {
-    /// Tensors that are in both files, in the order of the first.
+    /// Tensors of both files, in the order of the first file.
     pub pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
-    /// The file ("want" or "got") and the name of each tensor that is in only one file.
+    /// Tensors of only one file: "want" or "got", and the name.
     pub unmatched: Vec<(&'static str, &'a str)>,
 }
 
 impl<'a> Pairing<'a> {
-    /// The tensors that `selected` chooses, given the file and the name of each.
+    /// Pairs the tensors for which `selected` is true. Its arguments are the file ("want" or "got") and the name.
     pub fn new(want: &'a TensorFile, got: &'a TensorFile, selected: impl Fn(&str, &str) -> bool) -> Self {
         let mut all = Self::default();
         for tensor in want.tensors().filter(|tensor| selected("want", tensor.name)) {
@@ -36,30 +36,31 @@ impl<'a> Pairing<'a> {
     }
 }
 
-/// The tensors of a file that are not part of quantized ones.
+/// The tensors that are not part of a quantized tensor, paired by their names.
 #[derive(Default)]
 pub struct Copies<'a> {
     all: Pairing<'a>,
-    /// Scales of activations, which cannot be compared with anything in the other file.
+    /// Activation scales, which have no counterpart in the other file.
     activations: Vec<&'a str>,
 }
 
-/// The result of a comparison.
+/// Counts of a comparison of unquantized tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Tensors of both files that are equal.
+    /// Number of tensors that are equal in both files.
     pub alike: usize,
-    /// Tensors that both files have.
+    /// Number of tensors that both files have.
     pub all: usize,
-    /// Tensors that only one file has.
+    /// Number of tensors that only one file has.
     pub unmatched: usize,
 }
 
-/// The difference between two tensors in words, and the number of elements that differ if they were compared.
+/// Description of the difference between two tensors, and the number of elements that differ; `None` if they could not be
+/// compared.
 type Difference = (String, Option<usize>);
 
 impl<'a> Copies<'a> {
-    /// All selected tensors except the sources of quantized tensors and their parts.
+    /// Pairs all selected tensors, except the sources of quantized tensors and the parts of quantized tensors.
     pub fn find(
         want: &'a TensorFile,
         got: &'a TensorFile,
@@ -71,7 +72,7 @@ impl<'a> Copies<'a> {
         let mut all = Pairing::new(want, got, |file, name| {
             selects(only, skip, name) && !quantized(file, name)
         });
-        // Scales of activations stand next to their codes: `l.input_scale` of `l.weight`.
+        // Activation scales are stored next to their codes: `l.input_scale` next to `l.weight`.
         let of_activations = |name: &str| name.ends_with("input_scale") || name.ends_with("input_global_scale");
         let is_activation = |(file, name): &(&str, &str)| *file == "got" && of_activations(name);
         let activations: Vec<_> = all.unmatched.extract_if(.., |one| is_activation(one)).collect();
@@ -79,7 +80,7 @@ impl<'a> Copies<'a> {
         Self { all, activations }
     }
 
-    /// An error if tensors are in only one file, unless that is `allowed`.
+    /// Returns an error if a tensor is in only one file, unless this is `allowed`.
     pub fn check(&self, allowed: bool, want: &TensorFile, got: &TensorFile) -> Result<()> {
         match self.all.unmatched.is_empty() || allowed {
             true => Ok(()),
@@ -87,7 +88,7 @@ impl<'a> Copies<'a> {
         }
     }
 
-    /// Compares all; `print` receives a description of each difference.
+    /// Compares all pairs. `print` receives a description of each difference.
     pub fn compare(&self, json: bool, mut print: impl FnMut(&str) -> Result<(), Error>) -> Result<Copied> {
         let mut copied = Copied {
             all: self.all.pairs.len(),
@@ -120,7 +121,8 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// The difference of a tensor from its source: in bytes, or, if it has another type, in the values rounded to that type.
+/// Compares a tensor with its source: by bytes if the types are equal, else by the values of the source rounded to the other
+/// type. `None` if they are equal.
 fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
     if want.shape != got.shape {
         return Some((format!("want shape {:?}, got {:?}", want.shape, got.shape), None));
@@ -131,7 +133,7 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
         if want.bytes == got.bytes {
             return None;
         }
-        // Types of less than a byte are compared by bytes, not elements.
+        // Compare types narrower than a byte by bytes, not by elements.
         let size = (want.dtype.bitsize() / 8).max(1);
         let pairs = want.bytes.chunks(size).zip(got.bytes.chunks(size));
         let wrong = pairs.enumerate().filter(|(_, (a, b))| a != b);
@@ -156,7 +158,7 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
         return Some((format!("want type {}, got {}", want.dtype, got.dtype), None));
     };
     let alike = |want: f64, found: f64| {
-        // f64 goes to 16 bits through f32, as in PyTorch.
+        // Round f64 to 16-bit types through f32, as PyTorch does.
         let rounded = match got.dtype {
             Dtype::F64 => want,
             dtype => f64::from(rounded(want as f32, dtype)),
@@ -172,7 +174,7 @@ fn difference(want: &Tensor, got: &Tensor) -> Option<Difference> {
     Some((words, Some(count)))
 }
 
-/// An error that names the first few tensors without a partner.
+/// Returns an error that names the first few tensors that only one file has.
 pub fn unmatched(tensors: &[(&str, &str)], want: &TensorFile, got: &TensorFile) -> Error {
     const SHOWN: usize = 5;
     let are = if tensors.len() == 1 { "is" } else { "are" };

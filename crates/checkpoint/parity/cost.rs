@@ -1,4 +1,4 @@
-//! The error that the rule of the stored bytes leaves, against the best rule of its format on the same values.
+//! Compares the error of the rule that made the bytes with the error of the best rule of the format on the same values.
 
 use super::maker::name;
 use super::problem::{Source, largest, spread};
@@ -6,41 +6,44 @@ use super::{Diagnosis, StoredBytes};
 use crate::packed::{Grid, reach};
 use ulplab_core::formats::{Encoded, Format, GlobalScale, Group};
 
-/// Elements of the rows that every rule is tried on, at most about so many.
+/// Approximate number of elements on which all rules are compared.
 const ELEMENTS: usize = 1 << 18;
-/// A rule costs far more than the best if its relative L2 error is so many times as large.
+/// A rule is far from the best rule if its relative L2 error is more than this many times as large.
 const FAR: f64 = 1.5;
 
-/// The error of the rule that made the bytes, and that of the best rule of the format.
+/// Errors of the rule that made the bytes, and of the best rule of the format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
-    /// The rule that made the bytes.
+    /// Name of the rule that made the bytes.
     pub rule: String,
-    /// Its relative L2 error.
+    /// Relative L2 error of the rule that made the bytes.
     pub error: f64,
-    /// The rule with the smallest error.
+    /// Name of the rule with the smallest error.
     pub best: String,
-    /// The relative L2 error of the best rule.
+    /// Relative L2 error of the best rule.
     pub best_error: f64,
-    /// Blocks whose largest element is clipped by the rule that made the bytes: cut by more than half a step of the element.
+    /// Number of blocks whose largest element is clipped, i.e. reduced by more than half a step, by the rule that made the
+    /// bytes.
     pub clipped: usize,
-    /// Blocks of the rows that were tried.
+    /// Number of blocks in the rows that were compared.
     pub blocks: usize,
 }
 
 impl Cost {
-    /// True if the rule costs far more than the best: its relative L2 error is more than [`FAR`] times as large, or it is larger and the
-    /// rule clips most blocks. Numbers that the best rule stores exactly are those of a format already: then only clipping counts.
+    /// True if the rule costs far more than the best rule: its relative L2 error is more than [`FAR`] times as large, or it is
+    /// larger and the rule clips most blocks. If the best rule stores all numbers exactly, they are already in the format, and
+    /// only clipping counts.
     ///
-    /// Measured for formats up to 6 bits on ten distributions (normal, uniform, heavy tails, outliers, tiny, large, …): rules that clip
-    /// most blocks are above (`vllm` of MX formats: 1.7 to 14 times, 75 to 98 % of blocks; `nearest`: 2.1 to 3.8), and so are rules with a
-    /// smallest scale on numbers of 10⁻⁶ and `floor` on uniform numbers (2.1). A rule that differs by where it rounds stays below.
+    /// Measured for formats up to 6 bits on ten distributions (normal, uniform, heavy tails, outliers, tiny, large, …). Rules
+    /// that clip most blocks are far (`vllm` of MX formats: 1.7 to 14 times, 75 to 98 % of blocks; `nearest`: 2.1 to 3.8). So
+    /// are rules with a smallest scale on numbers of 10⁻⁶, and `floor` on uniform numbers (2.1). A rule that only rounds
+    /// differently is not far.
     pub fn is_far(&self) -> bool {
         let clips = 2 * self.clipped > self.blocks && self.error > self.best_error;
         clips || self.error > FAR * self.best_error && (self.best_error > 0.0 || self.clipped > 0)
     }
 
-    /// The warning.
+    /// Text of the warning.
     pub fn words(&self) -> String {
         let (rule, best) = (&self.rule, &self.best);
         let share = 100.0 * self.clipped as f64 / self.blocks.max(1) as f64;
@@ -52,16 +55,17 @@ impl Cost {
     }
 }
 
-/// The rows that are tried, and the same of the stored global scales.
+/// The rows on which the rules are compared, and the stored global scales of these rows.
 struct Rows {
     x: Vec<f32>,
     globals: Vec<f32>,
-    /// The largest magnitude of the whole tensor.
+    /// Largest magnitude of the whole tensor; 0 if the format has no global scale for the tensor.
     amax: f32,
 }
 
 impl Rows {
-    /// All rows, or of large tensors whole tiles of rows, evenly spread. `None` if a scale is of more rows than are tried.
+    /// Reads all rows, or evenly spread tiles of rows if the tensor is large. `None` if the elements under a scale span too
+    /// many rows.
     fn new(source: Source, cols: usize, stored: &StoredBytes, format: &Format) -> Option<Self> {
         let rows = source.elements() / cols;
         let height = match format.scaling?.group {
@@ -91,7 +95,7 @@ impl Rows {
         Some(Self { x, globals, amax })
     }
 
-    /// The rows as a rule leaves them.
+    /// Quantizes and decodes the rows with the rule of a format.
     fn rounded(&self, cols: usize, format: &Format, global: GlobalScale) -> Vec<f32> {
         let encoded: Encoded = format.encode(&self.x, cols, global);
         let mut y = vec![0.0; self.x.len()];
@@ -100,7 +104,7 @@ impl Rows {
     }
 }
 
-/// Relative L2 over blocks that are finite, in f64.
+/// Relative L2 error over all pairs of finite elements, in f64.
 fn relative_l2(x: &[f32], y: &[f32]) -> f64 {
     let (mut off, mut all) = (0.0, 0.0);
     for (x, y) in x.iter().zip(y).map(|(x, y)| (f64::from(*x), f64::from(*y))) {
@@ -112,7 +116,7 @@ fn relative_l2(x: &[f32], y: &[f32]) -> f64 {
     if all > 0.0 { (off / all).sqrt() } else { 0.0 }
 }
 
-/// The cost of the rule that explains all bytes; `None` if none does, or the format has no other rule.
+/// Measures the cost of the rule that explains all bytes; `None` if no rule does, or if the format has only one rule.
 pub fn measure(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Diagnosis) -> Option<Cost> {
     let made = diagnosis.exact.first().filter(|_| diagnosis.findings.is_empty())?;
     let format = &made.format;

@@ -1,23 +1,23 @@
-//! The global scales that bytes may have been made under.
+//! The global scales under which the bytes may have been made.
 
 use super::maker::Maker;
 use super::problem::Problem;
 use ulplab_core::formats::{Format, Global, Scale};
 
-/// The meaning of the stored global scale for the maker of the bytes.
+/// How the global scale of the maker follows from the stored global scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Level {
-    /// The global scale has the meaning that the maker's rule defines. Formats without a global scale use this variant, too.
+    /// The stored number has the meaning that the maker's rule defines. Also used for formats without a global scale.
     AsStored,
-    /// The meaning of another rule.
+    /// The stored number has the meaning that another rule defines.
     As(Global),
-    /// Nothing: the bytes were made under the tensor's own largest magnitude.
+    /// The stored number was not used: the bytes were made under the largest magnitude of the tensor itself.
     Own,
-    /// This many times what its largest magnitude would be.
+    /// The bytes were made under this many times the largest magnitude that the stored number stands for.
     Times(f64),
 }
 
-/// Makers by a rule, under the global scales that it may have worked under.
+/// Returns makers with the rule of a format, one for each global scale that the rule may have used.
 pub fn levels(problem: &Problem, format: &Format) -> Vec<Maker> {
     let Some(own) = meaning(format) else {
         return vec![Maker::new(format, Level::AsStored, Vec::new())];
@@ -37,7 +37,7 @@ pub fn levels(problem: &Problem, format: &Format) -> Vec<Maker> {
     all
 }
 
-/// The meaning of the global scale of a format, if it has one.
+/// Meaning of the global scale of a format; `None` if it has no global scale.
 fn meaning(format: &Format) -> Option<Global> {
     match (format.scaling?.scale, format.global) {
         (Scale::E4m3(rule), Some(_)) => Some(rule.stored),
@@ -45,12 +45,12 @@ fn meaning(format: &Format) -> Option<Global> {
     }
 }
 
-/// True if something is stored that may be a scale.
+/// True if any stored global scale is a positive finite number.
 pub fn usable(globals: &[f32]) -> bool {
     globals.iter().any(|global| global.is_finite() && *global > 0.0)
 }
 
-/// The largest magnitude that a global scale stands for.
+/// Converts a stored global scale to the largest magnitude that it stands for.
 pub fn amax_of(meaning: Global, stored: f32) -> f32 {
     match meaning {
         Global::Absent | Global::Amax => stored,
@@ -59,7 +59,8 @@ pub fn amax_of(meaning: Global, stored: f32) -> f32 {
     }
 }
 
-/// Factors of largest magnitudes by which global scales are known to be off; their reciprocals are tried as well.
+/// Factors by which global scales are off in known faults, relative to the largest magnitude. Their reciprocals are tried as
+/// well.
 const KNOWN: [f64; 11] = [
     6.0,
     448.0,
@@ -74,7 +75,7 @@ const KNOWN: [f64; 11] = [
     240.0 / 448.0,
 ];
 
-/// Makers of bytes that were made under another largest magnitude than any that is stored or found, by a factor each.
+/// Returns makers whose global scales stand for the stored largest magnitude times a factor, one maker for each known factor.
 pub fn by_factor(problem: &Problem, format: &Format) -> Vec<Maker> {
     let Some(meaning) = meaning(format) else {
         return Vec::new();

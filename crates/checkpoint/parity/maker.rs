@@ -1,4 +1,4 @@
-//! Possible quantizers of the bytes: a rule, its global scales, and a change of its input.
+//! A maker is a possible quantizer of the bytes: a rule, its global scales, and a change of its input.
 
 use super::Cause;
 use super::levels::Level;
@@ -8,11 +8,11 @@ use super::rounded::{cut_to_bf16, through, to_bf16, to_f16, to_tf32};
 use super::rules::approximate;
 use ulplab_core::formats::{E4M3, E5M2, Format, Group, Scale, Select, Single};
 
-/// A change of the values before they are quantized.
+/// A change of the values before quantization, i.e. a possible fault of the input.
 pub struct Input {
-    /// The fault, in words that follow "the input is".
+    /// Description of the fault; continues the words "the input is".
     pub detail: &'static str,
-    /// The cause that is reported if this explains the bytes.
+    /// Cause that is reported if this change explains the bytes.
     pub cause: Cause,
     change: Change,
 }
@@ -94,21 +94,21 @@ pub const INPUTS: &[Input] = &[
     }),
 ];
 
-/// A rule with its global scales and its input.
+/// A possible quantizer: a rule with its global scales and a change of its input.
 #[derive(Clone)]
 pub struct Maker {
     /// The format, with the rule that picks its scales.
     pub format: Format,
     /// The global scales as the rule stores them; empty if the format has none.
     pub globals: Vec<f32>,
-    /// The meaning of the stored global scales that they follow from.
+    /// How `globals` follow from the stored global scales.
     pub level: Level,
-    /// The change of the values before that; `None` if they are the source's.
+    /// The change of the values before quantization; `None` if the source values were quantized.
     pub input: Option<&'static Input>,
 }
 
 impl Maker {
-    /// A maker of the source's values.
+    /// A maker that quantizes the source values.
     pub fn new(format: &Format, level: Level, globals: Vec<f32>) -> Self {
         Self {
             format: *format,
@@ -118,12 +118,12 @@ impl Maker {
         }
     }
 
-    /// A maker with the rule of a format and the stored global scales.
+    /// A maker with the rule of a format that uses the stored global scales.
     pub fn as_stored(problem: &Problem, format: &Format) -> Self {
         Self::new(format, Level::AsStored, problem.stored.global.clone())
     }
 
-    /// The level above a group.
+    /// Global scale of a group; 1 if there is none.
     pub fn global(&self, problem: &Problem, group: usize) -> f32 {
         match (self.format.global, &self.globals[..]) {
             (Some(Group::Token), globals) => globals[problem.grid.place(group)[0]],
@@ -132,17 +132,17 @@ impl Maker {
         }
     }
 
-    /// None where the format has no scales.
+    /// Quantizer of a single group; `None` if the format has no scales.
     pub(super) fn single(&self, problem: &Problem, group: usize) -> Option<Single> {
         Single::new(&self.format, self.global(problem, group))
     }
 
-    /// True if the rule tries several scales on the values of a block.
+    /// True if the rule tries several scales on the values of a block and selects one.
     pub fn selects(&self) -> bool {
         matches!(self.format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.select != Select::One)
     }
 
-    /// The bits of the scale of a group; `None` if the input says too little.
+    /// Bits of the scale of a group; `None` if the format has no scales, or if the group is too large or not inside the source.
     pub fn scale(&self, problem: &Problem, group: usize) -> Option<u32> {
         self.format.scaling?;
         if self.input.is_none() && !self.selects() {
@@ -155,14 +155,14 @@ impl Maker {
         Some(self.scale_of(problem, group, largest(block.iter().copied()), &block))
     }
 
-    /// True if a scale is made of a largest magnitude that is off by so much, relative to itself, as a kernel has it that computes
-    /// with approximate reciprocals. Never so by a rule that computes as it says.
+    /// True if the stored scale is what the rule makes of an amax with a relative error of `by`. Only true for a rule whose
+    /// kernel uses approximate reciprocals.
     pub fn nearly(&self, problem: &Problem, group: usize, stored: u32, by: f32) -> bool {
         let about = |by: f32| self.scale_of(problem, group, problem.amax[group] * (1.0 + by), &[]) == stored;
         approximate(&self.format) && self.input.is_none() && !self.selects() && (about(by) || about(-by))
     }
 
-    /// The bits of the scale for that largest magnitude; `block` for rules that try several.
+    /// Bits of the scale of a group with this amax. Rules that try several scales use the values `block`.
     pub fn scale_of(&self, problem: &Problem, group: usize, amax: f32, block: &[f32]) -> u32 {
         let bits = match self.selects() {
             true => {
@@ -178,7 +178,7 @@ impl Maker {
         }
     }
 
-    /// Values at these flat indices as the quantizer saw them; `read` gives those of the source.
+    /// Values at the flat indices `at` as the quantizer saw them. `read` returns the source values at these indices.
     fn changed(
         &self,
         problem: &Problem,
@@ -196,23 +196,23 @@ impl Maker {
         }
     }
 
-    /// So many values from a flat index on as the quantizer saw them.
+    /// Returns `len` values from flat index `at` on, as the quantizer saw them.
     pub fn values(&self, problem: &Problem, at: usize, len: usize) -> Option<Vec<f32>> {
         self.changed(problem, || problem.source.read(at, len), at..at + len)
     }
 
-    /// The quotients that the cast sees of the values of a cell under a scale.
+    /// Quotients of the values of a cell and the scale, i.e. the inputs of the cast.
     pub fn quotients(&self, problem: &Problem, cell: &Cell, x: &[f32], scale: u32) -> Vec<f32> {
         let Some(single) = self.single(problem, cell.group) else {
             return x.to_vec();
         };
-        // Only whether it is zero matters.
+        // The factor depends on amax only by whether amax is zero.
         let amax = problem.amax[cell.group];
         let factor = single.factor(scale, amax);
         x.iter().map(|x| single.scaled(*x, factor)).collect()
     }
 
-    /// The codes of a cell under a scale.
+    /// Codes of a cell under a scale.
     pub fn codes(&self, problem: &Problem, cell: &Cell, scale: u32) -> Option<Vec<u16>> {
         let x = self.values(problem, cell.at, cell.len)?;
         let repr = self.format.repr();
@@ -221,7 +221,7 @@ impl Maker {
     }
 }
 
-/// The rule of a format, and the cast if it is not the element's own.
+/// Name of the rule of a format, with the name of the cast if it is not the default cast of the element.
 pub fn name(format: &Format) -> String {
     let rule = format.scaling.map(|scaling| scaling.scale.rule().0);
     match (rule, format.convention) {

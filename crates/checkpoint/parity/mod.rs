@@ -1,10 +1,10 @@
-//! Finds the rule that made the bytes of a quantized tensor, or, if no rule did, what went wrong.
+//! Finds the rule that made the bytes of a quantized tensor or, if no rule did, what went wrong.
 //!
-//! First a sample shows which rules may have made the bytes, and these are compared with all bytes. If none matches, every
-//! combination of rule, order of codes and scales, encoding, global scale and input is compared with a sample; the simplest
-//! that explains it becomes the reference. The remaining differences are examined for their place, and every cause that can
-//! be computed is tested on what differs and on what does not. A cause is named only if it predicts the stored bytes;
-//! causes with the same predictions are named together, and what no cause predicts is called unknown.
+//! First, the rules that explain a sample are compared with all bytes. If no rule matches, every combination of rule, order of
+//! codes and scales, encoding, global scale and input is compared with a sample. The simplest combination that explains the
+//! sample becomes the reference. The remaining differences are examined for their place, and every cause that can be computed
+//! is tested on differences and matches. A cause is named only if it predicts the stored bytes. Causes with the same
+//! predictions are named together. Differences that no cause predicts are called unknown.
 
 pub mod bytes;
 mod cause;
@@ -44,26 +44,26 @@ use ulplab_core::layouts::Layout;
 /// The bytes of a quantized tensor, in the order of its buffers.
 #[derive(Clone, Debug, Default)]
 pub struct StoredBytes<'a> {
-    /// The codes; exactly as many bytes as they take.
+    /// Bytes of the codes; the length must fit exactly.
     pub data: &'a [u8],
-    /// The scales; at least as many bytes as they take.
+    /// Bytes of the scales; the buffer may be longer than needed.
     pub scale: &'a [u8],
     /// The global scales: one, one per row, or none.
     pub global: Vec<f32>,
-    /// The declared layout of the scales; `None` is row-major.
+    /// Declared layout of the scales; `None` means row-major.
     pub layout: Option<&'static Layout>,
 }
 
-/// Mismatches of one cause.
+/// Mismatches with one cause.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The most likely cause.
     pub cause: Cause,
-    /// The cause in words, with the values that differ.
+    /// Description of the cause, with the values that differ.
     pub detail: String,
-    /// Other causes that explain the same mismatches as well.
+    /// Other causes that explain the same mismatches equally well.
     pub others: Vec<String>,
-    /// The items that are counted.
+    /// Kind, number and place of the items that are counted.
     pub scope: Scope,
     /// Number of mismatches that the cause explains.
     pub count: usize,
@@ -74,37 +74,37 @@ pub struct Finding {
 /// The first mismatch of a finding.
 #[derive(Clone, Debug)]
 pub struct Example {
-    /// Row and column, of the element or of the block among the blocks.
+    /// Row and column of the element; for a scale, row and column of the block in the grid of blocks.
     pub place: Vec<usize>,
-    /// The element, or the first 16 of the block.
+    /// Source value of the element, or the first 16 values of the block.
     pub source: Vec<f32>,
-    /// The stored bits, in words or hexadecimal.
+    /// The stored bits, as a value or in hexadecimal.
     pub stored: String,
-    /// The bits that the reference rule gives, in the same form.
+    /// The bits that the reference rule gives, in the same notation.
     pub expected: String,
 }
 
 /// The result for one tensor.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
-    /// The format with the rule that findings are relative to.
+    /// The format with the rule that the findings refer to.
     pub reference: Candidate,
-    /// Order of the codes.
+    /// Name of the order of the codes.
     pub data_order: String,
-    /// Order of the scales: `row-major` or a layout.
+    /// Name of the order of the scales: `row-major`, a layout, or a faulty order.
     pub scale_order: String,
     /// All rules that explain every byte in this order of storage.
     pub exact: Vec<Candidate>,
-    /// Rules that the user gave, whose kernels take approximate reciprocals, which explain every difference.
+    /// Allowed rules whose kernels use approximate reciprocals, if these explain every difference.
     pub tolerated: Vec<Candidate>,
     /// Number of global scales that do not match the largest magnitude of their elements.
     pub foreign_globals: usize,
-    /// The differences from the reference: first those of storage, then by number.
+    /// Differences from the reference: first those of storage, then the others, sorted by their share.
     pub findings: Vec<Finding>,
 }
 
 impl Diagnosis {
-    /// Adds to findings about global scales how these are read.
+    /// Replaces in findings about global scales the words about how they are read by the source of this meaning.
     pub fn say_why(&mut self, said: Option<&str>) {
         let of_global = |finding: &&mut Finding| finding.cause == Cause::GlobalScale;
         for (finding, said) in self.findings.iter_mut().filter(of_global).zip(said) {
@@ -113,32 +113,32 @@ impl Diagnosis {
         }
     }
 
-    /// True if the storage is as declared, and the requested rule, or any rule, explains the bytes.
+    /// True if there are no findings, or if a rule with approximate reciprocals explains all differences.
     pub fn explained(&self) -> bool {
         self.findings.is_empty() || !self.tolerated.is_empty()
     }
 
-    /// The cause of most of the mismatches.
+    /// Cause of the first finding; `None` if there are no findings.
     pub fn cause(&self) -> Option<Cause> {
         self.findings.first().map(|finding| finding.cause)
     }
 }
 
-/// The items that a finding counts.
+/// The items that a finding counts, and their place.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Rows and columns, as words that follow "in"; `None` if the mismatches are everywhere.
+    /// Description of the rows and columns, continues the word "in"; `None` if the mismatches are everywhere.
     pub place: Option<String>,
-    /// The number of items at that place.
+    /// Number of items at this place.
     pub region: usize,
     /// Number of items compared, in `unit`.
     pub of: usize,
-    /// The name of the items.
+    /// Name of the items in the plural, e.g. "codes".
     pub unit: &'static str,
 }
 
 impl Scope {
-    /// All items of a unit.
+    /// A scope of all items of a unit.
     fn everywhere(of: usize, unit: &'static str) -> Self {
         let (place, region) = (None, of);
         Self {
@@ -149,7 +149,7 @@ impl Scope {
         }
     }
 
-    /// A finding that explains so many of the items.
+    /// A finding with a cause that explains `count` of the items.
     fn finding(&self, cause: Cause, detail: impl Into<String>, count: usize) -> Finding {
         Finding {
             cause,
@@ -162,13 +162,13 @@ impl Scope {
     }
 }
 
-/// The rules that may explain the bytes.
+/// The rules that are accepted as explanations of the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     /// Any rule of the format's table.
     #[default]
     Any,
-    /// Rules whose scales are read like the format's own: the meaning of the stored scales is known.
+    /// Rules whose scales have the same meaning as those of the format: the meaning of the stored scales is known.
     ReadAlike,
     /// Only the format's own rule.
     Own,
@@ -177,24 +177,24 @@ pub enum Rules {
 /// Options of a diagnosis, in addition to the format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiagnosisOptions {
-    /// The rules that are tried.
+    /// The rules that are accepted.
     pub rules: Rules,
-    /// The type of the scales in the file, if it is narrower than the rules' f32.
+    /// Type of the scales in the file, if it is narrower than the f32 scales of the rules.
     pub narrow: Option<Half>,
 }
 
-/// Diagnoses stored bytes, given the `[rows, cols]` source values. If `named`, the bytes are compared with the format's own
-/// rule, otherwise with all rules.
+/// Diagnoses stored bytes, given the source values of shape `[rows, cols]`. If `named`, compares the bytes with the format's
+/// own rule only, otherwise with all rules.
 ///
 /// # Panics
-/// If the format does not support `cols`, or the buffers are too small.
+/// If the format does not support `cols`, or if the buffers are too small.
 pub fn diagnose(x: &[f32], cols: usize, stored: &StoredBytes, format: &Format, named: bool) -> Diagnosis {
     let rules = if named { Rules::Own } else { Rules::Any };
     let asked = DiagnosisOptions { rules, narrow: None };
     diagnose_from(Source::slice(x), cols, stored, format, asked, &AtomicUsize::new(0))
 }
 
-/// Like [`diagnose`], with values that are read on demand; `done` counts the elements that were compared with a rule.
+/// Like [`diagnose`], but reads the source values on demand. `done` counts the elements that were compared with a rule.
 pub fn diagnose_from(
     source: Source,
     cols: usize,
@@ -212,7 +212,7 @@ pub fn diagnose_from(
         codes: StorageForm::default(),
         under_stored: false,
     };
-    // Scales as the rules compute them, and rounded to the type in the file.
+    // Try the scales as the rules compute them, then the scales rounded to the type in the file.
     let narrow = asked.narrow.and_then(|half| Some((half, storage.narrowed(half)?)));
     let held = |formats: &[Format]| {
         let mut all = rules::candidates(&declared, formats);
@@ -248,7 +248,7 @@ pub fn diagnose_from(
     if !named && !own_exact.is_empty() {
         return Diagnosis::exact(&storage, own_exact, tolerated);
     }
-    // Rules that explain every byte, but decode to other values.
+    // Report rules that explain every byte, but whose scales have another meaning.
     if asked.rules == Rules::ReadAlike && !exact.is_empty() {
         let own = problem.format;
         let finding = storage::read_otherwise(&problem, &exact[0].format, &own);
@@ -258,7 +258,7 @@ pub fn diagnose_from(
         diagnosis.findings.push(finding);
         return diagnosis;
     }
-    // A rule that explains the sample is nearly right, and its differences are too rare to show in it.
+    // If a rule explains the sample, its differences are too rare to be in the sample: take this rule as the reference.
     let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
     let (maker, scales, codes) = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.groups()) {
@@ -281,7 +281,7 @@ pub fn diagnose_from(
     explain(in_form, &maker, (exact, tolerated), narrow)
 }
 
-/// The differences from the best explanation, whose bytes are stored in the form of a view.
+/// Finds the causes of all differences from the best explanation. `in_form` gives the order and encoding of the stored bytes.
 fn explain(
     in_form: View,
     maker: &Maker,
@@ -302,7 +302,7 @@ fn explain(
     }
     let narrow = narrow.filter(|(_, scales)| *scales == view.scales && view.under_stored);
     let mut findings = storage::findings(&view, maker);
-    // Scales that the file stores in a narrower type are rounded to that type first.
+    // Rounding to the narrower type of the file is no fault: drop this finding.
     if let Some(recode) = narrow.and_then(|(_, scales)| storage.scales.recode(scales)) {
         let rounded = recode.finding();
         findings.retain(|finding| !finding.detail.starts_with(&rounded));
@@ -337,11 +337,11 @@ fn explain(
     }
 }
 
-/// The global scales that do not match the largest magnitude of their elements: calibrated, or wrong.
+/// Number of global scales that do not match the largest magnitude of their elements. They are calibrated, or wrong.
 fn foreign(problem: &Problem, format: &Format) -> usize {
     let globals = problem.stored.global.iter().enumerate();
     let own = |index: usize| format.global_of(problem.amax_under(index));
-    // A quotient or its reciprocal, each rounded; a stored largest magnitude is exact.
+    // Accept 2 ulps for a quotient or its reciprocal, each rounded. A stored largest magnitude must be exact.
     let ulps = match format.scaling.map(|scaling| scaling.scale) {
         Some(Scale::E4m3(rule)) if rule.stored == Global::Amax => 0,
         _ => 2,
@@ -353,7 +353,7 @@ fn foreign(problem: &Problem, format: &Format) -> usize {
 }
 
 impl Diagnosis {
-    /// Every byte is as the rules in `exact` make it; the first is the reference.
+    /// The diagnosis that the rules in `exact` explain every byte. The first rule is the reference.
     fn exact(storage: &Storage, exact: Vec<Candidate>, tolerated: Vec<Candidate>) -> Self {
         Self {
             data_order: storage.codes.orders[0].name.clone(),
@@ -367,7 +367,7 @@ impl Diagnosis {
     }
 }
 
-/// The bytes of an encoded tensor, for tests and for tensors in memory.
+/// Borrows the bytes of an encoded tensor, for tests and for tensors in memory.
 impl<'a> From<&'a Encoded> for StoredBytes<'a> {
     fn from(encoded: &'a Encoded) -> Self {
         let globals = encoded.part("global").as_chunks().0.iter();

@@ -1,4 +1,4 @@
-//! Orders that codes and scales are stored in by mistake, or by another program.
+//! Orders in which codes and scales may be stored by mistake, or by another program.
 
 use std::collections::BTreeSet;
 
@@ -7,26 +7,26 @@ use super::problem::Problem;
 use ulplab_core::error::counted;
 use ulplab_core::layouts::{Groups, LAYOUTS};
 
-/// Paddings of rows that are tried.
+/// Maximum number of padded row strides that are tried.
 const STRIDES: usize = 64;
 
 type At = Box<dyn Fn(usize, usize) -> usize + Send + Sync>;
 
-/// Rows and columns of a matrix.
+/// Number of rows and of columns of a matrix.
 type Size = (usize, usize);
 
-/// A way to store a matrix.
+/// An order in which the entries of a matrix may be stored.
 pub struct Order {
     pub name: String,
-    /// The cause that is reported if it is not the declared order.
+    /// Cause that is reported if this is not the declared order.
     pub cause: Cause,
-    /// The place of the entry of a row and a column; `usize::MAX` for nowhere.
+    /// Position of the entry at a row and a column; `usize::MAX` if it is stored nowhere.
     pub at: At,
-    /// The number of mistakes that it takes: 0 for the declared order, 1 or 2.
+    /// Number of mistakes that lead to this order: 0 for the declared order, else 1 or 2.
     pub steps: u8,
 }
 
-/// The orders of a matrix; the first is the declared one.
+/// The orders that are tried for a matrix. The first one is the declared order.
 struct Orders(Vec<Order>);
 
 impl Orders {
@@ -50,12 +50,12 @@ impl Orders {
         self.add(name, Cause::Layout, at);
     }
 
-    /// Makes the last order one more mistake.
+    /// Adds one to the number of mistakes of the last order.
     fn further(&mut self) {
         self.0.last_mut().expect("an order was added").steps += 1;
     }
 
-    /// Row-major or column-major, with neighbouring entries exchanged; in columns that is one more mistake.
+    /// Adds row-major or column-major order with nearby entries exchanged. Column-major order counts as one more mistake.
     fn exchanged(&mut self, (rows, cols): Size, by_columns: bool, name: &str, cause: Cause, bits: usize) {
         match by_columns {
             false => self.add(name, cause, move |r, c| (r * cols + c) ^ bits),
@@ -68,7 +68,7 @@ impl Orders {
         }
     }
 
-    /// Mistakes that may happen to any matrix.
+    /// Adds the mistakes that can happen to any matrix.
     fn common(&mut self, (rows, cols): Size, len: usize, unit: &str, width: usize) {
         let widest = len.saturating_sub(cols) / rows.saturating_sub(1).max(1);
         for stride in (cols + 1..=widest).take(STRIDES) {
@@ -126,7 +126,7 @@ impl Orders {
     }
 }
 
-/// Rows and columns of tiles of codes that are tried, in addition to those of the format.
+/// Heights and widths of tiles of codes that are tried, in addition to the tile of the format.
 const TILES: [(usize, usize); 13] = [
     (8, 8),
     (8, 16),
@@ -143,7 +143,7 @@ const TILES: [(usize, usize); 13] = [
     (128, 32),
 ];
 
-/// Orders of codes.
+/// Returns the orders that are tried for codes.
 pub fn of_codes(problem: &Problem) -> Vec<Order> {
     let (rows, cols) = (problem.grid.rows, problem.grid.cols);
     let shape = (rows, cols);
@@ -187,7 +187,7 @@ pub fn of_codes(problem: &Problem) -> Vec<Order> {
     orders.0
 }
 
-/// Orders of codes of 4 bits; `tile` is the number of columns that share a scale.
+/// Adds orders of 4-bit codes. `tile` is the number of columns that share a scale.
 fn nibbles(orders: &mut Orders, (rows, cols): Size, tile: usize) {
     let widths = BTreeSet::from([tile, 16, 32, 64, 128, cols]).into_iter();
     for width in widths.filter(|width| width % 2 == 0 && cols % width == 0) {
@@ -223,7 +223,7 @@ fn nibbles(orders: &mut Orders, (rows, cols): Size, tile: usize) {
     }
 }
 
-/// The places of a tile of 128 × 4 scales, by row and column in the tile.
+/// An order within a tile of 128 × 4 scales: suffix of the name, and position by row and column in the tile.
 type Inside = (&'static str, fn(usize, usize) -> usize);
 
 const INSIDE: [Inside; 6] = [
@@ -241,12 +241,12 @@ const INSIDE: [Inside; 6] = [
     }),
 ];
 
-/// The place of a scale in a tile of blocked_128x4.
+/// Position of a scale within a tile of the layout blocked_128x4.
 fn in_tile(r: usize, c: usize) -> usize {
     r % 32 * 16 + r / 32 * 4 + c
 }
 
-/// Orders of scales.
+/// Returns the orders that are tried for scales.
 pub fn of_scales(problem: &Problem) -> Vec<Order> {
     let (rows, cols) = problem.grid.count;
     let shape = (rows, cols);
@@ -295,7 +295,7 @@ pub fn of_scales(problem: &Problem) -> Vec<Order> {
         orders.0[0].steps = 0;
         for order in &mut orders.0[1..] {
             order.steps = order.steps.max(1);
-            // Scales in a plain order are not in the blocked one that was declared.
+            // If a blocked layout was declared, a plain order means that swizzling was left out.
             if declared.name.starts_with("blocked") && order.name == "row-major" {
                 order.cause = Cause::Swizzle;
             }
@@ -304,7 +304,7 @@ pub fn of_scales(problem: &Problem) -> Vec<Order> {
     orders.0
 }
 
-/// Scales in tiles of 128 × 4, in other orders than blocked_128x4.
+/// Adds orders of scales in tiles of 128 × 4 other than blocked_128x4.
 fn tiles(orders: &mut Orders, (rows, cols): Size) {
     let (down, across) = (rows.div_ceil(128), cols.div_ceil(4));
     for (inside, place) in INSIDE {
@@ -331,7 +331,7 @@ fn tiles(orders: &mut Orders, (rows, cols): Size) {
     }
 }
 
-/// Row-major scales that were taken out of tiles which they never were in.
+/// Adds the orders of scales that were un-swizzled although they were row-major, or swizzled twice.
 fn unswizzled(orders: &mut Orders, (rows, cols): Size, len: usize) {
     if rows % 128 != 0 || cols % 4 != 0 || rows * cols > len || rows * cols > 1 << 26 {
         return;

@@ -1,4 +1,4 @@
-//! Diagnoses as text and as JSON.
+//! Writes diagnoses as text and as JSON.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -12,7 +12,8 @@ use ulplab_core::error::{Error, Result, counted};
 use ulplab_core::formats::Format;
 use ulplab_core::record::to_json;
 
-/// Writes the diagnosis of a tensor, as text or as one line of JSON, and a warning of a rule that costs far more than the best.
+/// Writes the diagnosis of a tensor as text or as one line of JSON, with a warning if the rule costs far more than the best
+/// rule.
 pub fn print(
     out: &mut dyn Write,
     json: bool,
@@ -36,7 +37,7 @@ pub fn print(
     write(out, &text)
 }
 
-/// Prints the last line; returns whether it is PASS.
+/// Prints the summary line. Returns true if it says PASS.
 pub fn summary(
     out: &mut dyn Write,
     json: bool,
@@ -74,7 +75,7 @@ pub fn summary(
     Ok(pass)
 }
 
-/// Writes text to the standard output, `out`; an error names it.
+/// Writes text to `out`, the standard output. An error message names the standard output.
 pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes())
         .map_err(Error::io("standard output", "write"))
@@ -83,12 +84,12 @@ pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
 fn names(candidates: &[Candidate]) -> String {
     let all = candidates.iter().map(|candidate| rule_name(&candidate.format));
     let all: Vec<String> = all.collect();
-    // Either all of a tensor's are rounded or none is.
+    // The scales of all candidates are rounded, or those of none.
     all.join(", ") + &candidates.first().map_or(String::new(), Candidate::rounded)
 }
 
 impl Diagnosis {
-    /// The result as one sentence.
+    /// Sums up the result in one sentence.
     pub fn conclusion(&self) -> String {
         let rule = self.reference.name();
         match &self.findings[..] {
@@ -108,7 +109,7 @@ impl Diagnosis {
     }
 }
 
-/// The fault in words: the detail, its place, and other causes that fit.
+/// Describes a finding: its detail, its place, and other causes that fit equally well.
 fn words(finding: &Finding) -> String {
     let mut words = finding.detail.clone();
     let (count, region) = (finding.count, finding.scope.region);
@@ -148,7 +149,7 @@ fn page(name: &str, format: &Format, shape: &[usize], diagnosis: &Diagnosis) -> 
         let (cause, count, Scope { of, unit, .. }) = (finding.cause, finding.count, &finding.scope);
         line(format!("{cause:24} {count} of {of} {unit}: {}", words(finding)));
         if let Some(example) = &finding.example {
-            // A line of a terminal.
+            // Show only as many source values as fit on a line of a terminal.
             let mut source: Vec<String> = example.source.iter().take(6).map(|x| format!("{x:?}")).collect();
             source.extend((example.source.len() > 6).then(|| "…".to_string()));
             let (place, stored, expected) = (&example.place, &example.stored, &example.expected);

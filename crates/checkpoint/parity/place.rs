@@ -1,34 +1,34 @@
-//! Places of faults: rows, columns, every so many of them.
+//! Describes places of faults: ranges of rows and columns, or every n-th row or column.
 
 use std::collections::BTreeSet;
 
-/// The row and column of another entry of a matrix, given those of an entry and the numbers of rows and columns. It may be outside.
+/// Maps row and column of an entry of a matrix to another entry, given the size of the matrix. The result may be outside.
 pub type Origin = fn([usize; 2], [usize; 2]) -> [usize; 2];
 
-/// The flat index of an entry of a matrix with so many rows and columns; `None` outside.
+/// Flat index of an entry of a matrix of size `[rows, cols]`; `None` if the entry is outside.
 pub fn index_of([r, c]: [usize; 2], [rows, cols]: [usize; 2]) -> Option<usize> {
     (r < rows && c < cols).then_some(r * cols + c)
 }
 
-/// The number of hits of each row and each column.
+/// Number of hits (faulty entries) in each row and each column.
 #[derive(Clone, Debug, Default)]
 pub struct Hits {
     pub rows: Vec<u32>,
     pub cols: Vec<u32>,
 }
 
-/// Set of the rows, or of the columns, in which hits lie.
+/// The rows, or the columns, that contain hits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     All,
     Range(usize, usize),
-    /// A modulus, and some of its residues.
+    /// Indices with some residues modulo a number.
     Every(usize, Vec<usize>),
-    /// Indices without a pattern.
+    /// Indices without a pattern: true for each index with hits.
     Some(Vec<bool>),
 }
 
-/// The place of hits.
+/// The rows and columns that contain hits.
 #[derive(Clone, Debug)]
 pub struct Place {
     rows: Part,
@@ -49,7 +49,7 @@ impl Hits {
         self.cols[c] += 1;
     }
 
-    /// The rows of both, where either may have none.
+    /// Adds the hits of two matrices of equal size. Either may be empty.
     pub fn merge(mut self, other: Self) -> Self {
         if self.rows.is_empty() {
             return other;
@@ -69,10 +69,10 @@ impl Hits {
     }
 }
 
-/// A part holds nearly all hits, and nearly all of it is hit.
+/// Finds the simplest pattern that covers nearly all hits, and in which nearly all indices are hit.
 fn part(hits: &[u32]) -> Part {
     let n = hits.len();
-    // A few hits next to many belong to a different fault.
+    // Rows with far fewer hits than the fullest row belong to a different fault.
     let least = hits.iter().copied().max().unwrap_or(0) / 50;
     let hit: Vec<usize> = (0..n).filter(|i| hits[*i] > least).collect();
     let (Some(&first), Some(&last)) = (hit.first(), hit.last()) else {
@@ -137,7 +137,7 @@ impl Part {
 }
 
 impl Place {
-    /// The number of its entries.
+    /// Number of entries of the matrix at this place.
     pub fn len(&self) -> usize {
         self.rows.len(self.size.0) * self.cols.len(self.size.1)
     }
@@ -146,7 +146,7 @@ impl Place {
         self.rows.contains(r) && self.cols.contains(c)
     }
 
-    /// In words that follow "in"; `None` if it is everywhere.
+    /// Describes the place, in words that continue "in"; `None` if the place is the whole matrix.
     pub fn text(&self, row: &str, column: &str) -> Option<String> {
         let rows = self.rows.text(self.size.0, row).filter(|_| self.size.0 > 1);
         let cols = self.cols.text(self.size.1, column).filter(|_| self.size.1 > 1);

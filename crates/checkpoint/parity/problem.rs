@@ -1,4 +1,4 @@
-//! The inputs of a diagnosis: the source and the stored bytes, and samples of both.
+//! The inputs of a diagnosis (source and stored bytes), and samples of both.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -9,20 +9,20 @@ use crate::packed::Grid;
 use ulplab_core::formats::{Format, Group};
 use ulplab_core::tensorfile::Tensor;
 
-/// Elements of a row that are looked at together at most.
+/// Maximum number of elements of a cell.
 const CELL: usize = 128;
-/// The fewest and the most groups, or cells, of a sample.
+/// Minimum and maximum number of groups, or of cells, in a sample.
 const GROUPS: (usize, usize) = (16, 1024);
-/// Rows of a strip where groups are taller than 256.
+/// Number of rows of a strip if groups are taller than 256 rows.
 const STRIP: usize = 16;
-/// Elements of a group beyond which its scale is not computed from changed values.
+/// Maximum number of elements of a group whose scale is computed from changed values.
 const LARGE: usize = 1 << 15;
 
-/// The source values, which are read on demand.
+/// The source values, read on demand.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     values: Values<'a>,
-    /// A format that rotates, if the values are rotated.
+    /// The format that defines the rotation; `None` if the values are not rotated.
     rotation: Option<Format>,
 }
 
@@ -33,13 +33,13 @@ enum Values<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Values in memory.
+    /// A source of values in memory.
     pub fn slice(x: &'a [f32]) -> Self {
         let values = Values::Slice(x);
         Self { values, rotation: None }
     }
 
-    /// A tensor of a file, of a type that is a number.
+    /// A source in a file: a tensor with a numeric type.
     pub fn tensor(tensor: Tensor<'a>) -> Self {
         let values = Values::Tensor(tensor);
         Self { values, rotation: None }
@@ -58,7 +58,7 @@ impl<'a> Source<'a> {
         Self { rotation, ..self }
     }
 
-    /// One value.
+    /// Value at a flat index.
     pub fn value(&self, at: usize) -> f32 {
         match (self.values, self.rotation) {
             (Values::Slice(x), None) => x[at],
@@ -66,7 +66,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// So many values from a flat index on, rotated if the format rotates.
+    /// Returns `len` values from flat index `at` on, rotated if the format rotates.
     pub fn read(&self, at: usize, len: usize) -> Vec<f32> {
         let size = self.rotation.and_then(|format| format.rotation).unwrap_or(1);
         let (start, end) = (at / size * size, (at + len).div_ceil(size) * size);
@@ -87,29 +87,29 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Neighbouring elements of one row under one scale.
+/// A cell: consecutive elements of one row that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     pub group: usize,
-    /// Flat index of the first.
+    /// Flat index of the first element.
     pub at: usize,
     pub len: usize,
 }
 
-/// One tensor: source, format, geometry, and bytes.
+/// The diagnosis of one tensor: source, format, groups and stored bytes.
 pub struct Problem<'a> {
     pub source: Source<'a>,
-    /// Without rotation, which the source does.
+    /// The format without its rotation, because the source already rotates the values.
     pub format: Format,
     pub grid: Grid,
     pub stored: &'a StoredBytes<'a>,
-    /// The largest magnitude of every group; NaN beats all.
+    /// Largest magnitude of each group; NaN if the group has a NaN.
     pub amax: Vec<f32>,
-    /// The number of elements that were compared with a rule.
+    /// Counts the elements that were compared with a rule.
     pub done: &'a AtomicUsize,
 }
 
-/// Groups and cells, evenly spread and always the same.
+/// A sample of groups and of cells, evenly spread and deterministic.
 pub struct Sample {
     pub groups: Vec<usize>,
     pub cells: Vec<Cell>,
@@ -141,21 +141,21 @@ impl<'a> Problem<'a> {
         problem
     }
 
-    /// Rows of a strip, and how many strips there are.
+    /// Number of rows of a strip, and number of strips.
     pub fn strips(&self) -> (usize, usize) {
         let tile = self.grid.tile.0;
         let height = if tile > 256 { STRIP } else { tile };
         (height, self.grid.rows.div_ceil(height))
     }
 
-    /// Index of the first element of a strip, and the number of its elements.
+    /// Index of the first element of a strip, and number of elements of the strip.
     pub fn strip(&self, index: usize) -> (usize, usize) {
         let height = self.strips().0;
         let rows = height.min(self.grid.rows - index * height);
         (index * height * self.grid.cols, rows * self.grid.cols)
     }
 
-    /// The number of the row of groups that a strip is in.
+    /// Index of the row of groups that contains a strip.
     pub fn row_of_groups(&self, strip: usize) -> usize {
         strip * self.strips().0 / self.grid.tile.0
     }
@@ -181,17 +181,17 @@ impl<'a> Problem<'a> {
         amax.into_iter().map(f32::from_bits).collect()
     }
 
-    /// True if groups have too many elements to look at every one of them.
+    /// True if groups have too many elements to read every element of a group.
     pub fn large(&self) -> bool {
         self.grid.tile.0 * self.grid.tile.1 > LARGE
     }
 
-    /// Bytes of a scale.
+    /// Number of bytes of a scale.
     pub fn scale_bytes(&self) -> usize {
         self.format.scaling.map_or(0, |scaling| scaling.scale.bytes())
     }
 
-    /// The bits of the scale at a place of the buffer; all NaN are one.
+    /// Bits of the scale at an index of the buffer; all f32 NaN become the same bits.
     pub fn scale_at(&self, place: usize) -> Option<u32> {
         let size = self.scale_bytes();
         match *self.stored.scale.get(place.checked_mul(size)?..)?.get(..size)? {
@@ -202,7 +202,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// The code at a place of the buffer.
+    /// Code at an index of the buffer.
     pub fn code_at(&self, place: usize) -> Option<u16> {
         let data = self.stored.data;
         match self.format.element.stored_bits() {
@@ -212,14 +212,14 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// The value of a scale, apart from any level above it.
+    /// Value of a scale without the global scale.
     pub fn value(&self, bits: u32) -> f32 {
         self.format.scaling.map_or(1.0, |scaling| {
             scaling.scale.value(&bits.to_le_bytes()[..scaling.scale.bytes()])
         })
     }
 
-    /// The largest magnitude under a global scale.
+    /// Largest magnitude of the elements under one global scale.
     pub fn amax_under(&self, index: usize) -> f32 {
         let across = self.grid.count.1;
         let part = match self.format.global {
@@ -229,14 +229,14 @@ impl<'a> Problem<'a> {
         largest(part.iter().copied())
     }
 
-    /// The values of a group, row by row.
+    /// Source values of a group, row by row.
     pub fn block(&self, group: usize) -> Vec<f32> {
         let (rows, columns) = self.grid.bounds(group);
         let row = |r: usize| self.source.read(r * self.grid.cols + columns.start, columns.len());
         rows.flat_map(row).collect()
     }
 
-    /// One of the cells of a group.
+    /// One cell of a group, selected by `random`.
     pub fn some_cell(&self, group: usize, random: u64) -> Cell {
         let (rows, columns) = self.grid.bounds(group);
         let segments = columns.len().div_ceil(CELL) as u64;
@@ -245,7 +245,7 @@ impl<'a> Problem<'a> {
         self.cell_of(row * self.grid.cols + column)
     }
 
-    /// The cell of an element.
+    /// The cell that contains an element.
     pub fn cell_of(&self, at: usize) -> Cell {
         let group = self.grid.group_of(at);
         let (_, columns) = self.grid.bounds(group);
@@ -255,7 +255,7 @@ impl<'a> Problem<'a> {
         Cell { group, at, len }
     }
 
-    /// Draws a sample of groups and a sample of cells, each with about `elements` elements in all.
+    /// Draws a sample of groups and a sample of cells, each with about `elements` elements in total.
     pub fn sample(&self, elements: usize) -> Sample {
         let (height, width) = self.grid.tile;
         let number = |size: usize| (elements / size.max(1)).clamp(GROUPS.0, GROUPS.1);
@@ -263,7 +263,7 @@ impl<'a> Problem<'a> {
         let cells = number(width.min(CELL));
         let some_cell = |group: usize| self.some_cell(group, mix(group as u64));
         let mut chosen: Vec<Cell> = match self.grid.groups() {
-            // Few large groups: several cells of each.
+            // With few large groups, take several cells of each group.
             few if few < cells => {
                 let places = spread(self.grid.rows * self.grid.cols, cells);
                 places.into_iter().map(|at| self.cell_of(at)).collect()
@@ -275,7 +275,7 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// So many numbers below `all` in order, the first and the last among them.
+/// Returns `number` ascending numbers below `all`, spread pseudo-randomly. The first and the last number are included.
 pub fn spread(all: usize, number: usize) -> Vec<usize> {
     if all <= number {
         return (0..all).collect();
@@ -293,19 +293,19 @@ pub fn spread(all: usize, number: usize) -> Vec<usize> {
     (0..number).map(pick).collect()
 }
 
-/// Bits that look random, of a number.
+/// Hash of a number, as a source of pseudo-random bits.
 pub fn mix(x: u64) -> u64 {
     let x = (x.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// The largest magnitude; NaN beats all.
+/// Largest magnitude; NaN if any value is NaN.
 pub fn largest(values: impl Iterator<Item = f32>) -> f32 {
     f32::from_bits(values.map(|x| x.to_bits() & 0x7fff_ffff).max().unwrap_or(0))
 }
 
-/// All NaN of f32 as one.
+/// Replaces the bits of any f32 NaN by those of one fixed NaN.
 pub fn canonical(bits: u32) -> u32 {
     if f32::from_bits(bits).is_nan() {
         0x7fc0_0000

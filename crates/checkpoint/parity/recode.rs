@@ -29,7 +29,7 @@ const fn other(name: &'static str, bits: u32, repr: Repr) -> Element {
     Element { name, doc, bits, repr }
 }
 
-/// Elements that codes are taken for: FP8 of AMD's MI300, and those of the same width.
+/// Element types that codes may be mistaken for: FP8 of AMD's MI300, and other types of the same width.
 static OTHERS: [Element; 7] = [
     other("E4M3 FNUZ", 8, fnuz(4, 3)),
     other("E5M2 FNUZ", 8, fnuz(5, 2)),
@@ -40,16 +40,16 @@ static OTHERS: [Element; 7] = [
     other("E2M1", 4, E2M1.repr),
 ];
 
-/// The elements that codes may be of instead.
+/// Element types of the same width that the codes may have instead of `repr`.
 pub fn others(repr: Repr, bits: u32) -> impl Iterator<Item = &'static Element> {
     let others = OTHERS.iter();
     others.filter(move |other| other.bits == bits && other.repr != repr)
 }
 
-/// A change of every code, or of every scale.
+/// A recode: a fixed change of every code, or of every scale.
 pub struct Recode {
     pub cause: Cause,
-    /// In words that follow "scales are" or "codes are".
+    /// Description of the change; continues the words "scales are" or "codes are".
     pub name: String,
     pub apply: Box<dyn Fn(u32) -> u32 + Send + Sync>,
 }
@@ -60,13 +60,13 @@ impl Recode {
         Self { cause, name, apply }
     }
 
-    /// The words for scales that were changed so.
+    /// Description of scales with this change.
     pub fn finding(&self) -> String {
         format!("scales are {}", self.name)
     }
 }
 
-/// Factors that are left out, or multiplied by, for a reason.
+/// Factors that a program may leave out or apply by mistake, each with its explanation.
 const FACTORS: &[(f64, &str)] = &[
     (448.0, "448: the largest magnitude itself"),
     (1.0 / 448.0, "1/448: divided twice by the largest element"),
@@ -91,7 +91,7 @@ const FACTORS: &[(f64, &str)] = &[
     (7.0 / 8.0, "7/8"),
 ];
 
-/// The words for a constant factor.
+/// Describes a constant factor.
 pub fn factor_name(factor: f64, tolerance: f64) -> String {
     let near = |known: f64| (factor / known - 1.0).abs() <= tolerance;
     if let Some((_, name)) = FACTORS.iter().find(|(known, _)| near(*known)) {
@@ -101,7 +101,7 @@ pub fn factor_name(factor: f64, tolerance: f64) -> String {
     if (power - power.round()).abs() < tolerance && factor > 0.0 {
         return format!("too large by 2^{}", power.round());
     }
-    // Scientific notation for factors that are far from 1.
+    // Use scientific notation for factors that are far from 1.
     match factor.abs() {
         tiny if tiny < 1e-3 && tiny > 0.0 => format!("{:.4e} times too small", 1.0 / factor),
         huge if huge >= 1e6 => format!("{factor:.4e} times too large"),
@@ -113,7 +113,7 @@ fn reversed(code: u32, bits: u32) -> u32 {
     code.reverse_bits() >> (32 - bits)
 }
 
-/// A change of numbers or codes, without what it depends on: the cause, the words and the change.
+/// A change that depends on nothing but the number or code: cause, description and function.
 type Row<T> = (Cause, &'static str, fn(T) -> T);
 
 const fn encoding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {
@@ -124,7 +124,7 @@ const fn rounding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {
     (Cause::ScaleRounding, name, change)
 }
 
-/// Changes of f32 scales as numbers.
+/// Changes of f32 scales by their value.
 const NUMBERS: &[Row<f32>] = &[
     encoding("the reciprocals of what is meant", f32::recip),
     rounding("rounded to bf16", to_bf16),
@@ -143,12 +143,12 @@ const NUMBERS: &[Row<f32>] = &[
     (Cause::Sign, "negated", |s| -s),
 ];
 
-/// The code of E8M0 for a number, rounded up.
+/// E8M0 code of a number, rounded up to a power of two.
 fn e8m0(x: f32) -> u32 {
     (x.to_bits() + 0x7f_ffff) >> 23
 }
 
-/// Changes of f32 scales as bits.
+/// Changes of f32 scales by their bits.
 const WORDS: &[Row<u32>] = &[
     encoding("f32 with their four bytes in reverse order", |b| {
         canonical(b.swap_bytes())
@@ -162,7 +162,7 @@ const WORDS: &[Row<u32>] = &[
     encoding("E8M0 codes in the low byte of a word", |b| e8m0(f32::from_bits(b))),
 ];
 
-/// Changes of E8M0 scales.
+/// Changes of the bits of E8M0 scales.
 const EXPONENTS: &[Row<u32>] = &[
     encoding("stored as signed exponents, without the bias of 127", |b| {
         b.wrapping_sub(127) & 255
@@ -174,7 +174,7 @@ const EXPONENTS: &[Row<u32>] = &[
     }),
 ];
 
-/// The number of an E4M3 scale.
+/// Value of an E4M3 scale.
 fn value(b: u32) -> f32 {
     E4M3.decode(b as u16)
 }
@@ -183,7 +183,7 @@ fn e4m3(x: f32) -> u32 {
     E4M3.encode(x).into()
 }
 
-/// Changes of E4M3 scales.
+/// Changes of the bits of E4M3 scales.
 const BYTES: &[Row<u32>] = &[
     encoding(
         "in E4M3 FNUZ, whose bias is 8, so that they read as twice what is meant",
@@ -200,21 +200,21 @@ const BYTES: &[Row<u32>] = &[
     encoding("in E8M0, rounded down", |b| (value(b).to_bits() >> 23) & 255),
 ];
 
-/// Changes of scales of one byte.
+/// Changes of the bits of any one-byte scale.
 const ANY_BYTE: &[Row<u32>] = &[
     encoding("with their bits reversed", |b| reversed(b, 8)),
     encoding("with their nibbles exchanged", |b| (b << 4 | b >> 4) & 255),
     encoding("with all bits inverted", |b| !b & 255),
 ];
 
-/// Changes of one bit, by its value.
+/// Changes of a single bit: name, and function of the code and the value of the bit.
 const BIT: [(&str, fn(u32, u32) -> u32); 3] = [
     ("inverted", |b, bit| b ^ bit),
     ("cleared", |b, bit| b & !bit),
     ("set", |b, bit| b | bit),
 ];
 
-/// Changes that every scale may have gone through.
+/// Returns the changes that are tried on every scale.
 pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     let Some(scale) = problem.format.scaling.map(|scaling| scaling.scale) else {
         return Vec::new();
@@ -222,7 +222,7 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     let row = |(cause, name, change): &Row<u32>| Recode::new(*cause, *name, *change);
     let mut all: Vec<Recode> = Vec::new();
     match scale {
-        // No change is known that only these go through.
+        // No specific changes are known for these scales.
         Scale::Half(..) | Scale::Affine(_) => {}
         Scale::F32(_) => {
             all.extend(NUMBERS.iter().map(|&(cause, name, change)| {
@@ -265,13 +265,13 @@ pub fn of_scales(problem: &Problem) -> Vec<Recode> {
     all
 }
 
-/// A change of one bit of every code.
+/// Change of one bit of every code.
 fn of_bit(bit: u32, (what, change): (&str, fn(u32, u32) -> u32)) -> Recode {
     let name = format!("with bit {bit} {what}");
     Recode::new(Cause::Encoding, name, move |b| change(b, 1 << bit))
 }
 
-/// The width of a code, and whether it is an integer.
+/// Width of a code in bits; `integer` is true for a two's complement integer.
 #[derive(Clone, Copy)]
 struct Width {
     bits: u32,
@@ -287,7 +287,7 @@ impl Width {
         (self.sign() << 1) - 1
     }
 
-    /// The bits below the sign.
+    /// Mask of the bits below the sign bit.
     fn low(self) -> u32 {
         self.sign() - 1
     }
@@ -300,7 +300,7 @@ impl Width {
     }
 }
 
-/// A change of codes: the cause, the words, the change of negative codes, and that of the others.
+/// A change of codes: cause, description, change of negative codes, and change of all other codes.
 type CodeRow = (Cause, &'static str, Change, Change);
 type Change = fn(Width, u32) -> u32;
 
@@ -308,12 +308,12 @@ const NEGATED: Change = Width::negated;
 const SAME: Change = |_, b| b;
 const ZERO: Change = |_, _| 0;
 
-/// A change of codes of either sign.
+/// A change that is the same for negative and other codes.
 const fn all(cause: Cause, name: &'static str, change: Change) -> CodeRow {
     (cause, name, change, change)
 }
 
-/// Changes of codes of any element.
+/// Changes of codes that apply to every element type.
 const CODES: &[CodeRow] = &[
     all(Cause::Sign, "negated: every sign is inverted", NEGATED),
     (Cause::Sign, "without sign: magnitudes only", NEGATED, SAME),
@@ -365,7 +365,7 @@ const CODES: &[CodeRow] = &[
     }),
 ];
 
-/// Changes that every code may have gone through.
+/// Returns the changes that are tried on every code.
 pub fn of_codes(repr: Repr, bits: u32) -> Vec<Recode> {
     let integer = matches!(repr, Repr::Integer(_));
     let width = Width { bits, integer };

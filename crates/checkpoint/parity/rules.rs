@@ -1,23 +1,23 @@
-//! Finds which rules of the tables made the bytes.
+//! Finds the rules that made the bytes, among all known rules of a format.
 
 use super::maker::{Maker, name};
 use super::problem::Sample;
 use super::verify::{Tally, View};
 use ulplab_core::formats::{Format, Half, Scale};
 
-/// Elements that every rule is compared with before any rule is compared with all.
+/// Number of elements in the sample. Only rules that explain the sample are compared with all elements.
 const SAMPLE: usize = 1 << 14;
 
-/// A rule, compared with the stored bytes.
+/// A rule, and the result of its comparison with the stored bytes.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The format with the rule.
     pub format: Format,
-    /// Blocks with a wrong scale or code.
+    /// Number of blocks with a wrong scale or a wrong code.
     pub wrong_blocks: usize,
-    /// True if every difference is one that approximate reciprocals explain.
+    /// True if approximate reciprocals explain every difference.
     pub close: bool,
-    /// The type to which the scales are rounded, if not f32; codes are made with the rounded scales.
+    /// Type to which the scales are rounded; `None` for f32. Codes are made with the rounded scales.
     pub narrow: Option<Half>,
 }
 
@@ -27,23 +27,23 @@ impl Candidate {
         self.wrong_blocks == 0
     }
 
-    /// True if the library's kernel is approximate and the differences are within its tolerance.
+    /// True if the rule's kernel uses approximate reciprocals, and these explain all differences.
     pub fn tolerated(&self) -> bool {
         approximate(&self.format) && self.close
     }
 
-    /// The rule, and the cast if it is not the element's own.
+    /// Name of the rule, with the cast if it is not the element's own, and with the rounding of scales.
     pub fn name(&self) -> String {
         format!("{}{}", name(&self.format), self.rounded())
     }
 
-    /// The words after the name of its rule.
+    /// Suffix of the name of the rule that states the rounding of scales.
     pub fn rounded(&self) -> String {
         let words = |half: Half| format!(" with scales rounded to {}", half.name());
         self.narrow.map_or(String::new(), words)
     }
 
-    /// A rule whose differences from all bytes were counted.
+    /// A candidate with the rule of a format, and its differences from all bytes.
     pub(super) fn new(format: Format, tally: &Tally) -> Self {
         Self {
             format,
@@ -54,12 +54,12 @@ impl Candidate {
     }
 }
 
-/// True if the kernel of the format's rule takes approximate reciprocals.
+/// True if the kernel of the format's rule uses approximate reciprocals.
 pub(super) fn approximate(format: &Format) -> bool {
     matches!(format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.approximate)
 }
 
-/// The numbers of scales and of codes of a sample that differ.
+/// Counts the scales and the codes of a sample that differ.
 fn glance(view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
     let (storage, problem) = (view.storage, view.storage.problem);
     let scales = storage.scales_by(maker, &sample.groups);
@@ -79,15 +79,15 @@ fn glance(view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
     (wrong_scales, storage.codes.wrong(&codes, view.codes))
 }
 
-/// The rules of `formats` that explain a sample, with the element's own cast or, where only codes differ, any other, held
-/// against all bytes. Approximate ones may differ by a little.
+/// Compares with all bytes the rules of `formats` that explain a sample. If only codes differ, other casts of the element are
+/// tried as well. Rules with approximate reciprocals may differ slightly from the sample.
 pub fn candidates(view: &View, formats: &[Format]) -> Vec<Candidate> {
     let problem = view.storage.problem;
     let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));
     let mut makers = Vec::new();
     for format in formats {
         let maker = Maker::as_stored(problem, format);
-        // Most rules are out after a few blocks.
+        // A few blocks suffice to rule out most rules.
         let (scales, _) = glance(view, &maker, &few);
         if scales * 10 > few.groups.len() || (scales > 0 && !approximate(format)) {
             continue;

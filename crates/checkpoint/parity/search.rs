@@ -1,5 +1,5 @@
-//! Finds the storage, the rule and the input that come nearest: every combination is held against a sample,
-//! byte by byte.
+//! Finds the storage, the rule and the input that explain most of the bytes: compares every combination with a sample, byte by
+//! byte.
 
 use super::levels::{Level, by_factor, levels, usable};
 use super::maker::{INPUTS, Maker};
@@ -9,29 +9,29 @@ use super::recode::{self, Recode};
 use ulplab_core::formats::{Format, Half};
 use ulplab_core::list::distinct;
 
-/// Elements of the small sample and of the large one. Every candidate is compared with the small sample, and the best candidates
-/// with the large one.
+/// Numbers of elements of the small and the large sample. Every maker is compared with the small sample, and the best makers
+/// with the large sample.
 const FEW: usize = 1 << 10;
 const MANY: usize = 1 << 13;
-/// Makers that are held against the larger sample, and whose bytes are looked for in every order.
+/// Three times this number of makers are compared with the large sample.
 const BEST: usize = 3;
-/// One part of so many of a sample decides which pairs of order and encoding are looked at.
+/// The first of this many parts of a sample decides which pairs of order and encoding are compared with the whole sample.
 const PART: usize = 8;
-// The shares below are empirical: chosen on the kinds of faults in tests/parity/looked_at.rs, and measured on those in held_out.rs,
-// which were not looked at.
+// The shares below are empirical: tuned on the kinds of faults in tests/parity/looked_at.rs, and evaluated on the unseen faults
+// in held_out.rs.
 
-/// A share that leaves nothing to be looked for.
+/// Share of explained bytes at which the search ends.
 const SETTLED: f64 = 0.98;
-/// The least share that another input, element or global scale must explain.
+/// Minimum share that a changed input, another element type or another global scale must explain.
 const MOST: f64 = 0.9;
-/// The share that each step away from the declared storage must explain more.
+/// Additional share that each step away from the declared storage must explain.
 const STEP: f64 = 0.015;
 
-/// The least shares that ways to store must explain, so that none is chosen for what it explains by chance.
+/// Minimum shares that an order or a recode must explain, so that none is chosen by chance.
 struct Least {
     order: f64,
     recode: f64,
-    /// Enough for an order or a recode, so that the two are not tried together.
+    /// If an order or a recode alone explains this share, pairs of both are not tried.
     settled: f64,
 }
 
@@ -46,51 +46,51 @@ const SCALES: Least = Least {
     settled: 0.9,
 };
 
-/// A problem, and the ways to store its scales and its codes that the search tries.
+/// The tensor, and the orders and encodings that the search tries for its scales and codes.
 pub struct Storage<'a> {
     pub problem: &'a Problem<'a>,
     pub scales: Ways<'a>,
     pub codes: Ways<'a>,
 }
 
-/// Orders and encodings of scales, or of codes.
+/// Orders and encodings to try, for scales or for codes.
 pub struct Ways<'a> {
     problem: &'a Problem<'a>,
     pub orders: Vec<Order>,
     pub recodes: Vec<Recode>,
     least: Least,
-    /// Columns of the matrix of scales, or of codes.
+    /// Number of columns of the matrix of scales, or of codes.
     cols: usize,
-    /// The bits at a place of the buffer.
+    /// Function that returns the stored bits at an index of the buffer.
     bits: fn(&Problem, usize) -> Option<u32>,
 }
 
-/// One way to store codes or scales; of recodes none is the declared encoding.
+/// One way to store codes or scales: index of an order, and index of a recode. `None` is the declared encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageForm {
     pub order: usize,
     pub recode: Option<usize>,
 }
 
-/// A maker, and the storage under which its bytes come nearest to those found.
+/// A maker, the storage forms that fit its bytes best, and the shares that it explains.
 #[derive(Clone)]
 pub struct MakerFit {
     pub maker: Maker,
     pub scales: StorageForm,
     pub codes: StorageForm,
-    /// True if the codes are those of the stored scales, where these are not the maker's.
+    /// True if the codes follow from the stored scales, where these differ from the maker's scales.
     follows: bool,
-    /// The shares of scales and of codes that are explained.
+    /// Shares of the scales and of the codes that are explained.
     scale_share: f64,
     code_share: f64,
     score: f64,
 }
 
-/// The bits that a maker makes of the scales, or of the codes, of a sample: each with its index, none if they are not known.
+/// Bits of scales or codes that a maker makes of a sample, each with its index; `None` if the bits are unknown.
 #[derive(Default)]
 pub struct Made {
     bits: Vec<(usize, Option<u32>)>,
-    /// The number of those that are in the first of [`PART`] parts of the sample.
+    /// Number of entries in the first of [`PART`] parts of the sample.
     part: usize,
 }
 
@@ -115,14 +115,14 @@ impl<'a> Storage<'a> {
         Self { problem, scales, codes }
     }
 
-    /// Scales in the declared order, rounded to that type; `None` if they are not computed as f32.
+    /// Storage form of scales in the declared order, rounded to `half`; `None` if the format has no f32 scales.
     pub fn narrowed(&self, half: Half) -> Option<StorageForm> {
         let name = format!("rounded to {}", half.name());
         let recode = self.scales.recodes.iter().position(|recode| recode.name == name);
         recode.map(Some).map(|recode| StorageForm { order: 0, recode })
     }
 
-    /// The scales of a sample by a maker. Those of large groups are not computed from changed input.
+    /// Computes the scales of a sample by a maker. Large groups are left out if their scales cannot be computed.
     pub fn scales_by(&self, maker: &Maker, groups: &[usize]) -> Made {
         Made::new(groups.iter().map(|group| {
             let made = maker.scale(self.problem, *group);
@@ -130,7 +130,7 @@ impl<'a> Storage<'a> {
         }))
     }
 
-    /// The codes of cells, as `codes` gives them.
+    /// Collects the codes of cells, which `codes` computes.
     pub fn codes_of(&self, cells: &[Cell], codes: impl Fn(&Cell) -> Option<Vec<u16>>) -> Made {
         Made::new(cells.iter().map(|cell| {
             let codes = codes(cell);
@@ -139,12 +139,12 @@ impl<'a> Storage<'a> {
         }))
     }
 
-    /// The codes of cells by a maker, under its own scales.
+    /// Computes the codes of cells by a maker, under its own scales.
     fn codes_by(&self, maker: &Maker, cells: &[Cell]) -> Made {
         self.codes_of(cells, |cell| {
             let scale = match maker.format.scaling {
                 None => 0,
-                // The scale of a large group is taken as it is stored.
+                // The scale of a large group may be unknown: use the scale at the same index of the buffer.
                 Some(_) => maker
                     .scale(self.problem, cell.group)
                     .or(self.problem.scale_at(cell.group))?,
@@ -153,7 +153,7 @@ impl<'a> Storage<'a> {
         })
     }
 
-    /// The codes of cells by a maker, under stored scales.
+    /// Computes the codes of cells by a maker, under the stored scales in a given order.
     fn codes_under(&self, maker: &Maker, cells: &[Cell], order: usize) -> Made {
         self.codes_of(cells, |cell| {
             let scale = self.scales.stored(order, cell.group)?;
@@ -168,12 +168,12 @@ impl Ways<'_> {
         form.recode.map(|recode| &self.recodes[recode])
     }
 
-    /// The bits as they would be stored in a form.
+    /// Converts bits to the bits that would be stored in this form.
     pub fn apply(&self, form: StorageForm, bits: u32) -> u32 {
         self.recode(form).map_or(bits, |recode| (recode.apply)(bits))
     }
 
-    /// The stored bits of a group or an element, where that order puts it.
+    /// Stored bits of a group or element, read at its position in the given order.
     pub fn stored(&self, order: usize, at: usize) -> Option<u32> {
         (self.bits)(self.problem, (self.orders[order].at)(at / self.cols, at % self.cols))
     }
@@ -192,7 +192,7 @@ impl Ways<'_> {
         made.bits.iter().filter(wrong).count()
     }
 
-    /// The share of bits that are stored in a form.
+    /// Share of the bits that are stored in this form.
     fn share(&self, made: &[(usize, Option<u32>)], form: StorageForm) -> f64 {
         let right = made
             .iter()
@@ -203,7 +203,8 @@ impl Ways<'_> {
         }
     }
 
-    /// The best way to store what was made: orders are tried, then recodes, and both together if neither is enough.
+    /// Finds the best form to store these bits. Tries all orders, then all recodes, and pairs of both if neither explains
+    /// enough.
     fn best(&self, made: &Made) -> StorageForm {
         let declared = StorageForm::default();
         let worth = |form: StorageForm, share: f64| share - STEP * self.steps(form);
@@ -233,7 +234,7 @@ impl Ways<'_> {
         let reached = ordered.chain(recoded(0)).map(&mut consider).last();
         if reached.is_none_or(|reached| reached < self.least.settled) {
             for form in (1..self.orders.len()).flat_map(recoded) {
-                // A part of the sample tells which pairs are looked at.
+                // A part of the sample decides which pairs are compared with the whole sample.
                 if self.share(&made.bits[..made.part], form) >= self.least.recode {
                     consider(form);
                 }
@@ -255,7 +256,7 @@ impl Made {
         made
     }
 
-    /// True if nearly all codes are the same except for their signs.
+    /// True if at least 90 % of the codes are equal except for their signs.
     fn is_flat(&self, problem: &Problem) -> bool {
         let sign = 1u32 << (problem.format.element.bits - 1);
         let codes = self.bits.iter().filter_map(|(_, made)| *made);
@@ -267,7 +268,7 @@ impl Made {
 }
 
 impl MakerFit {
-    /// Scores a maker under the given storage forms of its scales and its codes.
+    /// Scores a maker for given storage forms of its scales and its codes.
     fn stored_as(
         storage: &Storage,
         maker: &Maker,
@@ -298,12 +299,12 @@ impl MakerFit {
                 (fit, flat) = (follows, under.is_flat(problem));
             }
         }
-        // Agreement says nothing if a maker makes the same of everything.
+        // If nearly all codes of a maker are equal, agreement with them means little.
         fit.score = fit.worth(storage) - if flat { 1.0 } else { 0.0 };
         fit
     }
 
-    /// A maker whose bytes are looked for in every order and encoding.
+    /// Finds the best order and encoding for the bytes of a maker, and scores the maker.
     fn anywhere(storage: &Storage, maker: &Maker, sample: &Sample) -> Self {
         let cells = &sample.cells;
         let scales = storage.scales.best(&storage.scales_by(maker, &sample.groups));
@@ -312,7 +313,7 @@ impl MakerFit {
         if best.code_share >= 0.9 || maker.format.scaling.is_none() {
             return best;
         }
-        // The codes may be those of scales that are not the maker's, wherever these are stored.
+        // The codes may follow from stored scales that differ from the maker's: try each order for these scales.
         let few: Vec<Cell> = cells.iter().step_by(PART).copied().collect();
         let share = |order| {
             storage
@@ -331,7 +332,8 @@ impl MakerFit {
         best
     }
 
-    /// The shares that are explained, less the price of assumptions. Scales that are not the maker's count if the codes are theirs.
+    /// Explained shares of scales and codes, minus a price for assumptions. If the codes follow from the stored scales, scales
+    /// that differ from the maker's count as explained.
     fn worth(&self, storage: &Storage) -> f64 {
         let steps = storage.scales.steps(self.scales) + storage.codes.steps(self.codes);
         let more = [
@@ -353,7 +355,7 @@ impl MakerFit {
     }
 }
 
-/// The best fit of all rules, and of what may have been done to their input.
+/// Finds the best fit over all rules, storage forms, and changes of the input.
 pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
     let problem = storage.problem;
     let (few, many) = (problem.sample(FEW), problem.sample(MANY));
@@ -364,7 +366,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
     let by_rule = |format: &Format| levels(problem, format).into_iter().filter(usable);
     let mut makers: Vec<Maker> = formats.iter().flat_map(by_rule).collect();
     let declared = (StorageForm::default(), StorageForm::default());
-    // Equal codes fit any maker that makes such codes: only the scales say which rule it was.
+    // If nearly all stored codes are equal, many makers fit them: only the scales identify the rule.
     let codes = storage.codes_of(&many.cells, |cell| {
         let places = cell.at..cell.at + cell.len;
         places.map(|at| Some(storage.codes.stored(0, at)? as u16)).collect()
@@ -381,7 +383,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
     if best.settled() {
         return best;
     }
-    // The order of bytes shows best under the closest rule; fall back to the first.
+    // Search the storage forms with the best maker so far, and with the makers of the first rule.
     let some = std::iter::once(best.maker.clone()).chain(by_rule(&formats[0]));
     let anywhere = some.map(|maker| MakerFit::anywhere(storage, &maker, &few));
     let anywhere = anywhere.reduce(better).expect("there is a rule");
@@ -415,7 +417,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
         makers.extend(INPUTS.iter().map(input).chain(others));
     }
     let other = better(closest(&makers, (best.scales, best.codes)), closest(&makers, declared));
-    // Another input is believed if it explains nearly everything.
+    // Accept a changed input only if it explains nearly everything.
     let explains = other.code_share >= MOST && (other.follows || other.scale_share >= MOST);
     if explains && other.score > best.score + 2.0 * STEP {
         other
@@ -428,7 +430,7 @@ fn better(best: MakerFit, fit: MakerFit) -> MakerFit {
     if fit.score > best.score + 1e-9 { fit } else { best }
 }
 
-/// The maker that comes closest, its bytes stored in a given way; of equals the first.
+/// Finds the maker with the best score for given storage forms; the first one if several are equal.
 fn closest(
     storage: &Storage,
     makers: &[Maker],

@@ -1,4 +1,4 @@
-//! Findings about the storage of the bytes, and their input.
+//! Findings about the storage of the bytes, and about the input of the quantizer.
 
 use super::levels::Level;
 use super::maker::Maker;
@@ -8,7 +8,7 @@ use super::verify::View;
 use super::{Cause, Finding, Scope};
 use ulplab_core::formats::{Format, Global, Scale};
 
-/// The findings that the form of the bytes and their maker are.
+/// Returns the findings that follow from the storage form of the bytes and from the maker.
 pub fn findings(view: &View, maker: &Maker) -> Vec<Finding> {
     let storage = view.storage;
     let problem = storage.problem;
@@ -52,7 +52,7 @@ pub fn findings(view: &View, maker: &Maker) -> Vec<Finding> {
     findings
 }
 
-/// The finding that all bytes are as `maker` makes them, but the scales are read as those of `reader`.
+/// Returns the finding that all bytes are as `maker` makes them, but that their scales are read as those of `reader`.
 pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Finding {
     let scale = |format: &Format| format.scaling.map(|scaling| scaling.scale);
     let name = |format: &Format| scale(format).map_or("", |scale| scale.rule().0);
@@ -75,7 +75,7 @@ pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Fin
     Scope::everywhere(count, unit).finding(cause, detail, count)
 }
 
-/// The stored global scale in words.
+/// Describes the stored global scale.
 fn level(problem: &Problem, maker: &Maker) -> String {
     let stored = problem.stored.global.first().copied().unwrap_or(f32::NAN);
     if !(stored.is_finite() && stored > 0.0) {

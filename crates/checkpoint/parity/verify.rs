@@ -1,4 +1,4 @@
-//! Makers held against every byte, all strips of the tensor at once.
+//! Compares makers with every byte of the tensor, all strips in parallel.
 
 use std::sync::atomic::Ordering;
 
@@ -10,34 +10,34 @@ use super::search::{Storage, StorageForm};
 use crate::packed::codes;
 use ulplab_core::formats::{Format, GlobalScale, Single};
 
-/// The relative error of the numbers that a kernel with approximate reciprocals rounds to a scale or a code. A
-/// code is of a value over two reciprocals and three products, and each reciprocal errs by at most an ulp where the rule's own errs by
-/// half of one; a scale is of one reciprocal and two products. An ulp is at most 2^-23.
+/// Bound on the relative error of a number before it is rounded to a scale or a code, in a kernel with approximate reciprocals.
+/// Two reciprocals and three products lead to a code, one reciprocal and two products to a scale. An approximate reciprocal
+/// errs by at most an ulp, that of the rule by half an ulp. An ulp is at most 2^-23.
 const APPROXIMATE: f32 = 4.0 / (1 << 23) as f32;
 
-/// The differences from the bytes that a maker makes.
+/// Differences between the stored bytes and the bytes that a maker makes.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub wrong_codes: usize,
-    /// Blocks with a wrong scale or code.
+    /// Number of blocks with a wrong scale or a wrong code.
     pub wrong_blocks: usize,
-    /// Something differs by more than approximate reciprocals can explain: a scale or code is not what its rule makes of a number
-    /// that is off by [`APPROXIMATE`].
+    /// True if a difference is larger than approximate reciprocals explain: the rule does not give the stored scale or code for
+    /// a number that is off by [`APPROXIMATE`].
     pub far: bool,
-    /// Groups with another scale, in order.
+    /// Indices of the groups whose scales differ, in ascending order.
     pub groups: Vec<usize>,
-    /// The first wrong element of every group that has one, row by row.
+    /// Index of the first wrong element in each row of each group, row by row.
     pub elements: Vec<usize>,
     pub hits: Hits,
 }
 
-/// The way in which bytes are read.
+/// The storage forms in which bytes are read.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub storage: &'a Storage<'a>,
     pub scales: StorageForm,
     pub codes: StorageForm,
-    /// Codes are held against those of the stored scales, not of the maker's.
+    /// True if codes are compared with those that the stored scales give, not those that the maker's scales give.
     pub under_stored: bool,
 }
 
@@ -54,28 +54,28 @@ impl Tally {
 }
 
 impl View<'_> {
-    /// The stored scale of a group.
+    /// Stored scale of a group, before any recode is undone.
     pub fn scale(&self, group: usize) -> Option<u32> {
         self.storage.scales.stored(self.scales.order, group)
     }
 
-    /// The stored code of an element.
+    /// Stored code of an element, before any recode is undone.
     pub fn code(&self, at: usize) -> Option<u16> {
         let code = self.storage.codes.stored(self.codes.order, at);
         code.map(|code| code as u16)
     }
 
-    /// The bits that a scale would be stored as.
+    /// Bits as which a scale is stored in this view.
     pub fn as_stored(&self, scale: u32) -> u32 {
         self.storage.scales.apply(self.scales, scale)
     }
 
-    /// The bits that a code would be stored as.
+    /// Bits as which a code is stored in this view.
     pub fn code_as_stored(&self, code: u16) -> u16 {
         self.storage.codes.apply(self.codes, code.into()) as u16
     }
 
-    /// Holds makers against all bytes. Codes that are the same for several makers are made once.
+    /// Compares makers with all bytes. If several makers have the same codes, these are computed once.
     pub fn tallies(&self, makers: &[Maker]) -> Vec<Tally> {
         let problem = self.storage.problem;
         let strips = (0..problem.strips().1).into_par_iter();
@@ -85,10 +85,10 @@ impl View<'_> {
             tallies
         };
         let none = || vec![Tally::default(); makers.len()];
-        // In order, so that lists of groups and elements are in order too.
+        // Merge in order, so that the lists of groups and elements stay sorted.
         let merge = |a: Vec<Tally>, b: Vec<Tally>| a.into_iter().zip(b).map(|(a, b)| a.merge(b)).collect();
         let tallies: Vec<Tally> = strips.map(strip).reduce(none, merge);
-        // These groups span strips.
+        // Groups may span several strips, and each strip counts them.
         let blocks = |tally: Tally| Tally {
             wrong_blocks: tally.wrong_blocks.min(problem.grid.groups()),
             ..tally
@@ -113,20 +113,20 @@ impl View<'_> {
         makers.iter().map(tally).collect()
     }
 
-    /// The factors of a strip, and what of its scales differs.
+    /// Computes the factors that scale the values of a strip, and counts the scales of the strip that differ.
     fn scales<'m>(&self, maker: &'m Maker, index: usize) -> (Scaled<'m>, Tally) {
         let problem = self.storage.problem;
         let grid = problem.grid;
         let across = grid.count.1;
         let first_group = problem.row_of_groups(index) * across;
-        // A group of several strips is judged with the first.
+        // If a group spans several strips, its scale is compared only in the first strip.
         let first_strip = problem.strip(index).0 / grid.cols == grid.place(first_group)[0] * grid.tile.0;
         let mut tally = Tally::default();
         let mut scaled = Scaled {
             maker,
             wrong: vec![false; across],
             unjudged: vec![false; across],
-            // All groups of a strip are under one global scale.
+            // All groups of a strip have the same global scale.
             single: maker.single(problem, first_group),
             factors: vec![f32::NAN; across],
         };
@@ -144,7 +144,7 @@ impl View<'_> {
                 scaled.wrong[i] = true;
             }
             scaled.unjudged[i] = stored.is_some_and(|stored| problem.value(stored).is_nan());
-            // Codes are made with the scale that is stored.
+            // Codes are made with the stored scale if the view says so, or if the scales differ only slightly.
             let under = stored.filter(|_| self.under_stored || near).unwrap_or(made);
             if let Some(single) = &scaled.single {
                 scaled.factors[i] = single.factor(under, problem.amax[group]);
@@ -153,7 +153,7 @@ impl View<'_> {
         (scaled, tally)
     }
 
-    /// The codes of a strip that differ.
+    /// Finds the codes of a strip that differ.
     fn codes(&self, scaled: &Scaled, source: &[f32], at: usize) -> Strip {
         let (problem, maker) = (self.storage.problem, scaled.maker);
         let (grid, repr) = (problem.grid, maker.format.repr());
@@ -161,7 +161,7 @@ impl View<'_> {
         let mut x = match maker.input {
             None => source.to_vec(),
             Some(_) => {
-                // A row that is not known is taken as it is.
+                // If the changed values of a row are unknown, use the source values.
                 let values = |r: usize| maker.values(problem, at + r * cols, cols);
                 let row = |(r, row): (usize, &[f32])| values(r).unwrap_or_else(|| row.to_vec());
                 source.chunks_exact(cols).enumerate().flat_map(row).collect()
@@ -221,15 +221,15 @@ impl View<'_> {
 /// Factors that scale the values of a strip, and the state of each scale of the strip.
 struct Scaled<'m> {
     maker: &'m Maker,
-    /// True if the scale differs, by group.
+    /// For each group, true if its scale differs.
     wrong: Vec<bool>,
-    /// True if it is NaN, so that its codes mean nothing.
+    /// For each group, true if its scale is NaN, so that its codes mean nothing.
     unjudged: Vec<bool>,
     single: Option<Single>,
     factors: Vec<f32>,
 }
 
-/// The codes of a strip that differ, and their groups.
+/// The codes of a strip that differ, and a flag for each group with such codes.
 #[derive(Clone, Default)]
 struct Strip {
     tally: Tally,
@@ -237,10 +237,10 @@ struct Strip {
 }
 
 impl Scaled<'_> {
-    /// True if the same codes come of it.
+    /// True if both give the same codes.
     fn same(&self, other: &Self) -> bool {
         let bits = |scaled: &Self| -> Vec<u32> { scaled.factors.iter().map(|factor| factor.to_bits()).collect() };
-        // Multiplication or division, and the sign of zero.
+        // Distinguishes multiplication from division, and compares the sign of zero.
         let operation = |scaled: &Self| {
             let scaled = |x: f32| scaled.single.as_ref().map(|single| single.scaled(x, 3.0).to_bits());
             [scaled(1.0), scaled(-0.0)]

@@ -1,4 +1,4 @@
-//! Causes that lie in the cast: rounding, ties, limits, precision.
+//! Causes in the cast of codes: rounding, ties, limits, precision.
 
 use super::{Codes, bracket};
 use crate::parity::maker::Maker;
@@ -6,8 +6,8 @@ use crate::parity::rounded::{cut_to_bf16, through, to_bf16, to_f16, to_tf32};
 use crate::parity::{Cause, levels};
 use ulplab_core::formats::{E2M3, E4M3, E5M2};
 
-/// Rounds a number up or down in magnitude, given its distance from the middle of the codes around it, whether it is negative, and the code
-/// below; `None` leaves the code as it is.
+/// Decides if a number is rounded up or down in magnitude. Arguments: distance from the middle between the two codes around the
+/// number, true if the number is negative, and the lower code. `None` leaves the code as it is.
 type Way = fn(f64, bool, u16) -> Option<bool>;
 
 const WAYS: &[(Cause, &str, Way)] = &[
@@ -27,7 +27,7 @@ fn tie(distance: f64, up: bool) -> Option<bool> {
     (distance == 0.0).then_some(up)
 }
 
-/// Roundings of a quotient before the cast.
+/// Additional roundings of the quotient before the cast.
 const TWICE: [(&str, fn(f32) -> f32); 8] = [
     ("rounded to bf16 and then again", to_bf16),
     ("rounded to f16 and then again", to_f16),
@@ -55,7 +55,7 @@ impl Codes<'_> {
                 Some(seen.y.iter().zip(&seen.want).map(code).collect())
             });
         }
-        // Half a step added and cut off, in the scale of the values themselves.
+        // Simulates rounding to integers, in the scale of the quotients.
         self.cast(Cause::Division, "rounded to nearest integers", |y, _| {
             repr.encode(y.round_ties_even())
         });
@@ -117,7 +117,7 @@ impl Codes<'_> {
         });
     }
 
-    /// Quotients that are computed less exactly, or rounded twice.
+    /// Tries quotients that are computed less exactly, or rounded twice.
     pub(super) fn precision(&mut self) {
         let repr = self.repr;
         for (detail, round) in TWICE {

@@ -1,5 +1,5 @@
-//! Causes of codes that differ from those of their scales: casts, orders, other scales, other inputs, held against every code that
-//! differs and every one that does not.
+//! Finds causes of codes that differ from those that the scales give: casts, orders, other scales, other inputs. Each cause is
+//! tested on codes that differ and on codes that match.
 
 mod casts;
 mod others;
@@ -15,41 +15,41 @@ use super::verify::{Tally, View};
 use super::{Cause, Example, Finding, Scope};
 use ulplab_core::formats::Repr;
 
-/// Cells that are looked at, of those with wrong codes and of the others.
+/// Maximum numbers of sampled cells: with wrong codes, and spread over the whole tensor.
 const WRONG: usize = 256;
 const RIGHT: usize = 128;
-/// Elements that are looked at.
+/// Approximate number of sampled elements.
 const ELEMENTS: usize = 1 << 12;
 
-/// A cell whose codes are looked at.
+/// A sampled cell, whose codes are examined.
 struct SampledCell {
     cell: Cell,
-    /// The input of the maker.
+    /// Input values of the maker.
     x: Vec<f32>,
-    /// The quotients that the cast sees.
+    /// Quotients, i.e. the inputs of the cast.
     y: Vec<f32>,
-    /// The scale the codes are held against, and the maker's own.
+    /// The scale under which codes are compared, and the maker's own scale.
     scale: u32,
     own: u32,
-    /// The codes before any recoding that the fit has found.
+    /// Expected codes, before any recode is applied.
     want: Vec<u16>,
     stored: Vec<Option<u16>>,
 }
 
-/// Explanations are tried for these.
+/// A sample of cells, and the explanations that were tested on it.
 struct Codes<'a> {
     problem: &'a Problem<'a>,
     maker: &'a Maker,
     view: &'a View<'a>,
     repr: Repr,
     seen: Vec<SampledCell>,
-    /// Elements that differ and that do not, as cell and index in it.
+    /// Elements that differ (`wrong`) and that match (`right`): index of the cell, and index in the cell.
     wrong: Vec<(usize, usize)>,
     right: Vec<(usize, usize)>,
     tried: Vec<Explanation>,
 }
 
-/// The findings on codes.
+/// Finds the causes of codes that differ.
 pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
     let problem = view.storage.problem;
     if tally.elements.is_empty() {
@@ -83,7 +83,7 @@ pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
     findings(chosen, &scope, counts, |index| codes.example(codes.wrong[index]))
 }
 
-/// The codes below and above a number in magnitude, without sign; equal where there is nothing to round.
+/// Returns the codes below and above a number in magnitude, without sign. Both are equal if the number needs no rounding.
 fn bracket(repr: Repr, top: u16, y: f32) -> (u16, u16) {
     let y = y.abs();
     let near = repr.encode(y).min(top);
@@ -182,7 +182,7 @@ impl<'a> Codes<'a> {
             .extend(Explanation::tested(cause, detail.into(), explains, alarms));
     }
 
-    /// Each code from its quotient and the code that is expected.
+    /// Tests a cause that changes each code: `cast` computes the code from its quotient and the expected code.
     fn cast(&mut self, cause: Cause, detail: impl Into<String>, cast: impl Fn(f32, u16) -> u16) {
         self.hold(cause, detail, |_, seen| {
             Some(seen.y.iter().zip(&seen.want).map(|(y, want)| cast(*y, *want)).collect())
@@ -201,7 +201,7 @@ impl<'a> Codes<'a> {
         self.steps();
     }
 
-    /// The stored codes that differ, in ascending order.
+    /// Stored codes of the elements that differ, sorted.
     fn wrong_codes(&self) -> Vec<u16> {
         let stored = self.wrong.iter().filter_map(|(cell, i)| self.seen[*cell].stored[*i]);
         let mut stored: Vec<u16> = stored.collect();
@@ -209,7 +209,7 @@ impl<'a> Codes<'a> {
         stored
     }
 
-    /// The code of a magnitude with the sign of a number.
+    /// Applies a sign to the code of a magnitude.
     fn signed(&self, magnitude: u16, negative: bool) -> u16 {
         let bits = self.problem.format.element.bits;
         let mask = ((1u32 << bits) - 1) as u16;
@@ -224,7 +224,7 @@ impl<'a> Codes<'a> {
         self.repr.encode(self.problem.format.element.max())
     }
 
-    /// The evidence about codes that nothing explains.
+    /// Describes codes that no cause explains, and derives a cause from patterns if there are any.
     fn evidence(&self, open: &[usize]) -> (Cause, String) {
         if let Some(detail) = self.table() {
             return (Cause::Encoding, detail);
@@ -240,7 +240,7 @@ impl<'a> Codes<'a> {
         (Cause::Unknown, format!("codes no cause explains: {seen}"))
     }
 
-    /// The kinds of differences, in shares.
+    /// Describes the kinds of differences with their shares in percent.
     fn kinds_of(&self, open: impl Iterator<Item = usize>) -> String {
         let code = |index: usize| {
             let (cell, i) = self.wrong[index];
@@ -269,7 +269,7 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// True if every code is stored as another, always the same.
+    /// Describes a fixed table of replacements, if each code is always stored as the same other code.
     fn table(&self) -> Option<String> {
         let mut counts = BTreeMap::<u16, BTreeMap<u16, usize>>::new();
         for (cell, i) in self.wrong.iter().chain(&self.right) {
@@ -286,7 +286,7 @@ impl<'a> Codes<'a> {
                 table.push(format!("{want:#04x} as {to:#04x}"));
             }
         }
-        // So many codes agree by chance only if there are few.
+        // With few samples per code, such a table could arise by chance.
         let enough = all >= 20 * counts.len() && table.len() >= 2;
         (enough && same * 50 >= all * 49).then(|| {
             let more = if table.len() > 4 { ", …" } else { "" };
@@ -296,7 +296,7 @@ impl<'a> Codes<'a> {
         })
     }
 
-    /// True if the elements of every block are in one other order.
+    /// Describes a permutation, if the elements of all blocks are stored in the same other order.
     fn lanes(&self) -> Option<String> {
         let width = self.problem.grid.tile.1.min(128);
         let cells: Vec<&SampledCell> = self.seen.iter().filter(|seen| seen.want.len() == width).collect();
@@ -316,7 +316,7 @@ impl<'a> Codes<'a> {
         ))
     }
 
-    /// The share of cells whose codes are the expected ones in another order.
+    /// Share of the cells with differences whose codes are a permutation of the expected codes.
     fn permuted_cells(&self) -> f64 {
         let mut cells: Vec<usize> = self.wrong.iter().map(|(cell, _)| *cell).collect();
         cells.dedup();

@@ -1,4 +1,4 @@
-//! Causes that lie outside the cast: other scales, encodings, places and inputs.
+//! Causes outside of the cast: other scales, encodings, places and inputs.
 
 use super::{Codes, SampledCell, bracket};
 use crate::packed::Grid;
@@ -7,7 +7,7 @@ use crate::parity::problem::Cell;
 use crate::parity::{Cause, recode};
 
 impl Codes<'_> {
-    /// Other scales than those the codes stand under.
+    /// Tries codes that were made with other scales than the expected ones.
     pub(super) fn scales(&mut self) {
         if self.maker.format.scaling.is_none() {
             return;
@@ -17,7 +17,7 @@ impl Codes<'_> {
         for (whose, group) in BLOCKS {
             let detail = format!("made with the scale of {whose}");
             self.hold(Cause::Stale, detail, |codes, seen| {
-                // Its own scale is not another block's.
+                // Skip a block that is its own neighbour.
                 let other = group(&codes.problem.grid, seen.cell.group).filter(|other| *other != seen.cell.group)?;
                 codes.under(seen, codes.view.scale(other))
             });
@@ -31,8 +31,8 @@ impl Codes<'_> {
             Some(seen.x.iter().zip(&seen.y).map(code).collect())
         });
         let element = self.problem.format.element.max();
-        // A scale that is not rounded makes the largest magnitude of its elements the largest number there is. In f64: how a kernel
-        // divides shows at ties only.
+        // A scale that is not rounded maps amax to the largest code. Compute in f64: the way a kernel divides matters only at
+        // ties.
         let detail = "codes are made with the scale before it was rounded";
         self.hold(Cause::ScaleRounding, detail, |codes, seen| {
             let amax = f64::from(codes.problem.amax[seen.cell.group]);
@@ -54,14 +54,14 @@ impl Codes<'_> {
         }
     }
 
-    /// The codes of a cell under another scale, if there is one.
+    /// Codes of a cell under another scale; `None` if there is no other scale.
     fn under(&self, seen: &SampledCell, scale: Option<u32>) -> Option<Vec<u16>> {
         self.maker.codes(self.problem, &seen.cell, scale?)
     }
 
     pub(super) fn recodes(&mut self) {
         let bits = self.problem.format.element.bits;
-        // The change of all codes is found already.
+        // Skip the recode that the search has already found for all codes.
         let known = self.view.storage.codes.recode(self.view.codes);
         let known = known.map(|recode| recode.name.as_str());
         for recode in recode::of_codes(self.repr, bits) {
@@ -79,7 +79,7 @@ impl Codes<'_> {
         }
     }
 
-    /// Codes at other places of their cell, or of other cells.
+    /// Tries codes at other positions of their cell, or of other cells.
     pub(super) fn orders(&mut self) {
         for (detail, at) in PERMUTED {
             self.hold(Cause::Layout, *detail, |_, seen| {
@@ -114,7 +114,7 @@ impl Codes<'_> {
                 let (end, mut at) = (start + seen.want.len(), start);
                 let mut moved = Vec::with_capacity(seen.want.len());
                 while at < end {
-                    // The rest of the cell that is within.
+                    // Compute the part of the cell that lies in the shifted range.
                     let whole = codes.problem.cell_of(at);
                     let len = end.min(whole.at + whole.len) - at;
                     let cell = Cell { at, len, ..whole };
@@ -148,7 +148,7 @@ impl Codes<'_> {
         }
     }
 
-    /// One step off, some up and some down.
+    /// Tries to explain codes that are one step off, some up and some down, by inexact quotients or stochastic rounding.
     pub(super) fn steps(&mut self) {
         let (repr, top) = (self.repr, self.top());
         let distance = |&(cell, i): &(usize, usize)| {
@@ -188,7 +188,7 @@ impl Codes<'_> {
     }
 }
 
-/// Blocks whose scales others may have.
+/// Blocks whose scale may have been used for another block.
 const BLOCKS: [(&str, fn(&Grid, usize) -> Option<usize>); 7] = [
     ("the block before", |grid, group| grid.neighbour(group, 0, -1)),
     ("the next block", |grid, group| grid.neighbour(group, 0, 1)),
@@ -201,7 +201,7 @@ const BLOCKS: [(&str, fn(&Grid, usize) -> Option<usize>); 7] = [
     ("the first row", |grid, group| Some(group % grid.count.1)),
 ];
 
-/// Factors that quotients may be off by.
+/// Factors by which quotients may be off.
 const FACTORS: [f32; 14] = [
     2.0,
     0.5,
@@ -219,7 +219,7 @@ const FACTORS: [f32; 14] = [
     1.1,
 ];
 
-/// An order of the elements of a block: the place of an element, given its index and the number of elements.
+/// An order of the elements of a block: description, and function from index and number of elements to the position.
 type Permuted = (&'static str, fn(usize, usize) -> usize);
 
 const PERMUTED: &[Permuted] = &[

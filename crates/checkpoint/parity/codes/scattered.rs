@@ -1,4 +1,4 @@
-//! Codes that differ too seldom, or too far from each other, to name a cause; and rows that are at each other's places.
+//! Handles codes that differ too rarely, or too far from each other, to name a cause; and whole rows that are exchanged.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,21 @@ use crate::parity::place::Place;
 use crate::parity::scales::isolated;
 use crate::parity::verify::Tally;
 
-/// So few codes agree with some of a hundred causes by chance: most are one step off, as many causes have it.
+/// Below this number, differing codes are too few to name a cause. By chance, they fit some of the hundred causes that are
+/// tried: most of them are one step off, as many causes predict.
 const FEW: usize = 6;
-/// One of so many codes at most, if they are few.
+/// Few differing codes are too few only if they are less than one in this many codes.
 const RARE: usize = 100;
-/// One of so many codes of a place at most is scattered; more have a cause, known or not.
+/// Differing codes can be scattered only if they are less than one in this many codes of a place. More have a cause, known or
+/// not.
 const SELDOM: usize = 20;
-/// Rows that are looked for at each other's places.
+/// Maximum number of rows that are tested for being exchanged.
 const ROWS: usize = 64;
-/// The least share of what a cause predicts that must be so.
+/// Minimum share of the differences predicted by a cause that must really differ.
 const PRECISE: f64 = 0.2;
 
 impl Codes<'_> {
-    /// The cause that so few differ. A zero of the other sign says enough by itself.
+    /// Returns the cause "isolated" if very few codes differ. Zeros that differ only in sign are left to other causes.
     pub(super) fn few(&self, tally: &Tally) -> Option<(Cause, String)> {
         let all = self.problem.grid.rows * self.problem.grid.cols;
         let sign = 1u16 << (self.problem.format.element.bits - 1);
@@ -35,14 +37,14 @@ impl Codes<'_> {
         few.then(|| (Cause::Isolated, isolated(tally.wrong_codes, "code")))
     }
 
-    /// True if an explanation fits only the differences: under it most right codes would differ too, and differences are next to
-    /// each other as rarely as by chance.
+    /// True if an explanation fits the differences by chance: it also predicts that most right codes differ, and the
+    /// differences are as rarely in the same block as random ones.
     pub(super) fn is_scattered(&self, chosen: &Explanation, tally: &Tally, place: &Place) -> bool {
         let grid = self.problem.grid;
         let share = chosen.explained.len() as f64 / self.wrong.len().max(1) as f64;
         let right = place.len().saturating_sub(tally.wrong_codes) as f64;
         let (hits, misses) = (share * tally.wrong_codes as f64, chosen.alarms * right);
-        // Rows of blocks, and the number of them that would have a difference if all were at random places.
+        // Rows of blocks, and how many of them would contain a difference if the differences were at random places.
         let cells = (grid.rows * grid.count.1) as f64;
         let random = cells * -(-(tally.wrong_codes as f64) / cells).exp_m1();
         let seldom = tally.wrong_codes * SELDOM < place.len();
@@ -55,7 +57,7 @@ impl Codes<'_> {
         (Cause::Scattered, detail)
     }
 
-    /// The cause that whole rows of codes are at each other's places.
+    /// Returns the cause that whole rows of codes are permuted, if that explains all differing rows.
     pub(super) fn exchanged(&self, tally: &Tally) -> Option<(Cause, String)> {
         let hits = &tally.hits.rows;
         let rows: Vec<usize> = (0..hits.len()).filter(|row| hits[*row] > 0).collect();
@@ -72,7 +74,7 @@ impl Codes<'_> {
         };
         let from: Vec<usize> = rows.iter().map(from).collect::<Option<_>>()?;
         let once: BTreeSet<&usize> = from.iter().collect();
-        // One row in the place of several is another fault.
+        // If one row is stored in place of several rows, the fault is different.
         let moved = once.len() == rows.len() && from.iter().enumerate().all(|(to, from)| to != *from);
         let detail = match rows[..] {
             [a, b] => format!("rows {a} and {b} are exchanged"),
@@ -81,7 +83,7 @@ impl Codes<'_> {
         moved.then_some((Cause::Layout, detail))
     }
 
-    /// The codes of a row as they would be stored.
+    /// Codes of a row as they would be stored.
     fn row_made(&self, row: usize) -> Option<Vec<u16>> {
         let cols = self.problem.grid.cols;
         let (mut at, end) = (row * cols, (row + 1) * cols);

@@ -1,4 +1,4 @@
-//! Scales of other largest magnitudes: of parts of the block, and of other blocks.
+//! Scales that follow from another amax: of a part of the block, or of other blocks.
 
 use super::Scales;
 use crate::parity::Cause;
@@ -106,7 +106,7 @@ impl Scales<'_> {
         largest(groups.into_iter().map(|group| self.problem.amax[group]))
     }
 
-    /// Scales of another group: made of its largest magnitude, or its very bytes.
+    /// Tries the scale of another group: its amax if the codes follow the stored scales, otherwise the bits of its scale.
     fn of_group(&mut self, detail: &str, stale: &str, group: impl Fn(usize) -> Option<usize>) {
         if self.view.under_stored {
             self.amax(detail, |scales, block| Some(scales.problem.amax[group(block.group)?]));
@@ -119,7 +119,7 @@ impl Scales<'_> {
     }
 }
 
-/// Roundings of the largest magnitude.
+/// Roundings of amax that are tried.
 const ROUNDED: [(&str, fn(f32) -> f32); 4] = [
     ("rounded to bf16", to_bf16),
     ("truncated to bf16", cut_to_bf16),
@@ -127,7 +127,7 @@ const ROUNDED: [(&str, fn(f32) -> f32); 4] = [
     ("truncated to an integer", f32::trunc),
 ];
 
-/// Blocks that others may be taken for.
+/// Blocks whose amax or scale may have been used instead of that of the block itself.
 const AT: &[(&str, Origin)] = &[
     ("the other block of two", |[r, c], _| [r, c ^ 1]),
     ("the other row of two", |[r, c], _| [r ^ 1, c]),
@@ -147,7 +147,8 @@ const AT: &[(&str, Origin)] = &[
     ("the block mirrored at the diagonal", |[r, c], _| [c, r]),
 ];
 
-/// Blocks whose largest magnitude is taken together: rows down and blocks across, from a multiple of these on.
+/// Sets of blocks that may share one amax: description, number of rows, and number of blocks across. The sets start at
+/// multiples of these numbers.
 const TOGETHER: &[(&str, usize, usize)] = &[
     ("of two blocks side by side", 1, 2),
     ("of four blocks side by side", 1, 4),
@@ -163,7 +164,7 @@ const TOGETHER: &[(&str, usize, usize)] = &[
     ("of the tensor", usize::MAX, usize::MAX),
 ];
 
-/// Blocks around a block: as whose largest magnitude, as whose scale, rows down and blocks across.
+/// Neighbours of a block: description of the neighbour's amax, description of its scale, rows down, and blocks to the right.
 const NEIGHBOURS: &[(&str, &str, isize, isize)] = &[
     ("of the block before", "the scale of the block before", 0, -1),
     ("of the next block", "the scale of the next block", 0, 1),

@@ -1,5 +1,4 @@
-//! Causes of scales that differ from the maker's: every cause that can be computed is held against those that differ and those that
-//! do not.
+//! Finds causes of scales that differ from the maker's. Each cause is tested on scales that differ and on scales that match.
 
 mod amaxes;
 
@@ -17,37 +16,37 @@ use ulplab_core::error::counted;
 use ulplab_core::formats::Scale;
 use ulplab_core::metrics::upper_median;
 
-/// Blocks that are looked at, of the wrong and of the right ones.
+/// Maximum numbers of sampled blocks: with wrong scales, and with right scales.
 const WRONG: usize = 512;
 const RIGHT: usize = 256;
-/// Blocks that must differ for what they have in common to say something.
+/// Minimum number of differing blocks for a common property to mean something.
 const SEVERAL: usize = 4;
-/// Elements of all blocks that are looked at.
+/// Approximate number of sampled elements.
 const ELEMENTS: usize = 1 << 15;
-/// Elements of the largest blocks of which each is tried to be left out.
+/// Maximum number of elements of blocks for which the amax without each single element is tried.
 const LANES: usize = 256;
 
-/// So few scales of a byte, of so many, agree with some cause by chance.
+/// Fewer than `FEW` differing one-byte scales, of at least `MANY` scales, are too few: by chance, they fit some cause.
 const FEW: usize = 3;
 const MANY: usize = 64;
 
-/// The detail of so few differences that any cause would explain them.
+/// Describes so few differences that any cause would explain them.
 pub fn isolated(count: usize, what: &str) -> String {
     let verb = if count == 1 { "differs" } else { "differ" };
     format!("{} {verb}, too few to name a cause", counted(count, what))
 }
 
-/// A block whose scale is looked at.
+/// A sampled block, whose scale is examined.
 struct Block {
     group: usize,
-    /// Empty of blocks too large to look at.
+    /// Source values; empty if blocks are too large to examine.
     values: Vec<f32>,
     stored: u32,
-    /// As it would be stored.
+    /// Expected bits of the scale, as they would be stored.
     want: u32,
 }
 
-/// Explanations are tried for these.
+/// A sample of blocks, and the explanations that were tested on it.
 struct Scales<'a> {
     problem: &'a Problem<'a>,
     maker: &'a Maker,
@@ -57,7 +56,7 @@ struct Scales<'a> {
     tried: Vec<Explanation>,
 }
 
-/// The findings on scales. Under the stored scales, codes are those of scales that are wrong.
+/// Finds the causes of scales that differ.
 pub fn classify(maker: &Maker, view: &View, tally: &Tally) -> Vec<Finding> {
     if tally.groups.is_empty() {
         return Vec::new();
@@ -138,7 +137,8 @@ impl<'a> Scales<'a> {
         self.tried.extend(tried);
     }
 
-    /// Scales that differ in any way if something holds of their block.
+    /// Tests a condition that explains why scales differ, without a prediction of their values. `differs` is true for blocks
+    /// that meet the condition.
     fn differs(&mut self, cause: Cause, detail: impl Into<String>, differs: impl Fn(&Self, &Block) -> bool) {
         self.hold(cause, detail, |scales, block| {
             let differs = differs(scales, block);
@@ -146,7 +146,7 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// Scales of another largest magnitude.
+    /// Tests scales that follow from another amax. `of` computes this amax.
     fn amax(&mut self, detail: impl Into<String>, of: impl Fn(&Self, &Block) -> Option<f32>) {
         self.hold(Cause::Amax, detail, |scales, block| {
             let amax = of(scales, block)?;
@@ -155,7 +155,7 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// Scales of a number that is made of the values of a block.
+    /// Tests scales that follow from a number which `of` computes from the values of the block.
     fn of_values(&mut self, detail: impl Into<String>, of: impl Fn(&[f32]) -> f32) {
         self.amax(detail, |_, block| (!block.values.is_empty()).then(|| of(&block.values)));
     }
@@ -230,7 +230,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// The scale of an NVFP4 block before it is rounded.
+    /// Scale of an NVFP4 block before rounding.
     fn exact(&self, block: &Block) -> Option<f64> {
         let Scale::E4m3(rule) = self.scale() else { return None };
         let amax = f64::from(self.problem.amax[block.group]);
@@ -243,7 +243,7 @@ impl<'a> Scales<'a> {
     }
 
     fn others(&mut self) {
-        // One factor of all largest magnitudes: found on the blocks that differ.
+        // Try one factor for all amaxes: estimate the factor from the blocks that differ.
         let ratio = |block: &Block| {
             let (stored, want) = (self.problem.value(block.stored), self.problem.value(block.want));
             Some(f64::from(stored) / f64::from(want)).filter(|ratio| ratio.is_finite() && *ratio > 0.0)
@@ -267,7 +267,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// The largest magnitude without one element, the same in all blocks.
+    /// Tries the amax without one element, the same element in all blocks.
     fn without_elements(&mut self) {
         let size = self.wrong.iter().map(|block| block.values.len()).max().unwrap_or(0);
         if size > LANES {
@@ -300,7 +300,7 @@ impl<'a> Scales<'a> {
     }
 
     fn limits(&mut self) {
-        // One scale is always as large as the largest.
+        // With few scales, the smallest and the largest of them look like limits.
         if self.wrong.len() < SEVERAL {
             return;
         }
@@ -330,7 +330,7 @@ impl<'a> Scales<'a> {
         let highest = match self.scale() {
             Scale::E8m0(_) => Some(254),
             Scale::E4m3(_) => Some(0x7e),
-            // Not the type's: any scale may be as large.
+            // These types have no limit that scales reach.
             Scale::F32(_) | Scale::Half(..) | Scale::Affine(_) => None,
         };
         let detail = "of scales: the largest code or NaN";
@@ -339,7 +339,7 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// The evidence about scales that nothing explains.
+    /// Describes scales that no cause explains, and derives a cause from patterns if there are any.
     fn evidence(&self, open: &[usize], tally: &Tally) -> (Cause, String) {
         if self.is_permutation(tally) {
             let detail = "the right scales at other places, in an order that has no name here";
@@ -362,7 +362,7 @@ impl<'a> Scales<'a> {
         (Cause::Unknown, format!("scales no cause explains: {range}; {with}"))
     }
 
-    /// True if all stored scales are the expected ones at other places.
+    /// True if the stored scales are a permutation of the expected ones.
     fn is_permutation(&self, tally: &Tally) -> bool {
         if tally.groups.len() < 16 {
             return false;
@@ -388,7 +388,7 @@ impl<'a> Scales<'a> {
     }
 }
 
-/// A scale as a person reads it.
+/// Formats a scale for a report: bits and value.
 pub fn show(scale: &Scale, bits: u32) -> String {
     let value = scale.value(&bits.to_le_bytes()[..scale.bytes()]);
     match scale.bytes() {
