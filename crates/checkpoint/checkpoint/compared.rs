@@ -267,7 +267,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Fits factors of columns in y = f[col] · x by least squares, or with `outputs` those of rows too, in y = g[row] · f[col] · x.
+/// Fits y = f[col] · x by least squares, or with `outputs` y = g[row] · f[col] · x, i.e. factors of columns and of rows.
 /// Here y are the stored elements and x the source; all factors are positive. Returns f, and the source times all factors. Row
 /// and column factors are fitted alternately, which converges within a few turns if such a product exists.
 fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {

@@ -135,7 +135,7 @@ const FUSED: &[&[&str]] = &[
     &["q_a_proj", "kv_a_proj_with_mqa"],
 ];
 
-/// Groups those of the names that a fused kernel computes together. Each group has at least two names.
+/// Groups the names of matrices that a fused kernel computes together. Each group has at least two names.
 pub fn fused<'n>(names: impl Iterator<Item = &'n str>) -> Vec<Vec<&'n str>> {
     let mut groups: HashMap<(String, usize), Vec<&str>> = HashMap::new();
     for name in names {

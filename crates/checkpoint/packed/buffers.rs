@@ -42,7 +42,7 @@ pub struct Opened<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Share<'a> {
     bytes: &'a [u8],
-    /// Bytes of one matrix.
+    /// Number of bytes of the part of one matrix.
     len: usize,
     shared: bool,
 }
@@ -122,8 +122,8 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, scales)
     }
 
-    /// Opens the tensor after a check of types and shapes only, not of bytes. There must be one scale for each group, in
-    /// row-major order.
+    /// Opens the tensor after a check of types, shapes and codes, but not of the values of scales. There must be one scale for
+    /// each group, in row-major order.
     pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let stack = self.codes(format, shape)?;
         let scales = self.scales(format, &stack, None)?;
@@ -197,7 +197,7 @@ impl<'a> Buffers<'a> {
     fn check_parts(&self, format: &Format) -> Result<(), String> {
         let fits = code_types(format.element);
         expect_type(&self.data, &fits, &format!("{} codes", format.element.name))?;
-        // Reject a part that the format does not have: without it the decoded values would be wrong.
+        // Reject a part that the format does not have: ignoring this part would give wrong values.
         let of = |tensor: Option<Tensor<'a>>, has: bool, what| tensor.filter(|_| !has).map(|tensor| (tensor, what));
         let unknown = of(self.scale, format.scaling.is_some(), "scales")
             .or(of(self.global, format.global.is_some(), "global scales"))

@@ -30,7 +30,7 @@ pub struct Entry {
     pub shape: Vec<usize>,
     /// Type of the tensor before it was quantized, as safetensors names it, e.g. `BF16`.
     pub dtype: String,
-    /// Layout of the scales, if not row-major.
+    /// Layout of the scales; `None` if they are row-major.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,
     /// Counts of NaN and infinities in the tensor before it was quantized; `None` if it had none.

@@ -1,4 +1,4 @@
-//! The meaning of stored scales.
+//! Compares the meaning of stored scales between formats.
 
 use ulplab_core::formats::{Format, Global, Scale};
 

@@ -1,4 +1,4 @@
-//! Checks formats with zero points: compares their bytes with those of the format's own rule, without a search for causes.
+//! Checks formats with zero points: compares their bytes with the bytes of the format's own rule, without a search for causes.
 
 use super::rules::Candidate;
 use super::{Cause, Diagnosis, Example, Finding, Scope};

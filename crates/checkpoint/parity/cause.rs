@@ -5,7 +5,7 @@ use std::fmt;
 /// A cause of differing bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// The scale follows from the largest magnitude of other elements than those of the block.
+    /// The scale follows from the largest magnitude of elements outside of the block, or of only a part of the block.
     Amax,
     /// The scale is rounded or clamped differently.
     ScaleRounding,
@@ -37,7 +37,7 @@ pub enum Cause {
     ZeroSign,
     /// Subnormal numbers are flushed to zero.
     Subnormals,
-    /// Other values than those of the source were quantized.
+    /// Values other than the source values were quantized.
     Input,
     /// The stored bytes belong to another block or row.
     Stale,

@@ -51,7 +51,7 @@ impl Explanation {
         })
     }
 
-    /// Returns those of the differences `open` that this explanation explains.
+    /// Returns the differences in `open` that this explanation explains.
     fn of<'a>(&'a self, open: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         let open = open.iter().copied();
         open.filter(|index| self.explained.binary_search(index).is_ok())

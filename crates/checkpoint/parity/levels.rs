@@ -4,10 +4,10 @@ use super::maker::Maker;
 use super::problem::Problem;
 use ulplab_core::formats::{Format, Global, Scale};
 
-/// How the global scale of the maker follows from the stored global scale.
+/// The relation between the stored global scale and the global scale under which the bytes were made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Level {
-    /// The stored number has the meaning that the maker's rule defines. Also used for formats without a global scale.
+    /// The stored number has the meaning that the quantizer's rule defines. Also used for formats without a global scale.
     AsStored,
     /// The stored number has the meaning that another rule defines.
     As(Global),
@@ -17,7 +17,7 @@ pub enum Level {
     Times(f64),
 }
 
-/// Returns makers with the rule of a format, one for each global scale that the rule may have used.
+/// Returns quantizers with the rule of a format, one for each global scale that the rule may have used.
 pub fn levels(problem: &Problem, format: &Format) -> Vec<Maker> {
     let Some(own) = meaning(format) else {
         return vec![Maker::new(format, Level::AsStored, Vec::new())];
@@ -75,7 +75,8 @@ const KNOWN: [f64; 11] = [
     240.0 / 448.0,
 ];
 
-/// Returns makers whose global scales stand for the stored largest magnitude times a factor, one maker for each known factor.
+/// Returns quantizers whose global scales stand for the stored largest magnitude times a factor, one quantizer for each known
+/// factor.
 pub fn by_factor(problem: &Problem, format: &Format) -> Vec<Maker> {
     let Some(meaning) = meaning(format) else {
         return Vec::new();

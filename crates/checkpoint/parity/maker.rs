@@ -101,14 +101,14 @@ pub struct Maker {
     pub format: Format,
     /// The global scales as the rule stores them; empty if the format has none.
     pub globals: Vec<f32>,
-    /// How `globals` follow from the stored global scales.
+    /// The relation between `globals` and the stored global scales.
     pub level: Level,
     /// The change of the values before quantization; `None` if the source values were quantized.
     pub input: Option<&'static Input>,
 }
 
 impl Maker {
-    /// A maker that quantizes the source values.
+    /// A quantizer that quantizes the source values.
     pub fn new(format: &Format, level: Level, globals: Vec<f32>) -> Self {
         Self {
             format: *format,
@@ -118,7 +118,7 @@ impl Maker {
         }
     }
 
-    /// A maker with the rule of a format that uses the stored global scales.
+    /// A quantizer with the rule of a format that uses the stored global scales.
     pub fn as_stored(problem: &Problem, format: &Format) -> Self {
         Self::new(format, Level::AsStored, problem.stored.global.clone())
     }

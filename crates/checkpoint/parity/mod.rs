@@ -99,12 +99,12 @@ pub struct Diagnosis {
     pub tolerated: Vec<Candidate>,
     /// Number of global scales that do not match the largest magnitude of their elements.
     pub foreign_globals: usize,
-    /// Differences from the reference: first those of storage, then the others, sorted by their share.
+    /// Differences from the reference: first differences of storage, then all others, sorted by their share.
     pub findings: Vec<Finding>,
 }
 
 impl Diagnosis {
-    /// Replaces in findings about global scales the words about how they are read by the source of this meaning.
+    /// In findings about global scales, replaces "it is read as" by words that name `said`, the source of that meaning.
     pub fn say_why(&mut self, said: Option<&str>) {
         let of_global = |finding: &&mut Finding| finding.cause == Cause::GlobalScale;
         for (finding, said) in self.findings.iter_mut().filter(of_global).zip(said) {
@@ -353,7 +353,7 @@ fn foreign(problem: &Problem, format: &Format) -> usize {
 }
 
 impl Diagnosis {
-    /// The diagnosis that the rules in `exact` explain every byte. The first rule is the reference.
+    /// Returns the diagnosis that the rules in `exact` explain every byte. The first rule is the reference.
     fn exact(storage: &Storage, exact: Vec<Candidate>, tolerated: Vec<Candidate>) -> Self {
         Self {
             data_order: storage.codes.orders[0].name.clone(),

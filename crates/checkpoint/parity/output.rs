@@ -84,7 +84,7 @@ pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
 fn names(candidates: &[Candidate]) -> String {
     let all = candidates.iter().map(|candidate| rule_name(&candidate.format));
     let all: Vec<String> = all.collect();
-    // The scales of all candidates are rounded, or those of none.
+    // Either the scales of all candidates are rounded, or the scales of none.
     all.join(", ") + &candidates.first().map_or(String::new(), Candidate::rounded)
 }
 

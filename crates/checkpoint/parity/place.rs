@@ -49,7 +49,7 @@ impl Hits {
         self.cols[c] += 1;
     }
 
-    /// Adds the hits of two matrices of equal size. Either may be empty.
+    /// Adds up two counts of hits in the same matrix. Either may be empty.
     pub fn merge(mut self, other: Self) -> Self {
         if self.rows.is_empty() {
             return other;

@@ -305,7 +305,7 @@ pub fn largest(values: impl Iterator<Item = f32>) -> f32 {
     f32::from_bits(values.map(|x| x.to_bits() & 0x7fff_ffff).max().unwrap_or(0))
 }
 
-/// Replaces the bits of any f32 NaN by those of one fixed NaN.
+/// Replaces the bits of any f32 NaN by the bits of one fixed NaN.
 pub fn canonical(bits: u32) -> u32 {
     if f32::from_bits(bits).is_nan() {
         0x7fc0_0000

@@ -60,7 +60,7 @@ impl Recode {
         Self { cause, name, apply }
     }
 
-    /// Description of scales with this change.
+    /// Describes scales that were changed in this way.
     pub fn finding(&self) -> String {
         format!("scales are {}", self.name)
     }

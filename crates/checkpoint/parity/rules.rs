@@ -1,4 +1,4 @@
-//! Finds the rules that made the bytes, among all known rules of a format.
+//! Finds the rules that explain the stored bytes, among all known rules of a format.
 
 use super::maker::{Maker, name};
 use super::problem::Sample;

@@ -9,11 +9,11 @@ use super::recode::{self, Recode};
 use ulplab_core::formats::{Format, Half};
 use ulplab_core::list::distinct;
 
-/// Numbers of elements of the small and the large sample. Every maker is compared with the small sample, and the best makers
-/// with the large sample.
+/// Numbers of elements of the small and the large sample. Every quantizer is compared with the small sample, and the best
+/// quantizers with the large sample.
 const FEW: usize = 1 << 10;
 const MANY: usize = 1 << 13;
-/// Three times this number of makers are compared with the large sample.
+/// Three times this number of quantizers are compared with the large sample.
 const BEST: usize = 3;
 /// The first of this many parts of a sample decides which pairs of order and encoding are compared with the whole sample.
 const PART: usize = 8;
@@ -72,13 +72,13 @@ pub struct StorageForm {
     pub recode: Option<usize>,
 }
 
-/// A maker, the storage forms that fit its bytes best, and the shares that it explains.
+/// A quantizer, the storage forms that fit its bytes best, and the shares that it explains.
 #[derive(Clone)]
 pub struct MakerFit {
     pub maker: Maker,
     pub scales: StorageForm,
     pub codes: StorageForm,
-    /// True if the codes follow from the stored scales, where these differ from the maker's scales.
+    /// True if the codes follow from the stored scales, where these differ from the quantizer's scales.
     follows: bool,
     /// Shares of the scales and of the codes that are explained.
     scale_share: f64,
@@ -86,7 +86,7 @@ pub struct MakerFit {
     score: f64,
 }
 
-/// Bits of scales or codes that a maker makes of a sample, each with its index; `None` if the bits are unknown.
+/// Bits of scales or codes that a quantizer makes of a sample, each with its index; `None` if the bits are unknown.
 #[derive(Default)]
 pub struct Made {
     bits: Vec<(usize, Option<u32>)>,
@@ -122,7 +122,7 @@ impl<'a> Storage<'a> {
         recode.map(Some).map(|recode| StorageForm { order: 0, recode })
     }
 
-    /// Computes the scales of a sample by a maker. Large groups are left out if their scales cannot be computed.
+    /// Computes the scales of a sample by a quantizer. Large groups are left out if their scales cannot be computed.
     pub fn scales_by(&self, maker: &Maker, groups: &[usize]) -> Made {
         Made::new(groups.iter().map(|group| {
             let made = maker.scale(self.problem, *group);
@@ -130,7 +130,7 @@ impl<'a> Storage<'a> {
         }))
     }
 
-    /// Collects the codes of cells, which `codes` computes.
+    /// Collects the codes of the elements of cells. `codes` computes the codes of one cell.
     pub fn codes_of(&self, cells: &[Cell], codes: impl Fn(&Cell) -> Option<Vec<u16>>) -> Made {
         Made::new(cells.iter().map(|cell| {
             let codes = codes(cell);
@@ -139,7 +139,7 @@ impl<'a> Storage<'a> {
         }))
     }
 
-    /// Computes the codes of cells by a maker, under its own scales.
+    /// Computes the codes of cells by a quantizer, under its own scales.
     fn codes_by(&self, maker: &Maker, cells: &[Cell]) -> Made {
         self.codes_of(cells, |cell| {
             let scale = match maker.format.scaling {
@@ -153,7 +153,7 @@ impl<'a> Storage<'a> {
         })
     }
 
-    /// Computes the codes of cells by a maker, under the stored scales in a given order.
+    /// Computes the codes of cells by a quantizer, under the stored scales in a given order.
     fn codes_under(&self, maker: &Maker, cells: &[Cell], order: usize) -> Made {
         self.codes_of(cells, |cell| {
             let scale = self.scales.stored(order, cell.group)?;
@@ -182,8 +182,8 @@ impl Ways<'_> {
         f64::from(self.orders[form.order].steps) + if form.recode.is_some() { 1.5 } else { 0.0 }
     }
 
-    /// Counts the sampled codes (or scales) whose stored bits differ from the maker's bits in a storage form. Elements without
-    /// stored bits or without the maker's bits are skipped.
+    /// Counts the sampled codes (or scales) whose stored bits differ from the quantizer's bits in a storage form. Elements
+    /// without stored bits or without the quantizer's bits are skipped.
     pub fn wrong(&self, made: &Made, form: StorageForm) -> usize {
         let wrong = |(at, made): &&(usize, Option<u32>)| {
             let both = made.zip(self.stored(form.order, *at));
@@ -192,7 +192,7 @@ impl Ways<'_> {
         made.bits.iter().filter(wrong).count()
     }
 
-    /// Share of the bits that are stored in this form.
+    /// Share of these bits that the buffer contains if it is stored in this form.
     fn share(&self, made: &[(usize, Option<u32>)], form: StorageForm) -> f64 {
         let right = made
             .iter()
@@ -268,7 +268,7 @@ impl Made {
 }
 
 impl MakerFit {
-    /// Scores a maker for given storage forms of its scales and its codes.
+    /// Scores a quantizer for given storage forms of its scales and its codes.
     fn stored_as(
         storage: &Storage,
         maker: &Maker,
@@ -299,12 +299,12 @@ impl MakerFit {
                 (fit, flat) = (follows, under.is_flat(problem));
             }
         }
-        // If nearly all codes of a maker are equal, agreement with them means little.
+        // If nearly all codes of a quantizer are equal, agreement with them means little.
         fit.score = fit.worth(storage) - if flat { 1.0 } else { 0.0 };
         fit
     }
 
-    /// Finds the best order and encoding for the bytes of a maker, and scores the maker.
+    /// Finds the best order and encoding for the bytes of a quantizer, and scores the quantizer.
     fn anywhere(storage: &Storage, maker: &Maker, sample: &Sample) -> Self {
         let cells = &sample.cells;
         let scales = storage.scales.best(&storage.scales_by(maker, &sample.groups));
@@ -313,7 +313,7 @@ impl MakerFit {
         if best.code_share >= 0.9 || maker.format.scaling.is_none() {
             return best;
         }
-        // The codes may follow from stored scales that differ from the maker's: try each order for these scales.
+        // The codes may follow from stored scales that differ from the quantizer's: try each order for these scales.
         let few: Vec<Cell> = cells.iter().step_by(PART).copied().collect();
         let share = |order| {
             storage
@@ -333,7 +333,7 @@ impl MakerFit {
     }
 
     /// Explained shares of scales and codes, minus a price for assumptions. If the codes follow from the stored scales, scales
-    /// that differ from the maker's count as explained.
+    /// that differ from the quantizer's count as explained.
     fn worth(&self, storage: &Storage) -> f64 {
         let steps = storage.scales.steps(self.scales) + storage.codes.steps(self.codes);
         let more = [
@@ -366,7 +366,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
     let by_rule = |format: &Format| levels(problem, format).into_iter().filter(usable);
     let mut makers: Vec<Maker> = formats.iter().flat_map(by_rule).collect();
     let declared = (StorageForm::default(), StorageForm::default());
-    // If nearly all stored codes are equal, many makers fit them: only the scales identify the rule.
+    // If nearly all stored codes are equal, many quantizers fit them: only the scales identify the rule.
     let codes = storage.codes_of(&many.cells, |cell| {
         let places = cell.at..cell.at + cell.len;
         places.map(|at| Some(storage.codes.stored(0, at)? as u16)).collect()
@@ -383,7 +383,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
     if best.settled() {
         return best;
     }
-    // Search the storage forms with the best maker so far, and with the makers of the first rule.
+    // Search the storage forms with the best quantizer so far, and with the quantizers of the first rule.
     let some = std::iter::once(best.maker.clone()).chain(by_rule(&formats[0]));
     let anywhere = some.map(|maker| MakerFit::anywhere(storage, &maker, &few));
     let anywhere = anywhere.reduce(better).expect("there is a rule");
@@ -430,7 +430,7 @@ fn better(best: MakerFit, fit: MakerFit) -> MakerFit {
     if fit.score > best.score + 1e-9 { fit } else { best }
 }
 
-/// Finds the maker with the best score for given storage forms; the first one if several are equal.
+/// Finds the quantizer with the best score for given storage forms; the first one if several are equal.
 fn closest(
     storage: &Storage,
     makers: &[Maker],

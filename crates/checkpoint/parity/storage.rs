@@ -8,7 +8,7 @@ use super::verify::View;
 use super::{Cause, Finding, Scope};
 use ulplab_core::formats::{Format, Global, Scale};
 
-/// Returns the findings that follow from the storage form of the bytes and from the maker.
+/// Returns the findings that follow from the storage form of the bytes and from the quantizer.
 pub fn findings(view: &View, maker: &Maker) -> Vec<Finding> {
     let storage = view.storage;
     let problem = storage.problem;

@@ -1,4 +1,4 @@
-//! Compares makers with every byte of the tensor, all strips in parallel.
+//! Compares quantizers with every byte of the tensor, all strips in parallel.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use ulplab_core::formats::{Format, GlobalScale, Single};
 /// errs by at most an ulp, that of the rule by half an ulp. An ulp is at most 2^-23.
 const APPROXIMATE: f32 = 4.0 / (1 << 23) as f32;
 
-/// Differences between the stored bytes and the bytes that a maker makes.
+/// Differences between the stored bytes and the bytes that a quantizer makes.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub wrong_codes: usize,
@@ -37,7 +37,7 @@ pub struct View<'a> {
     pub storage: &'a Storage<'a>,
     pub scales: StorageForm,
     pub codes: StorageForm,
-    /// True if codes are compared with those that the stored scales give, not those that the maker's scales give.
+    /// True if the expected codes are computed with the stored scales, not with the scales of the quantizer.
     pub under_stored: bool,
 }
 
@@ -75,7 +75,7 @@ impl View<'_> {
         self.storage.codes.apply(self.codes, code.into()) as u16
     }
 
-    /// Compares makers with all bytes. If several makers have the same codes, these are computed once.
+    /// Compares quantizers with all bytes. If several quantizers have the same codes, these are computed once.
     pub fn tallies(&self, makers: &[Maker]) -> Vec<Tally> {
         let problem = self.storage.problem;
         let strips = (0..problem.strips().1).into_par_iter();

@@ -62,7 +62,7 @@ const NEAREST: f64 = 1.0;
 /// spread over many codes.
 const ROUNDED: f64 = -0.5;
 
-/// Parameters of [`limit`] for matrices of a kind, in dB: maximum median for strict limits, and the least margin below it.
+/// Parameters `near` and `strict` of [`limit`] for matrices of a kind, in dB.
 pub const KIN: (f64, f64) = (NEAREST, 4.0);
 
 /// Maximum noise of one part, in dB above rounding, given the noise of all parts. A part above this limit is an outlier. If the

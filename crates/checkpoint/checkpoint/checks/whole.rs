@@ -29,7 +29,7 @@ pub const DEAD_TENSOR: Check = error(
 /// The layers of one list by index: for each layer, the names of its tensors within the layer.
 type Layers<'n> = BTreeMap<usize, BTreeSet<&'n str>>;
 
-/// Layers of a rare form may lack a tensor on purpose. A form is rare if it has one layer, or one in so many.
+/// Layers of a rare form may lack a tensor on purpose. A form is rare if only one layer has it, or at most one in this many.
 const RARE: usize = 16;
 
 /// Reports tensors that a layer of a rare form lacks, if all layers with the same tensors and more have them.

@@ -1,4 +1,4 @@
-//! AWQ, as AutoAWQ writes it (`gemm`).
+//! AWQ checkpoints, as AutoAWQ writes them (its version `gemm`).
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! compressed-tensors, as llm-compressor writes it and vLLM reads it.
+//! compressed-tensors checkpoints, as llm-compressor writes them and vLLM reads them.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! GPTQ, as AutoGPTQ, GPTQModel and AutoRound write it.
+//! GPTQ checkpoints, as AutoGPTQ, GPTQModel and AutoRound write them.
 
 use serde_json::Value;
 
@@ -92,7 +92,7 @@ fn symmetric(section: &Section, own: Option<&Value>) -> Option<bool> {
     own.and_then(of).or_else(|| of(&section.value))
 }
 
-/// Modules that AutoRound leaves unquantized: those with 16 bits or more, and those it lists.
+/// Modules that AutoRound leaves unquantized: modules with 16 bits or more, and modules in `modules_to_not_convert`.
 pub fn wide(section: &Section) -> Result<Vec<Modules>, String> {
     let layers = section.value.get("extra_config").and_then(Value::as_object);
     let mut modules = not_converted(section, "modules_to_not_convert")?;

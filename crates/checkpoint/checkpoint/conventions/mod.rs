@@ -27,7 +27,7 @@ pub struct Convention {
     pub methods: &'static [&'static str],
     /// Writers of the conventions in [`packed::FILE_NAMES`] whose names of tensors this convention uses.
     pub writers: &'static [&'static str],
-    /// Endings of names in addition to those of the writers.
+    /// Endings of names in addition to the endings of the writers' conventions.
     pub endings: &'static [Ending],
     /// Order of codes in 32-bit words; `None` if the convention does not pack codes into words.
     pub packing: Option<Packing>,
@@ -62,7 +62,7 @@ pub const CHECKPOINTS: &[Convention] = &[
     fbgemm::CONVENTION,
 ];
 
-/// A convention without any names: supplies the defaults for the others.
+/// A convention without any names, which supplies the defaults for all other conventions.
 pub const PLAIN: Convention = Convention {
     name: "",
     methods: &[],

@@ -160,7 +160,7 @@ impl<'s> Sources<'s> {
                 None => Err(none()),
             }
         };
-        // Matrices that are not square vote on whether square ones are stored transposed.
+        // Square shapes do not tell if they are transposed: assume that they are stored like the majority of the other matrices.
         let mut votes = [[0usize; 2]; 2];
         for counterpart in (0..wanted.len()).filter_map(|at| found(&search, at).ok()) {
             for rows in counterpart.matrices.iter().flatten().filter(|rows| !rows.square) {
@@ -293,7 +293,7 @@ impl Held<'_> {
         usize::from(self.shape.len() > 2)
     }
 
-    /// Values of one of the matrices.
+    /// Decoded values of matrix number `at` of the tensor.
     fn matrix(&self, at: usize) -> Vec<f32> {
         match &self.values {
             Values::Plain(tensor) => {

@@ -24,11 +24,11 @@ const ELEMENTS: usize = 1 << 12;
 /// A sampled cell, whose codes are examined.
 struct SampledCell {
     cell: Cell,
-    /// Input values of the maker.
+    /// Input values of the quantizer.
     x: Vec<f32>,
     /// Quotients, i.e. the inputs of the cast.
     y: Vec<f32>,
-    /// The scale under which codes are compared, and the maker's own scale.
+    /// The scale under which codes are compared, and the quantizer's own scale.
     scale: u32,
     own: u32,
     /// Expected codes, before any recode is applied.

@@ -1,4 +1,4 @@
-//! Finds causes of scales that differ from the maker's. Each cause is tested on scales that differ and on scales that match.
+//! Finds causes of scales that differ from the quantizer's. Each cause is tested on scales that differ and on scales that match.
 
 mod amaxes;
 
