@@ -65,12 +65,12 @@ pub struct Pair<'a> {
     source: Vec<f32>,
 }
 
-/// The result of a comparison.
+/// Result of the comparison of a matrix with its source.
 #[derive(Default)]
 pub struct Compared {
     /// Findings about the matrix.
     pub findings: Vec<Finding>,
-    /// The SQNR against the source, in dB.
+    /// SQNR against the source, in dB; `None` if the source has NaN or infinities.
     pub sqnr: Option<f64>,
     /// Noise above that of rounding, in dB; `None` if it must not be compared with the noise of other matrices.
     pub noise: Option<f64>,

@@ -15,7 +15,7 @@ pub struct Parts<'a> {
     pub scale: Option<Tensor<'a>>,
     /// The global scale, which multiplies the scales of the groups.
     pub global: Option<Tensor<'a>>,
-    /// Zero points.
+    /// Zero points of groups of elements.
     pub zero: Option<Tensor<'a>>,
     /// Index of the group of each input channel.
     pub index: Option<Tensor<'a>>,

@@ -22,7 +22,7 @@ pub struct Subject<'a> {
     pub reading: Reading<'a>,
 }
 
-/// Results for a stack: statistics of all matrices, and the worst SQNR.
+/// Results for a stack of matrices.
 #[derive(Default)]
 struct Known {
     judged: Judged,

@@ -20,7 +20,7 @@ pub struct Words<'a> {
     pub inputs: usize,
     /// Number of consecutive input channels that share a scale.
     pub group: usize,
-    /// The scales.
+    /// Scales of groups of input channels.
     pub scale: Tensor<'a>,
     /// Number that is added to each stored zero point.
     pub offset: i32,

@@ -13,7 +13,7 @@ use ulplab_core::tensorfile::{Tensor, type_names};
 /// The codes, scales, zero points and global scale of one quantized tensor, as a file stores them.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
-    /// The codes.
+    /// The codes of the elements.
     pub data: Tensor<'a>,
     /// The scales of blocks, rows or tensors; `None` if the format has none.
     pub scale: Option<Tensor<'a>>,
@@ -55,7 +55,7 @@ impl<'a> Share<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// The names of the tensors.
+    /// Names of the tensors that hold the parts.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let tensors = [Some(self.data), self.scale, self.zero, self.global];
         tensors.into_iter().flatten().map(|tensor| tensor.name)

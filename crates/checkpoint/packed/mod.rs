@@ -336,9 +336,9 @@ pub fn reach(format: &Format) -> f32 {
 /// The partition of a tensor into groups of elements that share a scale. Each row is a group if the format has no scales.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grid {
-    /// Rows of the tensor.
+    /// Number of rows of the tensor.
     pub rows: usize,
-    /// Columns of the tensor.
+    /// Number of columns of the tensor.
     pub cols: usize,
     /// Number of rows and of columns of a group.
     pub tile: (usize, usize),

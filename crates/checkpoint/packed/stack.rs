@@ -10,9 +10,9 @@ use ulplab_core::tensorfile::Tensor;
 pub struct Stack {
     /// Number of matrices.
     pub experts: usize,
-    /// Rows of a matrix.
+    /// Number of rows of a matrix.
     pub rows: usize,
-    /// Columns of a matrix.
+    /// Number of columns of a matrix.
     pub cols: usize,
 }
 

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A cause of differing bytes.
+/// A cause of differing bytes, i.e. of stored bytes that are not those of the reference rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// The scale follows from the largest magnitude of elements outside of the block, or of only a part of the block.
     Amax,
-    /// The scale is rounded or clamped differently.
+    /// The scale is rounded or clamped differently than by the rule.
     ScaleRounding,
     /// A value half-way between two codes is rounded to the other code.
     TieRule,

@@ -165,7 +165,7 @@ impl Scope {
 /// The rules that are accepted as explanations of the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
-    /// Any rule of the format's table.
+    /// Any rule in the format's table of rules.
     #[default]
     Any,
     /// Rules whose scales have the same meaning as those of the format: the meaning of the stored scales is known.

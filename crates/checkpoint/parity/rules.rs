@@ -11,7 +11,7 @@ const SAMPLE: usize = 1 << 14;
 /// A rule, and the result of its comparison with the stored bytes.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// The format with the rule.
+    /// The format, with the rule that picks its scales.
     pub format: Format,
     /// Number of blocks with a wrong scale or a wrong code.
     pub wrong_blocks: usize,

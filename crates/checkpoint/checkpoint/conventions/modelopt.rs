@@ -1,4 +1,4 @@
-//! NVIDIA's TensorRT Model Optimizer.
+//! Checkpoints of NVIDIA's TensorRT Model Optimizer.
 
 use serde_json::Value;
 

@@ -23,7 +23,7 @@ pub enum Part {
     Scale,
     /// The global scale, which multiplies the scales of the groups.
     Global,
-    /// Zero points.
+    /// Zero points of groups of elements.
     Zero,
     /// Index of the group of each input channel.
     GroupIndex,
