@@ -1,8 +1,8 @@
 //! All printing to standard output and standard error.
 //!
-//! If the reader goes away (`ulplab list formats | head -1`), the command goes on: the rest of its output is dropped, its
-//! files are written, and its exit code is unchanged. Hidden characters from files, names and messages, and commands to GitHub
-//! Actions at the beginning of a line, never reach a terminal or a log.
+//! If the reader goes away (`ulplab list formats | head -1`), the command continues: the rest of its output is dropped, its files
+//! are written, and its exit code is unchanged. Hidden characters from files, names and messages never reach a terminal or a log.
+//! Neither do GitHub Actions commands at the beginning of a line.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
@@ -21,9 +21,9 @@ pub fn file_name() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// Width if it is unknown.
+/// Width of a line, in characters, if the terminal's width is unknown.
 const WIDTH: usize = 120;
-/// The only escape sequences that pass, and only in colour.
+/// The only escape sequences that are printed, and only if colour is on.
 const COLOURS: [&[u8]; 4] = [b"\x1b[31m", b"\x1b[32m", b"\x1b[33m", b"\x1b[0m"];
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
@@ -55,18 +55,18 @@ pub fn print(text: std::fmt::Arguments) {
     }
 }
 
-/// Prints an error. Further lines are indented, so that none of them looks like a line of the program's own.
+/// Prints an error message. Its second and later lines are indented, so that none of them looks like output of this program.
 pub fn error(message: &str) {
     let lines: Vec<String> = message.split('\n').map(text::shown).collect();
     errln!("error: {}", lines.join("\n  "));
 }
 
-/// Prints for [`errln!`]. An error here is ignored.
+/// Prints for [`errln!`]. Errors of writing are ignored.
 pub fn print_error(text: std::fmt::Arguments) {
     let _ = writeln!(CleanWriter::new(io::stderr().lock(), false), "{text}");
 }
 
-/// Ends printing: an error if something that was printed was lost, as on a full disk.
+/// Flushes standard output. Returns an error if any printed text was lost, as on a full disk.
 pub fn finish() -> Result<()> {
     let flushed = stdout().flush();
     if LOST.load(Ordering::Relaxed) {
@@ -76,24 +76,24 @@ pub fn finish() -> Result<()> {
     flushed.map_err(Error::io("stdout", "write"))
 }
 
-/// Standard output, for what writes to any writer.
+/// Returns standard output as a writer.
 pub fn stdout() -> impl Write {
     CleanWriter::new(io::stdout().lock(), colour())
 }
 
-/// True if standard output is in colour.
+/// True if output to standard output is coloured: it is a terminal, and `NO_COLOR` is not set.
 pub fn colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Characters in a line of standard output.
+/// Number of characters in a line of standard output.
 pub fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok();
     width_of(comfy_table::Table::new().width(), columns.as_deref())
 }
 
-/// Width of lines that must not be cut: without a terminal or `$COLUMNS` there is no limit, so that a pipe or a file gets
-/// every column.
+/// Width of lines that must not be cut. Without a terminal or `$COLUMNS` there is no limit, so that a pipe or a file gets every
+/// column.
 pub fn table_width() -> usize {
     let told = std::env::var("COLUMNS").is_ok_and(|columns| columns.parse::<u16>().is_ok_and(|width| width > 0));
     match io::stdout().is_terminal() || told {
@@ -102,7 +102,7 @@ pub fn table_width() -> usize {
     }
 }
 
-/// The terminal's width, else `$COLUMNS`, else 120. Some terminals report 0 columns.
+/// Returns the terminal's width, else `$COLUMNS`, else 120. Some terminals report 0 columns, which is ignored.
 pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
     let widths = [
         terminal.map(usize::from),
@@ -112,7 +112,7 @@ pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
     known.unwrap_or(WIDTH)
 }
 
-/// Text without control characters.
+/// Returns the text with hidden characters replaced, as by [`CleanWriter`].
 pub fn clean(text: &str) -> String {
     let mut clean = CleanWriter::new(Vec::new(), false);
     clean
@@ -126,12 +126,12 @@ pub fn clean(text: &str) -> String {
 pub struct CleanWriter<W> {
     inner: W,
     colour: bool,
-    /// True if the line has only spaces yet.
+    /// True while the current line contains nothing but white space.
     begins: bool,
 }
 
 impl<W: Write> CleanWriter<W> {
-    /// With `colour` the sequences of [`COLOURS`] pass.
+    /// If `colour` is true, the sequences of [`COLOURS`] are kept.
     pub fn new(inner: W, colour: bool) -> Self {
         Self {
             inner,
@@ -144,7 +144,7 @@ impl<W: Write> CleanWriter<W> {
         self.inner
     }
 
-    /// The first place that is replaced: a hidden character, `::` at the beginning of a line, or `##[`.
+    /// Returns the position of the first bytes to replace: a hidden character, `::` at the beginning of a line, or `##[`.
     fn bad(&mut self, bytes: &[u8]) -> Option<usize> {
         (0..bytes.len()).find(|at| {
             let rest = &bytes[*at..];
@@ -171,7 +171,7 @@ impl<W: Write> Write for CleanWriter<W> {
             let colour = COLOURS.iter().find(|code| self.colour && from.starts_with(code));
             match colour {
                 Some(code) => self.put(code)?,
-                // The line end of other systems is one here.
+                // Drop the `\r` of a Windows line end.
                 None if from.starts_with(b"\r\n") => {}
                 None => self.put(REPLACEMENT)?,
             }
@@ -189,7 +189,7 @@ impl<W: Write> Write for CleanWriter<W> {
     }
 }
 
-/// Bytes of the hidden character that UTF-8 text begins with; 0 if it begins with another.
+/// Returns the length in bytes of the hidden character at the start of the UTF-8 text; 0 if the first character is visible.
 fn hidden(bytes: &[u8]) -> usize {
     let size = match bytes {
         [b'\n' | b'\t' | 0x20..=0x7e, ..] | [] => return 0,

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the process ends with exit code 130, and nothing that is finished is lost.
+//! SIGINT and SIGTERM end the process with exit code 130. Finished work is not lost.
 
 use std::io::Read;
 use std::os::fd::IntoRawFd;
@@ -12,23 +12,23 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use ulplab_core::atomic;
 use ulplab_core::error::{Error, Exit, Result};
 
-/// Time for the cells at work after Ctrl-C. A scheduler that sends SIGTERM waits longer, and kills in the end.
+/// Time that running cells have to finish after Ctrl-C. A job scheduler that sends SIGTERM waits longer before it sends SIGKILL.
 const GRACE: Duration = Duration::from_millis(700);
 
-/// True while cells are running that should be finished first.
+/// True while cells are running, which should finish before the process ends.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Set by a signal while cells run: these are finished, and no new cell is started.
+/// Set by a signal while cells run: running cells are finished, and no new cell is started.
 pub static STOP: AtomicBool = AtomicBool::new(false);
 
 /// The pipe to which the handler writes the number of each signal.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
-/// Work that is left if the process ends at once.
+/// Functions to call before the process ends at once.
 static LAST: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
-/// Takes the signals from here on. While no cells run, and at the second signal, the process ends at once: files are
-/// written whole or not at all, so nothing is lost by it.
+/// Installs the signal handlers. The process ends at once if no cells run, or at the second signal. Files are written whole or
+/// not at all, so no finished work is lost.
 pub fn handle() -> Result<()> {
     static ONCE: Once = Once::new();
     let mut outcome = Ok(());
@@ -76,7 +76,7 @@ fn received(number: i32) {
     }
 }
 
-/// Lets `work` be done if a signal ends the process at once.
+/// Registers `work` to be done if a signal ends the process at once.
 pub fn at_end(work: impl FnOnce() + Send + 'static) {
     LAST.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
 }
@@ -85,12 +85,12 @@ fn end() -> ! {
     let last = std::mem::take(&mut *LAST.lock().unwrap_or_else(PoisonError::into_inner));
     last.into_iter().for_each(|work| work());
     atomic::abandon();
-    // Handlers of `exit` take down libraries, such as NVRTC, that other threads are in: some crash.
+    // `exit` would run handlers that unload libraries, such as NVRTC, while other threads use them: some crash.
     // SAFETY: `_exit` may be called from any thread at any time.
     unsafe { libc::_exit(Exit::Interrupted as i32) };
 }
 
-/// Runs cells. A signal that comes meanwhile is an error even if the last cell was finished before it was seen.
+/// Runs cells. Returns an error if a signal came meanwhile, even if the last cell was finished before the signal was seen.
 pub fn while_running<T>(cells: impl FnOnce() -> Result<T>) -> Result<T> {
     RUNNING.store(true, Ordering::SeqCst);
     let outcome = cells();

@@ -1,4 +1,4 @@
-//! A calibration as a file, and the bounds that follow from it.
+//! A calibration file (statistics measured on correct candidates), and the gate bounds that follow from it.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use ulplab_core::metrics::{Better, Bound, Metric, Show};
 use ulplab_core::record::Phase;
 use ulplab_core::vacuous::vacuous;
 
-/// Version of the form of the file.
+/// Version of the calibration file format.
 pub const SCHEMA: u32 = 2;
 
 /// Measurements of right candidates at the gates of an experiment.
@@ -95,10 +95,10 @@ pub struct Effect {
 }
 
 impl Calibration {
-    /// Reads a calibration.
+    /// Reads a calibration file.
     ///
     /// # Errors
-    /// The file, and what is wrong in it.
+    /// Returns an error if the file cannot be read, or names what is wrong in it.
     pub fn read(path: &Path) -> Result<Self> {
         let wrong = |why: String| Error::data(path, why);
         let found: Self = seal::read_json(&input::bytes(path)?, Some(SCHEMA)).map_err(|why| {
@@ -110,7 +110,7 @@ impl Calibration {
         Ok(found)
     }
 
-    /// The first recipe whose number of values is neither that of the draws nor 0, in words.
+    /// Returns an error message about the first recipe whose number of values is neither the number of draws nor 0.
     fn miscounted(&self) -> Option<String> {
         let of_gate = |gate: &CalibratedGate| {
             let recipes = gate.recipes.iter();
@@ -127,17 +127,18 @@ impl Calibration {
         self.gates.iter().find_map(of_gate)
     }
 
-    /// The definitions that its gates rely on, in this program.
+    /// Returns this program's definitions of the metrics and formats that the gates rely on.
     pub fn defined<'a>(gates: impl Iterator<Item = &'a CalibratedGate> + Clone) -> Definitions {
         let recipes = gates.clone().flat_map(|gate| &gate.recipes);
         let metrics = gates.map(|gate| &*gate.metric);
         Definitions::new(metrics, recipes.map(|recipe| &recipe.definition))
     }
 
-    /// The bound of a gate with `flake` in an experiment: the worst of those of the recipes that it binds.
+    /// Returns the bound of a gate with `flake` in an experiment: the loosest bound among the recipes that the gate binds.
     ///
     /// # Errors
-    /// If something was not calibrated, has changed since, or supports no bound.
+    /// Returns an error if a recipe was not calibrated, if anything has changed since the calibration, or if the values support
+    /// no bound.
     fn bound(&self, rule: &Rule, flake: f64, manifest: &Manifest) -> Result<Bound, String> {
         if let Some((name, _)) = self.data.iter().find(|file| !manifest.data.contains(file)) {
             return Err(format!("it was made with a different {name}"));
@@ -193,14 +194,15 @@ impl Calibration {
 }
 
 impl Effect {
-    /// By how much the error is larger, or smaller where a gate bounds how good a recipe may be.
+    /// Returns the factor, at least 1, by which the error is larger. It is smaller by that factor if the gate bounds how good a
+    /// recipe may be.
     pub fn factor(&self) -> f64 {
         self.gain.max(1.0 / self.gain)
     }
 }
 
 impl CalibratedGate {
-    /// The gate of a rule.
+    /// Returns the gate of a rule.
     pub fn new(rule: &Rule, recipes: Vec<CalibratedRecipe>) -> Self {
         Self {
             metric: rule.metric.clone(),
@@ -213,19 +215,19 @@ impl CalibratedGate {
         }
     }
 
-    /// Its statistic, metric and place, in words.
+    /// Returns the gate's statistic, metric and place, in words.
     pub fn title(&self) -> String {
         let (statistic, phase) = (self.statistic.name(), self.phase);
         format!("{statistic} of `{}` at `{}`, {phase}", self.metric, self.at)
     }
 }
 
-/// The bound that a gate on a recipe judges by: the file's own, or the one for its rate.
+/// The bound that a gate on a recipe judges by: the stated bound, or the calibrated bound for the gate's false-alarm rate.
 pub struct Judged(Option<Bound>);
 
 impl Judged {
     /// # Errors
-    /// The metric does not exist.
+    /// Returns an error if the metric does not exist.
     pub fn new(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Self> {
         let metric = Metric::find(&gate.metric)?;
         Ok(Self(match gate.flake {
@@ -234,14 +236,14 @@ impl Judged {
         }))
     }
 
-    /// The number of right candidates that fail, and of all; `None` if that is not known.
+    /// Returns the number of correct candidates that fail the gate, and the number of all; `None` if not known.
     pub fn failed(&self, recipe: &CalibratedRecipe) -> Option<(usize, usize)> {
         let bound = self.0?;
         let failed = recipe.null.iter().filter(|value| !bound.admits(**value)).count();
         (!recipe.null.is_empty()).then_some((failed, recipe.null.len()))
     }
 
-    /// In how many draws an effect is noticed; none if that is not known.
+    /// Returns the number of draws in which the gate notices an effect; `None` if not known.
     pub fn noticed(&self, effect: &Effect) -> Option<usize> {
         let bound = self.0?;
         let noticed = |value: &&Option<f64>| value.is_none_or(|value| !bound.admits(value));
@@ -250,10 +252,11 @@ impl Judged {
 }
 
 impl CalibratedRecipe {
-    /// The bound that the right candidate breaks at most at a rate, with a confidence of 95 %, and what it rests on.
+    /// Returns the bound that a correct candidate breaks at a rate of at most `flake`, with a confidence of 95 %, and the bound's
+    /// [`Threshold`].
     ///
     /// # Errors
-    /// Why there is none.
+    /// Returns the reason if the draws support no bound.
     pub fn threshold(&self, metric: &Metric, flake: f64) -> Result<(Bound, Threshold), String> {
         let (scale, far, least) = distance(metric);
         let draws: Vec<f64> = self.null.iter().map(|&value| far(value)).collect();
@@ -268,8 +271,8 @@ impl CalibratedRecipe {
     }
 }
 
-/// On which scale the tail of a metric is followed, how far a value is on the wrong side there, which is an involution, and the least value
-/// of a metric whose tail may be followed beyond it.
+/// Returns the scale on which the tail of a metric is extrapolated, and a function of the distance of a value to the wrong side,
+/// which is its own inverse. The third value is the smallest valid value of the metric, if the extrapolated tail may pass it.
 fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     match (metric.show, metric.better) {
         (Show::NearOne, Better::Higher) => (Scale::Log, |value| 1.0 - value, Some(-1.0)),
@@ -282,7 +285,7 @@ fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     }
 }
 
-/// The next larger number of four decimal digits: a bound that is read, and no tighter.
+/// Rounds up to four significant digits: the bound is readable, and never tighter than the value.
 fn outward(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -292,8 +295,8 @@ fn outward(value: f64) -> f64 {
     near.parse().unwrap_or(value).max(value)
 }
 
-/// The definition of a recipe, with that of its counterpart and of its source unless that is a model's text; nothing for the
-/// reference.
+/// Returns the definitions of a recipe, of its counterpart (`against`), and of the experiment's `source` and `shape`. Recipe
+/// definitions are missing for the reference.
 pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     let known = experiment.recipes();
     let find = |name: &str| known.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
@@ -304,10 +307,11 @@ pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     own.into_iter().chain(against).chain(tried_on).cloned().collect()
 }
 
-/// Puts bounds into gates that state a rate, from the calibrations that they name, which lie next to `file`.
+/// Sets the bounds of gates that state a false-alarm rate, from the calibration files that they name. Their paths are relative to
+/// the folder of `file`.
 ///
 /// # Errors
-/// The gate, and why it gets none.
+/// Returns an error with the gate and the reason if a gate gets no bound.
 pub fn resolve(manifest: &mut Manifest, file: &ExperimentFile) -> Result<()> {
     let folder = file.path.parent().unwrap_or(Path::new(""));
     let mut gates = manifest.experiment.head.gates.clone();
@@ -331,7 +335,7 @@ pub fn resolve(manifest: &mut Manifest, file: &ExperimentFile) -> Result<()> {
     Ok(())
 }
 
-/// Returns the direction of a gate: that of its bound, or of its metric if it states a rate.
+/// Returns the better direction of a gate: the direction of its bound, or of its metric if the gate states a false-alarm rate.
 pub fn direction(require: &str, metric: &Metric) -> Better {
     require.parse::<Bound>().map_or(metric.better, |bound| bound.better)
 }

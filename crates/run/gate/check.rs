@@ -1,4 +1,4 @@
-//! Gates, checked before anything is run.
+//! Checks gates before an experiment runs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,11 @@ use ulplab_core::error::did_you_mean;
 use ulplab_core::metrics::{Bound, METRICS, Metric};
 use ulplab_core::pattern::{matches, matches_nothing};
 
-/// The measurements that an experiment plans, for a check of its gates.
+/// The measurements that an experiment plans; gates are checked against them.
 #[derive(Clone, Copy)]
 pub struct GateContext<'a> {
     pub plan: &'a Plan,
-    /// Windows of text.
+    /// Windows of text that the experiment reads.
     pub windows: &'a [Window],
     /// Checks that a pattern matches a site. Layer 0 stands for all layers.
     pub site: &'a dyn Fn(&str) -> Result<(), String>,
@@ -22,10 +22,11 @@ pub struct GateContext<'a> {
     pub metric: &'a dyn Fn(&Rule, &Metric) -> Result<(), Mistake>,
 }
 
-/// Checks gates before anything is run.
+/// Checks gates before an experiment runs.
 ///
 /// # Errors
-/// If a gate binds no recipe, looks where nothing is measured, or states a bound that judges nothing; with its number.
+/// Returns an error with the gate's index if a gate binds no recipe, looks where nothing is measured, or states a bound that
+/// judges nothing.
 pub fn check(rules: &[Rule], experiment: &GateContext) -> Result<(), Mistake> {
     let mut rules = rules.iter().enumerate();
     rules.try_for_each(|(at, rule)| check_rule(rule, experiment).map_err(|mistake| mistake.within("gate", at)))
@@ -56,7 +57,7 @@ fn check_rule(rule: &Rule, experiment: &GateContext) -> Result<(), Mistake> {
     let (key, found) = odd.unwrap_or_default();
     let why = format_args!("'flake' and 'calibration' stand together, in place of 'require': {found}");
     refuse(odd.is_some(), key, why)?;
-    // A bound that is calibrated points the right way by itself.
+    // A calibrated bound always points the right way.
     if rule.flake.is_none() {
         let bound = Bound::from_str(&rule.require).and_then(|bound| direction::check_rule(metric, bound, rule));
         bound.map_err(|message| Mistake::at("require", message).of("gate"))?;
@@ -91,7 +92,7 @@ fn check_rule(rule: &Rule, experiment: &GateContext) -> Result<(), Mistake> {
         return Err(Mistake::new(message).of("gate").within("recipes", at));
     }
     if !rule.at.contains("**") {
-        // One layer represents all.
+        // Layer 0 represents all layers.
         let layered = rule.at.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
         let at = layered.map_or(rule.at.clone(), |(_, name)| format!("layers.0.{name}"));
         (experiment.site)(&at).map_err(|message| Mistake::at("at", message).of("gate"))?;

@@ -1,4 +1,4 @@
-//! Stored runs with their verdicts, and runs that end as soon as every gate is decided.
+//! Stored runs with their verdicts, and sequential runs that end as soon as every gate is decided.
 
 use std::path::Path;
 
@@ -12,19 +12,19 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::record::Record;
 
 impl Run {
-    /// Reads the run in a folder, and judges it.
+    /// Reads the run in a folder, and judges its gates.
     ///
     /// # Errors
-    /// If cells are missing or damaged, or a gate looks where nothing was measured.
+    /// Returns an error if cells are missing or damaged, or if a gate looks where nothing was measured.
     pub fn read(path: &Path) -> Result<Self> {
         let (folder, manifest) = Folder::open(path)?;
         Self::load(&folder, manifest)
     }
 
-    /// Reads the cells of a run, and judges it by the gates of `manifest`.
+    /// Reads the cells of a run, and judges the gates of `manifest` on them.
     ///
     /// # Errors
-    /// As of [`read`](Self::read).
+    /// Returns the errors of [`read`](Self::read).
     pub fn load(folder: &Folder, manifest: Manifest) -> Result<Self> {
         let records = records(folder, &manifest)?;
         Self::judge(folder, manifest, records)
@@ -33,7 +33,7 @@ impl Run {
     /// Derives summaries and verdicts from the records of all cells.
     ///
     /// # Errors
-    /// If a gate looks where nothing was measured.
+    /// Returns an error if a gate looks where nothing was measured.
     pub fn judge(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> Result<Self> {
         manifest.complete = true;
         let summaries = summarize(&records);
@@ -49,12 +49,13 @@ impl Run {
     }
 }
 
-/// Returns the records of all cells, or of as many windows as decide on every gate if that ends the run.
+/// Returns the records of all cells. For a run with `until_decided`, returns only the windows up to the one after which every
+/// gate is decided.
 ///
 /// # Errors
-/// If cells are missing or damaged.
+/// Returns an error if cells are missing or damaged.
 pub fn records(folder: &Folder, manifest: &Manifest) -> Result<Vec<Record>> {
-    // Other gates than those that ended the run may need all of it.
+    // The gates may have changed since the run: gates that are not sequential need the whole run.
     if manifest.invocation.until_decided && check_sequential(&manifest.experiment.gates).is_ok() {
         let mut decision = UntilDecided::new(folder, manifest);
         for window in 0..manifest.plan.windows.len() {
@@ -74,7 +75,7 @@ pub struct UntilDecided<'a> {
     folder: &'a Folder,
     manifest: &'a Manifest,
     cells: Vec<Cell>,
-    /// Records of the windows so far that gates look at.
+    /// Records of the windows read so far, for the metrics that gates use.
     records: Vec<Record>,
     windows: usize,
 }
@@ -90,13 +91,13 @@ impl<'a> UntilDecided<'a> {
         }
     }
 
-    /// True if all cells of a window are there.
+    /// True if all cells of a window are stored.
     fn has(&self, window: usize) -> bool {
         let mut cells = self.cells.iter().filter(|cell| cell.window == window);
         cells.all(|cell| self.folder.has(&cell.id))
     }
 
-    /// Reads the next window, and tells whether every gate is decided.
+    /// Reads the given window. Returns true if every gate is then decided.
     pub fn after(&mut self, window: usize) -> Result<bool> {
         self.windows = window + 1;
         let gates = &self.manifest.experiment.gates;
@@ -110,7 +111,7 @@ impl<'a> UntilDecided<'a> {
         Ok(verdicts.iter().all(|verdict| verdict.passes() || verdict.fails()))
     }
 
-    /// All records of the windows so far.
+    /// Returns all records of the windows read so far.
     fn all(&self) -> Result<Vec<Record>> {
         let cells = self.cells.iter().filter(|cell| cell.window < self.windows);
         let records = cells.map(|cell| self.folder.read_cell(&cell.id));
@@ -118,10 +119,10 @@ impl<'a> UntilDecided<'a> {
     }
 }
 
-/// Checks that a run may end when its gates are decided.
+/// Checks that a run may end as soon as its gates are decided.
 ///
 /// # Errors
-/// If there is no gate, or one that may not be looked at after every window.
+/// Returns an error if there is no gate, or if a gate's statistic may not be looked at after every window.
 pub fn check_sequential(rules: &[Rule]) -> Result<(), Mistake> {
     let message = "--until-decided ends when gates are decided, and there is none";
     Mistake::refuse(rules.is_empty(), "gate", message)?;

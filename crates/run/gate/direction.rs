@@ -1,14 +1,14 @@
-//! The direction in which a gate may point.
+//! The direction in which a gate's bound may point.
 
 use crate::experiment::{Rule, Statistic};
 use ulplab_core::error::refuse;
 use ulplab_core::metrics::{Better, Bound, Metric, Show};
 use ulplab_core::vacuous::vacuous;
 
-/// Refuses a bound that nothing can break, as `cosine >= -1`, and one that bad values meet and good ones break, as
-/// `cosine <= 0.9`. A metric whose values have either sign may be bounded from both sides.
+/// Rejects a bound that no value can break, such as `cosine >= -1`. Rejects a bound that bad values meet and good ones break,
+/// such as `cosine <= 0.9`. A metric whose values have either sign may be bounded from both sides.
 ///
-/// A control points the other way: it is refused if good values meet it.
+/// A control must point the other way: it is rejected if good values meet it.
 pub fn check(metric: &Metric, bound: Bound, control: bool) -> Result<(), String> {
     let signed = matches!(metric.show, Show::Signed | Show::DecibelsAbove);
     if signed || (metric.better == bound.better) != control {
@@ -27,8 +27,8 @@ pub fn check(metric: &Metric, bound: Bound, control: bool) -> Result<(), String>
     })
 }
 
-/// [`check`], and an error if the statistic is the best window, which says nothing about the others. A control points the other way: it
-/// requires that a bad result is recognised as bad.
+/// Like [`check`], and also rejects a statistic of the best window, which says nothing about the other windows. A control points
+/// the other way: it requires that a bad result is recognised as bad.
 pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
     if rule.control {
         return check(metric, bound, true);

@@ -1,4 +1,4 @@
-//! Failures of a rule: the measurements that violate it, worst first.
+//! Failures of a rule: lists the measurements that violate the rule, worst first.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use ulplab_core::list::grouped;
 use ulplab_core::metrics::{Bound, MAX_ABS};
 use ulplab_core::record::{Failure, Record, Worst, place};
 
-/// Cells that are shown of a rule that fails, and measurements of each.
+/// Number of cells that are shown for a failed rule, and number of measurements shown for each cell.
 const CELLS: usize = 5;
 const OF_CELL: usize = 3;
 
@@ -18,23 +18,23 @@ pub fn explain(verdict: &mut Verdict, records: &[&Record]) {
         && verdict.fails()
     {
         verdict.failures = failures(verdict, bound, records);
-        // If nothing ran there are no numbers, and the message begins with the reason.
+        // If nothing ran, there are no numbers: begin the message with the reason.
         let first = verdict.failures.worst.first().filter(|failed| failed.value.is_nan());
         if let Some(why) = first.and_then(not_run) {
             verdict.message = format!("{why}: {}", verdict.message);
         }
-        // Elements of a recipe that is too good explain nothing.
+        // If the recipe fails because it is better than the bound allows, single elements explain nothing.
         if verdict.consequence().is_some() {
             verdict.failures = Failures::default();
         }
     }
 }
 
-/// Why a cell has no outputs: the beginning of the reason.
+/// Returns the beginning of the reason why a cell has no outputs; `None` if the cell ran.
 fn not_run(failed: &FailedMeasurement) -> Option<String> {
     let message = &failed.failure.message;
     let said = message.lines().next()?.split("; ").next()?;
-    // A message of a program begins with its name, in quotation marks.
+    // A program's message begins with the program's name in quotation marks.
     let said = said
         .strip_prefix('\'')
         .and_then(|rest| rest.split_once("' "))
@@ -79,7 +79,7 @@ fn failed(record: &Record, require: &str, records: &[&Record]) -> FailedMeasurem
     }
 }
 
-/// A sentence on a metric, with the worst element, if that was measured.
+/// Describes a metric's violation in a sentence, with the worst element if one was recorded.
 fn of_metric(record: &Record, require: &str, records: &[&Record]) -> Failure {
     let same = |other: &&&Record| {
         other.cell == record.cell

@@ -1,4 +1,4 @@
-//! Rules, and their verdicts on a run.
+//! Judges rules on a run: each rule gets a verdict on each recipe that it binds.
 
 pub mod calibration;
 mod check;
@@ -25,16 +25,16 @@ use ulplab_core::metrics::{BOUND_RATIO, Better, Bound, VIOLATIONS};
 use ulplab_core::record::{Record, place};
 use ulplab_core::vacuous::vacuous;
 
-/// A rule and one of the recipes that it binds.
+/// A rule with one of the recipes that it binds.
 #[derive(Clone, Debug)]
 pub struct Binding<'a> {
     pub rule: &'a Rule,
     pub recipe: &'a str,
-    /// Cells of the recipe in the rule's phase that the experiment plans.
+    /// Number of planned cells of the recipe in the rule's phase.
     pub planned: usize,
-    /// Number of them that were not selected.
+    /// Number of planned cells that were not selected.
     pub left_out: usize,
-    /// The verdict if nothing was measured at the rule's place, and why; none if that place is never measured.
+    /// The verdict, with its reason, if nothing was measured at the rule's place; `None` if missing measurements are an error.
     pub unmeasured: Option<(Status, String)>,
 }
 
@@ -71,7 +71,7 @@ pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
     manifest.experiment.gates.iter().flat_map(of_rule).collect()
 }
 
-/// Number of cells of each recipe in each phase.
+/// Counts the cells of each recipe in each phase.
 fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
     let mut counts = HashMap::new();
     for id in cells {
@@ -84,7 +84,7 @@ fn counts(cells: &[String]) -> HashMap<(&str, &str), usize> {
 }
 
 impl<'a> Binding<'a> {
-    /// The gate in a run with all cells.
+    /// Returns the binding for a run with all cells.
     pub fn whole(rule: &'a Rule, recipe: &'a str) -> Self {
         Self {
             rule,
@@ -95,11 +95,11 @@ impl<'a> Binding<'a> {
         }
     }
 
-    /// Judges it by the summaries of its recipe.
+    /// Judges the rule by the summaries of the recipe.
     fn judge(&self, summaries: &[&Summary]) -> Result<Verdict, String> {
         let rule = self.rule;
         let bound = Bound::from_str(&rule.require)?;
-        // A run keeps its gates, and a calibration makes bounds: both may be of a program that took this one.
+        // Stored gates and calibrated bounds may come from a program version that accepted this bound: check it again.
         vacuous(&rule.metric, bound).map_or(Ok(()), |why| Err(format!("gate on {why}")))?;
         let here = summaries.iter().copied().filter(|s| {
             let at = rule.looks_at(&s.metric, s.layer, &s.site);
@@ -111,7 +111,7 @@ impl<'a> Binding<'a> {
         {
             return Ok(verdict);
         }
-        // A NaN over one window is a NaN that was measured, and fails.
+        // A NaN from a single window was still measured, and fails.
         let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.undefined(s).is_some());
         let worst = worst(rule.statistic, bound.better, firm.into_iter());
         if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {
@@ -137,19 +137,20 @@ impl<'a> Binding<'a> {
         }
     }
 
-    /// The verdict of evidence that may be looked at after every window, unless a value is NaN, which fails as any other does.
+    /// Returns the verdict of a sequential test, which may be looked at after every window. `None` if nothing was measured or the
+    /// mean is NaN: the caller then judges as for other statistics.
     fn decided<'s>(&self, bound: Bound, mut here: impl Iterator<Item = &'s Summary>) -> Option<Verdict> {
-        // The rule names one place.
+        // A sequential rule names exactly one place.
         let found = here.next().filter(|s| !s.mean.is_nan())?;
         let lower = bound.better == Better::Lower;
         let (decision, windows, evidence) = found.decide(bound.value, lower);
         let status = match decision {
-            // Windows that came later may say otherwise.
+            // Windows after the decision may have moved the mean beyond the bound.
             Decision::Right if self.left_out == 0 && bound.admits(found.mean) => Status::Pass,
             Decision::Wrong => Status::Fail,
-            // An infinite value is not evidence, but it may be a failure.
+            // An infinite value is not evidence, but it may break the bound.
             Decision::Undecided if !bound.admits(found.mean) && found.mean.is_infinite() => Status::Fail,
-            // Windows that were picked are not those that were drawn.
+            // The test assumes all drawn windows: it does not judge a selection of them.
             Decision::Right | Decision::Undecided => Status::NotJudged,
         };
         let (above, below) = (evidence.against_above, evidence.against_below);
@@ -184,7 +185,7 @@ impl<'a> Binding<'a> {
     }
 }
 
-/// The summary whose statistic is furthest on the wrong side.
+/// Returns the summary with the worst value of the statistic.
 pub fn worst<'s>(
     statistic: Statistic,
     better: Better,
@@ -195,15 +196,15 @@ pub fn worst<'s>(
     summaries.reduce(|a, b| if worse(b, a) { b } else { a })
 }
 
-/// Judges every rule on every recipe it binds: a verdict for each binding. A rule that finds nothing measured where it
-/// looks is an error, unless the binding knows why.
+/// Judges every rule on every recipe that it binds, and returns one verdict for each binding. A rule whose place has no
+/// measurements is an error, unless [`Binding::unmeasured`] gives a reason.
 pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>, String> {
     let of = by_recipe(summaries, |summary| &summary.recipe);
     let verdict = |binding: &Binding| binding.judge(of.get(binding.recipe).map_or(&[], Vec::as_slice));
     bindings.iter().map(verdict).collect()
 }
 
-/// Finds the window that each verdict's value is from, and lists the measurements that violate each failed rule.
+/// Finds the window of each verdict's value, and lists the measurements that violate each failed rule.
 pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
     let of = by_recipe(records, |record| &record.recipe);
     for verdict in verdicts {
@@ -214,11 +215,11 @@ pub fn explain(verdicts: &mut [Verdict], records: &[Record]) {
     }
 }
 
-/// The name of the count of elements that are NaN or infinite.
+/// Name of the metric that counts elements that are NaN or infinite.
 pub const NONFINITE: &str = "nonfinite";
 
-/// Takes back a pass on outputs without an element, where nothing was compared, and on outputs of so few elements that all of them may be
-/// wrong.
+/// Replaces a pass by "not judged" if no elements were compared, or if so few were compared that the bound would allow all of
+/// them to be wrong.
 fn withhold(verdict: &mut Verdict, records: &[&Record]) {
     let rule = &verdict.rule;
     let of_outputs = [VIOLATIONS.name, BOUND_RATIO.name].contains(&rule.metric.as_str());
@@ -230,7 +231,7 @@ fn withhold(verdict: &mut Verdict, records: &[&Record]) {
         record.phase == rule.phase && at && !CHECKS.contains(&&*record.site)
     });
     let elements = here.map(|record| record.n).max().unwrap_or(0);
-    // Those that are not finite are counted on both sides.
+    // Non-finite elements are counted in both tensors.
     let most = match rule.metric.as_str() {
         name if name == VIOLATIONS.name => elements as f64,
         NONFINITE => 2.0 * elements as f64,
@@ -250,19 +251,19 @@ fn withhold(verdict: &mut Verdict, records: &[&Record]) {
     (verdict.status, verdict.message) = (Status::NotJudged, why);
 }
 
-/// Site of the records of faults other than wrong outputs: it did not run, wrote where it must not, or left something else
-/// when it was run again.
+/// Sites of records about faults other than wrong outputs: the kernel did not run, wrote outside its outputs, or gave different
+/// results when it ran again.
 pub const CHECKS: [&str; 9] = [
     "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large", "draws",
 ];
 
-/// True if a rule binds the fault that a check found, even if its `at` does not name it: outputs that pass say nothing of a kernel that
-/// fails one, and there are none of a program that did not run, which is a violation that is NaN and fails every rule.
+/// True if a rule binds the fault that a check found, even if the rule's `at` does not name the check. Correct outputs do not
+/// excuse a kernel that fails a check. A program that did not run has no outputs: its violation is NaN, and fails every rule.
 fn binds_always(rule: &Rule, site: &str, metric: &str, value: f64) -> bool {
     metric == VIOLATIONS.name && CHECKS.contains(&site) && (rule.metric == metric || value.is_nan())
 }
 
-/// Finds the window that a verdict's value is from, among the records of its recipe.
+/// Finds the window of a verdict's value among the records of its recipe.
 fn locate(verdict: &mut Verdict, records: &[&Record]) {
     let of_one = matches!(verdict.rule.statistic, Statistic::Min | Statistic::Max);
     let here = |record: &&&Record| {
@@ -277,7 +278,7 @@ fn locate(verdict: &mut Verdict, records: &[&Record]) {
     verdict.window = found.map(|record| record.window.clone());
 }
 
-/// The measurement, its place, and the bound.
+/// Describes the measurement, its place, and the bound.
 fn measured(rule: &Rule, worst: &Summary) -> String {
     let over = match rule.statistic.is_interval() || rule.statistic == Statistic::Sequential {
         true => format!(" over {}", counted(worst.windows as usize, "window")),
@@ -293,7 +294,7 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
     format!("{statistic} of {metric} at {place} ({phase}){over} is {value}, required {require}{calibrated}")
 }
 
-/// A value next to its bound ([`Bound::beside`]).
+/// Formats a value next to its bound ([`Bound::beside`]).
 pub fn beside(require: &str, text: String, value: f64) -> String {
     match require.parse::<Bound>() {
         Ok(bound) => bound.beside(text, value),
@@ -326,12 +327,13 @@ impl Statistic {
         }
     }
 
-    /// True if it is a limit that several windows set.
+    /// True if the statistic is a confidence limit, which takes several windows.
     pub fn is_interval(self) -> bool {
         matches!(self, Self::CiLow | Self::CiHigh | Self::LimitLow | Self::LimitHigh)
     }
 
-    /// Why it is not defined: the windows are too few for it, or too similar. Values that are not finite define it well enough to fail.
+    /// Returns the reason if the statistic is not defined: too few windows, or too many equal values. A statistic of values that
+    /// are not finite counts as defined, so that it fails.
     fn undefined(self, summary: &Summary) -> Option<String> {
         let (windows, place, least) = (
             summary.windows,

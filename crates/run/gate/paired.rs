@@ -1,46 +1,47 @@
-//! Paired tests of windows that two models read: whether predictions became worse, and whether a divergence
-//! between them tells so.
+//! Paired tests of windows that two models read. They tell whether predictions became worse, and whether a divergence between the
+//! models shows it.
 
 use crate::run::summary::{Summary, flips};
 use crate::statistics::{Flips, Limits, holm, same_share};
 use ulplab_core::metrics::{GAINED, KL, LOST, NET_LOST};
 use ulplab_core::record::Phase;
 
-/// Below this a p-value, adjusted for the number of recipes, shows a difference; limits of 95 % on both sides leave as much.
+/// A p-value below this level, adjusted for the number of recipes, shows a difference. Two one-sided 95 % limits have the same
+/// level.
 const LEVEL: f64 = 0.1;
-/// Flips that are spread over windows less evenly than this p-value allows are not independent.
+/// If a test of an even spread of flips over windows has a p-value below this, the flips are not independent.
 const CLUSTERED: f64 = 0.01;
 
-/// Paired tests of one recipe against what it is compared with.
+/// Paired tests of one recipe against its counterpart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paired<'a> {
     pub recipe: &'a str,
     pub phase: Phase,
     pub site: &'a str,
     pub windows: u32,
-    /// Mean over windows.
+    /// Mean KL divergence over windows.
     pub kl: f64,
-    /// Over all windows.
+    /// Predictions that changed between right and wrong, over all windows.
     pub flips: Flips,
-    /// McNemar's exact test of the flips; NaN if they cluster in windows, so that they are not independent.
+    /// p-value of McNemar's exact test of the flips; NaN if they cluster in windows, so that they are not independent.
     pub p: f64,
     /// The p-value `p`, adjusted for all recipes of the phase (Holm).
     pub adjusted: f64,
-    /// Mean share of positions that are lost, less those gained.
+    /// Mean share of positions that are lost, minus the share gained.
     pub net_lost: f64,
-    /// Its limits; none with too few windows.
+    /// Limits of `net_lost`; `None` with too few windows.
     pub limits: Option<Limits>,
 }
 
 impl Paired<'_> {
-    /// True if the tests are defined, and neither shows a difference in the accuracy of predictions.
+    /// True if both tests are defined, and neither shows a difference in the accuracy of predictions.
     pub fn is_silent(&self) -> bool {
         let has_zero = |limits: Limits| limits.low <= 0.0 && limits.high >= 0.0;
         self.adjusted > LEVEL && self.limits.is_some_and(has_zero)
     }
 }
 
-/// The tests of every recipe whose predictions were measured, in each phase.
+/// Returns the tests of every recipe whose predictions were measured, in each phase.
 pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     let finite = |values: &[f64]| values.iter().all(|value| value.is_finite());
     let mut tests: Vec<Paired> = summaries
@@ -77,8 +78,8 @@ pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     tests
 }
 
-/// The recipe with the largest divergence whose predictions are as good as before, as far as the windows tell, and those of all recipes
-/// that diverge less, too. Up to there a divergence says that a model is another one, and not that it is a worse one.
+/// Returns the recipe with the largest divergence for which neither it nor any recipe with less divergence shows worse
+/// predictions. Up to this divergence, a model is different, but not shown to be worse.
 pub fn silent_zone<'t, 'a>(tests: &'t [Paired<'a>], phase: Phase) -> Option<&'t Paired<'a>> {
     let of_phase = || tests.iter().filter(|test| test.phase == phase);
     let shown = of_phase().filter(|test| !test.is_silent() && test.limits.is_some());
