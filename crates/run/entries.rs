@@ -1,11 +1,11 @@
-//! All that is in a folder.
+//! Lists the entries of a folder.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use ulplab_core::error::{Error, Result};
 
-/// The paths in a folder, by name; `action` completes "cannot …".
+/// Returns the paths in a folder, sorted by name; `action` completes the error message "cannot …".
 pub fn entries(folder: &Path, action: &'static str) -> Result<Vec<PathBuf>> {
     let entries = folder.read_dir();
     let entries = entries.and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
@@ -14,7 +14,7 @@ pub fn entries(folder: &Path, action: &'static str) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The paths in a folder whose names end in a dot and one of `extensions`, in order.
+/// Returns the paths in a folder whose extension is one of `extensions`, sorted by name.
 pub fn with_extension(folder: &Path, action: &'static str, extensions: &[&str]) -> Result<Vec<PathBuf>> {
     let mut paths = entries(folder, action)?;
     let has = |extension: &OsStr| extensions.iter().any(|own| extension == *own);

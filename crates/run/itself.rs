@@ -1,6 +1,6 @@
-//! This program itself: the words that it was given, what starts it again, and where it is.
+//! This process: its command line, the command that starts the program again, and the location of its file.
 //!
-//! The program is an executable, or lies in the Python module. All that depends on that is here.
+//! The program is an executable or a Python module. Only this file distinguishes the two.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use ulplab_core::error::{Error, Result};
 
-/// The output of a git command in a folder; `None` if there is no git, or the command fails there.
+/// Returns the output of a git command in a folder; `None` if git is missing, or the command fails.
 pub fn git(folder: &Path, args: &[&str]) -> Option<String> {
     let mut command = Command::new("git");
     command.args(["--no-optional-locks", "-C"]).arg(folder).args(args);
@@ -18,14 +18,14 @@ pub fn git(folder: &Path, args: &[&str]) -> Option<String> {
     output.status.success().then(text)
 }
 
-/// The commit of the working tree that a folder is in, with `+` behind it if it has uncommitted changes.
+/// Returns the commit of the working tree that contains a folder, followed by `+` if there are uncommitted changes.
 pub fn commit_of(folder: &Path) -> Option<String> {
     let head = git(folder, &["rev-parse", "HEAD"])?;
     let changed = git(folder, &["status", "--porcelain", "--untracked-files=no"])?;
     Some(if changed.is_empty() { head } else { head + "+" })
 }
 
-/// The widest vectors that this machine computes with.
+/// Returns the name of the widest SIMD instruction set of this machine.
 pub fn vectors() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     let found = match () {
@@ -40,22 +40,22 @@ pub fn vectors() -> &'static str {
     found
 }
 
-/// The start of this process.
+/// Command line and program of this process.
 #[derive(Debug)]
 pub struct Start {
-    /// The command that starts the program again, before its words: an executable, or a Python and what makes it this program. Empty if
-    /// it is not known.
+    /// Command that starts the program again, without its arguments: an executable, or a Python interpreter with its options.
+    /// Empty if unknown.
     pub program: Vec<OsString>,
-    /// The words of the command line after the program.
+    /// Arguments of the command line, without the program.
     pub words: Vec<OsString>,
-    /// The file that has the program; shipped files are near it.
+    /// File that contains the program; shipped files are near it.
     pub file: Option<PathBuf>,
-    /// The Python that runs the program.
+    /// Python interpreter that runs the program; `None` for an executable.
     pub python: Option<PathBuf>,
 }
 
 impl Start {
-    /// The start of an executable.
+    /// Returns the start of a process that runs an executable.
     pub fn executable() -> Self {
         let file = std::env::current_exe().ok();
         Self {
@@ -69,20 +69,20 @@ impl Start {
 
 static START: OnceLock<Start> = OnceLock::new();
 
-/// Sets how this process was started, once, before anything reads it. The default is an executable.
+/// Records how this process was started. Call it at most once, and before [`start`]. The default is an executable.
 pub fn started(start: Start) {
     START.set(start).expect("a process is started once");
 }
 
-/// The start of this process.
+/// Returns how this process was started.
 pub fn start() -> &'static Start {
     START.get_or_init(Start::executable)
 }
 
-/// The words that start this program again, before its own.
+/// Returns the command that starts this program again, without arguments.
 ///
 /// # Errors
-/// If they are not known.
+/// Returns an error if the command is not known.
 pub fn program() -> Result<&'static [OsString]> {
     let program = &start().program;
     match program.is_empty() {
@@ -93,10 +93,10 @@ pub fn program() -> Result<&'static [OsString]> {
     }
 }
 
-/// Starts this program again, with words that are to be added.
+/// Returns a [`Command`] that starts this program again. The caller adds arguments.
 ///
 /// # Errors
-/// If [`program`] fails.
+/// Returns an error if [`program`] fails.
 pub fn command() -> Result<Command> {
     let program = program()?;
     let mut command = Command::new(&program[0]);

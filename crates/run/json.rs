@@ -11,17 +11,17 @@ pub fn print(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// A value as JSON in one line.
+/// Returns a value as JSON in one line.
 pub fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain data has a form in JSON")
 }
 
-/// True if a value is what a file leaves out.
+/// True if a value is its type's default, which files leave out.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Prints a value as JSON if `json` says so, else its text.
+/// Prints a value as JSON if `json` is true, else as the text.
 pub fn print_or(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
     if json {
         return print(value);

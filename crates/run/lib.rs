@@ -1,4 +1,4 @@
-//! Experiments as data, stored runs, statistics, gates, and what every command prints with.
+//! Experiments as data, stored runs, statistics, gates (pass/fail checks), and the output functions of every command.
 
 #[macro_use]
 pub mod output;

@@ -1,4 +1,4 @@
-//! Progress on standard error of what takes long: a bar on a terminal, lines in a log.
+//! Progress of long work on standard error: a bar on a terminal, lines in a log.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ulplab_core::text::shown;
 
-/// Commands that end sooner show no bar.
+/// Time before a bar appears. Shorter commands show no bar.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time between two lines where no bar can be shown.
+/// Time between two progress lines where no bar can be shown.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Returns a bar with that template, on standard error unless it is `hidden` or no terminal is there; `all` is its length.
+/// Returns a bar of length `all` with the given template, on standard error. The bar is invisible if `hidden`, or without a
+/// terminal.
 pub fn bar(all: Option<usize>, template: &str, hidden: bool) -> ProgressBar {
     let target = match hidden || !std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::hidden(),
@@ -23,12 +24,12 @@ pub fn bar(all: Option<usize>, template: &str, hidden: bool) -> ProgressBar {
     ProgressBar::with_draw_target(all.map(|all| all as u64), target).with_style(style)
 }
 
-/// A line on standard error twice a minute that says how far a bar is, while no terminal shows the bar. It ends when this is
-/// dropped.
+/// Prints a line about a bar's progress to standard error twice a minute, where no terminal shows the bar. Dropping this value
+/// stops the lines.
 pub struct Lines(Option<Sender<()>>);
 
 impl Lines {
-    /// Lines about a bar of so many `units`, unless they are `hidden` or standard error is a terminal.
+    /// Prints lines about a bar that counts `units`, unless `hidden` is true or standard error is a terminal.
     pub fn new(bar: &ProgressBar, units: &'static str, hidden: bool) -> Self {
         match hidden || std::io::stderr().is_terminal() {
             true => Self(None),
@@ -36,7 +37,7 @@ impl Lines {
         }
     }
 
-    /// Lines so often, each of which `say` gets.
+    /// Calls `say` with a progress line once per `interval`.
     pub fn every(
         interval: Duration,
         bar: &ProgressBar,
@@ -54,7 +55,7 @@ impl Lines {
     }
 }
 
-/// `12 of 40 cells after 60 s, about 140 s left: alice@20000`; those before `first` were done before.
+/// Formats `12 of 40 cells after 60 s, about 140 s left: alice@20000`. The first `first` units were done before the start.
 pub fn line(bar: &ProgressBar, units: &str, first: u64, elapsed: Duration) -> String {
     let (done, seconds) = (bar.position(), elapsed.as_secs_f64());
     let (all, left) = match bar.length() {
@@ -74,13 +75,13 @@ pub fn line(bar: &ProgressBar, units: &str, first: u64, elapsed: Duration) -> St
 pub struct Progress {
     bar: ProgressBar,
     start: Instant,
-    /// False if the bar never appears.
+    /// True if the bar may appear.
     shown: bool,
     lines: Lines,
 }
 
 impl Progress {
-    /// Makes a bar of `elements`, which appears after two seconds, unless it is `hidden` or standard error is not a terminal.
+    /// Makes a bar of `elements`, which appears after two seconds, unless `hidden` is true or standard error is not a terminal.
     pub fn new(elements: usize, hidden: bool) -> Self {
         let template = "{bar:40} {percent:>3} %  {elapsed} (about {eta} left)  {msg}";
         let bar = bar(Some(elements), template, true);
@@ -92,18 +93,18 @@ impl Progress {
         }
     }
 
-    /// Takes the bar off the terminal while something is printed.
+    /// Hides the bar while `print` prints.
     pub fn apart<T>(&self, print: impl FnOnce() -> T) -> T {
         self.bar.suspend(print)
     }
 
-    /// Advances by this many elements of the named tensor.
+    /// Advances the bar by `elements` elements of the tensor `name`.
     pub fn advance(&mut self, elements: usize, name: &str) {
         self.show(self.bar.position() + elements as u64, name);
     }
 
-    /// Shows how much of a tensor is done while `work` goes on, which counts elements; those that it counts twice are counted
-    /// once.
+    /// Runs `work`, and shows its progress through a tensor of `elements` elements. `work` counts finished elements in its
+    /// argument; a count above `elements` is shown as `elements`.
     pub fn watch<T: Send>(&mut self, name: &str, elements: usize, work: impl FnOnce(&AtomicUsize) -> T + Send) -> T {
         let (before, done) = (self.bar.position(), AtomicUsize::new(0));
         let result = match self.shown || self.lines.0.is_some() {

@@ -1,4 +1,4 @@
-//! Places of the shipped files: data sets, kernels, experiments.
+//! Finds the files that come with ulplab: data sets, kernels, experiments.
 
 use std::path::{Path, PathBuf};
 
@@ -9,18 +9,17 @@ pub fn find(name: &str) -> Option<PathBuf> {
     places().iter().map(|place| place.join(name)).find(|path| path.exists())
 }
 
-/// Folders that may hold shipped files, in the order of the search.
+/// Returns the folders that may hold shipped files, in search order.
 pub fn places() -> Vec<PathBuf> {
     let current = std::env::current_dir().unwrap_or_default();
-    // This crate is two folders below it.
+    // This crate is two folders below the checkout.
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     places_from(&current, itself::start().file.as_deref(), checkout)
 }
 
-/// [`places`] with all inputs as arguments: the current folder and those above it, the folder of the file that has the program,
-/// `share/ulplab` in the folders above that one, and the checkout that the program was built from, so that `cargo install
-/// --path .` leaves a program that runs anywhere. `bin/` is next to `share/`; a Python module is as far below it as Python puts
-/// modules.
+/// [`places`] with all inputs as arguments. The order is: the current folder and its parents, the folder of the program's file,
+/// `share/ulplab` in the parents of that folder, and the checkout that the program was built from. With the checkout, a program
+/// installed by `cargo install --path .` runs anywhere. `bin/` is next to `share/`; a Python module is several folders below it.
 pub fn places_from(current: &Path, program: Option<&Path>, checkout: Option<&Path>) -> Vec<PathBuf> {
     let beside = program.and_then(Path::parent);
     let share = program.into_iter().flat_map(|program| program.ancestors().skip(2));
