@@ -1,4 +1,4 @@
-//! Reading an experiment file: every mistake in it is named with file, line, and the nearest valid name.
+//! Reads an experiment file. An error message gives file and line of a mistake, and the nearest valid name.
 
 use std::path::{Path, PathBuf};
 
@@ -24,16 +24,16 @@ struct Rules {
     gates: Vec<Rule>,
 }
 
-/// The text of an experiment, and the overrides from the command line.
+/// The text of an experiment file, and the overrides (`--set`) from the command line.
 pub struct ExperimentFile {
     pub path: PathBuf,
     text: String,
-    /// `key=value`: dotted keys, values in TOML, bare words taken as strings.
+    /// Overrides of the form `key=value`: keys are dotted, values are TOML, and bare words are strings.
     overrides: Vec<String>,
 }
 
 impl ExperimentFile {
-    /// Reads the file; a bare name such as `kv_cache` means the shipped experiment of that name, unless a file has that
+    /// Reads the file. A bare name such as `kv_cache` means the shipped experiment of that name, unless there is a file of that
     /// name.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self> {
         let bare = path.components().count() == 1 && path.extension().is_none() && !path.is_file();
@@ -46,7 +46,7 @@ impl ExperimentFile {
         Self::new(path, text, overrides)
     }
 
-    /// A text that is in memory; `path` stands in messages.
+    /// Takes a text in memory; error messages name it `path`.
     pub fn new(path: PathBuf, text: String, overrides: &[String]) -> Result<Self> {
         let file = Self {
             path,
@@ -58,18 +58,18 @@ impl ExperimentFile {
         Ok(file)
     }
 
-    /// The keys that every experiment has.
+    /// Reads the keys that every experiment has.
     pub fn head(&self) -> Result<Head> {
         self.part(|key| Head::KEYS.contains(&key))
     }
 
-    /// The keys besides those of the head, as the type `B` of a kind has them: a key or a value that is not its is an error
-    /// with a line.
+    /// Reads the keys outside the head as type `B`, the body of a kind of experiment. An unknown key or invalid value is an error
+    /// with its line.
     pub fn body<B: DeserializeOwned + JsonSchema>(&self) -> Result<B> {
         self.part(|key| !Head::KEYS.contains(&key))
     }
 
-    /// All keys at the root, those of `--set` too.
+    /// Returns all keys at the root, including those of `--set`.
     pub fn keys(&self) -> Result<Vec<String>> {
         Ok(self.changed(&self.overrides)?.keys().cloned().collect())
     }
@@ -82,11 +82,11 @@ impl ExperimentFile {
         let root = DeTable::parse(&self.text).ok().map(Spanned::into_inner);
         let gap = root.and_then(|root| missing::gap(&schemars::schema_for!(T).to_value(), &root));
         let mut read = match (T::deserialize(alone), gap) {
-            // The type has a default for each of several keys of which one is needed.
+            // `B` has a default for each of several keys, but at least one of these keys must be given.
             (Ok(_), Some(gap)) if gap.lacks() => return Err(self.at_byte(self.place(&gap.path), &gap.message())),
             (read, gap) => read.map_err(|error| self.refused(&error, gap))?,
         };
-        // The first override after which the experiment can no longer be read is the one that is wrong.
+        // The first override after which the experiment can no longer be read is the wrong one.
         for (last, item) in self.overrides.iter().enumerate() {
             if keep(root_of(item)) {
                 let mut table = self.changed(&self.overrides[..=last])?;
@@ -98,7 +98,7 @@ impl ExperimentFile {
         Ok(read)
     }
 
-    /// The file's table after some overrides.
+    /// Returns the file's table with the given overrides applied.
     fn changed(&self, overrides: &[String]) -> Result<toml::Table> {
         let mut table: toml::Table = parse_toml(&self.path, &self.text)?;
         for item in overrides {
@@ -107,7 +107,8 @@ impl ExperimentFile {
         Ok(table)
     }
 
-    /// A value that cannot be read, at its line, with the recipe or the table that it is in, and all keys that a table lacks.
+    /// Makes the error for a value that cannot be read. It gives the line, the recipe or table, and all missing keys of the
+    /// table.
     fn refused(&self, error: &toml::de::Error, gap: Option<Gap>) -> Error {
         let words = error.message();
         if let Some(Step::Key(key)) = gap.as_ref().filter(|gap| gap.alone).and_then(|gap| gap.path.last()) {
@@ -124,7 +125,7 @@ impl ExperimentFile {
         if let (Some(root), Some(start)) = (&root, start) {
             place = within(root, start).unwrap_or_default();
             place += &key_of(root, start).map_or(String::new(), |key| format!("{key}: "));
-            // Some of the keys at the root are those of every experiment, and are read apart from the others.
+            // Some root keys belong to the head and are read separately: suggest these names, too.
             if root.iter().any(|(key, _)| key.span().start == start) {
                 others = &Head::KEYS;
             }
@@ -144,7 +145,7 @@ impl ExperimentFile {
         at_byte(&self.path, &self.text, byte, message)
     }
 
-    /// A mistake, said with the line of the value in which it is; no line is given for a key that is missing.
+    /// Makes the error for a mistake, with the line of the wrong value; for a missing key, with the line of its table.
     pub fn error(&self, mistake: &Mistake) -> Error {
         let given = |item: &String| Some(root_of(item)) == mistake.root();
         if let Some(root) = mistake.root().filter(|_| self.overrides.iter().any(given)) {
@@ -153,7 +154,7 @@ impl ExperimentFile {
         self.at_byte(self.place(&mistake.path), &mistake.message)
     }
 
-    /// The byte at which the value of a path begins, or the last of its steps that the file has.
+    /// Returns the byte offset of the value at a path, or of the deepest step of the path that the file has.
     fn place(&self, path: &[Step]) -> Option<usize> {
         let root = DeTable::parse(&self.text).ok()?.into_inner();
         let (first, rest) = path.split_first()?;
@@ -176,7 +177,8 @@ impl ExperimentFile {
         Some(place)
     }
 
-    /// An error of data that the experiment names, said of the experiment at the place that names it.
+    /// Converts an error in data that the experiment names into an error of the experiment file, at the place `at` that names the
+    /// data.
     pub fn of_data(&self, at: Mistake, error: Error) -> Error {
         match error {
             Error::Config { file, message } => self.error(&Mistake {
@@ -188,7 +190,7 @@ impl ExperimentFile {
         }
     }
 
-    /// The gates of an experiment, or of a file with only `[[gate]]`.
+    /// Reads the gates of an experiment, or of a file with only `[[gate]]`.
     pub fn gates(&self) -> Result<Vec<Rule>> {
         let keys = self.keys()?;
         let lacks = |key: &str| !keys.iter().any(|other| other == key);
@@ -208,7 +210,7 @@ impl ExperimentFile {
     }
 }
 
-/// The key of the innermost value that begins at a place of the text.
+/// Returns the key of the innermost value that begins at a byte offset of the text.
 fn key_of(table: &DeTable, byte: usize) -> Option<String> {
     fn inside(value: &Spanned<DeValue>, byte: usize) -> Option<String> {
         match value.get_ref() {
@@ -223,7 +225,7 @@ fn key_of(table: &DeTable, byte: usize) -> Option<String> {
     })
 }
 
-/// `recipe 'nvfp4': `, if a place of the text is in an element of an array that has a name.
+/// Returns `recipe 'nvfp4': ` if a byte offset of the text is in a named element of an array.
 fn within(root: &DeTable, byte: usize) -> Option<String> {
     let elements = root.iter().flat_map(|(key, value)| {
         let elements = value.get_ref().as_array().into_iter().flatten();
@@ -235,12 +237,12 @@ fn within(root: &DeTable, byte: usize) -> Option<String> {
     Some(format!("{key} '{name}': "))
 }
 
-/// The key at the root that an override changes.
+/// Returns the root key that an override changes.
 fn root_of(item: &str) -> &str {
     item.split(['=', '.']).next().unwrap_or_default()
 }
 
-/// The message for a bare name that no experiment has.
+/// Returns the error message for a bare name that is neither a file nor a shipped experiment.
 fn no_experiment(name: &Path) -> String {
     let folder = shipped::find("experiments");
     let files = folder.and_then(|folder| with_extension(&folder, "read", &["toml"]).ok());
@@ -256,7 +258,7 @@ fn no_experiment(name: &Path) -> String {
     format!("{name}: no such file, and no shipped experiment has that name{near}{all}")
 }
 
-/// The mistake in a value of `--set`, with the value as typed.
+/// Returns the error message for a wrong value of `--set`, with the value as typed.
 fn expected(item: &str, error: &toml::de::Error) -> String {
     let at_root = !item.split('=').next().unwrap_or_default().contains('.');
     let others = if at_root { &Head::KEYS[..] } else { &[] };

@@ -1,4 +1,5 @@
-//! Keys that a table of an experiment file lacks, and those that it should not have, all at once, from the JSON Schema of what is read.
+//! Finds all missing and all unknown keys of a table of an experiment file at once, by the JSON Schema of the Rust type that is
+//! read.
 
 use serde_json::Value;
 use toml::de::{DeTable, DeValue};
@@ -7,15 +8,15 @@ use super::{Head, Step};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::text::shown;
 
-/// Characters of a description that stand for a missing value.
+/// Largest number of characters of a description that stands for a missing value.
 const LONGEST: usize = 90;
 
-/// A table that lacks keys or has several unknown ones, or one table in the place of several.
+/// A table that lacks keys or has several unknown keys; or a single table where an array of tables is expected.
 pub(super) struct Gap {
     pub path: Vec<Step>,
-    /// Unknown keys, with the known one that each may stand for.
+    /// Unknown keys, each with a suggestion of the known key that was meant.
     pub unknown: Vec<(String, String)>,
-    /// The keys that are missing, with what they may be.
+    /// Missing keys, each with the values that it may have.
     pub missing: Vec<(String, String)>,
     /// True if `[key]` should be `[[key]]`.
     pub alone: bool,
@@ -27,7 +28,8 @@ impl Gap {
         !self.missing.is_empty()
     }
 
-    /// `; unknown, too: `b`, `c`; did you mean 'd'?`, of all unknown keys but one; empty if that is the only one.
+    /// Lists all unknown keys except `key`, as `; unknown, too: `b`, `c`; did you mean 'd'?`; empty if there are no other unknown
+    /// keys.
     pub fn others_than(&self, key: &str) -> String {
         let others = self.unknown.iter().filter(|(name, _)| name != key);
         let others: Vec<String> = others.map(|(name, near)| format!("`{}`{near}", shown(name))).collect();
@@ -37,7 +39,7 @@ impl Gap {
         }
     }
 
-    /// `missing fields `at`, `phase`; expected at = …, phase = 'local' or 'cumulative'; did you mean 'at' by 'att'?`
+    /// Formats `missing fields `at`, `phase`; expected at = …, phase = 'local' or 'cumulative'; did you mean 'at' by 'att'?`
     pub fn message(&self) -> String {
         let names: Vec<String> = self.missing.iter().map(|(name, _)| format!("`{name}`")).collect();
         let values = self.missing.iter().map(|(name, what)| format!("{name} = {what}"));
@@ -53,7 +55,8 @@ impl Gap {
     }
 }
 
-/// The first table of the file that lacks keys of its schema, or stands where tables are expected.
+/// Returns the first table of the file that lacks keys of its schema, has several unknown keys, or stands where an array is
+/// expected.
 pub(super) fn gap(schema: &Value, root: &DeTable) -> Option<Gap> {
     table(schema, schema, root, &mut Vec::new())
 }
@@ -64,11 +67,11 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
     let lacks = |name: &&str| !found.iter().any(|(key, _)| key.get_ref() == name);
     let required = list(schema, "required").filter_map(Value::as_str);
     let mut missing: Vec<&str> = required.filter(lacks).collect();
-    // The first of keys that stand for one another is named; its description names the others.
+    // If one of several alternative keys is needed, name the first; its description names the others.
     let either: Vec<&str> = list(schema, "anyOf").filter_map(only).collect();
     missing.extend(either.first().filter(|_| either.iter().all(lacks)));
     let known = || keys.keys().map(String::as_str);
-    // Keys of every experiment are read apart from the others.
+    // The keys of every experiment (`Head`) are read separately.
     let of_head = |key: &String| path.is_empty() && Head::KEYS.contains(&key.as_str());
     let all_keys = found.iter().map(|(key, _)| key.get_ref().to_string());
     let unknown = all_keys.filter(|key| !keys.contains_key(key) && !of_head(key));
@@ -94,12 +97,12 @@ fn table(all: &Value, schema: &Value, found: &DeTable, path: &mut Vec<Step>) -> 
     })
 }
 
-/// The elements of an array of a schema; none if it has none of that name.
+/// Returns the elements of the array `key` of a schema; none if there is no such array.
 fn list<'a>(schema: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     schema.get(key).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The key of an alternative that requires one.
+/// Returns the key that an alternative of a schema requires; `None` unless there is exactly one.
 fn only(alternative: &Value) -> Option<&str> {
     match alternative.get("required")?.as_array()?.as_slice() {
         [key] => key.as_str(),
@@ -127,7 +130,7 @@ fn within(all: &Value, schema: &Value, found: &DeValue, path: &mut Vec<Step>) ->
     }
 }
 
-/// The schema behind `$ref`, also where a value may be left out.
+/// Follows a `$ref` of a schema to its target, also for an optional value.
 fn resolved<'a>(all: &'a Value, schema: &'a Value) -> &'a Value {
     let target = |schema: &'a Value| {
         let name = schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?;
@@ -141,7 +144,8 @@ fn resolved<'a>(all: &'a Value, schema: &'a Value) -> &'a Value {
     target(schema).or_else(or_null).unwrap_or(schema)
 }
 
-/// The values that a key may have: the words of a list, else the beginning of its description, else its type.
+/// Describes the allowed values of a key: the words of an enumeration, else the beginning of the key's description, else its
+/// type.
 fn expected(all: &Value, key: &Value) -> String {
     let schema = resolved(all, key);
     let each = list(schema, "oneOf").flat_map(|one| one.get("const").into_iter().chain(list(one, "enum")));
@@ -170,7 +174,7 @@ fn expected(all: &Value, key: &Value) -> String {
     }
 }
 
-/// A text up to the end of its first sentence. The point of `e.g.` ends none.
+/// Returns a text up to the end of its first sentence. The point of `e.g.` or `i.e.` does not end a sentence.
 fn first_sentence(text: &str) -> &str {
     let ends = text.match_indices(". ").map(|(at, _)| at);
     let abbreviated = |at: &usize| ["e.g", "i.e"].iter().any(|short| text[..*at].ends_with(short));

@@ -8,20 +8,20 @@ use ulplab_core::error::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Key(String),
-    /// 0-based place in an array, e.g. of `[[recipe]]`.
+    /// 0-based index in an array, such as `[[recipe]]`.
     Index(usize),
 }
 
-/// A mistake, and the path of the wrong value, such as the eighth recipe.
+/// A mistake in an experiment file: a message, and the path of the wrong value, such as the eighth recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// From the root of the file; a step that the file lacks is a key that is missing.
+    /// Path from the root of the file to the wrong value. The path of a missing key ends in steps that the file does not have.
     pub path: Vec<Step>,
     pub message: String,
 }
 
 impl Mistake {
-    /// A mistake at the value that is being looked at.
+    /// Creates a mistake at the value that is being checked.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             path: Vec::new(),
@@ -29,15 +29,15 @@ impl Mistake {
         }
     }
 
-    /// A mistake at a key of the value that is being looked at.
+    /// Creates a mistake at a key of the value that is being checked.
     pub fn at(key: &str, message: impl Into<String>) -> Self {
         Self::new(message).in_key(key)
     }
 
-    /// Refuses the value at a key, if it is wrong.
+    /// Returns a mistake at a key if `wrong` is true.
     ///
     /// # Errors
-    /// The mistake.
+    /// Returns the mistake.
     pub fn refuse(wrong: bool, key: &str, message: impl fmt::Display) -> Result<(), Self> {
         if wrong {
             Err(Self::at(key, message.to_string()))
@@ -46,35 +46,35 @@ impl Mistake {
         }
     }
 
-    /// The same, seen from the table that has the value under `key`.
+    /// Prepends `key` to the path: the caller's table has the value under `key`.
     pub fn in_key(mut self, key: &str) -> Self {
         self.path.insert(0, Step::Key(key.into()));
         self
     }
 
-    /// The same, seen from the file whose array of tables `[[key]]` has the value at `index`.
+    /// Prepends `key` and `index` to the path: the value is element `index` of the array of tables `[[key]]`.
     pub fn within(mut self, key: &str, index: usize) -> Self {
         self.path.splice(0..0, [Step::Key(key.into()), Step::Index(index)]);
         self
     }
 
-    /// The same, with who it is about before the message.
+    /// Adds the subject of the mistake, followed by a colon, before the message.
     pub fn of(mut self, who: impl fmt::Display) -> Self {
         self.message = format!("{who}: {}", self.message);
         self
     }
 
-    /// A mistake in a recipe, seen from the file, where this recipe is number `index`.
+    /// Converts a mistake in a recipe to one in the file, where the recipe has the index `index`.
     pub fn in_recipe(self, name: &str, index: usize) -> Self {
         self.of(format!("recipe '{name}'")).within("recipe", index)
     }
 
-    /// The mistake without its place in a file.
+    /// Returns the mistake as a usage error, without its place in a file.
     pub fn usage(self) -> Error {
         Error::Usage(self.message)
     }
 
-    /// The key of the file in which it is.
+    /// Returns the root key of the file that contains the mistake.
     pub fn root(&self) -> Option<&str> {
         match self.path.first()? {
             Step::Key(key) => Some(key),

@@ -1,4 +1,4 @@
-//! An experiment as data: the common keys, and the rest for its study (`studies`).
+//! An experiment as data: the common keys, and the keys of its study (see `studies`).
 
 pub mod file;
 mod missing;
@@ -27,7 +27,7 @@ pub struct Experiment {
     pub body: Map<String, Value>,
 }
 
-/// In the order of a file: short values first, gates last.
+/// Writes keys in the order of a file: short values first, gates last.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut file = match serde_json::to_value(&self.head).map_err(S::Error::custom)? {
@@ -65,12 +65,12 @@ fn model() -> String {
 }
 
 impl Head {
-    /// Names of its keys in a file.
+    /// Names of the head's keys in a file.
     pub const KEYS: [&str; 6] = ["name", "question", "kind", "seed", "inert", "gate"];
 }
 
 impl Experiment {
-    /// Names of the recipes in its body, and the recipes themselves.
+    /// Returns the recipes of the experiment with their names.
     pub fn recipes(&self) -> Vec<(&str, &Value)> {
         let recipes = self.body.get("recipe").and_then(Value::as_array);
         let recipes = recipes.into_iter().flatten();
@@ -119,17 +119,18 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// True if it binds a recipe of this name.
+    /// True if the rule binds a recipe of this name.
     pub fn binds(&self, recipe: &str) -> bool {
         self.recipes.iter().any(|pattern| matches(pattern, recipe))
     }
 
-    /// True if it looks at this metric at this place.
+    /// True if the rule judges this metric at this place.
     pub fn looks_at(&self, metric: &str, layer: Option<u32>, site: &str) -> bool {
         self.metric == metric && matches(&self.at, &place(layer, site))
     }
 
-    /// The rule as a file can state it: a bound that was taken from a calibration is stated alone.
+    /// Returns the rule as a file can state it: a bound that was taken from a calibration is stated without `flake` and
+    /// `calibration`.
     pub fn stated(self) -> Self {
         match self.require.is_empty() {
             true => self,

@@ -29,7 +29,7 @@ pub struct Window {
     pub draws: Option<usize>,
 }
 
-/// Deserializes windows. A window with `draws` is written out as one window for each draw.
+/// Deserializes windows. Expands a window with `draws` into one window for each draw.
 pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<Window>, D::Error> {
     let windows = Vec::<Window>::deserialize(deserializer)?;
     let mut all = Vec::new();
@@ -52,12 +52,12 @@ pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::R
     Ok(all)
 }
 
-/// Draws of one text, or of the inputs of a case, in an experiment; more are a slip.
+/// Largest number of draws of one text, or of the inputs of a case, in an experiment. A larger number is taken for a mistake.
 pub const MOST_DRAWS: usize = 1 << 16;
 
 impl Window {
-    /// `alice@4096`, or `alice~3` for the third draw. A path is named by its file without the extension; every character other than
-    /// letters, digits, `_` and `-` becomes `_`.
+    /// Returns `alice@4096` for an offset, or `alice~3` for the third draw. A path is shortened to its file name without the
+    /// extension; every character other than letters, digits, `_` and `-` becomes `_`.
     pub fn name(&self) -> String {
         let stem = Path::new(&self.text).file_stem().unwrap_or_default().to_string_lossy();
         let other = |c: char| !c.is_ascii_alphanumeric() && !"_-".contains(c);
@@ -68,18 +68,18 @@ impl Window {
         }
     }
 
-    /// So many tokens of its text, from its first byte on.
+    /// Reads `tokens` tokens of the window's text, from the window's first byte on.
     ///
     /// # Errors
-    /// If [`Tokenizer::window`] fails.
+    /// Returns the errors of [`Tokenizer::window`].
     pub fn read(&self, datasets: &Datasets, tokenizer: &Tokenizer, seed: u64, tokens: usize) -> Result<Tokens> {
         let offset = match self.draw {
             None => self.offset,
             Some(draw) => {
-                // A text that is too short has no place, and is refused where it is read.
+                // If the text is too short, reading the window below fails.
                 let places = tokenizer.places(datasets, &self.text, tokens)?;
                 let word = stream(seed, &format!("window {draw} of {}", self.text)).next_u64();
-                // A place below `places`; its bias is below places / 2^64.
+                // Uniform in 0..places, with a bias below places / 2^64.
                 ((u128::from(word) * u128::from(places)) >> 64) as usize
             }
         };
@@ -94,7 +94,7 @@ pub struct Reading<'a> {
     pub model: Option<&'a str>,
     /// Tokens in each window.
     pub tokens: usize,
-    /// True if windows may have more tokens than the model was trained on; none if an experiment cannot say so.
+    /// True if windows may have more tokens than the model was trained on; `None` if the experiment has no such option.
     pub beyond_trained: Option<bool>,
     pub windows: &'a [Window],
 }
@@ -109,7 +109,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// The length of a window, in words.
+    /// Formats the length of a window, with a remark if it may exceed the trained length.
     pub fn length(&self) -> String {
         let beyond = self.beyond_trained == Some(true);
         format!(
@@ -119,7 +119,7 @@ impl<'a> Reading<'a> {
         )
     }
 
-    /// Checks the windows themselves.
+    /// Checks the lengths, offsets and names of the windows.
     pub fn check(&self) -> std::result::Result<(), Mistake> {
         let message = "tokens is the length of windows of text, and no [[window]] is given";
         Mistake::refuse(self.windows.is_empty() && self.tokens > 0, "tokens", message)?;

@@ -1,9 +1,9 @@
-//! Counts of two outcomes.
+//! Statistics of counts with two outcomes.
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 use statrs::function::beta::{beta_reg, inv_beta_reg, ln_beta};
 
-/// The largest rate that is compatible with `count` of `n` draws, with this confidence (Clopper and Pearson 1934).
+/// Returns the upper limit of a rate, at this confidence, if `count` of `n` draws were hits (Clopper and Pearson 1934).
 pub fn rate_above(count: usize, n: usize, confidence: f64) -> f64 {
     match count >= n {
         true => 1.0,
@@ -11,7 +11,7 @@ pub fn rate_above(count: usize, n: usize, confidence: f64) -> f64 {
     }
 }
 
-/// The smallest rate that is compatible with `count` of `n` draws, with this confidence.
+/// Returns the lower limit of a rate, at this confidence, if `count` of `n` draws were hits.
 pub fn rate_below(count: usize, n: usize, confidence: f64) -> f64 {
     match count {
         0 => 0.0,
@@ -19,13 +19,13 @@ pub fn rate_below(count: usize, n: usize, confidence: f64) -> f64 {
     }
 }
 
-/// Draws without a single alarm that show, with this confidence, that the rate of alarms is at most `rate`:
+/// Returns the number of draws without any alarm that show, with this confidence, that the rate of alarms is at most `rate`:
 /// (1 − rate)ⁿ ≤ 1 − confidence.
 pub fn draws_for(rate: f64, confidence: f64) -> u64 {
     ((1.0 - confidence).ln() / (-rate).ln_1p()).ceil() as u64
 }
 
-/// P(X ≤ k) of a binomial with n trials and probability p.
+/// Returns P(X ≤ k) of a binomial distribution with n trials and probability p.
 pub(super) fn cumulative(k: usize, n: usize, p: f64) -> f64 {
     match k >= n {
         true => 1.0,
@@ -33,12 +33,12 @@ pub(super) fn cumulative(k: usize, n: usize, p: f64) -> f64 {
     }
 }
 
-/// Pairs of answers that differ: one of the two is right.
+/// Counts of paired predictions of two models where exactly one of the two is right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flips {
-    /// Right before, and wrong now.
+    /// Number of predictions that were right before, and are wrong now.
     pub lost: u64,
-    /// Wrong before, and right now.
+    /// Number of predictions that were wrong before, and are right now.
     pub gained: u64,
 }
 
@@ -52,21 +52,22 @@ impl std::iter::Sum for Flips {
 }
 
 impl Flips {
-    /// Pairs that differ.
+    /// Returns the number of all flips.
     pub fn all(self) -> u64 {
         self.lost + self.gained
     }
 
-    /// McNemar's test that both directions are equally likely, two-sided and exact: of n flips, each is a loss with probability ½.
-    /// 1 if there are none. Its level is at most the nominal one.
+    /// Returns the p-value of McNemar's test that both directions are equally likely. The test is two-sided and exact: each of n
+    /// flips is a loss with probability ½. Returns 1 if there are no flips. The actual level is at most the nominal level.
     pub fn exact(self) -> f64 {
         let (n, least) = (self.all() as usize, self.lost.min(self.gained) as usize);
         (2.0 * cumulative(least, n, 0.5)).min(1.0)
     }
 
-    /// Evidence that losses are more likely than gains, which may be looked at after every flip: if they are not, it ever reaches
-    /// 1/α with probability at most α (Ville 1939). The likelihood of the flips under a probability of losses that is uniform on
-    /// (½, 1), over that under ½; it is a supermartingale for every probability up to ½.
+    /// Returns evidence that losses are more likely than gains, which may be looked at after every flip. If losses are not more
+    /// likely, the evidence ever reaches 1/α with probability at most α (Ville 1939). It is a likelihood ratio of the flips: a
+    /// probability of losses that is uniform on (½, 1), over the probability ½. It is a supermartingale for every probability up
+    /// to ½.
     pub fn evidence_of_loss(self) -> f64 {
         let (b, c) = (self.lost as f64 + 1.0, self.gained as f64 + 1.0);
         let above_half = beta_reg(c, b, 0.5);
@@ -74,8 +75,8 @@ impl Flips {
     }
 }
 
-/// The p-value of the hypothesis that flips of several windows are losses with one probability, which independent flips are: Pearson's
-/// χ² of the losses. 1 if fewer than two windows have flips, or all flips go one way.
+/// Returns the p-value of Pearson's χ² test that the flips of all windows are losses with the same probability. Independent flips
+/// have the same probability. Returns 1 if fewer than two windows have flips, or all flips go one way.
 pub fn same_share(windows: &[Flips]) -> f64 {
     let with_flips = || windows.iter().filter(|flips| flips.all() > 0);
     let (lost, all) = with_flips().fold((0, 0), |(lost, all), flips| (lost + flips.lost, all + flips.all()));

@@ -6,10 +6,10 @@ use rand_chacha::rand_core::SeedableRng;
 use super::CONFIDENCE;
 use ulplab_core::random::below;
 
-/// Windows that a limit takes at least. With fewer, a resample of the bootstrap has too often no spread.
+/// Least number of windows for a limit. With fewer windows, too many bootstrap resamples have no spread.
 pub const LEAST_WINDOWS: usize = 6;
 
-/// Resamples of a bootstrap.
+/// Number of bootstrap resamples.
 const RESAMPLES: usize = 4000;
 
 /// One-sided limits of a mean, each with a confidence of 95 %.
@@ -25,13 +25,14 @@ impl Limits {
     }
 }
 
-/// Limits of the mean of independent values, by the studentised bootstrap (Efron 1982; Hall 1988): of resamples, the distance of their
-/// mean in units of their own standard error is counted, and so a skew shifts both limits to the side where it must. The error of the
-/// level falls with 1/n; that of percentiles, which only move within the values that were seen, with 1/√n.
+/// Returns limits of the mean of independent values, by the studentised bootstrap (Efron 1982; Hall 1988). For each resample, it
+/// takes the distance of the resample's mean in units of the resample's own standard error. Thus a skew shifts both limits in the
+/// right direction. The error of the level falls with 1/n. For percentile limits, which stay within the range of the values, it
+/// falls with 1/√n.
 ///
-/// `None` if there are fewer than [`LEAST_WINDOWS`] values, or one is not finite: a limit is then not defined. Equal values are their
-/// own limits, as those of a candidate without any error are; counts of rare flips have [others](super::net). The seed decides the
-/// resamples.
+/// `None` if there are fewer than [`LEAST_WINDOWS`] values, or a value is not finite. If all values are equal, as those of a
+/// candidate without any error are, both limits are this value. [`net`](super::net) handles counts of rare flips. The
+/// seed decides the resamples.
 pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     let n = values.len();
     if n < LEAST_WINDOWS || !values.iter().all(|value| value.is_finite()) {
@@ -51,7 +52,7 @@ pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
             let (again, its_error) = mean_and_error(resample.iter().copied(), n);
             match again == mean {
                 true => 0.0,
-                // Infinite where all are one value.
+                // Infinite if all values of the resample are equal.
                 false => (again - mean) / its_error,
             }
         })
@@ -65,7 +66,7 @@ pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     ))
 }
 
-/// The mean of `n` values, and its standard error, which is NaN of one value.
+/// Returns the mean of `n` values, and its standard error; the standard error of a single value is NaN.
 pub fn mean_and_error(values: impl Iterator<Item = f64> + Clone, n: usize) -> (f64, f64) {
     let mean = values.clone().sum::<f64>() / n as f64;
     let squares: f64 = values.map(|value| (value - mean).powi(2)).sum();

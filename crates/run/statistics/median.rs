@@ -1,8 +1,8 @@
-//! Medians, and how well they are known: by order statistics alone, for any distribution.
+//! Medians and their confidence intervals, from order statistics alone, for any distribution.
 
-/// Number of values to leave out at each end of `n` sorted values, so that the others span an interval that contains the median of
-/// their distribution. From six values on, the probability is at least 95 %: the binomial distribution of ½ has at most 2.5 % at
-/// each end.
+/// Returns the number of values to leave out at each end of `n` sorted values. The remaining values span a confidence interval of
+/// the median of their distribution. From six values on, the confidence is at least 95 %: the binomial distribution with
+/// probability ½ has at most 2.5 % at each end.
 pub fn outside(n: usize) -> usize {
     let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
     for count in 0..n {
@@ -15,7 +15,7 @@ pub fn outside(n: usize) -> usize {
     0
 }
 
-/// Half of the 95 % interval of the median of values, over the median; NaN without values.
+/// Returns half the width of the 95 % interval of the median, relative to the median; NaN without values.
 pub fn half_interval(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! Statistical tests and limits. `docs/gates.md` says which one answers which question, and what each assumes; `tests/statistics.rs`
-//! measures their rates of error.
+//! Statistical tests and limits. `docs/gates.md` says which test answers which question, and what it assumes;
+//! `tests/statistics.rs` measures the tests' error rates.
 
 pub mod binomial;
 mod limit;
@@ -17,8 +17,9 @@ pub use tail::{LEAST_EXCESSES, Scale, Threshold, threshold};
 /// Confidence of every limit, and of every statement about a rate.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Adjusts p-values of several tests so that the probability of any false rejection is at most the level at which they are compared,
-/// however the tests depend on each other (Holm 1979). In the order in which they were given; NaN stays NaN, and counts as a test.
+/// Adjusts p-values of several tests so that the probability of any false rejection is at most the level at which they are
+/// compared, however the tests depend on each other (Holm 1979). Keeps the order of the p-values. NaN stays NaN, and counts as a
+/// test.
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));

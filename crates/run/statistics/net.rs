@@ -1,30 +1,30 @@
-//! The share of predictions that are lost, less the share that is gained, from their counts. Flips are rare, and of windows without one
-//! the values alone would say that the mean is known exactly.
+//! The share of predictions that are lost minus the share gained, with limits from the counts. Flips are rare: if no window has a
+//! flip, the values alone would say that the mean is known exactly.
 
 use super::CONFIDENCE;
 use super::binomial::{Flips, rate_above, rate_below};
 use super::limit::Limits;
 
-/// The flips of a window.
+/// Flips of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub flips: Flips,
-    /// Predictions in the window.
+    /// Number of predictions in the window.
     pub predictions: u64,
 }
 
-/// Flips, over all windows, below which limits follow from their counts: a bootstrap of windows, most of which have none, does not see how
-/// seldom a flip is.
+/// Number of flips, over all windows, below which limits use counts. If most windows have no flips, a bootstrap of windows
+/// underestimates how uncertain the rate of flips is.
 pub const RARE: u64 = 20;
 
-/// All flips of windows.
+/// Returns the sum of the flips of all windows.
 pub fn all(windows: &[Window]) -> Flips {
     windows.iter().map(|window| window.flips).sum()
 }
 
-/// Limits of the share lost less the share gained, if predictions flip independently. Each share has limits with half of the error
-/// (Clopper and Pearson 1934). The limits of the difference therefore hold with [`CONFIDENCE`], however the two shares depend on
-/// each other.
+/// Returns limits of the share lost minus the share gained, if predictions flip independently. The limits of each share have half
+/// of the error probability (Clopper and Pearson 1934). The limits of the difference therefore hold with [`CONFIDENCE`], however
+/// the two shares depend on each other.
 pub fn limits(windows: &[Window]) -> Limits {
     let n: u64 = windows.iter().map(|window| window.predictions).sum();
     let Flips { lost, gained } = all(windows);
@@ -34,9 +34,9 @@ pub fn limits(windows: &[Window]) -> Limits {
     Limits::new(below(lost) - above(gained), above(lost) - below(gained))
 }
 
-/// The logarithms of evidence against a mean above a bound, and against one below it, by bets on each prediction (Waudby-Smith and Ramdas
-/// 2024). With y = bound − x, a mean of x above the bound makes 1 + λy ≤ 1 in expectation for each λ ≥ 0 that keeps it positive; so the
-/// product over predictions is a supermartingale if λ is chosen before its window is seen.
+/// Logarithms of evidence against a mean above a bound, and against a mean below it, by bets on each prediction (Waudby-Smith and
+/// Ramdas 2024). Let y = bound − x. If the mean of x is above the bound, the expectation of 1 + λy is at most 1, for each λ ≥ 0
+/// that keeps the factor positive. So the product over predictions is a supermartingale if λ is chosen before its window is seen.
 pub(super) struct Bets {
     pub log: [f64; 2],
     bound: f64,
@@ -54,7 +54,8 @@ impl Bets {
         }
     }
 
-    /// Bets on the predictions of the next window what would have been best until then, about Σy/Σy², so that none loses more than half.
+    /// Bets on the predictions of the next window. The stake is the best one for the windows so far, about Σy/Σy², limited so
+    /// that no bet loses more than half.
     pub fn add(&mut self, window: &Window) {
         let Flips { lost, gained } = window.flips;
         let others = window.predictions.saturating_sub(lost + gained);

@@ -1,8 +1,8 @@
-//! Evidence on a mean that may be looked at after every window.
+//! Sequential tests: evidence about a mean that may be looked at after every window.
 
 use super::{CONFIDENCE, net};
 
-/// The evidence of windows on a bound on a mean, so far.
+/// Decision of the evidence so far about a bound on a mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The mean is on the right side of the bound.
@@ -12,7 +12,8 @@ pub enum Decision {
     Undecided,
 }
 
-/// Evidence against each side: if the mean is there, it ever reaches 1/α with probability at most α.
+/// Evidence against each side of the bound. If the mean is on a side, the evidence against that side ever reaches 1/α with
+/// probability at most α.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evidence {
     /// Against a mean above the bound.
@@ -22,23 +23,24 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Evidence that decides: 1/(1 − confidence).
+    /// Amount of evidence that decides: 1/(1 − confidence).
     pub const ENOUGH: f64 = 1.0 / (1.0 - CONFIDENCE);
 }
 
-/// Looks at values in the order in which they came, against a bound on their mean, and stops at the first that decides. `lower` says that
-/// the right side is below the bound. Returns the decision, after how many values it fell, and the evidence then.
+/// Tests values in their order against a bound on their mean, and stops at the first value that decides. If `lower` is true, the
+/// right side is below the bound. Returns the decision, the number of values until the decision, and the evidence at that point.
 ///
-/// Assumes that each value, given those before it, is spread symmetrically about one mean; nothing is assumed of how far. With
-/// y = bound − x, a mean above the bound makes exp(λy − λ²y²/2) ≤ 1 in expectation for each λ ≥ 0: the two values ±a about a mean −δ ≤ 0
-/// of y give at most cosh(λa)·exp(−λ²a²/2) ≤ 1 (de la Peña 1999). So the product over values is a supermartingale for every λ that
-/// is chosen before its value is seen, and Ville's inequality bounds its maximum. λ is what would have been best until then, Σy/Σy²,
-/// or 0 if that is negative. No factor is above √e: the earliest decision falls at the seventh value.
+/// Assumes that each value, given the earlier values, is distributed symmetrically about one mean; the spread may be anything.
+/// Let y = bound − x. If the mean of x is above the bound, the expectation of exp(λy − λ²y²/2) is at most 1 for each λ ≥ 0: the
+/// two values ±a about a mean −δ ≤ 0 of y give at most cosh(λa)·exp(−λ²a²/2) ≤ 1 (de la Peña 1999). So the product over values is
+/// a supermartingale if each λ is chosen before its value is seen, and Ville's inequality bounds its maximum. λ is the best
+/// choice for the earlier values, Σy/Σy², or 0 if that is negative. No factor is above √e: the earliest decision falls at the
+/// seventh value.
 ///
-/// Rare flips are not spread symmetrically. Where the values are those of `windows` with flips, bets on each prediction have to decide,
-/// too: the evidence is the lesser of the two.
+/// Rare flips are not distributed symmetrically. If `windows` gives the flips of the values, bets on each prediction
+/// (`net::Bets`) must also decide: the evidence is the lesser of the two.
 ///
-/// A value that is not finite decides nothing, and neither does any value after it.
+/// A value that is not finite ends the test without a decision.
 pub fn decide(values: &[f64], windows: &[net::Window], bound: f64, lower: bool) -> (Decision, usize, Evidence) {
     let (mut of_values, mut bets) = ([0.0_f64; 2], net::Bets::new(bound));
     let (mut sum, mut squares) = (0.0, 0.0);

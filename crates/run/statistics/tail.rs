@@ -1,45 +1,46 @@
-//! A threshold for a rate of false alarms, from draws of what is right.
+//! A threshold for a given rate of false alarms, from draws of a correct candidate.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 use super::binomial::{cumulative, draws_for, rate_above};
 
-/// Excesses that a tail is fitted to at least, and draws over that.
+/// Least number of excesses to fit a tail to. Excesses are the distances of the largest draws above the largest remaining draw.
 pub const LEAST_EXCESSES: usize = 10;
 
-/// The scale on which a tail is assumed to fall at least as fast as an exponential one.
+/// The scale on which a tail is assumed to fall at least as fast as an exponential tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// In the values themselves, of either sign.
+    /// The values themselves, of either sign.
     Linear,
-    /// In their logarithms. Errors are positive, and grow by a factor from layer to layer.
+    /// The logarithms of the values. Errors are positive, and grow by a factor from layer to layer.
     Log,
 }
 
-/// A threshold, and what it rests on.
+/// A threshold, and the basis of its estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
     pub value: f64,
-    /// Excesses that a tail was fitted to; none if draws alone support the rate.
+    /// Number of excesses that a tail was fitted to; `None` if the draws alone support the rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excesses: Option<usize>,
 }
 
-/// The value that draws like these exceed at most at the rate `flake`, with this confidence; larger values are worse.
+/// Returns the value that similar draws exceed at a rate of at most `flake`, with this confidence; larger values are worse.
 ///
-/// If draws are many enough, the value is one of them (Clopper and Pearson 1934), and nothing is assumed. Otherwise the tail is
-/// extrapolated from the largest tenth of the draws, at least [`LEAST_EXCESSES`]: with S(u) the share above the least of them and μ
-/// the mean excess over it, at most S(u)·q of all exceed u + μ·ln(1/q)/(1 − q) if the hazard rate of excesses does not fall (Barlow
-/// and Proschan 1965: a distribution of such with mean μ has S(t) ≤ exp(−ωt) for t > μ, where 1 − ωμ = exp(−ωt)). That holds for
-/// every log-concave tail, the normal and the exponential among them; it is assumed on `scale`. S(u) and μ are replaced by their
-/// upper limits, which share what the confidence leaves; that of μ is the exponential's (Barlow and Proschan 1966).
+/// With enough draws, the value is one of them (Clopper and Pearson 1934), without assumptions. Otherwise the tail is
+/// extrapolated from the largest tenth of the draws, at least [`LEAST_EXCESSES`]. Let u be the largest draw below this tenth,
+/// S(u) the share above u, and μ the mean excess over u. If the hazard rate of excesses does not fall, at most S(u)·q of all
+/// draws exceed u + μ·ln(1/q)/(1 − q) (Barlow and Proschan 1965: such a distribution with mean μ has S(t) ≤ exp(−ωt) for t > μ,
+/// where 1 − ωμ = exp(−ωt)). That holds for every log-concave tail, such as the normal and the exponential; it is assumed on
+/// `scale`. Upper limits replace S(u) and μ, each with half of the error probability; the limit of μ is the exponential
+/// distribution's (Barlow and Proschan 1966).
 ///
 /// # Errors
-/// Draws that support no threshold: too few, not finite, too many equal, not positive on the scale of logarithms, or with a tail
-/// that falls visibly slower than assumed (total time on test, at the level 5 %). The sentence says how many draws would do without
-/// a tail.
+/// Returns an error if the draws support no threshold: too few, not finite, too many equal, not positive on the scale of
+/// logarithms, or with a tail that falls visibly slower than assumed (total time on test, at the level 5 %). The message gives
+/// the number of draws that would need no tail.
 pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Result<Threshold, String> {
     let n = draws.len();
     let needed = draws_for(flake, confidence);
@@ -53,7 +54,7 @@ pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Re
     }
     let mut sorted = draws.to_vec();
     sorted.sort_by(f64::total_cmp);
-    // So many may lie above a draw that their true rate is still at most that.
+    // Largest number of draws above the threshold for which the true rate is still at most `flake`.
     let above = (0..n)
         .take_while(|&above| cumulative(above, n, flake) <= 1.0 - confidence)
         .count();
@@ -102,8 +103,8 @@ pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Re
     })
 }
 
-/// The cumulative total time on test of excesses in rising order, standardised: of exponential ones it is nearly normal, and below 0 if
-/// their hazard rate falls (Barlow, Bartholomew, Bremner and Brunk 1972).
+/// Returns the standardised cumulative total time on test of excesses in rising order. For exponential excesses it is nearly
+/// standard normal. It is below 0 if the hazard rate falls (Barlow, Bartholomew, Bremner and Brunk 1972).
 fn falls_slowly(excesses: &[f64]) -> f64 {
     let k = excesses.len();
     let (mut total, mut before, mut at) = (0.0, 0.0, Vec::with_capacity(k));
