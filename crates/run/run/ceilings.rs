@@ -1,15 +1,16 @@
-//! The highest rates of a device, measured in a run.
+//! Peak rates of a device, measured in a run.
 
 use serde::{Deserialize, Serialize};
 
-/// Rates of a device in one run, which others are shares of.
+/// Peak rates of a device in one run. Reports give other rates as shares of these.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
-    /// Read and written by a copy on the device, 10⁹ bytes a second.
+    /// Rate of a copy on the device, bytes read plus bytes written, in 10⁹ bytes per second.
     pub copy_gb_s: f64,
-    /// Rate of a large product of bf16 matrices, in 10¹² operations per second; none without cuBLASLt.
+    /// Rate of a large product of bf16 matrices, in 10¹² operations per second; `None` without cuBLASLt.
     pub matmul_tflop_s: Option<f64>,
-    /// The same for E4M3 matrices; also none if the device has no such products.
+    /// Rate of a large product of E4M3 matrices, in 10¹² operations per second; `None` without cuBLASLt, or if the device does
+    /// not support it.
     #[serde(default)]
     pub e4m3_tflop_s: Option<f64>,
 }

@@ -1,4 +1,5 @@
-//! Digests of metrics and formats: a definition that changes in code changes numbers of runs that ask the same.
+//! Digests of metric and format definitions. They reveal that a definition changed in code, which changes the numbers of a run of
+//! the same experiment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,8 @@ use super::Run;
 use ulplab_core::formats::codec;
 use ulplab_core::metrics::{Choice, Logits, METRICS, Pair, RoundTrip, measure_all};
 
-/// Columns of the sample: those of the widest record, and a whole number of all others.
+/// Number of columns of the sample: the columns of the widest format's record, and a multiple of the columns of all other
+/// records.
 const COLS: usize = 512;
 const ROWS: usize = 8;
 
@@ -17,20 +19,20 @@ const ROWS: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definitions {
-    /// blake3 of what the sample becomes in the formats that recipes name.
+    /// blake3 of the sample, encoded and decoded, for each format that recipes name.
     formats: BTreeMap<String, String>,
-    /// blake3 of the value of each metric on the sample, or of its description if it has none there.
+    /// blake3 of each metric's value on the sample, or of the metric's description if it has no value there.
     metrics: BTreeMap<String, String>,
 }
 
 impl Definitions {
-    /// The definitions, in this program, of what a run measures.
+    /// Returns this program's definitions of the metrics and formats of a run.
     pub fn of(run: &Run) -> Self {
         let recipes = run.manifest.experiment.recipes().into_iter().map(|(_, recipe)| recipe);
         Self::new(run.records.iter().map(|record| &*record.metric), recipes)
     }
 
-    /// The definitions, in this program, of metrics, and of the formats that recipes name.
+    /// Returns this program's definitions of the given metrics, and of the formats that the recipes name.
     pub fn new<'a>(metrics: impl Iterator<Item = &'a str>, recipes: impl Iterator<Item = &'a Value>) -> Self {
         let mut words = BTreeSet::new();
         recipes.for_each(|recipe| collect(recipe, &mut words));
@@ -45,12 +47,12 @@ impl Definitions {
         }
     }
 
-    /// True if it has the definition of a metric.
+    /// True if the definition of a metric is stored.
     pub fn has(&self, metric: &str) -> bool {
         self.metrics.contains_key(metric)
     }
 
-    /// Definitions that differ in `now`, in words. A name that only one of them has is not a change.
+    /// Describes the definitions that differ in `now`. A name that only one side has is not a change.
     pub fn changed(&self, now: &Self) -> Vec<String> {
         let mut all = Vec::new();
         for (noun, then, now) in [
@@ -65,7 +67,7 @@ impl Definitions {
     }
 }
 
-/// All words in a value.
+/// Collects all strings in a JSON value.
 fn collect(value: &Value, words: &mut BTreeSet<String>) {
     match value {
         Value::String(word) => {
@@ -77,7 +79,7 @@ fn collect(value: &Value, words: &mut BTreeSet<String>) {
     }
 }
 
-/// Numbers of both signs and many exponents, the same everywhere: products and powers of two only, which are exact.
+/// Returns numbers of both signs and many exponents, the same on all machines: only exact products and powers of two are used.
 fn sample(seed: u32) -> Vec<f32> {
     let number = |at: u32| {
         let word = (at + seed * 7919).wrapping_mul(2_654_435_769) ^ (at >> 3);
@@ -89,7 +91,7 @@ fn sample(seed: u32) -> Vec<f32> {
     (0..(ROWS * COLS) as u32).map(number).collect()
 }
 
-/// The digest of what the sample is stored as and read back as; `None` if the word is not a format.
+/// Returns the digest of the sample's encoded bytes and decoded values; `None` if the word is not a format.
 fn of_format(word: &str) -> Option<String> {
     let codec = codec(word).ok()?;
     let cols = [COLS, 128].into_iter().find(|cols| codec.check(*cols).is_ok())?;
@@ -106,7 +108,7 @@ fn of_format(word: &str) -> Option<String> {
     Some(digest.finalize().to_hex().to_string())
 }
 
-/// The metrics of two samples that differ a little: as tensors, as logits, and as choices.
+/// Returns the metrics of two samples that differ a little: as tensors, logits, choices, and round trips.
 fn on_sample() -> BTreeMap<&'static str, f64> {
     let want = sample(0);
     let got: Vec<f32> = want.iter().zip(sample(1)).map(|(x, other)| x + other / 256.0).collect();
@@ -130,11 +132,11 @@ fn on_sample() -> BTreeMap<&'static str, f64> {
     all.map(|(metric, value)| (metric.name, value)).collect()
 }
 
-/// A metric that the sample gives no value for is as it is described.
+/// Returns the digest of a metric: of its value on the sample, or of its description if the sample gives no value.
 fn of_metric(name: &str, values: &BTreeMap<&'static str, f64>) -> String {
     let known = METRICS.iter().find(|metric| metric.name == name);
     let unit = known.map_or(String::new(), |metric| format!("[{}] {:?}", metric.unit, metric.better));
-    // Eight digits: sums in another order, as other processors add, are the same definition.
+    // Round to eight digits after the point: other processors may add in another order, and that does not change the definition.
     let defined = match (values.get(name), known) {
         (Some(value), _) => format!("{value:.8e}"),
         (None, Some(metric)) => metric.doc.into(),

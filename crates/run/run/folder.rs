@@ -1,8 +1,8 @@
 //! A run's folder: `run.json`, one file per finished cell, and the files derived from them.
 //!
-//! `run.json` is written once, by the first process that comes, and never changed. A cell's file appears under its name only
-//! when it is whole. Both end with their own digest, and a cell names its run: so a run that was killed can be resumed,
-//! processes may share it, and damaged cells do not count.
+//! The first process writes `run.json` once, and nobody changes it. A cell's file appears under its name only when it is
+//! complete. Both files end with their own digest, and a cell names its run. So a killed run can be resumed, processes may share
+//! a run, and damaged cells do not count.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -23,22 +23,22 @@ use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::input;
 use ulplab_core::record::Record;
 
-/// The file with the plan of the run.
+/// Name of the file with the manifest and plan of the run.
 pub const RUN: &str = "run.json";
 const CELLS: &str = "cells";
 const SESSIONS: &str = "sessions";
-/// Folder of a scheduler's script and logs, which are there before the run.
+/// Name of the folder for a job scheduler's script and logs, which exist before the run.
 pub const JOBS: &str = "jobs";
 
-/// The characters behind the digest at the end of a cell's file.
+/// Characters after the digest at the end of a cell's file.
 const CLOSE_CELL: &str = "\"}\n";
 
-/// A temporary file that was not written for so long belongs to a process that was killed: none takes a minute.
+/// Age of a temporary file after which its process is taken for killed: no process needs a minute to write one.
 const STALE: Duration = Duration::from_secs(3600);
 
 pub struct Folder {
     pub path: PathBuf,
-    /// Fingerprint of the run that is in it.
+    /// Fingerprint of the run in the folder.
     pub run: String,
 }
 
@@ -47,19 +47,19 @@ pub struct Folder {
 #[serde(tag = "type", rename = "end")]
 struct End {
     cell: String,
-    /// Fingerprint of its run.
+    /// Fingerprint of the run that the cell belongs to.
     run: String,
     records: usize,
-    /// Digest of all bytes before it.
+    /// Digest of all bytes before the digest.
     blake3: String,
 }
 
 impl Folder {
-    /// Begins a run in a folder, or, if `join`, continues the same run if the folder has it already. Any number of processes
-    /// may do so at once: one of them writes `run.json`. The returned manifest is the valid one.
+    /// Begins a run in a folder. If `join` is true and the folder has the same run, continues that run. Any number of processes
+    /// may do so at once: one of them writes `run.json`. Returns the manifest that is stored.
     ///
-    /// Files of a process that was killed before it wrote `run.json` do not matter, and neither does another run that ended before
-    /// anything was measured; any other file in a folder without a run is an error.
+    /// Ignores files of a process that was killed before it wrote `run.json`. Replaces another run that ended before anything was
+    /// measured. Any other file in a folder without a run is an error.
     pub fn enter(path: &Path, manifest: &Manifest, join: bool) -> Result<(Self, Manifest)> {
         let file = path.join(RUN);
         if unbegun(path, manifest, join)? {
@@ -121,7 +121,7 @@ impl Folder {
         Ok((Self { path, run }, manifest))
     }
 
-    /// The folder in which each process that works on the run leaves its session.
+    /// Returns the folder where each process that works on the run writes its session file.
     pub fn sessions(&self) -> PathBuf {
         self.path.join(SESSIONS)
     }
@@ -142,8 +142,8 @@ impl Folder {
         write_atomic(&file, |out| out.write_all(&text))
     }
 
-    /// True if a cell is finished: its file exists and is undamaged. A damaged file is reported, and the cell is to be run
-    /// again.
+    /// True if a cell is finished: its file exists and is undamaged. Reports a damaged file and returns false, so that the cell
+    /// runs again.
     pub fn finished(&self, id: &str) -> Result<bool> {
         if !self.has(id) {
             return Ok(false);
@@ -156,8 +156,8 @@ impl Folder {
         read.map(|_| true)
     }
 
-    /// The records of all cells in their order. A cell that is missing makes the run incomplete; one that is not as it was
-    /// written, or not of this run, is an error that names its file.
+    /// Returns the records of all cells in the order of the plan. A missing cell is an error: the run is incomplete. A damaged
+    /// cell, or a cell of another run, is an error that names its file.
     pub fn records(&self, manifest: &Manifest) -> Result<Vec<Record>> {
         let missing = self.missing(manifest)?;
         if let Some(first) = missing.first() {
@@ -166,14 +166,14 @@ impl Folder {
             return Err(Error::Incomplete(message));
         }
         let read: Vec<Result<Vec<Record>>> = manifest.cells.par_iter().map(|id| self.read_cell(id)).collect();
-        // The first of several wrong cells is named, in the order of the plan.
+        // If several cells are wrong, report the first in the order of the plan.
         Ok(read.into_iter().collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Ids of the planned cells that have no file, in the order of the plan.
+    /// Returns the ids of the planned cells without a file, in the order of the plan.
     pub fn missing<'a>(&self, manifest: &'a Manifest) -> Result<Vec<&'a str>> {
         let cells = self.path.join(CELLS);
-        // One look at the folder is faster than one at each of its files, over a network by far.
+        // Listing the folder once is faster than a check of each file, by far over a network.
         let present = match names(&cells) {
             Ok(names) => names.into_iter().collect::<HashSet<OsString>>(),
             Err(error) if error.kind() == ErrorKind::NotFound => HashSet::new(),
@@ -183,7 +183,7 @@ impl Folder {
         Ok(ids.filter(|id| !present.contains(OsStr::new(&file_name(id)))).collect())
     }
 
-    /// Refuses a file among the cells that is not a cell of the run.
+    /// Returns an error if a file among the cells is not a cell of the run.
     pub fn check_cells(&self, manifest: &Manifest) -> Result<()> {
         let cells = self.path.join(CELLS);
         let known: HashSet<String> = manifest.cells.iter().map(|id| file_name(id)).collect();
@@ -198,12 +198,12 @@ impl Folder {
         found.into_iter().filter(strange).min().map_or(Ok(()), refused)
     }
 
-    /// Takes a cell from another folder of the same run, byte for byte.
+    /// Copies a cell from another folder of the same run, byte for byte.
     pub fn take(&self, id: &str, other: &Self) -> Result<()> {
         copy(&other.cell_file(id), &self.cell_file(id))
     }
 
-    /// Takes the sessions from another folder of the same run.
+    /// Copies the sessions from another folder of the same run.
     pub fn take_sessions(&self, other: &Self) -> Result<()> {
         let (from, to) = (other.sessions(), self.sessions());
         let names = names(&from).unwrap_or_default().into_iter();
@@ -216,7 +216,7 @@ impl Folder {
         self.cell_file(id).is_file()
     }
 
-    /// The records of a cell; a file that is not there, or not as it was written, is an error.
+    /// Returns the records of a cell. A missing or damaged file is an error.
     pub fn read_cell(&self, id: &str) -> Result<Vec<Record>> {
         let file = self.cell_file(id);
         let bytes = input::bytes(&file)?;
@@ -228,7 +228,7 @@ impl Folder {
         self.path.join(CELLS).join(file_name(id))
     }
 
-    /// Removes temporary files of processes that were killed. Nothing reads them, so it does not matter if one stays.
+    /// Removes old temporary files of processes that were killed. Nothing reads these files, so errors are ignored.
     fn tidy(&self) {
         let folders = [self.path.clone(), self.path.join(CELLS), self.sessions()];
         let entries = folders.iter().flat_map(fs::read_dir).flatten().flatten();
@@ -247,12 +247,12 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     write_atomic(to, |out| out.write_all(&bytes))
 }
 
-/// The error of a folder that cannot be used.
+/// Returns the error for a folder that cannot be used.
 fn refused<T>(path: &Path, message: String) -> Result<T> {
     Err(Error::Usage(format!("{}: {message}", path.display())))
 }
 
-/// The name of a cell's file.
+/// Returns the name of a cell's file.
 fn file_name(id: &str) -> String {
     id.replace('/', "__") + ".jsonl"
 }
@@ -263,8 +263,8 @@ fn make_folders(path: &Path) -> Result<()> {
     folders.iter().try_for_each(make)
 }
 
-/// The first name in a folder that is not `run.json`, of a scheduler, or left by a process that was killed before it wrote
-/// `run.json`: temporary files, and empty folders of ours.
+/// Returns the first name in a folder that keeps a run from beginning there. `run.json`, a scheduler's files, temporary files,
+/// and empty folders that a killed process left do not.
 fn obstacle(path: &Path) -> Result<Option<OsString>> {
     let ours = |name: &OsStr| {
         let folder = name == CELLS || name == SESSIONS;
@@ -274,14 +274,14 @@ fn obstacle(path: &Path) -> Result<Option<OsString>> {
     };
     match names(path) {
         Ok(names) => Ok(names.into_iter().find(|name| !ours(name))),
-        // What stands in the way of a folder is named when it is made.
+        // If a file stands where a folder is needed, creating the folder reports it.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(Error::io(path, "read")(error)),
     }
 }
 
-/// True if the folder has a run of which nothing was measured, that every process which worked on it has ended, and that is not the
-/// one to `join`.
+/// True if the folder holds a run that may be replaced: nothing was measured, all its processes have ended, and it is not the run
+/// to `join`.
 fn unbegun(path: &Path, manifest: &Manifest, join: bool) -> Result<bool> {
     let file = path.join(RUN);
     if !file.is_file() || !unmeasured(path)? || !session::all_ended(&path.join(SESSIONS)) {
@@ -291,7 +291,7 @@ fn unbegun(path: &Path, manifest: &Manifest, join: bool) -> Result<bool> {
     Ok(read_manifest(&stored).is_ok_and(|stored| !join || stored.fingerprint != manifest.fingerprint))
 }
 
-/// True if a folder of a run has no cell and no file that is not of a run.
+/// True if a run's folder has no finished cell, and no files that do not belong to a run.
 fn unmeasured(path: &Path) -> Result<bool> {
     let own = |name: &OsString| [RUN, JOBS, CELLS, SESSIONS].iter().any(|own| name == own) || is_temporary(name);
     let read = |folder: &Path| names(folder).map_err(Error::io(folder, "read"));
@@ -300,15 +300,15 @@ fn unmeasured(path: &Path) -> Result<bool> {
     Ok(empty && read(path)?.iter().all(own))
 }
 
-/// The command that removes a run of which nothing was measured, for the end of a message; empty for any other run. A process that was
-/// killed just now cannot be told from one that works.
+/// Returns the command that removes a run in which nothing was measured, for the end of a message; empty for any other run. The
+/// user must check that no process works on the run: one that was killed just now looks like one that works.
 fn removable(path: &Path) -> Result<String> {
     let path_of = quoted(&path.display().to_string());
     let removes = || format!("; nothing was measured in it: if no process works on it, `rm -r {path_of}` removes it");
     Ok(unmeasured(path)?.then(removes).unwrap_or_default())
 }
 
-/// Removes a run of which nothing was measured.
+/// Removes a run in which nothing was measured.
 fn remove_unbegun(path: &Path) -> Result<()> {
     let file = path.join(RUN);
     fs::remove_file(&file).map_err(Error::io(&file, "remove"))?;
@@ -326,14 +326,15 @@ fn names(folder: &Path) -> std::io::Result<Vec<OsString>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
-/// The names of what a folder has, as far as they are text; none if it cannot be read.
+/// Returns the names of a folder's entries that are valid UTF-8; none if the folder cannot be read.
 fn within(folder: &Path) -> Vec<String> {
-    // The parent of a bare name is empty.
+    // The parent of a bare name is empty: read `.` instead.
     let all = names(&Path::new(".").join(folder)).unwrap_or_default().into_iter();
     all.filter_map(|name| name.into_string().ok()).collect()
 }
 
-/// The content of `run.json`; the error says why its bytes are not the output of [`seal::json`] for a manifest.
+/// Reads a manifest from the bytes of `run.json`. Returns the reason if the bytes are not the output of [`seal::json`] for a
+/// manifest.
 pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     let read = seal::read_json(bytes, Some(SCHEMA));
     let manifest: Manifest = read.map_err(|why: String| match why.starts_with("it is of schema") {
@@ -344,8 +345,8 @@ pub fn read_manifest(bytes: &[u8]) -> Result<Manifest, String> {
     Ok(manifest)
 }
 
-/// Records of a cell's file; the error says why its bytes are not what [`Folder::write_cell`] wrote for the cell `id` of the
-/// run with the fingerprint `run`.
+/// Reads the records from the bytes of a cell's file. Returns the reason if [`Folder::write_cell`] did not write these bytes for
+/// the cell `id` of the run with the fingerprint `run`.
 pub fn read_cell(bytes: &[u8], id: &str, run: &str) -> Result<Vec<Record>, String> {
     seal::check(bytes, CLOSE_CELL)?;
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;

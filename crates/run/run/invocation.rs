@@ -1,10 +1,10 @@
-//! The part of a run's command line that decides what is measured and judged.
+//! The part of a command line that decides what a run measures and judges.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Options of `ulplab sweep` or `ulplab kernels`, as given.
+/// Options of `ulplab sweep` or `ulplab kernels`, as the user gave them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Invocation {
@@ -24,7 +24,7 @@ pub struct Invocation {
     /// True if the run ends as soon as every gate is decided.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_decided: bool,
-    /// True if a run whose text cannot tell formats apart is not judged.
+    /// True if the run is not judged when its text cannot tell formats apart.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -40,7 +40,7 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// The command line that runs the same again with this seed.
+    /// Returns the command line that repeats the run with the given seed.
     pub fn command(&self, seed: u64) -> String {
         let path = |path: &PathBuf| path.display().to_string();
         let mut words: Vec<String> = ["ulplab"].into_iter().chain(self.verb()).map(String::from).collect();
@@ -62,9 +62,9 @@ impl Invocation {
         words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
-    /// The command, and the fault that it plants.
+    /// Returns the subcommand, with the planted fault if there is one.
     fn verb(&self) -> Vec<&str> {
-        // Runs of kernels were not always marked as such.
+        // Older runs of kernels do not set `kernels`: recognise them by `peers`.
         match &self.mutant {
             Some(mutant) => vec!["kernels", "mutants", mutant],
             None if self.timed => vec!["kernels", "time"],
@@ -73,7 +73,7 @@ impl Invocation {
         }
     }
 
-    /// The options that select cells, for a sentence; empty if all cells are selected.
+    /// Returns the options that select cells, for a sentence; empty if all cells are selected.
     pub fn selection(&self) -> String {
         let patterns = self.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
         let timed = self.timed.then(|| "`kernels time`".to_string());
@@ -81,7 +81,7 @@ impl Invocation {
         patterns.chain(timed).chain(fast_only).collect::<Vec<_>>().join(" ")
     }
 
-    /// The options that make another experiment of the file's, for a sentence; empty if it is as the file has it.
+    /// Returns the options that change the experiment of the file, for a sentence; empty if the file is used unchanged.
     pub fn changes(&self) -> String {
         let set = self.set.iter().map(|item| format!("--set {}", quoted(item)));
         let rules = self.rules.iter().map(|file| format!("--rules {}", file.display()));

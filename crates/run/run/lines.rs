@@ -10,7 +10,7 @@ use crate::json::is_default;
 use ulplab_core::metrics::MAX_ABS;
 use ulplab_core::record::{Failure, Phase, Record, Worst, from_json, to_json};
 
-/// Consecutive records of one thing.
+/// Consecutive records of one tensor or decision.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "type", rename = "measurement")]
 struct Measurement {
@@ -28,16 +28,17 @@ struct Measurement {
     nonfinite_got: u64,
     /// Metric to value; NaN is null, infinities are strings.
     metrics: Map<String, Value>,
-    /// Belongs to `max_abs`.
+    /// Worst element, of the metric `max_abs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     worst: Option<Worst>,
-    /// Belongs to the metric of that name.
+    /// Failures by metric name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     failures: BTreeMap<String, Box<Failure>>,
 }
 
 impl Measurement {
-    /// True if a record is of the same thing. A line has one value of each metric, so a metric that comes twice begins a new one.
+    /// True if a record belongs to the same tensor or decision. A line has one value for each metric, so a repeated metric begins
+    /// a new line.
     fn takes(&self, record: &Record) -> bool {
         let same = (self.n, self.nonfinite_want, self.nonfinite_got)
             == (record.n, record.nonfinite_want, record.nonfinite_got);
@@ -48,7 +49,7 @@ impl Measurement {
     }
 }
 
-/// Writes records in their order.
+/// Writes records as lines, in their order.
 pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
     let mut rest = records.iter().peekable();
     while let Some(first) = rest.peek() {
@@ -78,7 +79,7 @@ pub fn write(records: &[Record], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads what [`write`] wrote; the error names the line.
+/// Reads the output of [`write`]. An error names the line.
 pub fn read(text: &str) -> Result<Vec<Record>, String> {
     let mut records = Vec::new();
     for (number, text) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! The reference's own loss, and whether a text and a checkpoint can tell formats apart.
+//! The reference's own loss, and a check that a text and a checkpoint can tell formats apart.
 
 use std::fmt;
 
@@ -9,26 +9,26 @@ use serde::Serialize;
 use ulplab_core::metrics::{DELTA_NATS, Metric, NATS, NATS_PER_BYTE};
 use ulplab_core::record::Phase;
 
-/// A model whose loss is at least this share of the loss of uniform guesses hardly predicts the text.
+/// Share of the loss of uniform guesses from which on a model hardly predicts the text.
 const HARDLY_PREDICTS: f64 = 0.9;
 
-/// The loss of the reference on the run's text, mean over windows.
+/// Loss of the reference on the run's text, mean over windows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Loss {
-    /// Per token.
+    /// Loss per token, in nats.
     pub nats: f64,
-    /// Per byte, if tokens are not bytes.
+    /// Loss per byte, in nats; `None` if tokens are bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nats_per_byte: Option<f64>,
     /// Perplexity of all tokens together.
     pub perplexity: f64,
-    /// The loss per token of uniform guesses, if the vocabulary is known.
+    /// Loss per token of uniform guesses, in nats; `None` if the vocabulary is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uniform: Option<f64>,
 }
 
 impl Loss {
-    /// The loss of a run whose reference was measured on text.
+    /// Returns the loss of the run's reference; `None` if it was not measured on text.
     pub fn of(run: &Run) -> Option<Self> {
         let mean = |metric: &Metric| {
             let mut found = at_the_end(run, metric).filter(|summary| summary.recipe == REFERENCE);
@@ -43,7 +43,7 @@ impl Loss {
         })
     }
 
-    /// Says if the loss is so near to that of uniform guesses that the model hardly predicts.
+    /// True if the loss is so close to the loss of uniform guesses that the model hardly predicts, or is NaN.
     pub fn hardly_predicts(&self) -> bool {
         let at_least = |uniform| self.nats.is_nan() || self.nats >= HARDLY_PREDICTS * uniform;
         self.uniform.is_some_and(at_least)
@@ -65,7 +65,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Three significant digits.
+/// Formats a number with three significant digits.
 fn digits(x: f64) -> String {
     match x.abs().log10().floor() {
         size if !size.is_finite() => x.to_string(),
@@ -74,8 +74,8 @@ fn digits(x: f64) -> String {
     }
 }
 
-/// The reason for which the run cannot tell formats apart by their losses, if there is one: the reference hardly predicts the text,
-/// or the 95 % intervals of all recipes' losses have values in common.
+/// Returns the reason why the run cannot tell formats apart by their losses; `None` if it can. Either the reference hardly
+/// predicts the text, or the 95 % intervals of all recipes' losses overlap in a common range.
 pub fn blind(run: &Run) -> Option<String> {
     const SO: &str = "this text or checkpoint cannot tell formats apart";
     if let Some(loss) = Loss::of(run).filter(Loss::hardly_predicts) {
@@ -84,7 +84,7 @@ pub fn blind(run: &Run) -> Option<String> {
         return Some(message);
     }
     let recipes = at_the_end(run, &DELTA_NATS).filter(|summary| summary.recipe != REFERENCE);
-    // Over one window nothing is known of the noise.
+    // A single window tells nothing about the noise: it has no interval.
     let ends = recipes.map(|summary| (summary.ci_low, summary.ci_high));
     let ends: Vec<(f64, f64)> = ends.filter(|(low, high)| low <= high).collect();
     let low = ends.iter().map(|(low, _)| *low).fold(f64::NEG_INFINITY, f64::max);
@@ -93,7 +93,7 @@ pub fn blind(run: &Run) -> Option<String> {
     common.then(|| format!("{SO} by loss: all {} recipes lie within each other's noise", ends.len()))
 }
 
-/// Summaries at the model's output in the phase in which recipes run free.
+/// Returns the summaries of the model's output in the cumulative phase, where errors accumulate over layers.
 fn at_the_end<'a>(run: &'a Run, metric: &'a Metric) -> impl Iterator<Item = &'a Summary> {
     let here = |summary: &&Summary| summary.phase == Phase::Cumulative && summary.layer.is_none();
     let summaries = run.summaries.iter().filter(here);

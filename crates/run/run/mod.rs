@@ -1,4 +1,4 @@
-//! A stored run.
+//! A stored run: its manifest, records, summaries and verdicts.
 
 pub mod ceilings;
 pub mod definitions;
@@ -31,35 +31,36 @@ use ulplab_core::list::grouped;
 use ulplab_core::record::Record;
 use verdict::{Outcome, Verdict};
 
-/// Groups items by recipe, once, in their order: a caller that looks at every recipe needs no scan for each.
+/// Groups items by recipe, in their order. A caller that looks at every recipe needs only one scan of the items.
 pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
     grouped(all.iter().map(|one| (recipe(one), one))).into_iter().collect()
 }
 
-/// Identity of a run: enough to reproduce all its numbers. Its file is written once and never changed.
+/// Identity of a run: all inputs needed to reproduce its numbers. Its file is written once and never changed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub schema: u32,
     /// Version of ulplab.
     pub version: String,
-    /// Commit of the working tree that the experiment is in, if it is in one, with `+` behind it when there were uncommitted changes.
+    /// Commit of the working tree that contains the experiment, with `+` behind it if there were uncommitted changes; `None`
+    /// outside git.
     pub commit: Option<String>,
     pub program: Program,
     pub experiment: Experiment,
     /// The plan of the experiment, from its study.
     pub plan: Plan,
-    /// The command that made it.
+    /// Command line that began the run.
     pub invocation: Invocation,
-    /// The [`identity`](Self::identity): runs with the same one measure the same thing.
+    /// Digest of the inputs, see [`identity`](Self::identity). Runs with the same fingerprint measure the same thing.
     pub fingerprint: String,
     /// Name and blake3 of every data file read.
     pub data: Vec<(String, String)>,
     pub device: String,
-    /// Threads of the process that began the run.
+    /// Number of threads of the process that began the run.
     pub threads: usize,
-    /// RFC 3339.
+    /// Time at which the run began, in RFC 3339.
     pub started_at: String,
-    /// Seconds spent so far, all sessions together; known when a run is read, and not part of the file.
+    /// Seconds of work so far, all sessions together. Derived when a run is read, and not part of the file.
     #[serde(skip)]
     pub seconds: f64,
     /// Ids of the cells that are measured, in the order of the plan.
@@ -67,20 +68,20 @@ pub struct Manifest {
     /// Ids of planned cells that were not selected, and so are not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// Recipes that cannot run, and why.
+    /// Recipes that cannot run, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hindered: BTreeMap<String, Hindrance>,
-    /// Tensors and keys of the model's files that nobody reads, in words.
+    /// Remarks about tensors and keys of the model's files that the model does not use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     pub recipes: Vec<RecipeInfo>,
-    /// Tokens that the model tells apart, if it predicts tokens.
+    /// Number of tokens in the model's vocabulary, if the model predicts tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
-    /// For kernels: the peer whose time is `us_peer`, by `op/case`.
+    /// For kernels: name of the peer (external implementation) whose time is `us_peer`, by `op/case`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<String, String>,
-    /// For kernels: the measured ceilings that times are compared with.
+    /// For kernels: the measured peak rates that times are compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceilings: Option<Ceilings>,
     /// True if every cell was there when the run was read; not part of the file.
@@ -91,31 +92,31 @@ pub struct Manifest {
 /// The program that measured a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// Digest of the sources that compute.
+    /// Digest of the sources that affect results.
     pub sources: String,
-    /// Commit of these sources, if it is known, with `+` behind it when there were uncommitted changes.
+    /// Commit of these sources, with `+` behind it if there were uncommitted changes; `None` if unknown.
     pub commit: Option<String>,
-    /// The widest vectors of the machine. Results do not depend on them.
+    /// Widest SIMD instruction set of the machine. Results do not depend on it.
     pub vectors: String,
 }
 
 impl Program {
-    /// The digest of the sources, cut for a sentence.
+    /// Returns the digest of the sources, shortened for a sentence.
     pub fn short(&self) -> String {
         self.sources.chars().take(12).collect()
     }
 }
 
 impl Manifest {
-    /// Leaves out all cells of the plan but these.
+    /// Selects the given cells; the other cells of the plan become [`left_out`](Self::left_out).
     pub fn keep(&mut self, cells: &[Cell]) {
         let kept: HashSet<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
         let planned = self.plan.cells().into_iter().map(|cell| cell.id);
         (self.cells, self.left_out) = planned.partition(|id| kept.contains(id.as_str()));
     }
 
-    /// blake3 of all that decides what the cells hold: version, sources of the program, commit, experiment with its seed, data, device,
-    /// selection, planted fault.
+    /// Returns the blake3 of all that decides the content of the cells: version, sources of the program, commit, experiment with
+    /// its seed, plan, data, device, selection, planted fault.
     pub fn identity(&self) -> String {
         let origin = (&self.version, &self.commit, &self.experiment, &self.plan, &self.data);
         let parts = (
@@ -130,8 +131,8 @@ impl Manifest {
         digest.finalize().to_hex().to_string()
     }
 
-    /// Checks that the file agrees with itself: its cells are those that its experiment plans, and its fingerprint is theirs. The
-    /// error names the mistake.
+    /// Checks that the manifest agrees with itself: the listed cells are the cells of the plan, and the fingerprint matches the
+    /// content. The error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         let (mut cells, mut left_out) = (self.cells.iter().peekable(), self.left_out.iter().peekable());
         let mut seen = HashSet::new();
@@ -151,7 +152,7 @@ impl Manifest {
         refuse(identity != *found, why)
     }
 
-    /// Differences of another run from this one, with both values if they are short; empty for the same run.
+    /// Describes how another run differs from this one, with both values if they are short; empty for the same run.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let or_none = |text: &Option<String>| text.clone().unwrap_or("none".into());
         let short = |of: &Self| {
@@ -183,7 +184,7 @@ impl Manifest {
         differences
     }
 
-    /// The data files that are not the same in another run, a few of them.
+    /// Describes up to four data files that differ in another run.
     fn changed_data(&self, other: &Self) -> Vec<String> {
         const SHOWN: usize = 4;
         let [then, now] = [self, other].map(|run| run.data.iter().cloned().collect::<HashMap<_, _>>());
@@ -202,22 +203,22 @@ impl Manifest {
     }
 }
 
-/// Why a recipe cannot run.
+/// The reason why a recipe cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hindrance {
-    /// The recipe is for another device than this one.
+    /// The recipe needs another device than this one.
     OtherDevice(String),
-    /// Something that it needs is missing.
+    /// Something that the recipe needs is missing.
     Missing(String),
 }
 
-/// The time of day, in RFC 3339 to the second.
+/// Returns the current time in RFC 3339, to the second.
 pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Information on a recipe for reports.
+/// Description of a recipe for reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecipeInfo {
     pub name: String,
@@ -227,24 +228,24 @@ pub struct RecipeInfo {
     pub bytes: CacheBytes,
 }
 
-/// Sizes of a recipe in caches.
+/// Sizes of a recipe's caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheBytes {
-    /// Bytes of one cached vector that attention reads, or of the key of an indexer where the recipe rounds no such vector; none unless
-    /// all layers store it in the same form.
+    /// Bytes of one cached vector that attention reads. If the recipe rounds no such vector, bytes of an indexer's key. `None`
+    /// unless all layers store the vector in the same form.
     #[serde(rename = "bytes_per_vector")]
     pub vector: Option<f64>,
-    /// Bytes per token of context in the growing caches of all layers. A cache that the recipe does not round counts as bf16. `None`
-    /// if the recipe rounds no cache. Caches that stop growing are not counted.
+    /// Bytes per token of context in the growing caches of all layers. A cache that the recipe does not round counts as bf16.
+    /// Caches that stop growing are not counted. `None` if the recipe rounds no cache.
     #[serde(rename = "bytes_per_token")]
     pub token: Option<f64>,
-    /// The bytes per token as a share of those in bf16.
+    /// Bytes per token as a share of the bytes in bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_bf16: Option<f64>,
 }
 
 impl RecipeInfo {
-    /// A recipe without noise and of unknown size.
+    /// Returns a recipe without noise and of unknown size.
     pub fn new(name: &str, doc: &str) -> Self {
         Self {
             name: name.into(),
@@ -254,7 +255,7 @@ impl RecipeInfo {
     }
 }
 
-/// A run with all that was derived from it: what reports see.
+/// A run with all data derived from it: the input of reports.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub manifest: Manifest,
@@ -264,7 +265,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Cells that were measured: all that were selected, unless the run ended when its gates were decided.
+    /// Returns the number of measured cells: all selected cells, unless the run ended early because its gates were decided.
     pub fn cells(&self) -> usize {
         let measured = || self.records.iter().map(|record| record.cell.as_str());
         match self.manifest.invocation.until_decided {

@@ -1,4 +1,4 @@
-//! Shares of a plan, for processes that work on a run side by side and know nothing of each other.
+//! Partitions of a plan into shares, for independent processes that work on the same run.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -8,47 +8,47 @@ use std::str::FromStr;
 use super::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result, did_you_mean};
 
-/// The numbers of pieces for each share into which a plan is cut. Finer pieces make shares more even, and make more of them
-/// compute the same windows; the best of these is taken.
+/// Candidate numbers of pieces per share when a plan is cut. More pieces make shares more even, but more shares compute the same
+/// windows. The best candidate is used.
 const PIECES: [u64; 4] = [1, 2, 4, 8];
 
-/// Estimated work on a window that is done once for all its cells in a share: what the reference computes, or the inputs of a case.
+/// Estimated work that a share does once for each window: the reference's outputs, or the inputs of a case.
 pub const WINDOW: u64 = 1;
 
-/// More shares are a slip: each would take memory, and most would be empty.
+/// Largest number of shares. A larger number is taken for a mistake: each share would take memory, and most would be empty.
 pub const MOST_SHARES: usize = 1 << 20;
 
-/// One of `n` shares; both numbers count from 1.
+/// Share `m` of `n`; both numbers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     pub m: usize,
     pub n: usize,
 }
 
-/// A share of the plan.
+/// A rule that assigns cells to shares, and the selected share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Partition {
     /// Shares of about equal cost, which keep the cells of a window together.
     Slice(Share),
-    /// Cells by a hash of their id, so that a cell stays in its share when others are added to the plan.
+    /// Shares by a hash of the cell's id: a cell stays in its share if other cells are added to the plan.
     Hash(Share),
-    /// The cells of an operation, or a share of its cases, and of the faults that are planted in it.
+    /// The cells of one operation, or a share of its cases and of its planted faults.
     Op(String, Share),
 }
 
-/// A partition as the user writes it.
+/// A `--partition` argument.
 #[derive(Clone, Debug)]
 pub enum PartitionArg {
     Given(Partition),
-    /// Partition by `slice` or `hash`. The scheduler's environment variables give the share.
+    /// Partition by `slice` or `hash`, with the share from the scheduler's environment variables.
     FromEnvironment(fn(Share) -> Partition),
 }
 
 impl Share {
-    /// The only share.
+    /// The single share of an undivided plan.
     pub const WHOLE: Self = Self { m: 1, n: 1 };
 
-    /// Its part of a list, dealt in turn.
+    /// Returns every `n`-th item of a list, beginning with item `m`.
     pub fn of<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
         all.iter().skip(self.m - 1).step_by(self.n)
     }
@@ -109,10 +109,11 @@ impl fmt::Display for Partition {
 }
 
 impl Partition {
-    /// Its cells, in the order of the plan. Every cell is in one share of `slice` and in one of `hash`; a share may be empty.
+    /// Returns the share's cells, in the order of the plan. Every cell is in one share of `slice` and in one share of `hash`; a
+    /// share may be empty.
     ///
     /// # Errors
-    /// An operation of which there is no cell; the error names the nearest.
+    /// Returns an error if an operation has no cells; it suggests the nearest name.
     pub fn of<'a>(&self, plan: &Plan, cells: &'a [Cell]) -> Result<Vec<&'a Cell>> {
         match self {
             Self::Slice(Share { m, n }) => Ok(slices(plan, cells, *n).swap_remove(m - 1)),
@@ -125,7 +126,8 @@ impl Partition {
                     let message = format!("--partition {self}: there is no cell of '{op}'{near}");
                     return Err(Error::Usage(message));
                 }
-                // What is made once for a case is made in one share. Cases of a kind have neighbouring numbers, and take about as long.
+                // All cells of a case go to one share, so that its inputs are computed once. Cases of a kind have adjacent
+                // numbers and about the same cost: deal them in turn.
                 let mut cases: Vec<usize> = here.iter().map(|cell| cell.window).collect();
                 cases.sort_unstable();
                 cases.dedup();
@@ -137,15 +139,15 @@ impl Partition {
     }
 }
 
-/// The sum of their costs.
+/// Returns the total estimated cost of the cells.
 pub fn cost<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> u64 {
     cells.into_iter().map(|cell| cell.cost).sum()
 }
 
-/// The cells of each of `n` shares: those among some ways to cut the plan whose largest share is least.
+/// Returns the cells of each of `n` shares. Of several ways to cut the plan, takes the one whose largest share is smallest.
 fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     let by_case = plan.by_case();
-    // Cases of different operations may have the same name.
+    // Cases of different operations may have the same name: group by operation, too.
     let group = |cell: &'a Cell| (cell.window, if by_case { cell.kernel().0 } else { "" });
     let mut sorted: Vec<&Cell> = cells.iter().collect();
     sorted.sort_by_key(|cell| group(cell));
@@ -159,8 +161,8 @@ fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     shares
 }
 
-/// The shares, and the estimated work of the largest, if windows are cut into pieces of about `most`. Pieces are dealt largest first,
-/// each to the share with the least work so far: the greedy rule known as LPT.
+/// Returns the estimated work of the largest share, and all shares, with windows cut into pieces of about `most`. Deals pieces
+/// largest first, each to the share with the least work so far: the greedy rule known as LPT (longest processing time).
 fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a Cell>>) {
     let mut pieces: Vec<(u64, usize, Vec<&Cell>)> = Vec::new();
     for (number, window) in windows.iter().enumerate() {
@@ -168,7 +170,7 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
         let cuts = whole.div_ceil(most.max(1)).max(1);
         let (mut before, mut last) = (0, None);
         for cell in *window {
-            // The middle of the cell decides, so that pieces are even.
+            // The middle of a cell decides which piece it belongs to, so that pieces are even.
             let piece = (2 * before + cell.cost) * cuts / (2 * whole).max(1);
             before += cell.cost;
             if last.replace(piece) != Some(piece) {
@@ -179,14 +181,14 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
             here.push(*cell);
         }
     }
-    // The sort is stable, so that equal pieces keep the order of the plan.
+    // The sort is stable: pieces of equal work keep the order of the plan.
     pieces.sort_by_key(|(work, ..)| Reverse(*work));
     let mut least: BinaryHeap<Reverse<(u64, usize)>> = (0..n).map(|share| Reverse((0, share))).collect();
     let mut shares = vec![(HashSet::new(), Vec::new()); n];
     for (work, window, piece) in pieces {
         let Reverse((load, share)) = least.pop().expect("there is a share");
         let (windows, cells) = &mut shares[share];
-        // Its share may have begun the window with another piece.
+        // If the share already has a piece of this window, the window's own work is not needed again.
         let again = if windows.insert(window) { 0 } else { WINDOW };
         least.push(Reverse((load + work - again, share)));
         cells.extend(piece);
@@ -198,7 +200,7 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
     )
 }
 
-/// The share, of `n` and counted from 0, that has the cell of an id.
+/// Returns the 0-based share, out of `n`, of a cell id.
 fn hashed(id: &str, n: usize) -> usize {
     let digest = blake3::hash(id.as_bytes());
     let head = digest.as_bytes().first_chunk().expect("a digest has 32 bytes");

@@ -1,4 +1,4 @@
-//! The cells of an experiment.
+//! The plan of an experiment: its cells, the units of work.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,25 +17,25 @@ pub struct Cell {
     pub phase: Phase,
     /// Index into [`Plan::windows`].
     pub window: usize,
-    /// `<recipe>/<phase>/<window>`.
+    /// Name of the cell: `<recipe>/<phase>/<window>`.
     pub id: String,
     /// Estimated work, in units of the cheapest cell of the plan.
     pub cost: u64,
 }
 
 impl Cell {
-    /// The operation and the variant of a kernel.
+    /// Returns the operation and the variant of a kernel's recipe.
     pub fn kernel(&self) -> (&str, &str) {
         self.recipe.split_once('.').unwrap_or((&self.recipe, ""))
     }
 }
 
-/// The plan of an experiment, from its study.
+/// Plan of an experiment; its study makes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The phases in which recipes are measured.
     pub phases: Vec<Phase>,
-    /// Names of all windows in the order in which they are worked on: draws, then texts; or cases of kernels.
+    /// Names of all windows, in the order of work: draws, then texts; or cases of kernels.
     pub windows: Vec<String>,
     pub recipes: Vec<RecipePlan>,
 }
@@ -45,10 +45,10 @@ pub struct Plan {
 pub struct RecipePlan {
     pub name: String,
     pub phases: Vec<Phase>,
-    /// Indices of its windows, in rising order; `None` if it is run on all.
+    /// Indices of the recipe's windows, in rising order; `None` for all windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows: Option<Vec<usize>>,
-    /// Estimated work of each of its cells, in units of the cheapest recipe's.
+    /// Estimated work of each cell of the recipe, in units of the cheapest recipe's cells.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub cost: u64,
 }
@@ -62,7 +62,7 @@ fn is_one(cost: &u64) -> bool {
 }
 
 impl Plan {
-    /// Every recipe in every phase on every window.
+    /// Returns the plan that runs every recipe in every phase on every window.
     pub fn whole<'a>(phases: &[Phase], windows: Vec<String>, recipes: impl Iterator<Item = &'a str>) -> Self {
         let recipes = recipes.map(|name| RecipePlan {
             name: name.into(),
@@ -77,7 +77,7 @@ impl Plan {
         }
     }
 
-    /// All cells, window by window.
+    /// Returns all cells, window by window.
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for (window, name) in self.windows.iter().enumerate() {
@@ -97,27 +97,27 @@ impl Plan {
         cells
     }
 
-    /// True if each recipe has its own windows; those of kernels are the cases of their operation.
+    /// True if recipes have their own windows; for kernels, these are the cases of the operation.
     pub fn by_case(&self) -> bool {
         self.recipes.iter().any(|recipe| recipe.windows.is_some())
     }
 
-    /// Names of the recipes that a rule binds and that are measured in its phase.
+    /// Returns the names of the recipes that a rule binds and that are measured in the rule's phase.
     pub fn bound_by(&self, rule: &Rule) -> impl Iterator<Item = &str> {
         self.measured_in(rule.phase).filter(|recipe| rule.binds(recipe))
     }
 
-    /// Names of the recipes that are measured in a phase.
+    /// Returns the names of the recipes that are measured in a phase.
     pub fn measured_in(&self, phase: Phase) -> impl Iterator<Item = &str> {
         let measured = self.recipes.iter().filter(move |recipe| recipe.phases.contains(&phase));
         measured.map(|recipe| recipe.name.as_str())
     }
 }
 
-/// Largest length of a cell's id in bytes: file names contain it, have a suffix, and are limited to 255 bytes.
+/// Largest length of a cell's id in bytes. A file name is the id with a suffix, and is limited to 255 bytes.
 const LONGEST: usize = 200;
 
-/// The first cell that no file can be called by, and how it is too long.
+/// Returns the first cell whose id is too long for a file name, and a message about it.
 pub fn unnameable(cells: &[Cell]) -> Option<(&Cell, String)> {
     let cell = cells.iter().find(|cell| cell.id.len() > LONGEST)?;
     let (id, bytes) = (&cell.id, cell.id.len());
@@ -125,7 +125,7 @@ pub fn unnameable(cells: &[Cell]) -> Option<(&Cell, String)> {
     Some((cell, message))
 }
 
-/// Keeps the cells whose id matches one of `only` (all, if empty) and none of `skip`.
+/// Keeps the cells whose id matches one of `only` (all cells if `only` is empty) and none of `skip`.
 pub fn select(cells: Vec<Cell>, only: &[String], skip: &[String]) -> Result<Vec<Cell>> {
     let names: Vec<&str> = cells.iter().map(|cell| cell.id.as_str()).collect();
     pattern::check("cell", &[only, skip], &names)?;

@@ -1,4 +1,4 @@
-//! Folders of runs for which the user names none: `runs/<name>/<time>`.
+//! Default folders of runs: `runs/<name>/<time>`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,33 +13,33 @@ use super::folder::RUN;
 /// Folder of all runs.
 const HOME: &str = "runs";
 
-/// The name of an experiment that a calibration makes ends so, and it has no gate.
+/// Suffix of the name of a calibration's experiment, which has no gates.
 pub const NULL: &str = "-null";
 
-/// Folder of the runs of an experiment.
+/// Returns the folder of the runs of an experiment.
 pub fn of(experiment: &str) -> PathBuf {
     Path::new(HOME).join(experiment)
 }
 
-/// A folder of its own for a run of an experiment that begins at a time, in RFC 3339.
+/// Returns an unused folder for a run of an experiment that begins at `time`, in RFC 3339.
 pub fn fresh(experiment: &str, time: &str) -> PathBuf {
     unused(&of(experiment).join(time.replace(':', "")))
 }
 
-/// A name as one of a folder: lower case, with `-` for characters other than letters, digits and `_`.
+/// Converts a name to a folder name: lower case, with `-` for characters other than ASCII letters, digits and `_`.
 pub fn slug(name: &str) -> String {
     let other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
     name.to_lowercase().replace(other, "-")
 }
 
-/// The path itself, or the first of `path-2`, `path-3` … that is not taken: two runs may start in the same second.
+/// Returns the path itself, or the first of `path-2`, `path-3` … that does not exist: two runs may start in the same second.
 pub fn unused(path: &Path) -> PathBuf {
     let numbered = (2..).map(|number| PathBuf::from(format!("{}-{number}", path.display())));
     let mut all = std::iter::once(path.to_path_buf()).chain(numbered);
     all.find(|path| !path.exists()).unwrap_or_default()
 }
 
-/// Runs are named by their time, so the newest is the last.
+/// Returns the newest run in a folder. Runs are named by their time, so the newest is the last by name.
 pub fn newest(home: &Path) -> Result<PathBuf> {
     let nothing = || Error::Usage(format!("{}: no run to resume", home.display()));
     let runs = in_folder(home).filter(|path| path.join(RUN).is_file());
@@ -51,12 +51,12 @@ fn in_folder(folder: &Path) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path())
 }
 
-/// The latest run in `runs/*` or `runs/*/*`, except those of calibrations, which are not meant to be judged. A run without a
+/// Returns the latest run in `runs/*` or `runs/*/*`, except calibrations, which are not meant to be judged. A run without a
 /// starting time is an error, because it may be the newest.
 pub fn newest_of_all() -> Result<PathBuf> {
     #[derive(Deserialize)]
     struct Head {
-        /// RFC 3339 to the second, in UTC, so that texts sort as times do.
+        /// RFC 3339 to the second, in UTC, so that the order of strings is the order of times.
         started_at: String,
         experiment: Asked,
     }
@@ -79,7 +79,7 @@ pub fn newest_of_all() -> Result<PathBuf> {
         if head.experiment.name.ends_with(NULL) && head.experiment.gate.is_empty() {
             continue;
         }
-        // Two runs may start in the same second.
+        // Two runs may start in the same second: compare the times of their files, too.
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
         newest = newest.max(Some((head.started_at, modified, path)));
     }

@@ -1,32 +1,33 @@
-//! Variables by which a scheduler tells a task its number, the number of tasks, and its name.
+//! Environment variables by which a job scheduler tells a task its number, the number of tasks, and its name.
 
 use super::partition::{MOST_SHARES, Partition, PartitionArg, Share};
 use ulplab_core::error::{Error, Result, refuse};
 
-/// The numbering of tasks by a scheduler.
+/// Variables by which a scheduler numbers tasks.
 struct Scheduler {
-    /// Set in every task.
+    /// Variable with the task's number, set in every task.
     index: &'static str,
-    /// Number of tasks.
+    /// Variable with the number of tasks.
     count: &'static str,
-    /// The number of the first task.
+    /// Number of the first task.
     first: usize,
 }
 
-/// Slurm comes first: a job that is submitted from a CI job inherits the variables of the latter.
+/// Known schedulers. Slurm comes first: a Slurm job that is submitted from a CI job inherits the CI job's variables.
 #[rustfmt::skip]
 const SCHEDULERS: [Scheduler; 3] = [
-    // Arrays may begin anywhere and have steps: the first number is SLURM_ARRAY_TASK_MIN.
+    // Slurm arrays may begin at any number and have steps: `SLURM_ARRAY_TASK_MIN` is the first number.
     Scheduler { index: "SLURM_ARRAY_TASK_ID", count: "SLURM_ARRAY_TASK_COUNT", first: 0 },
     // Kubernetes sets only the index.
     Scheduler { index: "JOB_COMPLETION_INDEX", count: "JOB_COMPLETIONS", first: 0 },
     Scheduler { index: "CI_NODE_INDEX", count: "CI_NODE_TOTAL", first: 1 },
 ];
 
-/// The partition that the user wants, and, if the environment tells the share, the variables that it is taken from.
+/// Returns the partition that the user wants. If the environment gives the share, also returns the variables that it is taken
+/// from.
 ///
 /// # Errors
-/// The environment tells no share, or not a whole one; the message names the variables.
+/// Returns an error if the environment gives no share, or an incomplete one; the message names the variables.
 pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) -> Result<(Partition, Option<String>)> {
     let of_share = match arg {
         PartitionArg::Given(partition) => return Ok((partition.clone(), None)),
@@ -70,7 +71,7 @@ pub fn resolve(arg: &PartitionArg, variable: impl Fn(&str) -> Option<String>) ->
     Ok((of_share(Share { m, n }), Some(from)))
 }
 
-/// The scheduler's name of this task, by which people find it there. A task that is started again keeps its name.
+/// Returns the scheduler's name of this task, by which users find it. A task that is started again keeps its name.
 pub fn task(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let of_array = || Some(variable("SLURM_ARRAY_JOB_ID")? + "_" + &variable("SLURM_ARRAY_TASK_ID")?);
     let slurm = of_array().or_else(|| variable("SLURM_JOB_ID"));
@@ -80,7 +81,7 @@ pub fn task(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     slurm.or_else(index).or_else(ci)
 }
 
-/// Number of times that the scheduler had started this task before, if it says so.
+/// Returns how often the scheduler had started this task before; 0 if unknown.
 pub fn restarts(variable: impl Fn(&str) -> Option<String>) -> u32 {
     let count = variable("SLURM_RESTART_COUNT").and_then(|count| count.parse().ok());
     count.unwrap_or(0)

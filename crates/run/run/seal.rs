@@ -1,12 +1,12 @@
-//! Text that ends with its own digest, so that any changed byte is noticed. The digest has no key: it shows damage and slips, and not
-//! a file that somebody sealed again.
+//! Text that ends with its own digest, so that any changed byte is noticed. The digest has no key: it reveals damage and
+//! accidental edits, but not deliberate changes with a new digest.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulplab_core::error::refuse;
 
-/// Hexadecimal digits of a blake3.
+/// Number of hexadecimal digits of a blake3 digest.
 const DIGITS: usize = 64;
 
 /// Appends the blake3 of `text`, then `close`.
@@ -16,12 +16,12 @@ pub fn seal(text: &mut Vec<u8>, close: &str) {
     text.extend_from_slice(close.as_bytes());
 }
 
-/// The characters behind the digest at the end of a sealed JSON object.
+/// Characters after the digest at the end of a sealed JSON object.
 const CLOSE_JSON: &str = "\"\n}\n";
-/// The last key of a sealed JSON object.
+/// Last key of a sealed JSON object.
 const KEY: &str = "blake3";
 
-/// An object as indented JSON, whose last key is the digest of all before it.
+/// Returns an object as indented JSON. Its last key is the digest of all bytes before the digest.
 pub fn json(content: &impl Serialize) -> Vec<u8> {
     #[derive(Serialize)]
     struct Sealed<'a, T> {
@@ -36,8 +36,8 @@ pub fn json(content: &impl Serialize) -> Vec<u8> {
     text
 }
 
-/// The object that [`json`] wrote; the error says why the bytes are not from it, or not of the `schema` that is expected, if the object
-/// states one.
+/// Reads an object from the output of [`json`]. Returns the reason if the bytes are not such output, or if the object states
+/// another schema than `schema`.
 pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Head {
@@ -57,7 +57,8 @@ pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Resu
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
-/// The digest of parts that are kept apart, each with its length, so that none of them can take bytes of the next.
+/// Returns the digest of several byte strings, each with its length, so that bytes cannot move from one part to the next
+/// unnoticed.
 pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> blake3::Hash {
     let mut digest = blake3::Hasher::new();
     for part in parts {
@@ -67,7 +68,7 @@ pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> blake3::Hash {
     digest.finalize()
 }
 
-/// Checks that bytes are as [`seal`] wrote them, with none changed, missing or added.
+/// Checks that bytes are the unchanged output of [`seal`]: no byte changed, missing or added.
 pub fn check(bytes: &[u8], close: &str) -> Result<(), String> {
     refuse(bytes.is_empty(), "it is empty")?;
     let sealed = bytes.strip_suffix(close.as_bytes());

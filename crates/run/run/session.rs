@@ -1,4 +1,4 @@
-//! Sessions of processes that worked on a run: a small file for each, for readers. Nothing is judged by it.
+//! Sessions of processes that worked on a run: one small file per process, for progress reports. No verdict depends on sessions.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,30 +21,31 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 use ulplab_core::text::shown;
 
-/// Time between two writes of a session while its process works.
+/// Time between two writes of a session file while its process works.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// A process without a sign of life for so long is taken for dead: it wrote its session three times in that time, if it lives.
+/// Time without a sign of life after which a process is taken for dead. A living process writes its session several times in that
+/// time.
 const SILENCE: SignedDuration = SignedDuration::from_secs(60);
-/// The value of `ended` if nothing went wrong.
+/// Value of `ended` after a success.
 const DONE: &str = "done";
 
-/// The work of one process. A process that was killed leaves what it wrote last.
+/// Work of one process. If a process is killed, its last written state remains.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Session {
-    /// RFC 3339.
+    /// Time at which the process began, in RFC 3339.
     pub started_at: String,
-    /// From then to its last sign of life.
+    /// Seconds from the start to the last sign of life.
     pub seconds: f64,
-    /// `slice:M/N` if it had a share of the cells only.
+    /// `slice:M/N` if the process works on a share of the cells; `None` for all cells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     pub threads: usize,
-    /// Cells it finished.
+    /// Number of cells that the process finished.
     pub cells: usize,
-    /// Their estimated cost.
+    /// Estimated cost of these cells.
     #[serde(default)]
     pub cost: u64,
-    /// The machine.
+    /// Name of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The scheduler's name of the task.
@@ -53,27 +54,27 @@ pub struct Session {
     /// Number of times that the scheduler had started the task before.
     #[serde(default)]
     pub restarts: u32,
-    /// `done`, or the error; none while it works, and if it was killed.
+    /// `done`, or the error message; `None` while the process works, or if it was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// True if its scheduler has started the same task again; not part of the file.
+    /// True if the scheduler has started the same task again; not part of the file.
     #[serde(skip)]
     restarted: bool,
 }
 
-/// The state of a process.
+/// State of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Running,
     Done,
     /// The process ended with this error.
     Failed(String),
-    /// The process fell silent without an end: killed, out of memory, or on a machine that went down.
+    /// The process stopped without writing an end: killed, out of memory, or on a machine that went down.
     Died,
 }
 
 impl Session {
-    /// Its state at this time of day.
+    /// Returns the state of the process at the time `at`.
     pub fn state(&self, at: Timestamp) -> State {
         match self.ended.as_deref() {
             Some(DONE) => State::Done,
@@ -84,14 +85,14 @@ impl Session {
         }
     }
 
-    /// When it was last heard of.
+    /// Returns the time of the last sign of life.
     pub fn last_sign(&self) -> Option<Timestamp> {
         let begin: Timestamp = self.started_at.parse().ok()?;
         let worked = SignedDuration::try_from_secs_f64(self.seconds.max(0.0)).ok()?;
         begin.checked_add(worked).ok()
     }
 
-    /// Its share, machine and name with the scheduler, as far as they are known, for a sentence.
+    /// Describes the process by its share, machine and scheduler name, as far as known.
     pub fn who(&self) -> String {
         let share = self.partition.clone().unwrap_or("all cells".into());
         let host = self.host.as_ref().map(|host| format!("on {host}"));
@@ -101,10 +102,10 @@ impl Session {
     }
 }
 
-/// A session that is under way. A thread writes it now and then, so that others see that this process lives.
+/// A session that is in progress. A thread writes its file regularly, so that other processes see that this one lives.
 pub struct ActiveSession {
     work: Arc<Work>,
-    /// Dropped to end the thread.
+    /// Channel that is dropped to end the thread.
     alive: Option<Sender<()>>,
     heart: Option<JoinHandle<()>>,
 }
@@ -162,7 +163,7 @@ impl ActiveSession {
         let beats = Arc::clone(&work);
         let heart = std::thread::spawn(move || {
             while ended.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
-                // What cannot be written now may be written next time; cells are not lost by it.
+                // If this write fails, the next one may succeed; no cells are lost.
                 let _ = beats.write(None);
             }
         });
@@ -179,13 +180,13 @@ impl ActiveSession {
         })
     }
 
-    /// Counts a cell that is finished.
+    /// Counts a finished cell.
     pub fn finished(&self, cell: &Cell) {
         self.work.cells.fetch_add(1, Ordering::Relaxed);
         self.work.cost.fetch_add(cell.cost, Ordering::Relaxed);
     }
 
-    /// Writes how it ended.
+    /// Writes the result of the session: success or the error.
     pub fn end(mut self, failed: Option<&Error>) -> Result<()> {
         self.stop();
         self.work.write(Some(failed.map_or(DONE.into(), Error::to_string)))
@@ -203,7 +204,7 @@ impl Drop for ActiveSession {
     }
 }
 
-/// The sessions in a folder, in the order of their beginnings. An unreadable one is left out.
+/// Returns the sessions in a folder, ordered by their start. Unreadable sessions are left out.
 pub fn sessions(folder: &Path) -> Vec<Session> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter(|entry| !is_temporary(&entry.file_name()));
@@ -227,13 +228,13 @@ pub fn sessions(folder: &Path) -> Vec<Session> {
     sessions
 }
 
-/// True if at least one process worked in a folder of sessions, and all have ended.
+/// True if a folder has at least one session, and all its processes have ended.
 pub fn all_ended(folder: &Path) -> bool {
     let (sessions, now) = (sessions(folder), Timestamp::now());
     !sessions.is_empty() && sessions.iter().all(|session| session.state(now) != State::Running)
 }
 
-/// Seconds in which at least one of the sessions in a folder was at work.
+/// Returns the number of seconds in which at least one session of a folder was at work.
 pub fn seconds(folder: &Path) -> f64 {
     let times = sessions(folder).into_iter().filter_map(|session| {
         let begin = session.started_at.parse::<Timestamp>().ok()?.as_second() as f64;

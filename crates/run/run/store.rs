@@ -1,7 +1,7 @@
-//! A run on disk: `records.parquet` and `summary.parquet` in tidy form (one number a row, zstd), and `records.jsonl`
-//! for everything that reads lines.
+//! Writes a run to disk: `records.parquet` and `summary.parquet` in tidy form (one number per row, zstd), and `records.jsonl` for
+//! programs that read lines.
 //!
-//! Each file is written whole and renamed into place, so a run that is killed leaves the files of the last time.
+//! Each file is written whole and renamed into place, so a killed process leaves the previous files intact.
 
 use std::io::Write;
 use std::iter::repeat_n;
@@ -20,10 +20,10 @@ pub const RECORDS: &str = "records.parquet";
 pub const SUMMARY: &str = "summary.parquet";
 pub const JSONL: &str = "records.jsonl";
 
-/// Version of the files' layout, the `schema` of a [`Manifest`].
+/// Version of the files' layout: the `schema` of a [`Manifest`].
 pub const SCHEMA: u32 = 4;
 
-/// Writes the three files of a run to `folder` (made if missing) and tells their paths.
+/// Writes the three files of a run to `folder` (created if missing) and returns their paths.
 pub fn write_run(run: &Run, folder: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
     let paths = [RECORDS, SUMMARY, JSONL].map(|name| folder.join(name));
@@ -33,13 +33,13 @@ pub fn write_run(run: &Run, folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths.into())
 }
 
-/// Name of a run among others: experiment and the beginning of the fingerprint.
+/// Returns a name that identifies a run: the experiment and the beginning of the fingerprint.
 pub fn run_id(manifest: &Manifest) -> String {
     let short: String = manifest.fingerprint.chars().take(12).collect();
     format!("{}-{short}", manifest.experiment.name)
 }
 
-/// One row a record: every field of [`Record`], and the run that it is from.
+/// Writes one row per record: every field of [`Record`], and the run that it belongs to.
 ///
 /// [`Record`]: ulplab_core::record::Record
 pub fn write_records(run: &Run, path: &Path) -> Result<()> {
@@ -66,7 +66,7 @@ pub fn write_records(run: &Run, path: &Path) -> Result<()> {
     table::write(path, &columns)
 }
 
-/// One row a summary.
+/// Writes one row per summary.
 pub fn write_summaries(run: &Run, path: &Path) -> Result<()> {
     let rows = || run.summaries.iter();
     let mut columns = provenance(&run.manifest, run.summaries.len());
@@ -86,7 +86,7 @@ pub fn write_summaries(run: &Run, path: &Path) -> Result<()> {
     table::write(path, &columns)
 }
 
-/// Columns that are the same in every row, so that the files of many runs can be read as one table.
+/// Returns columns with the same value in every row, so that the files of many runs can be read as one table.
 fn provenance(manifest: &Manifest, rows: usize) -> Vec<Column> {
     let id = run_id(manifest);
     let constant = |name, value| Column::text(name, repeat_n(value, rows));
@@ -99,7 +99,7 @@ fn provenance(manifest: &Manifest, rows: usize) -> Vec<Column> {
     ]
 }
 
-/// The first and the last line of `records.jsonl`; `type` tells them from the measurements.
+/// The first and the last line of `records.jsonl`; the key `type` distinguishes them from measurements.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line<'a> {
@@ -109,16 +109,16 @@ enum Line<'a> {
         summaries: usize,
         pass: usize,
         fail: usize,
-        /// Rules that were not judged on a recipe.
+        /// Number of rules that were not judged, counted for each recipe.
         not_judged: usize,
         complete: bool,
-        /// The reference's own loss, if it read text.
+        /// Loss of the reference, if it read text.
         #[serde(skip_serializing_if = "Option::is_none")]
         reference: Option<Loss>,
     },
 }
 
-/// The manifest, then all measurements, then a line of counts: a file without that last line was cut off.
+/// Writes the manifest, then all measurements, then a line of counts. A file without this last line was truncated.
 pub fn write_jsonl(run: &Run, path: &Path) -> Result<()> {
     let count = |status| run.verdicts.iter().filter(|verdict| verdict.status == status).count();
     let end = Line::Summary {

@@ -16,10 +16,10 @@ use ulplab_core::record::{Phase, Record};
 /// Least number of windows for an interval: one window shows no variation.
 pub const LEAST_WINDOWS: u32 = 2;
 
-/// Resamples of a bootstrap.
+/// Number of bootstrap resamples.
 const RESAMPLES: usize = 2000;
 
-/// One metric at one site, over the windows.
+/// Statistics of one metric at one site, over the windows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     pub recipe: String,
@@ -31,29 +31,29 @@ pub struct Summary {
     pub mean: f64,
     pub min: f64,
     pub max: f64,
-    /// 95 % percentile-bootstrap interval of the mean over windows; NaN if there are fewer than [`LEAST_WINDOWS`]. With few
-    /// windows it is narrower than its name: of normal values it holds the mean in 49 % of runs with 2 windows (it is their
-    /// range), 74 % with 3, 80 % with 4, 86 % with 8, 92 % with 16. Equal values have an interval of no width.
+    /// 95 % percentile-bootstrap interval of the mean over windows; NaN with fewer than [`LEAST_WINDOWS`] windows. With few
+    /// windows, the coverage is below 95 %. For normal values it is 49 % with 2 windows (the interval is their range), 74 % with
+    /// 3, 80 % with 4, 86 % with 8, 92 % with 16. If all values are equal, the interval has no width.
     pub ci_low: f64,
     pub ci_high: f64,
-    /// The values, in the order of the windows; they are not stored with a summary.
+    /// Values in the order of the windows; not stored with a summary.
     #[serde(skip)]
     pub values: Vec<f64>,
-    /// The flips of the windows that `net_lost` is of, in the same order, unless one is not known.
+    /// Flips of each window, in the same order; only for `net_lost`. Empty if the flips of a window are unknown.
     #[serde(skip)]
     pub flips: Vec<net::Window>,
 }
 
 impl Summary {
-    /// Resamples of a group are always the same ones.
+    /// Returns the seed of a group's resamples: the same group always has the same resamples.
     fn seed(recipe: &str, phase: Phase, layer: Option<u32>, site: &str, metric: &str) -> [u8; 32] {
         let layer = layer.map(|layer| layer.to_string()).unwrap_or_default();
         let group = [recipe, phase.name(), &layer, site, metric];
         blake3::hash(group.join("/").as_bytes()).into()
     }
 
-    /// One-sided limits of the mean; none where [`statistics::limits`] defines none. Those of rare flips are the wider ones of these and of
-    /// the counts; without counts there are none.
+    /// Returns one-sided limits of the mean; `None` if [`statistics::limits`] defines none. For rare flips, takes the wider of
+    /// these limits and the limits from counts; `None` without counts.
     pub fn limits(&self) -> Option<Limits> {
         let seed = Self::seed(&self.recipe, self.phase, self.layer, &self.site, &self.metric);
         if self.metric == NET_LOST.name && self.flips.is_empty() {
@@ -72,7 +72,7 @@ impl Summary {
         Some(of_values.map_or(of_counts, wider))
     }
 
-    /// The summary of another metric at the same place.
+    /// Returns the summary of another metric at the same place.
     pub fn beside<'s>(&self, metric: &Metric, summaries: &'s [Self]) -> Option<&'s Self> {
         let place = |of: &Self| {
             (of.layer, of.phase) == (self.layer, self.phase) && of.site == self.site && of.recipe == self.recipe
@@ -90,10 +90,10 @@ impl Summary {
     }
 }
 
-/// Summarizes records over their windows: one summary for each recipe, phase, site, layer and metric, sorted by them in
-/// this order; recipes, sites and metrics keep the order in which they first appear.
+/// Summarizes records over their windows: one summary for each recipe, phase, site, layer and metric, sorted in this order.
+/// Recipes, sites and metrics keep the order in which they first appear.
 ///
-/// A NaN in any window makes all statistics NaN: it is a result, and must not be dropped.
+/// A NaN in any window makes all statistics NaN: a NaN is a result, and must not be dropped.
 pub fn summarize(records: &[Record]) -> Vec<Summary> {
     let (mut recipes, mut sites, mut metrics) = (HashMap::new(), HashMap::new(), HashMap::new());
     let mut groups = grouped(records.iter().map(|record| {
@@ -111,7 +111,8 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
     summaries
 }
 
-/// The flips of the windows of `net`, from those that are lost and gained at the same place; none if a window has no count.
+/// Returns the flips of each window of `net`, from the lost and gained predictions at the same place; empty if a window has no
+/// count.
 fn by_window(net: &Summary, records: &[&Record], summaries: &[Summary]) -> Vec<net::Window> {
     let [Some(lost), Some(gained)] = [&LOST, &GAINED].map(|metric| net.beside(metric, summaries)) else {
         return Vec::new();
@@ -127,7 +128,7 @@ fn by_window(net: &Summary, records: &[&Record], summaries: &[Summary]) -> Vec<n
     flips(lost, gained).zip(records).map(window).collect()
 }
 
-/// The flips of each window, from summaries of what is lost and gained.
+/// Returns the flips of each window, from the summaries of lost and gained predictions.
 pub fn flips(lost: &Summary, gained: &Summary) -> impl Iterator<Item = Flips> {
     let pairs = lost.values.iter().zip(&gained.values);
     pairs.map(|(&lost, &gained)| Flips {
@@ -136,20 +137,20 @@ pub fn flips(lost: &Summary, gained: &Summary) -> impl Iterator<Item = Flips> {
     })
 }
 
-/// The number of a name in the order of first appearance.
+/// Returns the index of a name in the order of first appearance.
 fn rank<'a>(names: &mut HashMap<&'a str, usize>, name: &'a str) -> usize {
     let next = names.len();
     *names.entry(name).or_insert(next)
 }
 
-/// Statistics of the values of one group, which is not empty.
+/// Returns the statistics of one group of records, which must not be empty.
 fn summary(records: &[&Record]) -> Summary {
     let first = records[0];
     let values: Vec<f64> = records.iter().map(|record| record.value).collect();
     let seed = || Summary::seed(&first.recipe, first.phase, first.layer, &first.site, &first.metric);
     let mut statistics = described(&values, seed);
     if first.metric == PERPLEXITY.name {
-        // The loss of all tokens is the mean of losses, not of perplexities.
+        // The perplexity of all tokens follows from the mean of losses, not from the mean of perplexities.
         let [mean, _, _, low, high] = described(&logarithms(&values), seed).map(f64::exp);
         let [_, min, max, ..] = statistics;
         statistics = [mean.max(min).min(max), min, max, low, high];
@@ -176,14 +177,14 @@ fn logarithms(values: &[f64]) -> Vec<f64> {
     values.iter().map(|value| value.ln()).collect()
 }
 
-/// Computes the mean, minimum and maximum of the values, and the ends of the 95 % bootstrap interval of the mean.
+/// Returns the mean, minimum and maximum of the values, and the ends of the 95 % bootstrap interval of the mean.
 fn described(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
     if values.iter().any(|value| value.is_nan()) {
         return [f64::NAN; 5];
     }
     let min = values.iter().copied().fold(f64::INFINITY, f64::min);
     let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    // A mean of infinities of both signs is NaN. Otherwise rounding must not carry it out of the range of the values.
+    // A mean of infinities of both signs is NaN. Otherwise clamp: rounding may carry the mean out of the range of the values.
     let mean = |sum: f64| {
         let mean = sum / values.len() as f64;
         if mean.is_nan() { mean } else { mean.clamp(min, max) }
@@ -200,7 +201,7 @@ fn described(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
         .map(|_| mean((0..values.len()).map(|_| values[below(&mut rng, values.len())]).sum()))
         .collect();
     means.sort_by(f64::total_cmp);
-    // 2.5 % of the resamples lie outside at either end.
+    // Cut off 2.5 % of the resamples at each end.
     let outside = RESAMPLES / 40;
     [all, min, max, means[outside], means[RESAMPLES - 1 - outside]]
 }

@@ -14,15 +14,15 @@ use parquet::schema::parser::parse_message_type;
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::{Error, Result};
 
-/// A column: its declaration in the language of Parquet's schemas, and what writes its values.
+/// A column: its declaration in Parquet's schema language, and a function that writes its values.
 pub struct Column {
     declaration: String,
     write: Box<dyn Fn(&mut SerializedColumnWriter) -> Result<usize, ParquetError>>,
 }
 
 impl Column {
-    /// A column of values without nulls, and their levels. These are those of the format: a value has the highest definition level of
-    /// its column, and the first value of a row has repetition level 0; only lists have repetition levels.
+    /// Creates a column from its non-null values and their Parquet levels. A present value has the highest definition level of
+    /// its column. The first value of a row has repetition level 0; only lists have repetition levels.
     fn new<D: DataType>(
         declaration: String,
         values: Vec<D::T>,
@@ -57,13 +57,13 @@ impl Column {
         Self::flat::<Int64Type>(format!("optional int64 {name} (integer(64,false));"), rows)
     }
 
-    /// Layers as nullable `i32`, null outside the layers.
+    /// Creates a column of layers as nullable `i32`; null for sites outside layers.
     pub fn layers(rows: impl Iterator<Item = Option<u32>>) -> Self {
         let rows = rows.map(|layer| layer.map(|layer| layer as i32));
         Self::flat::<Int32Type>("optional int32 layer;".into(), rows)
     }
 
-    /// Lists of counts.
+    /// Creates a column of lists of counts.
     pub fn lists<'a>(name: &str, rows: impl Iterator<Item = Option<&'a [u64]>>) -> Self {
         let (mut values, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
@@ -84,7 +84,7 @@ impl Column {
     }
 }
 
-/// Writes columns of the same length.
+/// Writes columns, which must have the same length, to a Parquet file.
 pub fn write(path: &Path, columns: &[Column]) -> Result<()> {
     let declared: String = columns.iter().map(|column| column.declaration.as_str()).collect();
     let schema = parse_message_type(&format!("message schema {{ {declared} }}"))
@@ -108,7 +108,7 @@ pub fn write(path: &Path, columns: &[Column]) -> Result<()> {
     })
 }
 
-/// The error of the system behind an error of the writer, if there is one.
+/// Extracts the I/O error from an error of the Parquet writer, if there is one.
 fn io_error(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(error) => match error.downcast::<io::Error>() {

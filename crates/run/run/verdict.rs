@@ -1,4 +1,4 @@
-//! Verdicts of rules on a run, as data; `gate` makes them.
+//! Verdicts of rules on a run, as data; the module `gate` computes them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,21 +6,21 @@ use crate::experiment::Rule;
 use ulplab_core::error::Exit;
 use ulplab_core::record::Failure;
 
-/// The verdict of a rule on one recipe.
+/// Status of a rule on one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The rule holds on everything that was planned.
+    /// The rule holds on all planned cells.
     Pass,
     Fail,
-    /// The rule does not fail on the measurements, but they are not enough to pass.
+    /// The rule does not fail on the measurements, but there are too few of them for a pass.
     NotJudged,
-    /// The recipe cannot run on this device, so that another run must judge it.
+    /// The recipe cannot run on this device: another run must judge it.
     NotForDevice,
 }
 
 impl Status {
-    /// The word that tables show.
+    /// Returns the word that tables show.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -31,26 +31,26 @@ impl Status {
     }
 }
 
-/// One rule judged on one recipe.
+/// Verdict of one rule on one recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     pub rule: Rule,
     pub recipe: String,
     pub status: Status,
-    /// The statistic the bound is compared with, the worst over layers and sites; NaN if there is none.
+    /// The statistic that is compared with the bound, the worst over layers and sites; NaN if there is none.
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
-    /// Site the value is from, without the layer.
+    /// Site of the value, without the layer.
     pub site: Option<String>,
-    /// Layer the value is from.
+    /// Layer of the value.
     pub layer: Option<u32>,
-    /// Window the value is from (of kernels the case), if it is from one: a least or a greatest value.
+    /// Window of the value (for kernels, the case); `None` unless the value is a minimum or maximum, which comes from one window.
     pub window: Option<String>,
-    /// Windows behind the value.
+    /// Number of windows that the value is computed from.
     pub windows: u32,
-    /// A sentence: the measurement, its place and the bound; or why the rule could not be judged.
+    /// A sentence: the measurement, its place and the bound; or the reason why the rule was not judged.
     pub message: String,
-    /// The failures of the rule, if any.
+    /// Failures of the rule, if any.
     #[serde(default)]
     pub failures: Failures,
 }
@@ -64,7 +64,7 @@ impl Verdict {
         self.status == Status::Fail
     }
 
-    /// The consequence of a control that was measured and fails.
+    /// Describes the consequence of a failed control; `None` unless a control was measured and fails.
     pub fn consequence(&self) -> Option<&'static str> {
         let control = self.rule.control && self.fails() && !self.value.is_nan();
         control.then_some(
@@ -74,26 +74,26 @@ impl Verdict {
     }
 }
 
-/// Measurements that a rule does not admit.
+/// Measurements that violate a rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failures {
-    /// Failures of the worst cells, cell by cell.
+    /// Failed measurements of the worst cells, grouped by cell.
     pub worst: Vec<FailedMeasurement>,
     /// Number of cells with failures.
     pub cells: usize,
 }
 
-/// A measurement that a rule does not admit.
+/// A measurement that violates a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FailedMeasurement {
     pub cell: String,
-    /// The window; of kernels, the case.
+    /// Window of the measurement; for kernels, the case.
     pub window: String,
     pub layer: Option<u32>,
     pub site: String,
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
-    /// Number of elements behind it; for `violations`, the number of elements that were checked.
+    /// Number of elements that the value is computed from; for `violations`, the number of checked elements.
     #[serde(default)]
     pub n: u64,
     #[serde(flatten)]
@@ -101,7 +101,7 @@ pub struct FailedMeasurement {
 }
 
 impl Failures {
-    /// Number of cells that are not shown.
+    /// Returns the number of failed cells that are not shown.
     pub fn more(&self) -> usize {
         let mut shown: Vec<&str> = self.worst.iter().map(|failed| failed.cell.as_str()).collect();
         shown.dedup();
@@ -109,10 +109,10 @@ impl Failures {
     }
 }
 
-/// The verdict of a run, and the exit code of the commands that judge it.
+/// Outcome of a run, which decides the exit code of the commands that judge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything that the experiment plans was measured, and every rule that it states holds.
+    /// All planned cells were measured, and every rule holds.
     Pass,
     Fail,
     /// Cells are missing, so the run cannot be judged.
@@ -124,15 +124,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// `complete`: every selected cell was measured. `whole`: every planned cell was selected. A control that holds shows that a
-    /// measurement can fail; it judges nothing, so it is not a pass.
+    /// Derives the outcome from verdicts. `complete`: every selected cell was measured. `whole`: every planned cell was selected.
+    /// A control that holds only shows that a measurement can fail: it does not count as a pass.
     pub fn from_verdicts(verdicts: &[Verdict], complete: bool, whole: bool) -> Self {
         let judges = |verdict: &&Verdict| !(verdict.rule.control && verdict.passes());
         let statuses: Vec<Status> = verdicts.iter().filter(judges).map(|verdict| verdict.status).collect();
         Self::from_statuses(&statuses, complete, whole)
     }
 
-    /// As [`from_verdicts`](Self::from_verdicts), from statuses of verdicts of any kind.
+    /// Like [`from_verdicts`](Self::from_verdicts), but from the statuses of any verdicts.
     pub fn from_statuses(statuses: &[Status], complete: bool, whole: bool) -> Self {
         let any = |status| statuses.contains(&status);
         if any(Status::Fail) {
@@ -148,7 +148,7 @@ impl Outcome {
         }
     }
 
-    /// Its name, the class of its colours in a page, their code in a terminal (green, red or yellow), and its exit code.
+    /// Returns the name, the CSS class in a page, the colour code in a terminal (green, red or yellow), and the exit code.
     fn row(self) -> (&'static str, &'static str, u8, Exit) {
         match self {
             Self::Pass => ("PASS", "pass", 32, Exit::Pass),
@@ -163,17 +163,17 @@ impl Outcome {
         self.row().0
     }
 
-    /// Class of its colours in a page.
+    /// Returns the CSS class of the outcome's colours in a page.
     pub fn tone(self) -> &'static str {
         self.row().1
     }
 
-    /// The terminal's colour of its name: green, red or yellow.
+    /// Returns the terminal's colour code of the name: green, red or yellow.
     pub fn colour(self) -> u8 {
         self.row().2
     }
 
-    /// Exit code of a timing run, which fails only if a kernel fails or if the run is incomplete.
+    /// Returns the exit code of a timing run, which fails only if a kernel fails or if the run is incomplete.
     pub fn exit_of_bench(self) -> Exit {
         match self {
             Self::Fail | Self::Incomplete => self.exit(),
