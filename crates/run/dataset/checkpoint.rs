@@ -1,4 +1,4 @@
-//! A model with its weights.
+//! A model checkpoint: configuration, weights and tokenizer.
 
 use std::path::{Path, PathBuf};
 
@@ -9,25 +9,26 @@ use super::{Tensors, Tokenizer, quantized};
 use ulplab_core::error::refuse;
 use ulplab_core::{Error, Result, input};
 
-/// A checkpoint as `transformers` names its tensors: `config.json`, and safetensors in one file or many.
+/// A checkpoint with the tensor names of `transformers`: `config.json`, and safetensors in one file or several.
 pub struct Checkpoint {
     folder: PathBuf,
     pub config: Box<dyn Config>,
-    /// Token ids of the model are below this.
+    /// Size of the vocabulary: all token ids are below this.
     pub vocabulary: usize,
-    /// Notes on it, in words: tensors that the model does not read.
+    /// Notes about tensors and keys that the model does not read, for reports.
     pub notes: Vec<String>,
     tensors: Tensors,
 }
 
 impl Checkpoint {
-    /// Reads the configuration and the headers of all files, and checks that every tensor the model needs is there, and none that would
-    /// change its result besides.
+    /// Reads the configuration and the headers of all files. Checks that every tensor that the model needs is there, and that no
+    /// other tensor would change its result.
     pub fn open(folder: &Path) -> Result<Self> {
         Self::open_without(folder, &[])
     }
 
-    /// Does the same without keys of the configuration that the caller declares inert.
+    /// Same as [`open`](Self::open), but ignores the keys `inert` of the configuration, which the caller declares to have no
+    /// effect.
     pub fn open_without(folder: &Path, inert: &[String]) -> Result<Self> {
         let file = folder.join("config.json");
         let wrong = |message: String| Error::config(&file, message);
@@ -55,27 +56,28 @@ impl Checkpoint {
         })
     }
 
-    /// The tokenizer that turns text into its ids.
+    /// Returns the tokenizer that converts text to the model's token ids.
     ///
     /// # Errors
-    /// If [`Tokenizer::open`] fails.
+    /// Returns the errors of [`Tokenizer::open`].
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         Tokenizer::open(&self.folder, self.vocabulary)
     }
 
-    /// Reads the weights.
+    /// Reads the weights as stored, without rounding.
     pub fn load<T: Scalar>(&mut self) -> Result<Box<dyn Model<T>>> {
         self.load_by(&mut Plain)
     }
 
-    /// Reads the weights and passes those that are sites to `numerics`, which may round them.
+    /// Reads the weights, and passes weights that are sites to `numerics`, which may round them.
     pub fn load_by<T: Scalar>(&mut self, numerics: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>> {
         let config = self.config.clone();
         paths::load(&*config, self, numerics)
     }
 }
 
-/// Reads the configuration of a model that reads tokens. Others are refused before their keys are found missing one by one.
+/// Reads the configuration of a model that takes tokens. Rejects an unsupported type of model before its keys are checked one by
+/// one.
 fn config(text: &str, inert: &[String]) -> Result<Box<dyn Config>, String> {
     let path = paths::find_in(&paths::readers(), text).map_err(|why| {
         format!("{why}; `ulplab quantize`, `inspect` and `compare` take the files of any checkpoint all the same")
@@ -84,12 +86,13 @@ fn config(text: &str, inert: &[String]) -> Result<Box<dyn Config>, String> {
     path.config_without(text, &inert)
 }
 
-/// Compares sizes with those of the files, before lists are made of them: every layer has a tensor, and every size is that of one.
+/// Checks the sizes of the configuration against the files before memory is allocated: there is a tensor for every layer, and no
+/// size is above the number of stored values.
 fn fits(config: &dyn Config, (tensors, numbers): (usize, usize)) -> Result<(), String> {
     let layers = config.layers();
     let why = format_args!("num_hidden_layers is {layers}, but the files have only {tensors} tensors");
     refuse(layers > tensors, why)?;
-    // A byte may hold two.
+    // A byte may hold two values.
     let mut sizes = config.sizes().into_iter();
     match sizes.find(|(_, size)| *size > numbers.saturating_mul(2)) {
         Some((key, size)) => Err(format!("{key} is {size}, but the files have only {numbers} numbers")),
@@ -104,7 +107,7 @@ impl Weights for Checkpoint {
         self.tensors.floats(name, shape)
     }
 
-    /// The only integers in checkpoints are numbers of routed experts.
+    /// Reads a tensor of integers. The only integers in checkpoints are ids of routed experts.
     fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>> {
         let experts = self.config.size("n_routed_experts").unwrap_or(u32::MAX as usize);
         self.tensors.integers(name, shape, experts)

@@ -1,4 +1,4 @@
-//! `datasets/manifest.toml`: every data set with its files, their sizes and checksums.
+//! `datasets/manifest.toml`: all data sets with their files, file sizes and checksums.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,10 +18,10 @@ use ulplab_core::{Error, Result, input};
 
 const MANIFEST: &str = "manifest.toml";
 const CONFIG: &str = "config.json";
-/// Environment variable that tells the folder of the data sets.
+/// Environment variable with the folder of the data sets.
 const VARIABLE: &str = "ULPLAB_DATASETS";
 
-/// Content of a data set.
+/// Kind of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -36,12 +36,12 @@ pub enum Kind {
 #[serde(deny_unknown_fields)]
 pub struct Dataset {
     pub kind: Kind,
-    /// Its description, in a line or two.
+    /// Description of the data set, in a line or two.
     pub about: String,
     pub licence: String,
-    /// Its origin.
+    /// Origin of the data set.
     pub source: String,
-    /// Texts only: whether the listed checkpoints were trained on it.
+    /// Texts only: true if the listed checkpoints were trained on the text.
     pub in_training: Option<bool>,
     #[serde(rename = "file")]
     pub files: Vec<DataFile>,
@@ -51,22 +51,23 @@ pub struct Dataset {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataFile {
-    /// Relative to the folder of the manifest, with `/` between names.
+    /// Path relative to the folder of the manifest, with `/` between names.
     pub path: String,
     pub bytes: u64,
-    /// Lower-case hexadecimal.
+    /// blake3 of the file, in lower-case hexadecimal.
     pub blake3: String,
 }
 
 /// All data sets of a folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// Folder the manifest lies in.
+    /// Folder that contains the manifest.
     pub root: PathBuf,
     pub datasets: BTreeMap<String, Dataset>,
 }
 
-/// Folder of the data sets: that of the flag if given, else that of the variable, else the first `datasets/` in the places.
+/// Returns the folder of the data sets: `flag` if given, else `variable`, else the first folder `datasets/` in `places` with a
+/// manifest.
 pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[PathBuf]) -> Result<PathBuf> {
     for (folder, who) in [(flag, "--datasets"), (variable, VARIABLE)] {
         if let Some(folder) = folder {
@@ -88,14 +89,14 @@ pub fn find_root_from(flag: Option<&Path>, variable: Option<&Path>, places: &[Pa
 }
 
 impl Manifest {
-    /// The manifest of the folder that `--datasets` gives, else `$ULPLAB_DATASETS`, else [`shipped::places`].
+    /// Reads the manifest in the folder of `--datasets`, else in `$ULPLAB_DATASETS`, else in one of [`shipped::places`].
     pub fn open(flag: Option<&Path>) -> Result<Self> {
         let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
         let root = find_root_from(flag, variable.as_ref().map(Path::new), &shipped::places());
         Self::load(&root?)
     }
 
-    /// Reads `manifest.toml` of the folder `root`.
+    /// Reads `manifest.toml` in the folder `root`.
     pub fn load(root: &Path) -> Result<Self> {
         let file = root.join(MANIFEST);
         let text = input::text(&file)?;
@@ -108,7 +109,7 @@ impl Manifest {
         Ok(Self { root, datasets })
     }
 
-    /// The data set of that name.
+    /// Returns the data set with the given name.
     pub fn get(&self, name: &str) -> Result<&Dataset> {
         self.datasets.get(name).ok_or_else(|| {
             let known: Vec<_> = self.datasets.keys().map(String::as_str).collect();
@@ -125,8 +126,8 @@ impl Manifest {
         })
     }
 
-    /// The folder of a checkpoint, for [`super::Checkpoint::open`]: `name` is one of the manifest, else itself a folder with
-    /// `config.json`.
+    /// Returns the folder of a checkpoint, for [`super::Checkpoint::open`]. `name` is a name in the manifest, or the path of a
+    /// folder with `config.json`.
     pub fn checkpoint(&self, name: &str) -> Result<PathBuf> {
         if let Some(folder) = self.unlisted(name, Kind::Checkpoint) {
             return Ok(folder.to_path_buf());
@@ -137,7 +138,7 @@ impl Manifest {
         folder.ok_or_else(|| Error::config(self.root.join(MANIFEST), format!("[{name}]: no file is a {CONFIG}")))
     }
 
-    /// Bytes of a text: one of the manifest, else the file that `name` is the path of.
+    /// Returns the size of a text in bytes. `name` is a name in the manifest, or the path of a file.
     pub fn text_bytes(&self, name: &str) -> Result<u64> {
         self.open_text(name).map(|(.., size)| size)
     }
@@ -153,7 +154,7 @@ impl Manifest {
         Ok((path, file, size))
     }
 
-    /// `len` bytes from byte `offset` of a text: one of the manifest, else the file that `name` is the path of.
+    /// Reads `len` bytes from byte `offset` of a text. `name` is a name in the manifest, or the path of a file.
     pub fn text(&self, name: &str, offset: usize, len: usize) -> Result<Vec<u8>> {
         let (path, mut file, size) = self.open_text(name)?;
         let (offset, len) = (offset as u64, len as u64);
@@ -173,8 +174,8 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// Compares every file of a data set with its size and checksum, and returns path and blake3 of each, as the manifest
-    /// of a run stores them. Nothing is known of files that the manifest does not list: they are only hashed.
+    /// Checks the size and checksum of every file of a data set. Returns the path and blake3 of each file, as the manifest of a
+    /// run stores them. Files that the manifest does not list are only hashed.
     pub fn verify(&self, name: &str) -> Result<Vec<(String, String)>> {
         if let Some(path) = self.unlisted(name, Kind::Text) {
             return Ok(vec![hash_file(path)?]);
@@ -185,7 +186,7 @@ impl Manifest {
         let dataset = self.get(name)?;
         let files = dataset.files.par_iter().map(|file| self.verify_file(file));
         let mut verified = files.collect::<Result<Vec<_>>>()?;
-        // A tokenizer next to a checkpoint decides its ids, listed or not.
+        // A tokenizer next to a checkpoint decides the token ids: hash it even if it is not listed.
         if dataset.kind == Kind::Checkpoint {
             let path = self.checkpoint(name)?.join(tokenizer::FILE);
             let listed = dataset.files.iter().any(|file| self.root.join(&file.path) == path);
@@ -214,7 +215,7 @@ impl Manifest {
         Ok((expected.path.clone(), expected.blake3.clone()))
     }
 
-    /// `name` as the path of a data set of that kind that the manifest does not list.
+    /// Returns `name` as a path if a data set of this kind is there that the manifest does not list.
     fn unlisted<'a>(&self, name: &'a str, kind: Kind) -> Option<&'a Path> {
         let path = Path::new(name);
         let there = match kind {
@@ -256,19 +257,19 @@ impl Dataset {
     }
 }
 
-/// Path and blake3 of the files of a checkpoint that determine its results.
+/// Returns the path and blake3 of each file of a checkpoint that affects its results.
 fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
     let files = with_extension(folder, "list the checkpoint", &["json", "safetensors"])?;
     files.par_iter().map(|path| hash_file(path)).collect()
 }
 
-/// Path and blake3 of a file.
+/// Returns the path and blake3 of a file.
 fn hash_file(path: &Path) -> Result<(String, String)> {
     let digest = blake3::hash(&map(path)?).to_hex().to_string();
     Ok((path.display().to_string(), digest))
 }
 
-/// Maps a file into memory, to be read as it is touched. Nobody may shorten the file meanwhile.
+/// Maps a file into memory, to be read page by page. Nobody may truncate the file meanwhile.
 fn map(path: &Path) -> Result<memmap2::Mmap> {
     let file = input::open(path)?;
     // SAFETY: the map is read-only and private to this process; the file is input data that nobody writes during a run.

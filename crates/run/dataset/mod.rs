@@ -1,4 +1,4 @@
-//! Data sets: what `datasets/manifest.toml` lists, and model checkpoints in safetensors, with their tokenizers.
+//! Data sets listed in `datasets/manifest.toml`, and model checkpoints in safetensors with their tokenizers.
 
 mod checkpoint;
 mod manifest;

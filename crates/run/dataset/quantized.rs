@@ -1,14 +1,14 @@
-//! `quantization_config` of a `config.json`: how weights are stored, as far as their files do not say it.
+//! Reads `quantization_config` of a `config.json`: properties of the stored weights that the tensor files do not state.
 
 use serde_json::{Map, Value};
 
-/// Methods whose files are read as they are, if their weights are FP8 or MXFP4.
+/// Quantization methods whose files can be read directly, if their weights are FP8 or MXFP4.
 const READ: &[&str] = &["fp8", "fbgemm_fp8", "mxfp4", "compressed-tensors", "modelopt"];
 
-/// Reads of how many rows and columns blocks with a scale are, if a configuration says so.
+/// Returns the numbers of rows and columns of a block with one scale; `None` if the configuration does not state them.
 ///
 /// # Errors
-/// A method whose files are not read, with what to do.
+/// Returns an error with a workaround if the files of the quantization method cannot be read.
 pub fn block(json: &str) -> Result<Option<[usize; 2]>, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let inner = map.get("text_config").and_then(Value::as_object);

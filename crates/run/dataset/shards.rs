@@ -17,8 +17,8 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Opens `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` of
-    /// the folder.
+    /// Opens `model.safetensors`, else the files named by `model.safetensors.index.json`, else every `*.safetensors` file of the
+    /// folder.
     pub fn open(folder: &Path) -> Result<Self> {
         let opened = reference::tensorfile::TensorFile::open(folder).map_err(Into::into);
         Ok(Self {
@@ -27,14 +27,14 @@ impl Tensors {
         })
     }
 
-    /// Says of how many rows and columns blocks with a scale are, if that is known.
+    /// Sets the numbers of rows and columns of a block with one scale, if known.
     #[must_use]
     pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
         self.read = self.read.in_blocks(block);
         self
     }
 
-    /// The number of tensors, and of numbers in all of them.
+    /// Returns the number of tensors, and the total number of their elements.
     pub fn size(&self) -> (usize, usize) {
         let tensors = self.read.files().tensors();
         let count = tensors.len();
@@ -42,9 +42,9 @@ impl Tensors {
         (count, numbers.sum())
     }
 
-    /// Checks that all tensors a model needs are there, of the right shape, of a type ulplab reads, and with scales that
-    /// fit; every problem is reported in one error, and those about shapes name those of these sizes that are keys of a configuration.
-    /// Returns the tensors that the model does not use.
+    /// Checks that all tensors of a model are there, with the right shape, a type that ulplab reads, and fitting scales. One
+    /// error reports all problems; for a wrong shape it names the keys of `sizes` that the expected shape comes from. Returns the
+    /// tensors that the model does not use.
     pub fn check(&self, needed: &[TensorSpec], sizes: &[(&'static str, usize)]) -> Result<Vec<String>> {
         let unused = self.read.unused(needed);
         let mut problems = Problems::default();
@@ -61,10 +61,10 @@ impl Tensors {
         Ok(unused.into_iter().map(str::to_string).collect())
     }
 
-    /// Notes about tensors that a model with these layers and these tensors does not use.
+    /// Returns notes about tensors that a model with these layers and tensors does not use.
     ///
     /// # Errors
-    /// Some of them would change its result.
+    /// Returns an error if some of the unused tensors would change the model's result.
     pub fn notes(&self, needed: &[TensorSpec], layers: usize, unused: &[String]) -> Result<Vec<String>> {
         let (notes, others) = unread::sort(&self.read, needed, layers, unused);
         let mut problems = Problems::default();
@@ -73,19 +73,19 @@ impl Tensors {
         Ok(notes)
     }
 
-    /// A tensor as f32, times its scales; an element that is not finite is an error.
+    /// Returns a tensor as f32, multiplied by its scales. An element that is not finite is an error.
     pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         self.read.floats(name, shape).map_err(|error| self.unread(&error))
     }
 
-    /// A tensor of ids; one outside `0 .. limit` is an error.
+    /// Returns a tensor of ids. An id outside `0 .. limit` is an error.
     pub fn integers(&self, name: &str, shape: &[usize], limit: usize) -> Result<Vec<u32>> {
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let read = self.read.integers(name, shape, limit);
         read.map_err(|error| self.unread(&error))
     }
 
-    /// A mistake in a tensor as a whole is reported for the folder, a mistake in its elements for their file.
+    /// Converts a read error. An error in a whole tensor names the folder; an error in its elements names their file.
     fn unread(&self, error: &ReadError) -> Error {
         match error {
             ReadError::Tensor {
@@ -98,7 +98,7 @@ impl Tensors {
     }
 }
 
-/// Names the keys of a configuration that a tensor of another shape is expected by.
+/// Names the keys of the configuration that gave the expected shape of a tensor with another shape.
 fn keys(sizes: &[(&'static str, usize)], error: &ReadError) -> String {
     let ReadError::Tensor {
         problem: Problem::Shape { found, expected },

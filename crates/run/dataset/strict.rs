@@ -1,4 +1,4 @@
-//! TOML whose mistakes are reported with file, line and the nearest valid name.
+//! Reads TOML. Error messages give file, line and the nearest valid name.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use ulplab_core::error::did_you_mean;
 use ulplab_core::{Error, Result};
 
-/// Reads `text`, the contents of `file`, as a `T`. With `deny_unknown_fields` on the types, an unknown key is an error.
+/// Reads `text`, the contents of `file`, as a `T`. If the types have `deny_unknown_fields`, an unknown key is an error.
 pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
         let start = error.span().map(|span| span.start);
@@ -15,7 +15,7 @@ pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
     })
 }
 
-/// An error in a file, with the line of the byte of its text at which it is, if that is known.
+/// Makes an error in a file, with the line of the given byte of its text; without a line if `byte` is `None`.
 pub fn at_byte(file: &Path, text: &str, byte: Option<usize>, message: &str) -> Error {
     match byte.and_then(|byte| text.get(..byte)) {
         Some(before) => {
@@ -26,7 +26,8 @@ pub fn at_byte(file: &Path, text: &str, byte: Option<usize>, message: &str) -> E
     }
 }
 
-/// The parser's message, with the nearest valid name if a name is unknown; `others` are valid, too, and the parser does not know of them.
+/// Returns the parser's message, with the nearest valid name for an unknown name. `others` are further valid names that the
+/// parser does not know.
 pub fn explain_beside(error: &toml::de::Error, others: &[&str]) -> String {
     let mut message = in_words(error.message().trim_end());
     let near = suggestion(&message, others);
@@ -36,7 +37,8 @@ pub fn explain_beside(error: &toml::de::Error, others: &[&str]) -> String {
     message + &near
 }
 
-/// The nearest valid name to an unknown one, as the end of a message: serde says "unknown field `a`, expected one of `b`, `c`".
+/// Returns the nearest valid name to an unknown name, as the end of a message such as serde's "unknown field `a`, expected one of
+/// `b`, `c`".
 pub fn suggestion(message: &str, others: &[&str]) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     match quoted.next() {
@@ -45,7 +47,7 @@ pub fn suggestion(message: &str, others: &[&str]) -> String {
     }
 }
 
-/// serde names types as Rust does: "invalid type: string \"a\", expected usize".
+/// Replaces the Rust type names in serde's messages, such as "invalid type: string \"a\", expected usize", by words.
 fn in_words(message: &str) -> String {
     let plain = message.strip_prefix("invalid type: ");
     let plain = plain.or_else(|| message.strip_prefix("invalid value: "));

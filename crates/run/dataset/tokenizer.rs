@@ -1,4 +1,4 @@
-//! Text as the ids that a model reads, and ids as text.
+//! Converts text to a model's token ids, and ids to text.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use ulplab_core::input;
 use super::Manifest;
 use ulplab_core::{Error, Result};
 
-/// Turns text into the ids of a model, and back.
+/// Converts text to the token ids of a model, and back.
 pub enum Tokenizer {
-    /// A token is a byte.
+    /// Each byte is a token.
     Bytes,
     /// `tokenizer.json` of a checkpoint, as the library `tokenizers` writes it.
     File {
@@ -18,27 +18,29 @@ pub enum Tokenizer {
     },
 }
 
-/// A window of text.
+/// A window of text as tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// The ids, the first of them of what the tokenizer puts before a text, if it puts anything there.
+    /// Token ids, beginning with the special tokens that the tokenizer puts before a text, if any.
     pub ids: Vec<u32>,
-    /// Bytes of text behind the first token; `None` if a token is a byte.
+    /// Number of bytes of text after the first token; `None` if a token is a byte.
     pub bytes: Option<usize>,
 }
 
-/// The file of a checkpoint that says how text becomes ids.
+/// Name of the tokenizer's file in a checkpoint.
 pub(super) const FILE: &str = "tokenizer.json";
-/// The vocabulary whose ids are bytes.
+/// Size of a vocabulary whose ids are bytes.
 const BYTES: usize = 256;
-/// Tokens that the last window of a text may be shorter than the windows before it, for the first cut of a piece may fall within a word.
+/// Number of extra tokens that [`Tokenizer::places`] keeps in reserve: a piece of text may begin within a word, which changes its
+/// tokens.
 const SLACK: usize = 16;
 
 impl Tokenizer {
-    /// The tokenizer of a checkpoint whose ids are below `vocabulary`.
+    /// Opens the tokenizer of a checkpoint whose ids are below `vocabulary`.
     ///
     /// # Errors
-    /// If `tokenizer.json` is missing and ids are not bytes, if it cannot be read, or if it has an id that the model does not have.
+    /// Returns an error if `tokenizer.json` is missing and ids are not bytes, if it cannot be read, or if it has an id that the
+    /// model does not have.
     pub fn open(folder: &Path, vocabulary: usize) -> Result<Self> {
         let path = folder.join(FILE);
         if !path.is_file() {
@@ -54,7 +56,7 @@ impl Tokenizer {
         let text = input::text(&path)?;
         let wrong = |why: tokenizers::Error| Error::data(&path, format!("this is no tokenizer: {why}"));
         let mut trained = tokenizers::Tokenizer::from_bytes(text.as_bytes()).map_err(wrong)?;
-        // Windows are as long as an experiment says.
+        // The experiment decides the length of windows, not the tokenizer.
         trained.with_truncation(None).map_err(wrong)?;
         trained.with_padding(None);
         let last = trained.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
@@ -73,7 +75,7 @@ impl Tokenizer {
         }
     }
 
-    /// The name of a token in messages.
+    /// Returns the word for a token in messages.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Bytes => "byte",
@@ -81,10 +83,10 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a text that is to be continued: with what the tokenizer puts before a text, and without what it puts behind.
+    /// Returns the ids of a text that a model continues: with the special tokens before the text, without those after it.
     ///
     /// # Errors
-    /// The tokenizer refuses the text.
+    /// Returns an error if the tokenizer rejects the text.
     pub fn ids(&self, text: &str) -> Result<Vec<u32>> {
         match self {
             Self::Bytes => Ok(text.bytes().map(u32::from).collect()),
@@ -92,10 +94,11 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the text that ids add to that of the ids before them. Bytes that are not a character yet are shown as U+FFFD.
+    /// Returns the text that `ids` add to the text of the ids `before`. Bytes that do not yet form a character are shown as
+    /// U+FFFD.
     ///
     /// # Errors
-    /// The tokenizer refuses the ids.
+    /// Returns an error if the tokenizer rejects the ids.
     pub fn text(&self, before: &[u32], ids: &[u32]) -> Result<String> {
         let Self::File { path, trained } = self else {
             let bytes: Vec<u8> = ids.iter().map(|id| *id as u8).collect();
@@ -105,7 +108,7 @@ impl Tokenizer {
             let text = trained.decode(ids, false);
             text.map_err(|why| Error::data(path, format!("ids cannot be decoded: {why}")))
         };
-        // A character may be of many tokens, and a space may depend on the word before it.
+        // A character may consist of several tokens, and a space may depend on the word before: decode both parts together.
         let (head, whole) = (decode(before)?, decode(&[before, ids].concat())?);
         match whole.strip_prefix(&head) {
             Some(rest) => Ok(rest.into()),
@@ -113,10 +116,10 @@ impl Tokenizer {
         }
     }
 
-    /// So many tokens of a text: from byte `offset` on, or from the first character behind it.
+    /// Reads `tokens` tokens of a text, from byte `offset` on, or from the next character if `offset` is within one.
     ///
     /// # Errors
-    /// If [`Manifest::text`] fails, or if the text is not UTF-8 or too short.
+    /// Returns the errors of [`Manifest::text`], and an error if the text is not UTF-8 or too short.
     pub fn window(&self, datasets: &Manifest, name: &str, offset: usize, tokens: usize) -> Result<Tokens> {
         let Self::File { path, trained } = self else {
             let bytes = datasets.text(name, offset, tokens)?;
@@ -142,7 +145,7 @@ impl Tokenizer {
         let encoded = loop {
             let end = offset.saturating_add(len).min(size);
             let encoded = Encoded::new(path, trained, &Piece::read(datasets, name, offset, end)?.text)?;
-            // The end of a piece may cut a word; twice the tokens are far from there.
+            // The end of a piece may cut a word. With twice the tokens, the first half is far from the end.
             if encoded.ids.len() >= 2 * tokens || end >= size {
                 break encoded;
             }
@@ -154,10 +157,10 @@ impl Tokenizer {
         }
     }
 
-    /// Bytes of a text at which a window of so many tokens may begin: those before this one.
+    /// Returns the number of offsets at which a window of `tokens` tokens may begin: all bytes before this number.
     ///
     /// # Errors
-    /// If [`Manifest::text`] fails, or if the text is not UTF-8.
+    /// Returns the errors of [`Manifest::text`], and an error if the text is not UTF-8.
     pub fn places(&self, datasets: &Manifest, name: &str, tokens: usize) -> Result<u64> {
         let size = datasets.text_bytes(name)?;
         let Self::File { path, trained } = self else {
@@ -171,7 +174,7 @@ impl Tokenizer {
             let encoded = Encoded::new(path, trained, &piece.text)?;
             match encoded.ids.len().checked_sub(tokens + SLACK) {
                 Some(first) => return Ok((start + piece.skipped + encoded.offsets[first].0 + 1) as u64),
-                // The reader checks the length itself.
+                // The text may be too short: the reader of the window checks that.
                 None if start == 0 => return Ok(1),
                 None => len *= 2,
             }
@@ -182,7 +185,7 @@ impl Tokenizer {
 /// A part of a text that begins and ends with whole characters.
 struct Piece {
     text: String,
-    /// Bytes before the first whole character.
+    /// Number of bytes before the first whole character.
     skipped: usize,
 }
 
@@ -192,13 +195,13 @@ impl Piece {
         let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
         let skipped = match start {
             0 => 0,
-            // A character has at most three bytes behind its first.
+            // A UTF-8 character has at most three bytes after its first byte.
             _ => bytes.iter().take(3).take_while(continues).count(),
         };
         let bytes = &bytes[skipped..];
         let text = match std::str::from_utf8(bytes) {
             Ok(text) => text,
-            // The end is within a character.
+            // The piece ends within a character: leave the character out.
             Err(why) if why.error_len().is_none() => str::from_utf8(&bytes[..why.valid_up_to()]).unwrap_or_default(),
             Err(why) => {
                 let at = start + skipped + why.valid_up_to();
@@ -212,10 +215,10 @@ impl Piece {
 
 /// A text with its tokens.
 struct Encoded {
-    /// The tokens that the tokenizer puts before a text.
+    /// Special tokens that the tokenizer puts before a text.
     before: Vec<u32>,
     ids: Vec<u32>,
-    /// The bytes of each of `ids`.
+    /// Byte range of each of `ids` in the text.
     offsets: Vec<(usize, usize)>,
 }
 
@@ -225,7 +228,7 @@ impl Encoded {
             let encoding = trained.encode(text, true);
             encoding.map_err(|why| Error::data(path, format!("{said} cannot be encoded: {why}")))
         };
-        // What is added is marked; special tokens that the text itself spells out are not.
+        // The mask marks tokens that the tokenizer adds, but not special tokens that the text itself spells out.
         let own = |encoding: &tokenizers::Encoding| -> Vec<usize> {
             let added = encoding.get_special_tokens_mask().iter().enumerate();
             added.filter(|(_, added)| **added == 0).map(|(at, _)| at).collect()
@@ -234,7 +237,7 @@ impl Encoded {
         let places = own(&encoding);
         let before = match places.first() {
             Some(first) => *first,
-            // Without a token between, what is before and what is behind cannot be told apart.
+            // Without tokens of the text, added tokens before and after it cannot be told apart: encode another text.
             None => own(&encode("a", "'a'")?).first().copied().unwrap_or(0),
         };
         Ok(Self {
@@ -248,7 +251,7 @@ impl Encoded {
         [&self.before[..], &self.ids].concat()
     }
 
-    /// So many tokens; `None` if there are fewer.
+    /// Returns the first `tokens` tokens; `None` if there are fewer.
     fn first(&self, tokens: usize) -> Option<Tokens> {
         let own = tokens.checked_sub(self.before.len())?;
         if own == 0 || own > self.ids.len() {

@@ -1,11 +1,12 @@
-//! Tensors of a checkpoint that its model does not read: those that change nothing are notes, all others are errors.
+//! Tensors of a checkpoint that its model does not read. Tensors that would not change the result become notes, all others
+//! errors.
 
 use std::collections::BTreeMap;
 
 use reference::paths::TensorSpec;
 use reference::weights::Safetensors;
 
-/// Endings of names of tensors that change nothing that is computed here.
+/// Suffixes of names of tensors that do not affect the computation, each with the reason.
 const INERT: &[(&str, &str)] = &[
     (".inv_freq", FREQUENCIES),
     (".cos_cached", FREQUENCIES),
@@ -28,8 +29,8 @@ const OTHER: &str = "parts outside of the language model";
 const ZERO: &str = "biases of zeros";
 const HEAD: &str = "a head that equals the embedding, to which config.json ties it";
 
-/// Sorts the tensors in `unused`, of a model with these layers and these tensors: notes, a line for each reason, and
-/// problems, each of one tensor.
+/// Sorts the tensors `unused` by a model with the given layers and tensors. Returns notes, one line for each reason, and
+/// problems, one for each tensor.
 pub fn sort(read: &Safetensors, needed: &[TensorSpec], layers: usize, unused: &[String]) -> (Vec<String>, Vec<String>) {
     let model = Model::new(needed, layers);
     let mut notes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -50,7 +51,7 @@ pub fn sort(read: &Safetensors, needed: &[TensorSpec], layers: usize, unused: &[
 
 struct Model<'a> {
     needed: BTreeMap<&'a str, &'a TensorSpec>,
-    /// The prefix of the names of its layers.
+    /// Prefix of the names of the model's layers.
     prefix: &'a str,
     layers: usize,
     embedding: Option<&'a TensorSpec>,
@@ -67,7 +68,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Why a tensor changes nothing; else the problem that it is.
+    /// Returns the reason why a tensor does not change the result, or an error with the problem.
     fn place(&self, read: &Safetensors, name: &str) -> Result<&'static str, String> {
         let asked = Safetensors::asked(name);
         let shape = read.shape(name).unwrap_or_default();
@@ -118,7 +119,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// A head of a model that is tied to its embedding.
+    /// Compares an output head with the embedding of a model that ties them. Returns the reason if they are equal, or an error.
     fn head(&self, read: &Safetensors, name: &str) -> Result<&'static str, String> {
         let Some(embedding) = self.embedding else {
             let message = format!("tensor '{name}' is not read, and the model has no embedding to compare it with");

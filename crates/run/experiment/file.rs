@@ -125,7 +125,7 @@ impl ExperimentFile {
         if let (Some(root), Some(start)) = (&root, start) {
             place = within(root, start).unwrap_or_default();
             place += &key_of(root, start).map_or(String::new(), |key| format!("{key}: "));
-            // Some root keys belong to the head and are read separately: suggest these names, too.
+            // Some root keys belong to the head and are read separately: also suggest these names.
             if root.iter().any(|(key, _)| key.span().start == start) {
                 others = &Head::KEYS;
             }

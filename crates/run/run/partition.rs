@@ -147,7 +147,7 @@ pub fn cost<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> u64 {
 /// Returns the cells of each of `n` shares. Of several ways to cut the plan, takes the one whose largest share is smallest.
 fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     let by_case = plan.by_case();
-    // Cases of different operations may have the same name: group by operation, too.
+    // Cases of different operations may have the same name: also group by operation.
     let group = |cell: &'a Cell| (cell.window, if by_case { cell.kernel().0 } else { "" });
     let mut sorted: Vec<&Cell> = cells.iter().collect();
     sorted.sort_by_key(|cell| group(cell));

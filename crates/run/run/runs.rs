@@ -79,7 +79,7 @@ pub fn newest_of_all() -> Result<PathBuf> {
         if head.experiment.name.ends_with(NULL) && head.experiment.gate.is_empty() {
             continue;
         }
-        // Two runs may start in the same second: compare the times of their files, too.
+        // Two runs may start in the same second: also compare the times of their files.
         let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
         newest = newest.max(Some((head.started_at, modified, path)));
     }
