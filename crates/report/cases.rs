@@ -1,4 +1,4 @@
-//! Kernels case by case: right or wrong, by how much, how fast.
+//! Results of kernels case by case: correctness, size of the error, and time.
 
 use super::columns::aligned;
 use super::{Show, number};
@@ -7,23 +7,23 @@ use ulplab_core::metrics::{BOUND_RATIO, US_CLAIMED, US_COLD, VIOLATIONS};
 use ulplab_core::record::Record;
 use ulplab_run::run::Run;
 
-/// Heads of the table.
+/// Headings of the table's columns.
 pub const HEADS: [&str; 7] = ["kernel", "case", "", "wrong", "error/bound", "µs", "what is wrong"];
 
-/// A kernel on a case.
+/// Result of a kernel on a case.
 pub struct Row<'a> {
     pub kernel: &'a str,
     pub case: &'a str,
     pub right: bool,
-    /// Number of wrong elements or bytes, in the output with the most; NaN if it could not be run.
+    /// Number of wrong elements or bytes in the worst output; NaN if the kernel could not run.
     wrong: f64,
-    /// Largest error over its bound.
+    /// Largest ratio of an error to its bound.
     ratio: Option<f64>,
     us: Option<f64>,
     message: &'a str,
 }
 
-/// All cases of a run whose study tells right from wrong case by case, those that are wrong first, else in the run's order.
+/// Returns all cases of a run, if its study judges case by case. Wrong cases come first, otherwise in the run's order.
 pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
     if !show.by_case() {
         return Vec::new();
@@ -35,7 +35,7 @@ pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
 }
 
 impl<'a> Row<'a> {
-    /// None if nothing was judged.
+    /// Returns the row of a cell from its records; `None` if nothing was judged.
     fn new(records: &[&'a Record]) -> Option<Self> {
         let of = |metric: &'static str| records.iter().filter(move |record| record.metric == metric);
         let largest = |metric| of(metric).map(|record| record.value).reduce(number::larger);
@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// As the heads say.
+    /// Returns the texts of the row in the order of [`HEADS`].
     pub fn cells(&self) -> [String; 7] {
         let text = |value: Option<f64>, show: fn(f64) -> String| value.map_or("—".into(), show);
         [
@@ -71,7 +71,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The cases of a kernel as a table for a terminal, without failures.
+/// Returns the cases of a kernel as a table for a terminal, without failure messages.
 pub fn table(rows: &[Row], kernel: &str) -> Vec<String> {
     let rows = rows.iter().filter(|row| row.kernel == kernel);
     aligned(&HEADS[1..6], rows.map(|row| row.cells()[1..6].to_vec()), HEADS.len())

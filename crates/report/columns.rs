@@ -1,11 +1,12 @@
-//! Tables of text within a width: whole columns go, then rows fold. A word or a number is never broken.
+//! Text tables of limited width. If a table is too wide, whole columns are dropped, then rows are folded. Words and numbers are
+//! never broken.
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// Between two columns.
+/// Space between two columns.
 const GAP: &str = "  ";
 
-/// Lines of a table of any width, whose columns stand at the right from the column `right` on.
+/// Returns the lines of a table of any width. The columns from index `right` on are right-aligned.
 pub fn aligned(heads: &[impl ToString], rows: impl IntoIterator<Item = Vec<String>>, right: usize) -> Vec<String> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).add_rows(rows);
@@ -16,8 +17,8 @@ pub fn aligned(heads: &[impl ToString], rows: impl IntoIterator<Item = Vec<Strin
     table.lines().map(|line| line.trim_end().to_string()).collect()
 }
 
-/// Lines of a table at most `width` characters wide, if words allow. While it is wider, the columns of `least` go, the first of
-/// them first; if it still is, each row becomes a line for each cell.
+/// Returns the lines of a table of at most `width` characters, if its words allow it. A table that is too wide first loses the
+/// columns in `least`, in this order. If it is still too wide, each cell gets its own line.
 pub fn fitted<S: AsRef<str>>(heads: &[&str], rows: &[Vec<S>], least: &[usize], width: usize) -> Vec<String> {
     let mut kept: Vec<usize> = (0..heads.len()).collect();
     let size = |text: &str| text.chars().count();
@@ -43,7 +44,7 @@ pub fn fitted<S: AsRef<str>>(heads: &[&str], rows: &[Vec<S>], least: &[usize], w
     std::iter::once(head).chain(body).collect()
 }
 
-/// A line for each cell that says something, the first of them at the margin.
+/// Returns one line for each non-empty cell; all but the first are indented.
 fn folded<S: AsRef<str>>(heads: &[&str], row: &[S], width: usize) -> Vec<String> {
     let told = heads.iter().zip(row).filter(|(_, cell)| !cell.as_ref().is_empty());
     let lines = told.enumerate().flat_map(|(at, (head, cell))| {
@@ -57,7 +58,7 @@ fn folded<S: AsRef<str>>(heads: &[&str], row: &[S], width: usize) -> Vec<String>
     lines.collect()
 }
 
-/// Words in lines of at most `width` characters, indented by `indent` spaces. A word that is too long has its own line.
+/// Wraps words to lines of at most `width` characters, indented by `indent` spaces. A word that is too long has its own line.
 pub fn wrapped(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,17 +1,17 @@
-//! The failures of a check, in lines.
+//! Text lines for the failures of a check.
 
 use ulplab_run::run::verdict::Failures;
 
-/// A measurement that a rule does not admit.
+/// A measurement that violates a rule.
 pub struct Line<'a> {
-    /// The window; of kernels, the case.
+    /// Window of the measurement; for kernels, the case.
     pub window: &'a str,
     pub message: &'a str,
-    /// The reason of the bound; empty if the line before has it.
+    /// Reason for the bound; empty if it is the same as on the line before.
     pub why: &'a str,
 }
 
-/// All that are shown, cell by cell.
+/// Returns a line for each failure that is shown, grouped by cell.
 pub fn lines(failures: &Failures) -> Vec<Line<'_>> {
     let mut last = "";
     let lines = failures.worst.iter().map(|failed| {
@@ -27,7 +27,7 @@ pub fn lines(failures: &Failures) -> Vec<Line<'_>> {
     lines.collect()
 }
 
-/// Number of further failing cells; empty if there are none.
+/// Describes the number of further failing cells; empty if there are none.
 pub fn more(failures: &Failures) -> String {
     match failures.more() {
         0 => String::new(),
@@ -36,7 +36,7 @@ pub fn more(failures: &Failures) -> String {
     }
 }
 
-/// All of it as plain text.
+/// Returns all failures as plain text.
 pub fn text(failures: &Failures) -> String {
     let mut text = String::new();
     for Line { window, message, why } in lines(failures) {

@@ -2,19 +2,19 @@
 //!
 //! A template is Markdown with fields in double braces; each is filled from the run:
 //!
-//! * `{{ value RECIPE QUANTITY }}`: one number; `{{ interval RECIPE QUANTITY }}`: with its 95 % interval over windows.
-//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing, but filling fails if it is not so. A
-//!   conclusion is written next to the `holds` that it rests on.
+//! * `{{ value RECIPE QUANTITY }}`: one number.
+//! * `{{ interval RECIPE QUANTITY }}`: one number with its 95 % interval over windows.
+//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing; an error if it is false. A conclusion has its `holds` next to it.
 //! * `{{ run }}`: the run and its machine.
-//! * a table, one row a recipe and one column a line:
+//! * a table with one row per recipe and one column per line:
 //!   ```text
 //!   {{ table RECIPE …
 //!   column title: QUANTITY
 //!   }}
 //!   ```
 //!
-//! A QUANTITY is `PHASE SITE METRIC OVER`; OVER says how layers become one number: `mean`, `median`, `min`, `max`, `first`,
-//! `last`, or a layer's number; `-` outside the layers. Values are means over the windows.
+//! A QUANTITY is `PHASE SITE METRIC OVER`. OVER selects or combines layers: `mean`, `median`, `min`, `max`, `first`, `last`, a
+//! layer's number, or `-` for sites outside layers. Values are means over windows.
 
 use super::index::{self, Quantity};
 use super::{Summarized, number};
@@ -119,7 +119,7 @@ fn provenance(run: &Summarized) -> String {
     parts.join(", ")
 }
 
-/// The content of a field.
+/// A parsed query: a recipe, a quantity, and the choice of layers.
 struct Query<'a> {
     recipe: &'a str,
     quantity: Quantity<'a>,
@@ -127,7 +127,7 @@ struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Reads `RECIPE QUANTITY` and gives what stands behind it too.
+    /// Parses `RECIPE QUANTITY`, and returns the query and the rest of the text.
     fn with_recipe(text: &'a str) -> Result<(Self, &'a str), String> {
         let parts = text.trim().split_once(' ');
         let (recipe, rest) = parts.ok_or_else(|| format!("'{text}' is not 'RECIPE QUANTITY'"))?;
@@ -151,7 +151,7 @@ impl<'a> Query<'a> {
         Ok((Self { recipe, quantity, over }, rest))
     }
 
-    /// The summaries of the query, of one layer or of all.
+    /// Returns the summaries of the query: of one layer, or of all layers.
     fn layers<'r>(&'r self, run: &'r Summarized) -> Result<Vec<&'r Summary>, String> {
         let Quantity { phase, site, metric } = self.quantity;
         let (recipe, over) = (self.recipe, self.over);

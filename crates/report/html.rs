@@ -1,4 +1,4 @@
-//! `report.html`: one page, self-contained.
+//! Writes `report.html`: a single self-contained page.
 
 use askama::Template;
 
@@ -15,14 +15,14 @@ use ulplab_run::run::verdict::Status;
 #[derive(Template)]
 #[template(path = "report.html")]
 struct Page<'a> {
-    /// The run with the recipes that the page shows, and with all of them.
+    /// The run limited to the recipes that the page shows; `whole` has all recipes.
     run: &'a Summarized<'a>,
     whole: &'a Summarized<'a>,
-    /// Checks by rule.
+    /// Failed checks, grouped by rule.
     failed: Vec<Vec<&'a Check<'a>>>,
-    /// Checks by rule and reason.
+    /// Checks that were not judged, grouped by rule and reason.
     unjudged: Vec<Vec<&'a Check<'a>>>,
-    /// Checks by rule.
+    /// Passed checks, grouped by rule.
     passed: Vec<Vec<&'a Check<'a>>>,
     places: Vec<Place<'a>>,
     groups: Vec<(&'static str, Vec<&'a Row<'a>>)>,
@@ -30,7 +30,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// A sentence on the recipes that the page leaves out.
+    /// Returns a sentence about the recipes that the page leaves out; `None` if it shows all.
     fn partial(&self) -> Option<String> {
         let (shown, all) = (self.run.candidates.len(), self.whole.candidates.len());
         (shown < all).then(|| {
@@ -41,18 +41,18 @@ impl Page<'_> {
         })
     }
 
-    /// Anchor of a recipe's worst element, if there is one.
+    /// Returns the anchor of a recipe's worst element, if there is one.
     fn anchor(&self, recipe: &str) -> Option<String> {
         let at = self.places.iter().position(|place| place.record.recipe == recipe)?;
         Some(format!("worst-{at}"))
     }
 
-    /// True if the checks that pass are shown at once.
+    /// True if the passed checks are shown unfolded.
     fn short(&self) -> bool {
         self.failed.is_empty() && self.passed.iter().map(Vec::len).sum::<usize>() <= 20
     }
 
-    /// The command that runs the experiment again.
+    /// Returns the command that runs the experiment again.
     fn command(&self) -> String {
         let manifest = &self.run.run.manifest;
         let checkout = match manifest.commit.as_deref() {
@@ -62,7 +62,7 @@ impl Page<'_> {
         checkout + &manifest.invocation.command(manifest.experiment.seed)
     }
 
-    /// The experiment file, or the beginning of a large one.
+    /// Returns the experiment file; if it is large, only its beginning.
     fn file(&self) -> String {
         let text = toml::to_string_pretty(&self.run.run.manifest.experiment);
         let mut text = text.unwrap_or_else(|error| format!("# cannot be written: {error}"));
@@ -86,14 +86,15 @@ fn grouped_by<'a>(
     groups.into_iter().map(|(_, checks)| checks).collect()
 }
 
-/// More recipes are not shown: nobody reads them, and browsers show a larger page slowly.
+/// Largest number of recipes on the page: nobody reads more, and browsers show larger pages slowly.
 const MOST_RECIPES: usize = 500;
-/// Most bytes of the page.
+/// Largest size of the page in bytes.
 const LARGEST: usize = 5_000_000;
-/// Most bytes of the experiment file in the page.
+/// Largest size of the experiment file in the page, in bytes.
 const LARGEST_FILE: usize = 500_000;
 
-/// The page. It names no outside resource and has no script. It shows as many recipes as fit into it and says so if not all do.
+/// Returns the page. It uses no outside resource and no script. It shows as many recipes as fit, and says so if some are left
+/// out.
 pub fn html(run: &Summarized) -> String {
     let mut most = MOST_RECIPES;
     loop {
@@ -109,7 +110,7 @@ pub fn html(run: &Summarized) -> String {
     }
 }
 
-/// Selects at most `most` candidates: those that fail, then the first of the others. The order of candidates is kept.
+/// Selects at most `most` candidates: failing candidates, then the first of the others. Keeps the order of candidates.
 fn first<'a>(candidates: &[Candidate<'a>], most: usize) -> Vec<Candidate<'a>> {
     let mut places: Vec<usize> = (0..candidates.len()).collect();
     places.sort_by_key(|at| !matches!(candidates[*at].gate, Gate::Fail(_)));
@@ -118,7 +119,7 @@ fn first<'a>(candidates: &[Candidate<'a>], most: usize) -> Vec<Candidate<'a>> {
     places.into_iter().map(|at| candidates[at].clone()).collect()
 }
 
-/// The page of `run`, which shows all or some recipes of `whole`.
+/// Returns the page of `run`, which contains all or some recipes of `whole`.
 fn page(run: &Summarized, whole: &Summarized) -> String {
     let groups = [
         ("", Group::Reference),

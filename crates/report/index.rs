@@ -1,4 +1,4 @@
-//! Looking up the summaries of a run.
+//! Index of a run's summaries.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -22,15 +22,15 @@ impl<'a> Quantity<'a> {
     }
 }
 
-/// Values by layer, in order of layers; sites outside the layers come first.
+/// Summaries by layer, in the order of layers; `None` is a site outside layers, and comes first.
 pub type Layers<'a> = BTreeMap<Option<u32>, &'a Summary>;
 
-/// The summaries of a run by recipe and quantity.
+/// The summaries of a run, by recipe and quantity.
 pub struct Index<'a> {
     summaries: HashMap<(&'a str, Quantity<'a>), Layers<'a>>,
-    /// The path of the model that was run, if sites of one were measured.
+    /// Model architecture of the run; `None` if no sites of a known model were measured.
     pub path: Option<&'static Path>,
-    /// The last layer that the residual stream was measured after.
+    /// Last layer after which the residual stream was measured.
     pub last_layer: Option<u32>,
 }
 
@@ -53,28 +53,28 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Summaries of a recipe by layer.
+    /// Returns the summaries of a recipe by layer.
     pub fn layers<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Layers<'b>> {
         self.summaries.get(&(recipe, quantity))
     }
 
-    /// Means over windows, one for each layer.
+    /// Returns the means over windows, one for each layer.
     pub fn means(&self, recipe: &str, quantity: Quantity) -> Vec<f64> {
         let layers = self.layers(recipe, quantity).into_iter().flatten();
         layers.map(|(_, summary)| summary.mean).collect()
     }
 
-    /// The summary after the last layer.
+    /// Returns the summary after the last layer.
     pub fn last<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Summary> {
         self.layers(recipe, quantity)?.get(&self.last_layer).copied()
     }
 
-    /// The summary of what lies outside the layers.
+    /// Returns the summary of a site outside layers.
     pub fn whole<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Summary> {
         self.layers(recipe, quantity)?.get(&None).copied()
     }
 
-    /// Summaries of a metric at all sites outside the layers.
+    /// Returns the summaries of a metric at all sites outside layers.
     pub fn sites<'b>(&'b self, recipe: &'b str, phase: Phase, metric: &'b str) -> impl Iterator<Item = &'b Summary> {
         let here = self.summaries.iter().filter(move |((name, quantity), _)| {
             *name == recipe && quantity.phase == phase && quantity.metric == metric
@@ -82,25 +82,25 @@ impl<'a> Index<'a> {
         here.filter_map(|(_, layers)| layers.get(&None).copied())
     }
 
-    /// True if any recipe has the quantity.
+    /// True if the quantity was measured for any recipe.
     pub fn has(&self, quantity: Quantity) -> bool {
         self.summaries.keys().any(|(_, other)| *other == quantity)
     }
 }
 
-/// The path that has all sites which were measured: a stored run does not say what its model is, but names what it measured.
+/// Finds the model architecture that has all measured sites: a stored run names its sites, but not its architecture.
 fn path_of(run: &Run) -> Option<&'static Path> {
     let sites: HashSet<&str> = run.summaries.iter().map(|summary| summary.site.as_str()).collect();
     let has_all = |path: &&Path| !sites.is_empty() && sites.iter().all(|site| path.site(site).is_some());
     readers().into_iter().find(has_all)
 }
 
-/// The mean; NaN if any value is, none of none.
+/// Returns the mean; NaN if any value is NaN, `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The median; NaN if any value is, none of none.
+/// Returns the median; NaN if any value is NaN, `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     if values.iter().any(|value| value.is_nan()) {
         return Some(f64::NAN);
@@ -114,7 +114,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The least; NaN if any value is, none of none.
+/// Returns the minimum; NaN if any value is NaN, `None` without values.
 pub fn min(values: &[f64]) -> Option<f64> {
     let values = values.iter().copied();
     values.reduce(|a, b| if a.is_nan() || a < b { a } else { b })

@@ -1,4 +1,4 @@
-//! `junit.xml` in the JUnit form that CI systems read.
+//! Writes `junit.xml` in the JUnit format that CI systems read.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::verdicts::Check;
 use super::{Summarized, failures};
 use ulplab_run::run::verdict::{Outcome, Status};
 
-/// One suite, one test case for each verdict; what was not judged and a recipe that no gate binds are skipped, and so is the whole run if
-/// not all of it was judged; a missing cell is an error.
+/// Returns one suite with one test case per verdict. Verdicts that were not judged, and recipes that no gate binds, are skipped
+/// tests. If the run was not judged completely, another skipped test says so. A missing cell is an error.
 pub fn junit(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let mut suite = TestSuite::new(clean(&manifest.experiment.name));
@@ -85,7 +85,7 @@ fn judged(check: &Check) -> TestCase {
     case
 }
 
-/// Without hidden characters, and those that XML 1.0 has no way to write; quick-junit strips control characters only.
+/// Removes hidden characters, and characters that XML 1.0 cannot represent; quick-junit removes control characters only.
 fn clean(text: &str) -> String {
     ulplab_core::text::lines(text).replace(['\u{fffe}', '\u{ffff}'], "")
 }

@@ -1,4 +1,4 @@
-//! Reports: each a pure function of a run, all from the same numbers.
+//! Reports. Each report is a pure function of a run, and all use the same numbers.
 
 pub mod cases;
 pub mod chart;
@@ -37,71 +37,72 @@ use recipes::{Candidate, Gate, Group};
 use verdicts::Check;
 pub use verdicts::{Outcome, Tally};
 
-/// The content of a study's reports, which know no kind of experiment themselves.
+/// Content that a study adds to reports. The reports themselves do not depend on the kind of experiment.
 pub trait Show {
-    /// The model and the text that it reads; by default none.
+    /// Returns the model and the text that it reads; empty by default.
     fn reading(&self) -> Reading<'_> {
         Reading::default()
     }
 
-    /// Description of the figures; empty by default.
+    /// Returns the description of the inputs that are drawn at random; `None` by default.
     fn drawn(&self) -> Option<String> {
         None
     }
 
-    /// Columns of the overview; one that has no number in any row is not shown.
+    /// Returns the columns of the overview. A column without a number in any row is not shown.
     fn columns(&self) -> Vec<Column>;
 
-    /// Charts and tables under headings; empty ones are not shown.
+    /// Returns charts and tables under headings; empty sections are not shown.
     fn sections(&self, run: &Summarized) -> Vec<Section>;
 
-    /// The sort order of the overview's rows, in words.
+    /// Describes the sort order of the overview's rows.
     fn order(&self, _index: &Index) -> &'static str {
         "in the experiment's order"
     }
 
-    /// The sort key of a recipe, smallest first; `None` if unknown. By default its place in the experiment, `at`.
+    /// Returns the sort key of a recipe, smallest first; `None` if unknown. By default, its index `at` in the experiment.
     fn sort_key(&self, _index: &Index, _recipe: &str, at: usize) -> Option<f64> {
         Some(at as f64)
     }
 
-    /// The kind of a recipe, and the recipe that it is compared with; `sized` says whether a recipe has a size in
-    /// a cache.
+    /// Returns the kind of a recipe, and the recipe that it is compared with. `sized` returns true if a recipe has a size in a
+    /// cache.
     fn group(&self, _recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
         (Group::Plain, None)
     }
 
-    /// The size of a recipe's weights in 10⁶ bytes, if it rounds any.
+    /// Returns the size of a recipe's weights in 10⁶ bytes; `None` if it rounds no weights.
     fn weight_megabytes(&self, _index: &Index, _recipe: &str) -> Option<f64> {
         None
     }
 
-    /// True if only formats wherever they would be used have colours, and the smallest of those that pass is an answer.
+    /// True if recipes are ranked by size: only recipes of [`Group::Plain`] have colours, and the report names the smallest that
+    /// passes.
     fn ranks_sizes(&self) -> bool {
         false
     }
 
-    /// True if each case is right or wrong by itself, and not a mean over windows.
+    /// True if each case is right or wrong by itself, instead of a mean over windows.
     fn by_case(&self) -> bool {
         false
     }
 
-    /// The noun for a recipe.
+    /// Returns the noun for a recipe in messages.
     fn noun(&self) -> &'static str {
         "recipe"
     }
 }
 
-/// A way to show a run.
+/// A report format.
 pub struct Report {
     pub name: &'static str,
-    /// File in the run's folder.
+    /// Name of the file in the run's folder.
     pub file: &'static str,
     pub doc: &'static str,
     write: fn(&Summarized) -> String,
 }
 
-/// All reports.
+/// All report formats.
 pub const REPORTS: &[Report] = &[
     Report {
         name: "html",
@@ -129,7 +130,7 @@ pub const REPORTS: &[Report] = &[
     },
 ];
 
-/// Writes all of [`REPORTS`] to `folder` and tells their paths.
+/// Writes all of [`REPORTS`] to `folder`, and returns their paths.
 pub fn write_all(run: &Run, show: &dyn Show, folder: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
     let write = |(report, text): (&Report, String)| {
@@ -140,7 +141,7 @@ pub fn write_all(run: &Run, show: &dyn Show, folder: &Path) -> Result<Vec<PathBu
     texts(run, show).into_iter().map(write).collect()
 }
 
-/// All of [`REPORTS`], each with its text. What they have in common is derived from the run once.
+/// Returns all of [`REPORTS`] with their texts. Their common values are derived from the run only once.
 pub fn texts(run: &Run, show: &dyn Show) -> Vec<(&'static Report, String)> {
     with(run, show, |run| {
         let written = REPORTS.iter().map(|report| (report, (report.write)(run)));
@@ -148,22 +149,22 @@ pub fn texts(run: &Run, show: &dyn Show) -> Vec<(&'static Report, String)> {
     })
 }
 
-/// A findings page: `template` filled with the run's numbers. The error names the template's line.
+/// Fills the template of a findings page with the run's numbers. The error names the template's line.
 pub fn findings(run: &Run, show: &dyn Show, template: &str) -> Result<String, String> {
     with(run, show, |run| findings::fill(run, template))
 }
 
-/// The table for a terminal of `width` characters.
+/// Returns the table for a terminal of `width` characters.
 pub fn terminal(run: &Run, show: &dyn Show, width: usize, colour: bool) -> String {
     with(run, show, |run| terminal::terminal(run, width, colour))
 }
 
-/// The counts every report shows; `tally(…).line()` is the verdict line.
+/// Returns the counts that every report shows; `tally(…).line()` is the verdict line.
 pub fn tally(run: &Run, show: &dyn Show) -> Tally {
     with(run, show, |run| run.tally.clone())
 }
 
-/// A run, and the values that all reports derive from it.
+/// A run with the values that all reports derive from it.
 pub struct Summarized<'a> {
     pub run: &'a Run,
     pub show: &'a dyn Show,
@@ -172,9 +173,9 @@ pub struct Summarized<'a> {
     overview: Overview<'a>,
     checks: Vec<Check<'a>>,
     tally: Tally,
-    /// The reference's own loss.
+    /// Loss of the reference.
     loss: Option<Loss>,
-    /// The reason for which the run cannot tell formats apart, in a line that stands next to the verdict.
+    /// Warning that the run cannot tell formats apart, with the reason; shown next to the verdict.
     blind: Option<String>,
 }
 
@@ -194,7 +195,8 @@ fn with<T>(run: &Run, show: &dyn Show, write: impl FnOnce(&Summarized) -> T) -> 
     })
 }
 
-/// The sentence whose answer is given, on formats with the same gates; `None` if all formats have them.
+/// Returns the sentence that names the smallest passing format. `among` lists the formats with the same gates; `None` if all
+/// formats have the same gates.
 fn sentence(among: Option<Vec<&str>>, answer: &str) -> String {
     let Some(names) = among else {
         return format!("The smallest format that passes: {answer}");
@@ -208,7 +210,7 @@ fn sentence(among: Option<Vec<&str>>, answer: &str) -> String {
 }
 
 impl<'a> Summarized<'a> {
-    /// The same of some of its candidates; verdicts are counted as before.
+    /// Returns the same run limited to some of its candidates; the tally of verdicts is unchanged.
     fn only<'b>(&'b self, candidates: &'b [Candidate<'a>]) -> Summarized<'b> {
         let names: HashSet<&str> = candidates.iter().map(|candidate| candidate.name).collect();
         let mut checks = verdicts::checks(self.run, self.index);
@@ -223,8 +225,8 @@ impl<'a> Summarized<'a> {
         }
     }
 
-    /// The answer in a sentence: the smallest format that passes, in caches or else of weights, and of equally small ones the one with
-    /// the least error. Nothing is claimed of a run in which anything was left out or not judged.
+    /// Names the smallest format that passes, by its size in caches, or else of weights. Of equally small formats, it names the
+    /// one with the least error. `None` if anything was left out or not judged.
     fn smallest(&self) -> Option<String> {
         let judged = matches!(self.tally.outcome, Outcome::Pass | Outcome::Fail)
             && self.tally.not_judged == 0
@@ -253,8 +255,8 @@ impl<'a> Summarized<'a> {
         Some(sentence(among, &answer))
     }
 
-    /// The smallest of some sized recipes that passes, and those that it is ranked with. Recipes that different gates bind do not
-    /// compare: only those with the gates that bind the most of them are ranked.
+    /// Returns the size and candidate of the smallest passing recipe, and the recipes that it was ranked with. Recipes with
+    /// different gates cannot be compared: only the largest set of recipes with the same gates is ranked.
     fn smallest_of<'c>(
         &self,
         sized: &[(f64, &'c Candidate<'c>)],
@@ -281,12 +283,12 @@ impl<'a> Summarized<'a> {
             matches!(candidate.gate, Gate::Pass(_)) && bind.get(candidate.name) == Some(*common)
         };
         let passing = sized.iter().filter(|(_, candidate)| passing(candidate));
-        // Candidates are sorted by error, and the first of equals is kept.
+        // Candidates are sorted by error, and `min_by` keeps the first of equal sizes.
         let (size, smallest) = passing.min_by(|a, b| a.0.total_cmp(&b.0))?;
         Some((*size, smallest, (gates.len() > 1).then(|| names.clone())))
     }
 
-    /// Recipes that have no row, in a line: those that were not selected.
+    /// Returns a line with the number of recipes without a row because they were not selected.
     fn unselected(&self) -> Option<String> {
         let Manifest { cells, recipes, .. } = &self.run.manifest;
         let selected: HashSet<&str> = cells.iter().filter_map(|id| id.split('/').next()).collect();
@@ -301,7 +303,7 @@ impl<'a> Summarized<'a> {
         all.filter(|check| statuses.contains(&check.verdict.status)).collect()
     }
 
-    /// Recipes that were not judged, one line per reason.
+    /// Returns the recipes that were not judged, one line per reason.
     fn unjudged(&self) -> Vec<(String, &str)> {
         let unjudged = self.checks_of(&[Status::NotJudged]).into_iter();
         let reasons = unjudged.map(|check| (check.verdict.message.as_str(), check.verdict.recipe.as_str()));
@@ -313,7 +315,7 @@ impl<'a> Summarized<'a> {
         reasons.map(|(why, recipes)| (named(recipes), why)).collect()
     }
 
-    /// The machine of the measurements, in a line.
+    /// Returns a line about the inputs of the measurements: model, windows and seed.
     fn setting(&self) -> String {
         let (experiment, reading) = (&self.run.manifest.experiment, self.show.reading());
         let mut parts: Vec<String> = self.show.drawn().into_iter().collect();
@@ -329,7 +331,7 @@ impl<'a> Summarized<'a> {
         parts.join(" · ")
     }
 
-    /// The facts that tell what was measured, on what and by what.
+    /// Returns the facts of the run: its inputs, its program and its machine.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.run.manifest;
         let experiment = &manifest.experiment;
@@ -366,7 +368,7 @@ impl<'a> Summarized<'a> {
     }
 }
 
-/// The program that measured a run, in words.
+/// Describes the program that measured a run.
 fn program(manifest: &Manifest) -> String {
     let program = &manifest.program;
     let commit = program.commit.as_ref().map(|commit| format!(", commit {commit}"));

@@ -1,4 +1,4 @@
-//! `report.md`, made for `$GITHUB_STEP_SUMMARY`.
+//! Writes `report.md`, which fits `$GITHUB_STEP_SUMMARY`.
 
 use super::figures::{self, Content};
 use super::verdicts::Check;
@@ -6,14 +6,14 @@ use super::{Summarized, failures};
 use ulplab_core::text::hidden;
 use ulplab_run::run::verdict::Status;
 
-/// GitHub drops a step summary above this whole, so the report must stay below.
+/// GitHub drops a whole step summary above this size in bytes: the report must stay below.
 pub const LIMIT: usize = 1 << 20;
-/// Bytes reserved for the heads of tables and the line on omitted rows.
+/// Bytes reserved for the headings of tables and the line about omitted rows.
 const RESERVE: usize = 4 << 10;
-/// A text longer than this is cut.
+/// Largest number of characters of a text; longer texts are cut.
 const CELL: usize = 1000;
 
-/// Verdict, checks, overview and the command to run again, below [`LIMIT`] bytes: rows that do not fit are counted.
+/// Returns verdict, checks, overview and facts, below [`LIMIT`] bytes. Rows that do not fit are counted.
 pub(super) fn markdown(run: &Summarized) -> String {
     let experiment = &run.run.manifest.experiment;
     let (outcome, question) = (run.tally.outcome.name(), escape(&experiment.question));
@@ -59,7 +59,7 @@ fn checks(text: &mut String, title: &str, checks: &[&Check], limit: usize) {
     table(text, title, &titles, rows, limit);
 }
 
-/// Failures of checks.
+/// Appends the failures of checks.
 fn wrong(text: &mut String, checks: &[&Check], limit: usize) {
     let mut rows = Vec::new();
     for check in checks {
@@ -94,7 +94,8 @@ fn overview(text: &mut String, run: &Summarized, limit: usize) {
     }
 }
 
-/// The sections of the study: tables, lists, and charts as tables of their numbers. Charts of recipes that are grey elsewhere are left out.
+/// Appends the sections of the study: tables, lists, and charts as tables of their numbers. Leaves out folded charts, which
+/// repeat recipes that are grey in other charts.
 fn sections(text: &mut String, run: &Summarized, limit: usize) {
     for section in figures::sections(run) {
         for figure in section.figures(false) {
@@ -113,7 +114,7 @@ fn sections(text: &mut String, run: &Summarized, limit: usize) {
                     }
                 }
             }
-            // Captions of charts are on their lines.
+            // The caption of a chart describes its lines, which a table does not have.
             let chart = matches!(figure.content, Content::Chart(_));
             if !chart && !figure.caption.is_empty() && text.len() + figure.caption.len() + RESERVE < limit {
                 *text += &format!("\n{}\n", escape(&figure.caption));
@@ -142,12 +143,12 @@ pub fn table(text: &mut String, title: &str, titles: &[&str], rows: impl Iterato
     }
 }
 
-/// A row of a table.
+/// Returns a row of a table.
 pub fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     cells.fold("|".into(), |row: String, cell| format!("{row} {} |", escape(cell))) + "\n"
 }
 
-/// Plain text that Markdown shows as it is, in one line and not too long.
+/// Escapes plain text, so that Markdown shows it literally, in one line and not too long.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars().take(CELL) {

@@ -1,9 +1,9 @@
-//! Numbers for people: few digits, but enough to be correct.
+//! Formats numbers for readers: with few digits, but enough to be correct.
 
 use ulplab_core::metrics::Show;
 
-/// A quantity whose best value is 1 (a cosine, a recall): as many nines as it has and two digits more, so that it
-/// reads `1` only if it is 1.
+/// Formats a quantity whose best value is 1 (a cosine, a recall): with all leading nines and two more digits, so that it reads
+/// `1` only if it is 1.
 pub fn near_one(x: f64) -> String {
     let short = 1.0 - x;
     if !x.is_finite() {
@@ -11,7 +11,7 @@ pub fn near_one(x: f64) -> String {
     } else if short == 0.0 {
         "1".into()
     } else if short.abs() < 1e-6 {
-        // No line breaks at these spaces, and "1-2e-13" would read as a range.
+        // The spaces do not break, and "1-2e-13" without spaces would read as a range.
         let sign = if short > 0.0 { '−' } else { '+' };
         format!("1\u{a0}{sign}\u{a0}{:.0e}", short.abs())
     } else {
@@ -20,7 +20,7 @@ pub fn near_one(x: f64) -> String {
     }
 }
 
-/// A share of equal decisions: three or four decimals, and `>0.9999` if that would read 1.
+/// Formats a share of equal decisions with three or four decimals; `>0.9999` if these would read 1.
 pub fn share(x: f64) -> String {
     match 1.0 - x {
         short if short > 0.0 && short < 1e-4 => ">0.9999".into(),
@@ -30,12 +30,12 @@ pub fn share(x: f64) -> String {
     }
 }
 
-/// A quantity whose best value is 0: three significant digits, scientific when far from 1.
+/// Formats a quantity whose best value is 0: three significant digits, scientific if far from 1.
 pub fn error(x: f64) -> String {
     significant(x, 3)
 }
 
-/// A difference that may be of either sign.
+/// Formats a difference that may have either sign.
 pub fn signed(x: f64) -> String {
     match x.is_nan() {
         true => x.to_string(),
@@ -43,8 +43,8 @@ pub fn signed(x: f64) -> String {
     }
 }
 
-/// `value ±half`, `half` being the farther end of the interval; only the value if the interval has no width, or if there is
-/// none, as over one window.
+/// Formats `value ±half`, where `half` is the distance to the farther end of the interval. Formats only the value if the interval
+/// has no width or is undefined, as with a single window.
 pub fn interval(mean: f64, low: f64, high: f64) -> String {
     let half = half_width(mean, low, high);
     let sign = if mean < 0.0 { '-' } else { '+' };
@@ -57,29 +57,30 @@ pub fn interval(mean: f64, low: f64, high: f64) -> String {
     }
 }
 
-/// From the mean to the farther end; NaN if either end is.
+/// Returns the distance from the mean to the farther end; NaN if either end is NaN.
 fn half_width(mean: f64, low: f64, high: f64) -> f64 {
     larger((mean - low).abs(), (high - mean).abs())
 }
 
-/// The larger of two; NaN if either is.
+/// Returns the larger of two numbers; NaN if either is NaN.
 pub fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
-/// Decibels (a tenth is a difference of about one per cent in the error) and exponents.
+/// Formats decibels and exponents; 0.1 dB is about one per cent of the error.
 pub fn decibels(x: f64) -> String {
     format!("{x:.2}")
 }
 
-/// A value of the metric called `metric` with the farther end of its interval, if it has one: `31.52 ±0.05`.
+/// Formats a value of the metric named `metric` with the distance to the farther end of its interval, if it has one: `31.52
+/// ±0.05`.
 pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String {
     let half = half_width(mean, low, high);
     let show = Show::of(metric);
     match show {
         Show::Signed => interval(mean, low, high),
         _ if half == 0.0 || half.is_nan() || !mean.is_finite() => shown(show, mean),
-        // The interval is never shown narrower than it is.
+        // Round up: the interval must not look narrower than it is.
         Show::Decibels | Show::DecibelsAbove | Show::Exponent => {
             format!("{} ±{:.2}", shown(show, mean), (half * 100.0).ceil() / 100.0)
         }
@@ -87,17 +88,17 @@ pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String 
     }
 }
 
-/// A whole number, or one decimal.
+/// Formats a number with one decimal, or as a whole number if it is one.
 pub fn tenths(x: f64) -> String {
     format!("{x:.0$}", usize::from(x.fract() != 0.0))
 }
 
-/// A value of the metric called `metric`.
+/// Formats a value of the metric named `metric`.
 pub fn of_metric(metric: &str, x: f64) -> String {
     shown(Show::of(metric), x)
 }
 
-/// A value that is written in that way.
+/// Formats a value in the given style.
 pub fn shown(show: Show, x: f64) -> String {
     match show {
         Show::NearOne => near_one(x),
@@ -111,7 +112,7 @@ pub fn shown(show: Show, x: f64) -> String {
     }
 }
 
-/// The label of a tick: a round number in its shortest form.
+/// Formats the label of a tick: a round number in its shortest form.
 pub fn tick(x: f64) -> String {
     if x == 0.0 || (1e-3..1e5).contains(&x.abs()) {
         let text = format!("{x:.6}");
@@ -121,7 +122,7 @@ pub fn tick(x: f64) -> String {
     }
 }
 
-/// So many significant digits, scientific when far from 1.
+/// Formats a number with `digits` significant digits, scientific if far from 1.
 pub fn significant(x: f64, digits: i32) -> String {
     let size = x.abs();
     if !x.is_finite() {

@@ -1,4 +1,4 @@
-//! The overview that every report shows: one row a recipe, one column a question.
+//! The overview table of every report: one row per recipe, one column per question.
 
 use super::index::Index;
 use super::recipes::{Candidate, Gate, Group};
@@ -7,9 +7,9 @@ use super::recipes::{Candidate, Gate, Group};
 pub struct Column {
     /// Heading, in two lines.
     pub title: [String; 2],
-    /// Description of the number.
+    /// Description of the column's number.
     pub doc: String,
-    /// On a narrow terminal the column with the smallest weight is dropped first.
+    /// Priority of the column. A narrow terminal drops columns with the smallest weight first.
     pub weight: u8,
     pub cell: Cell,
 }
@@ -30,7 +30,7 @@ impl Column {
     }
 }
 
-/// The text of a column for a candidate.
+/// Function that returns a column's text for a candidate.
 pub type Cell = Box<dyn Fn(&Index, &Candidate) -> Option<String>>;
 
 /// A recipe's cells, in the order of [`Overview::columns`].
@@ -39,10 +39,10 @@ pub struct Row<'a> {
     pub cells: Vec<Option<String>>,
 }
 
-/// The table.
+/// The overview table.
 pub struct Overview<'a> {
     pub columns: Vec<Column>,
-    /// The reference first, then by error.
+    /// Rows: the reference first, then by error.
     pub rows: Vec<Row<'a>>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Overview<'a> {
 }
 
 impl Row<'_> {
-    /// The recipe's verdict, and its gates.
+    /// Returns the recipe's verdict, with its gates.
     pub fn gate(&self) -> String {
         match (self.candidate.gate, self.candidate.group) {
             (Gate::Pass(rules), _) => format!("PASS {rules}"),
@@ -78,7 +78,7 @@ impl Row<'_> {
         }
     }
 
-    /// Class of the gate's colours; empty where the gate has none.
+    /// Returns the CSS class of the verdict's colours; empty if the verdict has no colour.
     pub fn tone(&self) -> &'static str {
         match self.candidate.gate {
             Gate::Pass(_) => "pass",

@@ -10,37 +10,37 @@ use ulplab_run::run::{CacheBytes, RecipeInfo, Run, by_recipe};
 
 pub use ulplab_run::run::plan::REFERENCE;
 
-/// The kind of a candidate.
+/// Kind of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// The reference against its own check.
+    /// The reference, compared with its own check in f64.
     Reference,
-    /// A format wherever it would be used.
+    /// A format in every place where it applies.
     Plain,
-    /// A format on some channels, one reader or some layers only.
+    /// A format on some channels, for one reader, or in some layers only.
     Narrowed,
-    /// Kernels in place of the reference's operations, and no format.
+    /// Kernels instead of the reference's operations, without a format.
     Kernels,
-    /// Gaussian noise of a format's energy.
+    /// Gaussian noise with the energy of a format's error.
     Noise,
 }
 
-/// The verdict on one recipe.
+/// Combined verdict on one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate<'a> {
-    /// All rules that bind it hold; controls are not counted.
+    /// All rules that bind the recipe hold; controls are not counted.
     Pass(Rules<'a>),
     /// Some rules fail.
     Fail(Rules<'a>),
-    /// None fails, but only this many are judged.
+    /// No rule fails, but only `judged` of `all` rules are judged.
     NotJudged { judged: usize, all: usize },
-    /// Only controls bind it, and they hold: it is seen to be as bad as it is.
+    /// Only controls bind the recipe, and they hold: the run measures the bad recipe as bad.
     Control,
     /// No rule binds the recipe.
     Unbound,
 }
 
-/// Some rules: how many, and the metric of the first.
+/// Some rules: their number, and the metric of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules<'a> {
     pub count: usize,
@@ -56,7 +56,7 @@ impl std::fmt::Display for Rules<'_> {
     }
 }
 
-/// A recipe of the run.
+/// A recipe of the run, as reports show it.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
     pub name: &'a str,
@@ -64,13 +64,13 @@ pub struct Candidate<'a> {
     pub group: Group,
     pub gate: Gate<'a>,
     pub bytes: CacheBytes,
-    /// For a noise control the recipe it controls, for a narrowed recipe the plain one of the same format.
+    /// The recipe that a noise control controls; or, for a narrowed recipe, the plain recipe of the same format.
     pub origin: Option<&'a str>,
-    /// Its colour in all charts that show all recipes; [`GREY`] if it has none.
+    /// Index of the recipe's colour in all charts that show all recipes; [`GREY`] if it has none.
     pub slot: usize,
 }
 
-/// The recipes that were measured: the reference first, then by error, NaN last.
+/// Returns the measured recipes: the reference first, then by error, NaN last.
 pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Candidate<'a>> {
     let recipes = run.manifest.recipes.iter().enumerate();
     let infos: HashMap<&str, (usize, &RecipeInfo)> =
@@ -94,11 +94,11 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
     candidates
 }
 
-/// Gives a colour to the recipes that matter most, as many as there are distinct colours: those that a gate judges first,
-/// then those that the fewest others beat in both size and error, then by error. Colours follow the experiment's order.
+/// Gives distinct colours to the most important recipes. The order of importance is: recipes that a gate judges, then recipes
+/// with the fewest others that are better in both size and error, then the smallest error. Colours follow the experiment's order.
 fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
     let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
-    // An error and a size, each better when smaller.
+    // Error and size: smaller is better for both.
     let costs = |candidate: &Candidate| [error(candidate.name), candidate.bytes.vector.unwrap_or(0.0)];
     let beats = |a: &[f64; 2], b: &[f64; 2]| a != b && a[0] <= b[0] && a[1] <= b[1];
     let all: Vec<&Candidate> = candidates.iter().filter(drawn).collect();
@@ -108,7 +108,7 @@ fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn 
         let own = costs(candidate);
         (unjudged, costs_of_all.iter().filter(|other| beats(other, &own)).count())
     };
-    // Candidates are sorted by error, and stay so among equals.
+    // Candidates are sorted by error, and the stable sort keeps this order for equal ranks.
     let mut ranked: Vec<&&Candidate> = all.iter().collect();
     ranked.sort_by_cached_key(rank);
     let chosen: HashSet<&str> = ranked.iter().take(SLOTS).map(|candidate| candidate.name).collect();
@@ -119,7 +119,7 @@ fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn 
     }
 }
 
-/// Names of the recipes that were measured, in the manifest's order, the reference last.
+/// Returns the names of the measured recipes in the manifest's order, the reference last.
 fn names(run: &Run) -> Vec<&str> {
     let measured: HashSet<&str> = run.summaries.iter().map(|summary| summary.recipe.as_str()).collect();
     let names = run.manifest.recipes.iter().map(|recipe| recipe.name.as_str());
@@ -155,7 +155,7 @@ fn candidate<'a>(
     }
 }
 
-/// The verdict on a recipe that its verdicts come to.
+/// Combines the verdicts on a recipe.
 fn gate<'a>(verdicts: &[&'a Verdict]) -> Gate<'a> {
     let rules = |counts: &dyn Fn(&Verdict) -> bool| {
         let mut found = verdicts.iter().filter(|verdict| counts(verdict));

@@ -1,14 +1,14 @@
-//! Tables of text, which each report shows in its own way.
+//! Text tables. Each report formats them in its own way.
 
 use super::{columns, markdown};
 
 /// A table of text with a row for each name.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// One for the names, then one for each cell of a row.
+    /// Headings: one for the names, then one for each cell of a row.
     pub heads: Vec<String>,
     pub rows: Vec<Row>,
-    /// True if cells are numbers, which stand at the right.
+    /// True if cells are numbers, which are right-aligned.
     pub numbers: bool,
 }
 
@@ -16,13 +16,13 @@ pub struct Table {
 #[derive(Clone, Debug)]
 pub struct Row {
     pub name: String,
-    /// A note next to the name; may be empty.
+    /// Note next to the name; may be empty.
     pub note: String,
     pub cells: Vec<String>,
 }
 
 impl Row {
-    /// A row whose first word is its name.
+    /// Creates a row from its words; the first is its name.
     pub fn new(words: impl IntoIterator<Item = String>) -> Self {
         let mut words = words.into_iter();
         Self {
@@ -32,7 +32,7 @@ impl Row {
         }
     }
 
-    /// The name with its note, then the cells.
+    /// Returns the name with its note, then the cells.
     fn words(&self) -> Vec<String> {
         let name = match self.note.is_empty() {
             true => self.name.clone(),
@@ -47,7 +47,7 @@ impl Table {
         self.heads.iter().map(String::as_str).collect()
     }
 
-    /// Lines for a terminal of `width` characters.
+    /// Returns the lines for a terminal of `width` characters.
     pub fn lines(&self, width: usize) -> Vec<String> {
         let rows: Vec<Vec<String>> = self.rows.iter().map(Row::words).collect();
         columns::fitted(&self.heads(), &rows, &[], width)

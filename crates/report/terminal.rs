@@ -1,4 +1,4 @@
-//! The table people see when a run ends.
+//! The table that users see when a run ends.
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
@@ -8,21 +8,21 @@ use super::{Summarized, cases, columns, failures};
 use ulplab_core::text::{REPLACEMENT, hidden};
 use ulplab_run::run::verdict::Failures;
 
-/// Failed checks written out below the table; the other reports have them all.
+/// Number of failed checks shown below the table; the other reports show all.
 const FAILURES: usize = 10;
-/// Reasons written out below the table for which something was not judged.
+/// Number of reasons why checks were not judged that are shown below the table.
 const UNJUDGED: usize = 5;
-/// Kernels that fail and are shown case by case, and lines of each.
+/// Number of failing kernels that are shown case by case, and number of lines for each.
 const KERNELS: usize = 3;
 const CASES: usize = 24;
-/// Rows of a section's table that is shown.
+/// Largest number of rows of a section's table that is shown.
 const ROWS: usize = 16;
-/// A name longer than this is cut.
+/// Number of characters after which a name is cut.
 const NAME: usize = 24;
 const GAP: &str = "  ";
 
-/// One row a recipe, then the failed checks, then the verdict line. `width` is the terminal's, in characters: columns that
-/// do not fit are left out, those that say least first.
+/// Returns one row per recipe, then the failed checks, then the verdict line. `width` is the width of the terminal in characters.
+/// Columns that do not fit are left out, the least important first.
 pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     let paint = |text: &str, code: u8| match colour {
         true => format!("\x1b[{code}m{text}\x1b[0m"),
@@ -33,7 +33,7 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     lines.push(String::new());
     for line in table(&run.overview, width).lines() {
         let line = line.trim_end();
-        // The gate is the last column, and comfy-table would count colour codes as characters.
+        // Colour the gate here, in the last column: comfy-table would count colour codes as characters.
         lines.push(match line.rsplit_once(GAP) {
             Some((head, gate)) if gate.starts_with("PASS") => format!("{head}{GAP}{}", paint(gate, 32)),
             Some((head, gate)) if gate.starts_with("FAIL") => format!("{head}{GAP}{}", paint(gate, 31)),
@@ -101,7 +101,7 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The short tables and lists of the study, in lines that fit. Charts, and longer tables, are in the other reports.
+/// Returns the short tables and lists of the study, in lines that fit. The other reports show charts and longer tables.
 fn sections(run: &Summarized, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for section in figures::sections(run) {
@@ -119,12 +119,12 @@ fn sections(run: &Summarized, width: usize) -> Vec<String> {
     lines
 }
 
-/// A sentence in lines that fit, without control characters: what decides may stand at its end, so nothing of it is cut.
+/// Wraps a sentence to lines that fit, without control characters. Nothing is cut, because the end of a sentence may be decisive.
 fn sentence(text: &str, width: usize, indent: usize) -> Vec<String> {
     columns::wrapped(&clip(text, usize::MAX), width, indent)
 }
 
-/// A sentence after its label, and its further lines below its first word.
+/// Wraps a sentence after its label; further lines are indented to the first word.
 fn labelled(label: &str, painted: &str, text: &str, width: usize) -> Vec<String> {
     let indent = label.len() + 1;
     let mut lines = sentence(text, width, indent);
@@ -134,7 +134,7 @@ fn labelled(label: &str, painted: &str, text: &str, width: usize) -> Vec<String>
     lines
 }
 
-/// The failures of a check, in lines that fit.
+/// Returns the failures of a check, in lines that fit.
 fn reasons(failures: &Failures, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in failures::text(failures).lines() {
@@ -145,7 +145,7 @@ fn reasons(failures: &Failures, width: usize) -> Vec<String> {
     lines
 }
 
-/// The table with as many columns as fit.
+/// Returns the overview table with as many columns as fit.
 fn table(overview: &Overview, width: usize) -> String {
     let mut order: Vec<usize> = (0..overview.columns.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse(overview.columns[*at].weight));
@@ -180,7 +180,7 @@ fn right(text: &str) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// At most `width` characters, without control characters (a name must not move the cursor).
+/// Cuts a text to at most `width` characters, and replaces control characters (a name must not move the cursor).
 fn clip(text: &str, width: usize) -> String {
     let clean = text.chars().map(|c| if hidden(c) { REPLACEMENT } else { c });
     match text.chars().count() <= width {

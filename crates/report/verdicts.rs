@@ -1,4 +1,4 @@
-//! The verdicts of a run, counted once for all reports.
+//! Counts the verdicts of a run for all reports.
 
 use std::collections::HashSet;
 
@@ -16,22 +16,22 @@ use ulplab_run::run::verdict::{Status, Verdict};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
     pub outcome: Outcome,
-    /// Controls left aside.
+    /// Number of passed checks, without controls.
     pub pass: usize,
     pub fail: usize,
-    /// Controls that hold.
+    /// Number of controls that hold.
     pub controls: usize,
     pub not_judged: usize,
-    /// Recipes that are for another device.
+    /// Number of recipes for another device.
     pub elsewhere: usize,
-    /// Recipes that were measured and that no rule binds, the reference left aside.
+    /// Number of measured recipes that no rule binds, without the reference.
     pub unbound: usize,
-    /// Selected cells without a record.
+    /// Number of selected cells without a record.
     pub missing: usize,
     pub complete: bool,
-    /// The selection of cells, in words; empty if all were selected.
+    /// Description of the selection of cells; empty if all were selected.
     pub selection: String,
-    /// Differences of the experiment from its file; empty if there are none.
+    /// Options that change the experiment of the file; empty if there are none.
     pub changes: String,
 }
 
@@ -58,7 +58,7 @@ impl Tally {
         }
     }
 
-    /// The counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
+    /// Returns the counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
     pub fn counts(&self) -> String {
         let verb = |count: usize, one: &'static str, several: &'static str| if count == 1 { one } else { several };
         let (passes, holds) = (verb(self.pass, "passes", "pass"), verb(self.controls, "holds", "hold"));
@@ -79,13 +79,13 @@ impl Tally {
         said.map(|(_, part)| part).collect()
     }
 
-    /// The verdict line: outcome and counts.
+    /// Returns the verdict line: outcome and counts.
     pub fn line(&self) -> String {
         format!("{}: {}", self.outcome.name(), self.counts())
     }
 }
 
-/// The selection of cells: `2 of 9 cells selected by --only bf16/**`.
+/// Describes the selection of cells: `2 of 9 cells selected by --only bf16/**`; empty if all are selected.
 fn selection(run: &Run) -> String {
     let manifest = &run.manifest;
     let (cells, left_out) = (manifest.cells.len(), manifest.left_out.len());
@@ -99,24 +99,24 @@ fn selection(run: &Run) -> String {
     }
 }
 
-/// A verdict in words.
+/// A verdict, with its texts for reports.
 pub struct Check<'a> {
     pub verdict: &'a Verdict,
     /// Rule without its bound, e.g. `cosine at layers.*.output, cumulative`.
     pub rule: String,
-    /// Over windows, and over layers if there are any.
+    /// Statistic over windows, and over layers if there are any.
     pub statistic: String,
     /// Number of windows of an interval; empty for other statistics.
     pub over: String,
     pub measured: String,
     /// Layer of the measured value.
     pub layer: String,
-    /// The reference's own value of the same thing (f32 against f64), if the run has it.
+    /// Value of the same quantity for the reference (f32 against f64), if measured.
     pub reference: String,
 }
 
 impl Check<'_> {
-    /// The verdict in a word or two.
+    /// Returns the verdict in a word or two.
     pub fn label(&self) -> &'static str {
         match self.verdict.status {
             Status::Pass if self.verdict.rule.control => "control holds",
@@ -127,7 +127,7 @@ impl Check<'_> {
         }
     }
 
-    /// The quantity to compare with the bound, and the reason for the bound.
+    /// Returns the quantity that is compared with the bound, and the reason for the bound.
     pub fn reason(&self) -> String {
         let own = match self.reference.as_str() {
             "—" => String::new(),
@@ -141,7 +141,7 @@ impl Check<'_> {
     }
 }
 
-/// All verdicts: failures first, then those not judged, otherwise in the order of judging.
+/// Returns all verdicts: failures first, then those not judged, otherwise in the order of judging.
 pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     let mut verdicts: Vec<&Verdict> = run.verdicts.iter().collect();
     verdicts.sort_by_key(|verdict| match verdict.status {
@@ -189,12 +189,12 @@ fn statistic(rule: &Rule) -> String {
     }
 }
 
-/// The site of a rule's pattern, if it is one site in all layers or one outside of them.
+/// Returns the site of a rule's pattern without the prefix `layers.*.` for all layers.
 pub fn site(rule: &Rule) -> &str {
     rule.at.strip_prefix("layers.*.").unwrap_or(&rule.at)
 }
 
-/// The reference's value at the rule's site, mean over windows, worst over layers.
+/// Returns the reference's value at the rule's site: the mean over windows, the worst over layers.
 fn reference(index: &Index, rule: &Rule) -> Option<f64> {
     let values = index.means(REFERENCE, Quantity::new(rule.phase, site(rule), &rule.metric));
     match rule.require.trim_start().starts_with('<') {

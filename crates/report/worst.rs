@@ -1,4 +1,4 @@
-//! The worst element of each recipe.
+//! Finds the worst element of each recipe.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use super::recipes::Candidate;
 use ulplab_core::record::{Record, Worst};
 use ulplab_run::run::Run;
 
-/// The element of a recipe with the largest absolute error of all that were measured.
+/// The element with the largest absolute error among all measured elements of a recipe.
 pub struct Place<'a> {
     pub record: &'a Record,
     element: &'a Worst,
 }
 
-/// A place for each recipe that is off anywhere, in the order of `candidates`.
+/// Returns the worst element of each recipe that has an error, in the order of `candidates`.
 pub fn places<'a>(run: &'a Run, candidates: &[Candidate<'a>]) -> Vec<Place<'a>> {
     let mut worst: HashMap<&str, Place> = HashMap::new();
     for record in &run.records {
@@ -32,7 +32,7 @@ pub fn places<'a>(run: &'a Run, candidates: &[Candidate<'a>]) -> Vec<Place<'a>> 
 }
 
 impl Place<'_> {
-    /// Absolute error; infinite if it is NaN.
+    /// Returns the absolute error; infinite if it is NaN.
     fn off(&self) -> f64 {
         match (self.element.got - self.element.want).abs() {
             off if off.is_nan() => f64::INFINITY,
@@ -49,14 +49,14 @@ impl Place<'_> {
         format!("[{}]", index.join(", "))
     }
 
-    /// The reference's value, the recipe's, and the difference.
+    /// Returns the reference's value, the recipe's value, and the difference.
     pub fn numbers(&self) -> [String; 3] {
         let Worst { want, got, .. } = self.element;
         [digits(*want), digits(*got), format!("{:+.3e}", got - want)]
     }
 }
 
-/// As many digits as it takes to tell the value from its neighbours, among f32 values if it is one.
+/// Formats a number with as many digits as distinguish it from its neighbours: f32 neighbours if it is an f32 value.
 fn digits(x: f64) -> String {
     match x as f32 {
         single if f64::from(single) == x => format!("{single:?}"),

@@ -1,32 +1,32 @@
-//! A row a recipe, dots on one logarithmic axis.
+//! A dot chart: one row per recipe, dots on one logarithmic axis.
 
 use super::scale::Scale;
 use super::{Area, Chart, GREY, Mark, Svg, short, width};
 use crate::number;
 use crate::table::{Row, Table};
 
-/// A value.
+/// One value of a row.
 #[derive(Clone, Debug)]
 pub struct Dot {
     pub value: f64,
     pub mark: Mark,
-    /// Shown when the pointer rests on the dot.
+    /// Text that appears when the pointer rests on the dot.
     pub detail: String,
 }
 
-/// A row: the first and last dot are joined.
+/// A row of dots; a line joins its first and last dot.
 #[derive(Clone, Debug, Default)]
 pub struct DotRow {
     pub name: String,
     pub slot: usize,
-    /// Begins a new group: set apart from the row above.
+    /// True if the row begins a new group: it has a gap above.
     pub head: bool,
     pub dots: Vec<Dot>,
-    /// Stands at the right end.
+    /// Text at the right end of the row.
     pub note: String,
 }
 
-/// Rows of dots.
+/// A chart with rows of dots.
 #[derive(Clone, Debug)]
 pub struct Dots {
     pub title: String,
@@ -90,7 +90,7 @@ impl Chart for Dots {
 }
 
 impl Dots {
-    /// The scale of the values; none if there is nothing to draw.
+    /// Returns the scale of the values; `None` if there is nothing to draw.
     fn scale(&self) -> Option<Scale> {
         let values = self.rows.iter().flat_map(|row| row.dots.iter().map(|dot| dot.value));
         Scale::over(values, true)

@@ -1,4 +1,4 @@
-//! A row a recipe, a column a layer, values as colours on a logarithmic scale.
+//! A heat map: one row per recipe, one column per layer, values as colours on a logarithmic scale.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use super::{Chart, Svg, by_place, short, width};
 use crate::number;
 use crate::table::Table;
 
-/// A row.
+/// A row of the heat map.
 #[derive(Clone, Debug)]
 pub struct HeatRow {
     pub name: String,
-    /// Layer and value, in order of layers.
+    /// Pairs of layer and value, in the order of layers.
     pub values: Vec<(u32, f64)>,
 }
 
@@ -20,10 +20,10 @@ pub struct HeatRow {
 pub struct Heat {
     pub title: String,
     pub unit: String,
-    /// Name of the metric, for the way its values are written.
+    /// Name of the metric, which decides how its values are formatted.
     pub metric: String,
     pub rows: Vec<HeatRow>,
-    /// Further values that the scale must include, so that maps side by side have the same colours.
+    /// Further values that the scale must include, so that heat maps next to each other have the same colours.
     pub range: Vec<f64>,
     /// Width in pixels of the view box; the height follows from the rows.
     pub width: f64,
@@ -31,17 +31,17 @@ pub struct Heat {
 
 /// Label of the columns.
 const AXIS: &str = "layer";
-/// Colours of the style sheet, `h0` to `h9`.
+/// Number of colours in the style sheet, `h0` to `h9`.
 const LEVELS: usize = 10;
 const ROW: f64 = 16.0;
 const TOP: f64 = 42.0;
 /// Width in pixels of one colour of the legend.
 const STEP: f64 = 24.0;
-/// Most labels along the layers.
+/// Largest number of layer labels.
 const LABELS: usize = 20;
 
 impl Heat {
-    /// The scale of the values, and all layers; none if there is nothing to draw.
+    /// Returns the scale of the values, and all layers; `None` if there is nothing to draw.
     fn scale(&self) -> Option<(Scale, Vec<u32>)> {
         let values = || self.rows.iter().flat_map(|row| &row.values);
         let scale = Scale::over(values().map(|value| value.1).chain(self.range.iter().copied()), true)?;
@@ -68,7 +68,7 @@ impl Chart for Heat {
         let Some((scale, layers)) = self.scale() else {
             return String::new();
         };
-        // The name of the axis stands below the names of the recipes, which may be shorter.
+        // The axis label is below the names of the recipes, and may be wider than they are.
         let names = self.rows.iter().map(|row| width(&short(&row.name)));
         let left = 12.0 + names.chain([width(AXIS)]).fold(0.0, f64::max);
         let wide = (self.width - left) / layers.len() as f64;
@@ -99,7 +99,7 @@ impl Chart for Heat {
     }
 }
 
-/// The colours with their values, and the marks of what has no place on the scale.
+/// Draws the colours with their values, and the marks for 0 and for NaN or infinity, which are not on the scale.
 fn legend(svg: &mut Svg, scale: &Scale, left: f64, y: f64) {
     for level in 0..LEVELS {
         let at = [left + STEP * level as f64, y];

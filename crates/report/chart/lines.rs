@@ -1,4 +1,4 @@
-//! Values by layer, event, steps or tokens, one line a series.
+//! A line chart: values by layer, event, steps or tokens, one line per series.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use super::{Area, Chart, Coloured, GREY, Mark, Svg, by_place, escape, short, uni
 use crate::number;
 use crate::table::Table;
 
-/// A line.
+/// A line of the chart.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
-    /// Colour and marker; neither marker nor name if it is [`GREY`].
+    /// Index of colour and marker shape. [`GREY`] has neither marker nor name.
     pub slot: usize,
-    /// Drawn dashed, with hollow markers.
+    /// True if the line is dashed, with hollow markers.
     pub dashed: bool,
-    /// Place on the axis and value, in this order.
+    /// Points of the line: position on the horizontal axis, and value.
     pub points: Vec<(u32, f64)>,
 }
 
@@ -25,14 +25,14 @@ impl Coloured for Series {
     }
 }
 
-/// A line across the chart that a gate draws.
+/// A horizontal line across the chart at the bound of a gate.
 #[derive(Clone, Debug)]
 pub struct Bound {
     pub value: f64,
     pub label: String,
 }
 
-/// The quantity on the horizontal axis. Steps and tokens double from point to point, on a logarithmic one.
+/// Quantity on the horizontal axis. Steps and tokens double from point to point: their axis is logarithmic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Axis {
     #[default]
@@ -65,19 +65,19 @@ pub struct Lines {
     pub unit: String,
     pub log: bool,
     pub axis: Axis,
-    /// Name of the metric, for the way its values are written.
+    /// Name of the metric, which decides how its values are formatted.
     pub metric: String,
     pub series: Vec<Series>,
-    /// Further values that the axis must include, so that charts side by side have the same axis.
+    /// Further values that the axis must include, so that charts next to each other have the same axis.
     pub range: Vec<f64>,
     pub bound: Option<Bound>,
-    /// In pixels of the view box.
+    /// Width and height in pixels of the view box.
     pub size: [f64; 2],
 }
 
-/// Layers between two markers of a line.
+/// Number of layers between two markers of a line.
 const MARKED: usize = 10;
-/// Least distance of two labels.
+/// Least distance of two labels, in pixels.
 const LABEL: f64 = 13.0;
 
 impl Chart for Lines {
@@ -112,7 +112,7 @@ impl Chart for Lines {
         let unit = unit(&self.unit, self.series.iter().map(|series| series.slot));
         let mut svg = Svg::new(self.size, &label, &self.title, &unit);
         self.axes(&mut svg, area, &x, &y);
-        // Grey ones first, so that they cover nothing.
+        // Draw grey lines first, so that they cover no coloured lines.
         let grey = self.series.iter().filter(|series| series.slot >= GREY);
         for (place, series) in grey.chain(self.named()).enumerate() {
             self.draw(&mut svg, series, place, &x, &y, area);
@@ -125,7 +125,7 @@ impl Chart for Lines {
 }
 
 impl Lines {
-    /// The scales of places and values; none if there is nothing to draw.
+    /// Returns the scales of positions and values; `None` if there is nothing to draw.
     fn scales(&self) -> Option<[Scale; 2]> {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let values = points().map(|point| point.1).chain(self.range.iter().copied());
@@ -133,12 +133,12 @@ impl Lines {
         Some([places, Scale::over(values, self.log)?])
     }
 
-    /// The coloured series.
+    /// Returns the coloured series.
     fn named(&self) -> impl Iterator<Item = &Series> {
         self.series.iter().filter(|series| series.slot < GREY)
     }
 
-    /// True if a value has a place on the axis.
+    /// True if a value can be drawn on the axis.
     fn drawable(&self, value: f64) -> bool {
         value.is_finite() && (!self.log || value > 0.0)
     }
@@ -165,7 +165,7 @@ impl Lines {
         }
     }
 
-    /// Draws the bound's label over the curves. The label stands at the left or right end of the bound's line, above or below the
+    /// Draws the bound's label over the curves. The label is at the left or right end of the bound's line, above or below the
     /// line, where the fewest points of curves lie.
     fn bound_label(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
         let Some(bound) = self.bound.as_ref().filter(|bound| y.holds(bound.value)) else {
@@ -189,7 +189,7 @@ impl Lines {
         svg.text(from, at + dy, "bound-label", &bound.label);
     }
 
-    /// The line breaks where a value cannot be drawn; NaN and infinities are crosses at the top.
+    /// Draws a series. The line has a gap at values that cannot be drawn; NaN and infinities are crosses at the top.
     fn draw(&self, svg: &mut Svg, series: &Series, place: usize, x: &Scale, y: &Scale, area: Area) {
         let mut path = String::new();
         let mut pen_down = false;
@@ -204,7 +204,7 @@ impl Lines {
         let dash = if series.dashed { " dashed" } else { "" };
         svg.0 += &format!("<path d=\"{path}\" class=\"line s{}{dash}\"/>", series.slot.min(GREY));
         let mark = if series.dashed { Mark::Hollow } else { Mark::Filled };
-        // Each series starts at its own layer, so that markers of close lines do not cover each other.
+        // Each series has its first marker at another layer, so that markers of close lines do not cover each other.
         for (at, (layer, value)) in series.points.iter().enumerate() {
             let across = x.at(f64::from(*layer));
             if !value.is_finite() {
@@ -216,7 +216,7 @@ impl Lines {
         }
     }
 
-    /// Names at the ends of the lines, moved apart if they would touch.
+    /// Draws names at the ends of the lines, moved apart if they would overlap.
     fn labels(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
         let ends = self.named().filter_map(|series| {
             let (layer, value) = series.points.iter().rev().find(|point| self.drawable(point.1))?;
@@ -234,7 +234,7 @@ impl Lines {
         }
     }
 
-    /// A strip over each layer that shows all values there when the pointer rests on it.
+    /// Draws an invisible strip over each layer: it shows all values of the layer when the pointer rests on it.
     fn readings(&self, svg: &mut Svg, area: Area, x: &Scale) {
         let points = self.series.iter().flat_map(|series| &series.points);
         let layers: BTreeSet<u32> = points.map(|point| point.0).collect();
@@ -260,7 +260,7 @@ impl Lines {
     }
 }
 
-/// Moves sorted places down, then up, until neighbours are [`LABEL`] apart within `low..=high` (if there is room).
+/// Moves sorted positions down, then up, until neighbours are [`LABEL`] apart within `low..=high` (if there is room).
 fn spread(places: &mut [&mut f64], low: f64, high: f64) {
     let mut least = low;
     for place in places.iter_mut() {

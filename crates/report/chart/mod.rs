@@ -1,5 +1,5 @@
-//! Charts as inline SVG: no script, no outside resource; colours come from the page's style sheet, which knows light and
-//! dark. Every series has a colour, its own marker shape, and its name next to it.
+//! Charts as inline SVG, without scripts or outside resources. The page's style sheet sets the colours for light and dark mode.
+//! Every series has its own colour, marker shape, and name next to it.
 
 mod dots;
 mod heat;
@@ -20,27 +20,27 @@ use super::table::{Row, Table};
 
 /// Number of distinct colours, and of distinct marker shapes.
 pub const SLOTS: usize = 8;
-/// The slot of all series without a colour: thin and grey, without a name next to it.
+/// Slot of all series without a colour: drawn thin and grey, without a name.
 pub const GREY: usize = SLOTS;
 
-/// A picture of numbers.
+/// A chart of numbers.
 pub trait Chart {
     fn title(&self) -> &str;
 
     /// True if there is nothing to draw.
     fn is_empty(&self) -> bool;
 
-    /// The chart as SVG; empty if there is nothing to draw.
+    /// Returns the chart as SVG; empty if there is nothing to draw.
     fn svg(&self) -> String;
 
-    /// Its numbers, for reports without pictures.
+    /// Returns the chart's numbers, for reports without pictures.
     fn table(&self) -> Table;
 }
 
-/// Columns of a table of values by layer or step, evenly spread; the last one is always there.
+/// Largest number of columns of a table of values by layer or step. They are evenly spread and include the last place.
 const COLUMNS: usize = 8;
 
-/// A row for each name with its values at some of all places; `head` names a place.
+/// Returns a table with one row per name, with values at some of the places (layers or steps); `head` formats a place.
 fn by_place<'a>(
     rows: impl Iterator<Item = (&'a str, &'a [(u32, f64)])> + Clone,
     head: impl Fn(u32) -> String,
@@ -67,12 +67,12 @@ fn by_place<'a>(
     }
 }
 
-/// A part of a chart that has a colour.
+/// A part of a chart that has a colour slot.
 pub trait Coloured {
     fn slot(&mut self) -> &mut usize;
 }
 
-/// Label of the values, and the number of grey series.
+/// Returns the label of the values, with the number of grey series.
 fn unit(unit: &str, slots: impl Iterator<Item = usize>) -> String {
     match slots.filter(|slot| *slot >= GREY).count() {
         0 => unit.into(),
@@ -81,7 +81,7 @@ fn unit(unit: &str, slots: impl Iterator<Item = usize>) -> String {
     }
 }
 
-/// The rectangle of the data, in pixels of the view box.
+/// Rectangle of the data, in pixels of the view box.
 #[derive(Clone, Copy)]
 struct Area {
     left: f64,
@@ -90,11 +90,11 @@ struct Area {
     bottom: f64,
 }
 
-/// A picture as it is written.
+/// An SVG picture under construction.
 struct Svg(String);
 
 impl Svg {
-    /// A picture of that size with its title, and the unit below it; `label` is the text for screen readers.
+    /// Creates a picture of the given size with its title, and the unit below; `label` is the text for screen readers.
     fn new([width, height]: [f64; 2], label: &str, title: &str, unit: &str) -> Self {
         let mut svg = Self(format!(
             "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">",
@@ -109,14 +109,14 @@ impl Svg {
         self.0 + "</svg>"
     }
 
-    /// The lower edge of the area, with the name of its axis so far below it.
+    /// Draws the lower edge of the area, with the axis name `below` pixels under it.
     fn edge(&mut self, area: Area, below: f64, name: &str) {
         self.line([area.left, area.bottom], [area.right, area.bottom], "axis");
         let middle = (area.left + area.right) / 2.0;
         self.text(middle, area.bottom + below, "tick middle", name);
     }
 
-    /// Lines across the area at the ticks of `y`, with their labels.
+    /// Draws horizontal lines across the area at the ticks of `y`, with their labels.
     fn rules(&mut self, area: Area, y: &Scale) {
         for (value, label) in y.ticks() {
             let at = y.at(value);
@@ -125,7 +125,7 @@ impl Svg {
         }
     }
 
-    /// A text; `class` also says how it is anchored.
+    /// Draws a text; `class` also sets its anchor.
     fn text(&mut self, x: f64, y: f64, class: &str, content: &str) {
         let content = escape(content);
         self.0 += &format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{content}</text>");
@@ -135,7 +135,7 @@ impl Svg {
         self.0 += &format!("<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" class=\"{class}\"/>");
     }
 
-    /// The marker of a slot, `r` pixels in radius, with a text to show when the pointer rests on it.
+    /// Draws the marker of a slot with radius `r` in pixels; `title` appears when the pointer rests on it.
     fn marker(&mut self, [x, y]: [f64; 2], r: f64, slot: usize, mark: Mark, title: &str) {
         let (shape, class) = match mark {
             Mark::Filled => (SHAPES[slot % SLOTS], "mark"),
@@ -149,7 +149,7 @@ impl Svg {
         self.end_path(title);
     }
 
-    /// Ends a path, with a text to show when the pointer rests on it.
+    /// Ends a path; `title` appears when the pointer rests on it.
     fn end_path(&mut self, title: &str) {
         if !title.is_empty() {
             self.0 += &format!("<title>{}</title>", escape(title));
@@ -158,16 +158,16 @@ impl Svg {
     }
 }
 
-/// A point's marker.
+/// Style of a point's marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Filled,
     Hollow,
-    /// A cross for any slot.
+    /// The same cross for every slot.
     Cross,
 }
 
-/// Outlines of about the unit circle: circle, square, triangle, diamond, triangle down, plus, star, hexagon.
+/// Outlines with a radius of about 1: circle, square, triangle, diamond, triangle down, plus, star, hexagon.
 const SHAPES: [&str; SLOTS] = [
     "M1 0A1 1 0 1 1-1 0A1 1 0 1 1 1 0Z",
     "M-.85-.85H.85V.85H-.85Z",
@@ -180,13 +180,13 @@ const SHAPES: [&str; SLOTS] = [
 ];
 const CROSS: &str = "M-1-1L1 1M-1 1L1-1";
 
-/// Text for XML.
+/// Escapes text for XML.
 fn escape(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;")
 }
 
-/// A name short enough to stand next to a mark.
+/// Cuts a name to a length that fits next to a mark.
 fn short(name: &str) -> String {
     match name.char_indices().nth(NAME) {
         Some((end, _)) => format!("{}…", &name[..end]),
@@ -195,7 +195,7 @@ fn short(name: &str) -> String {
 }
 const NAME: usize = 22;
 
-/// Width of a text of the charts' size, in pixels: a guess on the safe side for sans-serif faces.
+/// Estimates the width of a text in pixels at the charts' font size. The estimate is an upper limit for sans-serif fonts.
 fn width(text: &str) -> f64 {
     7.0 * text.chars().count() as f64
 }

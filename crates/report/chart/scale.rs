@@ -1,4 +1,4 @@
-//! From values to pixels, and where the ticks go.
+//! Maps values to pixels, and chooses ticks.
 
 use crate::number;
 
@@ -8,13 +8,13 @@ pub struct Scale {
     low: f64,
     high: f64,
     log: bool,
-    /// Pixels of `low` and `high`.
+    /// Pixel positions of `low` and `high`.
     pixels: [f64; 2],
 }
 
 impl Scale {
-    /// An axis that holds all finite values (on a logarithmic one: all above 0) with a little room at both ends; none
-    /// if there is no such value.
+    /// Returns an axis that contains all finite values (on a logarithmic axis: all above 0), with a margin at both ends; `None`
+    /// without such values.
     pub fn over(values: impl Iterator<Item = f64>, log: bool) -> Option<Self> {
         let shown = values.filter(|value| value.is_finite() && (!log || *value > 0.0));
         let (low, high) = shown.map(|v| (v, v)).reduce(|(a, b), (c, d)| (a.min(c), b.max(d)))?;
@@ -37,20 +37,20 @@ impl Scale {
         self
     }
 
-    /// The pixel of a value, never outside the axis.
+    /// Returns the pixel position of a value, clamped to the axis.
     pub fn at(&self, value: f64) -> f64 {
         let value = if self.log { value.log10() } else { value };
         let share = ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
         self.pixels[0] + share * (self.pixels[1] - self.pixels[0])
     }
 
-    /// True if a value is on the axis.
+    /// True if a value is within the axis.
     pub fn holds(&self, value: f64) -> bool {
         let value = if self.log { value.log10() } else { value };
         (self.low..=self.high).contains(&value)
     }
 
-    /// Values and labels of about five ticks.
+    /// Returns values and labels of about five ticks.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let values = match self.log {
             true => self.decades(),
@@ -63,7 +63,7 @@ impl Scale {
         let (first, last) = (self.low.floor() as i32, self.high.ceil() as i32);
         let spread = |mantissas: &[f64], every: i32| -> Vec<f64> {
             let exponents = (first..=last).filter(|exponent| exponent.rem_euclid(every) == 0);
-            // Parsed, not computed: 10^-5 must read 1e-5.
+            // Parse instead of computing: 10^-5 must read 1e-5.
             let values = exponents.flat_map(|e| mantissas.iter().filter_map(move |m| format!("{m}e{e}").parse().ok()));
             values.filter(|value| self.holds(*value)).collect()
         };
@@ -75,13 +75,13 @@ impl Scale {
     }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten.
+/// Returns the multiples of a step in `low..=high`. The step is 1, 2 or 5 times a power of ten.
 fn steps(low: f64, high: f64) -> Vec<f64> {
     let raw = (high - low) / 6.0;
     let power = 10f64.powi(raw.log10().floor() as i32);
     let step = power * [1.0, 2.0, 5.0].into_iter().find(|m| m * power >= raw).unwrap_or(10.0);
     let (first, last) = ((low / step).ceil() as i64, (high / step).floor() as i64);
-    // Rounded to the step's own digits: 3 × 0.1 must read 0.3.
+    // Round to the step's own digits: 3 × 0.1 must read 0.3.
     let rounded = |n| (n as f64 * step / power * 10.0).round() * power / 10.0;
     (first..=last).map(rounded).collect()
 }

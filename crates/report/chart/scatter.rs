@@ -1,20 +1,20 @@
-//! Cost against error, with the Pareto front.
+//! A scatter chart of cost against error, with the Pareto front.
 
 use super::scale::Scale;
 use super::{Area, Bound, Chart, Coloured, GREY, Mark, Svg, short, unit, width};
 use crate::number;
 use crate::table::{Row, Table};
 
-/// A candidate.
+/// The point of a candidate.
 #[derive(Clone, Debug)]
 pub struct Point {
     pub name: String,
-    /// Colour and marker; without a name if it is [`GREY`].
+    /// Index of colour and marker shape. [`GREY`] has no name.
     pub slot: usize,
     pub mark: Mark,
     pub cost: f64,
     pub error: f64,
-    /// Shown when the pointer rests on the point.
+    /// Text that appears when the pointer rests on the point.
     pub detail: String,
 }
 
@@ -24,7 +24,7 @@ impl Coloured for Point {
     }
 }
 
-/// Points, less being better on both axes, which are logarithmic.
+/// A scatter chart. Both axes are logarithmic, and less is better on both.
 #[derive(Clone, Debug)]
 pub struct Scatter {
     pub title: String,
@@ -32,16 +32,16 @@ pub struct Scatter {
     pub cost_unit: String,
     pub points: Vec<Point>,
     pub bound: Option<Bound>,
-    /// Cost and error along a line to compare with; without it, the front is drawn.
+    /// Cost and error along a line for comparison; if it is empty, the Pareto front is drawn instead.
     pub guide: Vec<[f64; 2]>,
-    /// In pixels of the view box.
+    /// Width and height in pixels of the view box.
     pub size: [f64; 2],
 }
 
-/// Square pixels of others that a label may cover.
+/// Area in square pixels of other marks that a label may cover.
 const CROWDED: f64 = 60.0;
 
-/// A rectangle that a label takes: left, right, top, bottom.
+/// Rectangle of a label or mark: left, right, top, bottom.
 type Place = [f64; 4];
 
 impl Chart for Scatter {
@@ -93,7 +93,8 @@ impl Chart for Scatter {
         let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
         let taken = spots.iter().map(|[x, y]| [x - 6.0, x + 6.0, y - 6.0, y + 6.0]);
         let mut taken: Vec<Place> = taken.collect();
-        // No label stands on the stepped line either, if there is room elsewhere. It is thin, so that it costs no label its place.
+        // Labels also avoid the stepped line of the front, if there is room elsewhere. Its rectangles are thin, so that it
+        // displaces no label.
         let corners = front.windows(2).flat_map(|pair| {
             let [a, b] = [pair[0], pair[1]].map(|point| [x.at(point.cost), y.at(point.error)]);
             let across = [a[0].min(b[0]), a[0].max(b[0]), a[1] - 0.4, a[1] + 0.4];
@@ -102,12 +103,12 @@ impl Chart for Scatter {
         });
         let corners: Vec<Place> = corners.filter(|_| self.guide.is_empty()).collect();
         taken.extend(corners);
-        // Grey ones first, so that they cover nothing.
+        // Draw grey points first, so that they cover no coloured points.
         let (grey, named): (Vec<_>, Vec<_>) = points.iter().zip(&spots).partition(|(point, _)| point.slot >= GREY);
         for (point, at) in grey.into_iter().chain(named.clone()) {
             svg.marker(*at, 5.0, point.slot, point.mark, &point.detail);
         }
-        // Coloured points are named: always on the front, elsewhere if there is room.
+        // Coloured points have names: always on the front, elsewhere if there is room.
         let on_front = |point: &Point| front.iter().any(|other| other.name == point.name);
         let (first, rest): (Vec<_>, Vec<_>) = named.into_iter().partition(|(point, _)| on_front(point));
         for (point, at) in first.into_iter().chain(rest) {
@@ -126,13 +127,13 @@ impl Chart for Scatter {
 }
 
 impl Scatter {
-    /// The points that have a place on a logarithmic axis.
+    /// Returns the points that can be drawn on a logarithmic axis.
     fn drawable(&self) -> impl Iterator<Item = &Point> {
         let points = self.points.iter();
         points.filter(|point| point.error.is_finite() && point.error > 0.0)
     }
 
-    /// The scales of costs and errors; none if there is nothing to draw.
+    /// Returns the scales of costs and errors; `None` if there is nothing to draw.
     fn scales(&self) -> Option<[Scale; 2]> {
         let bound = self.bound.iter().map(|bound| bound.value);
         let costs = Scale::over(self.drawable().map(|point| point.cost), true)?;
@@ -156,7 +157,7 @@ impl Scatter {
     }
 }
 
-/// A path through points; `go` writes the way to each but the first.
+/// Returns an SVG path through points; `go` formats the segment to each point except the first.
 fn joined(points: impl Iterator<Item = [f64; 2]>, go: fn([f64; 2]) -> String) -> String {
     let step = |(at, [x, y]): (usize, [f64; 2])| match at {
         0 => format!("M{x:.1} {y:.1}"),
@@ -165,7 +166,7 @@ fn joined(points: impl Iterator<Item = [f64; 2]>, go: fn([f64; 2]) -> String) ->
     points.enumerate().map(step).collect()
 }
 
-/// The points that no other beats in cost and error, by cost.
+/// Returns the Pareto front: the points that no other point beats in cost and error, sorted by cost.
 pub fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.error.total_cmp(&b.error)));
@@ -178,8 +179,8 @@ pub fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     sorted
 }
 
-/// A place next to `at` that covers neither a point nor another label, or else the one that covers least, with its class
-/// and the pixels it covers.
+/// Returns the rectangle for a label next to `at` that covers the least area of points and other labels, its CSS class, and the
+/// covered area in square pixels.
 fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str, f64) {
     let wide = width(name);
     let side = |left: bool, dy: f64| -> (Place, &'static str) {

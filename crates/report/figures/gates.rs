@@ -1,4 +1,4 @@
-//! Gates as lines across charts.
+//! Gates as lines in charts.
 
 use crate::chart::Bound;
 use crate::index::Quantity;
@@ -7,14 +7,14 @@ use ulplab_core::metrics::{self, Better, COSINE, Metric, RELATIVE_L2};
 use ulplab_run::experiment::Rule;
 use ulplab_run::run::verdict::Verdict;
 
-/// A gate that binds recipes of a chart.
+/// The line of a gate that binds recipes of a chart.
 pub struct Line {
     pub bound: Bound,
-    /// A demand on recipes.
+    /// Description of the gate below the chart.
     pub caption: String,
 }
 
-/// The strictest of the gates on a quantity that bind any of the recipes drawn.
+/// Returns the line of the strictest gate on a quantity, among the gates that bind any of the `drawn` recipes.
 pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line> {
     let better = Metric::find(quantity.metric).ok()?.better;
     let verdicts = run.run.verdicts.iter();
@@ -52,7 +52,7 @@ pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line
     Some(Line { bound, caption })
 }
 
-/// The place of a rule on the axis of a quantity; `None` unless the rule is a gate on that quantity.
+/// Returns the position of a rule's bound on the axis of a quantity; `None` unless the rule is a gate on that quantity.
 fn on_axis(rule: &Rule, quantity: Quantity) -> Option<f64> {
     let here = rule.phase == quantity.phase && verdicts::site(rule) == quantity.site && !rule.control;
     let bound: metrics::Bound = rule.require.parse().ok().filter(|_| here)?;
@@ -60,7 +60,7 @@ fn on_axis(rule: &Rule, quantity: Quantity) -> Option<f64> {
         let better = Metric::find(quantity.metric).ok()?.better;
         return (bound.better == better).then_some(bound.value);
     }
-    // ‖want − got‖ ≥ ‖want‖ · sin of the angle between them, for any length of `got`.
+    // ‖want − got‖ ≥ ‖want‖ · sin of the angle between the vectors, for any length of `got`.
     let turned = (rule.metric.as_str(), quantity.metric) == (COSINE.name, RELATIVE_L2.name);
     let cosine = bound.value;
     (turned && bound.better == Better::Higher && 0.0 < cosine && cosine < 1.0).then(|| (1.0 - cosine * cosine).sqrt())

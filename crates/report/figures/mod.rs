@@ -1,4 +1,4 @@
-//! The charts of a run, and their texts.
+//! The charts of a run, and their captions.
 
 pub mod gates;
 
@@ -9,7 +9,7 @@ use super::table::Table;
 use super::{Summarized, number};
 use ulplab_core::metrics::{KL, RELATIVE_L2};
 
-/// Charts under one heading.
+/// Figures under one heading.
 pub struct Section {
     pub id: &'static str,
     pub title: &'static str,
@@ -27,18 +27,18 @@ impl Section {
         }
     }
 
-    /// Figures that are shown at once, or those that are folded.
+    /// Returns the folded figures, or those shown directly.
     pub fn figures(&self, folded: bool) -> Vec<&Figure> {
         self.figures.iter().filter(|figure| figure.folded == folded).collect()
     }
 }
 
-/// A chart, a table or a list, and a line below it.
+/// A chart, a table or a list, with a caption below.
 pub struct Figure {
     pub content: Content,
     pub caption: String,
     pub size: Size,
-    /// Shown only if the reader opens it, below the section's other figures.
+    /// True if the figure is hidden until the reader opens it, below the section's other figures.
     pub folded: bool,
 }
 
@@ -78,7 +78,7 @@ impl From<Vec<String>> for Content {
     }
 }
 
-/// The share of the page's width that a figure takes.
+/// Share of the page's width that a figure takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     Third,
@@ -87,7 +87,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Its class in the style sheet.
+    /// Returns the CSS class of the size.
     pub fn class(self) -> &'static str {
         match self {
             Self::Third => "third",
@@ -100,7 +100,7 @@ impl Size {
 pub const HALF: [f64; 2] = [560.0, 370.0];
 pub const THIRD: [f64; 2] = [380.0, 250.0];
 
-/// All sections that have something to show.
+/// Returns all sections that are not empty.
 pub fn sections(run: &Summarized) -> Vec<Section> {
     let drawn = run.show.sections(run).into_iter().map(|mut section| {
         section.figures.retain(|figure| !figure.content.is_empty());
@@ -113,14 +113,14 @@ pub fn of_group<'a>(run: &'a Summarized, group: Group) -> impl Iterator<Item = &
     run.candidates.iter().filter(move |candidate| candidate.group == group)
 }
 
-/// The value after the last layer, or outside the layers.
+/// Returns the value after the last layer, or else of a site outside layers.
 pub fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f64> {
     let index = run.index;
     let summary = index.last(name, quantity).or_else(|| index.whole(name, quantity))?;
     Some(summary.mean)
 }
 
-/// Label of a metric's axis.
+/// Returns the label of a metric's axis.
 pub fn unit(quantity: Quantity) -> String {
     let metric = match quantity.metric {
         metric if metric == RELATIVE_L2.name => "relative L2 error",
@@ -130,7 +130,7 @@ pub fn unit(quantity: Quantity) -> String {
     format!("{metric}, {}", quantity.phase)
 }
 
-/// The line of a recipe, solid in its own colour.
+/// Returns the line of a recipe, solid in the recipe's colour.
 pub fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Option<Series> {
     run.index.layers(candidate.name, quantity)?;
     Some(Series {
@@ -141,14 +141,14 @@ pub fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Op
     })
 }
 
-/// Layers with their means over the windows.
+/// Returns the layers with their means over windows.
 pub fn by_layer(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Vec<(u32, f64)> {
     let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
     let values = layers.filter_map(|(layer, summary)| Some((*layer.as_ref()?, summary.mean)));
     values.collect()
 }
 
-/// The note on the gate's line, then the rest.
+/// Joins the caption of the gate's line, if there is one, and the rest of the caption.
 pub fn captions(gate: Option<&gates::Line>, rest: String) -> String {
     match gate {
         Some(gate) => format!("{} {rest}", gate.caption),
@@ -156,7 +156,7 @@ pub fn captions(gate: Option<&gates::Line>, rest: String) -> String {
     }
 }
 
-/// The reference's own error, as the limit of what a chart can show.
+/// Describes the reference's own error, below which a chart shows nothing meaningful.
 pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
     if ![RELATIVE_L2.name, KL.name].contains(&quantity.metric) {
         return String::new();
@@ -166,7 +166,7 @@ pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
     worst.map(number::error).map_or(String::new(), said)
 }
 
-/// A figure that takes half of the page's width.
+/// Returns a figure that takes half of the page's width.
 pub fn figure(content: impl Into<Content>, caption: String) -> Figure {
     Figure {
         content: content.into(),
@@ -176,7 +176,7 @@ pub fn figure(content: impl Into<Content>, caption: String) -> Figure {
     }
 }
 
-/// A figure that takes the whole width.
+/// Returns a figure that takes the whole width of the page.
 pub fn wide(content: impl Into<Content>, caption: String) -> Figure {
     Figure {
         size: Size::Whole,
@@ -184,8 +184,8 @@ pub fn wide(content: impl Into<Content>, caption: String) -> Figure {
     }
 }
 
-/// A chart of all `items`; then, folded, charts of those that are grey in it, each with its own colours. `chart` is given a
-/// title and what to draw.
+/// Returns a chart of all `items`, then folded charts of the items that are grey in it, with distinct colours. `chart` makes a
+/// figure from a title and items.
 pub fn fold<T: Coloured + Clone>(items: Vec<T>, title: &str, chart: impl Fn(String, Vec<T>) -> Figure) -> Vec<Figure> {
     let mut grey = items.clone();
     grey.retain_mut(|item| *item.slot() >= GREY);
@@ -207,7 +207,7 @@ pub fn fold<T: Coloured + Clone>(items: Vec<T>, title: &str, chart: impl Fn(Stri
     figures
 }
 
-/// Lines of the plain recipes.
+/// Returns line charts of the recipes of [`Group::Plain`].
 pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, range: &[f64]) -> Vec<Figure> {
     let chart = Lines {
         title: title.into(),
@@ -230,8 +230,8 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
     })
 }
 
-/// A chart with these lines, and folded charts of those that have no colour in it, all with the same axis; `finish` completes each, and
-/// gives its caption.
+/// Returns a chart with the lines `all`, and folded charts of lines without a colour in it, all with the same axis. `finish`
+/// completes each chart, and returns its caption.
 fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> String) -> Vec<Figure> {
     let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
     let range: Vec<f64> = values.chain(chart.range.iter().copied()).collect();
@@ -243,7 +243,8 @@ fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> St
     })
 }
 
-/// Lines of all recipes in a chart that has none yet, and folded charts of those that have no colour in it, all with the same axis.
+/// Returns a line chart of all recipes, made from the empty `chart`, and folded charts of recipes without a colour in it, all
+/// with the same axis.
 pub fn recipe_lines(run: &Summarized, chart: &Lines, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
     let series = |candidate: &Candidate| Series {
         name: candidate.name.into(),
