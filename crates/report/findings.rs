@@ -4,7 +4,7 @@
 //!
 //! * `{{ value RECIPE QUANTITY }}`: one number.
 //! * `{{ interval RECIPE QUANTITY }}`: one number with its 95 % interval over windows.
-//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing; an error if it is false. A conclusion has its `holds` next to it.
+//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing; an error if false. Put it next to the conclusion it supports.
 //! * `{{ run }}`: the run and its machine.
 //! * a table with one row per recipe and one column per line:
 //!   ```text

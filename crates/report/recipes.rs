@@ -13,7 +13,7 @@ pub use ulplab_run::run::plan::REFERENCE;
 /// Kind of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// The reference, compared with its own check in f64.
+    /// The reference: f32, compared with f64.
     Reference,
     /// A format in every place where it applies.
     Plain,

@@ -55,7 +55,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Returns the start of a process that runs an executable.
+    /// Returns the command line and program of a process that runs an executable.
     pub fn executable() -> Self {
         let file = std::env::current_exe().ok();
         Self {

@@ -13,7 +13,7 @@ use ulplab_core::atomic::IS_FOLDER;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::text;
 
-/// Reads an option that names a file to write: a folder is refused before anything is computed.
+/// Parses an option that names a file to write. Rejects a folder before anything is computed.
 pub fn file_name() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
         let folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");

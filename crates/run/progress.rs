@@ -29,7 +29,7 @@ pub fn bar(all: Option<usize>, template: &str, hidden: bool) -> ProgressBar {
 pub struct Lines(Option<Sender<()>>);
 
 impl Lines {
-    /// Prints lines about a bar that counts `units`, unless `hidden` is true or standard error is a terminal.
+    /// Starts to print lines about a bar that counts `units`, unless `hidden` is true or standard error is a terminal.
     pub fn new(bar: &ProgressBar, units: &'static str, hidden: bool) -> Self {
         match hidden || std::io::stderr().is_terminal() {
             true => Self(None),
@@ -37,7 +37,7 @@ impl Lines {
         }
     }
 
-    /// Calls `say` with a progress line once per `interval`.
+    /// Starts to call `say` with a progress line once per `interval`.
     pub fn every(
         interval: Duration,
         bar: &ProgressBar,

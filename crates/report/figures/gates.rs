@@ -52,7 +52,8 @@ pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line
     Some(Line { bound, caption })
 }
 
-/// Returns the position of a rule's bound on the axis of a quantity; `None` unless the rule is a gate on that quantity.
+/// Returns the position of a rule's bound on the axis of a quantity, if the rule is a gate on that quantity. A cosine gate also
+/// has a position on the axis of relative L2 errors.
 fn on_axis(rule: &Rule, quantity: Quantity) -> Option<f64> {
     let here = rule.phase == quantity.phase && verdicts::site(rule) == quantity.site && !rule.control;
     let bound: metrics::Bound = rule.require.parse().ok().filter(|_| here)?;

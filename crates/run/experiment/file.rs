@@ -46,7 +46,7 @@ impl ExperimentFile {
         Self::new(path, text, overrides)
     }
 
-    /// Takes a text in memory; error messages name it `path`.
+    /// Creates an experiment file from a text in memory; error messages call it `path`.
     pub fn new(path: PathBuf, text: String, overrides: &[String]) -> Result<Self> {
         let file = Self {
             path,
@@ -145,7 +145,7 @@ impl ExperimentFile {
         at_byte(&self.path, &self.text, byte, message)
     }
 
-    /// Makes the error for a mistake, with the line of the wrong value; for a missing key, with the line of its table.
+    /// Makes the error for a mistake, with the line of the wrong value; for a missing key, with the line of its table, if any.
     pub fn error(&self, mistake: &Mistake) -> Error {
         let given = |item: &String| Some(root_of(item)) == mistake.root();
         if let Some(root) = mistake.root().filter(|_| self.overrides.iter().any(given)) {

@@ -8,7 +8,7 @@ use super::{Head, Step};
 use ulplab_core::error::did_you_mean;
 use ulplab_core::text::shown;
 
-/// Largest number of characters of a description that stands for a missing value.
+/// Largest length, in characters, of a key's description that an error message quotes.
 const LONGEST: usize = 90;
 
 /// A table that lacks keys or has several unknown keys; or a single table where an array of tables is expected.

@@ -194,8 +194,8 @@ impl Calibration {
 }
 
 impl Effect {
-    /// Returns the factor, at least 1, by which the error is larger. It is smaller by that factor if the gate bounds how good a
-    /// recipe may be.
+    /// Returns the factor, at least 1, between the noise of the effect and the recipe's own error. The noise is the smaller one
+    /// if the gate bounds how good a recipe may be.
     pub fn factor(&self) -> f64 {
         self.gain.max(1.0 / self.gain)
     }
@@ -271,8 +271,9 @@ impl CalibratedRecipe {
     }
 }
 
-/// Returns the scale on which the tail of a metric is extrapolated, and a function of the distance of a value to the wrong side,
-/// which is its own inverse. The third value is the smallest valid value of the metric, if the extrapolated tail may pass it.
+/// Returns the scale on which the tail of a metric is extrapolated, and a function that gives a value's distance to the wrong
+/// side and is its own inverse. The third value is the smallest possible value of the metric, if an extrapolated bound may fall
+/// below it.
 fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     match (metric.show, metric.better) {
         (Show::NearOne, Better::Higher) => (Scale::Log, |value| 1.0 - value, Some(-1.0)),

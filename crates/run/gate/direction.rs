@@ -27,8 +27,8 @@ pub fn check(metric: &Metric, bound: Bound, control: bool) -> Result<(), String>
     })
 }
 
-/// Like [`check`], and also rejects a statistic of the best window, which says nothing about the other windows. A control points
-/// the other way: it requires that a bad result is recognised as bad.
+/// Like [`check`]. Unless the rule is a control, also rejects a statistic of the best window, which says nothing about the other
+/// windows. A control points the other way: it requires that a bad result is recognised as bad.
 pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
     if rule.control {
         return check(metric, bound, true);

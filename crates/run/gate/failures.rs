@@ -23,7 +23,7 @@ pub fn explain(verdict: &mut Verdict, records: &[&Record]) {
         if let Some(why) = first.and_then(not_run) {
             verdict.message = format!("{why}: {}", verdict.message);
         }
-        // If the recipe fails because it is better than the bound allows, single elements explain nothing.
+        // A failed control means that the recipe measured too well: its worst elements explain nothing.
         if verdict.consequence().is_some() {
             verdict.failures = Failures::default();
         }

@@ -145,7 +145,7 @@ impl<'a> Binding<'a> {
         let lower = bound.better == Better::Lower;
         let (decision, windows, evidence) = found.decide(bound.value, lower);
         let status = match decision {
-            // Windows after the decision may have moved the mean beyond the bound.
+            // The mean over all windows must also meet the bound: windows after the decision may have moved the mean.
             Decision::Right if self.left_out == 0 && bound.admits(found.mean) => Status::Pass,
             Decision::Wrong => Status::Fail,
             // An infinite value is not evidence, but it may break the bound.

@@ -10,7 +10,7 @@ use super::Run;
 use ulplab_core::formats::codec;
 use ulplab_core::metrics::{Choice, Logits, METRICS, Pair, RoundTrip, measure_all};
 
-/// Number of columns of the sample: the columns of the widest format's record, and a multiple of the columns of all other
+/// Number of columns of the sample: one record of the format with the widest record, and a whole number of every other format's
 /// records.
 const COLS: usize = 512;
 const ROWS: usize = 8;

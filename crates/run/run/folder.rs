@@ -263,8 +263,8 @@ fn make_folders(path: &Path) -> Result<()> {
     folders.iter().try_for_each(make)
 }
 
-/// Returns the first name in a folder that keeps a run from beginning there. `run.json`, a scheduler's files, temporary files,
-/// and empty folders that a killed process left do not.
+/// Returns the first name in a folder that keeps a run from beginning there. Allowed are `run.json`, a scheduler's files,
+/// temporary files, and empty folders that a killed process left.
 fn obstacle(path: &Path) -> Result<Option<OsString>> {
     let ours = |name: &OsStr| {
         let folder = name == CELLS || name == SESSIONS;
@@ -301,7 +301,7 @@ fn unmeasured(path: &Path) -> Result<bool> {
 }
 
 /// Returns the command that removes a run in which nothing was measured, for the end of a message; empty for any other run. The
-/// user must check that no process works on the run: one that was killed just now looks like one that works.
+/// user must check that no process works on the run: a process that was killed just now looks like a working process.
 fn removable(path: &Path) -> Result<String> {
     let path_of = quoted(&path.display().to_string());
     let removes = || format!("; nothing was measured in it: if no process works on it, `rm -r {path_of}` removes it");

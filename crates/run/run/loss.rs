@@ -9,7 +9,7 @@ use serde::Serialize;
 use ulplab_core::metrics::{DELTA_NATS, Metric, NATS, NATS_PER_BYTE};
 use ulplab_core::record::Phase;
 
-/// Share of the loss of uniform guesses from which on a model hardly predicts the text.
+/// Share of the loss of uniform guesses: a model with a higher loss hardly predicts the text.
 const HARDLY_PREDICTS: f64 = 0.9;
 
 /// Loss of the reference on the run's text, mean over windows.
@@ -43,7 +43,7 @@ impl Loss {
         })
     }
 
-    /// True if the loss is so close to the loss of uniform guesses that the model hardly predicts, or is NaN.
+    /// True if the loss is NaN, or so close to the loss of uniform guesses that the model hardly predicts the text.
     pub fn hardly_predicts(&self) -> bool {
         let at_least = |uniform| self.nats.is_nan() || self.nats >= HARDLY_PREDICTS * uniform;
         self.uniform.is_some_and(at_least)
@@ -75,7 +75,7 @@ fn digits(x: f64) -> String {
 }
 
 /// Returns the reason why the run cannot tell formats apart by their losses; `None` if it can. Either the reference hardly
-/// predicts the text, or the 95 % intervals of all recipes' losses overlap in a common range.
+/// predicts the text, or the 95 % intervals of all recipes' losses have values in common.
 pub fn blind(run: &Run) -> Option<String> {
     const SO: &str = "this text or checkpoint cannot tell formats apart";
     if let Some(loss) = Loss::of(run).filter(Loss::hardly_predicts) {

@@ -7,7 +7,7 @@ use super::{CONFIDENCE, net};
 pub enum Decision {
     /// The mean is on the right side of the bound.
     Right,
-    /// The mean is on the wrong side.
+    /// The mean is on the wrong side of the bound.
     Wrong,
     Undecided,
 }
@@ -16,9 +16,9 @@ pub enum Decision {
 /// probability at most α.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evidence {
-    /// Against a mean above the bound.
+    /// Evidence against a mean above the bound.
     pub against_above: f64,
-    /// Against a mean below the bound.
+    /// Evidence against a mean below the bound.
     pub against_below: f64,
 }
 
