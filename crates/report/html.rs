@@ -41,7 +41,7 @@ impl Page<'_> {
         })
     }
 
-    /// Returns the anchor of a recipe's worst element, if there is one.
+    /// Anchor of a recipe's worst element, if there is one.
     fn anchor(&self, recipe: &str) -> Option<String> {
         let at = self.places.iter().position(|place| place.record.recipe == recipe)?;
         Some(format!("worst-{at}"))
@@ -52,7 +52,7 @@ impl Page<'_> {
         self.failed.is_empty() && self.passed.iter().map(Vec::len).sum::<usize>() <= 20
     }
 
-    /// Returns the command that runs the experiment again.
+    /// The command that runs the experiment again.
     fn command(&self) -> String {
         let manifest = &self.run.run.manifest;
         let checkout = match manifest.commit.as_deref() {

@@ -25,7 +25,7 @@ impl<'a> Quantity<'a> {
 /// Summaries by layer, in the order of layers; `None` is a site outside layers, and comes first.
 pub type Layers<'a> = BTreeMap<Option<u32>, &'a Summary>;
 
-/// The summaries of a run, by recipe and quantity.
+/// The summaries of a run by recipe and quantity.
 pub struct Index<'a> {
     summaries: HashMap<(&'a str, Quantity<'a>), Layers<'a>>,
     /// Model architecture of the run; `None` if no sites of a known model were measured.
@@ -53,18 +53,18 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Returns the summaries of a recipe by layer.
+    /// Summaries of a recipe by layer.
     pub fn layers<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Layers<'b>> {
         self.summaries.get(&(recipe, quantity))
     }
 
-    /// Returns the means over windows, one for each layer.
+    /// Means over windows, one for each layer.
     pub fn means(&self, recipe: &str, quantity: Quantity) -> Vec<f64> {
         let layers = self.layers(recipe, quantity).into_iter().flatten();
         layers.map(|(_, summary)| summary.mean).collect()
     }
 
-    /// Returns the summary after the last layer.
+    /// The summary after the last layer.
     pub fn last<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Summary> {
         self.layers(recipe, quantity)?.get(&self.last_layer).copied()
     }
@@ -74,7 +74,7 @@ impl<'a> Index<'a> {
         self.layers(recipe, quantity)?.get(&None).copied()
     }
 
-    /// Returns the summaries of a metric at all sites outside layers.
+    /// Summaries of a metric at all sites outside the layers.
     pub fn sites<'b>(&'b self, recipe: &'b str, phase: Phase, metric: &'b str) -> impl Iterator<Item = &'b Summary> {
         let here = self.summaries.iter().filter(move |((name, quantity), _)| {
             *name == recipe && quantity.phase == phase && quantity.metric == metric

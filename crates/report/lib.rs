@@ -154,7 +154,7 @@ pub fn findings(run: &Run, show: &dyn Show, template: &str) -> Result<String, St
     with(run, show, |run| findings::fill(run, template))
 }
 
-/// Returns the table for a terminal of `width` characters.
+/// The table for a terminal of `width` characters.
 pub fn terminal(run: &Run, show: &dyn Show, width: usize, colour: bool) -> String {
     with(run, show, |run| terminal::terminal(run, width, colour))
 }
@@ -303,7 +303,7 @@ impl<'a> Summarized<'a> {
         all.filter(|check| statuses.contains(&check.verdict.status)).collect()
     }
 
-    /// Returns the recipes that were not judged, one line per reason.
+    /// Recipes that were not judged, one line per reason.
     fn unjudged(&self) -> Vec<(String, &str)> {
         let unjudged = self.checks_of(&[Status::NotJudged]).into_iter();
         let reasons = unjudged.map(|check| (check.verdict.message.as_str(), check.verdict.recipe.as_str()));

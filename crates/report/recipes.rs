@@ -10,7 +10,7 @@ use ulplab_run::run::{CacheBytes, RecipeInfo, Run, by_recipe};
 
 pub use ulplab_run::run::plan::REFERENCE;
 
-/// Kind of a candidate.
+/// The kind of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
     /// The reference: f32, compared with f64.

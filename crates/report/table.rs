@@ -16,7 +16,7 @@ pub struct Table {
 #[derive(Clone, Debug)]
 pub struct Row {
     pub name: String,
-    /// Note next to the name; may be empty.
+    /// A note next to the name; may be empty.
     pub note: String,
     pub cells: Vec<String>,
 }
@@ -47,7 +47,7 @@ impl Table {
         self.heads.iter().map(String::as_str).collect()
     }
 
-    /// Returns the lines for a terminal of `width` characters.
+    /// Lines for a terminal of `width` characters.
     pub fn lines(&self, width: usize) -> Vec<String> {
         let rows: Vec<Vec<String>> = self.rows.iter().map(Row::words).collect();
         columns::fitted(&self.heads(), &rows, &[], width)

@@ -134,7 +134,7 @@ fn labelled(label: &str, painted: &str, text: &str, width: usize) -> Vec<String>
     lines
 }
 
-/// Returns the failures of a check, in lines that fit.
+/// The failures of a check, in lines that fit.
 fn reasons(failures: &Failures, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in failures::text(failures).lines() {

@@ -58,7 +58,7 @@ impl Tally {
         }
     }
 
-    /// Returns the counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
+    /// The counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
     pub fn counts(&self) -> String {
         let verb = |count: usize, one: &'static str, several: &'static str| if count == 1 { one } else { several };
         let (passes, holds) = (verb(self.pass, "passes", "pass"), verb(self.controls, "holds", "hold"));
@@ -79,7 +79,7 @@ impl Tally {
         said.map(|(_, part)| part).collect()
     }
 
-    /// Returns the verdict line: outcome and counts.
+    /// The verdict line: outcome and counts.
     pub fn line(&self) -> String {
         format!("{}: {}", self.outcome.name(), self.counts())
     }
@@ -116,7 +116,7 @@ pub struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Returns the verdict in a word or two.
+    /// The verdict in a word or two.
     pub fn label(&self) -> &'static str {
         match self.verdict.status {
             Status::Pass if self.verdict.rule.control => "control holds",
@@ -141,7 +141,7 @@ impl Check<'_> {
     }
 }
 
-/// Returns all verdicts: failures first, then those not judged, otherwise in the order of judging.
+/// All verdicts: failures first, then those not judged, otherwise in the order of judging.
 pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     let mut verdicts: Vec<&Verdict> = run.verdicts.iter().collect();
     verdicts.sort_by_key(|verdict| match verdict.status {
@@ -194,7 +194,7 @@ pub fn site(rule: &Rule) -> &str {
     rule.at.strip_prefix("layers.*.").unwrap_or(&rule.at)
 }
 
-/// Returns the reference's value at the rule's site: the mean over windows, the worst over layers.
+/// The reference's value at the rule's site, mean over windows, worst over layers.
 fn reference(index: &Index, rule: &Rule) -> Option<f64> {
     let values = index.means(REFERENCE, Quantity::new(rule.phase, site(rule), &rule.metric));
     match rule.require.trim_start().starts_with('<') {

@@ -32,7 +32,7 @@ pub fn places<'a>(run: &'a Run, candidates: &[Candidate<'a>]) -> Vec<Place<'a>> 
 }
 
 impl Place<'_> {
-    /// Returns the absolute error; infinite if it is NaN.
+    /// Absolute error; infinite if it is NaN.
     fn off(&self) -> f64 {
         match (self.element.got - self.element.want).abs() {
             off if off.is_nan() => f64::INFINITY,

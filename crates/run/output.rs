@@ -92,8 +92,8 @@ pub fn width() -> usize {
     width_of(comfy_table::Table::new().width(), columns.as_deref())
 }
 
-/// Width of lines that must not be cut. Without a terminal or `$COLUMNS` there is no limit, so that a pipe or a file gets every
-/// column.
+/// Width of lines that must not be cut: without a terminal or `$COLUMNS` there is no limit, so that a pipe or a file gets
+/// every column.
 pub fn table_width() -> usize {
     let told = std::env::var("COLUMNS").is_ok_and(|columns| columns.parse::<u16>().is_ok_and(|width| width > 0));
     match io::stdout().is_terminal() || told {

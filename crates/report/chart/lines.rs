@@ -133,7 +133,7 @@ impl Lines {
         Some([places, Scale::over(values, self.log)?])
     }
 
-    /// Returns the coloured series.
+    /// The coloured series.
     fn named(&self) -> impl Iterator<Item = &Series> {
         self.series.iter().filter(|series| series.slot < GREY)
     }

@@ -30,7 +30,7 @@ pub trait Chart {
     /// True if there is nothing to draw.
     fn is_empty(&self) -> bool;
 
-    /// Returns the chart as SVG; empty if there is nothing to draw.
+    /// The chart as SVG; empty if there is nothing to draw.
     fn svg(&self) -> String;
 
     /// Returns the chart's numbers, for reports without pictures.
@@ -81,7 +81,7 @@ fn unit(unit: &str, slots: impl Iterator<Item = usize>) -> String {
     }
 }
 
-/// Rectangle of the data, in pixels of the view box.
+/// The rectangle of the data, in pixels of the view box.
 #[derive(Clone, Copy)]
 struct Area {
     left: f64,

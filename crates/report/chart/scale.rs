@@ -50,7 +50,7 @@ impl Scale {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Returns values and labels of about five ticks.
+    /// Values and labels of about five ticks.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let values = match self.log {
             true => self.decades(),

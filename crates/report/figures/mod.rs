@@ -78,7 +78,7 @@ impl From<Vec<String>> for Content {
     }
 }
 
-/// Share of the page's width that a figure takes.
+/// The share of the page's width that a figure takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     Third,
@@ -120,7 +120,7 @@ pub fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f
     Some(summary.mean)
 }
 
-/// Returns the label of a metric's axis.
+/// Label of a metric's axis.
 pub fn unit(quantity: Quantity) -> String {
     let metric = match quantity.metric {
         metric if metric == RELATIVE_L2.name => "relative L2 error",
@@ -141,7 +141,7 @@ pub fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Op
     })
 }
 
-/// Returns the layers with their means over windows.
+/// Layers with their means over the windows.
 pub fn by_layer(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Vec<(u32, f64)> {
     let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
     let values = layers.filter_map(|(layer, summary)| Some((*layer.as_ref()?, summary.mean)));
@@ -166,7 +166,7 @@ pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
     worst.map(number::error).map_or(String::new(), said)
 }
 
-/// Returns a figure that takes half of the page's width.
+/// A figure that takes half of the page's width.
 pub fn figure(content: impl Into<Content>, caption: String) -> Figure {
     Figure {
         content: content.into(),

@@ -202,7 +202,7 @@ impl Effect {
 }
 
 impl CalibratedGate {
-    /// Returns the gate of a rule.
+    /// The gate of a rule.
     pub fn new(rule: &Rule, recipes: Vec<CalibratedRecipe>) -> Self {
         Self {
             metric: rule.metric.clone(),

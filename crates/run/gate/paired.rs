@@ -41,7 +41,7 @@ impl Paired<'_> {
     }
 }
 
-/// Returns the tests of every recipe whose predictions were measured, in each phase.
+/// The tests of every recipe whose predictions were measured, in each phase.
 pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     let finite = |values: &[f64]| values.iter().all(|value| value.is_finite());
     let mut tests: Vec<Paired> = summaries

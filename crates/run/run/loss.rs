@@ -12,7 +12,7 @@ use ulplab_core::record::Phase;
 /// Share of the loss of uniform guesses: a model with a higher loss hardly predicts the text.
 const HARDLY_PREDICTS: f64 = 0.9;
 
-/// Loss of the reference on the run's text, mean over windows.
+/// The loss of the reference on the run's text, mean over windows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Loss {
     /// Loss per token, in nats.

@@ -9,7 +9,7 @@ struct Scheduler {
     index: &'static str,
     /// Variable with the number of tasks.
     count: &'static str,
-    /// Number of the first task.
+    /// The number of the first task.
     first: usize,
 }
 

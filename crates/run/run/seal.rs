@@ -18,7 +18,7 @@ pub fn seal(text: &mut Vec<u8>, close: &str) {
 
 /// Characters after the digest at the end of a sealed JSON object.
 const CLOSE_JSON: &str = "\"\n}\n";
-/// Last key of a sealed JSON object.
+/// The last key of a sealed JSON object.
 const KEY: &str = "blake3";
 
 /// Returns an object as indented JSON. Its last key is the digest of all bytes before the digest.

@@ -62,7 +62,7 @@ pub struct Session {
     restarted: bool,
 }
 
-/// State of a process.
+/// The state of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Running,

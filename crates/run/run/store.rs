@@ -20,7 +20,7 @@ pub const RECORDS: &str = "records.parquet";
 pub const SUMMARY: &str = "summary.parquet";
 pub const JSONL: &str = "records.jsonl";
 
-/// Version of the files' layout: the `schema` of a [`Manifest`].
+/// Version of the files' layout, the `schema` of a [`Manifest`].
 pub const SCHEMA: u32 = 4;
 
 /// Writes the three files of a run to `folder` (created if missing) and returns their paths.

@@ -72,7 +72,7 @@ impl Summary {
         Some(of_values.map_or(of_counts, wider))
     }
 
-    /// Returns the summary of another metric at the same place.
+    /// The summary of another metric at the same place.
     pub fn beside<'s>(&self, metric: &Metric, summaries: &'s [Self]) -> Option<&'s Self> {
         let place = |of: &Self| {
             (of.layer, of.phase) == (self.layer, self.phase) && of.site == self.site && of.recipe == self.recipe

@@ -20,7 +20,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the word that tables show.
+    /// The word that tables show.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -50,7 +50,7 @@ pub struct Verdict {
     pub windows: u32,
     /// A sentence: the measurement, its place and the bound; or the reason why the rule was not judged.
     pub message: String,
-    /// Failures of the rule, if any.
+    /// The failures of the rule, if any.
     #[serde(default)]
     pub failures: Failures,
 }
@@ -173,7 +173,7 @@ impl Outcome {
         self.row().2
     }
 
-    /// Returns the exit code of a timing run, which fails only if a kernel fails or if the run is incomplete.
+    /// Exit code of a timing run, which fails only if a kernel fails or if the run is incomplete.
     pub fn exit_of_bench(self) -> Exit {
         match self {
             Self::Fail | Self::Incomplete => self.exit(),
