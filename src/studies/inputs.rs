@@ -10,27 +10,27 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Head, Mistake, Reading};
 use ulplab_core::error::{Error, Result};
 
-/// The files of a model as they are before its weights are loaded, and its windows of text.
+/// The files of a model before its weights are loaded, and the experiment's windows of text.
 #[derive(Default)]
 pub struct Inputs {
     /// Folder of the checkpoint, if there is a model.
     pub folder: Option<PathBuf>,
-    /// Keys of its `config.json` that change nothing.
+    /// Keys of the model's `config.json` that the experiment declares to have no effect on results.
     pub inert: Vec<String>,
     pub config: Option<Box<dyn Config>>,
-    /// Parts of the files that nobody reads, in words.
+    /// Messages about parts of the checkpoint's files that are not read.
     pub notes: Vec<String>,
-    /// The model's, until the texts are read.
+    /// The model's tokenizer; `None` once the texts are read.
     pub tokenizer: Option<Tokenizer>,
-    /// Each window of text.
+    /// Tokens of each window of text.
     pub texts: Vec<Tokens>,
 }
 
 impl Inputs {
-    /// Finds the model of an experiment; its texts are read by [`read_texts`](Self::read_texts).
+    /// Finds the model of an experiment. The texts are not read here but by [`read_texts`](Self::read_texts).
     ///
     /// # Errors
-    /// If the model or its tokenizer cannot be read, with the line of its name.
+    /// If the model or its tokenizer cannot be read. The error names the line of `model` in the file.
     pub fn find(file: &ExperimentFile, head: &Head, reading: Reading, datasets: &Datasets) -> Result<Self> {
         let of_model = |error| file.of_data(Mistake::at("model", ""), error);
         let inert = head.inert.clone();
@@ -59,10 +59,10 @@ impl Inputs {
         })
     }
 
-    /// Reads the windows of text. Without a model a window is bytes.
+    /// Reads the windows of text. Without a model, each byte of a text is a token.
     ///
     /// # Errors
-    /// If a text cannot be read or is too short, with the line of its window.
+    /// If a text cannot be read or is too short. The error names the line of the window in the file.
     pub fn read_texts(
         &mut self,
         file: &ExperimentFile,
@@ -99,10 +99,10 @@ impl Inputs {
     }
 }
 
-/// Name and blake3 of every file of the model and the texts that are read.
+/// Returns the name and the blake3 digest of every file of the model and of the texts.
 ///
 /// # Errors
-/// If a file is not as the manifest of the data sets has it.
+/// If a file differs from its entry in the manifest of the data sets.
 pub fn verified(reading: Reading, datasets: &Datasets) -> Result<Vec<(String, String)>> {
     let texts: BTreeSet<&str> = reading.windows.iter().map(|window| window.text.as_str()).collect();
     let mut data = Vec::new();

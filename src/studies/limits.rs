@@ -1,4 +1,4 @@
-//! Memory of a run, estimated before it begins. A run that does not fit is refused, with a size that would fit.
+//! Estimate of the memory of a run before the run begins. A run that does not fit is refused with a suggested smaller size.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,8 @@ use crate::experiment::{Mistake, Window};
 use crate::run::plan::{Plan, REFERENCE};
 use ulplab_core::pattern::matches;
 
-/// Most cells of a plan that is not by case. A larger plan is taken for a mistake, since planning takes minutes and gigabytes.
+/// Largest number of cells of a plan that is not by case. A larger plan is refused as a mistake: planning it would take minutes
+/// and gigabytes.
 const MOST_CELLS: usize = 1 << 18;
 
 /// A number of bytes, written `512M`, `16G` or `16GiB`; units are powers of 1024.
@@ -49,31 +50,32 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The memory of a run, part by part; the largest part shows what to make smaller. The estimates are meant to be above the
-/// memory that is taken: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048,
-/// where the process took 731 and 2,317 MB at most.
+/// The estimated memory of a run, part by part. The largest part tells the user what to make smaller. The estimates are meant to
+/// exceed the actual memory: for `experiments/smoke.toml` with one thread they are 868 MB for 512 tokens and 3,036 MB for 2,048
+/// tokens; the process took at most 731 and 2,317 MB.
 #[derive(Default)]
 pub struct Parts(Vec<(String, f64)>);
 
 impl Parts {
-    /// Adds this many bytes for `what`.
+    /// Adds `bytes` for the part `what`.
     pub fn add(&mut self, what: impl Into<String>, bytes: f64) {
         self.0.push((what.into(), bytes));
     }
 
-    /// Adds this many bytes for a part of a source.
+    /// Adds `bytes` for the part `what` of a source.
     pub fn of_source(&mut self, source: &str, what: &str, bytes: f64) {
         self.add(format!("for {what} of source '{source}'"), bytes);
     }
 
-    /// Adds a model's weights in f32, and tells their number.
+    /// Adds the bytes of a model's weights in f32. Returns the number of weights.
     pub fn weights(&mut self, config: &dyn Config) -> f64 {
         let weights = weights(config);
         self.add("for the weights", 4.0 * weights);
         weights
     }
 
-    /// Adds what is kept of a window of text, and what its cells compare with it; tells the bytes of the first.
+    /// Adds the reference tensors that are kept of a window of text, and the tensors that the window's cells compare with them.
+    /// Returns the bytes of the reference tensors.
     pub fn of_trace(&mut self, config: &dyn Config, tokens: usize, at_once: f64) -> f64 {
         let trace = 4.0 * trace(config, tokens as f64);
         let what = format!("for what the reference computes of a window of {tokens} tokens");
@@ -88,7 +90,8 @@ impl Parts {
     }
 }
 
-/// Halves the tokens, and returns the key that says so.
+/// Halves the number of tokens. Returns the changed line of the experiment file (`tokens = …`); `None` if there are too few
+/// tokens.
 pub fn halve_tokens(tokens: &mut usize) -> Option<String> {
     (*tokens > 2).then(|| {
         *tokens /= 2;
@@ -96,7 +99,7 @@ pub fn halve_tokens(tokens: &mut usize) -> Option<String> {
     })
 }
 
-/// Halves the rows of a draw, and returns the key that says so.
+/// Halves the rows of a draw. Returns the changed line of the experiment file (`shape = …`); `None` if there is only one row.
 pub fn halve_rows([rows, cols]: &mut [usize; 2]) -> Option<String> {
     (*rows > 1).then(|| {
         *rows /= 2;
@@ -104,7 +107,7 @@ pub fn halve_rows([rows, cols]: &mut [usize; 2]) -> Option<String> {
     })
 }
 
-/// Halves what is in each window, and returns the key that says so: the tokens if there is text, else the rows.
+/// Halves each window: the tokens if there is text, else the rows. Returns the changed line of the experiment file.
 pub fn halve_windows(windows: &[Window], tokens: &mut usize, shape: &mut [usize; 2]) -> Option<String> {
     match windows.is_empty() {
         true => halve_rows(shape),
@@ -112,7 +115,7 @@ pub fn halve_windows(windows: &[Window], tokens: &mut usize, shape: &mut [usize;
     }
 }
 
-/// Refuses more cells than can be planned.
+/// Refuses a plan with more than [`MOST_CELLS`] cells.
 pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     let (windows, phases) = (plan.windows.len(), plan.phases.len());
     let recipes = plan.recipes.iter().filter(|recipe| recipe.name != REFERENCE).count();
@@ -124,7 +127,7 @@ pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
         "{windows} windows × {recipes} recipes × {phases} phases are {cells} cells, at most {MOST_CELLS} can be planned: {most} \
          windows would do"
     );
-    // Kernels have the cases of their operations, and not all of a product.
+    // Plans of kernels are exempt: their cells are the cases of each operation, not the product of windows, recipes and phases.
     Mistake::refuse(!plan.by_case() && cells > MOST_CELLS, key, message)
 }
 
@@ -174,7 +177,7 @@ pub fn check_size(
     Err(Mistake::at(key, message))
 }
 
-/// The experiment's own key, halved until it fits.
+/// Halves the experiment's size until the run fits. Returns the changed line of the experiment file; `None` if no size fits.
 fn smaller(study: &dyn Study, config: Option<&dyn Config>, threads: usize, limit: Bytes) -> Option<String> {
     let mut half = study.boxed();
     while let Some(key) = half.halve() {
@@ -185,7 +188,7 @@ fn smaller(study: &dyn Study, config: Option<&dyn Config>, threads: usize, limit
     None
 }
 
-/// The memory of a run with so many threads.
+/// Returns the estimated memory of a run with this many threads.
 fn parts(study: &dyn Study, config: Option<&dyn Config>, threads: usize) -> Parts {
     let at_once = threads.min(study.recipes().len().max(1));
     let mut parts = Parts::default();
@@ -193,7 +196,8 @@ fn parts(study: &dyn Study, config: Option<&dyn Config>, threads: usize) -> Part
     parts
 }
 
-/// Free bytes of the machine and of the process's control group. `None` if they are unknown.
+/// Returns the bytes that are free on the machine and in the process's control group, the smaller of the two. `None` if both are
+/// unknown.
 pub fn available() -> Option<Bytes> {
     let read = |file: &str| std::fs::read_to_string(file).ok();
     let number = |file: &str| read(file)?.trim().parse::<f64>().ok();
@@ -210,14 +214,14 @@ pub fn available() -> Option<Bytes> {
     Some(Bytes(least))
 }
 
-/// Numbers in the weights of a model.
+/// Returns the number of weights of a model.
 pub fn weights(config: &dyn Config) -> f64 {
     let numbers = |spec: &TensorSpec| spec.shape.iter().map(|size| *size as f64).product::<f64>();
     config.tensors().iter().map(numbers).sum()
 }
 
-/// Numbers that are kept of a window for comparing: tensors at the compared sites, the scores that entries were chosen by, and
-/// the output.
+/// Returns the number of values that are kept of a window for comparison: tensors at the compared sites, the scores by which
+/// cache entries were selected, and the output.
 fn trace(config: &dyn Config, tokens: f64) -> f64 {
     let path = config.path();
     let numbers = config.places().into_iter().map(|(site, layer)| match site.decision() {
@@ -232,7 +236,7 @@ fn trace(config: &dyn Config, tokens: f64) -> f64 {
     tokens * numbers.sum::<f64>()
 }
 
-/// Numbers of one token at the sites that a pattern names, in all layers.
+/// Returns the number of values per token at the sites that match a pattern, summed over all layers.
 pub fn site_cols(config: &dyn Config, at: &str) -> f64 {
     let places = config.places().into_iter();
     let named = places.filter(|(site, layer)| matches(at, &Site::new(*layer, site.name).to_string()));

@@ -1,10 +1,10 @@
-//! From evidence to records.
+//! Conversion of measured evidence to records.
 
 use ulplab_core::list::grouped;
 use ulplab_core::metrics::{self, Evidence};
 use ulplab_core::record::Record;
 
-/// A blank record of the same cell at a site.
+/// Returns a copy of `blank`, a record without a measurement, for this layer and site.
 pub fn at(blank: &Record, layer: Option<u32>, site: impl Into<String>) -> Record {
     Record {
         layer,
@@ -13,8 +13,8 @@ pub fn at(blank: &Record, layer: Option<u32>, site: impl Into<String>) -> Record
     }
 }
 
-/// A record of every metric that is defined on the evidence, each `blank` except for the measurement; `shape` is that of the
-/// tensor with the worst element, which is stored with the metric of its error.
+/// Returns one record for each metric that is defined on the evidence: `blank` with the measurement filled in. `shape` is the
+/// shape of the tensor that contains the worst element. That element is stored in the record of the maximum absolute error.
 pub fn records<E: Evidence>(blank: &Record, evidence: &E, shape: &[usize]) -> impl Iterator<Item = Record> {
     let (nonfinite_want, nonfinite_got) = evidence.nonfinite();
     metrics::measure_all(evidence).map(move |(metric, value)| {
@@ -32,7 +32,8 @@ pub fn records<E: Evidence>(blank: &Record, evidence: &E, shape: &[usize]) -> im
     })
 }
 
-/// The records, and for every site measured by layer the mean over its layers, as a record without a layer.
+/// Returns the records and, for every site that is measured layer by layer, one more record without a layer: the mean over the
+/// layers.
 pub fn with_means(mut records: Vec<Record>) -> Vec<Record> {
     let layered = records.iter().filter(|record| record.layer.is_some());
     let groups = grouped(layered.map(|record| ((&record.site, &record.metric), record)));

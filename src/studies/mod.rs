@@ -1,4 +1,4 @@
-//! Kinds of questions. To add one: a folder here with a [`Study`], and a line in [`STUDIES`].
+//! Kinds of experiments. To add a kind, add a folder here with a [`Study`], and a line in [`STUDIES`].
 
 pub mod inputs;
 pub mod kernels;
@@ -21,7 +21,7 @@ pub use parse::{ParsedExperiment, parse, read, read_as};
 pub use schema::schema;
 pub use study::{Bench, Body, Keys, Kind, Lab, Measured, Planned, ReadyRecipes, Share, Study, Text, check_among};
 
-/// All kinds of questions.
+/// All kinds of experiments.
 pub const STUDIES: &[Kind] = &[
     Kind::new::<model::ModelStudy>(),
     Kind::new::<round_trip::RoundTripStudy>(),

@@ -1,5 +1,5 @@
-//! The experiment that gates of a study are calibrated on: its recipes as right code computes them, on other data of the same
-//! distribution, and with their errors as noise.
+//! The null experiment, on which the gates of a study are calibrated. It computes the study's recipes correctly on other data of
+//! the same distribution, and also with noise in place of their rounding errors.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,41 +12,42 @@ use crate::run::RecipeInfo;
 use crate::run::plan::Plan;
 use ulplab_core::record::Phase;
 
-/// A recipe that a gate looks at in a phase.
+/// A pair of recipe and phase that a gate checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     pub recipe: String,
     pub phase: Phase,
-    /// With its errors as noise so many times as large; `None` is the recipe as right code computes it.
+    /// Factor of the noise that replaces the recipe's rounding errors. `None`: the recipe as correct code computes it, without
+    /// noise.
     pub gain: Option<f64>,
 }
 
-/// The experiment that answers.
+/// The null experiment that measures the wanted recipes.
 pub struct Null {
-    /// Its keys: so many times as much data as the study has, and the recipes that stand for the wanted ones.
+    /// Keys of the experiment: a multiple of the study's data, and a recipe for each wanted one.
     pub body: Map<String, Value>,
-    /// The name of the recipe that stands for each wanted one, or why there is none.
+    /// For each wanted recipe, the name of the recipe that stands for it, or the reason why there is none.
     pub names: Vec<Result<String, String>>,
 }
 
-/// Why a recipe has no error to make larger.
+/// Message for a recipe without rounding errors: there is no error that noise could enlarge.
 pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
 
-/// A recipe that may replace its errors by noise.
+/// A recipe whose rounding errors may be replaced by noise.
 pub trait Candidate: Clone {
-    /// Its name, its description in one line, and true if noise stands in the place of its errors.
+    /// Returns the recipe's name, its description in one line, and true if noise replaces its errors.
     fn head(&self) -> (&str, Cow<'_, str>, bool);
 
     fn name(&self) -> &str {
         self.head().0
     }
 
-    /// The recipe that it is compared with, if that is another one.
+    /// Returns the name of the other recipe that this recipe is compared with, if any.
     fn against(&self) -> Option<&str> {
         None
     }
 
-    /// Its keys `name`, `noise` and `gain`.
+    /// Returns the recipe's keys `name`, `noise` and `gain`.
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>);
 
     /// Returns the recipe under the name `name`, with its errors replaced by noise that is `gain` times as large.
@@ -55,16 +56,16 @@ pub trait Candidate: Clone {
         louder(self, name, gain)
     }
 
-    /// Returns the recipe as right code computes it, and whether it rounds anything.
+    /// Returns the recipe as correct code computes it, and true if the recipe rounds anything.
     ///
     /// # Errors
-    /// If there is none, with the reason.
+    /// If there is no such recipe, with the reason.
     fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
         Ok((self.clone(), true))
     }
 }
 
-/// A recipe whose keys `noise` and `gain` ask for noise in the place of its errors.
+/// Returns the recipe under the name `name`, with its keys `noise` and `gain` set: noise replaces its rounding errors.
 pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
     let mut louder = recipe.clone();
     let (own_name, noise, own_gain) = louder.noise_keys();
@@ -72,7 +73,7 @@ pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
     louder
 }
 
-/// The value that `make` gives for each recipe, by its name. A mistake is placed in its recipe.
+/// Returns the value that `make` gives for each recipe, by the recipe's name. A mistake gets the recipe as its place in the file.
 pub fn each<'a, R: Candidate, T>(
     recipes: &'a [R],
     make: impl Fn(&'a R) -> Result<T, Mistake>,
@@ -84,7 +85,7 @@ pub fn each<'a, R: Candidate, T>(
     recipes.iter().enumerate().map(one).collect()
 }
 
-/// The recipes as reports name them.
+/// Returns name and description of each recipe for reports.
 pub fn infos<R: Candidate>(recipes: &[R]) -> Vec<RecipeInfo> {
     let info = |(name, doc, noise): (&str, Cow<str>, bool)| RecipeInfo {
         noise,
@@ -93,14 +94,14 @@ pub fn infos<R: Candidate>(recipes: &[R]) -> Vec<RecipeInfo> {
     recipes.iter().map(|recipe| info(recipe.head())).collect()
 }
 
-/// All recipes in all windows.
+/// Returns the plan that runs all recipes in all windows.
 pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String>, recipes: &[R]) -> Plan {
     Plan::whole(phases, windows.collect(), recipes.iter().map(Candidate::name))
 }
 
 impl Null {
-    /// The experiment that `study` makes of the recipes that stand for the wanted ones, each once, and of those that they are compared
-    /// with.
+    /// Makes the null experiment from the wanted recipes. `study` is called with the recipes that stand for them, each once, and
+    /// with the recipes that those are compared with.
     pub fn new<R: Candidate, S: Keys>(wanted: &[Wanted], known: &[R], study: impl FnOnce(Vec<R>) -> S) -> Self {
         let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
         let mut all: Vec<R> = Vec::new();
@@ -131,7 +132,7 @@ impl Null {
     }
 }
 
-/// Windows drawn from the texts of some others, `draws` times as many; none of these is among them.
+/// Returns `draws` times as many windows as `own`, drawn from the same texts. None of the new windows is in `own`.
 pub fn redrawn(own: &[Window], draws: usize) -> Vec<Window> {
     let mut all: Vec<Window> = Vec::with_capacity(draws * own.len());
     for window in own.iter().cycle().take(draws * own.len()) {

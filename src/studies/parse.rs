@@ -1,4 +1,4 @@
-//! From a file, or a stored run, to the study of its kind.
+//! Parses an experiment file or a stored run to the study of its kind.
 
 use schemars::SchemaGenerator;
 use serde_json::Value;
@@ -11,14 +11,14 @@ use crate::run::plan::{Cell, REFERENCE};
 use ulplab_core::error::{Error, Result, did_you_mean};
 use ulplab_core::text::shown;
 
-/// An experiment, and its study.
+/// An experiment, and the study that its keys describe.
 pub struct ParsedExperiment {
     pub experiment: Experiment,
     pub study: Box<dyn Study>,
 }
 
 impl ParsedExperiment {
-    /// Gives the study its recipes, if the file names them by patterns.
+    /// Gives the study its recipes, if the file names the recipes by patterns.
     ///
     /// # Errors
     /// If a pattern matches nothing.
@@ -30,7 +30,7 @@ impl ParsedExperiment {
         Ok(())
     }
 
-    /// The place of the longer of a cell's two names.
+    /// Returns a mistake with this message at the cell's recipe or window in the file, whichever has the longer name.
     pub fn place_of(&self, cell: &Cell, message: String) -> Mistake {
         let plan = self.study.plan();
         let window = &plan.windows[cell.window];
@@ -51,10 +51,11 @@ impl ParsedExperiment {
     }
 }
 
-/// Reads an experiment file: an unknown kind, a key that is not of its kind, and a name that no file can have are errors.
+/// Parses an experiment file. An unknown kind, a key that the kind does not have, and a name with characters not allowed in file
+/// names are errors.
 ///
 /// # Errors
-/// If the file has a mistake; the first one, with its line.
+/// If the file has a mistake. The first mistake is returned, with its line.
 pub fn parse(file: &ExperimentFile) -> Result<ParsedExperiment> {
     let head = file.head()?;
     let Some(kind) = STUDIES.iter().find(|kind| kind.name == head.kind) else {
@@ -74,7 +75,7 @@ pub fn parse(file: &ExperimentFile) -> Result<ParsedExperiment> {
     })
 }
 
-/// The study of a stored experiment.
+/// Returns the study of a stored experiment.
 ///
 /// # Errors
 /// If the keys cannot be read.
@@ -84,10 +85,10 @@ pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
     (kind.read)(&experiment.body).map_err(|why| Error::Usage(format!("the run's experiment cannot be read: {why}")))
 }
 
-/// The study of an experiment as its own type; `None` if the experiment is of another kind.
+/// Returns the study of an experiment as the type `B`; `None` if the experiment is of another kind.
 ///
 /// # Errors
-/// If its keys cannot be read.
+/// If the experiment's keys cannot be read.
 pub fn read_as<B: Body>(experiment: &Experiment) -> Result<Option<B>> {
     if experiment.kind != B::NAME {
         return Ok(None);
@@ -97,10 +98,10 @@ pub fn read_as<B: Body>(experiment: &Experiment) -> Result<Option<B>> {
     Ok(Some(study))
 }
 
-/// Keys that only stored runs have.
+/// Keys that stored runs have and experiment files must not have.
 const STORED: [&str; 1] = ["case_names"];
 
-/// Refuses keys that a kind does not have, all at once, and says which kinds have them.
+/// Refuses keys that a kind does not have. The message names all such keys, and the kinds that have them.
 fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
     let names = |kind: &Kind| -> Vec<String> {
         let schema = (kind.schema)(&mut SchemaGenerator::default());
@@ -122,7 +123,7 @@ fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
     let foreign = keys.iter().filter(|key| !known().any(|name| name == *key));
     let foreign: Vec<(&String, Option<String>)> = foreign.map(|key| (key, whose(key))).collect();
     let told = match foreign.as_slice() {
-        // The study's own parser names the nearest key, and the keys that are missing.
+        // The study's own parser reports this case: its message names the nearest key, and the missing keys.
         [] | [(_, None)] => return Ok(()),
         [(key, Some(whose))] => format!("'{key}'; {whose}"),
         several if several.iter().all(|(_, whose)| whose.is_none()) => {
@@ -142,7 +143,7 @@ fn check_keys(keys: &[String], kind: &Kind) -> Result<(), Mistake> {
     Err(Mistake::at(foreign[0].0, message))
 }
 
-/// Names become parts of paths and of patterns.
+/// Checks the names of the experiment and of its recipes: names become parts of paths and of patterns.
 fn check_names(head: &Head, study: &dyn Study) -> Result<(), Mistake> {
     Mistake::refuse(!is_name(&head.name, "_-"), "name", no_name(&head.name))?;
     let recipes = study.recipes();
@@ -151,14 +152,14 @@ fn check_names(head: &Head, study: &dyn Study) -> Result<(), Mistake> {
         .enumerate()
         .try_for_each(|(at, RecipeInfo { name, .. })| {
             let wrong = |mistake: Mistake| mistake.within("recipe", at);
-            // Kernels are named `op.variant`.
+            // Kernel recipes are named `op.variant`, so dots are allowed.
             Mistake::refuse(!is_name(name, "_-."), "name", no_name(name)).map_err(wrong)?;
             let taken = recipes[..at].iter().any(|other| other.name == *name) || name == REFERENCE;
             Mistake::refuse(taken, "name", format_args!("recipe name '{name}' is taken")).map_err(wrong)
         })
 }
 
-/// True if a name has letters, digits and these marks only.
+/// True if a name has only ASCII letters, digits and the characters in `marks`.
 pub(super) fn is_name(name: &str, marks: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || marks.contains(c))
 }

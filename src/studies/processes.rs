@@ -1,9 +1,9 @@
-//! Processes that share a run: each works on the cells of one operation at a time, or on a share of its cases and of the faults
-//! that are planted in it, as `--partition op:NAME:M/N` does.
+//! Child processes that share a run. Each works on the cells of one operation at a time, or on a share of that operation's cases
+//! and of its planted faults, as with `--partition op:NAME:M/N`.
 //!
-//! They are processes, not threads, since a kernel with an illegal access, or one that never returns, ends the process that
-//! launched it. What a process leaves in the run's folder counts, and nothing else: the cells of one that ended early are missing,
-//! so that the run is incomplete.
+//! They are processes, not threads: a kernel that makes an illegal access or never returns ends the process that launched it.
+//! Only the files that a process leaves in the run's folder count: the cells of a process that ended early are missing, and the
+//! run is incomplete.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -23,34 +23,34 @@ use crate::run::plan::Cell;
 use crate::signal;
 use ulplab_core::error::{Error, Result};
 
-/// Threads of all processes together, for each core: some wait for a compiler or a card while others compute. With as many threads in each
-/// process as there are cores, a machine of 64 had a load of 700.
+/// Threads of all processes together, per core: some threads wait for a compiler or a GPU while others compute. With one thread
+/// per core in each process, a machine with 64 cores had a load of 700.
 const THREADS_OF_A_CORE: usize = 3;
-/// The variable that says how many threads a process has.
+/// Environment variable with the number of threads of a process.
 const THREADS: &str = "ULPLAB_THREADS";
 /// Time between two counts of finished cells.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Time between two lines on their number if no bar shows it.
+/// Time between two printed lines with the number of finished cells, if no progress bar shows it.
 const SAID: Duration = Duration::from_secs(10);
 
-/// The processes of a run.
+/// The child processes of a run.
 pub struct Processes {
-    /// The pieces of work, begun in this order.
+    /// The pieces of work, in the order in which they are started.
     pub pieces: Vec<Partition>,
-    /// The value of `CUDA_VISIBLE_DEVICES` for each process; none if it stays as it is.
+    /// The value of `CUDA_VISIBLE_DEVICES` for each process; `None` leaves the variable unchanged.
     pub cards: Vec<Option<String>>,
 }
 
 impl Processes {
-    /// Runs all pieces to their ends, and shows how many cells are finished. Standard error of the processes is passed on, and an early
-    /// end is printed; the run's folder tells whether the run is complete.
+    /// Runs all pieces to their end and shows the number of finished cells. Forwards the processes' standard error, and prints a
+    /// line if a process is killed. The run's folder tells whether the run is complete.
     ///
     /// # Errors
     /// If a process cannot be started, or a signal came.
     pub fn run(&self, folder: &Folder, cells: &[Cell], bar: &ProgressBar) -> Result<()> {
         let queue = Mutex::new(self.pieces.iter().collect::<VecDeque<_>>());
         let next = || queue.lock().ok()?.pop_front();
-        // If the user does not say how many.
+        // The number of threads, if the user does not set one.
         let threads = threads_of(cores(), self.cards.len());
         let work = |card: &Option<String>| -> Result<()> {
             while let Some(piece) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {
@@ -106,17 +106,18 @@ impl Processes {
     }
 }
 
-/// Cores of this machine.
+/// Returns the number of cores of this machine.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Threads of each of so many processes on a machine with so many cores; an option on their command line comes before it.
+/// Returns the number of threads for each of `processes` processes on a machine with `cores` cores. An option on the command line
+/// overrides it.
 pub fn threads_of(cores: usize, processes: usize) -> usize {
     (THREADS_OF_A_CORE * cores / processes.max(1)).clamp(2, cores.clamp(2, 1024))
 }
 
-/// Options of this process that those that share its run must not have: their number of words.
+/// Options of this process that its child processes must not get, each with the number of words to drop.
 const DROPPED: [(&str, usize); 6] = [
     ("--jobs", 2),
     ("--devices", 2),
@@ -126,7 +127,7 @@ const DROPPED: [(&str, usize); 6] = [
     ("--no-progress", 1),
 ];
 
-/// The command line of a process for one piece, made of this process's own.
+/// Returns the command line of the child process for one piece, derived from this process's own command line.
 pub fn arguments(own: &[OsString], run: &Path, piece: &Partition) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut own = own.iter();

@@ -10,7 +10,7 @@ use super::STUDIES;
 use crate::experiment::Head;
 use ulplab_core::formats::{ELEMENTS, FORMATS, RECORDS, codec};
 
-/// The keys of experiment files, kind by kind.
+/// Returns the JSON Schema of experiment files, with the keys of each kind.
 pub fn schema() -> Value {
     let mut generator = SchemaSettings::draft2020_12().into_generator();
     let head = generator.root_schema_for::<Head>();
@@ -25,7 +25,7 @@ pub fn schema() -> Value {
         body.insert("title".into(), kind.name.into());
         body.insert("properties".into(), keys.into());
         let mut required = vec!["name", "question"];
-        // A file that does not say it asks about a model.
+        // A file without `kind` is of the kind "model".
         required.extend((kind.name != "model").then_some("kind"));
         body.insert("required".into(), required.into());
         let mut asked = json!({ "properties": { "kind": { "const": kind.name } } });
@@ -42,7 +42,7 @@ pub fn schema() -> Value {
         "description": "A question, and what to run to answer it.",
         "type": "object",
         "properties": { "kind": { "enum": names, "default": "model" } },
-        // A mistake is marked where it is: only the keys of the file's own kind are compared with it.
+        // With `if` and `then`, an editor compares a file only with the keys of its own kind, so it marks a mistake at its place.
         "allOf": kinds,
         "$defs": definitions,
     });
@@ -50,7 +50,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Lists the names of formats where a key `format` takes one, next to format strings.
+/// Adds the known format names to every key `format` of the schema; format strings stay allowed.
 fn list_formats(schema: &mut Value) {
     match schema {
         Value::Array(parts) => parts.iter_mut().for_each(list_formats),

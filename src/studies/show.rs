@@ -1,4 +1,4 @@
-//! Columns and tables of studies with sources: a number for each recipe and source.
+//! Columns and tables of studies with sources: one number for each recipe and source.
 
 use crate::experiment::Source;
 use crate::report::chart::{Mark, Point};
@@ -11,7 +11,7 @@ use crate::run::summary::Summary;
 use ulplab_core::metrics::Metric;
 use ulplab_core::record::Phase::Local;
 
-/// The value over all layers of a source.
+/// Returns the summary of a metric for a recipe on a source, over all layers.
 pub fn summary<'a>(index: &'a Index, recipe: &'a str, source: &'a str, metric: &'a Metric) -> Option<&'a Summary> {
     index.whole(recipe, Quantity::new(Local, source, metric.name))
 }
@@ -20,7 +20,8 @@ pub fn value(index: &Index, recipe: &str, source: &str, metric: &Metric) -> Opti
     Some(summary(index, recipe, source, metric)?.mean)
 }
 
-/// The text of a column of a metric on a source, with the interval of its mean if `interval` is set.
+/// Returns a function for a column that formats a metric on a source, with the confidence interval of its mean if `interval` is
+/// set.
 pub fn cell(
     source: &str,
     metric: &'static Metric,
@@ -36,7 +37,7 @@ pub fn cell(
     }
 }
 
-/// A recipe's point; its mark shows its verdict.
+/// Returns a recipe's chart point. The point's mark shows the verdict of the gates.
 pub fn point(candidate: &Candidate, cost: f64, error: f64, detail: String) -> Point {
     let mark = match candidate.gate {
         Gate::Pass(_) => Mark::Filled,
@@ -53,7 +54,8 @@ pub fn point(candidate: &Candidate, cost: f64, error: f64, detail: String) -> Po
     }
 }
 
-/// A table of a metric with its intervals: a row for each recipe and its note, a column for each source, of which `site` is the place.
+/// Returns a table of a metric with its confidence intervals: a row for each recipe with a note, and a column for each source.
+/// `site` gives the record's site for a source name.
 pub fn by_source<'a, T>(
     run: &Summarized,
     sources: &[Source<T>],

@@ -1,33 +1,36 @@
-//! Checks of studies with sources and draws.
+//! Checks of studies that have sources and draws.
 
 use super::parse::{is_name, no_name};
 use super::study::check_among;
 use crate::experiment::{Mistake, Reading, Source};
 use ulplab_core::record::Phase;
 
-/// More draws, or numbers in one, are a slip: they would not end, or not fit memory.
+/// Larger numbers of draws, or of values in a draw, are refused as mistakes: such a run would not end, or would not fit in
+/// memory.
 const MOST_DRAWS: usize = 1 << 20;
 const MOST_NUMBERS: usize = 1 << 32;
 
-/// Names of the windows that are drawn.
+/// Returns the names of the drawn windows.
 pub fn draw_names(draws: usize) -> impl Iterator<Item = String> {
     (1..=draws).map(|draw| format!("draw-{draw}"))
 }
 
-/// `4 draws of 64 × 1024`, or nothing.
+/// Returns a text such as `4 draws of 64 × 1024`; `None` without draws.
 pub fn drawn(draws: usize, each: &str) -> Option<String> {
     let noun = if draws == 1 { "draw" } else { "draws" };
     (draws > 0).then(|| format!("{draws} {noun} of {each}"))
 }
 
-/// `4 draws of 2 heads × 1024 steps`, without the heads if there is one; or nothing. `words` are what rows and columns are called.
+/// Returns a text such as `4 draws of 2 heads × 1024 steps`, without the heads if there is only one; `None` without draws.
+/// `words` are the names of rows and columns.
 pub fn drawn_of(draws: usize, [rows, cols]: [usize; 2], words: [&str; 2]) -> Option<String> {
     let all = format!("{rows} {} × {cols} {}", words[0], words[1]);
     let each = if rows == 1 { format!("{cols} {}", words[1]) } else { all };
     drawn(draws, &each)
 }
 
-/// Names that records have as site, and for those at sites of a model, with layer 0 for all layers.
+/// Returns the names that records have as site. For sources at sites of a model, also returns the name in layer 0, which stands
+/// for all layers.
 pub fn site_names<'a, T>(
     sources: &'a [Source<T>],
     is_site: impl Fn(&T) -> bool + 'a,
@@ -66,8 +69,8 @@ pub fn check_sources<T>(sources: &[Source<T>], check: impl Fn(&T) -> Result<(), 
     })
 }
 
-/// Checks the sources of an experiment with draws and text: that `check` accepts each, that draws are given if any is drawn, and
-/// text if any `is_site` of a model. Whether any is.
+/// Checks the sources of an experiment with draws and text. `check` must accept each source; drawn sources need draws; sources
+/// for which `is_site` is true (sites of a model) need text. Returns true if there is a source at sites of a model.
 pub fn check_sources_and_windows<T>(
     sources: &[Source<T>],
     check: impl Fn(&T) -> Result<(), String>,
@@ -88,7 +91,7 @@ pub fn check_sources_and_windows<T>(
     Ok(sites)
 }
 
-/// Checks that draws are given if, and only if, there are sources that are `drawn`; `words` are those of `shape`.
+/// Checks that draws are given if, and only if, some source is `drawn`. `words` names the two numbers of `shape` in messages.
 pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) -> Result<(), Mistake> {
     let message = format_args!("drawn sources need draws = N and shape = {words}");
     Mistake::refuse(drawn && (draws == 0 || shape.contains(&0)), "draws", message)?;
@@ -102,13 +105,13 @@ pub fn check_draws(draws: usize, shape: [usize; 2], words: &str, drawn: bool) ->
     Mistake::refuse((draws > 0 || shape != [0, 0]) && !drawn, "draws", message)
 }
 
-/// Checkpoints: `first`, then twice as many each time, up to `last`.
+/// Returns checkpoints: `first`, then each twice the previous one, up to `last`.
 pub fn doublings(first: usize, last: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(first), |at| Some(2 * at)).take_while(move |at| *at <= last)
 }
 
-/// Checks that a gate may look at `at` in an experiment with checkpoints. Its shape may have been made smaller, so that a step or
-/// token, called `unit`, is not reached.
+/// Checks that a gate's pattern `at` matches a site of an experiment with checkpoints. If the experiment's shape was made too
+/// small to reach the checkpoint, the message says how many steps or tokens (`unit`) the gate needs.
 pub fn check_checkpoint(
     at: &str,
     sites: impl Iterator<Item = String>,

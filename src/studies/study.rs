@@ -1,4 +1,4 @@
-//! The interface of a kind of experiment to the rest of the program.
+//! Interface between a kind of experiment and the rest of the program.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -34,39 +34,42 @@ use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, Record};
 
-/// An experiment of one kind, as its file says it: a source gives windows, something exact is computed once for a window, each
-/// recipe computes it in its own way, and records tell how far apart they are. What reports show of them is its [`Show`].
+/// An experiment of one kind, as its file describes it. Each window gives data; an exact reference is computed once per window;
+/// each recipe computes the same result in its own way; records measure the differences. [`Show`] defines what reports contain.
 pub trait Study: Keys + Show + Send + Sync {
     /// Checks the study before any data is read.
     ///
     /// # Errors
-    /// If the study has a mistake; the first one, with its place.
+    /// If the study has a mistake. The first mistake is returned, with its place in the file.
     fn check(&self) -> Result<(), Mistake>;
 
-    /// Windows, phases, and the recipes that run in them.
+    /// Returns the windows, the phases, and the recipes that run in them.
     fn plan(&self) -> Plan;
 
-    /// Names and documents of the recipes, in the experiment's order.
+    /// Returns name and description of each recipe, in the experiment's order.
     fn recipes(&self) -> Vec<RecipeInfo>;
 
-    /// Checks that a gate may look at `at`, a pattern with layer 0 for all layers: [`check_among`] the sites that records have.
+    /// Checks that the site pattern `at` of a gate matches a site that records have; see [`check_among`]. Layer 0 stands for all
+    /// layers.
     ///
     /// # Errors
     /// If no record has such a site.
     fn check_site(&self, at: &str) -> Result<(), String>;
 
-    /// Checks that a gate looks at what is measured in this model, of all those whose sites [`check_site`](Self::check_site) knows.
+    /// Checks that a gate's site and metric are measured in this model. [`check_site`](Self::check_site) accepts the sites of all
+    /// models.
     ///
     /// # Errors
-    /// If the model has no such place, or the metric is not measured there.
+    /// If the model has no such site, or the metric is not measured at the site.
     fn check_measured(&self, _rule: &Rule, _metric: &Metric, _config: &dyn Config) -> Result<(), Mistake> {
         Ok(())
     }
 
-    /// Checks gates before anything is run. Without the model's `config`, layers and metrics of its sites are not known.
+    /// Checks gates before anything is run. Without the model's `config`, the layers and metrics of the model's sites are not
+    /// checked.
     ///
     /// # Errors
-    /// The first mistake, with its place.
+    /// If a gate has a mistake. The first mistake is returned, with its place in the file.
     fn check_gates(&self, gates: &[Rule], plan: &Plan, config: Option<&dyn Config>) -> Result<(), Mistake> {
         let measured =
             |gate: &Rule, metric: &Metric| config.map_or(Ok(()), |config| self.check_measured(gate, metric, config));
@@ -79,41 +82,41 @@ pub trait Study: Keys + Show + Send + Sync {
         gate::check(gates, &experiment)
     }
 
-    /// Adds estimates of what is in memory at once, where so many cells are measured side by side.
+    /// Adds estimates of the memory in use while `at_once` cells are measured in parallel.
     fn memory(&self, parts: &mut Parts, config: Option<&dyn Config>, at_once: f64);
 
-    /// Asks the same question on half as much, if that can be, and returns the key that says so.
+    /// Halves the experiment's amount of data. Returns the changed line of the experiment file; `None` if it cannot be halved.
     fn halve(&mut self) -> Option<String> {
         None
     }
 
-    /// Finds formats, sites and kernels of all recipes, and that they fit together.
+    /// Resolves the formats, sites and kernels of all recipes, and checks that they fit together.
     ///
     /// # Errors
-    /// If something does not exist or does not fit; the first mistake, with its place.
+    /// If something does not exist or does not fit. The first mistake is returned, with its place in the file.
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake>;
 
-    /// The experiment that its gates are calibrated on: `draws` times as much data of the same distribution, in some phases, and
-    /// recipes that stand for the wanted ones.
+    /// Returns the null experiment, on which the study's gates are calibrated: `draws` times as much data of the same
+    /// distribution, in these phases, with a recipe for each wanted one.
     ///
     /// # Errors
-    /// If its gates are not calibrated, with the reason.
+    /// If gates of this kind are not calibrated, with the reason.
     fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
         Err("nothing is drawn for gates of this kind".into())
     }
 
-    /// The study with its recipes, if its file names them by patterns of what is on this machine.
+    /// Returns the study with its recipes, if its file names recipes by patterns of kernels on this machine; else `None`.
     ///
     /// # Errors
-    /// If a pattern matches nothing, or what it may match cannot be read.
+    /// If a pattern matches nothing, or the kernels cannot be read.
     fn resolve(&self, _file: &ExperimentFile) -> Result<Option<Box<dyn Study>>> {
         Ok(None)
     }
 
-    /// Cells of the plan that may be selected; by default all.
+    /// Returns the cells of the plan that the user's options may select; by default all cells.
     ///
     /// # Errors
-    /// If the options that select cells have a mistake.
+    /// If an option that selects cells has a mistake.
     fn selectable(&self, plan: &Plan) -> Result<Vec<Cell>, Mistake> {
         Ok(plan.cells())
     }
@@ -124,12 +127,12 @@ pub trait Study: Keys + Show + Send + Sync {
     }
 }
 
-/// A run that has been planned and has not yet entered its folder.
+/// A planned run that has not opened its folder yet.
 pub struct Planned<'a> {
     pub manifest: &'a mut Manifest,
     /// The selected cells, in the order of the plan.
     pub cells: &'a mut Vec<Cell>,
-    /// The folder of a run that other processes may have begun.
+    /// The folder of a run that other processes may have started.
     pub shared: Option<&'a Path>,
     /// True if results are printed as JSON Lines.
     pub json: bool,
@@ -144,10 +147,10 @@ pub struct Measured<'a> {
     pub json: bool,
 }
 
-/// Recipes made ready to run. A study whose cells run on something that has to be opened, shared or counted first overrides more of
-/// these steps than [`run`](Self::run).
+/// Recipes that are ready to run. Most studies implement only [`run`](Self::run). A study overrides further steps if its cells
+/// need a device or other resource that must be opened, shared or counted first.
 pub trait ReadyRecipes {
-    /// Checks what the selected cells need, and adds to the manifest what results depend on.
+    /// Checks that the requirements of the selected cells are met, and adds to the manifest the inputs that results depend on.
     ///
     /// # Errors
     /// If something is missing, with its place in the file.
@@ -155,15 +158,15 @@ pub trait ReadyRecipes {
         Ok(())
     }
 
-    /// Opens what the cells run on, and adds it to the manifest. An exit code ends the run here.
+    /// Opens the device that the cells run on, and adds it to the manifest. If an exit code is returned, the run ends here.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the device cannot be opened.
     fn open(&mut self, _planned: Planned) -> Result<Option<Exit>> {
         Ok(None)
     }
 
-    /// The processes that share the cells; none if this one runs them.
+    /// Returns the child processes that share the cells; `None` if this process runs all cells.
     ///
     /// # Errors
     /// If the user asks for something that the machine does not have.
@@ -171,52 +174,53 @@ pub trait ReadyRecipes {
         Ok(None)
     }
 
-    /// Runs cells, which are in the order of the plan; [`Lab::each_window`] runs them window by window.
+    /// Runs the cells, which are in the order of the plan. [`Lab::each_window`] runs cells window by window.
     ///
     /// # Errors
-    /// If the reference or a kernel in its place fails, and those of [`Bench::each`].
+    /// If the reference, or a kernel that replaces it, fails. Also returns the errors of [`Bench::each`].
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()>;
 
-    /// Checks that what the run keeps next to the records of cells is there, too.
+    /// Checks that the files that the run keeps next to the records of its cells exist.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] if something is missing.
+    /// [`Error::Incomplete`] if a file is missing.
     fn check_kept(&self, _folder: &Folder, _manifest: &Manifest, _cells: &[&Cell]) -> Result<()> {
         Ok(())
     }
 
-    /// The exit code of a process that has run its share of the cells while others are missing.
+    /// Returns the exit code of a process that has run its share of the cells while cells of other shares are missing.
     ///
     /// # Errors
-    /// If what the run keeps cannot be read.
+    /// If the files that the run keeps cannot be read.
     fn conclude_share(&self, _folder: &Folder, _manifest: &Manifest, _share: &[&Cell]) -> Result<Exit> {
         Ok(Exit::Pass)
     }
 
-    /// Prints what the study adds to the verdicts, and gives the exit code.
+    /// Prints the study's additions to the verdicts, and returns the exit code.
     ///
     /// # Errors
-    /// If what the run keeps cannot be read, or a file cannot be written.
+    /// If the files that the run keeps cannot be read, or a file cannot be written.
     fn conclude(&self, measured: Measured) -> Result<Exit> {
         Ok(measured.run.outcome().exit())
     }
 
-    /// The sizes of a recipe in caches, if it defines them.
+    /// Returns the size of a recipe's entries in caches, if the recipe defines it.
     fn bytes(&self, _recipe: &str) -> CacheBytes {
         CacheBytes::default()
     }
 }
 
-/// Recipes that do nothing but measure cells, window by window.
+/// Recipes that only measure cells, window by window.
 struct ByWindow<'a, F> {
     measure: F,
-    /// True if kernels stand in for operations of a model.
+    /// True if kernels replace operations of a model.
     uses_gpu: bool,
-    /// Sizes of recipes in caches.
+    /// Size of each recipe's entries in caches, by recipe name.
     bytes: HashMap<&'a str, CacheBytes>,
 }
 
-/// Recipes whose cells `measure` measures, a window at a time; `bytes` are their sizes in caches.
+/// Returns recipes whose cells are measured by `measure`, one window at a time. `bytes` are the sizes of the recipes' entries in
+/// caches.
 pub fn by_window<'a>(
     study: &dyn Study,
     bytes: HashMap<&'a str, CacheBytes>,
@@ -254,7 +258,8 @@ impl<F: Fn(&Bench, &[&Cell]) -> Result<()> + Send + Sync> ReadyRecipes for ByWin
     }
 }
 
-/// Adds to a manifest the digests of files whose operation is used, and of the judgements of these operations.
+/// Adds to a manifest the digests of the kernel files whose operation is `used`, and the digests of the judgements of these
+/// operations.
 pub fn add_digests(manifest: &mut Manifest, sources: &[KernelFile], used: impl Fn(&str) -> bool) {
     for source in sources.iter().filter(|source| used(&source.op)) {
         let op = &source.op;
@@ -265,21 +270,21 @@ pub fn add_digests(manifest: &mut Manifest, sources: &[KernelFile], used: impl F
     }
 }
 
-/// The windows, the model and the listeners of a run.
+/// The windows, the model and the callbacks of a run.
 pub struct Lab<'a> {
     pub plan: &'a Plan,
-    /// The model and its windows of text, which are the last of the plan.
+    /// The model and its windows of text. Windows of text are the last windows of the plan.
     pub inputs: &'a Inputs,
-    /// Once it is true, cells not yet begun are left out.
+    /// Once this flag is true, no further cell is started.
     pub stop: &'a AtomicBool,
-    /// Called with each cell's records as it finishes, from any thread.
+    /// Called with each cell's records when the cell finishes, from any thread.
     pub done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
-    /// Called after each window; true ends the run.
+    /// Called with the index of each finished window; a result of true ends the run.
     pub decided: &'a dyn Fn(usize) -> Result<bool>,
     pub bar: ProgressBar,
-    /// The folder of the run, its share and the cells of that, if the run has a folder.
+    /// The run's folder and this process's share of the cells; `None` if the run has no folder.
     pub share: Option<Share<'a>>,
-    /// The rates that times are shares of.
+    /// Hardware rates that measured times are compared with.
     pub ceilings: Option<Ceilings>,
 }
 
@@ -288,12 +293,12 @@ pub struct Lab<'a> {
 pub struct Share<'a> {
     pub folder: &'a Folder,
     pub partition: Option<&'a Partition>,
-    /// Its cells, finished ones included.
+    /// The cells of the share, including finished ones.
     pub cells: &'a [&'a Cell],
 }
 
 impl<'a> Lab<'a> {
-    /// A lab without a folder, in which all windows are run.
+    /// Returns a lab without a folder that runs all windows.
     pub fn new(
         plan: &'a Plan,
         inputs: &'a Inputs,
@@ -312,7 +317,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Runs cells window by window. The model is loaded if any of them reads text.
+    /// Runs cells window by window. Loads the model if any cell reads text.
     ///
     /// # Errors
     /// If `run` fails, or the model cannot be loaded.
@@ -344,7 +349,8 @@ impl<'a> Lab<'a> {
                 done: self.done,
             };
             if !here.is_empty() {
-                // On a thread of the pool, which the many small pieces of a token need not wake then.
+                // Run on a thread of the pool. From outside, each of the many small pieces of a token would first have to wake
+                // the pool.
                 rayon::scope(|_| run(&bench, here))?;
             }
             if (self.decided)(index)? {
@@ -362,25 +368,25 @@ pub struct Text<'a> {
     pub ids: &'a [u32],
 }
 
-/// One window, and what its cells are run with.
+/// A window, and the data and callbacks to run its cells with.
 pub struct Bench<'a> {
-    /// The window's name.
+    /// Name of the window.
     pub window: &'a str,
-    /// The data to read there; none if the window is drawn.
+    /// The text and the model that reads it; `None` if the window's data is drawn.
     pub text: Option<Text<'a>>,
-    /// Bytes of text behind its first token; `None` if a token is a byte.
+    /// Number of bytes of text after the first token; `None` if each token is a byte.
     pub bytes: Option<usize>,
-    /// The files of the model.
+    /// The model's files and the windows of text.
     pub inputs: &'a Inputs,
     stop: &'a AtomicBool,
     done: &'a (dyn Fn(&Cell, Vec<Record>) -> Result<()> + Sync),
 }
 
 impl Bench<'_> {
-    /// Measures cells side by side; `measure` is given a blank record of the cell.
+    /// Measures cells in parallel. `measure` gets the cell and a record with the cell's identity but no measurement.
     ///
     /// # Errors
-    /// If `measure` fails, or with [`Error::Interrupted`] after a signal.
+    /// If `measure` fails, or [`Error::Interrupted`] after a signal.
     pub fn each(&self, cells: &[&Cell], measure: impl Fn(&Cell, Record) -> Result<Vec<Record>> + Sync) -> Result<()> {
         cells.par_iter().try_for_each(|cell| {
             if self.stop.load(Ordering::Relaxed) {
@@ -392,10 +398,10 @@ impl Bench<'_> {
     }
 }
 
-/// Checks that a pattern matches one of these sites.
+/// Checks that a pattern matches at least one of these sites.
 ///
 /// # Errors
-/// If it matches none; the message names the nearest.
+/// If the pattern matches none. The message names the nearest site.
 pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), String> {
     let sites: Vec<String> = sites.collect();
     match sites.iter().any(|site| matches(at, site)) {
@@ -404,7 +410,7 @@ pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), 
     }
 }
 
-/// The entry of a cell's recipe. A cell without an entry is an error: without records, it could not fail.
+/// Returns the entry of a cell's recipe. A missing entry is an error: a cell without records could not fail any gate.
 ///
 /// # Errors
 /// If there is no such recipe.
@@ -413,16 +419,17 @@ pub fn of_recipe<'m, T>(kept: &'m HashMap<&str, T>, cell: &Cell) -> Result<&'m T
         .ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))
 }
 
-/// A [`Study`] as the keys of an experiment file. Its doc comment says what its recipes are tried on.
+/// A [`Study`] that is read from the keys of an experiment file. The doc comment of the implementing type becomes its description
+/// in the JSON Schema.
 pub trait Body: Study + Clone + Serialize + DeserializeOwned + JsonSchema + 'static {
-    /// `kind` in a file.
+    /// Value of the key `kind` in an experiment file.
     const NAME: &'static str;
 }
 
-/// An entry of the list of studies.
+/// A kind of experiment: an entry of the list of studies.
 pub struct Kind {
     pub name: &'static str,
-    /// Reads the keys of a file except those of its head.
+    /// Parses the keys of a file, except the keys that all kinds share.
     pub parse: fn(&ExperimentFile) -> Result<Box<dyn Study>>,
     /// Reads the keys of a stored run.
     pub read: fn(&Map<String, Value>) -> Result<Box<dyn Study>, serde_json::Error>,
@@ -430,7 +437,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// The kind whose experiments are read as `B`.
+    /// Returns the kind whose experiments are read as the type `B`.
     pub const fn new<B: Body>() -> Self {
         Self {
             name: B::NAME,
@@ -441,7 +448,7 @@ impl Kind {
     }
 }
 
-/// The keys of a study, as a stored run has them, and a copy of the study.
+/// Access to the keys of a study, in the form of a stored run, and to a boxed copy of the study.
 pub trait Keys {
     fn body(&self) -> Map<String, Value>;
 

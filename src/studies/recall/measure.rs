@@ -1,4 +1,4 @@
-//! Selections whose scores carry an error: of drawn vectors, and of a model's indexer.
+//! Top-k selections whose scores carry an error: for drawn vectors, and for a model's indexer.
 
 use reference::ops::linear::multiply;
 use reference::ops::top_k::top_k;
@@ -13,17 +13,17 @@ use ulplab_core::pattern::matches;
 use ulplab_core::random::{gaussian, stream};
 use ulplab_core::record::{Record, place};
 
-/// Queries and entries of a drawn source.
+/// Query and entry vectors of a drawn source.
 pub struct Vectors {
     source: String,
-    /// `[queries, channels]` and `[entries, channels]`.
+    /// Shapes: `query` is `[queries, channels]`, `key` is `[entries, channels]`.
     query: Tensor<f32>,
     key: Tensor<f32>,
-    /// The selection by exact scores.
+    /// The reference selection, by exact scores.
     want: Choice<f32>,
 }
 
-/// The draws of the sources in a window.
+/// Draws the vectors of all drawn sources in a window.
 pub fn drawn(study: &RecallStudy, seed: u64, window: &str) -> Vec<Vectors> {
     let [queries, entries] = study.shape;
     let sources = study.sources.iter().filter_map(|source| match source.from {
@@ -46,8 +46,8 @@ pub fn drawn(study: &RecallStudy, seed: u64, window: &str) -> Vec<Vectors> {
     sources.map(vectors).collect()
 }
 
-/// Measures one recipe on the drawn vectors of a window, which pass as what a model multiplies to select entries: at the sites
-/// of its queries and keys.
+/// Measures one recipe on the drawn vectors of a window. The recipe rounds the drawn queries and keys as it would round the
+/// tensors at the model's sites of queries and keys.
 pub fn of_vectors(
     blank: &Record,
     seed: u64,
@@ -62,7 +62,7 @@ pub fn of_vectors(
             Some(size) => noisy(want, size, seed, &format!("{}/{}", vectors.source, blank.window)),
             None => {
                 let (mut query, mut key) = (vectors.query.clone(), vectors.key.clone());
-                // Vectors of no layer pass as those of the first.
+                // Drawn vectors have no layer: the roundings of layer 0 apply.
                 let [of_query, of_key] = sites.map(|site| Site::new(Some(0), site));
                 rounding.apply(&of_query, &mut query);
                 rounding.apply(&of_key, &mut key);
@@ -74,7 +74,7 @@ pub fn of_vectors(
     drawn.iter().flat_map(one).collect()
 }
 
-/// Measures the selections of a model when there is noise on the reference's scores.
+/// Measures the selections of a model after noise is added to the reference's scores.
 pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<Record> {
     let layers = want.selected().into_iter().flat_map(|selected| {
         let blank = at(blank, selected.layer.map(|layer| layer as u32), selected.site);
@@ -85,7 +85,7 @@ pub fn of_noise(blank: &Record, seed: u64, size: f64, want: &Trace<f32>) -> Vec<
     layers.collect()
 }
 
-/// Records at the sites of the sources, under the sources' names.
+/// Returns copies of the records at each source's sites, with the source's name as site, and their means over layers.
 pub fn by_source(sources: &[Source<Scores>], measured: &[Record]) -> Vec<Record> {
     let under = |source: &Source<Scores>, record: &Record| match &source.from {
         Scores::Site(sites) if matches(sites, &place(record.layer, &record.site)) => Some(Record {
@@ -98,7 +98,7 @@ pub fn by_source(sources: &[Source<Scores>], measured: &[Record]) -> Vec<Record>
     with_means(sources.iter().flat_map(of).collect())
 }
 
-/// `[queries, entries]` products of rows.
+/// Returns the scores, `[queries, entries]`: the dot product of each query with each key.
 fn scores(query: &Tensor<f32>, key: &Tensor<f32>) -> Tensor<f32> {
     let mut scores = Tensor::full([query.rows(), key.rows()], 0.0);
     multiply(&query.data, &key.data, key.cols(), &mut scores.data);
@@ -114,8 +114,8 @@ fn select(scores: Tensor<f32>, k: usize) -> Choice<f32> {
     Choice { indices, k, scores }
 }
 
-/// A selection by the same scores with Gaussian noise of `size` standard deviations of the row's scores. The same noise
-/// for every size.
+/// Returns the selection after Gaussian noise is added to the scores. The noise has `size` times the standard deviation of the
+/// row's scores. All sizes scale the same random numbers.
 fn noisy(exact: &Choice<f32>, size: f64, seed: u64, purpose: &str) -> Choice<f32> {
     let mut rng = stream(seed, &format!("{purpose}/noise"));
     let mut scores = exact.scores.clone();

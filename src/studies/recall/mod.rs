@@ -1,4 +1,4 @@
-//! Selections whose scores carry an error.
+//! Top-k selections whose scores carry an error.
 
 mod measure;
 mod show;
@@ -233,7 +233,7 @@ impl Study for RecallStudy {
     }
 }
 
-/// The sites of queries and keys of a selection, if one is made at a site.
+/// Returns the sites of queries and keys of the selection at this site; `None` if no selection is made at the site.
 fn selection(site: &SiteInfo) -> Option<[&'static str; 2]> {
     match site.decision() {
         Some(Decision::TopK { query, key, .. }) => Some([query, key]),

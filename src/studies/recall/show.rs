@@ -1,4 +1,4 @@
-//! Reports on recalls: lost selections against the error of the scores.
+//! Reports on recall: lost selections against the error of the scores.
 
 use super::RecallStudy;
 use crate::experiment::Reading;
@@ -22,7 +22,8 @@ impl Show for RecallStudy {
         sources::drawn(self.draws, &format!("{queries} × {entries}"))
     }
 
-    /// For every source: the size of the error, the expected recall, the measured recall, and the recall of the mass.
+    /// For every source: the size of the score error, the expected recall, the measured recall, and the recall weighted by
+    /// attention.
     fn columns(&self) -> Vec<Column> {
         let of_source = |(at, name): (usize, &str)| {
             let weight = 40u8.saturating_sub(10 * at as u8);
@@ -45,7 +46,7 @@ impl Show for RecallStudy {
         names.enumerate().flat_map(of_source).collect()
     }
 
-    /// Charts of a recall.
+    /// Charts of lost selections against the score error, one for each source.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let sources = self.sources.iter();
         let intro = "What is no longer selected, against the size of the scores' error. The line is theory, normal scores with \

@@ -25,7 +25,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// The pattern of sites, if the numbers are from the model.
+    /// Returns the pattern of sites if the numbers are from the model, else `None`.
     pub fn site(&self) -> Option<&str> {
         match self {
             Self::Site(at) => Some(at),
@@ -37,7 +37,7 @@ impl Numbers {
         self.site().is_some()
     }
 
-    /// Checks the parameters; the error names the mistake.
+    /// Checks the parameters of the distribution. The error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         match *self {
             Self::StudentT(nu) if !(nu > 0.0 && nu.is_finite()) => {
@@ -51,7 +51,7 @@ impl Numbers {
     }
 }
 
-/// `[rows, cols]` numbers of a distribution, row-major; `None` for sites of a model, which are not drawn.
+/// Draws `[rows, cols]` numbers of a distribution, row-major; `None` for sites of a model, whose numbers are not drawn.
 pub fn draw(numbers: &Numbers, [rows, cols]: [usize; 2], rng: &mut ChaCha8Rng) -> Option<Vec<f32>> {
     let len = rows * cols;
     Some(match *numbers {
@@ -80,7 +80,8 @@ pub fn draw(numbers: &Numbers, [rows, cols]: [usize; 2], rng: &mut ChaCha8Rng) -
     })
 }
 
-/// A factor for each channel: `factor` for the channels with the smallest of as many random keys, 1 for the others.
+/// Returns a factor for each channel. Each channel gets a random key; the channels with the smallest keys, the fraction `share`
+/// of all, get `factor`, the others get 1.
 fn outliers(cols: usize, share: f64, factor: f32, rng: &mut ChaCha8Rng) -> Vec<f32> {
     let count = (share * cols as f64).round() as usize;
     let mut keys: Vec<(u64, usize)> = StandardUniform.sample_iter(rng).take(cols).zip(0..).collect();

@@ -15,14 +15,14 @@ use ulplab_core::metrics::{NSR, Pair, RoundTrip};
 use ulplab_core::random::stream;
 use ulplab_core::record::Record;
 
-/// The storage of a recipe's numbers.
+/// The format that a recipe stores numbers in.
 pub struct Stored {
     pub codec: Arc<dyn Codec>,
-    /// In the place of the format's errors.
+    /// Noise that replaces the format's rounding errors, if any.
     pub noise: Option<Noise>,
 }
 
-/// The draws of the sources in a window.
+/// Draws the numbers of all drawn sources in a window.
 pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
     let sample = |source: &Source<_>| {
         let mut rng = stream(seed, &format!("{}/{window}", source.name));
@@ -36,7 +36,7 @@ pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
     study.sources.iter().filter_map(sample).collect()
 }
 
-/// Measures one recipe on the samples of a window; `rival` is the one it is set against.
+/// Measures one recipe on the samples of a window. `rival` is the recipe that it is compared with, if any.
 pub fn measure(blank: &Record, samples: &[Sample], stored: &Stored, rival: Option<&Stored>) -> Vec<Record> {
     let one = |sample: &Sample| {
         let blank = at(blank, sample.layer, &sample.source);

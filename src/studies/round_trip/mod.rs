@@ -171,7 +171,7 @@ impl Study for RoundTripStudy {
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
-        // With the recipe that each is compared with.
+        // The codec and noise of each recipe, and the name of the recipe that it is compared with.
         let stores = null::each(&self.recipes, |recipe| {
             let codec = codec(&recipe.format).map_err(|message| Mistake::at("format", message))?;
             let noise = Noise::asked(recipe.noise, recipe.gain, seed)?;

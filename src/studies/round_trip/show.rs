@@ -1,4 +1,4 @@
-//! Reports on round trips: error against bits, and the dependence on the numbers.
+//! Reports on round trips: error against stored bits, and the dependence of the error on the source.
 
 use super::{Numbers, RoundTripStudy};
 use crate::experiment::{Reading, Source};
@@ -22,7 +22,7 @@ impl Show for RoundTripStudy {
         sources::drawn(self.draws, &format!("{rows} × {cols}"))
     }
 
-    /// Bits and theory, then SQNR on every source, then the cosine on the first.
+    /// Columns: bits and theoretical SQNR, then the measured SQNR on every source, then the cosine on the first source.
     fn columns(&self) -> Vec<Column> {
         let names = self.sources.iter().map(|source| source.name.as_str());
         let Some(first) = names.clone().next() else {
@@ -47,7 +47,7 @@ impl Show for RoundTripStudy {
         all
     }
 
-    /// Charts of a round trip.
+    /// Charts of errors against bits and by source, and a table of the recipes that are compared with another.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let sources = &self.sources;
         let drawn = sources.iter().find(|source| !source.from.is_site());
@@ -129,7 +129,7 @@ fn spread(study: &RoundTripStudy, run: &Summarized) -> Figure {
     wide(dots, String::new())
 }
 
-/// A row for each recipe that is set against another.
+/// Table of SQNR gains: one row for each recipe that is compared with another.
 fn paired(study: &RoundTripStudy, run: &Summarized) -> Figure {
     let rows = study.recipes.iter().filter_map(|recipe| {
         let against = recipe.against.as_ref()?;

@@ -3,13 +3,13 @@
 use ulplab_core::formats::{Format, Group, Repr, Scale, ZeroPoint};
 use ulplab_core::metrics::float_nsr;
 
-/// Ratio of noise to signal that theory expects when `x`, rows of `cols`, is stored in a format; none for what theory does
-/// not cover.
+/// Returns the noise-to-signal ratio that theory predicts when `x`, rows of `cols` elements, is stored in a format; `None` if
+/// theory does not cover the format.
 ///
-/// Floats: [`float_nsr`], for all scales, so a format that loses numbers below or above its range falls short of it.
-/// Integers with f32, f16 or bf16 scales: an error uniform within a step, step² / 12, where the largest magnitude of a group is
-/// as many steps as the largest code; or with a minimum as zero point, the range of a group. Not so of whole zero points, which cut
-/// values off at an end, and of tables.
+/// Floats: [`float_nsr`], whatever the scale. A format that loses numbers below or above its range has a lower SQNR than this.
+/// Integers with f32, f16 or bf16 scales: the error is uniform within a step, so the noise is step² / 12. The step is the largest
+/// magnitude of a group divided by the largest code. If the zero point is the minimum, the step is the range of a group divided
+/// by the largest code. Not covered: integer zero points, which clip values at an end, and codebooks.
 pub fn nsr(format: &Format, x: &[f32], cols: usize) -> Option<f64> {
     match format.element.repr {
         Repr::Float(cast) => Some(float_nsr(cast.float.mantissa_bits)),
@@ -32,12 +32,12 @@ pub fn nsr(format: &Format, x: &[f32], cols: usize) -> Option<f64> {
     }
 }
 
-/// The largest magnitude of a group.
+/// Returns the largest magnitude of a group.
 fn magnitude(group: &[f32]) -> f64 {
     group.iter().fold(0.0, |largest: f32, x| largest.max(x.abs())).into()
 }
 
-/// The distance of the largest value of a group from the smallest.
+/// Returns the difference between the largest and the smallest value of a group.
 fn range(group: &[f32]) -> f64 {
     let ends = group.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(lo, hi), x| {
         (lo.min(*x), hi.max(*x))
@@ -45,7 +45,8 @@ fn range(group: &[f32]) -> f64 {
     f64::from(ends.1) - f64::from(ends.0)
 }
 
-/// Groups are `run` consecutive elements, cut at the end of a row if shorter than one; `step` gives the step of a group.
+/// Returns the noise-to-signal ratio of errors that are uniform within a step. A group is `run` consecutive elements and ends at
+/// the end of a row if `run` is shorter than a row. `step` returns the step of a group.
 fn uniform_nsr(x: &[f32], cols: usize, run: usize, step: impl Fn(&[f32]) -> f64) -> f64 {
     let noise = |group: &[f32]| group.len() as f64 * step(group).powi(2) / 12.0;
     let signal: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum();
