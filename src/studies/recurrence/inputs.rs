@@ -1,4 +1,4 @@
-//! Inputs of recurrences, drawn piece by piece.
+//! Inputs of recurrences, drawn in pieces of some steps each.
 
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, StandardUniform};
@@ -9,30 +9,30 @@ use super::{Attention, Gate, Operation, Poles};
 use crate::experiment::Source;
 use ulplab_core::random::{gaussian, stream};
 
-/// Inputs of some steps.
+/// Inputs of consecutive steps.
 pub enum Piece<T> {
     Attention {
-        /// `[steps, heads, K]`, of length 1.
+        /// Query, `[steps, heads, K]`; each vector has length 1.
         q: Tensor<T>,
-        /// `[steps, heads, K]`, of length 1.
+        /// Key, `[steps, heads, K]`; each vector has length 1.
         k: Tensor<T>,
-        /// `[steps, heads, V]`.
+        /// Value, `[steps, heads, V]`.
         v: Tensor<T>,
-        /// Log decays `[steps, heads]` or `[steps, heads, K]`.
+        /// Log decays, `[steps, heads]` or `[steps, heads, K]`.
         decay: Tensor<T>,
-        /// `[steps, heads]`.
+        /// Step sizes β of the delta rule, `[steps, heads]`.
         beta: Option<Tensor<T>>,
     },
     Ssm {
-        /// a, b and c, `[heads, states]` each.
+        /// The parameters a, b and c, `[heads, states]` each.
         parameters: [Tensor<T>; 3],
-        /// `[heads, steps]`.
+        /// The input u, `[heads, steps]`.
         u: Tensor<T>,
     },
 }
 
 impl Piece<f32> {
-    /// The same numbers.
+    /// Returns the piece with its values converted to `T`.
     pub fn cast<T: Real>(&self) -> Piece<T> {
         match self {
             Self::Attention { q, k, v, decay, beta } => Piece::Attention {
@@ -50,12 +50,12 @@ impl Piece<f32> {
     }
 }
 
-/// The numbers of a source in a window, from the first step on.
+/// Generator of a source's inputs in a window, beginning with the first step.
 pub struct Inputs<'a> {
     origin: &'a Operation,
     heads: usize,
-    /// Random streams of q, k, v, decays and β, or of the parameters and u: one each, so that numbers do not depend on the
-    /// pieces.
+    /// Random streams of q, k, v, decays and β, or of the parameters and u. Each has its own stream, so that the numbers do not
+    /// depend on how steps are split into pieces.
     rngs: [ChaCha8Rng; 5],
     parameters: Option<[Tensor<f32>; 3]>,
 }
@@ -81,7 +81,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The state before the first step: `[1, heads, K, V]` or `[heads, states]`.
+    /// Returns the zero state before the first step: `[1, heads, K, V]` or `[heads, states]`.
     pub fn zeros<T: Real>(&self) -> Tensor<T> {
         match *self.origin {
             Operation::LinearAttention { state: [k, v], .. } => Tensor::full([1, self.heads, k, v], T::ZERO),
@@ -89,7 +89,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The next steps.
+    /// Draws the inputs of the next `steps` steps.
     pub fn next(&mut self, steps: usize) -> Piece<f32> {
         let heads = self.heads;
         let [rng_q, rng_k, rng_v, rng_decay, rng_beta] = &mut self.rngs;
@@ -114,7 +114,7 @@ impl<'a> Inputs<'a> {
                 beta: (*op != Attention::SimpleGla).then(|| Tensor::new([steps, heads], beta.collect())),
             };
         }
-        // A row a step, so that the numbers do not depend on the pieces.
+        // Drawn step by step, so that the numbers do not depend on how steps are split into pieces.
         let drawn = gaussian(rng_decay, steps * heads);
         let u = (0..heads).flat_map(|head| drawn[head..].iter().step_by(heads).copied());
         Piece::Ssm {

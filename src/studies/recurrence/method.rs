@@ -1,4 +1,4 @@
-//! A recipe of a recurrence: its form, and its roundings.
+//! A recipe of a recurrence: the form of the computation, and its roundings.
 
 use std::sync::Arc;
 
@@ -21,31 +21,28 @@ use ulplab_core::error::did_you_mean;
 use ulplab_core::formats::{Codec, Direction, codec};
 use ulplab_core::pattern::{matches, matches_nothing};
 
-/// A recipe made ready.
+/// A recipe that is ready to run.
 pub struct Method {
     form: Form,
     rounds: Vec<SiteRounding>,
-    /// In the place of rounding errors.
+    /// Noise that replaces rounding errors, if any.
     noise: Option<Noise>,
     prefill: Option<&'static Prefill>,
 }
 
-/// A rounding at the sites that a pattern names.
+/// A rounding at the sites that match a pattern.
 struct SiteRounding {
     at: String,
     codec: Arc<dyn Codec>,
     direction: Direction,
 }
 
-/// Names of the state that is stored between steps, or carried between chunks.
+/// Site name of the state that is stored between steps, or carried between chunks.
 const STATE: &str = "state";
 const PARAMETERS: [&str; 3] = ["a", "b", "c"];
 
 impl Method {
-    /// Finds form and formats, and that they fit every source; `seed` is that of noise.
-    ///
-    /// # Errors
-    /// If the recipe has a mistake, with its place in the recipe.
+    /// Resolves the form and the formats, and checks that they fit every source. `seed` is the seed of the noise.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>], seed: u64) -> Result<Self, Mistake> {
         let form = &recipe.form;
         let wrong = |message: String| Err(Mistake::at("form", message));
@@ -80,8 +77,8 @@ impl Method {
         })
     }
 
-    /// Advances the state over the steps of a piece that starts at step `first`; returns the output. `random` is the stream
-    /// that stochastic rounding draws from.
+    /// Advances the state over the steps of a piece that starts at step `first`, and returns the output. Stochastic rounding
+    /// draws from the stream `random`.
     pub fn run(
         &self,
         piece: &Piece<f32>,
@@ -132,7 +129,7 @@ impl Method {
     }
 }
 
-/// The definition, in any precision.
+/// Computes the recurrence by its definition, in any precision.
 pub fn exact<T: Real>(piece: &Piece<T>, state: &mut Tensor<T>) -> Result<Tensor<T>, String> {
     match piece {
         Piece::Attention { .. } => attend(piece, &Recurrent::DEFINITION, state),
@@ -215,7 +212,7 @@ impl SiteRounding {
         })
     }
 
-    /// Rounds rows of `cols` that belong to a head and a step.
+    /// Rounds rows of `cols` values at a head and a step. Random numbers depend on the head and the step only.
     fn round(&self, values: &mut [f32], cols: usize, (head, step): (usize, usize), random: &ChaCha8Rng) {
         match (self.direction, self.codec.format()) {
             (Direction::Nearest, _) | (_, None) => self.codec.round(values, cols),
@@ -254,7 +251,7 @@ impl Policy<f32> for ChunkRoundings<'_> {
     }
 }
 
-/// Rounds as a policy does, and puts noise in the place of its errors if there is any.
+/// Rounds as the policy does; if there is noise, it replaces the rounding errors.
 struct WithNoise<P>(P, Option<Noise>);
 
 impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {
@@ -291,7 +288,7 @@ fn places(form: &Form, origin: &Operation) -> Option<Vec<(String, usize)>> {
     }
 }
 
-/// `StateOperand` as `state_operand`.
+/// Returns the name of an intermediate in snake case: `state_operand` for `StateOperand`.
 fn snake_case(what: Intermediate) -> String {
     let mut name = String::new();
     for c in format!("{what:?}").chars() {

@@ -1,4 +1,4 @@
-//! Rounding of a state that is carried from step to step.
+//! Study of the rounding of a state that is carried from step to step.
 
 pub mod inputs;
 mod method;
@@ -27,14 +27,15 @@ use ulplab_core::record::Phase;
 use method::Method;
 pub use operation::{Attention, Gate, Operation, Poles};
 
-/// Steps of the first checkpoint; each next one has twice as many. The output is compared over as many steps before each.
+/// Steps of the first checkpoint; each later checkpoint has twice as many. At each checkpoint the last `CHECKPOINT` steps of the
+/// output are compared.
 pub const CHECKPOINT: usize = 64;
-/// Steps whose inputs are in memory at a time.
+/// Largest number of steps whose inputs are in memory at once.
 pub const PIECE: usize = 4096;
-/// More are a slip.
+/// Largest number of heads; a larger number is refused as a mistake.
 const MOST_HEADS: usize = 1024;
 
-/// The compared quantities, by their names after the source's.
+/// The compared quantities. A record's site is the source's name followed by one of these names.
 const COMPARED: [&str; 2] = ["output", "state"];
 
 /// Operations with a state that is carried from step to step, with inputs from each source.
@@ -114,7 +115,7 @@ impl Candidate for Recipe {
 }
 
 impl RecurrenceStudy {
-    /// Steps after which errors are measured.
+    /// Returns the numbers of steps after which errors are measured.
     pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
         doublings(CHECKPOINT, self.shape[1])
     }

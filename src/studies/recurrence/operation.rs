@@ -1,11 +1,11 @@
-//! Operations with a state, as sources of a recurrence.
+//! Recurrent operations, as sources of a study.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use ulplab_core::error::refuse;
 
-/// More channels of a state are a slip.
+/// Largest number of channels of a state; a larger number is refused as a mistake.
 const MOST_CHANNELS: usize = 1024;
 
 /// An operation whose state is carried from step to step, and how its inputs are drawn.
@@ -59,7 +59,7 @@ pub enum Poles {
 }
 
 impl Operation {
-    /// Checks the parameters; the error names the mistake.
+    /// Checks the parameters of the operation. The error names the mistake.
     pub fn check(&self) -> Result<(), String> {
         let fits = |channels: &usize| (1..=MOST_CHANNELS).contains(channels);
         match self {
@@ -84,8 +84,8 @@ impl Operation {
 }
 
 impl Poles {
-    /// Checks that factors of this distribution keep states bounded, which takes |a| < 1. Two factors in 10⁹ of a normal
-    /// distribution may be larger.
+    /// True if factors a of this distribution keep states bounded, which takes |a| < 1. Of a normal distribution with the largest
+    /// allowed size, two factors in 10⁹ may exceed 1.
     fn are_stable(self) -> bool {
         match self {
             Self::Normal(size) => size > 0.0 && size <= 1.0 / 6.0,

@@ -1,8 +1,8 @@
-//! Roundings of published prefill kernels of linear attention: a table of the dtype of each value.
+//! Roundings of published prefill kernels of linear attention: a table with the dtype of each value.
 //!
-//! Values that are not in the table are f32. Products are summed in f32, as tensor cores do to a few last places. A decay
-//! always goes into an operand before it is rounded; kernels of GDN, whose decay is one number, may also apply it to the
-//! sum.
+//! Values that the table does not list are f32. Products are accumulated in f32; tensor cores do this up to a few units in the
+//! last place. A decay is multiplied into an operand before the operand is rounded. Kernels of GDN, whose decay is one number per
+//! head, may also apply the decay to the sum.
 
 use reference::ops::linear_attention::Intermediate::{self, *};
 use reference::ops::linear_attention::{Chunked, Inversion, Policy};
@@ -12,23 +12,23 @@ use ulplab_core::formats::{BF16, Element, F16};
 /// A dtype narrower than f32.
 #[derive(Clone, Copy, Debug)]
 pub enum NarrowType {
-    /// Stored: through its bytes, rounded as the element rounds.
+    /// Values are encoded in this element type and decoded again, with the element's rounding.
     Stored(&'static Element),
-    /// Operands of tensor cores in TF32: f32 less its last 13 bits, which the hardware does not read.
+    /// TF32 operands of tensor cores: the hardware ignores the last 13 bits of an f32.
     Tf32,
 }
 
 const B: NarrowType = NarrowType::Stored(&BF16);
 const H: NarrowType = NarrowType::Stored(&F16);
 
-/// A published kernel's chunked form, for inputs in bf16.
+/// The chunked form of a published kernel, for inputs in bf16.
 #[derive(Clone, Copy, Debug)]
 pub struct Prefill {
     pub name: &'static str,
     pub doc: &'static str,
     pub chunk: usize,
     pub inversion: Inversion,
-    /// The dtypes of further values; every prefill rounds those of [`IN_BF16`].
+    /// Dtypes of further values. Every prefill also rounds the values in [`IN_BF16`].
     pub rounds: &'static [(Intermediate, NarrowType)],
 }
 
@@ -84,13 +84,13 @@ pub const PREFILLS: &[Prefill] = &[
     },
 ];
 
-/// The prefill of this name.
+/// Returns the prefill with this name.
 pub fn prefill(name: &str) -> Option<&'static Prefill> {
     PREFILLS.iter().find(|prefill| prefill.name == name)
 }
 
 impl Prefill {
-    /// Its form, with its roundings or others.
+    /// Returns the chunked form of this kernel with the given rounding policy.
     pub fn form<P>(self, policy: P) -> Chunked<P> {
         Chunked {
             chunk: self.chunk,
@@ -109,7 +109,7 @@ impl Policy<f32> for Prefill {
         }
     }
 
-    /// In f32.
+    /// Adds in f32.
     fn add_decay(&self, sum: f64, decay: f64) -> f64 {
         f64::from(sum as f32 + decay as f32)
     }

@@ -1,4 +1,4 @@
-//! Reports on recurrences: errors against steps, and their growth.
+//! Reports on recurrences: errors against steps, and the growth of errors.
 
 use super::RecurrenceStudy;
 use crate::report::chart::{Axis, Lines};
@@ -14,7 +14,7 @@ impl Show for RecurrenceStudy {
         sources::drawn_of(self.draws, self.shape, ["heads", "steps"])
     }
 
-    /// For every source the error of the output at the end, and its growth.
+    /// Columns for every source: the error of the output at the end, and the growth of errors.
     fn columns(&self) -> Vec<Column> {
         let steps = self.shape[1];
         let of_source = |(at, name): (usize, &str)| {
@@ -73,7 +73,7 @@ fn against_steps(study: &RecurrenceStudy, run: &Summarized, source: &str, what: 
     })
 }
 
-/// The growth of errors of the state.
+/// Table of the growth of the state's error, by recipe and source.
 fn growth(study: &RecurrenceStudy, run: &Summarized) -> Figure {
     let rows = run.candidates.iter().map(|candidate| (candidate.name, String::new()));
     by_source(run, &study.sources, rows, |source| format!("{source}.state"), &GROWTH)

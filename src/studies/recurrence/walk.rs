@@ -1,4 +1,4 @@
-//! Through all steps of a recurrence, by its definition and by a recipe.
+//! Runs all steps of a recurrence, by its definition and by a recipe.
 
 use rayon::prelude::*;
 use reference::{Real, Tensor};
@@ -13,17 +13,17 @@ use ulplab_core::metrics::{Growth, Pair, RELATIVE_L2};
 use ulplab_core::random::stream;
 use ulplab_core::record::Record;
 
-/// A recurrence at its checkpoints.
+/// The results of a recurrence at its checkpoints.
 type Trajectory<T> = Vec<Point<T>>;
 
-/// A recurrence at one of them.
+/// The results of a recurrence at one checkpoint.
 pub struct Point<T> {
     steps: usize,
-    /// In the order of [`COMPARED`].
+    /// Output of the last steps, and the state, in the order of [`COMPARED`].
     values: [Vec<T>; 2],
 }
 
-/// The results of every source in a window, by the definition in f64.
+/// Computes every source in a window by the definition in f64.
 pub fn exact(study: &RecurrenceStudy, seed: u64, window: &str) -> Result<Vec<Trajectory<f64>>> {
     let sources = study.sources.par_iter();
     let walk = |source| {
@@ -54,7 +54,7 @@ pub fn measure(
     Ok(each.concat())
 }
 
-/// Goes through all steps.
+/// Runs all steps of a source in a window with `step`, and returns the results at the checkpoints.
 fn walk<T: Real>(
     study: &RecurrenceStudy,
     seed: u64,
@@ -84,20 +84,20 @@ fn walk<T: Real>(
     Ok(points)
 }
 
-/// The last [`CHECKPOINT`] steps of `[steps, …]`.
+/// Returns the last [`CHECKPOINT`] steps of an output `[steps, …]`.
 fn last_rows<T: Real>(output: &Tensor<T>) -> Vec<T> {
     let step = output.data.len() / output.shape[0];
     output.data[output.data.len() - CHECKPOINT * step..].to_vec()
 }
 
-/// The last [`CHECKPOINT`] steps of `[heads, steps]`.
+/// Returns the last [`CHECKPOINT`] steps of an output `[heads, steps]`.
 fn last_columns<T: Real>(output: &Tensor<T>) -> Vec<T> {
     let steps = output.cols();
     let rows = output.data.chunks_exact(steps);
     rows.flat_map(|row| &row[steps - CHECKPOINT..]).copied().collect()
 }
 
-/// The errors at every checkpoint, and how they grow.
+/// Returns records of the errors at every checkpoint, and of their growth over the steps.
 fn compare(blank: &Record, source: &Source<Operation>, want: &[Point<f64>], got: &[Point<f32>]) -> Vec<Record> {
     let mut all = Vec::new();
     for (part, what) in COMPARED.into_iter().enumerate() {

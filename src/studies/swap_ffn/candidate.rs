@@ -1,4 +1,4 @@
-//! The candidate to compare with the reference: the reference's path with roundings, or kernels.
+//! The candidate that is compared with the reference: the reference's path with roundings, or GPU kernels.
 
 use reference::paths::swap_ffn::{Decisions, Model, RouterForm, State};
 use reference::{Plain, Tensor};
@@ -11,9 +11,9 @@ use ulplab_swap_ffn::{Part, Resident};
 /// A row's gate, true if it is open, and its bank.
 pub type GateAndBank = (bool, u8);
 
-/// A model that decides.
+/// A model that a recipe computes.
 pub enum Candidate<'a> {
-    /// The reference's path by a recipe.
+    /// The reference's path on the CPU, with the recipe's roundings.
     Emulated { model: Box<Model<f32>>, method: &'a Method },
     Kernels {
         model: Box<Resident>,
@@ -40,7 +40,8 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// One event on x and the state, or its exchange alone. Follows the given decisions if the candidate can; returns its own.
+    /// Runs one event on x and the state, or only the event's exchange. An emulated candidate follows the decisions `given`;
+    /// kernels follow their own. Returns the candidate's own decisions.
     pub fn event(
         &mut self,
         part: Part,
@@ -70,7 +71,7 @@ impl<'a> Candidate<'a> {
         matches!(self, Self::Emulated { .. })
     }
 
-    /// A token, running free: delta, and the decisions of every event.
+    /// Runs one token with the candidate's own decisions. Returns delta, and the decisions of every event.
     pub fn token(
         &mut self,
         x_in: &Tensor<f32>,

@@ -1,4 +1,4 @@
-//! The reference in f64 in a window: all values that candidates are compared with.
+//! The reference run in f64 in a window: all values that candidates are compared with.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{Decisions, Model, State};
@@ -11,34 +11,34 @@ use crate::experiment::Source;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Decided;
 
-/// A source's run, token by token.
+/// The reference's run of one source, token by token.
 pub type Trajectory = Vec<Token>;
 
 pub struct Token {
-    /// Decisions of every event, row by row.
+    /// Decisions of every event, one per row.
     pub decisions: Vec<Vec<Decided>>,
     pub delta: Vec<f64>,
     pub checkpoint: Option<Checkpoint>,
 }
 
-/// More of a token, where runs are compared.
+/// Further results of a token, kept at the tokens where runs are compared.
 pub struct Checkpoint {
-    /// The token's events, one by one.
+    /// All events of the token.
     pub events: Vec<ExactEvent>,
     pub map: Vec<u8>,
     pub ram: Vec<f64>,
 }
 
-/// An event, computed in f64 from numbers in f32.
+/// An event, computed in f64 from a state and x that are rounded to f32.
 pub struct ExactEvent {
-    /// Before it.
+    /// State before the event.
     pub state: State<f32>,
     pub x: Tensor<f32>,
     pub decisions: Decisions<f64>,
     pub after: Tensor<f64>,
 }
 
-/// The results of every source in a window.
+/// Computes every source in a window in f64.
 pub fn exact(study: &SwapFfnStudy, seed: u64, window: &str) -> Result<Vec<Trajectory>> {
     let [sequences, tokens] = study.shape;
     let walk = |source: &Source<Weights>| {
@@ -66,7 +66,7 @@ fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize)
     }
     let delta = model.collapse(&x, state, &mut Plain)?.data;
     state.tokens += 1;
-    // A reference that is not finite can judge nothing.
+    // Candidates cannot be compared with a reference that is not finite.
     if let Some(first) = delta.iter().position(|x| !x.is_finite()) {
         return Err(format!("delta [{first}] of token {at} is {}", delta[first]));
     }
@@ -82,7 +82,7 @@ fn token(inputs: &Inputs, model: &Model<f64>, state: &mut State<f64>, at: usize)
     })
 }
 
-/// One event from the state as f32 has it.
+/// Computes one event in f64, starting from x and the state rounded to f32.
 fn known(model: &Model<f64>, x: &Tensor<f64>, state: &State<f64>, event: usize) -> Result<ExactEvent, String> {
     let (x, state): (Tensor<f32>, State<f32>) = (x.cast(), cast_state(state));
     let mut after = x.cast();

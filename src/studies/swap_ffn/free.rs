@@ -1,4 +1,4 @@
-//! Cumulative phase: the candidate is free-running, so that each token starts from the candidate's own state.
+//! Cumulative phase: the candidate runs free, so that each token starts from the candidate's own state.
 
 use reference::paths::swap_ffn::{State, decode};
 
@@ -10,8 +10,8 @@ use crate::studies::measure::{at, records};
 use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
 
-/// At every checkpoint: decisions and delta since the one before, histories and maps, banks; and the decisions of the first
-/// token, event by event.
+/// Measures a candidate that runs free. At every checkpoint: decisions and deltas since the previous checkpoint, then decision
+/// histories, maps and banks. For the first token: the decisions of each event.
 pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let source = inputs.source();
     let mut candidate = Candidate::new(inputs, method)?;

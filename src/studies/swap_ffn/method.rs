@@ -18,25 +18,25 @@ use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_operations::ops::call::Runner;
 use ulplab_swap_ffn::COMPOSITIONS;
 
-/// One event of a model, as [`Model::event`].
+/// Function that computes one event of a model, with the signature of [`Model::event`].
 pub type Event =
     fn(&Model<f32>, &mut Tensor<f32>, &mut State<f32>, usize, &mut dyn Numerics<f32>) -> Result<Decisions<f32>, String>;
 
-/// A recipe made ready.
+/// A recipe that is ready to run.
 pub struct Method {
     rounds: Vec<(String, Arc<dyn Codec>)>,
-    /// In the place of rounding errors.
+    /// Noise that replaces rounding errors, if any.
     noise: Option<Noise>,
     router: Router,
-    /// The margin outside which no decision may fall otherwise.
+    /// Decisions whose margin in the reference exceeds this must equal the reference's.
     pub margin: f64,
-    /// The function that computes an event: another function is a fault that the gates must notice.
+    /// The function that computes an event. Tests plant faults by setting another function, which the gates must notice.
     pub event: Event,
     /// The kernels that compute everything in place of the reference.
     pub kernels: Option<Kernels>,
 }
 
-/// Kernels of the path.
+/// GPU kernels that compute the whole path.
 pub struct Kernels {
     pub runner: Box<dyn Runner>,
     /// True if operands of products are E4M3 with a scale for each row, false if they are bf16.
@@ -44,10 +44,7 @@ pub struct Kernels {
 }
 
 impl Method {
-    /// Finds formats and sites, and that they fit every source; `seed` is that of noise.
-    ///
-    /// # Errors
-    /// If the recipe has a mistake, with its place in the recipe.
+    /// Resolves formats and sites, and checks that they fit every source. `seed` is the seed of the noise.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>], seed: u64) -> Result<Self, Mistake> {
         let rounds = recipe.rounds.iter().enumerate();
         let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));
@@ -64,7 +61,7 @@ impl Method {
         })
     }
 
-    /// The configuration with the recipe's reading of the router.
+    /// Returns the configuration with the recipe's form of the router.
     pub fn config(&self, config: &Config) -> Config {
         let router = match self.router.form {
             super::RouterForm::Folded => RouterForm::Folded,
@@ -91,14 +88,14 @@ impl Method {
     }
 }
 
-/// Rounds, and lets the candidate decide.
+/// Rounds at the sites. The candidate's own decisions stay in force.
 impl Numerics<f32> for &Method {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         self.round(site, tensor);
     }
 }
 
-/// The kernels named in place of the reference.
+/// Returns the kernels that the recipe names in place of the reference; `None` if it names none.
 fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
     let e4m3 = match recipe.format.as_deref() {
         None | Some("bf16") => false,
@@ -115,10 +112,10 @@ fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
     }))
 }
 
-/// The gate of every row, and the bank of every row.
+/// The gates of all rows, then the banks of all rows.
 type GatesAndBanks = [Vec<i32>; 2];
 
-/// Rounds, keeps what the candidate would decide, and has it do what the reference decided.
+/// Rounds at the sites, records the candidate's own decisions, and replaces them with the reference's decisions.
 pub struct ForcedDecisions<'a> {
     method: &'a Method,
     given: GatesAndBanks,
@@ -136,7 +133,7 @@ impl<'a> ForcedDecisions<'a> {
         }
     }
 
-    /// The candidate's own decisions, row by row.
+    /// Returns the candidate's own decisions, one per row.
     pub fn own(&self) -> Vec<GateAndBank> {
         let [gates, banks] = &self.own;
         let both = gates.iter().zip(banks);

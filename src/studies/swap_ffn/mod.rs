@@ -1,6 +1,7 @@
-//! Precision of a path that decides: Swap-FFN next to the reference in f64.
+//! Precision of a model that makes discrete decisions: Swap-FFN compared with its reference in f64.
 //!
-//! Local: every event starts from the reference's state, so its own error shows. Cumulative: the candidate runs free.
+//! Local phase: every event starts from the reference's state, so that the event's own error shows. Cumulative phase: the
+//! candidate runs free.
 
 mod candidate;
 mod exact;
@@ -38,13 +39,13 @@ pub use exact::{Trajectory, exact};
 pub use method::{Event, Kernels, Method};
 use sizes::{Inputs, Sizes};
 
-/// The quantities compared at a checkpoint in a phase, by their names after the source's.
+/// The quantities compared at a checkpoint in each phase. A record's site is the source's name followed by one of these names.
 const LOCAL: [&str; 3] = ["decisions", "next", "x"];
 const CUMULATIVE: [&str; 4] = ["decisions", "lanes", "ram", "delta"];
-/// Decisions of the first token, event by event, which stand for layers.
+/// Site of the first token's decisions, one record per event; the record's layer is the event's index.
 const FIRST: &str = "first";
 
-/// More are a slip.
+/// Limits on sequences and tokens; larger numbers are refused as mistakes.
 const MOST_SEQUENCES: usize = 1024;
 const MOST_TOKENS: usize = 4096;
 
@@ -73,7 +74,7 @@ pub enum Weights {
 }
 
 impl Weights {
-    /// The sizes of the model.
+    /// Returns the configuration of the model.
     pub fn config(&self) -> &swap_ffn::Config {
         let Self::SwapFfn(config) = self;
         config
@@ -169,7 +170,7 @@ impl Candidate for Recipe {
         (&mut self.name, &mut self.noise, &mut self.gain)
     }
 
-    /// The recipe as right code computes it on a CPU.
+    /// Returns the recipe as correct code computes it on a CPU; an error if kernels compute it.
     fn right(&self, _: Phase) -> Result<(Self, bool), String> {
         match self.kernels.is_empty() {
             true => Ok((self.clone(), !self.rounds.is_empty())),
@@ -181,7 +182,7 @@ impl Candidate for Recipe {
 }
 
 impl SwapFfnStudy {
-    /// Tokens after which a run is compared: 1, 2, 4, …
+    /// Returns the numbers of tokens after which a run is compared: 1, 2, 4, …
     pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
         doublings(1, self.shape[1])
     }
@@ -267,7 +268,8 @@ impl Study for SwapFfnStudy {
     }
 }
 
-/// One model in f64 and one in f32 per thread, the banks, and the stored results of the compared tokens.
+/// Estimates the memory in bytes: one model in f64, one model in f32 per thread, the banks, and the stored results of the
+/// compared tokens.
 fn bytes(config: &swap_ffn::Config, sequences: f64, tokens: f64, at_once: f64) -> f64 {
     let [d, ff, cores] = [config.d_model, config.d_ff, config.core_count].map(|size| size as f64);
     let [router, k, r] = [config.d_router, config.collapse_k, config.collapse_r].map(|size| size as f64);
@@ -283,7 +285,7 @@ fn bytes(config: &swap_ffn::Config, sequences: f64, tokens: f64, at_once: f64) -
         + at_once * 4.0 * (weights + 2.0 * banks)
 }
 
-/// Measures one recipe on all sources of a window, in the phase of the blank record.
+/// Measures one recipe on all sources of a window, in the phase of the record `blank`.
 pub fn measure(
     blank: &Record,
     study: &SwapFfnStudy,
@@ -312,7 +314,7 @@ fn decided<T: Real>(decisions: &Decisions<T>) -> impl Iterator<Item = Decided> {
     })
 }
 
-/// Decisions that were compared, and numbers that came of them.
+/// Compared decisions, and the reference's and the candidate's numbers that follow from them.
 struct Compared {
     decisions: metrics::Decisions,
     want: Vec<f64>,
@@ -328,7 +330,7 @@ impl Compared {
         }
     }
 
-    /// Records of the numbers.
+    /// Returns records of the errors of `got` against `want`.
     fn numbers(&self, place: &Record) -> Vec<Record> {
         let pair = metrics::Pair::new(&self.want, &self.got);
         super::measure::records(place, &pair, &[self.want.len()]).collect()

@@ -1,4 +1,4 @@
-//! Reports on Swap-FFN: how long decisions stay those of the reference, and what it costs when they do not.
+//! Reports on Swap-FFN: how long the decisions equal the reference's, and the errors that follow once they differ.
 
 use super::{Recipe, SwapFfnStudy};
 use crate::report::chart::{Axis, Lines};
@@ -11,7 +11,7 @@ use crate::studies::sources;
 use ulplab_core::metrics::{self, GATE_AGREEMENT, Metric, RELATIVE_L2};
 use ulplab_core::record::Phase::{self, Cumulative, Local};
 
-/// A measurement at checkpoints: the site behind the source, the metric, and what its values are.
+/// A measurement at checkpoints: phase, site name after the source's, metric, and description of its values.
 type Measured = (Phase, &'static str, &'static Metric, &'static str);
 
 const X: Measured = (Local, "x", &RELATIVE_L2, "relative L2 error of x after an event");
@@ -40,7 +40,7 @@ const LANES: Measured = (Cumulative, "lanes", &metrics::LANE_DISTANCE, "lanes of
 const RAM: Measured = (Cumulative, "ram", &RELATIVE_L2, "relative L2 error");
 const COSINE: Measured = (Cumulative, "delta", &metrics::COSINE, "cosine");
 
-/// The value of a measurement of a recipe after so many tokens.
+/// Returns a recipe's value of a measurement after `tokens` tokens.
 fn value(index: &Index, recipe: &str, source: &str, (phase, what, metric, _): Measured, tokens: usize) -> Option<f64> {
     let site = format!("{source}.{what}.{tokens}");
     Some(index.whole(recipe, Quantity::new(phase, &site, metric.name))?.mean)
@@ -51,10 +51,11 @@ impl Show for SwapFfnStudy {
         sources::drawn_of(self.draws, self.shape, ["sequences", "tokens"])
     }
 
-    /// For every source the largest local error and the unexplained flips, then the state after all tokens.
+    /// Columns for every source: the largest local error and the flips outside the margin, then the state after all tokens.
     fn columns(&self) -> Vec<Column> {
         let tokens = self.shape[1];
-        // Events that start from the reference's state say no more of later tokens than of earlier ones; errors that are carried on do.
+        // Local errors do not grow with the tokens, since each event starts from the reference's state: all checkpoints count.
+        // Cumulative errors are carried on: only the last checkpoint counts.
         let at = |phase| match phase {
             Local => self.checkpoints().collect(),
             Cumulative => vec![tokens],
@@ -87,10 +88,10 @@ impl Show for SwapFfnStudy {
         names.enumerate().flat_map(of_source).collect()
     }
 
-    /// Charts of all that is measured against tokens, and of the first token event by event.
+    /// Charts of every measurement against tokens, and of the first token's gates against events.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let names = || self.sources.iter().map(|source| source.name.as_str());
-        // Sources side by side.
+        // Charts of the same measurement for different sources are placed side by side.
         let charts = |all: &[(&str, Measured)]| -> Vec<Figure> {
             let each = all.iter().flat_map(|chart| names().map(move |source| (chart, source)));
             let charts = each.flat_map(|((title, measured), source)| curves(self, run, source, title, *measured));
@@ -155,7 +156,7 @@ fn curves(study: &SwapFfnStudy, run: &Summarized, source: &str, title: &str, mea
     })
 }
 
-/// Gates of the first token by event.
+/// Chart of the gate agreement in the first token, by event.
 fn first(run: &Summarized, source: &str) -> Vec<Figure> {
     let site = format!("{source}.first");
     let quantity = Quantity::new(Cumulative, &site, GATE_AGREEMENT.name);

@@ -1,4 +1,4 @@
-//! A source that is a Swap-FFN model: its sizes and readings, and the numbers it is made of.
+//! A source that is a Swap-FFN model: the model's sizes, the readings of its definition, and its drawn numbers.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use ulplab_core::error::refuse;
 use ulplab_core::random::{gaussian, stream};
 use ulplab_operations::ops::data::round_to_bf16;
 
-/// More numbers in one tensor are a slip.
+/// Largest number of elements of one tensor; a larger number is refused as a mistake.
 const MOST_NUMBERS: usize = 1 << 28;
 
 /// A Swap-FFN model with drawn weights. What is not given is as in the source that defines the path.
@@ -60,7 +60,7 @@ pub enum Lanes {
     Literal,
 }
 
-/// Checks the sizes; the error names the mistake.
+/// Checks the sizes of the model. The error names the mistake.
 pub fn check(config: &Config) -> Result<(), String> {
     config.check()?;
     refuse(config.n_events == 0, "n_events is 0, expected decisions to compare")?;
@@ -84,12 +84,12 @@ pub fn check(config: &Config) -> Result<(), String> {
     }
 }
 
-/// The draws of a source in a window, all in bf16's set: weights, tokens and the banks before the first token.
+/// The drawn inputs of a source in a window, all rounded to bf16: weights, tokens, and the banks before the first token.
 pub struct Inputs<'a> {
     pub config: Config,
     seed: u64,
     sequences: usize,
-    /// The names of the streams of random numbers.
+    /// Names of source and window, which select the streams of random numbers.
     purpose: [&'a str; 2],
 }
 
@@ -103,12 +103,12 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The name of the source.
+    /// Returns the name of the source.
     pub fn source(&self) -> &str {
         self.purpose[0]
     }
 
-    /// Its own stream for everything, so that numbers do not depend on the order of work.
+    /// Draws the tensor `what` from its own random stream, so that numbers do not depend on the order of draws.
     fn draw(&self, what: &str, len: usize) -> Vec<f32> {
         let [source, window] = self.purpose;
         gaussian(&mut stream(self.seed, &format!("{source}/{window}/{what}")), len)
@@ -118,7 +118,7 @@ impl<'a> Inputs<'a> {
         Tensor::<f32>::new(shape, stored(self.draw(what, shape.iter().product()))).cast()
     }
 
-    /// The model, read as a recipe has it.
+    /// Returns the model with the drawn weights, under a configuration that a recipe may have changed.
     pub fn model<T: Real>(&self, config: Config, numerics: &mut dyn Numerics<T>) -> Model<T> {
         let draw = |name: &str, len: usize| self.draw(name, len);
         let initial = Initial {
@@ -129,7 +129,7 @@ impl<'a> Inputs<'a> {
         model
     }
 
-    /// The state before the first token.
+    /// Returns the state before the first token.
     pub fn state<T: Real>(&self) -> Result<State<T>, String> {
         let start = paths::Config::start(&self.config, self.sequences);
         let [ram] = &start[..] else {
@@ -138,13 +138,13 @@ impl<'a> Inputs<'a> {
         State::new(&self.config, self.tensor(&ram.name, &ram.shape))
     }
 
-    /// Tokens of all sequences at a time.
+    /// Returns the token at position `at` of all sequences, `[sequences, d_model]`.
     pub fn token<T: Real>(&self, at: usize) -> Tensor<T> {
         self.tensor(&format!("token {at}"), &[self.sequences, self.config.d_model])
     }
 }
 
-/// Weights as they are stored.
+/// Weights that are rounded to their storage format, bf16.
 struct StoredWeights<W>(W);
 
 impl<W: Weights<Error = Infallible>> Weights for StoredWeights<W> {
@@ -159,7 +159,7 @@ impl<W: Weights<Error = Infallible>> Weights for StoredWeights<W> {
     }
 }
 
-/// In bf16.
+/// Rounds values to bf16.
 fn stored(mut values: Vec<f32>) -> Vec<f32> {
     round_to_bf16(&mut values);
     values

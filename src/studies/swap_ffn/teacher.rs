@@ -1,4 +1,4 @@
-//! The local phase: every event from the reference's state, with the reference's decisions.
+//! The local phase: every event starts from the reference's state and follows the reference's decisions.
 
 use super::candidate::{Candidate, GateAndBank};
 use super::exact::{Checkpoint, Token};
@@ -9,8 +9,9 @@ use ulplab_core::metrics::{Decided, Decisions};
 use ulplab_core::record::Record;
 use ulplab_swap_ffn::Part;
 
-/// At every checkpoint, over the token's events: what the candidate decides, what it would decide next on the x it made, and
-/// that x. A candidate that cannot follow given decisions is compared only where its decision equals the reference's.
+/// Measures, at every checkpoint, the events of the token: the candidate's decisions, the x that the candidate computes, and the
+/// decisions of the next event on that x. A candidate that cannot follow given decisions is compared only in rows where its
+/// decision equals the reference's.
 pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let mut candidate = Candidate::new(inputs, method)?;
     let mut all = Vec::new();
@@ -25,7 +26,7 @@ pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token])
     Ok(all)
 }
 
-/// The events of a token, and the decisions of the events behind them.
+/// Runs the events of a token. Returns the decisions and x of each event, and the decisions of the event that follows it.
 fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<(Compared, Decisions), String> {
     let (mut found, mut following) = (Compared::new(margin), Decisions::new(margin));
     for (event, known) in checkpoint.events.iter().enumerate() {
@@ -45,7 +46,8 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
     Ok((found, following))
 }
 
-/// Adds the decisions of those rows, or of all; which of all agree.
+/// Adds the decisions of `rows`, or of all rows if `None`. Returns for every row whether its decision agrees with the
+/// reference's.
 fn compare(decisions: &mut Decisions, known: &ExactEvent, own: &[GateAndBank], rows: Option<&[bool]>) -> Vec<bool> {
     let pairs = decided(&known.decisions).zip(own).enumerate();
     let pairs = pairs.map(|(row, (want, &(open, bank)))| {
