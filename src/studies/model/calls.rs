@@ -1,25 +1,25 @@
-//! The calls in which a model reads a text. Only the order of sums follows from them.
+//! Division of a text into the calls in which a model reads it. It changes results only by the order of summation.
 
 use std::num::NonZeroUsize;
 
 use rand_chacha::rand_core::Rng;
 use ulplab_core::random::stream;
 
-/// The most tokens of a drawn call, as a power of two.
+/// Base-2 logarithm of the largest number of tokens in a drawn call.
 const LARGEST: u32 = 6;
 
-/// The way in which a text is cut into calls.
+/// The way in which a text is divided into calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// So many tokens in each.
+    /// The same number of tokens in each call.
     Even(NonZeroUsize),
-    /// 1, 2, 4, … or 64 tokens in each, all equally likely. A call of one or two tokens is multiplied by dot products, a longer one in
-    /// blocks, and experts and attention see other rows together: so each way of cutting sums in another order.
+    /// Each call has 1, 2, 4, … or 64 tokens, all equally likely. Calls of one or two tokens are computed by dot products, longer
+    /// calls in blocks, and the rows that experts and attention process together differ. So each division sums in another order.
     Drawn { seed: u64, number: u64 },
 }
 
 impl Calls {
-    /// The tokens of each call, of a window of so many.
+    /// Returns the number of tokens of each call, for a window of `tokens` tokens.
     pub fn of(self, tokens: usize, window: &str) -> Vec<usize> {
         let mut left = tokens;
         let mut take = |most: usize| {

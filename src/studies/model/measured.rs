@@ -1,4 +1,4 @@
-//! Metrics and places of a model, known before it is read.
+//! Metrics and sites of a model that are known before the model is read.
 
 use reference::paths::Config;
 use reference::sites::{Decision, Flow};
@@ -9,7 +9,7 @@ use ulplab_core::metrics::{Eval, Metric};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::{Phase, place};
 
-/// Checks that a gate looks at a place of this model, and that its metric is measured at such a place.
+/// Checks that a gate's pattern matches a site of this model, and that its metric is measured at such a site.
 pub fn check(rule: &Rule, metric: &Metric, config: &dyn Config) -> Result<(), Mistake> {
     let name = |site: &SiteInfo, layer: Option<usize>| place(layer.map(|layer| layer as u32), site.name);
     let places = config.places().into_iter();
@@ -43,7 +43,7 @@ fn has(site: &SiteInfo, metric: &Metric, phase: Phase) -> bool {
             let kept = site.compared || site.kind == SiteKind::Watch || matches!(flow, Flow::Leaves | Flow::Output);
             kept && !choice
         }
-        // What is counted apart from evidence is flips of predictions.
+        // Metrics of the kind `Kernel` are measured without evidence. In a model these are counts of flipped predictions.
         Eval::Logits(_) | Eval::Kernel => flow == Flow::Output,
         Eval::Choice(_) => choice,
         Eval::Threshold(_) => matches!(site.kind, SiteKind::Choice(Decision::TopK { .. })),

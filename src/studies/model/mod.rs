@@ -1,4 +1,4 @@
-//! A whole model, rounded at its sites and compared with itself.
+//! Study of a whole model: the model with roundings at its sites is compared with itself without them.
 
 mod calls;
 mod measured;
@@ -41,7 +41,8 @@ pub use run::{finite, from_start, run_recorded, run_reference, run_step, with_lo
 pub use samples::{Sample, recorded};
 use weights::Weighing;
 
-/// Cost of the check in f64, in units of a recipe's cell: 1.7 in CPU time, measured on 128 tokens of dsv4-mini.
+/// Cost of comparing f32 with f64, in units of the cost of one recipe's cell. The CPU time was 1.7 times that of a cell, measured
+/// on 128 tokens of dsv4-mini.
 const COST_OF_F64: u64 = 2;
 
 /// A whole model: rounded at its sites, compared with itself.
@@ -77,7 +78,7 @@ impl ModelStudy {
         Mistake::refuse(nothing, "round", message)
     }
 
-    /// Refuses a recipe that only cuts a window into calls, and leaves it whole.
+    /// Refuses a recipe that does nothing but divide a window into calls, if the window fits in one call.
     fn check_calls(&self, recipe: &Recipe) -> Result<(), Mistake> {
         let (key, whole) = match recipe.chunk {
             Some(chunk) => ("chunk", chunk.get() >= self.tokens),
@@ -90,7 +91,7 @@ impl ModelStudy {
         Mistake::refuse(alone && whole && recipe.against.is_none(), key, message)
     }
 
-    /// Checks the keys of a recipe against each other.
+    /// Checks that the keys of a recipe are consistent.
     fn check_keys(&self, recipe: &Recipe) -> Result<(), Mistake> {
         let message = "'dtype' is the type that 'kernels' read and write, and there are none";
         Mistake::refuse(recipe.kernels.is_empty() && !recipe.dtype.is_f32(), "dtype", message)?;
@@ -167,7 +168,7 @@ impl Study for ModelStudy {
         infos(&self.recipes)
     }
 
-    /// Looks at the sites of every model that could be meant: gates are checked before the model is read.
+    /// Accepts the sites of all known models, because gates are checked before the model is read.
     fn check_site(&self, at: &str) -> Result<(), String> {
         let name = |site: &SiteInfo| match site.in_layers() {
             true => format!("layers.0.{}", site.name),
@@ -213,7 +214,8 @@ impl Study for ModelStudy {
             Ok(ready)
         })?;
         recipes.entry(REFERENCE).or_default().calls = self.reference_cuts.map(|number| Calls::Drawn { seed, number });
-        // A recipe that passes against another one may still be far from the reference: it is not a format to recommend.
+        // A recipe that is compared with another recipe gets no size: it may pass its gates and still be far from the reference,
+        // so reports must not recommend it as a format.
         let sized = recipes.iter().filter(|(_, ready)| ready.against.is_none());
         let bytes = sized.map(|(name, ready)| (*name, ready.rounding.cache_bytes(config)));
         Ok(by_window(self, bytes.collect(), move |bench, cells| {
@@ -221,7 +223,7 @@ impl Study for ModelStudy {
         }))
     }
 
-    /// Windows drawn from the same texts, and recipes in drawn orders of sums.
+    /// Returns the null experiment: windows drawn from the same texts, and recipes that sum in drawn orders.
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
         let own = Recipe {
             name: REFERENCE.into(),
@@ -248,7 +250,7 @@ struct ReadyRecipe<'a> {
     rounding: Rounding,
     step: Option<WholeStep>,
     calls: Option<Calls>,
-    /// The recipe that it is compared with; the reference if none is named.
+    /// Name of the recipe that this recipe is compared with; `None` for the reference.
     against: Option<&'a str>,
 }
 
@@ -265,7 +267,7 @@ impl<'a> ReadyRecipe<'a> {
         })
     }
 
-    /// A model of its own, if it rounds weights, and records of their sizes.
+    /// If the recipe rounds weights, loads a model with rounded weights, and returns it with records of the weights' sizes.
     fn loaded(&self, bench: &Bench, blank: &Record) -> Result<Option<(Box<dyn Model<f32>>, Vec<Record>)>> {
         if !self.rounding.rounds_weights {
             return Ok(None);
@@ -276,7 +278,7 @@ impl<'a> ReadyRecipe<'a> {
         Ok(Some((model, sizes)))
     }
 
-    /// Has the recipe read a text, and a probe compare what passed.
+    /// Runs the recipe on a text. The probe compares the tensors at the sites with the reference's.
     fn read(&self, bench: &Bench, text: Text, probe: Probe<impl Real>) -> Result<Vec<Record>> {
         let got = match (&self.step, self.calls) {
             (Some(step), _) => {
@@ -294,7 +296,7 @@ fn none(bench: &Bench, what: &str) -> Error {
     Error::Usage(format!("window '{}' has no {what}", bench.window))
 }
 
-/// Measures cells of a window.
+/// Measures the cells of a window.
 fn window(recipes: &HashMap<&str, ReadyRecipe>, bench: &Bench, cells: &[&Cell]) -> Result<()> {
     let text = bench.text.ok_or_else(|| none(bench, "text"))?;
     let want = run_reference(text.model, text.ids)?;
@@ -326,7 +328,7 @@ fn window(recipes: &HashMap<&str, ReadyRecipe>, bench: &Bench, cells: &[&Cell]) 
     })
 }
 
-/// The sites of a model that a pattern means, each once, with the channels of a token there.
+/// Returns the names of the model's sites that match a pattern, each once, with the number of channels per token.
 ///
 /// # Errors
 /// If the pattern matches none of the `usable` sites.
@@ -348,7 +350,7 @@ pub fn sites_at(
     }
 }
 
-/// True if a tensor passes at a site when the model reads.
+/// True if a tensor passes the site while the model runs.
 pub fn passes_tensor(site: &SiteInfo) -> bool {
     site.kind == SiteKind::Tensor && site.when == When::Run
 }

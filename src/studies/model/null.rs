@@ -1,4 +1,4 @@
-//! The recipes that gates of a model are calibrated on.
+//! Recipes of the null experiment, on which gates of a model are calibrated.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use ulplab_core::error::refuse;
 use ulplab_core::pattern;
 use ulplab_core::record::Phase;
 
-/// Operations whose kernels read and write bf16, with any type of the others.
+/// Operations whose kernels read and write bf16, whatever type other kernels use.
 const BF16_ONLY: [&str; 1] = ["mhc_pre"];
 
 impl Candidate for Recipe {
@@ -42,7 +42,7 @@ impl Candidate for Recipe {
     }
 }
 
-/// True if a rounding is of a state of some path.
+/// True if a rounding applies to a recurrent state of any model path.
 fn is_of_a_state(round: &Round) -> bool {
     let sites = PATHS.iter().flat_map(|path| path.sites);
     let mut states = sites.filter(|site| site.cache.is_some_and(|cache| cache.growth == Growth::State));
@@ -52,7 +52,8 @@ fn is_of_a_state(round: &Round) -> bool {
     })
 }
 
-/// A recipe as right code computes it in another order of sums, different in each window.
+/// Returns the recipe as correct code computes it, but with another order of summation, drawn for each window. Returns the recipe
+/// with the plain order of summation where calls would change its result.
 pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     let codes = recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some());
     let why = "kernels read weights or index keys as codes, which nothing on the CPU does";
@@ -63,7 +64,7 @@ pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         rounds,
         "its kernels round to another type, which nothing on the CPU does",
     )?;
-    // A state is rounded after every call, so that calls are part of what is measured.
+    // A recurrent state is rounded after every call, so the recipe must keep its own calls.
     let kept = recipe.rounds.iter().any(is_of_a_state);
     let plain = Recipe {
         chunk: recipe.chunk.filter(|_| kept),
@@ -72,7 +73,8 @@ pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         kernels: Vec::new(),
         ..recipe.clone()
     };
-    // In the local phase a layer is fed all tokens at once; a vector that is rounded for one reader is, too.
+    // In the local phase, a layer reads all tokens in one call. The same holds for a vector that is rounded for only one of its
+    // readers.
     let whole = phase == Phase::Local || recipe.rounds.iter().any(|round| round.role.is_some());
     if whole || kept || recipe.name == REFERENCE {
         return Ok(plain);

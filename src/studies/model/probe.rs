@@ -1,4 +1,4 @@
-//! Watching a run from its sites.
+//! Recording and comparison of a run's tensors and choices at the model's sites.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,7 +17,7 @@ use ulplab_core::record::{Phase, Record};
 
 type Place = (Option<usize>, &'static str);
 
-/// A selection of the reference, with the mass of what was selected where it is known.
+/// A top-k selection of the reference. `mass` is the attention of the selected entries, if it is known.
 pub struct Selection<'a, T> {
     pub layer: Option<usize>,
     pub site: &'static str,
@@ -25,7 +25,7 @@ pub struct Selection<'a, T> {
     pub mass: Option<Vec<f32>>,
 }
 
-/// The reference's tensors and choices in one window, which candidates are compared with.
+/// The reference's tensors, choices and logits in one window, which candidates are compared with.
 pub struct Trace<T> {
     path: &'static Path,
     tensors: HashMap<Place, Tensor<T>>,
@@ -34,13 +34,13 @@ pub struct Trace<T> {
 }
 
 impl<T: Real + Into<f64>> Trace<T> {
-    /// The stream that left a layer, if the path has such a site.
+    /// Returns the residual stream after a layer; `None` if it was not recorded.
     pub fn stream(&self, layer: usize) -> Option<&Tensor<T>> {
         let site = self.path.stream()?;
         self.tensors.get(&(Some(layer), site.name))
     }
 
-    /// Selections from caches, layer by layer.
+    /// Returns all selections from caches, ordered by layer.
     pub fn selected(&self) -> Vec<Selection<'_, T>> {
         let selected = self.choices.iter().filter(|((_, site), _)| selects(self.path, site));
         let selected = selected.map(|(&(layer, site), choice)| Selection {
@@ -54,7 +54,7 @@ impl<T: Real + Into<f64>> Trace<T> {
         found
     }
 
-    /// The attention that each selected entry gets from the reference.
+    /// Returns the attention that the reference gives to each selected entry; `None` if it was not recorded.
     fn mass(&self, (layer, site): Place) -> Option<Vec<f32>> {
         let mass = self.path.site(site).and_then(mass)?;
         let mass = self.tensors.get(&(layer, mass))?;
@@ -62,7 +62,7 @@ impl<T: Real + Into<f64>> Trace<T> {
     }
 }
 
-/// The site of the attention that selected entries get, of a decision that has one.
+/// Returns the site that has the attention of the entries selected at `site`, if there is one.
 fn mass(site: &SiteInfo) -> Option<&'static str> {
     match site.decision() {
         Some(Decision::TopK { mass, .. }) => mass,
@@ -76,19 +76,19 @@ fn selects(path: &Path, site: &str) -> bool {
     matches!(decision, Some(Decision::TopK { .. }))
 }
 
-/// The role of a site in the path.
+/// Returns the role of a site in the path.
 fn flow(path: &Path, site: &Site) -> Flow {
     path.site(site.name).map_or(Flow::Inside, |site| site.flow)
 }
 
-/// Records a [`Trace`] while a model runs: of what its numerics leave.
+/// Records a [`Trace`] while a model runs, with the values after `numerics` has changed them.
 pub struct Recorder<T, N> {
     numerics: N,
     trace: Trace<T>,
 }
 
 impl<T: Real, N: Numerics<T>> Recorder<T, N> {
-    /// Watches a model of that path.
+    /// Returns a recorder for a model on this path.
     pub fn new(numerics: N, path: &'static Path) -> Self {
         let trace = Trace {
             path,
@@ -99,7 +99,7 @@ impl<T: Real, N: Numerics<T>> Recorder<T, N> {
         Self { numerics, trace }
     }
 
-    /// True if the site says how much attention selected entries get.
+    /// True if the tensor at this site is the attention of selected entries.
     fn is_mass(&self, site: &Site) -> bool {
         self.trace.path.sites.iter().any(|other| mass(other) == Some(site.name))
     }
@@ -110,14 +110,14 @@ impl<T: Real, N: Numerics<T>> Recorder<T, N> {
 }
 
 impl<T: Real, N: Numerics<T>> Numerics<T> for Recorder<T, N> {
-    /// Rows of a later call follow those of the calls before.
+    /// Records a tensor. Rows of a later call are appended to the rows of earlier calls.
     fn site(&mut self, site: &Site, tensor: &mut Tensor<T>) {
         self.numerics.site(site, tensor);
         let known = self.trace.path.site(site.name);
         let kept = known.is_some_and(|known| match known.flow {
-            // The next layer is fed it in the local phase.
+            // Kept for the local phase, which feeds this tensor to the next layer.
             Flow::Leaves => true,
-            // The run gives it.
+            // Not kept here: the run returns the logits.
             Flow::Output => false,
             Flow::Inside | Flow::Enters => known.compared,
         });
@@ -158,13 +158,13 @@ impl<T: Real, N: Numerics<T>> Numerics<T> for Recorder<T, N> {
     }
 }
 
-/// Adds rows to a tensor.
+/// Appends rows to a tensor.
 pub fn append<T: Real>(all: &mut Tensor<T>, rows: &Tensor<T>) {
     all.shape[0] += rows.shape[0];
     all.data.extend(&rows.data);
 }
 
-/// Adds candidates that no row may select: a later call sees more of them.
+/// Pads scores with −∞ to the given number of candidates, since a later call has more candidates than an earlier one.
 fn widen<T: Real>(scores: &mut Tensor<T>, candidates: usize) {
     let (rows, cols) = (scores.rows(), scores.cols());
     if cols < candidates {
@@ -176,14 +176,15 @@ fn widen<T: Real>(scores: &mut Tensor<T>, candidates: usize) {
     }
 }
 
-/// A candidate's run: rounds by the recipe, feeds each layer the reference's input in the local phase, and measures.
+/// Runs and measures a candidate: rounds by the recipe, and compares with the reference. In the local phase, each layer gets the
+/// reference's input.
 pub struct Probe<'a, W> {
     rounding: &'a Rounding,
     want: &'a Trace<W>,
-    /// The record every measurement starts from: who is measured, in which phase.
+    /// The template of every record: cell, recipe and phase, without a measurement.
     cell: Record,
     records: Vec<Record>,
-    /// Relative error of the streams that entered the layer, for the gain.
+    /// Relative error of the residual streams before the current layer, for the gain.
     entering: Option<f64>,
     watch: Option<&'a mut dyn Watch>,
 }
@@ -200,12 +201,13 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         }
     }
 
-    /// Begins behind some layers: the relative error of the streams that leave the last of them.
+    /// Sets the relative error of the residual streams before the first layer that is computed, for a run that starts at a later
+    /// layer.
     pub fn behind(self, entering: Option<f64>) -> Self {
         Self { entering, ..self }
     }
 
-    /// Has someone look on.
+    /// Sets an observer of the run's tensors.
     pub fn watched(self, watch: &'a mut dyn Watch) -> Self {
         Self {
             watch: Some(watch),
@@ -213,17 +215,14 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         }
     }
 
-    /// Runs the model with the roundings from the first token on, and gives all records.
-    ///
-    /// # Errors
-    /// If the reference fails.
+    /// Runs the model with the roundings on all tokens, and returns all records.
     pub fn run(mut self, text: Text<'_>) -> Result<Vec<Record>> {
         let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
         let logits = self.rounding.run(text.model, &mut *state, text.ids, &mut self)?;
         Ok(self.finish(&logits, text.ids))
     }
 
-    /// Measures the logits too and gives all records. `ids` are the tokens fed; each row's target is the next one.
+    /// Measures the logits, and returns all records. `ids` are the tokens of the text; the target of each row is the next token.
     pub fn finish(mut self, logits: &Tensor<f32>, ids: &[u32]) -> Vec<Record> {
         let site = Site::new(None, self.want.path.output().name);
         let (want, got, cols, targets) = (&self.want.logits.data, &logits.data, logits.cols(), &ids[1..]);
@@ -243,7 +242,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         self.records
     }
 
-    /// Measures a run that has ended: what passed at each site, in the order in which a model passes them.
+    /// Measures a recorded run. The sites are compared in the order in which a model computes them.
     pub fn replay(mut self, got: &Trace<f32>, ids: &[u32]) -> Vec<Record> {
         let mut places: Vec<Place> = got.tensors.keys().chain(got.choices.keys()).copied().collect();
         let order = |name: &str| got.path.sites.iter().position(|site| site.name == name);
@@ -260,7 +259,7 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         self.finish(&got.logits, ids)
     }
 
-    /// Feeds a layer what the reference fed it: what left the layer before.
+    /// Replaces a layer's input with the reference's output of the previous layer.
     fn force(&self, site: &Site, tensor: &mut Tensor<f32>) {
         let before = site.layer.and_then(|layer| layer.checked_sub(1));
         let left = before.zip(self.want.path.stream());
@@ -271,12 +270,13 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         }
     }
 
-    /// Compares a tensor that passes with what passed in the reference.
+    /// Compares a tensor at a site with the reference's tensor.
     fn compare(&mut self, site: &Site, tensor: &Tensor<f32>) {
         let Some(want) = self.want.tensors.get(&(site.layer, site.name)) else {
             return;
         };
-        // ULPs are counted in the type that computes, not in the coarser one of a cache.
+        // ULPs are counted only for the streams that leave a layer: their type is the type of the computation. Cached tensors
+        // have a coarser type.
         let leaves = flow(self.want.path, site) == Flow::Leaves;
         let pair = match leaves {
             true => with_ulps(&want.data, &tensor.data),
@@ -292,20 +292,20 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
         }
     }
 
-    /// A blank record of a site.
+    /// Returns a record for a site, without a measurement.
     fn at(&self, site: &Site) -> Record {
         at(&self.cell, site.layer.map(|layer| layer as u32), site.name)
     }
 
-    /// Adds the measurements at a site.
+    /// Adds a record of every metric that is defined on the evidence, at a site.
     fn push<E: Evidence>(&mut self, site: &Site, evidence: &E, shape: &[usize]) {
         let blank = self.at(site);
         self.records.extend(records(&blank, evidence, shape));
     }
 }
 
-/// Records of a decision: its agreement with the reference's and, if it `selects` entries, the agreement that the error
-/// of its scores makes one expect. A router chooses among too few for that.
+/// Returns records of the agreement of a choice with the reference's. If it `selects` cache entries, also returns the agreement
+/// that is expected from the error of its scores. A router chooses among too few candidates for this expectation.
 pub fn decision<W: Real + Into<f64>>(
     blank: &Record,
     selects: bool,
@@ -316,7 +316,7 @@ pub fn decision<W: Real + Into<f64>>(
     let (k, candidates) = (want.k, want.scores.cols());
     let choice = metrics::Choice::new(&want.indices, &got.indices, k, &want.scores.data, candidates, mass);
     let mut measured: Vec<Record> = records(blank, &choice, &[]).collect();
-    // A whole step by kernels tells what it selects, not the scores behind it.
+    // Kernels that compute a whole step return their selections, but not the scores.
     if selects && got.scores.cols() == candidates {
         let threshold = Threshold::new(&want.scores.data, &got.scores.data, candidates, k, &choice);
         measured.extend(records(blank, &threshold, &[]));
@@ -333,7 +333,7 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
             self.force(site, tensor);
         }
         self.rounding.apply(site, tensor);
-        // A tensor that passes once per role is compared in the role the recipe rounds.
+        // A tensor may pass a site once per role. It is compared in the role that the recipe rounds.
         if site.role == Role::Both || self.rounding.touches(site) {
             self.compare(site, tensor);
         }
@@ -362,7 +362,7 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
     }
 }
 
-/// A pair with its distances in units in the last place of f32, to which an f64 reference is rounded first.
+/// Returns a pair with its distances in ULPs of f32. An f64 reference is rounded to f32 for this.
 fn with_ulps<W: Real + Into<f64>>(want: &[W], got: &[f32]) -> Pair {
     let rounded = want.iter().map(|&x| u64::from((Into::<f64>::into(x) as f32).to_bits()));
     Pair::new(want, got).with_ulps_of_codes(32, rounded, got.iter().map(|y| u64::from(y.to_bits())))

@@ -1,4 +1,4 @@
-//! A candidate of the study, as an experiment file says it.
+//! A candidate of the study, as an experiment file describes it.
 
 use std::num::NonZeroUsize;
 
@@ -64,22 +64,23 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The recipe made ready to run as the reference's path.
+    /// Resolves the recipe's roundings, noise and kernels for a run on the reference's path.
     ///
     /// # Errors
-    /// If the recipe does not fit the model, with its place.
+    /// If the recipe does not fit the model. The error has the place of the mistake.
     pub fn resolve(&self, config: &dyn Config, seed: u64) -> Result<Rounding, Mistake> {
         let kernels = stand_in(&self.kernels, self.dtype)?;
         let noise = Noise::asked(self.noise, self.gain, seed)?;
         Rounding::resolve(&self.rounds, noise, kernels, config)
     }
 
-    /// True if it has no local phase: a single layer is not what it computes, or not what it is compared with.
+    /// True if the recipe has no local phase, because it does not compute single layers, or is not compared with single layers of
+    /// the reference.
     pub(super) fn runs_free(&self) -> bool {
         self.step.is_some() || self.chunk.is_some() || self.cuts.is_some() || self.against.is_some()
     }
 
-    /// The calls in which it reads; all at once if there are none.
+    /// Returns the calls in which the recipe reads a text; `None` if it reads the whole text in one call.
     pub(super) fn calls(&self, seed: u64) -> Option<Calls> {
         let drawn = self.cuts.map(|number| Calls::Drawn { seed, number });
         self.chunk.map(Calls::Even).or(drawn)
@@ -96,11 +97,11 @@ pub enum Each {
     But(String),
 }
 
-/// Layers of a model; more are a slip.
+/// Largest number of layers of a model; a larger number is refused as a mistake.
 pub(super) const MOST_LAYERS: usize = 1024;
 
 impl Each {
-    /// The layers that each recipe rounds, with what is added to its name and how that reads.
+    /// For each recipe, returns the suffix of its name, the suffix of its description, and the layers that it rounds.
     fn layers(&self) -> Result<Vec<(String, String, Ranges)>, String> {
         let (Self::Only(text) | Self::But(text)) = self;
         let all = Ranges::parse(text, MOST_LAYERS, "layer", "layers").map_err(|message| format!("each: {message}"))?;
@@ -146,7 +147,7 @@ impl Recipe {
     }
 }
 
-/// Recipes of which each is one: those for each of some layers are written out.
+/// Deserializes recipes. A recipe with the key `each` is replaced by one recipe for each of its layers.
 pub fn written_out<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Recipe>, D::Error> {
     let recipes = Vec::<Recipe>::deserialize(deserializer)?.into_iter();
     let written: Result<Vec<Vec<Recipe>>, String> = recipes.map(Recipe::layer_by_layer).collect();

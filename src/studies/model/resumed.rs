@@ -1,4 +1,4 @@
-//! Runs that begin behind layers in which another run did the same.
+//! Runs that start at a later layer, because another run computed the same values in all layers before it.
 
 use reference::paths::Path;
 use reference::{Site, Tensor};
@@ -10,32 +10,32 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::RELATIVE_L2;
 use ulplab_core::record::Record;
 
-/// Looks at what passes at the sites of a run, and changes nothing.
+/// An observer of the tensors at the sites of a run. It does not change them.
 pub trait Watch {
-    /// A tensor as it comes to a site.
+    /// Called with a tensor before it is rounded at a site.
     fn before(&mut self, _site: &Site, _tensor: &Tensor<f32>) {}
 
-    /// A tensor as it leaves a site.
+    /// Called with a tensor after it is rounded at a site.
     fn after(&mut self, _site: &Site, _tensor: &Tensor<f32>) {}
 }
 
-/// Looks at nothing.
+/// An observer that ignores all tensors.
 impl Watch for () {}
 
-/// A run's records, and the streams that left its layers.
+/// The records of a run, and the residual streams after its layers.
 pub struct Kept {
     pub records: Vec<Record>,
     pub streams: Streams,
 }
 
-/// The streams that left the layers of a run, from the first on.
+/// The residual streams after the layers of a run, beginning with layer 0.
 pub struct Streams {
     site: Option<&'static str>,
     left: Vec<Tensor<f32>>,
 }
 
 impl Streams {
-    /// Keeps what leaves the layers of a model of that path.
+    /// Returns an empty list that collects the residual streams of a model on this path.
     pub fn new(path: &Path) -> Self {
         Self {
             site: path.stream().map(|site| site.name),
@@ -43,7 +43,7 @@ impl Streams {
         }
     }
 
-    /// The streams of the reference, which were kept to compare with.
+    /// Returns the residual streams of the reference, from its trace.
     pub fn of_reference(path: &Path, want: &Trace<f32>) -> Self {
         let left = (0..).map_while(|layer| want.stream(layer).cloned());
         Self {
@@ -61,11 +61,9 @@ impl Watch for Streams {
     }
 }
 
-/// Runs the model with roundings, and compares it with the reference. `start` is a run that did the same in the layers before
-/// one: where the path can begin in the middle, these are not computed again, and their records are those of that run.
-///
-/// # Errors
-/// If the reference fails.
+/// Runs the model with roundings, and compares it with the reference. `start` is an earlier run and a layer; the earlier run must
+/// have computed the same values in all layers before that layer. If the path can start at a later layer, those layers are not
+/// computed again: their records are copied from the earlier run.
 pub fn run_from(
     text: Text<'_>,
     rounding: &Rounding,
@@ -87,7 +85,7 @@ pub fn run_from(
         if let Some(logits) = text.model.resume(layer, stream.clone(), text.ids, &mut probe) {
             let logits = logits.map_err(Error::Reference)?;
             let earlier = kept.records.iter().filter(|record| before(layer, record));
-            // A record names the cell that it is used in.
+            // The copied records get the id of the cell that now uses them.
             let mut records: Vec<Record> = earlier
                 .map(|record| Record {
                     cell: blank.cell.clone(),

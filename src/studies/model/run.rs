@@ -1,4 +1,4 @@
-//! The model on a window: the reference, and candidates next to it.
+//! Runs of the model on a window: the reference, and the candidates.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use ulplab_core::metrics::{DELTA_NATS, DELTA_NATS_PER_BYTE, NATS, NATS_PER_BYTE}
 use ulplab_core::record::Record;
 use ulplab_decode_step::WholeStep;
 
-/// Runs the reference, and keeps what candidates are compared with.
+/// Runs the reference, and records the values that candidates are compared with.
 pub fn run_reference<T: Scalar>(model: &dyn Model<T>, ids: &[u32]) -> Result<Trace<T>> {
     let mut recorder = Recorder::new(Plain, model.config().path());
     let logits = from_start(model, ids, &mut recorder)?;
     Ok(recorder.finish(logits))
 }
 
-/// Runs a recipe, in calls of so many tokens, and keeps what can be compared.
+/// Runs a recipe in calls of the given numbers of tokens, and records the values to compare.
 pub fn run_recorded(text: Text<'_>, rounding: &Rounding, calls: &[usize]) -> Result<Trace<f32>> {
     let mut recorder = Recorder::new(rounding, text.model.config().path());
     let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
@@ -36,21 +36,22 @@ pub fn run_recorded(text: Text<'_>, rounding: &Rounding, calls: &[usize]) -> Res
     Ok(recorder.finish(logits))
 }
 
-/// Has kernels read the text, rounding as the recipe does, and keeps what can be compared.
+/// Runs the kernels of a whole decoding step on a text, with the recipe's roundings, and records the values to compare.
 pub fn run_step(text: Text<'_>, folder: &Path, step: &WholeStep, rounding: &Rounding) -> Result<Trace<f32>> {
     let mut recorder = Recorder::new(rounding, text.model.config().path());
     let logits = step.read(folder, text.ids, &mut recorder)?;
     Ok(recorder.finish(logits))
 }
 
-/// Has a model read tokens from the first on.
+/// Runs a model on tokens, beginning with an empty state.
 pub fn from_start<T: Real>(model: &dyn Model<T>, ids: &[u32], numerics: &mut dyn Numerics<T>) -> Result<Tensor<T>> {
     let mut state = model.state(Vec::new()).map_err(Error::Reference)?;
     let output = model.run(&mut *state, Input::Ids(ids), numerics);
     output.map_err(Error::Reference)
 }
 
-/// The losses by bytes of the text next to those by tokens, where these differ; `bytes` are those of so many targets.
+/// Adds losses per byte of text to the losses per token. `targets` is the number of predicted tokens, and `bytes` the number of
+/// their bytes; with `None`, nothing is added.
 pub fn with_loss_per_byte(mut records: Vec<Record>, targets: usize, bytes: Option<usize>) -> Vec<Record> {
     let Some(bytes) = bytes.filter(|bytes| *bytes > 0) else {
         return records;
@@ -67,7 +68,7 @@ pub fn with_loss_per_byte(mut records: Vec<Record>, targets: usize, bytes: Optio
     records
 }
 
-/// A reference that is not finite can judge nothing.
+/// Checks that the reference's logits are finite: candidates cannot be compared with others.
 pub fn finite(logits: &Tensor<f32>, window: &str) -> Result<()> {
     match logits.data.iter().position(|x| !x.is_finite()) {
         None => Ok(()),

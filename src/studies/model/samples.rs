@@ -1,4 +1,4 @@
-//! Tensors at sites of a model.
+//! Tensors recorded at sites of a model.
 
 use reference::{Numerics, Site, Tensor};
 
@@ -7,16 +7,17 @@ use crate::studies::study::Text;
 use ulplab_core::error::Result;
 use ulplab_core::pattern::matches;
 
-/// Numbers of one source.
+/// The numbers of one source at one site and layer.
 pub struct Sample {
     pub source: String,
     pub layer: Option<u32>,
-    /// Channels of a row; all that belongs to one token is one row.
+    /// Number of channels of a row. All numbers of a token at the site form one row.
     pub cols: usize,
     pub values: Vec<f32>,
 }
 
-/// Tensors at sites when the reference reads a text: each site's name as a source, and the pattern of its places.
+/// Records tensors while the reference reads a text. Each entry of `sites` has a source's name, and the pattern of the sites to
+/// record under that name.
 pub fn recorded(sites: &[(&str, &str)], text: Text<'_>) -> Result<Vec<Sample>> {
     let mut collector = Collector {
         sites,

@@ -1,4 +1,4 @@
-//! The bytes of weights that a recipe rounds.
+//! Sizes in bytes of the weights that a recipe rounds.
 
 use reference::paths::Config;
 use reference::{Numerics, Operations, Site, Tensor};
@@ -8,11 +8,11 @@ use crate::studies::limits::weights;
 use ulplab_core::metrics::{Metric, WEIGHT_BITS, WEIGHT_MEGABYTES};
 use ulplab_core::record::Record;
 
-/// Rounds weights while a model is loaded, and sums their bytes.
+/// Rounds weights while a model is loaded, and adds up their bytes.
 pub struct Weighing<'a> {
     rounding: &'a Rounding,
     elements: f64,
-    /// None once a weight is rounded in a way that is not a storage format.
+    /// Total bytes; `None` after a weight whose rounding is not a storage format.
     bytes: Option<f64>,
 }
 
@@ -25,7 +25,8 @@ impl<'a> Weighing<'a> {
         }
     }
 
-    /// Records of the sizes, `blank` except for the measurement; none if a weight has no storage format.
+    /// Returns records of the bits per weight and of the model's size: `blank` with the measurement filled in. Returns no records
+    /// if a weight has no storage format.
     pub fn records(&self, config: &dyn Config, blank: &Record) -> Vec<Record> {
         let Some(bytes) = self.bytes.filter(|_| self.elements > 0.0) else {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Columns of the overview of models, and what its rows are sorted by.
+//! Columns of the overview of models, and the order of its rows.
 
 use reference::SiteInfo;
 use reference::paths::Path;
@@ -13,8 +13,8 @@ use ulplab_core::metrics::{
 };
 use ulplab_core::record::Phase::{self, Cumulative, Local};
 
-/// The stream that leaves a layer. A site that the path has not, here and in the next, has no name, and nothing was measured
-/// there.
+/// Returns the name of the site where the residual stream leaves a layer. If the path has no such site, the name is empty here
+/// and in the next function; no record has an empty site name.
 fn stream(index: &Index) -> &'static str {
     let stream = index.path.and_then(Path::stream);
     stream.map_or("", |site| site.name)
@@ -24,17 +24,17 @@ fn output(index: &Index) -> &'static str {
     index.path.map_or("", |path| path.output().name)
 }
 
-/// Error of the residual streams where each layer is fed the reference's input.
+/// Returns the local error of the residual streams, where each layer reads the reference's input.
 pub fn local_error(index: &Index) -> Quantity<'static> {
     Quantity::new(Local, stream(index), RELATIVE_L2.name)
 }
 
-/// Error of the residual streams where the candidate runs free.
+/// Returns the cumulative error of the residual streams, where the candidate runs free.
 pub fn cumulative_error(index: &Index) -> Quantity<'static> {
     Quantity::new(Cumulative, stream(index), RELATIVE_L2.name)
 }
 
-/// Error over that of the layer before.
+/// Returns the gain of a layer: its error divided by the error of the layer before.
 pub fn gain(index: &Index, phase: Phase) -> Quantity<'static> {
     Quantity::new(phase, stream(index), GAIN.name)
 }
@@ -43,20 +43,20 @@ fn kl(index: &Index) -> Quantity<'static> {
     Quantity::new(Cumulative, output(index), KL.name)
 }
 
-/// Both final errors, with their titles.
+/// Returns both final errors, of the residual streams and of the logits, with their titles.
 pub fn finals(index: &Index) -> [(&'static str, Quantity<'static>); 2] {
     let streams = "Residual streams after the last layer";
     [(streams, cumulative_error(index)), ("Logits", kl(index))]
 }
 
-/// The sites whose tensors are cached and compared.
+/// Returns the names of the sites whose tensors are cached and compared.
 pub fn stored(index: &Index) -> Vec<&'static str> {
     let sites = index.path.map_or(&[][..], |path| path.sites).iter();
     let stored = sites.filter(|site| site.cache.is_some() && site.compared);
     stored.map(|site| site.name).collect()
 }
 
-/// Selections from caches in one phase.
+/// Returns the recall of every top-k selection from a cache in one phase.
 fn recall(index: &Index, phase: Phase) -> impl Iterator<Item = Quantity<'static>> {
     let sites = index.path.map_or(&[][..], |path| path.sites).iter();
     let selects = |site: &&SiteInfo| matches!(site.decision(), Some(Decision::TopK { .. }));
@@ -64,14 +64,16 @@ fn recall(index: &Index, phase: Phase) -> impl Iterator<Item = Quantity<'static>
     names.map(move |site| Quantity::new(phase, site, RECALL.name))
 }
 
-/// Selections from caches, first where they matter, else where they were measured.
+/// Returns the recall of selections from caches that the run measured, in the cumulative phase if possible, else in the local
+/// phase.
 pub fn measured_recall(index: &Index) -> Vec<Quantity<'static>> {
     let of = |phase| recall(index, phase).filter(|quantity| index.has(*quantity)).collect();
     let phases: [Vec<_>; 2] = [Cumulative, Local].map(of);
     phases.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// The order of rows, in words, and the number of a recipe that it speaks of: by the first of these quantities that the run has.
+/// Returns the order of the rows as a text, and the function that gives a recipe's sort value. The order is by the first of these
+/// quantities that the run has: final error, KL divergence, local error.
 pub fn order(index: &Index) -> (&'static str, fn(&Index, &str) -> Option<f64>) {
     if index.has(cumulative_error(index)) {
         let error = |index: &Index, recipe: &str| Some(index.last(recipe, cumulative_error(index))?.mean);
@@ -84,14 +86,15 @@ pub fn order(index: &Index) -> (&'static str, fn(&Index, &str) -> Option<f64>) {
     }
 }
 
-/// The median over the layers that a recipe changes: one that rounds a layer of many would else read 0. NaN counts.
+/// Returns a recipe's median local error over the layers that the recipe changes. Over all layers, a recipe that rounds one layer
+/// of many would have the median 0. NaN counts as a change.
 fn median_error(index: &Index, recipe: &str) -> Option<f64> {
     let all = index.means(recipe, local_error(index));
     let changed: Vec<f64> = all.iter().copied().filter(|error| *error != 0.0).collect();
     index::median(if changed.is_empty() { &all } else { &changed })
 }
 
-/// All columns.
+/// Returns all columns of the overview.
 pub fn columns() -> Vec<Column> {
     let mut all = Vec::new();
     let doc = "Bytes one KV vector takes in the cache, scales included.";
@@ -154,7 +157,7 @@ pub fn columns() -> Vec<Column> {
     let doc = "Change of the loss on the text (positive: worse), with a 95 % bootstrap interval of the mean over \
                windows. An interval that spans 0 means this text cannot tell the two apart.";
     all.push(Column::new(["Δ nats/byte", "± 95 %"], doc, 2, |index, candidate| {
-        // The two are the same if tokens are bytes.
+        // If tokens are bytes, only the loss per token was recorded, and it equals the loss per byte.
         let delta = [&DELTA_NATS_PER_BYTE, &DELTA_NATS].map(|metric| loss(index, candidate.name, metric));
         delta.into_iter().flatten().next()
     }));
@@ -190,13 +193,13 @@ pub fn columns() -> Vec<Column> {
     all
 }
 
-/// A size of the weights that a recipe rounds.
+/// Returns a size metric of the weights that a recipe rounds.
 pub fn weights(index: &Index, recipe: &str, metric: &Metric) -> Option<f64> {
     let found = [Cumulative, Local].map(|phase| index.whole(recipe, Quantity::new(phase, output(index), metric.name)));
     found.into_iter().flatten().next().map(|summary| summary.mean)
 }
 
-/// A change of the loss with its interval.
+/// Returns the text of a change of the loss with its confidence interval.
 fn loss(index: &Index, recipe: &str, metric: &Metric) -> Option<String> {
     let delta = index.whole(recipe, Quantity::new(Cumulative, output(index), metric.name))?;
     Some(number::interval(delta.mean, delta.ci_low, delta.ci_high))

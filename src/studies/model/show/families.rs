@@ -1,4 +1,4 @@
-//! Recipes next to the one they come from: noise controls and narrowed recipes.
+//! Charts of recipes next to the recipe they are derived from: noise controls, and recipes that round only a part.
 
 use super::columns::{cumulative_error, finals};
 use crate::report::chart::{Dot, DotRow, Dots, GREY, Lines, Mark, SLOTS, Series};
@@ -7,13 +7,13 @@ use crate::report::index::Quantity;
 use crate::report::recipes::{Candidate, Group};
 use crate::report::{Summarized, number};
 
-/// A recipe and those made from it; the latter may have no whole recipe.
+/// A recipe and the recipes derived from it. `whole` is `None` for derived recipes without an original in the run.
 struct Family<'a> {
     whole: Option<&'a Candidate<'a>>,
     members: Vec<&'a Candidate<'a>>,
 }
 
-/// Families of the members of a group, in the order of their whole recipes, orphans last.
+/// Returns the families of a group's recipes, in the order of the original recipes. The family without an original is last.
 fn families<'a>(run: &'a Summarized, group: Group) -> Vec<Family<'a>> {
     let wholes = run.candidates.iter().map(Some).chain([None]);
     let family = |whole: Option<&'a Candidate<'a>>| {
@@ -24,7 +24,7 @@ fn families<'a>(run: &'a Summarized, group: Group) -> Vec<Family<'a>> {
     wholes.map(family).filter(|family| !family.members.is_empty()).collect()
 }
 
-/// Format and control in one row each, then one small chart by layer for each pair.
+/// Charts of noise controls: one row for each format and its control, then a small chart by layer for each pair.
 pub fn noise(run: &Summarized) -> Vec<Figure> {
     let families = families(run, Group::Noise);
     let row = |family: &Family, quantity: Quantity| {
@@ -48,7 +48,7 @@ pub fn noise(run: &Summarized) -> Vec<Figure> {
     dots(run, rows).into_iter().chain(panels).collect()
 }
 
-/// A block of rows for each family, then one small chart by layer for each.
+/// Charts of recipes that round only a part: a block of rows for each family, then a small chart by layer for each family.
 pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     let families = families(run, Group::Narrowed);
     let block = |family: &Family, quantity: Quantity| -> Vec<DotRow> {
@@ -72,7 +72,7 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     };
     let rows = |quantity| families.iter().flat_map(|family| block(family, quantity)).collect();
     let panels = families.iter().filter_map(|family| {
-        // `v4_nvfp4_key` below `v4_nvfp4` reads `key`.
+        // In the family of `v4_nvfp4`, the label of `v4_nvfp4_key` is `key`.
         let part = |member: &Candidate| {
             let part = member.name.strip_prefix(family.whole?.name)?;
             Some(part.trim_start_matches(['_', '-', '.', ' ']).to_owned())
@@ -82,12 +82,12 @@ pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     dots(run, rows).into_iter().chain(panels).collect()
 }
 
-/// The whole recipe, or else the first member: its slot is the family's.
+/// Returns the original recipe, or else the first derived recipe. Its colour slot is used for the family.
 fn first<'a>(family: &Family<'a>) -> Option<&'a Candidate<'a>> {
     family.whole.or(family.members.first().copied())
 }
 
-/// Both final errors of the same rows.
+/// Returns one chart for each of the two final errors, with the rows of `rows`.
 fn dots(run: &Summarized, rows: impl Fn(Quantity<'static>) -> Vec<DotRow>) -> [Figure; 2] {
     finals(run.index).map(|(title, quantity)| {
         let dots = Dots {
@@ -100,7 +100,7 @@ fn dots(run: &Summarized, rows: impl Fn(Quantity<'static>) -> Vec<DotRow>) -> [F
     })
 }
 
-/// A dot of a candidate's final value.
+/// Returns a dot at a candidate's final value.
 fn dot(run: &Summarized, candidate: &Candidate, quantity: Quantity, mark: Mark) -> Option<Dot> {
     let value = final_value(run, candidate.name, quantity)?;
     Some(Dot {
@@ -110,7 +110,7 @@ fn dot(run: &Summarized, candidate: &Candidate, quantity: Quantity, mark: Mark) 
     })
 }
 
-/// `×2.34`, or the two values if there is no ratio.
+/// Returns a ratio such as `×2.34`, or both values if `under` is 0 or `over` is not finite.
 fn ratio(over: Option<f64>, under: Option<f64>) -> String {
     match (over, under) {
         (Some(over), Some(under)) if over.is_finite() && under > 0.0 => format!("×{:.2}", over / under),
@@ -119,8 +119,8 @@ fn ratio(over: Option<f64>, under: Option<f64>) -> String {
     }
 }
 
-/// Cumulative error by layer of a family: the whole recipe solid, its members dashed, each in a colour of its own or
-/// all in the family's.
+/// Chart of a family's cumulative error by layer. The original recipe is solid and the derived recipes are dashed. With
+/// `colours`, each derived recipe has its own colour, else all have the family's.
 fn panel(
     run: &Summarized,
     family: &Family,
@@ -135,7 +135,7 @@ fn panel(
         Some(Series {
             name: named.unwrap_or_else(|| member.name.into()),
             slot: match colours {
-                // The whole recipe has a colour too.
+                // Colours start after that of the original recipe.
                 true if at + 1 < SLOTS => (first.slot + 1 + at) % SLOTS,
                 true => GREY,
                 false => first.slot,

@@ -1,4 +1,4 @@
-//! Reports on models: error by layer, and error against bytes.
+//! Reports on models: errors by layer, and errors against bytes.
 
 mod columns;
 mod families;
@@ -79,7 +79,7 @@ impl Show for ModelStudy {
         };
         let others = self.recipes.iter();
         let mut others = others.filter(|other| !other.noise && other.name != recipe.name);
-        // A recipe that rounds everything that a cache stores has a size; others have none.
+        // A recipe has a size only if it rounds all tensors that a cache stores.
         if recipe.noise {
             let controlled = others.find(|other| other.rounds == recipe.rounds);
             (Group::Noise, controlled.map(|recipe| recipe.name.as_str()))
@@ -102,7 +102,7 @@ impl Show for ModelStudy {
     }
 }
 
-/// True if every format of `narrow` is one of `wide`.
+/// True if every format of `narrow` is also a format of `wide`.
 fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
     let formats = |recipe: &Recipe| {
         let rounds = recipe.rounds.iter();
@@ -166,14 +166,14 @@ fn error_by_layer(run: &Summarized) -> Vec<Figure> {
     let range: Vec<f64> = values.flatten().chain(gates.map(|gate| gate.bound.value)).collect();
     let local = plain_lines(run, "Local: each layer by itself", local, true, &range);
     let cumulative = plain_lines(run, "Cumulative: running free", cumulative, true, &range);
-    // Side by side: the same recipes at the left and at the right.
+    // Local charts on the left, cumulative charts on the right: a pair shows the same recipes.
     let pairs = local.len().max(cumulative.len());
     let (mut local, mut cumulative) = (local.into_iter(), cumulative.into_iter());
     let pairs = (0..pairs).flat_map(|_| [local.next(), cumulative.next()]);
     pairs.flatten().collect()
 }
 
-/// Error of every recipe in every layer, fed the reference's input and running free.
+/// Heat maps of the error of every recipe in every layer, local and cumulative.
 fn heat(run: &Summarized) -> Vec<Figure> {
     let maps = [
         ("Local: each layer by itself", local_error(run.index)),
