@@ -1,4 +1,4 @@
-//! The data of the shipped experiment.
+//! Input data of the shipped experiment.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -13,7 +13,8 @@ use crate::studies::study::Text;
 use ulplab_core::error::Result;
 use ulplab_operations::ops::Data;
 
-/// Gives what inputs of the shipped experiment's cases are made of. Its model is loaded when a case needs what passes in it.
+/// Calls `run` with the data from which the shipped experiment makes the inputs of its cases. The model is loaded only when a
+/// case reads tensors at the model's sites.
 pub(super) fn with_data<T>(run: impl FnOnce(&Data) -> Result<T>) -> Result<T> {
     let file = ExperimentFile::read(Path::new(SHIPPED), &[])?;
     let (head, study) = (file.head()?, file.body::<KernelStudy>()?);

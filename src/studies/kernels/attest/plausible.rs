@@ -1,15 +1,15 @@
-//! Checks of attestations: entries that no run on a card can have written.
+//! Checks of attestations for entries that no run on a GPU can have written.
 
 use jiff::Timestamp;
 use ulplab_core::metrics::METRICS;
 
 use super::{Attestation, VariantResult, VerifiedFile};
 
-/// The first CUDA that kernels are compiled by.
+/// Oldest major version of CUDA that compiles the kernels.
 const OLDEST_CUDA: u32 = 12;
 
 impl Attestation {
-    /// Returns the first entry that no run on a card can have written.
+    /// Returns a message about the first entry that no run on a GPU can have written.
     pub(super) fn implausible(&self) -> Option<String> {
         if self.device.trim().is_empty() {
             return Some("'device' is empty, expected the name of the card".into());
@@ -20,7 +20,7 @@ impl Attestation {
 }
 
 impl VerifiedFile {
-    /// Returns the first entry that no run on a card can have written.
+    /// Returns a message about the first entry that no run on a GPU can have written.
     fn implausible(&self) -> Option<String> {
         let is_time = |text: &str| text.parse::<Timestamp>().is_ok();
         let is_version = |text: &str| {
@@ -53,7 +53,7 @@ impl VerifiedFile {
 }
 
 impl VariantResult {
-    /// Returns the first number that a right kernel cannot have.
+    /// Returns a message about the first number that a correct kernel cannot have.
     fn implausible(&self) -> Option<String> {
         if self.cases == 0 {
             return Some("cases is 0, and nothing is verified by none".into());

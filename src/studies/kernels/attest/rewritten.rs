@@ -1,4 +1,4 @@
-//! Files that are written in another way than a device verified them: their digests tell whether anything changed.
+//! Kernel files whose text differs from the text that a device verified. Digests tell whether the meaning changed as well.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,8 @@ use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Exit, Result};
 use ulplab_core::text::shown;
 
-/// A file whose text, or the text of whose judgement, is another than a device verified, with the digests of then.
+/// A kernel file whose own text or whose judgement's text differs from the verified text, and the entry with the verified
+/// digests.
 pub struct Rewritten<'a> {
     source: &'a Source,
     verified: &'a VerifiedFile,
@@ -34,15 +35,12 @@ impl<'a> Rewritten<'a> {
         sources.iter().filter_map(of).collect()
     }
 
-    /// True if the text of the judgement is another.
+    /// True if the text of the judgement differs from the verified text.
     pub fn has_other_judgement(&self) -> bool {
         !self.verified.has_judgement_of(self.source)
     }
 
-    /// The digests of the file as it is, as far as its texts changed.
-    ///
-    /// # Errors
-    /// If a file's text changed and the compiler is missing, or a case cannot be made.
+    /// Makes the digests of the present file: launches always, code and judgement only if their text changed.
     pub fn digests(&self, data: &Data) -> Result<Digests> {
         let Self { source, verified } = self;
         let mut now = Digests::of_launches(source, &verified.arch)?;
@@ -57,20 +55,22 @@ impl<'a> Rewritten<'a> {
     }
 }
 
-/// Digests of a rewritten file as it is, or the reason why there are none.
+/// Digests of the present state of a rewritten file, or the reason why they could not be made.
 pub type Made = std::result::Result<Digests, String>;
 
 /// Digests of rewritten files, by operation.
 pub type Now = BTreeMap<String, Made>;
 
-/// Digests of rewritten files as they are, with the data of the shipped experiment if a judgement was rewritten.
+/// Makes the digests of the present state of rewritten files. The data of the shipped experiment is read only if some judgement's
+/// text changed.
 pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
     let all = |data: &Data| {
         let made = |file: &Rewritten| file.digests(data).map_err(|why| why.to_string());
         Ok(files.iter().map(|file| (file.source.op.clone(), made(file))).collect())
     };
     match files.iter().any(Rewritten::has_other_judgement) {
-        // Without the shipped experiment no file can be held against what it was; others are still shown.
+        // If the data of the shipped experiment cannot be read, all rewritten files get this error; files with unchanged texts
+        // are still reported.
         true => with_data(all).or_else(|why| {
             let failed = |file: &Rewritten| (file.source.op.clone(), Err(why.to_string()));
             Ok(files.iter().map(failed).collect())
@@ -82,12 +82,12 @@ pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
 }
 
 impl VerifiedFile {
-    /// True if the text of the kernels is that of the file.
+    /// True if the kernels' text equals the text of the file.
     pub(super) fn has_text_of(&self, source: &Source) -> bool {
         self.kernels == source.digest().to_hex().as_str()
     }
 
-    /// True if the text of the judgement is that of the operation.
+    /// True if the judgement's text equals the text of the operation's judgement.
     pub(super) fn has_judgement_of(&self, source: &Source) -> bool {
         provenance::judgement(&source.op) == Some(&self.judgement)
     }
@@ -96,7 +96,8 @@ impl VerifiedFile {
         self.has_text_of(source) && self.has_judgement_of(source)
     }
 
-    /// Takes the digests and the texts of a file that is as it was verified; the differences, if it is not.
+    /// Stores the present digests and texts of a file if its meaning equals the verified one. Otherwise returns the differences,
+    /// and stores nothing.
     fn renew(&mut self, source: &Source, data: &Data) -> Result<Vec<String>> {
         let same = self.has_texts_of(source);
         let known = match &self.digests {
@@ -129,8 +130,8 @@ impl VerifiedFile {
     }
 }
 
-/// Stores the digests of all files that are as a device verified them: files with the text of then, and files whose digests are those of
-/// then, with their present text. Prints a line for each.
+/// Stores the digests of all files that still are as a device verified them. These are files with unchanged texts, and rewritten
+/// files with unchanged digests, whose present texts are stored too. Prints a line for each file.
 ///
 /// # Errors
 /// If an attestation cannot be read or written, the compiler is missing, or a case cannot be made.

@@ -1,9 +1,10 @@
-//! A digest of what the judgement of a case answers: the inputs that it gives to kernels, what it expects of them, and what it says of
-//! right outputs and of a fixed ladder of wrong ones.
+//! Digests of the judgement of a case: of the inputs that it gives to kernels, and of its expected values and its verdicts. The
+//! verdicts are on correct outputs and on a fixed series of wrong outputs, the ladder.
 //!
-//! Sources that give the same digest judge every kernel of the ladder in the same way, however they are written. The ladder stands for
-//! all outputs: bits, bounds just met and just missed, NaN, zeros, exchanged rows and neighbouring codes are put into every output, and
-//! bytes next to the outputs, inputs and second runs are changed.
+//! Two versions of a judgement with the same digest give the same verdict on every output of the ladder. The ladder stands for
+//! all possible outputs. In every output it changes bits, exchanges rows, replaces elements with NaN, zeros and neighbouring
+//! codes, and just meets or just misses bounds. It also changes guard bytes around outputs, inputs, and the outputs of second
+//! runs.
 
 use safetensors::Dtype;
 use ulplab_core::error::Result;
@@ -15,8 +16,9 @@ use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use super::Digest;
 use crate::studies::kernels::power::outputs::{FOLLOWED, Named, right_after, right_bytes, stored, without_metrics};
 
-/// Returns the digests of a case: of the inputs of kernels, and of the verdicts on outputs. With `whole`, where the judgement runs a model
-/// on the outputs, the ladder has one wrong output. With `guarded`, the checks around a kernel run on scripted faults, too.
+/// Returns two digests of a case: of the kernels' inputs, and of the verdicts on outputs. If `whole`, the judgement runs a model
+/// on the outputs, which takes long, so the ladder has only one wrong output. If `guarded`, the checks around a kernel are also
+/// run, on scripted faults.
 pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [String; 2] {
     problem.judges.iter_mut().for_each(without_metrics);
     let mut given = Digest::default();
@@ -34,7 +36,7 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
                         ladder(&mut answers, &part.judge);
                     }
                 }
-                // A changed output changes what its followers must be.
+                // A changed output also changes the expected values of the parts that depend on it.
                 let names: Vec<&str> = right.0.iter().map(|(name, _)| *name).collect();
                 for name in names.iter().take(if whole { 1 } else { names.len() }) {
                     let mut wrong = right.clone();
@@ -63,7 +65,7 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
     [given.finish(), answers.finish()]
 }
 
-/// Adds the inputs of a kernel: sizes, keys, buffers and numbers, and how its rows are taken apart and repeated.
+/// Adds the inputs of a kernel: sizes, keys, buffers and scalars, also those of selected rows and of repeated rows.
 fn inputs(digest: &mut Digest, case: &Case, problem: &Problem) {
     digest.text(format!("{:?}", case.inputs)).count(case.keys.len());
     for (key, value) in &case.keys {
@@ -113,7 +115,7 @@ fn buffers(digest: &mut Digest, buffers: &[Buffer]) {
     }
 }
 
-/// Adds the requirement on an output: its expected numbers or bits, and the bound of every one.
+/// Adds the requirement on an output: its expected numbers or bits, and the bound of every element.
 fn requirement(digest: &mut Digest, judge: &Judge) {
     digest.text(judge.output).text(judge.dtype.to_string());
     digest.counts(&judge.shape);
@@ -151,7 +153,7 @@ fn requirement(digest: &mut Digest, judge: &Judge) {
     }
 }
 
-/// Adds verdicts: the number of each metric, and its worst element.
+/// Adds verdicts: the value of each metric, and the index of the worst element.
 pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     digest.count(measured.len());
     for measured in measured {
@@ -164,8 +166,8 @@ pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     }
 }
 
-/// Adds the verdicts on right outputs and on wrong ones. Every judgement costs as much as one of a kernel, so most wrong outputs change
-/// every element: the count of wrong elements then depends on each of them.
+/// Adds the verdicts on correct outputs and on the ladder of wrong outputs. Each judgement takes as long as the judgement of a
+/// kernel. So most wrong outputs change every element at once: the number of wrong elements then depends on every element.
 pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
         return;
@@ -173,7 +175,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let mut say = |named: Named| verdict(digest, &judge.measure(&Outputs(named)));
     say(right.clone());
     for (at, (_, bytes)) in right.iter().enumerate() {
-        // Codes come with scales of another size.
+        // Quantized outputs consist of codes and scales, whose elements have other sizes: they are changed byte by byte.
         let dtype = if right.len() == 1 { judge.dtype } else { Dtype::U8 };
         let size = (dtype.bitsize() / 8).max(1);
         let count = bytes.len() / size;
@@ -201,7 +203,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
         for element in [0, count / 2, count - 1] {
             with(&|bytes| low_bit(&mut bytes[element * size..][..size]));
         }
-        // A neighbour of a tie, NaN, a zero of the other sign and an exchange at once.
+        // A neighbour of a tie, NaN, a zero with the opposite sign, and an exchange of elements, all in one output.
         with(&|bytes| {
             bytes[..size].fill(0xff);
             bytes[(count - 1) * size..].fill(0);
@@ -214,7 +216,8 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
     near(judge, &mut say);
 }
 
-/// Adds the verdicts on numbers that are just inside of their bounds, and just outside: below and above in turn.
+/// Adds the verdicts on numbers just inside their bounds, and on numbers just outside; elements deviate downwards and upwards in
+/// turn.
 fn near(judge: &Judge, say: &mut dyn FnMut(Named)) {
     let want = match &judge.rule {
         Rule::Within { want, .. } | Rule::Admissible { want, .. } | Rule::Rms(Rms { want, .. }) => want,
@@ -230,13 +233,13 @@ fn near(judge: &Judge, say: &mut dyn FnMut(Named)) {
     }
 }
 
-/// Zeros in the place of an output of which only finite numbers are required.
+/// Returns zeros for an output that is only required to be finite.
 fn finite(judge: &Judge) -> Option<Named> {
     let size = judge.shape.iter().product::<usize>() * judge.dtype.bitsize() / 8;
     matches!(judge.rule, Rule::Finite).then(|| vec![(judge.output, vec![0; size])])
 }
 
-/// The mistake of a scripted kernel, in addition to its outputs.
+/// Fault of a scripted kernel.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
@@ -253,7 +256,7 @@ const FAULTS: [Fault; 7] = {
     [None, SecondRun, Graph, Batch, Large, Guard, Input]
 };
 
-/// A kernel that leaves given outputs, and does one thing wrong.
+/// A scripted kernel, which leaves the given outputs and has one fault.
 struct Scripted<'a> {
     case: &'a Case,
     problem: &'a Problem,
@@ -262,7 +265,7 @@ struct Scripted<'a> {
 }
 
 impl Scripted<'_> {
-    /// The right outputs, with a changed byte if this is the fault.
+    /// Returns the correct outputs. If the kernel has this fault, one bit is flipped in each.
     fn outputs(&self, fault: Fault) -> Outputs {
         let mut outputs = self.right.clone();
         if self.fault == fault {
@@ -294,7 +297,7 @@ impl Guarded for Scripted<'_> {
     }
 
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
-        // The rows of outputs are picked as those of inputs are.
+        // Rows of outputs are selected in the same way as rows of inputs.
         let left = self.outputs(Fault::Batch);
         let buffers = self.problem.buffers.iter().map(|buffer| {
             let written = left.0.iter().find(|(name, _)| *name == buffer.name);

@@ -1,4 +1,4 @@
-//! A digest of the verdicts of the code that all operations share, on small outputs at the very edge of what is right.
+//! Digest of the verdicts of the judging code that all operations share, on small outputs at the limits of their bounds.
 
 use safetensors::Dtype;
 use ulplab_core::formats::Format;
@@ -9,13 +9,13 @@ use ulplab_operations::ops::judge::Judge;
 use super::Digest;
 use super::answers::verdict;
 
-/// Expected values: around one, a tie, a large and a small number, NaN and infinity.
+/// Expected values: some near one, a tie, a large and a small number, NaN and infinity.
 const WANT: [f64; 8] = [1.0, -2.0, 0.0, 0.5, 1024.0, f64::NAN, f64::INFINITY, 1e-30];
-/// A bound that every type of output stores exactly next to the numbers above, and bounds that demand the bits.
+/// Bounds: one that every output type can add exactly to the numbers above, and two that require equal bits.
 const BOUNDS: [f64; 3] = [1.0 / 128.0, 0.0, -1.0];
 const WHY: &str = "a check of the judgement";
 
-/// Returns the digest of all verdicts.
+/// Returns the digest of the verdicts of all checks.
 pub fn all() -> String {
     let mut digest = Digest::default();
     for dtype in [Dtype::F32, Dtype::BF16] {
@@ -35,7 +35,7 @@ fn say(digest: &mut Digest, judge: &Judge, bytes: Vec<u8>) {
     verdict(digest, &judge.measure(&Outputs(vec![(judge.output, bytes)])));
 }
 
-/// Every element at its bound, one step inside and one outside, and replaced by NaN, infinities and zeros.
+/// Moves every element to its bound, one step inside it and one step outside it, and replaces it with NaN, infinities and zeros.
 fn within(digest: &mut Digest, dtype: Dtype) {
     let right: Vec<f32> = WANT.iter().map(|x| *x as f32).collect();
     for bound in BOUNDS {
@@ -63,7 +63,7 @@ fn within(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Every byte changed, with columns in which payloads of NaN do not matter and without.
+/// Changes every byte, once with columns in which NaN payloads may differ and once without.
 fn equal(digest: &mut Digest, dtype: Dtype) {
     let right = float_bytes(dtype, &WANT.map(|x| x as f32));
     for columns in [0..0, 1..3] {
@@ -79,7 +79,8 @@ fn equal(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Groups whose error is their bar exactly, and one step of an element above it, by groups and by rows.
+/// Judges groups whose mean-square error equals the limit, and groups that exceed it by one step of an element, by groups and by
+/// rows.
 fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     let want = vec![1.0; 16];
     let size = dtype.bitsize() / 8;
@@ -102,7 +103,7 @@ fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Codes and scales next to the right ones, with bounds that admit one code and several.
+/// Judges codes and scales near the correct ones, with a bound that accepts a single code and a bound that accepts several.
 fn codes(digest: &mut Digest) {
     for name in ["nvfp4", "mxfp4", "mxfp8"] {
         let Ok(format) = name.parse::<Format>() else {

@@ -1,4 +1,5 @@
-//! A digest of the machine code of each entry point of a cubin, without what does not run: names, line numbers, the order of entries.
+//! Digest of the machine code of each entry point of a cubin. Parts that do not affect the execution are left out: names, line
+//! numbers, the order of entry points.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,7 @@ use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolIndex, Symbo
 
 use super::Digest;
 
-/// Sections of an entry point, by what stands before the dot and its name, that decide what it does.
+/// Prefixes of the sections that determine the behaviour of an entry point; the entry point's name follows after a dot.
 const OF_ENTRY: [&str; 6] = [
     ".text",
     ".nv.info",
@@ -16,11 +17,11 @@ const OF_ENTRY: [&str; 6] = [
     ".nv.constant2",
     ".nv.local",
 ];
-/// Static shared memory, in kilobytes: the file has no bytes of it, and the instructions have the addresses in it. The first kilobyte is
-/// the system's; an entry point without more may lack the section.
+/// Static shared memory. The cubin has no content for it, and the instructions contain the addresses, so only the size counts, in
+/// kilobytes. The first kilobyte is the system's: an entry point without further shared memory may lack the section.
 const SHARED: &str = ".nv.shared";
 const RESERVED: u64 = 1024;
-/// Attributes of `.nv.info` whose first word is the number of a symbol, and the one that is a list of such numbers.
+/// Attributes of `.nv.info` whose first word is a symbol index, and the attribute that is a list of symbol indices.
 const OF_SYMBOL: [u8; 5] = [0x0a, 0x11, 0x12, 0x23, 0x2f];
 const EXTERNS: u8 = 0x0f;
 /// Format byte of the `.nv.info` attributes that have a length and a payload of that many bytes.
@@ -29,7 +30,7 @@ const SIZED: u8 = 4;
 /// Computes a digest of each entry point of a cubin, by the name of the entry point.
 ///
 /// # Errors
-/// The bytes are not a 64-bit ELF file, end too early, or lack something that a cubin has; the error names what is wrong.
+/// If the bytes are not a 64-bit ELF file, end too early, or lack a part that a cubin has. The error names the problem.
 pub fn of(cubin: &[u8]) -> Result<BTreeMap<String, String>, String> {
     let elf =
         ElfFile64::<Endianness>::parse(cubin).map_err(|error| format!("the machine code cannot be read: {error}"))?;
@@ -57,8 +58,8 @@ struct Code<'a> {
 const LITTLE: Endianness = Endianness::Little;
 
 impl Code<'_> {
-    /// Adds everything that runs of a function: its sections, its registers and stack, and what it refers to. `open` has the functions
-    /// that are being added: a function that calls itself is added once.
+    /// Adds everything that determines the behaviour of a function: its sections, registers and stack, and the symbols it refers
+    /// to. `open` has the names of the functions that are being added, so that a recursive function is added only once.
     fn function(&self, digest: &mut Digest, name: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
         open.insert(name.into());
         for part in OF_ENTRY {
@@ -70,7 +71,8 @@ impl Code<'_> {
                 continue;
             };
             let (bytes, size, align) = (section.data()?, section.size(), section.align());
-            // Kernels that are compiled together share the largest alignment, by which sizes are rounded up.
+            // Count whole kilobytes: kernels that are compiled together share the largest alignment, to which sizes are rounded
+            // up.
             if part == SHARED {
                 digest.text(&prefix).count(size.next_multiple_of(RESERVED) as usize);
                 continue;
@@ -112,7 +114,8 @@ impl Code<'_> {
         Ok(())
     }
 
-    /// Adds what a symbol stands for: the content of a constant or of memory, the code of a function, or its name, if it is none of ours.
+    /// Adds the meaning of a symbol: the content of a constant or of memory, the code of a function, or the name of an external
+    /// symbol.
     fn symbol(&self, digest: &mut Digest, number: usize, of: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
         let symbol = self.elf.symbol_by_index(SymbolIndex(number))?;
         let (value, size) = (symbol.address(), symbol.size());
@@ -136,7 +139,7 @@ impl Code<'_> {
         let bytes = section.data()?;
         digest.text("data").text(place.replace(of, "~"));
         digest.bytes(&value.to_le_bytes()).bytes(&size.to_le_bytes());
-        // A symbol of a section stands for all of it.
+        // A section symbol stands for the whole section.
         digest.bytes(match symbol.kind() {
             SymbolKind::Section => bytes,
             _ => bytes.get(value as usize..(value + size) as usize).unwrap_or_default(),
@@ -144,7 +147,8 @@ impl Code<'_> {
         Ok(())
     }
 
-    /// Adds attributes, where numbers of symbols are replaced by what they are called; `only` those of a function.
+    /// Adds attributes with symbol indices replaced by symbol names. If `only` is given, adds only the attributes of this
+    /// function.
     fn attributes(&self, digest: &mut Digest, mut bytes: &[u8], of: &str, only: Option<&str>) -> object::Result<()> {
         while let [format, attribute, low, high, rest @ ..] = bytes {
             let length = match *format {

@@ -1,5 +1,5 @@
-//! A digest of the launches of a variant on a case: the entry point of each, its shape, and its arguments by role, so that names of
-//! scratch and launches, and the order of scratch, have no part in it.
+//! Digest of the launches of a variant on a case: entry point, shape, and arguments by role. Names of scratch buffers and of
+//! launches, and the order of scratch buffers, do not change the digest.
 
 use ulplab_operations::ops::Case;
 
@@ -7,7 +7,7 @@ use super::Digest;
 use crate::backend::cuda::Plan;
 use crate::backend::cuda::plan::{self, Named, Work};
 
-/// Returns the digest of a plan.
+/// Returns the digest of the launches in a plan.
 pub fn of(case: &Case, plan: &Plan) -> String {
     let mut launches = Launches {
         case,
@@ -24,7 +24,7 @@ struct Launches<'a> {
     case: &'a Case,
     plan: &'a Plan,
     digest: Digest,
-    /// Names of scratch in the order in which launches use them.
+    /// Names of scratch buffers, in the order of their first use.
     seen: Vec<&'a str>,
 }
 

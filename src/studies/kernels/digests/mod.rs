@@ -1,4 +1,5 @@
-//! Digests of everything that an attestation rests on: a source may change as long as no machine code, no launch and no verdict does.
+//! Digests of everything that an attestation depends on. Source text may change as long as machine code, launches and verdicts
+//! stay the same.
 
 mod answers;
 mod checks;
@@ -23,13 +24,13 @@ use crate::ops;
 use ulplab_core::error::{Error, Result, counted};
 use ulplab_operations::ops::{Case, Data};
 
-/// Digests of a file of kernels and of its operation.
+/// Digests of a kernel file and of its operation's judgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Digests {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeDigests>,
-    /// Launches on all cases, by variant.
+    /// Digest of the launches on all cases, by variant.
     pub launches: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judgement: Option<JudgementDigests>,
@@ -39,30 +40,30 @@ pub struct Digests {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodeDigests {
-    /// The library of the compiler.
+    /// Digest of the compiler's library.
     pub compiler: String,
-    /// By entry point.
+    /// Digest of the machine code, by entry point.
     pub entries: BTreeMap<String, String>,
-    /// By planted fault: the entry points that it changes.
+    /// For each planted fault, the digests of the entry points that it changes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub faults: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// Digests of inputs and verdicts. Timed cases have none: the same code judges them, and they take minutes.
+/// Digests of inputs and verdicts. Timed cases are left out: they take minutes, and the same code judges them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JudgementDigests {
-    /// Verdicts of the code that all operations share.
+    /// Digest of the verdicts of the code that all operations share.
     pub checks: String,
-    /// Inputs, and verdicts, by case.
+    /// Digest of the inputs and digest of the verdicts, by case.
     pub cases: BTreeMap<String, [String; 2]>,
 }
 
 impl Digests {
-    /// The digests of launches only.
+    /// Returns only the digests of launches.
     ///
     /// # Errors
-    /// A launch of the header cannot be planned.
+    /// If a launch of the header cannot be planned.
     pub fn of_launches(source: &Source, arch: &str) -> Result<Self> {
         let wrong = |why: String| Error::data(&source.path, why);
         let cases = ops::find(&source.op).map_err(wrong)?.cases();
@@ -79,12 +80,13 @@ impl Digests {
         Ok(all)
     }
 
-    /// True if both parts are there.
+    /// True if both optional parts, code and judgement, are present.
     pub fn are_complete(&self) -> bool {
         self.code.is_some() && self.judgement.is_some()
     }
 
-    /// The differences of the digests of a changed source, as clauses. Only digests that both have are compared.
+    /// Returns the differences to the digests of a changed source, as clauses of a sentence. Only digests that both sides have
+    /// are compared.
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if let (Some(then), Some(now)) = (&self.code, &now.code) {
@@ -100,10 +102,11 @@ impl Digests {
 }
 
 impl CodeDigests {
-    /// Compiles the entry points that a file launches. `then` limits the planted faults to the entry points that they changed then.
+    /// Compiles the entry points that a file launches, without a fault and with each planted fault. If `then` knows a fault, the
+    /// fault is compiled only for the entry points that it changed then.
     ///
     /// # Errors
-    /// The file does not compile.
+    /// If the file does not compile.
     pub fn new(source: &Source, arch: &str, toolkit: &Toolkit, then: Option<&Self>) -> Result<Self> {
         let launched = Launched::all(source, arch, true, &|_, _| true);
         let wanted = |unit: &Unit| {
@@ -115,7 +118,7 @@ impl CodeDigests {
         let compile = |unit: &Unit| {
             let cubin = toolkit.compile_without_lines(*unit)?;
             let mut entries = code::of(&cubin.bytes).map_err(|why| Error::data(&source.path, why))?;
-            // A file that is compiled whole has more.
+            // A file that is compiled as a whole has further entry points.
             entries.retain(|name, _| launched[0].entries.contains(name));
             Ok((unit.fault.map(|fault| fault.name.clone()), entries))
         };
@@ -152,14 +155,14 @@ impl CodeDigests {
 }
 
 impl JudgementDigests {
-    /// Makes the inputs of all cases but the timed ones, and judges a ladder of wrong outputs.
+    /// Makes the inputs of all cases except the timed ones, and judges the ladder of wrong outputs.
     ///
     /// # Errors
-    /// The inputs of a case cannot be made.
+    /// If the inputs of a case cannot be made.
     pub fn new(source: &Source, data: &Data) -> Result<Self> {
         let wrong = |why: String| Error::data(&source.path, why);
         let op = ops::find(&source.op).map_err(wrong)?;
-        // The ladder of wrong outputs has one step there.
+        // For these operations the ladder of wrong outputs has only one step.
         let whole = WHOLE.contains(&op.name());
         let mut cases = op.cases();
         cases.retain(|case| !case.timed);
@@ -193,7 +196,7 @@ impl JudgementDigests {
     }
 }
 
-/// Names of digests that differ.
+/// Names whose digests are gone, new, or changed.
 struct Changes<'a> {
     gone: Vec<&'a str>,
     new: Vec<&'a str>,
@@ -214,7 +217,7 @@ fn changes<'a, T: PartialEq>(then: &'a BTreeMap<String, T>, now: &'a BTreeMap<St
     }
 }
 
-/// `launches of variant 'a' and 2 others changed`; none without a name.
+/// Returns a text such as `launches of variant 'a' and 2 others changed`; `None` without names.
 fn named(what: &str, verb: &str, names: &[&str]) -> Option<String> {
     let (first, rest) = names.split_first()?;
     let others = match rest.len() {
@@ -224,12 +227,12 @@ fn named(what: &str, verb: &str, names: &[&str]) -> Option<String> {
     Some(format!("{what} '{first}'{others} {verb}"))
 }
 
-/// Collects numbers and texts for a digest, each with its length, so that no two sequences of them read the same.
+/// Hashes numbers and texts, each with its length, so that two different sequences never hash the same bytes.
 #[derive(Default)]
 pub struct Digest(Hasher);
 
 impl Digest {
-    /// Adds bytes.
+    /// Adds bytes, after their number.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.count(bytes.len());
         self.0.update(bytes);
@@ -241,19 +244,19 @@ impl Digest {
         self.bytes(text.as_ref().as_bytes())
     }
 
-    /// Adds a size.
+    /// Adds one size.
     pub fn count(&mut self, count: usize) -> &mut Self {
         self.0.update(&(count as u64).to_le_bytes());
         self
     }
 
-    /// Adds sizes.
+    /// Adds a list of sizes, after their number.
     pub fn counts(&mut self, counts: &[usize]) -> &mut Self {
         self.count(counts.len());
         counts.iter().fold(self, |digest, count| digest.count(*count))
     }
 
-    /// Adds numbers, bit by bit; all NaN are the same.
+    /// Adds numbers, bit by bit; all NaN count as equal.
     pub fn numbers(&mut self, numbers: impl ExactSizeIterator<Item = f64>) -> &mut Self {
         self.count(numbers.len());
         let number = |number: f64| if number.is_nan() { f64::NAN } else { number };
@@ -262,7 +265,7 @@ impl Digest {
         self
     }
 
-    /// The digest of all that was added: 32 hexadecimal digits.
+    /// Returns the digest of everything added: 32 hexadecimal digits.
     pub fn finish(&self) -> String {
         self.0.finalize().to_hex()[..32].to_string()
     }

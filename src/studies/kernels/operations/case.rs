@@ -1,4 +1,4 @@
-//! A case of the user's: sizes, types, numbers and tensors.
+//! A case that the user defines: sizes, types, numbers and tensors.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl std::fmt::Display for Setting {
 }
 
 impl OwnCase {
-    /// The case that it describes, or its mistake.
+    /// Returns the case that the user describes, or a message about the first mistake.
     pub fn resolve(&self, operation: &Operation) -> Result<Case, String> {
         refuse(self.name.is_empty(), "its name is empty")?;
         let why = "its name holds more than letters, digits, '_', '-' and '.'";
@@ -86,7 +86,7 @@ impl OwnCase {
         Ok(case)
     }
 
-    /// Returns whether the operation has a name for everything that is set.
+    /// Checks that the operation knows every key that is set.
     fn known(&self, parameters: &Parameters) -> Result<(), String> {
         let unknown = |name: &&String| !parameters.names().any(|known| known == *name);
         let Some(name) = self.settings.keys().find(unknown) else {
@@ -137,7 +137,7 @@ impl OwnCase {
         }
     }
 
-    /// Every size: from the case, or from the shape of a tensor.
+    /// Returns every size, from the case or from the shape of a tensor in the case's file.
     fn sizes(&self, parameters: &Parameters) -> Result<Vec<(&'static str, i64)>, String> {
         let fixed = self.fixed(parameters)?;
         let size = |name: &String| {
@@ -157,7 +157,7 @@ impl OwnCase {
         parameters.sizes.iter().map(size).collect()
     }
 
-    /// The sizes that shapes of the tensors name.
+    /// Returns the sizes that follow from the shapes of the tensors in the case's file.
     fn fixed(&self, parameters: &Parameters) -> Result<BTreeMap<String, i64>, String> {
         let mut fixed = BTreeMap::new();
         let Some(path) = &self.tensors else {
@@ -204,7 +204,7 @@ impl OwnCase {
         set.collect()
     }
 
-    /// Returns whether the shapes of all inputs are sizes that memory has, and those of the file's tensors are as the sizes say.
+    /// Checks that the shapes of all inputs are small enough for memory, and that the tensors in the file have these shapes.
     fn fit(&self, case: &Case, parameters: &Parameters) -> Result<(), String> {
         let file = self.tensors.as_ref().map(TensorFile::open).transpose();
         let file = file.map_err(|error| error.to_string())?;
@@ -221,7 +221,7 @@ impl OwnCase {
     }
 }
 
-/// The shape that expressions over the sizes of a case give.
+/// Returns the shape of a tensor, whose dimensions are expressions over the sizes of a case.
 pub fn shape_of(name: &str, shape: &[String], case: &Case) -> Result<Vec<usize>, String> {
     let size = |name: &str| case.size(name);
     let sizes = shape.iter().map(|text| match expr::eval(text, &size) {

@@ -1,4 +1,4 @@
-//! Sources of the inputs of a user's operation.
+//! Random and recorded inputs of a user's operation.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -30,7 +30,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// Checks them for a type, if it is known.
+    /// Checks the parameters, and that the type can hold the values if the type is known.
     pub fn check(&self, dtype: Option<Dtype>) -> Result<(), String> {
         match *self {
             Self::Uniform([from, to]) if !(from < to && (to - from).is_finite()) => Err(format!(
@@ -55,7 +55,7 @@ impl Values {
         }
     }
 
-    /// `shape` of them as the bytes of a type.
+    /// Draws a tensor of this shape, and returns its values as bytes of the type.
     pub fn draw(&self, purpose: &str, dtype: Dtype, shape: &[usize], data: &Data) -> Result<Vec<u8>, String> {
         let len = shape.iter().product();
         let normal = || data.normal(purpose, len).into_par_iter().map(f64::from);
@@ -65,7 +65,7 @@ impl Values {
             Self::Uniform([from, to]) => even().map(|x| from + x * (to - from)).collect(),
             Self::LogUniform([from, to]) => {
                 let size = |x: f64| (from.ln() + x * (to.ln() - from.ln())).exp();
-                // The lower half of the interval is negative.
+                // Numbers below 0.5 give negative values, the others positive values.
                 let signed = |x: f64| if x < 0.5 { -size(2.0 * x) } else { size(2.0 * x - 1.0) };
                 even().map(signed).collect()
             }
@@ -91,10 +91,7 @@ impl Values {
     }
 }
 
-/// The numbers of a tensor, exactly; of integers to 53 bits.
-///
-/// # Panics
-/// If the type is none of [`DTYPES`](ulplab_operations::ops::data::DTYPES).
+/// Returns the numbers of a tensor exactly; integers are exact up to 53 bits.
 pub fn numbers(name: &str, dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Vec<f64> {
     let tensor = Tensor {
         name,
@@ -136,12 +133,12 @@ fn bits(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterator<
     Vec::from_iter(words).into_par_iter()
 }
 
-/// Numbers from 0 up to 1.
+/// Draws numbers from 0 (included) to 1 (excluded).
 fn uniform(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterator<Item = f64> {
     bits(purpose, len, data).map(|bits| (bits >> 11) as f64 / (1u64 << 53) as f64)
 }
 
-/// Numbers that are easily got wrong; the last ones are subnormal or the smallest there are.
+/// Returns numbers that kernels often compute wrongly. The last ones are subnormal, or the smallest of the type.
 fn edges(dtype: Dtype) -> Vec<f64> {
     let (digits, least, subnormal): (i32, i32, i32) = match dtype {
         Dtype::F64 => (52, -1022, -1074),
@@ -164,7 +161,7 @@ fn edges(dtype: Dtype) -> Vec<f64> {
         two(subnormal),
     ];
     edges.extend([-3.0 * two(subnormal), -two(-far)]);
-    // The largest power of two of E4M3 is 2^8, of E5M2 and f16 2^15.
+    // The largest power of two is 2^8 in E4M3, and 2^15 in E5M2 and f16.
     edges.push(two(far.min(8)));
     edges
 }

@@ -1,4 +1,4 @@
-//! The files that the user's programs and cases depend on: a run is continued only if they are unchanged.
+//! Files that the user's programs and cases depend on. A run can be continued only if they are unchanged.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 use ulplab_core::pattern::matches;
 
-/// A pattern that means more files is a slip: reading them would take longer than the run.
+/// Largest number of files that a pattern may match. More are refused as a mistake: reading them would take longer than the run.
 const MOST: usize = 10_000;
 
-/// Path and blake3 of every file that programs and cases of the user's name.
+/// Returns path and blake3 digest of every existing file that the user's programs and cases name.
 pub fn files(study: &KernelStudy) -> Result<Vec<(String, String)>> {
     let runs = study.commands.iter().map(|command| &command.run);
     let runs = runs.chain(study.ops.iter().map(|op| &op.reference)).flatten();
@@ -22,7 +22,8 @@ pub fn files(study: &KernelStudy) -> Result<Vec<(String, String)>> {
     files.iter().map(digest).collect()
 }
 
-/// The same of every file that a `watch` means, by its path from `home`, the folder of the experiment file.
+/// Returns path and blake3 digest of every file that a `watch` pattern matches, relative to `home`, the folder of the experiment
+/// file.
 pub fn watched(study: &KernelStudy, home: &Path) -> Result<Vec<(String, String)>, Mistake> {
     let mut all = BTreeSet::new();
     for (at, command) in study.commands.iter().enumerate() {
@@ -38,7 +39,7 @@ pub fn watched(study: &KernelStudy, home: &Path) -> Result<Vec<(String, String)>
     all.into_iter().map(digest).collect()
 }
 
-/// The files that patterns mean, which all mean some.
+/// Returns the files that match the patterns; an error if a pattern matches none.
 fn watch(home: &Path, patterns: &[String]) -> Result<BTreeSet<String>, Mistake> {
     let mut all = BTreeSet::new();
     for (at, pattern) in patterns.iter().enumerate() {
@@ -59,8 +60,8 @@ fn digest(file: &Path) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// The files that a pattern means: `*` is any part of a name, `**` any folders. Hidden files, and what Python compiles modules
-/// to, are meant only by their names: they change without anybody's doing.
+/// Returns the files that match a pattern: `*` stands for any part of a name, `**` for any folders. Wildcards do not match hidden
+/// files and `__pycache__`, because these change without the user's doing.
 pub fn matching(home: &Path, pattern: &str) -> Result<BTreeSet<String>, String> {
     let parts: Vec<&str> = pattern.split('/').collect();
     let mut found = BTreeSet::new();
@@ -73,7 +74,7 @@ fn walk(home: &Path, at: PathBuf, parts: &[&str], found: &mut BTreeSet<String>) 
         return Ok(());
     };
     if !part.contains('*') {
-        // The first part of an absolute path is empty.
+        // An absolute path begins with an empty part.
         let next = at.join(if part.is_empty() { "/" } else { part });
         if rest.is_empty() {
             return keep(home, next, found);
@@ -96,7 +97,7 @@ fn walk(home: &Path, at: PathBuf, parts: &[&str], found: &mut BTreeSet<String>) 
             continue;
         }
         let next = at.join(text);
-        // Links to folders may lead in circles.
+        // Do not follow links to folders: they may form cycles.
         let folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         match (folder, deep) {
             (true, true) => walk(home, next, parts, found)?,

@@ -1,4 +1,4 @@
-//! The operations of an experiment, those that ulplab knows and those of the user's, and the cases that each is tried on.
+//! Operations of an experiment, shipped ones and the user's, and the cases that each is tried on.
 
 mod case;
 mod draw;
@@ -31,12 +31,12 @@ use ulplab_operations::ops::sums::ACCUMULATORS;
 pub struct Operation<'a> {
     study: &'a KernelStudy,
     op: &'a dyn Op,
-    /// The same, if it is one of the user's.
+    /// The definition of the operation if it is one of the user's.
     pub own: Option<&'a OwnOp>,
 }
 
 impl<'a> Operation<'a> {
-    /// The operation called `name`, or an error that names the nearest.
+    /// Returns the operation with this name, or an error that names the most similar one.
     pub fn find(study: &'a KernelStudy, name: &str) -> Result<Self, String> {
         let own = study.ops.iter().find(|op| op.name == name);
         let op = own.map_or_else(|| ops::find(name).ok(), |own| Some(own as &dyn Op));
@@ -51,7 +51,7 @@ impl<'a> Operation<'a> {
         self.op.name()
     }
 
-    /// All its cases: shipped ones, then those of the experiment.
+    /// Returns all cases of the operation: the shipped cases, then the cases of the experiment.
     pub fn cases(&self) -> Result<Vec<Case>, Mistake> {
         let mut cases = self.op.cases();
         let own = self.study.own_cases.iter().enumerate();
@@ -67,8 +67,8 @@ impl<'a> Operation<'a> {
         Ok(cases)
     }
 
-    /// Inputs and judgement of a case. A reference program that fails ends the run; inputs of a shipped operation that cannot
-    /// be had (the inner error) only fail the case.
+    /// Makes the inputs and the judgement of a case. The outer error ends the run: a reference program failed. The inner error
+    /// fails only this case: the inputs of a shipped operation cannot be made.
     pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Result<Problem, String>> {
         match self.own {
             None => Ok(ops::problem_with(self.op, case, data)),
@@ -76,8 +76,8 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Returns the case called `name`, or an error that names the nearest. Cases of the user's file that are not selected may be
-    /// wrong.
+    /// Returns the case with this name, or an error that names the most similar one. Other cases in the user's file are not
+    /// checked.
     pub fn case(&self, name: &str) -> Result<Case, String> {
         let own = self.study.own_cases.iter();
         let own = own.filter(|own| own.op == self.name());
@@ -94,7 +94,8 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Returns the names of its outputs in records. For a shipped operation, problems of a few small cases are made.
+    /// Returns the names of the operation's outputs in records. For a shipped operation, a few small cases are made to find the
+    /// names.
     pub fn outputs(&self) -> Result<OutputNames, String> {
         match self.own {
             Some(op) => Ok(OutputNames {
@@ -105,7 +106,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Returns whether inputs of a case are what passes in a model.
+    /// True if inputs of the case are tensors at sites of a model.
     pub fn reads_site(&self, case: &Case) -> bool {
         match self.own {
             None => case.inputs.need_model(),
@@ -114,7 +115,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Each operation of the run, once; the user's come first, because their information takes no time to compute.
+/// Returns each operation of the run once. The user's operations come first, because finding their outputs takes no time.
 pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
     let names: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
     let found = names.into_iter().filter_map(|name| Operation::find(study, name).ok());
@@ -123,16 +124,16 @@ pub fn of_recipes(study: &KernelStudy) -> Vec<Operation<'_>> {
     found
 }
 
-/// The cases that a recipe, `op.variant`, is tried on: those that its program asks for, or else those that the experiment
-/// asks for, or else all of its operation.
+/// Returns the cases that a recipe `op.variant` is tried on: the cases that its program selects, or else the cases that the
+/// experiment selects, or else all cases of the operation.
 pub fn cases_of(study: &KernelStudy, recipe: &str) -> Result<Vec<Case>, Mistake> {
     let mut cases = known(study, recipe)?.cases()?;
     cases.retain(|case| asks(study, recipe, &case.name));
     Ok(cases)
 }
 
-/// Names of these cases, without reading the cases: a stored run needs no files for them. None of a recipe of no known
-/// operation.
+/// Returns the names of the cases of [`cases_of`] without reading the cases, so that a stored run needs none of their files. The
+/// set is empty if the recipe's operation is unknown.
 pub fn names_of(study: &KernelStudy, recipe: &str) -> HashSet<String> {
     let Ok(operation) = operation_of(study, recipe) else {
         return HashSet::new();
@@ -143,7 +144,7 @@ pub fn names_of(study: &KernelStudy, recipe: &str) -> HashSet<String> {
     names.filter(|name| asks(study, recipe, name)).collect()
 }
 
-/// The name of a recipe's operation.
+/// Returns the name of a recipe's operation.
 pub(super) fn op_of(recipe: &str) -> &str {
     recipe.split_once('.').map_or(recipe, |(op, _)| op)
 }
@@ -152,7 +153,8 @@ fn operation_of<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a
     Operation::find(study, op_of(recipe))
 }
 
-/// The operation of a recipe, or the mistake in its name: of a program it is where its `op` stands.
+/// Returns the operation of a recipe, or the mistake in its name. If the recipe is a program, the mistake is at the program's key
+/// `op`.
 fn known<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, Mistake> {
     operation_of(study, recipe).map_err(|why| {
         let why = format!("'{recipe}': {why}");
@@ -163,7 +165,7 @@ fn known<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, Mist
     })
 }
 
-/// Returns whether a recipe is to be tried on the case of that name.
+/// True if a recipe is tried on the case with this name.
 fn asks(study: &KernelStudy, recipe: &str, case: &str) -> bool {
     let command = study.commands.iter().find(|command| command.recipe() == recipe);
     let patterns = match command {
@@ -173,7 +175,7 @@ fn asks(study: &KernelStudy, recipe: &str, case: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(|pattern| matches(pattern, case))
 }
 
-/// Selects cells by their operation and case, as `recipe/case`.
+/// Returns the cells, as `recipe/case`, whose operation and case satisfy `keep`.
 pub fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> Result<HashSet<String>, Mistake> {
     let mut kept = HashSet::new();
     for recipe in &study.variants {
@@ -185,7 +187,7 @@ pub fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> R
     Ok(kept)
 }
 
-/// Checks the user's operations and programs, before anything else asks for their cases.
+/// Checks the user's operations and programs. Called before their cases are used.
 pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
     for (at, op) in study.ops.iter().enumerate() {
         let wrong = |why: String| Mistake::at("name", format!("operation '{}': {why}", op.name)).within("op", at);
@@ -194,7 +196,7 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
         let taken = others.any(|other| other == op.name) || OPS.iter().any(|known| known.name() == op.name);
         refuse(taken, "there is an operation of that name already").map_err(wrong)?;
         if !study.commands.iter().any(|command| command.op == op.name) {
-            // A program that misspells it is the mistake.
+            // If a program's `op` is misspelled, report the program instead.
             for command in &study.commands {
                 known(study, &command.recipe())?;
             }
@@ -210,7 +212,7 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
     })
 }
 
-/// Checks the user's cases, and the choice of cases.
+/// Checks the user's cases, and the patterns that select cases.
 pub fn check_cases(study: &KernelStudy) -> Result<(), Mistake> {
     let run: BTreeSet<&str> = study.variants.iter().map(|recipe| op_of(&recipe.name)).collect();
     for (at, case) in study.own_cases.iter().enumerate() {

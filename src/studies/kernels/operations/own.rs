@@ -1,4 +1,4 @@
-//! An operation of the user's: its inputs and outputs, and the program that computes the expected values.
+//! An operation that the user defines: its inputs and outputs, and the program that computes the expected values.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::AtomicBool;
@@ -16,10 +16,10 @@ use ulplab_operations::ops::data::{DTYPES, dtype_named};
 use ulplab_operations::ops::judge::is_number;
 use ulplab_operations::ops::{Case, Data, Op, Parameters, Problem, Range, lasting};
 
-/// Names that a case has itself, or the metadata of a problem's file.
+/// Names that sizes, numbers and tensors must not have: keys of every case, and metadata of a problem's file.
 const RESERVED: [&str; 7] = ["op", "name", "inputs", "tensors", "timed", "case", "outputs"];
 
-/// Largest `timeout`, in seconds: one day. A larger value is taken for a typo.
+/// Largest `timeout`, in seconds: one day. A larger value is refused as a mistake.
 const MOST_SECONDS: f64 = 86_400.0;
 
 /// An operation of the user's.
@@ -100,18 +100,18 @@ pub enum Size {
     Expression(String),
 }
 
-/// The default of `timeout`.
+/// Returns the default of the key `timeout`, in seconds.
 pub fn timeout() -> f64 {
     TIMEOUT
 }
 
-/// Returns whether a program can be waited for so long.
+/// Checks that a timeout is above 0 and at most [`MOST_SECONDS`].
 pub fn check_timeout(seconds: f64) -> Result<(), String> {
     let why = format_args!("timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}");
     refuse(!(seconds > 0.0 && seconds <= MOST_SECONDS), why)
 }
 
-/// A shape as expressions.
+/// Returns a shape as the texts of its expressions.
 pub fn expressions(shape: &[Size]) -> Vec<String> {
     let text = |size: &Size| match size {
         Size::Whole(size) => size.to_string(),
@@ -121,7 +121,7 @@ pub fn expressions(shape: &[Size]) -> Vec<String> {
 }
 
 impl OwnOp {
-    /// Checks it independently of cases.
+    /// Checks everything in the definition that does not depend on cases.
     pub fn check_definition(&self) -> Result<(), String> {
         let why = "its name holds more than letters, digits, '_' and '-'";
         refuse(!is_name(&self.name, "_-"), why)?;
@@ -149,7 +149,7 @@ impl OwnOp {
         Ok(())
     }
 
-    /// Every name is an identifier, and there is one thing of that name.
+    /// Checks that every name is an identifier, and that no name is used twice.
     fn check_names(&self) -> Result<(), String> {
         let names = self.sizes.iter().chain(self.scalars.keys());
         let names = names.chain(self.inputs.iter().map(|input| &input.name));
@@ -174,12 +174,12 @@ impl Op for OwnOp {
         lasting(&self.doc)
     }
 
-    /// All its cases are the experiment's.
+    /// Returns no cases: all cases of the operation are in the experiment file.
     fn cases(&self) -> Vec<Case> {
         Vec::new()
     }
 
-    /// Required and optional keys of a case.
+    /// Returns the required and optional keys of a case.
     fn parameters(&self) -> Option<Parameters> {
         let dtypes = || DTYPES.iter().map(|(name, _)| name.to_string()).collect();
         let scalar = |(name, value): (&String, &f64)| Range {
@@ -188,7 +188,7 @@ impl Op for OwnOp {
             most: f64::MAX,
             default: Some(*value),
         };
-        // Of tensors without a type, the case says it.
+        // A case must give `dtype` if some tensor has no type of its own.
         let stated = self.inputs.iter().map(|input| &input.dtype);
         let mut stated = stated.chain(self.outputs.iter().map(|output| &output.dtype));
         let left = stated.any(Option::is_none);
@@ -202,7 +202,7 @@ impl Op for OwnOp {
         })
     }
 
-    /// Checks a case: types of its inputs, shapes of outputs.
+    /// Checks the types of the inputs and the shapes of the outputs in a case.
     fn check(&self, case: &Case) -> Result<(), String> {
         for input in &self.inputs {
             let wrong = |why| format!("input '{}': {why}", input.name);
@@ -223,7 +223,7 @@ impl Op for OwnOp {
 }
 
 impl Output {
-    /// Returns whether numbers of its type can be held to its bound, if it has one.
+    /// Checks that the bound, if there is one, makes sense for numbers of this type.
     fn check_type(&self, dtype: Option<Dtype>) -> Result<(), String> {
         let (Some(dtype), Some(bound)) = (dtype, self.bound) else {
             return Ok(());
@@ -261,8 +261,8 @@ impl Output {
     }
 }
 
-/// Returns the largest finite number of a type that has bounds. A number near 0 never has such an error, so a bound that allows it
-/// is a mistake.
+/// Returns the largest finite number of a type that has bounds. A bound this large is refused, since no number near 0 could
+/// exceed it.
 pub fn largest(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F32 => f32::MAX.into(),
@@ -284,10 +284,10 @@ fn known_dtype(name: &str) -> Result<Dtype, String> {
     })
 }
 
-/// The type of a tensor in a case.
+/// Returns the type of a tensor in a case.
 ///
 /// # Panics
-/// When the operation was not checked.
+/// If the operation was not checked.
 pub fn type_of(stated: &Option<String>, case: &Case) -> Dtype {
     let name = stated.as_deref().unwrap_or_else(|| case.key("dtype"));
     dtype_named(name).expect("types are checked")

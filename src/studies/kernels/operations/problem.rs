@@ -1,4 +1,4 @@
-//! A case of a user's operation as a problem: its inputs, and the results of the reference program.
+//! Converts a case of a user's operation to a problem: its inputs, and the expected outputs from the reference program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,8 +14,8 @@ use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Buffer, Case, Data, Inputs, Outputs, Problem, lasting};
 
 impl OwnOp {
-    /// Inputs and judgement of a case. The reference program is run once, on the numbers that candidates are given, widened
-    /// to f64. If it fails, or its results cannot judge anything, that is an [`Error::Reference`].
+    /// Makes the inputs and the judgement of a case. Runs the reference program once, on the candidates' inputs widened to f64.
+    /// If the program fails, or its results are unusable for judging, the error is [`Error::Reference`].
     pub fn problem_until(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Problem> {
         let usage = |why: String| Error::Usage(format!("case '{}' of '{}': {why}", case.name, self.name));
         let mut buffers = self.inputs(case, data).map_err(usage)?;
@@ -45,7 +45,7 @@ impl OwnOp {
         self.inputs.iter().map(input).collect()
     }
 
-    /// The judges of the outputs, from the reference.
+    /// Runs the reference, and returns the judges of the outputs.
     fn judges(&self, case: &Case, inputs: &[Buffer], stop: &AtomicBool) -> Result<Vec<Judge>> {
         let failed = |why: String| Error::Reference(format!("case '{}' of '{}': {why}", case.name, self.name));
         let mut buffers: Vec<Buffer> = inputs.iter().map(widened).collect();
@@ -67,7 +67,7 @@ impl OwnOp {
         let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
         let left = program.outputs(case, &problem);
         let left = left.map_err(|why| match stop.load(Ordering::Relaxed) {
-            // Ctrl-C also ends the program: that is not its failure.
+            // Ctrl-C also ends the program; then the program has not failed.
             true => Error::Interrupted,
             false => failed(format!("the reference {why}")),
         })?;
@@ -85,8 +85,8 @@ impl Output {
         lasting(&format!("{}.bound", self.name))
     }
 
-    /// The judgement from the reference's results. These may have NaN and infinities only if the inputs are not all
-    /// `finite`.
+    /// Makes the judgement of an output from the reference's results. If `finite`, all inputs are finite, and a NaN or infinity
+    /// in the results is an error.
     fn judge(&self, case: &Case, left: &Outputs, finite: bool) -> Result<Judge, String> {
         let name = lasting(&self.name);
         let shape = shape_of(name, &expressions(&self.shape), case)?;
@@ -128,7 +128,7 @@ impl Output {
     }
 }
 
-/// Real numbers in f64; integers as they are.
+/// Converts real numbers to f64; integers stay unchanged.
 fn widened(input: &Buffer) -> Buffer {
     if !is_real(input.dtype) {
         return input.clone();

@@ -8,14 +8,14 @@ use crate::experiment::file::ExperimentFile;
 use crate::studies;
 use ulplab_core::error::{Error, Result};
 
-/// Operations and cases, and the seed that cases are drawn by.
+/// Operations and cases of a file, and the seed for drawing inputs.
 #[derive(Default)]
 pub struct Definitions {
     pub seed: u64,
     pub study: KernelStudy,
 }
 
-/// The checked definitions of an experiment file; empty without a file.
+/// Reads and checks the definitions of an experiment file. Without a file, the definitions are empty.
 pub fn read(file: Option<&Path>) -> Result<Definitions> {
     let Some(file) = file else {
         return Ok(Definitions::default());
@@ -31,8 +31,8 @@ pub fn read(file: Option<&Path>) -> Result<Definitions> {
     Ok(Definitions { seed, study })
 }
 
-/// Returns the operation of that name. If the name is that of a kernel, `op.variant`, the error names its operation; without a
-/// file, the error says where operations of a user's file are found.
+/// Returns the operation with this name. If the name is a kernel's, `op.variant`, the error names the kernel's operation. Without
+/// a file, the error tells the user to give one for operations of their own.
 pub fn given<'a>(study: &'a KernelStudy, name: &str, file: Option<&Path>) -> Result<Operation<'a>> {
     Operation::find(study, name).map_err(|why| {
         let of = name.split_once('.').map(|(op, _)| op);

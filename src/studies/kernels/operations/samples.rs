@@ -1,4 +1,4 @@
-//! Problems of a few small cases of an operation, which show its inputs and outputs.
+//! Problems of a few small cases of an operation, which serve as examples of its inputs and outputs.
 
 use crate::ops;
 use crate::studies::kernels::volume;
@@ -9,7 +9,7 @@ use ulplab_operations::ops::{Case, Op, Problem, Role};
 
 /// Most elements, as the product of its sizes, of a case that is sampled in addition to the smallest with its keys.
 const CHEAP: f64 = 1e7;
-/// Number of further cases with problems, in addition to the smallest with each set of keys.
+/// Number of further cases, after the cases that are chosen for their keys.
 const MORE: usize = 4;
 
 /// A case with its problem.
@@ -18,15 +18,16 @@ pub struct Sample {
     pub problem: Problem,
 }
 
-/// Names of an operation's outputs.
+/// Names under which an operation's outputs are judged.
 #[derive(Debug)]
 pub struct OutputNames {
     pub names: Vec<String>,
-    /// True if the list is complete: if expected values depend on the output, parts have names of their own.
+    /// True if the list is complete. It is not complete if expected values depend on the output: parts of the output then have
+    /// names of their own.
     pub all: bool,
 }
 
-/// The names under which outputs of an operation are judged, in a few small cases.
+/// Returns the names under which outputs of an operation are judged, from a few small cases.
 pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     let samples = samples(op, &op.cases())?;
     let judges = || samples.iter().flat_map(|sample| &sample.problem.judges);
@@ -39,10 +40,11 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     Ok(OutputNames { names, all })
 }
 
-/// The smallest case with each set of keys, a second one where it is cheap, and a few more; only cases that need no model.
+/// Makes the problems of some cases that need no model: the smallest case with each set of keys, a second such case if it is
+/// cheap, and up to [`MORE`] others.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
     let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
-    // The largest size says more than the product where there are many.
+    // Sort by the largest size first: with many sizes it is a better measure than their product.
     let longest = |case: &&Case| case.dims.iter().map(|(_, size)| *size).max();
     small.sort_by(|a, b| longest(a).cmp(&longest(b)).then(volume(a).total_cmp(&volume(b))));
     let mut chosen: Vec<&Case> = Vec::new();
@@ -51,7 +53,7 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
             chosen.push(case);
         }
     }
-    // A second one of each set of keys, if it is cheap: what depends on a key and a size is seen at two sizes.
+    // Add a second cheap case for each set of keys, so that results that depend on a key and a size are seen with two sizes.
     for case in small.iter().filter(|case| volume(case) <= CHEAP) {
         let with_its_keys = || chosen.iter().filter(|other| other.keys == case.keys);
         let differs = |other: &&&Case| other.dims.iter().zip(&case.dims).filter(|(a, b)| a.1 != b.1).count() > 1;
@@ -59,7 +61,7 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
             chosen.push(case);
         }
     }
-    // More of them, as long as each has a size that no other has: so that sizes which are equal by chance in one differ in another.
+    // Add cases with a size that no chosen case has: two sizes that are equal by chance in one case then differ in another.
     let mut more = 0;
     for case in small.into_iter().filter(|case| volume(case) <= CHEAP) {
         let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| other.size(name) != Some(*size));

@@ -1,21 +1,21 @@
-//! Faults of a known size in numbers that a right kernel writes.
+//! Faults of a known size, applied to the numbers of a correct kernel.
 
 use rand_distr::{Distribution, StandardNormal};
 use ulplab_core::random::stream;
 
 /// Kind of fault with an adjustable magnitude, called its size `s`.
 pub struct Fault {
-    /// Its name in files.
+    /// Name of the kind in files.
     pub name: &'static str,
-    /// Change of the numbers, given its size `s`.
+    /// Description of the change, given the size `s`.
     pub doc: &'static str,
-    /// True if sizes are numbers of bits, from 1 on.
+    /// True if the size is a number of bits, from 1 on.
     pub bits: bool,
-    /// Numbers with the fault of a size; none if they are too few for it, or have too few bits.
+    /// Returns the numbers with a fault of the given size; `None` if there are too few numbers, or they have too few bits.
     pub apply: fn(&Numbers, f64) -> Option<Vec<f64>>,
 }
 
-/// All kinds.
+/// All kinds of faults.
 pub const FAULTS: &[Fault] = &[
     fault("gain", "every number times 1 + s", |numbers, size| {
         Some(numbers.changed(|_, x| x * (1.0 + size)))
@@ -64,7 +64,7 @@ pub const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Roundings that have no size.
+/// Roundings to a narrower type, as faults without a size.
 pub const NARROWED: [(&str, fn(f32) -> f32); 2] = [
     ("to_bf16", |x| half::bf16::from_f32(x).to_f32()),
     ("to_f16", |x| half::f16::from_f32(x).to_f32()),
@@ -79,24 +79,24 @@ const fn fault(name: &'static str, doc: &'static str, apply: fn(&Numbers, f64) -
     }
 }
 
-/// Numbers that a right kernel has before they are stored.
+/// Numbers of a correct kernel before they are stored.
 pub struct Numbers {
     values: Vec<f64>,
-    /// Elements that no fault changes: infinities, NaN, and those whose bits must stay as they were.
+    /// True for elements that no fault changes: infinities, NaN, and elements that must keep their bits.
     kept: Vec<bool>,
-    /// Elements of a row.
+    /// Number of elements per row.
     cols: usize,
-    /// Bits of the significands that are stored, the leading one not counted.
+    /// Number of stored significand bits, without the leading one.
     pub digits: u32,
-    /// The median magnitude of each row, of what faults may change and is not zero.
+    /// Median magnitude of each row, over the nonzero elements that faults may change.
     usual: Vec<f64>,
-    /// A row and an element of it that are about as large as most.
+    /// Indices of a row with a typical median, and of a typical element in it.
     typical: (usize, usize),
     drawn: Vec<f64>,
 }
 
 impl Numbers {
-    /// Rows of numbers, none of them if nothing in them can be changed.
+    /// Groups values in rows of `cols`; `None` if no element can be changed.
     pub fn new(values: Vec<f64>, kept: &dyn Fn(usize) -> bool, cols: usize, digits: u32) -> Option<Self> {
         let is_kept = |at: usize| !values[at].is_finite() || kept(at);
         let kept: Vec<bool> = (0..values.len()).map(is_kept).collect();
@@ -126,7 +126,7 @@ impl Numbers {
         })
     }
 
-    /// The numbers rounded to a narrower type; none if theirs is not wider.
+    /// Returns the numbers rounded to a narrower type; `None` if their own type is not wider.
     pub fn narrowed(&self, round: fn(f32) -> f32) -> Option<Vec<f64>> {
         (self.digits > 10).then(|| self.changed(|_, x| round(x as f32).into()))
     }
@@ -136,7 +136,7 @@ impl Numbers {
         self.values.iter().enumerate().map(of).collect()
     }
 
-    /// With `len` neighbours in the typical row, among them the typical element, times 1 + `size`.
+    /// Returns the numbers with `len` neighbours in the typical row multiplied by 1 + `size`. The typical element is one of them.
     fn part(&self, len: usize, size: f64) -> Option<Vec<f64>> {
         let (row, at) = self.typical;
         let first = row * self.cols + (at - row * self.cols) / len * len;
@@ -144,7 +144,8 @@ impl Numbers {
         Some(self.changed(|at, x| if part.contains(&at) { x * (1.0 + size) } else { x }))
     }
 
-    /// With the last bits of what is stored treated by `round`, which gets an f32 and how many of its bits these are.
+    /// Returns the numbers with the last `bits` stored bits changed by `round`. `round` gets an f32 and the number of its last
+    /// bits to change.
     fn rounded(&self, bits: f64, round: fn(f32, u32) -> f32) -> Option<Vec<f64>> {
         let bits = bits as u32;
         let unused = 23 - self.digits;

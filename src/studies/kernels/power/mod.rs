@@ -1,8 +1,8 @@
-//! The power of judgements: the smallest fault of each kind that is refused in what a right kernel writes.
+//! Power of judgements: the smallest fault of each kind that a judgement rejects in the outputs of a correct kernel.
 //!
-//! Outputs of a right kernel are made of what an operation expects, rounded to the type that is stored. A fault of a kind
-//! ([`FAULTS`]) is put into them, and its size is halved until the judgement accepts it. What is left out is not a size but a
-//! place: a fault in a row that no case has is noticed by nobody.
+//! The outputs of a correct kernel are made from an operation's expected values, rounded to the stored type. A fault of a kind
+//! ([`FAULTS`]) is applied to them, and the smallest size that the judgement rejects is found. This measures sizes of faults, not
+//! their places: no judgement notices a fault in a row that no case has.
 
 mod faults;
 pub mod outputs;
@@ -24,63 +24,64 @@ pub use faults::{FAULTS, Fault, NARROWED};
 use outputs::{Judged, judged};
 pub use shown::{blind, known};
 
-/// The file with what was measured.
+/// Path of the file with the measured power.
 pub const FILE: &str = "experiments/results/power.json";
 
-/// Steps in which a size doubles: sizes are found to within a fifth.
+/// Number of tested sizes per doubling. Thus sizes are found to within a fifth.
 const STEPS: i32 = 4;
-/// Exponents of the smallest and the largest size that is tried.
+/// Base-2 exponents of the smallest and the largest tested size.
 const RANGE: [i32; 2] = [-30, 4];
-/// Product of all sizes of a case up to which it is asked: larger cases judge as smaller ones do, and take minutes.
+/// Largest product of a case's sizes up to which the case is measured. Larger cases take minutes, and are judged as smaller ones
+/// are.
 const MOST: f64 = 3e7;
-/// Cases with the same keys that are measured at any size.
+/// Number of cases per set of keys that are measured even if they are larger.
 const FEW: usize = 3;
-/// Operations whose judgement runs a whole model on what a kernel left, for each question again: they are asked in the smallest case with
-/// each set of keys.
+/// Operations whose judgement runs a whole model on the kernel's outputs for each tested fault. Only the smallest case with each
+/// set of keys is measured.
 pub const WHOLE: [&str; 2] = ["decode_step", "swap_ffn"];
 
-/// Smallest faults that the judgement of an output notices.
+/// The smallest faults that the judgement of an output notices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Power {
     pub op: String,
-    /// The output, or a part of it that has expected values of its own.
+    /// Name of the output, or of a part of it with its own expected values.
     pub output: String,
-    /// Type of its elements.
+    /// Type of the output's elements.
     pub dtype: String,
-    /// The kinds of its judgements.
+    /// Kinds of the judgements of the output.
     pub rule: String,
-    /// Number of cases that were asked.
+    /// Number of measured cases.
     pub cases: usize,
-    /// The smallest of them, and what is noticed there.
+    /// Name of the smallest measured case.
     pub smallest: String,
-    /// By kind of fault. Of bits that are compared: whether one changed bit is noticed.
+    /// Smallest noticed faults, by kind of fault. If bits are compared, the only kind is one flipped bit.
     pub faults: BTreeMap<String, Noticed>,
-    /// Cases in which nothing was asked, and why.
+    /// Cases without a measurement, each with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unasked: BTreeMap<String, String>,
 }
 
-/// The smallest faults of a kind that are noticed; `None` is a fault that is not noticed at any size.
+/// The smallest noticed size of a kind of fault. `None` means that no tested size is noticed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Noticed {
-    /// In the case that notices the least, and which it is.
+    /// Size in the most sensitive case. `at` is the name of that case.
     pub best: Option<f64>,
     pub at: String,
-    /// In the middle one of the cases; of two, in the worse.
+    /// Median over the cases; of two cases, the larger size.
     pub median: Option<f64>,
-    /// In the smallest case, if it was asked there.
+    /// Size in the smallest case, if this kind was measured there.
     pub smallest: Option<f64>,
 }
 
-/// Sizes by kind of fault, each infinite if none is noticed; or why nothing was asked.
+/// Smallest noticed size by kind of fault, infinite if no size is noticed; or the reason why nothing was measured.
 type Sizes = std::result::Result<BTreeMap<&'static str, f64>, String>;
 
-/// Reads the last measurement; empty if the file is missing.
+/// Reads the stored measurement; empty if the file is missing.
 ///
 /// # Errors
-/// The file cannot be read, or is not what [`of`] gives.
+/// If the file cannot be read, or does not have the format of [`of`]'s result.
 pub fn stored() -> Result<Vec<Power>> {
     let Some(path) = shipped::find(FILE) else {
         return Ok(Vec::new());
@@ -88,7 +89,7 @@ pub fn stored() -> Result<Vec<Power>> {
     serde_json::from_str(&input::text(&path)?).map_err(|error| Error::data(&path, error.to_string()))
 }
 
-/// The cases of an operation that are not timed and need no model, the smallest first.
+/// Returns the cases of an operation that are not timed and need no model, the smallest first.
 pub fn smallest_first(op: &dyn Op) -> Vec<Case> {
     let mut cases = op.cases();
     cases.retain(|case| !case.timed && !case.inputs.need_model());
@@ -96,8 +97,8 @@ pub fn smallest_first(op: &dyn Op) -> Vec<Case> {
     cases
 }
 
-/// The cases of an operation that are asked, the smallest first: those that are not large, and the smallest with each set of keys; where a
-/// question takes long only these.
+/// Returns the cases to measure, the smallest first: all cases that are not large, and the smallest cases with each set of keys.
+/// For the operations of [`WHOLE`], only the smallest case with each set of keys.
 pub fn cases(op: &dyn Op) -> Vec<Case> {
     let cases = smallest_first(op);
     let asked = |(at, case): &(usize, &Case)| {
@@ -111,10 +112,10 @@ pub fn cases(op: &dyn Op) -> Vec<Case> {
     asked.map(|(_, case)| case.clone()).collect()
 }
 
-/// The power of an operation's judgements over some of its cases, which are ordered from the smallest.
+/// Measures the power of an operation's judgements over these cases, which must be sorted from the smallest.
 ///
 /// # Errors
-/// A case cannot be made.
+/// If a case cannot be made.
 pub fn of(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Power>, String> {
     let asked = cases.par_iter().map(|case| {
         let mut problem = ops::problem(op, case)?;
@@ -130,7 +131,7 @@ pub fn of(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Power>, String
     Ok(groups.map(|(group, asked)| Power::new(op, group, &asked)).collect())
 }
 
-/// The smallest fault of each kind that is refused.
+/// Returns the smallest rejected size of each kind of fault.
 fn sizes(judged: &Judged) -> Sizes {
     let why = "what is expected, rounded to the type that is stored, is refused";
     refuse(judged.refuses_right(), why)?;
@@ -149,7 +150,7 @@ fn sizes(judged: &Judged) -> Sizes {
                 .collect(),
         };
         (fault.apply)(numbers, sizes[0])?;
-        // Sizes below are accepted, those from the end on are refused.
+        // Smaller sizes are accepted and larger ones rejected, so a binary search finds the limit.
         let accepted = sizes.partition_point(|size| !refuses(*size));
         Some((fault.name, sizes.get(accepted).copied().unwrap_or(f64::INFINITY)))
     });
@@ -161,7 +162,7 @@ fn sizes(judged: &Judged) -> Sizes {
 }
 
 impl Power {
-    /// The power in the cases in which one judgement was asked.
+    /// Summarises the measurements of one judgement over its cases.
     fn new(op: &dyn Op, [output, dtype, rule]: [String; 3], asked: &[(&str, Sizes)]) -> Self {
         let mut unasked = BTreeMap::new();
         let mut answers: Vec<(&str, &BTreeMap<&'static str, f64>)> = Vec::new();
@@ -193,8 +194,8 @@ impl Power {
 }
 
 impl Noticed {
-    /// Summarises the smallest sizes that are noticed, each given with its case. `smallest` is the size in the smallest case, if
-    /// faults of the kind were tried there.
+    /// Summarises the smallest noticed sizes, each given with its case. `smallest` is the size in the smallest case, if faults of
+    /// this kind were tried there.
     fn new(mut sizes: Vec<(&str, f64)>, smallest: Option<f64>) -> Self {
         sizes.sort_by(|a, b| a.1.total_cmp(&b.1));
         let finite = |size: &f64| size.is_finite();

@@ -1,4 +1,4 @@
-//! Outputs of a right kernel, made from what an operation expects of them, and whether they are refused.
+//! Outputs of a correct kernel, made from the expected values of an operation, and the verdicts on these outputs with faults.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,33 +13,34 @@ use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 use super::faults::Numbers;
 
-/// Most rounds in which a kernel's own choices are followed until they are those of the reference: a choice may depend on the one
-/// before.
+/// Largest number of rounds to find outputs whose expected values depend on earlier choices in the outputs: one choice may depend
+/// on the choice before.
 pub const FOLLOWED: usize = 64;
 
-/// An output of a case, or a part of it that has expected values of its own once the kernel has written the rest.
+/// An output of a case, or a part of an output. A part has expected values that depend on the rest of the outputs.
 pub struct Judged<'a> {
-    /// The output, or the name of the part.
+    /// Name of the output or of the part.
     pub name: &'static str,
-    /// The kinds of its judgements.
+    /// Kinds of the judgements of the output.
     pub rule: String,
-    /// The type of its elements.
+    /// Type of the output's elements.
     pub dtype: Dtype,
-    /// True if bits are compared.
+    /// True if the output is compared bit by bit.
     pub bits: bool,
-    /// The numbers in it; none if bits are compared, or if there are only zeros and what is not finite.
+    /// The expected numbers. `None` if bits are compared, or if all numbers are zero or not finite.
     pub numbers: Option<Numbers>,
-    /// The bytes that a right kernel leaves in it, by the names of outputs.
+    /// The bytes of a correct kernel, by the name of the output.
     right: Named,
     store: Box<dyn Fn(&[f64]) -> Named + 'a>,
     refuses: Box<dyn Fn(Named) -> bool + 'a>,
 }
 
-/// Bytes by the names of outputs.
+/// Bytes of outputs, each with the name of the output.
 pub type Named = Vec<(&'static str, Vec<u8>)>;
 
 impl<'a> Judged<'a> {
-    /// Expectations of a judgement, and of others of the kinds `rule`; none if nothing in particular is expected.
+    /// Makes the entry of a judgement; `rule` lists the kinds of all judgements of the output. `None` if no particular values are
+    /// expected.
     fn new(judge: impl Deref<Target = Judge> + 'a, rule: String, refuses: impl Fn(Named) -> bool + 'a) -> Option<Self> {
         Some(Self {
             name: judge.output,
@@ -53,23 +54,23 @@ impl<'a> Judged<'a> {
         })
     }
 
-    /// Returns whether numbers in the place of the right ones are refused.
+    /// True if the judgement rejects these numbers in place of the correct ones.
     pub fn refuses(&self, numbers: &[f64]) -> bool {
         (self.refuses)((self.store)(numbers))
     }
 
-    /// Returns whether what a right kernel leaves is refused.
+    /// True if the judgement rejects the outputs of a correct kernel.
     pub fn refuses_right(&self) -> bool {
         (self.refuses)(self.right.clone())
     }
 
-    /// Returns whether the judgement refuses one changed bit, the lowest one of an element in the middle; `None` without elements.
+    /// True if the judgement rejects a flip of the lowest bit of one element near the middle; `None` without elements.
     pub fn refuses_a_bit(&self) -> Option<bool> {
         let mut wrong = self.right.clone();
         let (_, bytes) = wrong.iter_mut().find(|(name, _)| *name == self.name)?;
         let size = self.dtype.bitsize() / 8;
         let (middle, end) = (bytes.len() / size / 2, bytes.len() / size);
-        // The payload of a NaN may not matter.
+        // Skip NaN: its payload may not matter.
         let mut elements = (middle..end).chain(0..middle);
         let at = elements.find(|at| !number(self.dtype, bytes, *at).is_nan())?;
         bytes[at * size] ^= 1;
@@ -77,7 +78,7 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// All that is judged of a case's outputs.
+/// Returns all outputs and parts of outputs that the judgement of a case compares.
 pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
     problem.judges.iter_mut().for_each(without_metrics);
     let problem = &*problem;
@@ -100,7 +101,7 @@ pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
     all
 }
 
-/// An output that is judged as it is; none if nothing in particular is expected.
+/// Makes the entry of an output with its judgements; `None` if no particular values are expected.
 fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     let first = judges[0];
     let kinds: Vec<&str> = judges.iter().map(|judge| judge.kind()).collect();
@@ -110,8 +111,8 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     })
 }
 
-/// A part of outputs; none if nothing in particular is expected. If `whole` outputs are known that are accepted, and the part is found
-/// again among them, everything that follows from it is judged, too; else the part alone.
+/// Makes the entry of a part; `None` if no particular values are expected. If accepted outputs `whole` are known and contain the
+/// part, the whole outputs are judged, including values that depend on the part. Otherwise the part is judged alone.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let own = Arc::new(part.judge);
@@ -134,14 +135,14 @@ fn wrong(measured: &[Measured]) -> bool {
     measured.iter().any(is_wrong)
 }
 
-/// Turns off the metrics that do not judge.
+/// Turns off the metrics that do not affect the verdict.
 pub fn without_metrics(judge: &mut Judge) {
     if let Rule::Within { metrics, .. } = &mut judge.rule {
         *metrics = false;
     }
 }
 
-/// The numbers that a judgement is about; none if it compares bits or expects nothing in particular.
+/// Returns the expected numbers of a judgement; `None` if it compares bits or expects no particular numbers.
 fn numbers(judge: &Judge) -> Option<Numbers> {
     let cols = judge.shape.last().copied().unwrap_or(1).max(1);
     let digits = if judge.dtype == Dtype::BF16 { 7 } else { 23 };
@@ -151,13 +152,13 @@ fn numbers(judge: &Judge) -> Option<Numbers> {
             Numbers::new(want.clone(), &as_it_was, cols, digits)
         }
         Rule::Rms(Rms { want, .. }) => Numbers::new(want.clone(), &|_| false, cols, digits),
-        // They are numbers of f32 before they are quantized.
+        // The values are in f32 before the quantization.
         Rule::Admissible { want, .. } => Numbers::new(want.clone(), &|_| false, cols, 23),
         Rule::Equal { .. } | Rule::Finite | Rule::Parts(_) => None,
     }
 }
 
-/// The bytes that a judgement expects, with what is expected rounded to the type of the output.
+/// Returns the bytes that a judgement expects: the expected values rounded to the type of the output.
 pub fn right_bytes(judge: &Judge) -> Option<Named> {
     match &judge.rule {
         Rule::Equal { want, .. } => Some(vec![(judge.output, want.clone())]),
@@ -168,7 +169,7 @@ pub fn right_bytes(judge: &Judge) -> Option<Named> {
     }
 }
 
-/// Numbers as the bytes of an output, or as the codes and scales of its format.
+/// Converts numbers to the bytes of an output, or to the codes and scales of its format.
 pub fn stored(judge: &Judge, values: &[f64]) -> Named {
     let narrow: Vec<f32> = values.iter().map(|x| *x as f32).collect();
     match &judge.rule {
@@ -180,11 +181,11 @@ pub fn stored(judge: &Judge, values: &[f64]) -> Named {
     }
 }
 
-/// Rows of a part among the outputs.
+/// Location of a part among the outputs.
 struct Place {
     output: &'static str,
     row_bytes: usize,
-    /// All, if they are not named.
+    /// Indices of the part's rows; `None` for all rows of the output.
     rows: Option<Vec<usize>>,
 }
 
@@ -204,7 +205,7 @@ impl Place {
     }
 }
 
-/// The place of a part; none if its name is not that of an output, or its rows are not rows of the output.
+/// Returns the location of a part. `None` if the part has not the name of an output, or its rows are not rows of the output.
 fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
     let mut written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
     let buffer = written.find(|buffer| buffer.name == judge.output)?;
@@ -221,8 +222,8 @@ fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
     })
 }
 
-/// The outputs of a right kernel, as far as they can be found out: where expected values depend on the kernel's own, from numbers that
-/// are drawn, of which those are replaced that are not as expected, in at most so many rounds.
+/// Returns the outputs of a correct kernel, as far as they can be determined. Where expected values depend on the kernel's own
+/// outputs, the function starts from random numbers, and replaces wrong values with expected ones for at most `rounds` rounds.
 pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     let written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
     let mut outputs = Outputs(written.map(|buffer| (buffer.name, before(buffer))).collect());
@@ -251,7 +252,7 @@ pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     outputs
 }
 
-/// Returns the bytes of an output before the right ones are known: those that were there, or drawn numbers.
+/// Returns the initial bytes of an output: the previous content of an in-place output, or random numbers.
 fn before(buffer: &Buffer) -> Vec<u8> {
     match buffer.dtype {
         _ if buffer.role == Role::InOut => buffer.bytes.iter().copied().cycle().take(buffer.size()).collect(),

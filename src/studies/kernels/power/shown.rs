@@ -1,9 +1,9 @@
-//! Sentences about what judgements notice, and about those that notice too little.
+//! Texts about the faults that judgements notice, and about judgements that notice too little.
 
 use super::Power;
 use ulplab_core::error::counted;
 
-/// Kinds of faults whose size is a share of what is right, and what they are called.
+/// Kinds of faults whose size is relative to the correct values, each with its name in texts.
 const SHARES: [(&str, &str); 6] = [
     ("gain", "gain"),
     ("row", "in a row"),
@@ -14,17 +14,17 @@ const SHARES: [(&str, &str); 6] = [
 ];
 
 impl Power {
-    /// The operation, the output and its type.
+    /// Returns the names of operation, output and type.
     pub fn name(&self) -> String {
         format!("{}: {}", self.op, self.place())
     }
 
-    /// The output and its type.
+    /// Returns the names of output and type.
     pub fn place(&self) -> String {
         format!("{}, {}", self.output, self.dtype)
     }
 
-    /// The smallest faults that are noticed, in the best case and in the middle one.
+    /// Returns a text about the smallest noticed faults, in the most sensitive case and in the median case.
     pub fn text(&self) -> String {
         if let Some(bit) = self.faults.get("bit") {
             return match bit.median {
@@ -68,7 +68,7 @@ impl Power {
         }
     }
 
-    /// A size in the best case and in the middle one.
+    /// Returns the text of a size in the most sensitive case and in the median case.
     fn sizes(&self, kind: &str, text: fn(f64) -> String) -> Option<String> {
         let noticed = self.faults.get(kind)?;
         let [best, middle] = [noticed.best, noticed.median].map(|size| size.map_or("none".into(), text));
@@ -78,14 +78,15 @@ impl Power {
         })
     }
 
-    /// The smallest fault of a kind that is noticed in the middle case; infinite if none is, 0 if it was not asked.
+    /// Returns the smallest noticed fault of a kind in the median case; infinite if no size is noticed, 0 if the kind was not
+    /// measured.
     fn middle(&self, kind: &str) -> f64 {
         let noticed = self.faults.get(kind);
         noticed.map_or(0.0, |noticed| noticed.median.unwrap_or(f64::INFINITY))
     }
 }
 
-/// Describes the power of some operations' judgements.
+/// Returns a text about the operations for which the power of judgements was measured.
 pub fn known(ops: &[&str], all: &[Power]) -> String {
     let asked = |op: &&str| all.iter().any(|power| power.op == **op && power.cases > 0);
     let (asked, unasked): (Vec<&str>, Vec<&str>) = ops.iter().partition(|op| asked(op));
@@ -100,8 +101,8 @@ pub fn known(ops: &[&str], all: &[Power]) -> String {
     }
 }
 
-/// Lists the faults that go unnoticed in the middle one of the cases, by judgement, the worst first, each with those that it does
-/// notice.
+/// Lists the judgements that miss faults which they should notice in the median case, the worst first, each with the smallest
+/// fault it does notice.
 pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
     let of = |heading, kind: &str, should: f64, text: fn(f64) -> String| {
         let mut blind: Vec<&Power> = all.iter().filter(|power| power.middle(kind) > should).collect();
@@ -120,7 +121,7 @@ pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
     lists.into_iter().filter(|(_, blind)| !blind.is_empty()).collect()
 }
 
-/// A size with two digits, in per cent if it is 0.1 % or more.
+/// Formats a size with two digits, as a percentage if it is 0.1 % or more.
 fn share(size: f64) -> String {
     match size {
         size if size.is_infinite() => "none".into(),
@@ -131,10 +132,11 @@ fn share(size: f64) -> String {
     }
 }
 
-/// Sums of any length.
+/// Text for a sum of any number of terms.
 const ANY: &str = "any number";
 
-/// Number of terms of random sign, if one of them is this share of their sum. No sum of a kernel has so many as [`ANY`].
+/// Formats the number of terms with random signs for which one term is this share of the sum. From 10⁶ terms on the text is
+/// [`ANY`]: no kernel sums so many.
 fn terms(share: f64) -> String {
     match share.powi(-2) {
         many if many >= 1e6 => ANY.into(),
