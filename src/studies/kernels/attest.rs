@@ -1,4 +1,5 @@
-//! Attestations: results of kernels on a GPU, kept in the repository. Any machine compares them with the kernels in the tree.
+//! Attestations: results of kernels on a GPU, stored in the repository. Any machine can compare them with the kernels in the
+//! tree.
 
 mod inputs;
 mod plausible;
@@ -31,60 +32,60 @@ use ulplab_operations::ops::Case;
 use rewritten::digests;
 pub use rewritten::{Made, Now, Rewritten, store_digests};
 
-/// Its file in the folder of a device.
+/// Name of the attestation file in a device's folder.
 pub const FILE: &str = "kernels.json";
 
-/// All that was verified on one device.
+/// All kernels that were verified on one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attestation {
-    /// The card.
+    /// Name of the GPU.
     pub device: String,
-    /// By operation.
+    /// The verified kernel files, by operation.
     pub ops: BTreeMap<String, VerifiedFile>,
 }
 
-/// A file of kernels in the state in which it was verified.
+/// The state of a kernel file when it was verified.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifiedFile {
-    /// RFC 3339.
+    /// Time of the run, RFC 3339.
     pub at: String,
-    /// Version of CUDA that the driver was for.
+    /// CUDA version of the driver.
     pub driver: String,
-    /// Architecture of the card, e.g. `sm_90a`.
+    /// Architecture of the GPU, e.g. `sm_90a`.
     pub arch: String,
     pub nvrtc: String,
     pub flags: Vec<String>,
-    /// blake3 of the `.cu` and all it includes.
+    /// blake3 digest of the `.cu` file and of all files that it includes.
     pub kernels: String,
-    /// blake3 of the cases, bounds and judgement.
+    /// blake3 digest of the cases, bounds and judgement.
     pub judgement: String,
     pub variants: BTreeMap<String, VariantResult>,
-    /// Digests of what its kernels are given, launched and answered, made when neither text had changed since: a judgement of another
-    /// text with the same digests is the same judgement.
+    /// Digests of the kernels' arguments, launches and expected results. They are made while the texts of kernels and judgement
+    /// are unchanged. If a text changes later and its digests stay the same, the meaning has not changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Digests>,
-    /// Planted faults, as `variant mutant`, and the first check that noticed each; empty if none did.
+    /// Planted faults, as `variant mutant`, each with the first check that noticed it; empty text if no check did.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutants: BTreeMap<String, String>,
 }
 
-/// Results of a variant.
+/// Results of a variant in the verified run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VariantResult {
     pub cases: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_ratio: Option<f64>,
-    /// By case.
+    /// Measured times by case and metric.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub times: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
 impl Attestation {
-    /// The attestation of a complete run on a device, with the compiler that is here: the operations whose variants were all run on every
-    /// case without any finding, and whose gates pass.
+    /// Makes the attestation of a complete run on a device, with the compiler of this machine. It contains the operations whose
+    /// variants were all run on every case without any violation, and whose gates pass.
     pub fn of(run: &Run, sources: &[Source], device: &Device, results: &[MutantResult]) -> Result<Self> {
         let (major, minor) = Toolkit::open()?.version;
         let verified = |source: &Source| {
@@ -116,7 +117,7 @@ impl Attestation {
         })
     }
 
-    /// All in a folder of devices' folders.
+    /// Reads all attestations in a folder that has one folder per device.
     pub fn read_all(folder: &Path) -> Result<Vec<(PathBuf, Self)>> {
         let entries = std::fs::read_dir(folder).map_err(Error::io(folder, "read"))?;
         let files = entries.filter_map(|entry| Some(entry.ok()?.path().join(FILE)));
@@ -132,7 +133,8 @@ impl Attestation {
         found.implausible().map_or(Ok(found), |why| Err(wrong(why)))
     }
 
-    /// Replaces these operations in the folder's file, and keeps its others.
+    /// Replaces the entries of these operations in the file of the device, and keeps its other entries. Returns the path of the
+    /// file.
     pub fn write(self, folder: &Path) -> Result<PathBuf> {
         let folder = folder.join(slug(&self.device.to_lowercase().replace("nvidia ", "")));
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
@@ -143,7 +145,7 @@ impl Attestation {
         };
         all.device = self.device;
         for (op, mut verified) in self.ops {
-            // Faults were planted in the same kernels if nothing changed since.
+            // If this run planted no faults, keep the earlier results of planted faults for unchanged kernels and judgement.
             if let Some(before) = all.ops.get(&op).filter(|_| verified.mutants.is_empty())
                 && (&before.kernels, &before.judgement) == (&verified.kernels, &verified.judgement)
             {
@@ -156,7 +158,7 @@ impl Attestation {
     }
 }
 
-/// True if all variants of a file were run on every case of a complete run without any finding, and their gates pass.
+/// True if the run is complete and ran all variants of a file on every case without any violation, and all gates pass.
 fn is_right(run: &Run, source: &Source) -> bool {
     let cases = ops::find(&source.op).map(|op| op.cases());
     let ran = |variant: &Variant| {
@@ -167,14 +169,14 @@ fn is_right(run: &Run, source: &Source) -> bool {
     let of_op = |kernel: &str| kernel.split_once('.').is_some_and(|(op, _)| op == source.op);
     let mut verdicts = run.verdicts.iter().filter(|verdict| of_op(&verdict.recipe));
     let judged = verdicts.all(|verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice));
-    // By any gates, a kernel in which a check found something is not verified.
+    // Whatever the gates are, a kernel with a violation is not verified.
     let mut records = run.records.iter().filter(|record| of_op(&record.recipe));
     let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);
     run.manifest.complete && cases.is_ok() && judged && !wrong && source.header.variants.iter().all(ran)
 }
 
 impl VariantResult {
-    /// The results of a variant in a run.
+    /// Collects the results of a variant in a run.
     fn of(run: &Run, source: &Source, variant: &Variant) -> Self {
         let kernel = source.full_name(&variant.name);
         let (mut cases, mut found) = (HashSet::new(), Self::default());
@@ -185,7 +187,7 @@ impl VariantResult {
                 found.bound_ratio = Some(most.max(record.value));
             }
             if record.site == TIME {
-                // Four digits are more than two runs agree on.
+                // Four significant digits are enough: times of two runs differ by more.
                 let rounded = format!("{:.3e}", record.value).parse().unwrap_or(record.value);
                 let times = found.times.entry(record.window.clone()).or_default();
                 times.insert(record.metric.clone(), rounded);
@@ -199,13 +201,14 @@ impl VariantResult {
 /// An attestation, and the file that it was read from.
 type Attested = (PathBuf, Attestation);
 
-/// Files of an operation as devices verified them.
+/// Returns the entries of an operation in all attestations.
 fn verified<'a>(attestations: &'a [Attested], op: &str) -> impl Iterator<Item = &'a VerifiedFile> + Clone {
     let of_devices = attestations.iter();
     of_devices.filter_map(move |(_, attestation)| attestation.ops.get(op))
 }
 
-/// Kernels of the tree that are not attested in their present state, with the changes of each.
+/// Returns a message for each kernel file whose present state no device has verified, with the changes since the newest
+/// attestation.
 pub fn changed(sources: &[Source], attestations: &[Attested], now: &Now) -> Vec<String> {
     let finding = |source: &Source| {
         let (mut verified, now) = (verified(attestations, &source.op), now.get(&source.op));
@@ -222,7 +225,7 @@ pub fn changed(sources: &[Source], attestations: &[Attested], now: &Now) -> Vec<
     sources.iter().filter_map(finding).collect()
 }
 
-/// Attested kernels that are not in the tree.
+/// Returns a message for each attested kernel that is not in the tree.
 fn missing(sources: &[Source], attestations: &[Attested]) -> Vec<String> {
     let of_file = |(file, attestation): &Attested| {
         let (file, ops) = (file.display(), attestation.ops.keys());
@@ -247,7 +250,7 @@ fn differences(source: &Source, verified: &VerifiedFile, now: Option<&Made>) -> 
         let (then, now) = (verified.flags.join(" "), FLAGS.join(" "));
         found.push(format!("the flags changed from {then} to {now}"));
     }
-    // Variants for another architecture did not run on the card.
+    // Variants for another architecture were not run on that GPU.
     let runs = |variant: &&Variant| variant.is_for(&verified.arch) || verified.variants.contains_key(&variant.name);
     let variants = || source.header.variants.iter().filter(runs);
     let missing = variants().find(|variant| !verified.variants.contains_key(&variant.name));
@@ -269,7 +272,7 @@ fn differences(source: &Source, verified: &VerifiedFile, now: Option<&Made>) -> 
     found
 }
 
-/// True if a text names what noticed a fault: `CASE: N of M OUTPUT`.
+/// True if a text names the check that noticed a fault, in the form `CASE: N of M OUTPUT`.
 fn noticed(killed: &str, cases: &HashSet<String>) -> bool {
     let Some((case, rest)) = killed.split_once(": ") else {
         return false;
@@ -279,14 +282,14 @@ fn noticed(killed: &str, cases: &HashSet<String>) -> bool {
     cases.contains(case) && wrong
 }
 
-/// Folder of the attestations.
+/// Returns the folder of the attestations.
 fn results() -> Result<PathBuf> {
     const RESULTS: &str = "experiments/results";
     let none = || format!("no folder {RESULTS}; name one: `ulplab kernels attest --check DIR`");
     shipped::find(RESULTS).ok_or_else(|| Error::Setup(none()))
 }
 
-/// `ulplab kernels attest --check`: compares the kernels in the tree with their attestations.
+/// Runs `ulplab kernels attest --check`: compares the kernels in the tree with their attestations.
 pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let (sources, broken) = Source::read_good(&super::folder()?, &ops::COMPOSITIONS)?;
     let folder = folder.map_or_else(results, |folder| Ok(folder.into()))?;
@@ -297,14 +300,14 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let held = Held::new(&sources, &attestations, missing(&sources, &attestations))?;
     held.show(["PASS", "FAIL", "NOT JUDGED"], "");
     Ok(match held.exit() {
-        // Nothing can be said of a file that cannot be read.
+        // Some file of kernels could not be read, so the result is incomplete.
         _ if broken => Exit::Usage,
         exit => exit,
     })
 }
 
-/// Compares the compiled files with their attestations. The word is ATTESTED instead of PASS, since no kernel was run. If `whole`
-/// is false, only a part of the experiment was selected, and the exit code is that of NOT JUDGED instead of that of PASS.
+/// Compares the compiled files with their attestations. The verdict is ATTESTED instead of PASS, since no kernel was run. If
+/// `whole` is false, only a part of the experiment was selected, and NOT JUDGED replaces the exit code of PASS.
 pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
     let held = Held::new(sources, &attestations, Vec::new())?;
@@ -326,12 +329,12 @@ pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     })
 }
 
-/// Files of kernels, held against what each device saw of them.
+/// The result of comparing kernel files with the attestations of each device.
 struct Held<'a> {
     files: usize,
-    /// Kernels that no device verified as they are, and attestations without a file.
+    /// Kernels whose present state no device has verified, and attested kernels that are not in the tree.
     findings: Vec<String>,
-    /// Each device with its file, and the files of kernels that it did not see as they are.
+    /// For each device: its name, its attestation file, and the kernel files whose present state it has not verified.
     devices: Vec<(&'a str, &'a Path, Vec<String>)>,
 }
 
@@ -350,13 +353,14 @@ impl<'a> Held<'a> {
         })
     }
 
-    /// Returns a device that verified the current version of every file.
+    /// Returns a device that verified the present state of every file, if there is one.
     fn whole(&self) -> Option<&str> {
         let mut devices = self.devices.iter();
         Some(devices.find(|(.., findings)| findings.is_empty())?.0)
     }
 
-    /// A patchwork of devices says nothing of the kernels together.
+    /// Passing needs one device that verified all kernels: results from several devices do not show that the kernels work
+    /// together.
     fn exit(&self) -> Exit {
         match (self.findings.is_empty(), self.whole()) {
             (false, _) => Exit::GateFailed,
@@ -365,8 +369,8 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Prints what does not hold, a line each, and the verdict with its count: the first word if one device saw all, the second if
-    /// something does not hold, the third if no device saw all.
+    /// Prints a line for each finding, and the verdict with its counts. The verdict is `attested` if one device verified all
+    /// files, `broken` if there are findings, and `patchy` if no single device verified all files.
     fn show(&self, [attested, broken, patchy]: [&str; 3], more: &str) {
         let (all, findings) = (self.files, &self.findings);
         findings.iter().for_each(|finding| outln!("FAIL {}", shown(finding)));

@@ -1,4 +1,4 @@
-//! The keys of an experiment of kernels.
+//! Keys of an experiment of kernels.
 
 use std::collections::BTreeSet;
 
@@ -67,20 +67,20 @@ pub struct KernelStudy {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
     pub case_names: Vec<String>,
-    /// Options of the command that runs it.
+    /// Options of the `ulplab kernels` command that runs the experiment.
     #[serde(skip)]
     pub options: Options,
-    /// The files of kernels that patterns were resolved in.
+    /// The kernel files in which the patterns were resolved.
     #[serde(skip)]
     pub sources: Vec<KernelFile>,
 }
 
-/// A kernel, or a program.
+/// A kernel variant or a program, as a recipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
-    /// `op.variant`.
+    /// Name in the form `op.variant`.
     pub name: String,
-    /// Its description, in one line.
+    /// Description in one line.
     pub doc: String,
 }
 
@@ -117,12 +117,13 @@ pub struct Command {
 }
 
 impl Command {
-    /// Its name as a recipe.
+    /// Returns the recipe name of the program.
     pub fn recipe(&self) -> String {
         format!("{}.{}", self.op, self.name)
     }
 
-    /// The accumulator that its outputs are judged for; none of an operation that does not define its sums to the bit.
+    /// Returns the accumulator by which the program's outputs are judged; `None` if the operation does not define its sums to the
+    /// bit.
     pub fn sums(&self) -> Option<&str> {
         let defines = ops::find(&self.op).is_ok_and(|op| op.defines_sums());
         defines.then(|| self.accumulator.as_deref().unwrap_or(ACCUMULATORS[0].0))
@@ -130,10 +131,7 @@ impl Command {
 }
 
 impl KernelStudy {
-    /// The same with its recipes, from the patterns and the programs, and its windows, from the cases of their operations.
-    ///
-    /// # Errors
-    /// If a pattern matches nothing, or a definition is wrong.
+    /// Returns a copy of the study with its recipes, from the patterns and the programs, and its case names, from the operations.
     pub fn resolved(&self, sources: &[KernelFile]) -> Result<Self, Mistake> {
         operations::check_definitions(self)?;
         let variants = sources.iter().flat_map(KernelFile::kernels);
@@ -211,7 +209,8 @@ impl Study for KernelStudy {
         }
     }
 
-    /// Right kernels run on a GPU only, and the power of what judges them is measured without one.
+    /// Always an error: correct kernels run only on a GPU, so gates cannot be calibrated here. The message states the measured
+    /// power of the judgements, which needs no GPU.
     fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
         let power = power::stored().map_err(|error| error.to_string())?;
         let patterns = || self.kernels.iter().filter_map(|pattern| pattern.split('.').next());
@@ -231,7 +230,7 @@ impl Study for KernelStudy {
         self.variants.iter().map(info).collect()
     }
 
-    /// Checks other than those of outputs are always bound.
+    /// Accepts the sites of checks and of times in any experiment; the names of outputs depend on the operations.
     fn check_site(&self, at: &str) -> Result<(), String> {
         if CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A case that a kernel or program fails, in a file: inputs, outputs, expected values and bounds.
+//! Capsules: files with a case that a kernel or program fails. A capsule has the inputs, outputs, expected values and bounds.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -19,30 +19,30 @@ use ulplab_operations::ops::guards::Checked;
 use ulplab_operations::ops::judge::{self, Judge, Measured, Rule, Tensor};
 use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
-/// Bytes of all tensors of a capsule. Of larger ones, rows around the worst element are kept.
+/// Largest size of a capsule's tensors, in bytes. If the tensors are larger, only rows around the worst element are kept.
 pub const LIMIT: usize = 64 << 20;
-/// Rows that are kept on either side of the worst element.
+/// Number of rows that are kept on either side of the worst element.
 const AROUND: usize = 8;
-/// Inputs of at most this many bytes are kept whole, however large the others are.
+/// Inputs of at most this many bytes are kept whole, even if the capsule exceeds [`LIMIT`].
 const SMALL: usize = 1 << 20;
 
 /// The result of a kernel or program on a case.
 pub enum CellResult<'a> {
-    /// Outputs; some are wrong.
+    /// Outputs, some of which are wrong.
     Outputs(&'a Checked),
-    /// No outputs that can be judged: why, and the file in place of the outputs.
+    /// No outputs that can be judged: the reason, and the content of the file that a program wrote in place of outputs.
     Nothing { why: &'a str, file: Option<&'a [u8]> },
 }
 
-/// The folder of capsules, and what was asked of the run that they are of.
+/// The folder of capsules, and the invocation of the run that writes them.
 pub struct Capsules {
     pub folder: PathBuf,
     pub invocation: Invocation,
-    /// True if its cells have more draws than one.
+    /// True if the run's cells have more than one draw.
     pub several: bool,
 }
 
-/// Tensors of a capsule, and what had to be left out.
+/// Tensors of a capsule, and descriptions of the left-out data.
 #[derive(Default)]
 struct Contents<'a> {
     tensors: Vec<Tensor<'a>>,
@@ -50,16 +50,16 @@ struct Contents<'a> {
 }
 
 impl Capsules {
-    /// Makes the folder, and finds out whether files can be written to it, before anything is run.
+    /// Creates the folder, and checks that files can be written to it, before anything is run.
     pub fn prepare(folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
         let probe = tempfile::NamedTempFile::new_in(folder).map_err(Error::io(folder, "write to"))?;
         probe.close().map_err(Error::io(folder, "write to"))
     }
 
-    /// Writes `<folder>/<recipe>.<case>.safetensors`: `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` the expected
-    /// values and `bound.NAME` their bounds, for all outputs that were judged. A file that a program wrote in place of its
-    /// outputs, and that cannot be judged, is copied to `<folder>/<recipe>.<case>.left`. Of several draws that fail, the first one is kept.
+    /// Writes `<folder>/<recipe>.<case>.safetensors`. In it, `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` the expected
+    /// values and `bound.NAME` their bounds, for all outputs that were judged. If a program wrote a file that cannot be judged,
+    /// the file is copied to `<folder>/<recipe>.<case>.left`. If several draws fail, the first one is kept.
     pub fn keep(&self, cell: &Cell, draw: Draw, left: &CellResult) -> Result<()> {
         let (case, problem, seed) = (draw.case, draw.problem, draw.seed);
         let mut judged = Vec::new();
@@ -108,13 +108,13 @@ impl Capsules {
         let file = self.folder.join(format!("{name}.left"));
         match left {
             CellResult::Nothing { file: Some(bytes), .. } => write_atomic(&file, |out| out.write_all(bytes)),
-            // Files of an earlier run must not pass for this one's.
+            // Remove the file of an earlier run: it does not belong to this run.
             _ if file.exists() => std::fs::remove_file(&file).map_err(Error::io(&file, "remove")),
             _ => Ok(()),
         }
     }
 
-    /// Builds the invocation that runs only this cell, with a single draw.
+    /// Returns the invocation that runs only this cell, with a single draw.
     fn alone(&self, cell: &str) -> Invocation {
         let others = |item: &&String| !(self.several && item.trim_start().starts_with("draws"));
         let set = self.invocation.set.iter().filter(others).cloned();
@@ -129,13 +129,13 @@ impl Capsules {
     }
 }
 
-/// The file name of a cell, without its extension.
+/// Returns the file name of a cell without extension.
 fn name(recipe: &str, case: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     format!("{recipe}.{case}").replace(|c| !plain(c), "_")
 }
 
-/// The parts that outputs are taken into to be judged.
+/// Returns the parts into which the judges split outputs.
 fn parts(judges: &[Judge], outputs: &Outputs) -> Vec<ulplab_operations::ops::judge::Part> {
     let taken = judges.iter().filter_map(|judge| match &judge.rule {
         Rule::Parts(parts) => Some(parts(outputs)),
@@ -203,7 +203,7 @@ impl<'a> Contents<'a> {
         contents
     }
 
-    /// The tensor, or these rows of it.
+    /// Adds the tensor, or only these rows of it.
     fn push(&mut self, tensor: Tensor<'a>, rows: Option<Range<usize>>) {
         match rows {
             Some(rows) if rows.len() < tensor.row_count() => {
@@ -217,7 +217,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Rows around the worst element of an output that is wrong; the first rows of another.
+/// Returns the rows around the worst element if the output is wrong, else the first rows.
 fn around(measured: &[Measured], output: &str, shape: &[usize], count: usize) -> Range<usize> {
     let wrong = failures(measured).find(|wrong| wrong.output == output);
     let worst = wrong.and_then(|wrong| wrong.worst.as_ref());

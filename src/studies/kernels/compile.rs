@@ -1,4 +1,4 @@
-//! Kernels without a GPU: compiled, and their headers checked against the compiled code.
+//! Checks of kernels without a GPU: kernels are compiled, and their headers are compared with the compiled code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,21 +17,21 @@ use ulplab_core::error::{Error, Exit, Result, did_you_mean};
 use ulplab_core::list::distinct;
 use ulplab_operations::ops::{Case, Op, Problem, Scalar};
 
-/// Architectures that are compiled for: those that kernels run on, and those to come.
+/// Architectures to compile for: those that kernels run on, and later ones.
 pub const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
-/// Limits of all cards of these architectures.
+/// Launch limits that hold for all GPUs of these architectures.
 const MOST_THREADS: u32 = 1024;
 const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MOST_SHARED: u32 = 227 * 1024;
 
-/// The kernels to compile: those of the planned cells. Files, variants and cases without one are left out.
+/// Compiles the kernels of the planned cells. Files, variants and cases without a planned cell are skipped.
 pub struct Compile<'a> {
     pub study: &'a KernelStudy,
     pub planned: &'a Planned<'a>,
 }
 
-/// Heads of the table of entry points.
+/// Column heads of the table of entry points.
 const HEADS: [&str; 7] = [
     "kernel",
     "arch",
@@ -42,15 +42,16 @@ const HEADS: [&str; 7] = [
     "max threads",
 ];
 
-/// Mistakes of a variant, and the cases in which they show.
+/// Mistakes in headers, each with the cases in which it shows.
 type Findings = BTreeMap<String, BTreeSet<String>>;
 
 /// Compiled entry points, by name.
 type Entries = BTreeMap<String, Entry>;
 
 impl Compile<'_> {
-    /// Compiles the selected kernels, prints the resources of each, and reports the mistakes of headers; then compares the
-    /// files with their attestations. A mistake of a header gives [`Exit::Usage`]. `why` they are compiled and not run.
+    /// Compiles the selected kernels, prints the resources of each, and reports mistakes in headers. If there are none, compares
+    /// the files with their attestations. A mistake gives [`Exit::Usage`]. `why` is the reason for compiling only, which is
+    /// printed.
     pub fn run(&self, why: &str) -> Result<Exit> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
@@ -108,7 +109,7 @@ impl Compile<'_> {
         self.planned.cells.iter().any(|cell| cell.id == id)
     }
 
-    /// Checks every launch of the selected variants and cases of a file.
+    /// Checks every launch of a file's selected variants and cases.
     fn check(&self, source: &Source, arch: &str, entries: &Entries, findings: &mut Findings) -> Result<()> {
         let op = ops::find(&source.op).map_err(|why| Error::data(&source.path, why))?;
         let mut problems = BTreeMap::new();
@@ -166,8 +167,8 @@ impl Compile<'_> {
     }
 }
 
-/// The smallest case without a model that has the same keys, or at least keys of the same names, so that its buffers have the same
-/// names; the case itself if there is none.
+/// Returns the smallest case without a model that has the same keys, or at least keys of the same names. Its buffers have the
+/// same names as those of `case`. Returns `case` itself if there is no such case.
 pub fn named_by(op: &dyn Op, case: &Case) -> Case {
     let names = |case: &Case| case.keys.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let cases = op.cases().into_iter().filter(|other| !other.inputs.need_model());
@@ -177,7 +178,7 @@ pub fn named_by(op: &dyn Op, case: &Case) -> Case {
     first.unwrap_or_else(|| case.clone())
 }
 
-/// ` (case 'a' and 3 others)`
+/// Returns a text such as ` (case 'a' and 3 others)`.
 fn shown(cases: &BTreeSet<String>) -> String {
     let first = cases.first().map_or("", String::as_str);
     let others = match cases.len() {
@@ -188,7 +189,7 @@ fn shown(cases: &BTreeSet<String>) -> String {
     format!(" (case '{first}'{others})")
 }
 
-/// The launches of a variant on a case, and the compiled entries to compare them with.
+/// The launches of a variant on a case, and the compiled entry points to compare them with.
 pub struct Launches<'a> {
     pub source: &'a Source,
     pub variant: &'a Variant,
@@ -206,11 +207,11 @@ impl Launches<'_> {
             let wrong = self.names(arguments).into_iter().chain(self.kernel(step, arguments));
             wrong.map(|what| format!("{place}{what}")).collect::<Vec<_>>()
         };
-        // Launches of one step have the same mistakes.
+        // Repeated launches of one step have the same mistakes.
         distinct(launches.flat_map(of_launch))
     }
 
-    /// Bytes of an argument; none if its name is unknown.
+    /// Returns the size in bytes of a launch argument; `None` if its name is unknown.
     fn bytes(&self, argument: &Named) -> Option<u32> {
         let Some(name) = argument.name() else { return Some(4) };
         let buffer = self.problem.buffers.iter().any(|buffer| buffer.name == name);
@@ -239,7 +240,7 @@ impl Launches<'_> {
         unknown.map(wrong).collect()
     }
 
-    /// The entry point, its parameters, and the limits of a launch.
+    /// Checks the entry point of a launch, its parameters, and the launch limits. Returns the mistakes.
     fn kernel(&self, step: &Step, arguments: &[Named]) -> Vec<String> {
         let Work::Kernel { entry, shape } = &step.work else {
             return Vec::new();

@@ -1,33 +1,33 @@
-//! Many draws of a case: the same sizes with other numbers, to tell how often what is right is refused.
+//! Many draws of a case: the same sizes with other numbers. They show how often correct code fails.
 
 use ulplab_core::error::Result;
 use ulplab_core::metrics::{Bound, MAX_ABS, Metric, VIOLATIONS};
 use ulplab_core::record::{Failure, Record, Worst};
 use ulplab_operations::ops::{Case, Problem};
 
-/// Site of the record that counts the draws in which something is wrong.
+/// Site of the record with the number of draws that have a violation.
 pub const DRAWS: &str = "draws";
 
-/// A case with the numbers of one seed.
+/// A case with its inputs drawn from one seed.
 #[derive(Clone, Copy)]
 pub struct Draw<'a> {
     pub case: &'a Case,
     pub problem: &'a Problem,
     pub seed: u64,
-    /// True if it is kept if it fails, as the first draw that fails is.
+    /// True if the draw is kept when it fails. Only the first draw that fails is kept.
     pub keep: bool,
 }
 
-/// The records of one cell over its draws: of each output and metric the worst value, and all elements.
+/// Merged records of one cell over its draws: the worst value of each output and metric, and the total number of elements.
 #[derive(Default)]
 pub struct Drawn {
-    /// True if more draws than one are planned, so that failures name their seed.
+    /// True if more than one draw is planned; failures then name their seed.
     several: bool,
     records: Vec<Record>,
     draws: u64,
-    /// Draws in which something is wrong.
+    /// Number of draws with a violation.
     wrong: u64,
-    /// The seed of the first of them.
+    /// Seed of the first draw with a violation.
     first: Option<u64>,
 }
 
@@ -39,10 +39,10 @@ impl Drawn {
         }
     }
 
-    /// Takes what the draw with this seed gave.
+    /// Merges the records of the draw with this seed.
     ///
     /// # Errors
-    /// If a metric is not known.
+    /// If a metric is unknown.
     pub fn add(&mut self, seed: u64, mut records: Vec<Record>) -> Result<()> {
         self.draws += 1;
         if self.several {
@@ -53,8 +53,8 @@ impl Drawn {
             self.wrong += 1;
             self.first.get_or_insert(seed);
         }
-        // An output that is judged in two ways has two records of a metric: the first is compared with the first, the second with the
-        // second.
+        // An output that is judged in two ways has two records of the same metric. Records of different draws are matched by
+        // order.
         let mut compared = vec![false; self.records.len()];
         for mut record in records {
             let kept = self.records.iter_mut().zip(&mut compared);
@@ -80,17 +80,17 @@ impl Drawn {
         Ok(())
     }
 
-    /// True if nothing was wrong so far.
+    /// True if no draw so far has a violation.
     pub fn is_right(&self) -> bool {
         self.wrong == 0
     }
 
-    /// True if no draw has given a record.
+    /// True if no draw so far has given a record.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// The records of the cell; of several draws also how many are wrong.
+    /// Returns the merged records of the cell and, if there are several draws, a record of the number of wrong draws.
     pub fn records(self) -> Vec<Record> {
         let mut records = self.records;
         let Some(like) = records.first().filter(|_| self.draws > 1) else {
@@ -115,7 +115,8 @@ impl Drawn {
     }
 }
 
-/// Has failures name their draw, and each record its own worst element: that of another metric may come from another draw.
+/// Adds the draw's seed to failure messages, and the worst element to each record: after merging, records of other metrics may
+/// come from other draws.
 fn name_draw(seed: u64, records: &mut [Record]) {
     let errors = records.iter().filter(|record| record.metric == MAX_ABS.name);
     let elements = errors.map(|record| (record.site.clone(), record.worst.clone()));

@@ -1,8 +1,8 @@
-//! The line of a header that a mistake is in.
+//! Line numbers of mistakes in the header of a kernel file.
 
 use crate::backend::cuda::{Source, Variant};
 
-/// Keys of a launch, and the words in messages that refer to them.
+/// Keys of a launch, each with the words in messages that refer to it.
 const KEYS: [(&str, &[&str]); 6] = [
     ("grid", &["grid: ", "grid is ", "grid has ", "a grid of "]),
     (
@@ -15,8 +15,8 @@ const KEYS: [(&str, &[&str]); 6] = [
     ("args", &["args has "]),
 ];
 
-/// The header's line of a mistake: in its launch, the line of the key that the message names, or of a word that it quotes;
-/// else the beginning of the variant.
+/// Returns the line of a mistake in the header. This is a line of the launch: the line of the key that the message names, or a
+/// line with a word that the message quotes. Without such a line, it is the variant's first line.
 pub fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
     let lines: Vec<&str> = source.text.lines().collect();
     let named = |line: &&str| line.trim_start().starts_with("name") && line.contains(&format!("\"{}\"", variant.name));
@@ -44,10 +44,11 @@ pub fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
     start + found.unwrap_or(0) + 1
 }
 
-/// The lines of the launch that a message names, counted from the variant's name, if the launch is a table of its own.
+/// Returns the range of lines of the launch that a message names, relative to the line of the variant's name; `None` if the
+/// launch is not a table of its own.
 fn launch_lines(variant: &Variant, what: &str, lines: &[&str]) -> Option<(usize, usize)> {
     let name = what.split("launch '").nth(1)?.split('\'').next()?;
-    // Keys of the case replace those in braces.
+    // The launch's name may have parts in braces, which the case's keys replace.
     let fits = |template: &str| match (template.split_once('{'), template.rsplit_once('}')) {
         (Some((before, _)), Some((_, after))) => name.starts_with(before) && name.ends_with(after),
         _ => false,

@@ -1,4 +1,4 @@
-//! Kernels on a device: every variant on every case of its operation, checked and then timed.
+//! Study of kernels on a device: every variant runs on every case of its operation, is checked and then timed.
 
 pub mod attest;
 mod body;
@@ -53,13 +53,13 @@ pub use lines::line_of;
 pub use selection::{for_others, without_simple};
 pub use show::{line, times};
 
-/// The shipped experiment with all kernels.
+/// Name of the shipped experiment with all kernels.
 pub const SHIPPED: &str = "kernels";
 
 /// Site of the records of times.
 pub const TIME: &str = "time";
 
-/// Checks that there is a fault of that name, `op.mutant`.
+/// Checks that a planted fault with the name `op.mutant` exists.
 pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     let of = |source: &KernelFile| -> Vec<String> {
         let mutants = source.header.mutants.iter();
@@ -71,23 +71,23 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     refuse(!names.iter().any(|other| other == name), why).map_err(Error::Usage)
 }
 
-/// Draws after the first have no model.
+/// Data of draws after the first, which read no model.
 const NO_MODEL: fn(&str) -> std::result::Result<Vec<Rows>, String> =
     |pattern| Err(format!("what passes at {pattern} is not drawn"));
 
-/// Cells of kernels, and the data of their problems.
+/// Runs cells of kernels; `data` makes the inputs of their problems.
 pub struct Cells<'a> {
     pub study: &'a KernelStudy,
     pub data: &'a Data<'a>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
-    /// The folder of failed cells.
+    /// Where capsules of failed cells are written; `None` to write none.
     pub keep: Option<&'a Capsules>,
 }
 
 impl Cells<'_> {
-    /// Runs those of an operation case by case: the inputs of a case are made once. Kernels that state another accumulator than the
-    /// operation's are judged for that one.
+    /// Runs the cells of an operation case by case, so that the inputs of a case are made only once. If `accumulator` is given,
+    /// outputs are judged by it instead of the operation's own accumulator.
     pub fn each(
         &self,
         op: &str,
@@ -111,7 +111,8 @@ impl Cells<'_> {
                 let seed = self.data.seed().wrapping_add(draw);
                 let other = Data::new(seed, &NO_MODEL).with_checkpoint(self.data.checkpoint().ok());
                 let data = if draw == 0 { self.data } else { &other };
-                // Large addresses do not depend on numbers, and take a hundred times as long as a draw of a small case.
+                // Check large addresses only in the first draw: they do not depend on the numbers, and take a hundred times as
+                // long as a draw of a small case.
                 let mut case = Case {
                     timed: case.timed && draw == 0,
                     large: case.large && draw == 0 && accumulator.is_none(),
@@ -140,7 +141,7 @@ impl Cells<'_> {
                         Err(why) => vec![unknown(cell, &case, "inputs", why)],
                     };
                     drawn.add(seed, records)?;
-                    // A variant that takes no such case takes none of its draws.
+                    // A variant that does not support the case gives no records, so its other draws are skipped.
                     match draw + 1 == draws || drawn.is_empty() {
                         true => (self.done)(cell, drawn.records())?,
                         false => open.push((cell, drawn)),
@@ -154,7 +155,7 @@ impl Cells<'_> {
         Ok(())
     }
 
-    /// Keeps the outputs of a cell, if it failed and --keep-failed is given.
+    /// Writes a capsule with the outputs of a cell, if the cell failed and --keep-failed is given.
     pub fn keep_failed(&self, cell: &Cell, draw: Draw, checked: &Checked) -> Result<()> {
         match self.keep {
             Some(capsules) if draw.keep && failures(&checked.measured).next().is_some() => {
@@ -164,7 +165,7 @@ impl Cells<'_> {
         }
     }
 
-    /// Keeps the inputs of a cell without outputs to judge, and the reason, if --keep-failed is given.
+    /// Writes a capsule of a cell without outputs to judge, with the inputs and the reason, if --keep-failed is given.
     pub fn keep_unjudged(&self, cell: &Cell, draw: Draw, why: &str, file: Option<&[u8]>) -> Result<()> {
         self.keep.filter(|_| draw.keep).map_or(Ok(()), |capsules| {
             capsules.keep(cell, draw, &CellResult::Nothing { why, file })
@@ -172,36 +173,36 @@ impl Cells<'_> {
     }
 }
 
-/// The elements that a case's sizes multiply to.
+/// Returns the product of a case's sizes.
 pub fn volume(case: &Case) -> f64 {
     case.dims.iter().map(|(_, size)| (*size).max(1) as f64).product()
 }
 
-/// The operations of cells, each once, in their order.
+/// Returns the operations of cells, each once, in the order of the cells.
 pub fn ops_of<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<&'a str> {
     distinct(cells.into_iter().map(|cell| cell.kernel().0))
 }
 
-/// The cells of an operation.
+/// Returns the cells of an operation.
 pub fn of_op<'a>(op: &str, cells: &[&'a Cell]) -> Vec<&'a Cell> {
     cells.iter().copied().filter(|cell| cell.kernel().0 == op).collect()
 }
 
-/// Cells of variants, and the options of their run.
+/// Runs cells of kernel variants, with the options of the run.
 pub struct Variants<'a> {
     pub cells: Cells<'a>,
     pub sources: &'a [KernelFile],
     pub session: Session<'a>,
-    /// The rates that times are shares of.
+    /// Hardware rates that measured times are compared with.
     pub ceilings: Option<Ceilings>,
-    /// The fault to plant, as `op.mutant`.
+    /// The fault to plant, as `op.mutant`, if any.
     pub mutant: Option<&'a str>,
-    /// Peers whose times are shown next to those of the kernels.
+    /// Peers (other implementations) whose times are recorded next to those of the kernels.
     pub peers: Option<&'a Peers>,
 }
 
 impl Variants<'_> {
-    /// Runs cells, operation by operation.
+    /// Runs the cells, operation by operation.
     pub fn run(&self, cells: &[&Cell]) -> Result<()> {
         for source in self.sources {
             let here = of_op(&source.op, cells);
@@ -220,7 +221,8 @@ impl Variants<'_> {
                 let variant = source.variant(cell.kernel().1);
                 let variant = variant.ok_or_else(|| Error::Usage(format!("no variant {}", cell.recipe)))?;
                 let records = self.cell(cell, variant, draw, &kernels.case(draw.case, draw.problem));
-                // A refused launch leaves the device usable; a launch with an illegal access does not.
+                // After a refused launch the device is usable, and the cell gets a failed record. After an illegal access the
+                // device is not usable, and the run ends.
                 records.or_else(|why| {
                     let device = self.session.device;
                     device.wait().map_err(|_| why.to_string()).map_err(Error::Setup)?;
@@ -234,7 +236,7 @@ impl Variants<'_> {
         Ok(())
     }
 
-    /// The fault to plant, if it belongs to this file.
+    /// Returns the fault to plant, if it belongs to this file.
     fn fault<'s>(&self, source: &'s KernelFile) -> Option<&'s Mutant> {
         let named = |mutant: &&Mutant| self.mutant == Some(&*source.full_name(&mutant.name));
         source.header.mutants.iter().find(named)
@@ -263,7 +265,7 @@ impl Variants<'_> {
         Ok(records(cell, case, measured))
     }
 
-    /// Times, and their shares of the possible speed.
+    /// Returns the measured times, and the ratios of achieved to possible speed.
     fn figures(&self, times: &Times, problem: &Problem, products: Factor) -> Vec<Measured> {
         let rotated = times.rotated.map(|rotated| rotated.median);
         let share = |us: f64| {
@@ -294,7 +296,7 @@ impl Variants<'_> {
     }
 }
 
-/// The record of a cell that could not be run, with the reason: NaN, which passes no gate.
+/// Returns the record of a cell that could not be run, with the reason. Its value is NaN, which passes no gate.
 pub fn unknown(cell: &Cell, case: &Case, site: &str, why: &str) -> Record {
     let message = why.to_string();
     Record {
@@ -308,7 +310,7 @@ pub fn unknown(cell: &Cell, case: &Case, site: &str, why: &str) -> Record {
     }
 }
 
-/// One of the numbers that a time gives.
+/// Returns a measurement of a time or of a number derived from it.
 pub fn time(metric: &'static Metric, value: f64) -> Measured {
     Measured {
         output: TIME,
@@ -320,7 +322,7 @@ pub fn time(metric: &'static Metric, value: f64) -> Measured {
     }
 }
 
-/// The measurements of a cell.
+/// Converts the measurements of a cell to records.
 pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record> {
     let blank = Record::blank(&cell.id, &cell.recipe, Phase::Local, &case.name);
     let record = |measured: Measured| Record {
@@ -335,7 +337,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
     measured.into_iter().map(record).collect()
 }
 
-/// Tensors at the sites of a pattern when the model reads a text.
+/// Returns the tensors at the sites that match a pattern while the model reads a text.
 pub fn sites(text: Text<'_>, pattern: &str) -> std::result::Result<Vec<Rows>, String> {
     let found = recorded(&[(pattern, pattern)], text).map_err(|error| error.to_string())?;
     refuse(

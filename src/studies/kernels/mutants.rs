@@ -1,4 +1,4 @@
-//! Planted faults: whether the checks notice each of them.
+//! Planted faults, which the checks must notice.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -18,34 +18,35 @@ use ulplab_operations::ops::checks::failures;
 use ulplab_operations::ops::judge::Measured;
 use ulplab_operations::ops::{Case, Op, Problem};
 
-/// A fault in one variant, and whether it was noticed.
+/// A planted fault in one variant, and the check that noticed it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MutantResult {
-    /// `op.variant`
+    /// Name of the kernel, `op.variant`.
     pub kernel: String,
     pub mutant: String,
     pub doc: String,
-    /// Case, output and number of violations of the first check that failed; none if the fault was not noticed.
+    /// Case, output and number of violations of the first check that failed; `None` if no check noticed the fault.
     pub killed: Option<String>,
 }
 
-/// Results of a fault, as a file in the folder of a run: a run that is continued, or shared, plants each fault once.
+/// Results of a fault, stored as a file in the folder of a run. With this file, a continued or shared run plants each fault only
+/// once.
 #[derive(Serialize, Deserialize)]
 struct Planted {
     /// Fingerprint of the run.
     run: String,
-    /// One for each variant that has the fault.
+    /// One result for each variant that has the fault.
     results: Vec<MutantResult>,
 }
 
-/// The results of planted faults in a run's folder.
+/// Access to the results of planted faults in a run's folder.
 pub struct MutantFiles {
     folder: PathBuf,
     run: String,
 }
 
 impl MutantFiles {
-    /// The files of the run with this fingerprint in a folder.
+    /// Returns access to the files in a run's folder. `run` is the fingerprint of the run.
     pub fn new(folder: &Path, run: &str) -> Self {
         Self {
             folder: folder.join("mutants"),
@@ -67,7 +68,7 @@ impl MutantFiles {
         })
     }
 
-    /// The results of a fault, if it was planted.
+    /// Reads the results of a fault; `None` if the fault was not planted yet.
     pub fn read(&self, op: &str, fault: &str) -> Result<Option<Vec<MutantResult>>> {
         let file = self.file(op, fault);
         if !file.is_file() {
@@ -80,10 +81,10 @@ impl MutantFiles {
         Ok(Some(planted.results))
     }
 
-    /// The results of all operations that have cells, in their order.
+    /// Reads the results of all faults of the operations that have cells, in the order of the operations.
     ///
     /// # Errors
-    /// If one of them is missing or damaged.
+    /// If a result is missing or damaged.
     pub fn all(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
         let folder = self.folder.display();
         let missing = |fault: String| Error::Incomplete(format!("{folder}: the fault {fault} was not planted"));
@@ -92,16 +93,17 @@ impl MutantFiles {
         Ok(results.collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// The results that are there.
+    /// Reads the results that exist already.
     ///
     /// # Errors
-    /// If one of them is damaged.
+    /// If a result is damaged.
     pub fn found(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<MutantResult>> {
         let results = self.each(sources, cells)?.into_iter();
         Ok(results.flat_map(|(_, results)| results.unwrap_or_default()).collect())
     }
 
-    /// Every fault of the operations that have cells, as `op.mutant`, and what came of it if it was planted.
+    /// Reads the results of every fault of the operations that have cells. A fault is named `op.mutant`; its results are `None`
+    /// if it was not planted.
     fn each(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<(String, Option<Vec<MutantResult>>)>> {
         let mut all = Vec::new();
         for source in sources.iter().filter(|source| !of_op(&source.op, cells).is_empty()) {
@@ -114,10 +116,10 @@ impl MutantFiles {
     }
 }
 
-/// A case, and its problem once a fault has got as far.
+/// A case, and its problem, which is made when a fault is first tried on the case.
 type Prepared = (Case, RefCell<Option<Problem>>);
 
-/// Prints whether each fault was noticed. True if one was not.
+/// Prints for each fault the check that noticed it. Returns true if some fault was not noticed.
 pub fn print(results: &[MutantResult]) -> bool {
     let name = |result: &MutantResult| format!("{} {}", result.kernel, result.mutant);
     let width = results.iter().map(|result| name(result).len()).max().unwrap_or(0);
@@ -132,7 +134,8 @@ pub fn print(results: &[MutantResult]) -> bool {
     noticed < results.len()
 }
 
-/// Each fault in each of its variants, on the first case: most faults are noticed there, and further launches are compiled when needed.
+/// Returns each fault in each of its variants, with the first case that the variant takes. These launches are compiled in
+/// advance: most faults are noticed on the first case, and further launches are compiled when needed.
 fn first_uses<'a>(
     source: &'a Source,
     mutants: &[&'a Mutant],
@@ -151,7 +154,7 @@ fn first_uses<'a>(
 }
 
 impl Variants<'_> {
-    /// Plants a share of the faults of some operations in every variant that has them, unless it is known what came of them.
+    /// Plants a share of the faults of these operations in every variant that has them. Skips faults that already have results.
     pub fn mutants(&self, ops: &[&str], share: Share, files: &MutantFiles) -> Result<()> {
         for source in self.sources.iter().filter(|source| ops.contains(&source.op.as_str())) {
             let mut mutants = Vec::new();
@@ -161,10 +164,10 @@ impl Variants<'_> {
                 }
             }
             let op = ops::find(&source.op).map_err(Error::Usage)?;
-            // The large cases that are timed, and activations of the model, come last: few faults get as far.
+            // Large timed cases, and cases with activations of the model, come last: most faults are noticed before.
             let mut cases = op.cases();
             cases.sort_by_key(|case| case.timed || case.inputs.need_model());
-            // Problems are made at the first fault that gets as far, and kept for the others.
+            // Each problem is made when a fault first needs it, and reused for later faults.
             let cases: Vec<Prepared> = cases.into_iter().map(|case| (case, RefCell::default())).collect();
             let uses = first_uses(source, &mutants, &cases);
             self.session.compile_ahead(source, &uses);
@@ -176,7 +179,7 @@ impl Variants<'_> {
         Ok(())
     }
 
-    /// The results of a fault on all cases.
+    /// Tries a fault on the cases until every variant that has it was noticed. Returns one result per variant.
     fn results(&self, source: &Source, mutant: &Mutant, op: &dyn Op, cases: &[Prepared]) -> Result<Vec<MutantResult>> {
         let kernels = self.session.load_with(source, Some(mutant));
         let variants = source.header.variants.iter();
@@ -188,7 +191,7 @@ impl Variants<'_> {
             killed: None,
         };
         let mut results: Vec<_> = named.map(|variant| (variant, result(variant))).collect();
-        // Large buffers take seconds, and few faults show only there: they are tried last.
+        // Large buffers are tried last: they take seconds, and few faults show only with them.
         for large in [false, true] {
             for (case, prepared) in cases.iter().filter(|(case, _)| case.large || !large) {
                 if results.iter().all(|(_, result)| result.killed.is_some()) {

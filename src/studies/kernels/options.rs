@@ -1,18 +1,18 @@
-//! Options of `ulplab kernels` in addition to those of any run.
+//! Options of `ulplab kernels` in addition to the options of any run.
 
 use std::path::PathBuf;
 
-/// The subcommand and its own options.
+/// Options of the subcommand.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub device: OnDevice,
-    /// Architectures to compile for if no kernel is run; all of [`ARCHITECTURES`](super::ARCHITECTURES) if it is empty.
+    /// Architectures to compile for if no kernel is run; if empty, all of [`ARCHITECTURES`](super::ARCHITECTURES).
     pub architectures: Vec<String>,
-    /// True if only the timed cases are run, and only a failed gate is a failure.
+    /// True if only the timed cases are run. Then only a failed gate gives a failing exit code.
     pub timed: bool,
-    /// True if the variants called `simple` are left out of the cases that another variant takes.
+    /// True if the variant `simple` is skipped on cases that another variant supports.
     pub fast_only: bool,
-    /// The fault to plant, as `op.mutant`.
+    /// The fault to plant, as `op.mutant`, if any.
     pub mutant: Option<String>,
     /// True if every fault is planted after the run.
     pub mutants: bool,
@@ -22,7 +22,7 @@ pub struct Options {
     pub keep_failed: Option<PathBuf>,
     /// File with the times of peers.
     pub peers: Option<PathBuf>,
-    /// The processes that share the run; none if it is not to be shared.
+    /// Processes to share the run among; `None` if this process runs all cells.
     pub workers: Option<Workers>,
 }
 
@@ -41,9 +41,9 @@ pub struct Workers {
 /// The GPUs that a run uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Devices {
-    /// All that are visible.
+    /// All visible GPUs.
     All,
-    /// Listed devices, by their number among the visible ones.
+    /// The GPUs with these indices among the visible ones.
     These(Vec<usize>),
 }
 

@@ -1,5 +1,5 @@
-//! Times of peers (third-party implementations) and of limits (kernels that only move the bytes) on the same cases, from a file of
-//! `experiments/peers/kernels.py`.
+//! Times of peers (third-party implementations) and of limits (kernels that only move the bytes) on the same cases. They are read
+//! from a file that `experiments/peers/kernels.py` writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,33 +13,33 @@ use ulplab_core::input;
 use ulplab_core::metrics::{OF_LIMIT, TIMES_PEER, US_LIMIT, US_PEER};
 use ulplab_operations::ops::judge::Measured;
 
-/// The peer that was fastest on each case, on one device.
+/// The fastest peer on each case, on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peers {
-    /// The file that it was read from.
+    /// The file with the times.
     pub file: PathBuf,
     /// blake3 of the file.
     pub digest: String,
-    /// The card.
+    /// Name of the GPU.
     pub device: String,
-    /// By `op/case`.
+    /// The fastest peer, by `op/case`.
     pub fastest: BTreeMap<String, Peer>,
-    /// The fastest kernel that moves a case's bytes and computes nothing, by `op/case`.
+    /// The fastest kernel that moves a case's bytes without computing, by `op/case`.
     pub limits: BTreeMap<String, Peer>,
-    /// Peers that were not tried.
+    /// Names of peers that were not tried.
     pub left_out: Vec<String>,
-    /// Why Python could not import those of an operation.
+    /// Reasons why Python could not import an operation's peers, by operation.
     pub absent: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Peer {
     pub name: String,
-    /// Microseconds, second-level cache flushed before.
+    /// Time in microseconds with a flushed L2 cache.
     pub us_cold: f64,
 }
 
-/// The file, before its entries are looked at.
+/// Content of the file before its entries are checked.
 #[derive(Deserialize)]
 struct PeersFile {
     device: String,
@@ -54,8 +54,8 @@ struct PeersFile {
     absent: BTreeMap<String, String>,
 }
 
-/// The method of cold times, by number: `METHOD` of `experiments/peers/kernels_stopwatch.py`. By the first, lines that L2 was asked to keep
-/// were not flushed.
+/// Number of the method for cold times: `METHOD` of `experiments/peers/kernels_stopwatch.py`. Method 1 did not flush lines that
+/// L2 had been asked to keep.
 const METHOD: u32 = 2;
 
 fn first() -> u32 {
@@ -100,14 +100,14 @@ impl Peers {
         })
     }
 
-    /// Checks that they were timed on the card of that name.
+    /// Checks that the peers were timed on the GPU `name`.
     pub fn check_device(&self, name: &str) -> Result<()> {
         let device = &self.device;
         let message = format_args!("device: the peers were timed on '{device}', and this is '{name}'");
         refuse(device != name, message).map_err(|why| Error::data(&self.file, why))
     }
 
-    /// The reason why a run with these peers is incomplete, if some were not tried.
+    /// Returns the reason why a run with these peers is incomplete; `None` if all peers were tried.
     pub fn incomplete(&self) -> Option<String> {
         let file = self.file.display();
         let left_out = self.left_out.first().map(|first| {
@@ -122,7 +122,8 @@ impl Peers {
         })
     }
 
-    /// Metrics of the limit and of the fastest peer for a variant that takes `us_cold` on a case; none of what was not timed.
+    /// Returns the times of the limit and of the fastest peer on a case, and their ratios to `us_cold`, the time of a variant. An
+    /// entry that was not timed is skipped.
     pub fn beside(&self, op: &str, case: &str, us_cold: f64) -> impl Iterator<Item = Measured> {
         let key = format!("{op}/{case}");
         let both = [
@@ -134,7 +135,7 @@ impl Peers {
             .flat_map(move |(other, us, ratio)| [time(us, other), time(ratio, other / us_cold)])
     }
 
-    /// Their names, by `op/case`.
+    /// Returns the names of the fastest peers, by `op/case`.
     pub fn names(&self) -> BTreeMap<String, String> {
         let peers = self.fastest.iter();
         peers.map(|(key, peer)| (key.clone(), peer.name.clone())).collect()

@@ -1,4 +1,4 @@
-//! Programs on the cases of an operation. A program chooses its own device.
+//! External programs on the cases of an operation. A program chooses its own device.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::PermissionsExt;
@@ -19,12 +19,12 @@ use ulplab_core::metrics::US_CLAIMED;
 use ulplab_core::record::Record;
 use ulplab_operations::ops::checks::failures;
 
-/// True if a cell is of one of the programs.
+/// True if a cell belongs to one of the programs.
 pub fn is_of(commands: &[Command], cell: &Cell) -> bool {
     commands.iter().any(|command| command.recipe() == cell.recipe)
 }
 
-/// Finds a program that is not there, of those that cells are to be run with and of the references of their operations.
+/// Checks that every program that the cells need exists: the commands of the cells, and the references of their operations.
 pub fn check_programs(study: &KernelStudy, cells: &[Cell]) -> Result<(), Mistake> {
     let is_run = |command: &Command| cells.iter().any(|cell| cell.recipe == command.recipe());
     let is_asked = |op: &OwnOp| cells.iter().any(|cell| cell.kernel().0 == op.name);
@@ -50,7 +50,7 @@ fn check_program(run: &[String]) -> Result<(), String> {
     Err(format!("cannot start '{program}': {place}"))
 }
 
-/// True if a program can be found as it is started: by its path, or in $PATH if it is only a name.
+/// True if a program can be started: it is an executable file at its path, or in a folder of $PATH if it is only a name.
 fn is_there(program: &str) -> bool {
     let runs = |file: &Path| {
         let found = file.metadata();
@@ -59,15 +59,15 @@ fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return runs(program.as_ref());
     }
-    // Without $PATH, the system decides where to look for a program.
+    // Without $PATH, the system decides in which folders it searches.
     let Some(folders) = std::env::var_os("PATH") else {
         return true;
     };
     std::env::split_paths(&folders).any(|folder| runs(&folder.join(program)))
 }
 
-/// Runs the cells of programs, operation by operation: its programs are tried on a case one after the other, and those that
-/// stay alive do so until all cases are done.
+/// Runs the cells of programs, operation by operation. The programs of an operation are run on a case one after the other. A
+/// program that stays alive is used until all cases are done.
 pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
     for op in distinct(all.study.commands.iter().map(|command| command.op.as_str())) {
         let commands = all.study.commands.iter().filter(|command| command.op == op);
@@ -76,7 +76,7 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
             (command.recipe(), (command, program))
         });
         let programs: HashMap<String, (&Command, Program)> = started.collect();
-        // Outputs are judged by the accumulator that a program states.
+        // The outputs of a program are judged by the accumulator that the program states.
         let stated: BTreeSet<Option<&str>> = programs.values().map(|(command, _)| command.sums()).collect();
         for stated in stated {
             let here = of_op(op, cells).into_iter();
@@ -89,12 +89,12 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
     Ok(())
 }
 
-/// A program that fails fails its cell; the others are run.
+/// Runs a program on a case. If the program fails, only its cell fails, and the other cells are still run.
 fn cell_of(all: &Cells, (command, program): &(&Command, Program), cell: &Cell, draw: Draw) -> Result<Vec<Record>> {
     let Draw { case, problem, .. } = draw;
     let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
         Ok(ran) => ran,
-        // Ctrl-C also ends the program: that is not its failure.
+        // Ctrl-C also ends the program, which then has not failed.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(ProgramFailure { why, left }) => {
             errln!("{}: {why}", cell.id);

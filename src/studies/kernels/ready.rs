@@ -1,4 +1,4 @@
-//! The steps of a run of kernels and programs.
+//! Steps of a run of kernels and programs.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -26,25 +26,26 @@ use ulplab_core::error::{Error, Exit, Result, counted};
 use ulplab_core::record::Record;
 use ulplab_operations::ops::Data;
 
-/// Kernels and programs made ready to run.
+/// Kernels and programs that are ready to run.
 pub struct ReadyKernels<'a> {
     pub study: &'a KernelStudy,
     pub seed: u64,
-    /// The command of the run, which capsules name.
+    /// The command line of the run, which capsules contain.
     pub invocation: Invocation,
     pub peers: Option<Peers>,
-    /// The GPU; none if only programs run.
+    /// The GPU; `None` if only programs run.
     pub device: Option<Device>,
 }
 
 impl ReadyKernels<'_> {
-    /// Compiles the kernels instead of running them, and says why.
+    /// Compiles the kernels instead of running them. `why` is the reason, which is printed.
     fn compile(&self, planned: &Planned, why: &str) -> Result<Exit> {
         let study = self.study;
         Compile { study, planned }.run(why)
     }
 
-    /// Compiles kernels on a machine without a GPU. Programs may run there: an exit code is returned only if there are none.
+    /// Compiles kernels on a machine without a GPU. Programs may still run there; an exit code is returned only if no program is
+    /// selected.
     fn without_device(&self, planned: Planned, why: &Error) -> Result<Option<Exit>> {
         let program = |cell: &Cell| programs::is_of(&self.study.commands, cell);
         if !planned.cells.iter().all(program) {
@@ -65,7 +66,7 @@ impl ReadyKernels<'_> {
         Ok(None)
     }
 
-    /// Adds the GPU and its ceilings to the manifest, and leaves out what does not run on it.
+    /// Adds the GPU and its peak rates to the manifest, and removes cells that do not run on it.
     fn with_device(&mut self, planned: Planned, device: Device) -> Result<()> {
         let Planned { manifest, cells, .. } = planned;
         let sources = &self.study.sources;
@@ -76,7 +77,7 @@ impl ReadyKernels<'_> {
             *cells = without_simple(self.study, sources, on, std::mem::take(cells))?;
             manifest.keep(cells);
         }
-        // Processes that work on a share of a run read its ceilings.
+        // A process that runs a share of the cells takes the peak rates from the shared run.
         let begun = planned.shared.map(Folder::open);
         manifest.ceilings = match begun {
             Some(Ok((_, stored))) => stored.ceilings,
@@ -89,8 +90,8 @@ impl ReadyKernels<'_> {
         Ok(())
     }
 
-    /// The operations whose faults this process plants, and its share of them. Each fault is tried on all cases, also those of
-    /// other processes.
+    /// Returns the operations whose faults this process plants, and its share of the faults. Each fault is tried on all cases,
+    /// including cases that other processes run.
     fn planted<'s>(&self, share: Option<Share<'s>>) -> (Vec<&'s str>, partition::Share) {
         match share.filter(|_| self.study.options.mutants) {
             None => (Vec::new(), partition::Share::WHOLE),
@@ -102,13 +103,13 @@ impl ReadyKernels<'_> {
         }
     }
 
-    /// The results of planted faults in a run's folder, if faults are planted and there are kernels to plant them in.
+    /// Returns access to the results of planted faults, if faults are planted and there are kernels to plant them in.
     fn faults(&self, folder: &Folder, manifest: &Manifest) -> Option<MutantFiles> {
         let planted = self.study.options.mutants && manifest.ceilings.is_some();
         planted.then(|| MutantFiles::new(&folder.path, &folder.run))
     }
 
-    /// The results of all planted faults.
+    /// Reads the results of all planted faults.
     fn results(&self, folder: &Folder, manifest: &Manifest, cells: &[&Cell]) -> Result<Vec<MutantResult>> {
         let files = self.faults(folder, manifest);
         files.map_or(Ok(Vec::new()), |files| files.all(&self.study.sources, cells))
@@ -119,7 +120,7 @@ impl ReadyRecipes for ReadyKernels<'_> {
     fn prepare(&mut self, file: &ExperimentFile, cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
         let (study, options) = (self.study, &self.study.options);
         let wrong = |mistake| file.error(&mistake);
-        // A run of kernels is continued only if the kernels and their judgement are unchanged.
+        // The manifest gets their digests: a run can be continued only if the kernels and their judgement are unchanged.
         let ops = study.variants.iter().filter_map(|variant| variant.name.split_once('.'));
         let ops: HashSet<&str> = ops.map(|(op, _)| op).collect();
         add_digests(manifest, &study.sources, |op| ops.contains(op));
@@ -164,7 +165,8 @@ impl ReadyRecipes for ReadyKernels<'_> {
 
     fn processes(&self, manifest: &Manifest, cells: &[Cell]) -> Result<Option<Processes>> {
         let options = &self.study.options;
-        // Without a GPU there may be programs to share; kernels would be compiled by each process, and run by none.
+        // Without a GPU, only programs are worth sharing among processes: each process would compile the kernels, and none would
+        // run them.
         let runs_all = self.device.is_some() || manifest.hindered.is_empty();
         let Some(asked) = options.workers.as_ref().filter(|_| runs_all) else {
             return Ok(None);
@@ -174,7 +176,7 @@ impl ReadyRecipes for ReadyKernels<'_> {
         workers::processes(asked, cells, faults, gpus)
     }
 
-    /// Runs programs, then kernels operation by operation, then plants faults.
+    /// Runs the programs, then the kernels operation by operation, then plants faults.
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
         let (study, options) = (self.study, &self.study.options);
         if cells.is_empty() && !options.mutants {

@@ -1,22 +1,24 @@
-//! Relations of wrong elements to expected values elsewhere: a sign, a neighbour, another row. Nothing is judged here; a
-//! relation is reported only if it holds for every wrong element. Elements that are far outside their bounds have a pattern of their own,
-//! which others that are just outside would hide.
+//! Relations of wrong elements to expected values at other places: a flipped sign, a neighbour, another row. A relation judges
+//! nothing. It is reported only if it holds for every wrong element. Elements far outside their bounds get a separate pattern,
+//! which elements just outside would otherwise hide.
 
 use ulplab_core::metrics::VIOLATIONS;
 use ulplab_operations::ops::judge::{Judge, Measured, Rule, number, pattern};
 use ulplab_operations::ops::{Outputs, Problem};
 
-/// Number of wrong elements that must distinguish a relation from their own expected values; all of them if fewer are wrong.
+/// Minimum number of wrong elements whose own expected value differs clearly from the value that the relation predicts; if fewer
+/// elements are wrong, all of them.
 const TELLING: usize = 4;
-/// Least difference between the two, in bounds.
+/// Minimum of that difference, as a multiple of the bound.
 const CLEAR: f64 = 16.0;
-/// Elements so many bounds off are far outside, and those less than [`JUST`] bounds off are just outside.
+/// An element is far outside if its error is at least `FAR` times its bound, and just outside if its error is less than `JUST`
+/// times its bound.
 const FAR: f64 = 10.0;
 const JUST: f64 = 2.0;
-/// Largest output that is examined; a larger one would take longer than the run.
+/// Largest number of elements of an examined output; a larger output would take longer than the run.
 const MOST: usize = 1 << 26;
 
-/// Adds the relation that all wrong elements of an output share to the messages about them.
+/// Appends the relation that all wrong elements of an output share to the messages about the output.
 pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
     for measured in measured.iter_mut().filter(|measured| measured.metric == &VIOLATIONS) {
         let mut judges = problem.judges.iter().filter(|judge| judge.output == measured.output);
@@ -37,7 +39,7 @@ pub fn relate(problem: &Problem, outputs: &Outputs, measured: &mut [Measured]) {
     }
 }
 
-/// An output with its wrong elements.
+/// An output and the indices of its wrong elements.
 struct WrongElements {
     rows: usize,
     cols: usize,
@@ -48,8 +50,9 @@ struct WrongElements {
 }
 
 impl WrongElements {
-    /// Finds the wrong elements of an output that a judgement failed. `None` if their number differs from `count`, which the
-    /// judgement reported. `None` also if the judgement compares no elements, or only some rows, or more than [`MOST`] elements.
+    /// Finds the wrong elements of an output that failed its judgement. `None` if their number differs from `count`, the number
+    /// that the judgement reported. `None` also if the judgement compares no elements, or only some rows, or more than [`MOST`]
+    /// elements.
     fn new(judge: &Judge, outputs: &Outputs, count: f64) -> Option<Self> {
         let len: usize = judge.shape.iter().product();
         let by_elements = matches!(judge.rule, Rule::Equal { .. } | Rule::Within { .. });
@@ -63,7 +66,8 @@ impl WrongElements {
         let right = |at: &usize| near(got[*at], want[*at], bounds[*at]) || want[*at].is_nan() && got[*at].is_nan();
         let wrong: Vec<usize> = (0..len).filter(|at| !right(at)).collect();
         let cols = judge.shape.last().copied().unwrap_or(1).max(1);
-        // If bits are compared, differences in -0 or in payloads of NaN are not relations between numbers, and are skipped.
+        // A judgement that compares bits also counts differences in -0 and in NaN payloads. These are no relations between
+        // numbers, so such an output is skipped.
         (wrong.len() as f64 == count).then_some(Self {
             rows: if judge.shape.len() == 2 { len / cols } else { 1 },
             cols,
@@ -90,8 +94,8 @@ impl WrongElements {
         }
     }
 
-    /// The pattern of the elements that are far outside, where it is another one than that of all wrong elements, and how many are just
-    /// outside.
+    /// Returns the pattern of the elements far outside their bounds, if it differs from the pattern of all wrong elements, and
+    /// the number of elements just outside.
     fn far(&self, judge: &Judge, of_all: &str) -> Option<String> {
         let ratio = |at: usize| match (self.got[at] - self.want[at]).abs() / self.bounds[at] {
             ratio if ratio.is_nan() => f64::INFINITY,
@@ -115,8 +119,8 @@ impl WrongElements {
         told.then(|| format!("; {far} of them {FAR} times outside or more, {place}{kind}{hint}"))
     }
 
-    /// True if each wrong element equals, times a sign, the expected value at another place, within the bound there, and
-    /// enough of them do so for chance to be excluded.
+    /// True if the relation `source` explains all wrong elements. Each must equal the expected value at another place, times a
+    /// sign, within the bound there. Enough elements must do so to exclude chance.
     fn fits(&self, source: impl Fn(usize) -> Option<(usize, f64)>) -> bool {
         let mut telling = 0;
         let all = self.wrong.iter().all(|&at| {
@@ -134,14 +138,14 @@ impl WrongElements {
         self.wrong.len() == 1 || self.wrong.iter().any(|at| Some(self.got[*at].abs()) != first)
     }
 
-    /// The rows in which elements are wrong, if there are two.
+    /// Returns the two rows with wrong elements, if there are exactly two.
     fn two_rows(&self) -> Option<[usize; 2]> {
         let mut rows: Vec<usize> = self.wrong.iter().map(|at| at / self.cols).collect();
         rows.dedup();
         <[usize; 2]>::try_from(rows).ok().filter(|_| self.rows > 1)
     }
 
-    /// Elements of the same row, the nearest first.
+    /// Relates elements to other columns of the same row, the nearest first.
     fn columns(&self) -> Option<String> {
         for shift in 1..self.cols {
             for (side, forward) in [("left", false), ("right", true)] {
@@ -167,7 +171,7 @@ impl WrongElements {
         None
     }
 
-    /// Elements of the same column, the nearest first.
+    /// Relates elements to other rows of the same column, the nearest first.
     fn other_rows(&self) -> Option<String> {
         for shift in 1..self.rows {
             let far = shift * self.cols;

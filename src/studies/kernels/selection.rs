@@ -9,7 +9,7 @@ use crate::run::Hindrance;
 use crate::run::plan::Cell;
 use ulplab_core::error::{Error, Result};
 
-/// The variants that are for another device than this one, and why.
+/// Returns the variants for another architecture than the device's, each with a message.
 pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) -> BTreeMap<String, Hindrance> {
     let named = |(name, variant): (String, &Variant)| {
         let arch = variant.arch.as_ref().filter(|arch| **arch != device.arch)?;
@@ -20,11 +20,11 @@ pub fn for_others(study: &KernelStudy, sources: &[KernelFile], device: &Device) 
     sources.iter().flat_map(KernelFile::kernels).filter_map(named).collect()
 }
 
-/// The name of the variant that is written to be read, not to be fast.
+/// Name of the variant that is written for readability, not for speed.
 const SIMPLE: &str = "simple";
 
-/// The cells but those of variants called `simple` whose case another of the cells' variants takes on a device: one of this architecture,
-/// with so many multiprocessors.
+/// Removes the cells of `simple` variants whose case another variant among the cells supports on a device with this architecture
+/// and number of multiprocessors (`sms`).
 pub fn without_simple(
     study: &KernelStudy,
     sources: &[KernelFile],

@@ -1,4 +1,4 @@
-//! Reports on kernels: right or wrong, and their times.
+//! Reports on kernels: correctness and times.
 
 use std::fmt::Write;
 
@@ -29,7 +29,7 @@ impl Show for KernelStudy {
         all
     }
 
-    /// The table of all timed cases.
+    /// Sections with the table of all timed cases, and the table of all cases.
     fn sections(&self, run: &Summarized) -> Vec<Section> {
         let ceilings = run.run.manifest.ceilings;
         let ceilings = ceilings.map(|ceilings| format!("In this run: {ceilings}."));
@@ -52,7 +52,7 @@ impl Show for KernelStudy {
     }
 }
 
-/// The largest of all outputs and cases; NaN if any is.
+/// Returns the largest value over all outputs and cases; NaN if any value is NaN.
 fn worst(index: &Index, candidate: &Candidate, metric: &Metric) -> Option<String> {
     let all = index.sites(candidate.name, Local, metric.name);
     let all = all.map(|summary| summary.max);
@@ -93,7 +93,7 @@ fn columns() -> Vec<Column> {
     vec![cases, violations, ratio, cold, copy, graph, peer]
 }
 
-/// The number of wrong draws of all cases, and the rate that this allows.
+/// Returns the column with the number of wrong draws over all cases, and the failure rate that is compatible with it.
 fn draws(draws: u64) -> Column {
     let doc =
         "Draws of the inputs in which something is wrong, and the largest rate that is compatible with them (95 %).";
@@ -106,7 +106,7 @@ fn draws(draws: u64) -> Column {
     })
 }
 
-/// The table of all cases.
+/// Returns the section with the table of all cases.
 fn cases_section(run: &Summarized) -> Section {
     let rows = cases::rows(run.run, run.show);
     let wrong = rows.iter().filter(|row| !row.right).count();
@@ -121,7 +121,7 @@ fn cases_section(run: &Summarized) -> Section {
     Section::new("cases", "Cases", intro, vec![figure])
 }
 
-/// Further columns of a row of times: head and metric.
+/// Further columns of the table of times: head and metric.
 const TIMES: &[(&str, &Metric)] = &[
     ("hot µs", &metrics::US_HOT),
     ("graph µs", &metrics::US_GRAPH),
@@ -138,13 +138,13 @@ const TIMES: &[(&str, &Metric)] = &[
     ("× peer", &metrics::TIMES_PEER),
 ];
 
-/// One of the times of a cell, as it is shown; none if these records do not have it.
+/// Returns the text of a metric of a cell's times; `None` if the records do not have it.
 fn shown<'a>(mut records: impl Iterator<Item = &'a Record>, metric: &Metric) -> Option<String> {
     let found = records.find(|record| record.site == TIME && record.metric == metric.name)?;
     Some(number::shown(metric.show, found.value))
 }
 
-/// The times of one cell, in a line; none if it has no cold time.
+/// Returns the times of one cell as a line of text; `None` if the cell has no cold time.
 pub fn line(records: &[Record]) -> Option<String> {
     let text = |metric: &Metric| shown(records.iter(), metric);
     let first = records.first()?;
@@ -161,15 +161,15 @@ pub fn line(records: &[Record]) -> Option<String> {
     Some(line)
 }
 
-/// The table of all timed cells, with the columns that any of them has.
+/// Returns the table of all timed cells, with every column that some cell has.
 fn table(run: &Run) -> Table {
     let records: Vec<&Record> = run.records.iter().filter(|record| record.site == TIME).collect();
     let measured = |metric: &Metric| records.iter().any(|record| record.metric == metric.name);
     let columns: Vec<_> = TIMES.iter().filter(|(_, metric)| measured(metric)).collect();
-    // A cell has one of the two.
+    // Each timed cell has exactly one of these two metrics.
     let timed = |record: &&&Record| [US_COLD.name, US_CLAIMED.name].contains(&record.metric.as_str());
     let mut firsts: Vec<&Record> = records.iter().filter(timed).copied().collect();
-    // Operation by operation, their cases and the variants of a case in the run's order.
+    // Sort by operation. Within an operation, cases and variants keep the run's order.
     let op = |record: &Record| record.recipe.split('.').next().unwrap_or_default().to_string();
     firsts.sort_by_cached_key(|record| op(record));
     let row = |first: &Record| {
@@ -198,7 +198,7 @@ fn table(run: &Run) -> Table {
     }
 }
 
-/// The table of all timed cells for a terminal, and what its shares are of.
+/// Returns the table of all timed cells for a terminal, with the rates that the shares refer to.
 pub fn times(run: &Run) -> String {
     let table = table(run);
     if table.rows.is_empty() {

@@ -1,4 +1,4 @@
-//! The entry points of a file that variants launch, to be compiled one by one.
+//! The entry points of a kernel file that variants launch. They are compiled one by one.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::backend::cuda::{Mutant, Plan, Source, Variant};
 use crate::ops;
 use ulplab_operations::ops::Case;
 
-/// The entry points that a file launches, without a fault or with one.
+/// The entry points that a file's variants launch, with or without a planted fault.
 pub struct Launched<'a> {
     pub source: &'a Source,
     pub arch: &'a str,
@@ -17,8 +17,9 @@ pub struct Launched<'a> {
 }
 
 impl<'a> Launched<'a> {
-    /// The entry points of a file's variants for an architecture, on the cases for which `selects` holds: without a fault, and if
-    /// `faults` is set with each planted fault those of the variants that have it. Launches that cannot be planned are left out.
+    /// Collects the entry points of a file's variants for an architecture, on the cases that `selects` accepts. The first result
+    /// is without a fault. If `faults` is set, there is one more result per planted fault, with the entry points of the variants
+    /// that have the fault. Launches that cannot be planned are skipped.
     pub fn all(
         source: &'a Source,
         arch: &'a str,
@@ -47,7 +48,7 @@ impl<'a> Launched<'a> {
         std::iter::once(None).chain(faults.map(Some)).map(launched).collect()
     }
 
-    /// The units for the compiler: each entry point, or the whole file.
+    /// Returns the units for the compiler: each entry point, or the whole file.
     pub fn units(&self) -> impl Iterator<Item = Unit<'_>> {
         let units = self.source.units(self.entries.iter().map(String::as_str));
         units.into_iter().map(|entry| Unit {

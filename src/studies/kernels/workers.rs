@@ -1,4 +1,4 @@
-//! Sharing of a run of kernels among processes and GPUs.
+//! Division of a run of kernels among processes and GPUs.
 
 use super::ops_of;
 use super::options::{Devices, Workers};
@@ -7,8 +7,8 @@ use crate::run::plan::Cell;
 use crate::studies::processes::{Processes, cores};
 use ulplab_core::error::{Error, Result};
 
-/// Operations whose cells take longest, measured on two H100s, and whose references of timed cases take more than 25 s of a core: begun
-/// first, so that none of them is the last to end, and shared among GPUs.
+/// Operations with the longest-running cells, measured on two H100s: their references of timed cases take more than 25 s of a
+/// core. They are started first, so that none of them ends last, and are shared among GPUs.
 pub const LONGEST: [&str; 12] = [
     "delta_decode",
     "decode_step",
@@ -23,18 +23,15 @@ pub const LONGEST: [&str; 12] = [
     "record_read",
     "linear",
 ];
-/// More processes on a card than that wait for each other.
+/// Largest default number of processes per GPU; with more, processes wait for each other.
 const MOST_JOBS: usize = 8;
-/// Into how many shares one of those that take longest is cut where faults are planted, and any at most: each makes the problems that it
-/// judges by again.
+/// Number of shares of each longest operation if faults are planted, and largest number of shares of any operation. Every share
+/// makes the problems again that its outputs are judged by.
 const LONG_SHARES: usize = 4;
 pub const MOST_SHARES: usize = 8;
 
-/// Processes for these cells on a machine with so many GPUs; none if one process does it as well. Programs on a machine without a GPU
-/// are shared if the user says so.
-///
-/// # Errors
-/// If a GPU does not exist.
+/// Returns the processes for these cells on a machine with `gpus` GPUs; `None` if one process is enough. Without a GPU, programs
+/// are shared among processes only if the user asks for it.
 pub fn processes(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -> Result<Option<Processes>> {
     let mut ops = ops_of(cells);
     let place = |op: &str| LONGEST.iter().position(|longest| *longest == op);
@@ -51,8 +48,8 @@ pub fn processes(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -
     Ok((!alone).then_some(Processes { pieces, cards: each }))
 }
 
-/// The operations, of which those that take longest are cut into a share for each card. Where processes plant faults, each of which can be
-/// planted on its own, all are cut into more, if else there were too few for them.
+/// Divides operations into pieces of work. Each of the longest operations gets a share for each GPU. If processes plant faults,
+/// operations are divided further until there are enough pieces for all processes, since each fault can be planted separately.
 pub fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
     let each = planting.div_ceil(ops.len().max(1)).clamp(1, MOST_SHARES);
     let cut = |op: &&str| {
@@ -66,10 +63,10 @@ pub fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
     ops.iter().flat_map(cut).collect()
 }
 
-/// The value of `CUDA_VISIBLE_DEVICES` for each of the GPUs, of `count` that are visible.
+/// Returns the value of `CUDA_VISIBLE_DEVICES` for each requested GPU; `count` GPUs are visible.
 pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
     let numbers: Vec<usize> = match devices {
-        // Only programs run then, and they need no card.
+        // Without a GPU only programs run, which need none.
         _ if count == 0 => return Ok(vec![None]),
         Devices::These(numbers) if *numbers == [0] => return Ok(vec![None]),
         Devices::All if count <= 1 => return Ok(vec![None]),
@@ -81,7 +78,7 @@ pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
         let why = format!("--devices: there is no GPU {missing}: the visible ones are 0 to {last}");
         return Err(Error::Usage(why));
     }
-    // A number is one of those that are visible to this process.
+    // The user's numbers count the GPUs that are visible to this process.
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let name = |number: usize| match visible.is_empty() {
         false => visible.split(',').nth(number).map(|name| name.trim().to_string()),
