@@ -132,6 +132,9 @@ impl Command {
 
 impl KernelStudy {
     /// Returns a copy of the study with its recipes, from the patterns and the programs, and its case names, from the operations.
+    ///
+    /// # Errors
+    /// If a pattern matches nothing, or a definition is wrong.
     pub fn resolved(&self, sources: &[KernelFile]) -> Result<Self, Mistake> {
         operations::check_definitions(self)?;
         let variants = sources.iter().flat_map(KernelFile::kernels);

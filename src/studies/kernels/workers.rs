@@ -32,6 +32,9 @@ pub const MOST_SHARES: usize = 8;
 
 /// Returns the processes for these cells on a machine with `gpus` GPUs; `None` if one process is enough. Without a GPU, programs
 /// are shared among processes only if the user asks for it.
+///
+/// # Errors
+/// If a GPU does not exist.
 pub fn processes(workers: &Workers, cells: &[Cell], faults: bool, gpus: usize) -> Result<Option<Processes>> {
     let mut ops = ops_of(cells);
     let place = |op: &str| LONGEST.iter().position(|longest| *longest == op);

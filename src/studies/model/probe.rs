@@ -216,6 +216,9 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     }
 
     /// Runs the model with the roundings on all tokens, and returns all records.
+    ///
+    /// # Errors
+    /// If the reference fails.
     pub fn run(mut self, text: Text<'_>) -> Result<Vec<Record>> {
         let mut state = text.model.state(Vec::new()).map_err(Error::Reference)?;
         let logits = self.rounding.run(text.model, &mut *state, text.ids, &mut self)?;

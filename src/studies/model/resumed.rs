@@ -64,6 +64,9 @@ impl Watch for Streams {
 /// Runs the model with roundings, and compares it with the reference. `start` is an earlier run and a layer; the earlier run must
 /// have computed the same values in all layers before that layer. If the path can start at a later layer, those layers are not
 /// computed again: their records are copied from the earlier run.
+///
+/// # Errors
+/// If the reference fails.
 pub fn run_from(
     text: Text<'_>,
     rounding: &Rounding,

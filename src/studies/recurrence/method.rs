@@ -43,6 +43,9 @@ const PARAMETERS: [&str; 3] = ["a", "b", "c"];
 
 impl Method {
     /// Resolves the form and the formats, and checks that they fit every source. `seed` is the seed of the noise.
+    ///
+    /// # Errors
+    /// If the recipe has a mistake, with its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Operation>], seed: u64) -> Result<Self, Mistake> {
         let form = &recipe.form;
         let wrong = |message: String| Err(Mistake::at("form", message));

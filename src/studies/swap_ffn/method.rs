@@ -45,6 +45,9 @@ pub struct Kernels {
 
 impl Method {
     /// Resolves formats and sites, and checks that they fit every source. `seed` is the seed of the noise.
+    ///
+    /// # Errors
+    /// If the recipe has a mistake, with its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>], seed: u64) -> Result<Self, Mistake> {
         let rounds = recipe.rounds.iter().enumerate();
         let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));

@@ -41,6 +41,9 @@ impl<'a> Rewritten<'a> {
     }
 
     /// Makes the digests of the present file: launches always, code and judgement only if their text changed.
+    ///
+    /// # Errors
+    /// If a file's text changed and the compiler is missing, or a case cannot be made.
     pub fn digests(&self, data: &Data) -> Result<Digests> {
         let Self { source, verified } = self;
         let mut now = Digests::of_launches(source, &verified.arch)?;

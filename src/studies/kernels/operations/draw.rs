@@ -92,6 +92,9 @@ impl Values {
 }
 
 /// Returns the numbers of a tensor exactly; integers are exact up to 53 bits.
+///
+/// # Panics
+/// If the type is none of [`DTYPES`](ulplab_operations::ops::data::DTYPES).
 pub fn numbers(name: &str, dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Vec<f64> {
     let tensor = Tensor {
         name,
