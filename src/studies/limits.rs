@@ -12,7 +12,7 @@ use crate::experiment::{Mistake, Window};
 use crate::run::plan::{Plan, REFERENCE};
 use ulplab_core::pattern::matches;
 
-/// Largest number of cells of a plan that is not by case. A larger plan is refused as a mistake: planning it would take minutes
+/// Largest number of cells of a plan, except for kernels. A larger plan is refused as a mistake: planning it would take minutes
 /// and gigabytes.
 const MOST_CELLS: usize = 1 << 18;
 
@@ -84,7 +84,7 @@ impl Parts {
         trace
     }
 
-    /// Bytes of all parts.
+    /// Returns the sum of the bytes of all parts.
     pub fn total(&self) -> f64 {
         self.0.iter().map(|(_, bytes)| bytes).sum()
     }
@@ -115,7 +115,7 @@ pub fn halve_windows(windows: &[Window], tokens: &mut usize, shape: &mut [usize;
     }
 }
 
-/// Refuses a plan with more than [`MOST_CELLS`] cells.
+/// Refuses a plan with more than `MOST_CELLS` cells.
 pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     let (windows, phases) = (plan.windows.len(), plan.phases.len());
     let recipes = plan.recipes.iter().filter(|recipe| recipe.name != REFERENCE).count();

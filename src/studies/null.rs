@@ -65,7 +65,7 @@ pub trait Candidate: Clone {
     }
 }
 
-/// Returns the recipe under the name `name`, with its keys `noise` and `gain` set: noise replaces its rounding errors.
+/// Returns the recipe under a new name, with its keys `noise` and `gain` set, so that noise replaces its rounding errors.
 pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
     let mut louder = recipe.clone();
     let (own_name, noise, own_gain) = louder.noise_keys();
@@ -100,8 +100,8 @@ pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String
 }
 
 impl Null {
-    /// Makes the null experiment from the wanted recipes. `study` is called with the recipes that stand for them, each once, and
-    /// with the recipes that those are compared with.
+    /// Makes the null experiment. `study` makes its keys from the recipes that stand for the wanted ones, each once, and the
+    /// recipes that these are compared with.
     pub fn new<R: Candidate, S: Keys>(wanted: &[Wanted], known: &[R], study: impl FnOnce(Vec<R>) -> S) -> Self {
         let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
         let mut all: Vec<R> = Vec::new();

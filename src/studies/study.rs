@@ -429,9 +429,9 @@ pub trait Body: Study + Clone + Serialize + DeserializeOwned + JsonSchema + 'sta
 /// A kind of experiment: an entry of the list of studies.
 pub struct Kind {
     pub name: &'static str,
-    /// Parses the keys of a file, except the keys that all kinds share.
+    /// Parses the study from the keys of a file, except the keys that all kinds share.
     pub parse: fn(&ExperimentFile) -> Result<Box<dyn Study>>,
-    /// Reads the keys of a stored run.
+    /// Reads the study from the keys of a stored run.
     pub read: fn(&Map<String, Value>) -> Result<Box<dyn Study>, serde_json::Error>,
     pub schema: fn(&mut SchemaGenerator) -> Schema,
 }
@@ -448,7 +448,7 @@ impl Kind {
     }
 }
 
-/// Access to the keys of a study, in the form of a stored run, and to a boxed copy of the study.
+/// Converts a study to its keys, as a stored run has them, and to a boxed copy.
 pub trait Keys {
     fn body(&self) -> Map<String, Value>;
 

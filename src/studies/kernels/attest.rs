@@ -49,7 +49,7 @@ pub struct Attestation {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VerifiedFile {
-    /// Time of the run, RFC 3339.
+    /// Start time of the run, in RFC 3339.
     pub at: String,
     /// CUDA version of the driver.
     pub driver: String,
@@ -300,14 +300,14 @@ pub fn gate(folder: Option<&Path>) -> Result<Exit> {
     let held = Held::new(&sources, &attestations, missing(&sources, &attestations))?;
     held.show(["PASS", "FAIL", "NOT JUDGED"], "");
     Ok(match held.exit() {
-        // Some file of kernels could not be read, so the result is incomplete.
+        // Some kernel file could not be read, so the comparison is incomplete.
         _ if broken => Exit::Usage,
         exit => exit,
     })
 }
 
 /// Compares the compiled files with their attestations. The verdict is ATTESTED instead of PASS, since no kernel was run. If
-/// `whole` is false, only a part of the experiment was selected, and NOT JUDGED replaces the exit code of PASS.
+/// `whole` is false, only a part of the experiment was selected, and the exit code is that of NOT JUDGED instead of PASS.
 pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
     let attestations = Attestation::read_all(&results()?)?;
     let held = Held::new(sources, &attestations, Vec::new())?;

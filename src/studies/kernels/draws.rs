@@ -1,4 +1,4 @@
-//! Many draws of a case: the same sizes with other numbers. They show how often correct code fails.
+//! Many draws of a case: the same sizes with other numbers. They show how often a correct kernel would be rejected.
 
 use ulplab_core::error::Result;
 use ulplab_core::metrics::{Bound, MAX_ABS, Metric, VIOLATIONS};

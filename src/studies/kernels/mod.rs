@@ -71,7 +71,7 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     refuse(!names.iter().any(|other| other == name), why).map_err(Error::Usage)
 }
 
-/// Data of draws after the first, which read no model.
+/// Reader of tensors at model sites for draws after the first. Always an error: only the first draw reads a model.
 const NO_MODEL: fn(&str) -> std::result::Result<Vec<Rows>, String> =
     |pattern| Err(format!("what passes at {pattern} is not drawn"));
 
@@ -195,7 +195,7 @@ pub struct Variants<'a> {
     pub session: Session<'a>,
     /// Hardware rates that measured times are compared with.
     pub ceilings: Option<Ceilings>,
-    /// The fault to plant, as `op.mutant`, if any.
+    /// The fault to plant in the kernels that have it, as `op.mutant`; `None` to plant none.
     pub mutant: Option<&'a str>,
     /// Peers (other implementations) whose times are recorded next to those of the kernels.
     pub peers: Option<&'a Peers>,

@@ -33,7 +33,7 @@ pub struct MutantResult {
 /// once.
 #[derive(Serialize, Deserialize)]
 struct Planted {
-    /// Fingerprint of the run.
+    /// Fingerprint of the run that planted the fault.
     run: String,
     /// One result for each variant that has the fault.
     results: Vec<MutantResult>,

@@ -9,7 +9,7 @@ use ulplab_operations::ops::{Outputs, Problem};
 /// Minimum number of wrong elements whose own expected value differs clearly from the value that the relation predicts; if fewer
 /// elements are wrong, all of them.
 const TELLING: usize = 4;
-/// Minimum of that difference, as a multiple of the bound.
+/// Minimum difference between the two expected values that counts as clear, as a multiple of the bound.
 const CLEAR: f64 = 16.0;
 /// An element is far outside if its error is at least `FAR` times its bound, and just outside if its error is less than `JUST`
 /// times its bound.

@@ -1,4 +1,4 @@
-//! Selection of the cells that run on a device.
+//! Selection of the cells that can run on the present GPU.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -93,7 +93,8 @@ fn columns() -> Vec<Column> {
     vec![cases, violations, ratio, cold, copy, graph, peer]
 }
 
-/// Returns the column with the number of wrong draws over all cases, and the failure rate that is compatible with it.
+/// Returns the column with the number of wrong draws over all cases, and the largest failure rate that is compatible with this
+/// number.
 fn draws(draws: u64) -> Column {
     let doc =
         "Draws of the inputs in which something is wrong, and the largest rate that is compatible with them (95 %).";

@@ -7,8 +7,8 @@ use crate::run::plan::Cell;
 use crate::studies::processes::{Processes, cores};
 use ulplab_core::error::{Error, Result};
 
-/// Operations with the longest-running cells, measured on two H100s: their references of timed cases take more than 25 s of a
-/// core. They are started first, so that none of them ends last, and are shared among GPUs.
+/// Operations with the longest-running cells, measured on two H100s, and operations whose references of timed cases take more
+/// than 25 s of a core. They are started first, so that none of them ends last, and are shared among GPUs.
 pub const LONGEST: [&str; 12] = [
     "delta_decode",
     "decode_step",
@@ -25,8 +25,8 @@ pub const LONGEST: [&str; 12] = [
 ];
 /// Largest default number of processes per GPU; with more, processes wait for each other.
 const MOST_JOBS: usize = 8;
-/// Number of shares of each longest operation if faults are planted, and largest number of shares of any operation. Every share
-/// makes the problems again that its outputs are judged by.
+/// `LONG_SHARES`: number of shares of each longest operation if faults are planted. `MOST_SHARES`: largest number of shares of
+/// any operation. Every share makes the inputs and the expected outputs of its cases again.
 const LONG_SHARES: usize = 4;
 pub const MOST_SHARES: usize = 8;
 

@@ -115,9 +115,9 @@ impl<T: Real, N: Numerics<T>> Numerics<T> for Recorder<T, N> {
         self.numerics.site(site, tensor);
         let known = self.trace.path.site(site.name);
         let kept = known.is_some_and(|known| match known.flow {
-            // Kept for the local phase, which feeds this tensor to the next layer.
+            // Recorded, because the local phase feeds this tensor to the next layer.
             Flow::Leaves => true,
-            // Not kept here: the run returns the logits.
+            // Not recorded, because the run returns the logits.
             Flow::Output => false,
             Flow::Inside | Flow::Enters => known.compared,
         });

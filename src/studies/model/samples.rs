@@ -16,8 +16,8 @@ pub struct Sample {
     pub values: Vec<f32>,
 }
 
-/// Records tensors while the reference reads a text. Each entry of `sites` has a source's name, and the pattern of the sites to
-/// record under that name.
+/// Records tensors while the reference reads a text. Each entry of `sites` is a source's name, and a pattern of the sites to
+/// record under this name.
 pub fn recorded(sites: &[(&str, &str)], text: Text<'_>) -> Result<Vec<Sample>> {
     let mut collector = Collector {
         sites,

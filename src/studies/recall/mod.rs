@@ -64,7 +64,7 @@ impl Scores {
         matches!(self, Self::Site(_))
     }
 
-    /// Checks its parameters, for draws of so many entries.
+    /// Checks the parameters for draws of `entries` entries.
     fn check(&self, entries: usize) -> Result<(), String> {
         match *self {
             Self::Vectors { channels, top } if channels == 0 || top == 0 || top >= entries => Err(format!(

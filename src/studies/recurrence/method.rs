@@ -215,7 +215,7 @@ impl SiteRounding {
         })
     }
 
-    /// Rounds rows of `cols` values at a head and a step. Random numbers depend on the head and the step only.
+    /// Rounds rows of `cols` values of one head at one step. Head and step select the random numbers of stochastic rounding.
     fn round(&self, values: &mut [f32], cols: usize, (head, step): (usize, usize), random: &ChaCha8Rng) {
         match (self.direction, self.codec.format()) {
             (Direction::Nearest, _) | (_, None) => self.codec.round(values, cols),

@@ -47,7 +47,7 @@ const IN_BF16: [Intermediate; 11] = [
     Output,
 ];
 
-/// All prefills.
+/// All published prefill kernels whose roundings are known here.
 pub const PREFILLS: &[Prefill] = &[
     Prefill {
         name: "fla",
@@ -84,7 +84,7 @@ pub const PREFILLS: &[Prefill] = &[
     },
 ];
 
-/// Returns the prefill with this name.
+/// Returns the prefill kernel with this name.
 pub fn prefill(name: &str) -> Option<&'static Prefill> {
     PREFILLS.iter().find(|prefill| prefill.name == name)
 }
@@ -109,7 +109,7 @@ impl Policy<f32> for Prefill {
         }
     }
 
-    /// Adds in f32.
+    /// Adds a token's log decay to the running sum of its chunk, in f32.
     fn add_decay(&self, sum: f64, decay: f64) -> f64 {
         f64::from(sum as f32 + decay as f32)
     }

@@ -8,7 +8,7 @@ use super::sizes::Inputs;
 use ulplab_operations::ops::call::Runner;
 use ulplab_swap_ffn::{Part, Resident};
 
-/// A row's gate, true if it is open, and its bank.
+/// A row's decisions: its gate, true if open, and its bank.
 pub type GateAndBank = (bool, u8);
 
 /// A model that a recipe computes.
@@ -40,8 +40,8 @@ impl<'a> Candidate<'a> {
         })
     }
 
-    /// Runs one event on x and the state, or only the event's exchange. An emulated candidate follows the decisions `given`;
-    /// kernels follow their own. Returns the candidate's own decisions.
+    /// Runs one event, or only its exchange of vectors with the banks, on x and the state. An emulated candidate follows the
+    /// decisions `given`; kernels follow their own decisions. Returns the candidate's own decisions.
     pub fn event(
         &mut self,
         part: Part,

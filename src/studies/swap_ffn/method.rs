@@ -28,11 +28,11 @@ pub struct Method {
     /// Noise that replaces rounding errors, if any.
     noise: Option<Noise>,
     router: Router,
-    /// Decisions whose margin in the reference exceeds this must equal the reference's.
+    /// Decisions whose margin in the reference's logits exceeds this number must equal the reference's.
     pub margin: f64,
     /// The function that computes an event. Tests plant faults by setting another function, which the gates must notice.
     pub event: Event,
-    /// The kernels that compute everything in place of the reference.
+    /// GPU kernels that compute everything in place of the reference; `None` if the recipe is emulated on the CPU.
     pub kernels: Option<Kernels>,
 }
 

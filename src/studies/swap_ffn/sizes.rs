@@ -1,4 +1,4 @@
-//! A source that is a Swap-FFN model: the model's sizes, the readings of its definition, and its drawn numbers.
+//! A source that is a Swap-FFN model: the model's sizes, the variants of its definition, and its drawn numbers.
 
 use std::convert::Infallible;
 

@@ -61,7 +61,7 @@ impl<'a> Rewritten<'a> {
 /// Digests of the present state of a rewritten file, or the reason why they could not be made.
 pub type Made = std::result::Result<Digests, String>;
 
-/// Digests of rewritten files, by operation.
+/// Digests of the present state of all rewritten files, by operation.
 pub type Now = BTreeMap<String, Made>;
 
 /// Makes the digests of the present state of rewritten files. The data of the shipped experiment is read only if some judgement's

@@ -65,7 +65,8 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
     [given.finish(), answers.finish()]
 }
 
-/// Adds the inputs of a kernel: sizes, keys, buffers and scalars, also those of selected rows and of repeated rows.
+/// Adds a kernel's inputs to the digest: sizes, keys, buffers and scalars; then the sizes and buffers of the same case with
+/// selected rows and with repeated rows.
 fn inputs(digest: &mut Digest, case: &Case, problem: &Problem) {
     digest.text(format!("{:?}", case.inputs)).count(case.keys.len());
     for (key, value) in &case.keys {
@@ -115,7 +116,7 @@ fn buffers(digest: &mut Digest, buffers: &[Buffer]) {
     }
 }
 
-/// Adds the requirement on an output: its expected numbers or bits, and the bound of every element.
+/// Adds the requirement on an output to the digest: its expected numbers or bits, and the bound of every element.
 fn requirement(digest: &mut Digest, judge: &Judge) {
     digest.text(judge.output).text(judge.dtype.to_string());
     digest.counts(&judge.shape);
@@ -153,7 +154,7 @@ fn requirement(digest: &mut Digest, judge: &Judge) {
     }
 }
 
-/// Adds verdicts: the value of each metric, and the index of the worst element.
+/// Adds verdicts to the digest: the value of each metric, and the index of the worst element.
 pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     digest.count(measured.len());
     for measured in measured {
@@ -166,8 +167,9 @@ pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     }
 }
 
-/// Adds the verdicts on correct outputs and on the ladder of wrong outputs. Each judgement takes as long as the judgement of a
-/// kernel. So most wrong outputs change every element at once: the number of wrong elements then depends on every element.
+/// Adds the verdicts on correct outputs and on the ladder of wrong outputs to the digest. Each judgement takes as long as the
+/// judgement of a kernel. So most wrong outputs change every element at once: the number of wrong elements then depends on every
+/// element.
 pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
         return;
@@ -203,7 +205,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
         for element in [0, count / 2, count - 1] {
             with(&|bytes| low_bit(&mut bytes[element * size..][..size]));
         }
-        // A neighbour of a tie, NaN, a zero with the opposite sign, and an exchange of elements, all in one output.
+        // NaN, a zero with the opposite sign and an exchange of two elements, all in one output.
         with(&|bytes| {
             bytes[..size].fill(0xff);
             bytes[(count - 1) * size..].fill(0);
@@ -216,8 +218,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
     near(judge, &mut say);
 }
 
-/// Adds the verdicts on numbers just inside their bounds, and on numbers just outside; elements deviate downwards and upwards in
-/// turn.
+/// Passes outputs just inside their bounds and outputs just outside to `say`. Elements deviate upwards and downwards in turn.
 fn near(judge: &Judge, say: &mut dyn FnMut(Named)) {
     let want = match &judge.rule {
         Rule::Within { want, .. } | Rule::Admissible { want, .. } | Rule::Rms(Rms { want, .. }) => want,

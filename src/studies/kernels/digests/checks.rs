@@ -35,7 +35,8 @@ fn say(digest: &mut Digest, judge: &Judge, bytes: Vec<u8>) {
     verdict(digest, &judge.measure(&Outputs(vec![(judge.output, bytes)])));
 }
 
-/// Moves every element to its bound, one step inside it and one step outside it, and replaces it with NaN, infinities and zeros.
+/// Adds the verdicts on outputs with one element at its bound, one step inside it or one step outside it, or replaced by NaN,
+/// infinity or zero.
 fn within(digest: &mut Digest, dtype: Dtype) {
     let right: Vec<f32> = WANT.iter().map(|x| *x as f32).collect();
     for bound in BOUNDS {
@@ -63,7 +64,7 @@ fn within(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Changes every byte, once with columns in which NaN payloads may differ and once without.
+/// Adds the verdicts on outputs with one byte changed, once with columns in which NaN payloads may differ and once without.
 fn equal(digest: &mut Digest, dtype: Dtype) {
     let right = float_bytes(dtype, &WANT.map(|x| x as f32));
     for columns in [0..0, 1..3] {
@@ -79,8 +80,8 @@ fn equal(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Judges groups whose mean-square error equals the limit, and groups that exceed it by one step of an element, by groups and by
-/// rows.
+/// Adds the verdicts on groups whose mean-square error equals the limit, and on groups that exceed it by one step of an element;
+/// the limits are by groups and by rows.
 fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     let want = vec![1.0; 16];
     let size = dtype.bitsize() / 8;
@@ -103,7 +104,8 @@ fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     }
 }
 
-/// Judges codes and scales near the correct ones, with a bound that accepts a single code and a bound that accepts several.
+/// Adds the verdicts on codes and scales near the correct ones, with a bound that accepts a single code and a bound that accepts
+/// several.
 fn codes(digest: &mut Digest) {
     for name in ["nvfp4", "mxfp4", "mxfp8"] {
         let Ok(format) = name.parse::<Format>() else {

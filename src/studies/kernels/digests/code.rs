@@ -58,8 +58,9 @@ struct Code<'a> {
 const LITTLE: Endianness = Endianness::Little;
 
 impl Code<'_> {
-    /// Adds everything that determines the behaviour of a function: its sections, registers and stack, and the symbols it refers
-    /// to. `open` has the names of the functions that are being added, so that a recursive function is added only once.
+    /// Adds everything that determines the behaviour of a function to the digest: its sections, registers and stack, and the
+    /// symbols it refers to. `open` has the names of the functions that are being added, so that a recursive function is added
+    /// only once.
     fn function(&self, digest: &mut Digest, name: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
         open.insert(name.into());
         for part in OF_ENTRY {
@@ -114,8 +115,8 @@ impl Code<'_> {
         Ok(())
     }
 
-    /// Adds the meaning of a symbol: the content of a constant or of memory, the code of a function, or the name of an external
-    /// symbol.
+    /// Adds the meaning of a symbol to the digest: the content of a constant or of memory, the code of a function, or the name of
+    /// an external symbol.
     fn symbol(&self, digest: &mut Digest, number: usize, of: &str, open: &mut BTreeSet<String>) -> object::Result<()> {
         let symbol = self.elf.symbol_by_index(SymbolIndex(number))?;
         let (value, size) = (symbol.address(), symbol.size());
@@ -147,8 +148,8 @@ impl Code<'_> {
         Ok(())
     }
 
-    /// Adds attributes with symbol indices replaced by symbol names. If `only` is given, adds only the attributes of this
-    /// function.
+    /// Adds attributes to the digest, with symbol names in place of symbol indices. If `only` is given, adds only the attributes
+    /// of that function.
     fn attributes(&self, digest: &mut Digest, mut bytes: &[u8], of: &str, only: Option<&str>) -> object::Result<()> {
         while let [format, attribute, low, high, rest @ ..] = bytes {
             let length = match *format {

@@ -36,7 +36,7 @@ pub struct Digests {
     pub judgement: Option<JudgementDigests>,
 }
 
-/// Digests of machine code.
+/// Digests of the machine code of a kernel file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodeDigests {
@@ -162,7 +162,7 @@ impl JudgementDigests {
     pub fn new(source: &Source, data: &Data) -> Result<Self> {
         let wrong = |why: String| Error::data(&source.path, why);
         let op = ops::find(&source.op).map_err(wrong)?;
-        // For these operations the ladder of wrong outputs has only one step.
+        // Judgements of these operations run a whole model, so only one wrong output is judged.
         let whole = WHOLE.contains(&op.name());
         let mut cases = op.cases();
         cases.retain(|case| !case.timed);

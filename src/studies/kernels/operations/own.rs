@@ -105,7 +105,7 @@ pub fn timeout() -> f64 {
     TIMEOUT
 }
 
-/// Checks that a timeout is above 0 and at most [`MOST_SECONDS`].
+/// Checks that a timeout is above 0 and at most `MOST_SECONDS`.
 pub fn check_timeout(seconds: f64) -> Result<(), String> {
     let why = format_args!("timeout = {seconds}, expected seconds above 0, at most {MOST_SECONDS}");
     refuse(!(seconds > 0.0 && seconds <= MOST_SECONDS), why)

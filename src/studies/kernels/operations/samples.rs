@@ -41,10 +41,10 @@ pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
 }
 
 /// Makes the problems of some cases that need no model: the smallest case with each set of keys, a second such case if it is
-/// cheap, and up to [`MORE`] others.
+/// cheap, and up to `MORE` others.
 pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, String> {
     let mut small: Vec<&Case> = cases.iter().filter(|case| !case.inputs.need_model()).collect();
-    // Sort by the largest size first: with many sizes it is a better measure than their product.
+    // Sort by each case's largest size, then by the product of its sizes. With many sizes, the largest one is the better measure.
     let longest = |case: &&Case| case.dims.iter().map(|(_, size)| *size).max();
     small.sort_by(|a, b| longest(a).cmp(&longest(b)).then(volume(a).total_cmp(&volume(b))));
     let mut chosen: Vec<&Case> = Vec::new();

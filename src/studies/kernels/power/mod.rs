@@ -31,10 +31,10 @@ pub const FILE: &str = "experiments/results/power.json";
 const STEPS: i32 = 4;
 /// Base-2 exponents of the smallest and the largest tested size.
 const RANGE: [i32; 2] = [-30, 4];
-/// Largest product of a case's sizes up to which the case is measured. Larger cases take minutes, and are judged as smaller ones
-/// are.
+/// Largest product of a measured case's sizes. Larger cases take minutes, and their judgements notice the same faults as smaller
+/// cases.
 const MOST: f64 = 3e7;
-/// Number of cases per set of keys that are measured even if they are larger.
+/// Number of the smallest cases per set of keys that are measured even if they exceed [`MOST`].
 const FEW: usize = 3;
 /// Operations whose judgement runs a whole model on the kernel's outputs for each tested fault. Only the smallest case with each
 /// set of keys is measured.

@@ -13,8 +13,8 @@ use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 use super::faults::Numbers;
 
-/// Largest number of rounds to find outputs whose expected values depend on earlier choices in the outputs: one choice may depend
-/// on the choice before.
+/// Largest number of rounds for making correct outputs whose expected values depend on other outputs: the values of each round
+/// may change the expected values of the next.
 pub const FOLLOWED: usize = 64;
 
 /// An output of a case, or a part of an output. A part has expected values that depend on the rest of the outputs.
@@ -39,8 +39,8 @@ pub struct Judged<'a> {
 pub type Named = Vec<(&'static str, Vec<u8>)>;
 
 impl<'a> Judged<'a> {
-    /// Makes the entry of a judgement; `rule` lists the kinds of all judgements of the output. `None` if no particular values are
-    /// expected.
+    /// Builds a [`Judged`] from a judgement; `rule` lists the kinds of all judgements of the output. `None` if no particular
+    /// values are expected.
     fn new(judge: impl Deref<Target = Judge> + 'a, rule: String, refuses: impl Fn(Named) -> bool + 'a) -> Option<Self> {
         Some(Self {
             name: judge.output,
@@ -101,7 +101,7 @@ pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
     all
 }
 
-/// Makes the entry of an output with its judgements; `None` if no particular values are expected.
+/// Builds a [`Judged`] from all judgements of one output; `None` if no particular values are expected.
 fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     let first = judges[0];
     let kinds: Vec<&str> = judges.iter().map(|judge| judge.kind()).collect();
@@ -111,8 +111,8 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     })
 }
 
-/// Makes the entry of a part; `None` if no particular values are expected. If accepted outputs `whole` are known and contain the
-/// part, the whole outputs are judged, including values that depend on the part. Otherwise the part is judged alone.
+/// Builds a [`Judged`] from a part; `None` if no particular values are expected. If accepted outputs `whole` are known and
+/// contain the part, the whole outputs are judged, including values that depend on the part. Otherwise the part is judged alone.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let own = Arc::new(part.judge);

@@ -101,8 +101,8 @@ pub fn known(ops: &[&str], all: &[Power]) -> String {
     }
 }
 
-/// Lists the judgements that miss faults which they should notice in the median case, the worst first, each with the smallest
-/// fault it does notice.
+/// For the median case, lists the judgements that miss a fault they should notice, the worst first, each with the smallest fault
+/// that it notices.
 pub fn blind(all: &[Power]) -> Vec<(&'static str, Vec<String>)> {
     let of = |heading, kind: &str, should: f64, text: fn(f64) -> String| {
         let mut blind: Vec<&Power> = all.iter().filter(|power| power.middle(kind) > should).collect();

@@ -13,8 +13,8 @@ use ulplab_core::metrics::{
 };
 use ulplab_core::record::Phase::{self, Cumulative, Local};
 
-/// Returns the name of the site where the residual stream leaves a layer. If the path has no such site, the name is empty here
-/// and in the next function; no record has an empty site name.
+/// Returns the name of the site where the residual stream leaves a layer; empty if the path has no such site. No record has an
+/// empty site name.
 fn stream(index: &Index) -> &'static str {
     let stream = index.path.and_then(Path::stream);
     stream.map_or("", |site| site.name)
