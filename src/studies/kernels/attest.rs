@@ -359,7 +359,7 @@ impl<'a> Held<'a> {
         Some(devices.find(|(.., findings)| findings.is_empty())?.0)
     }
 
-    /// Passing needs one device that verified all kernels: results from several devices do not show that the kernels work
+    /// Returns PASS only if one device verified all kernels: results from several devices do not show that the kernels work
     /// together.
     fn exit(&self) -> Exit {
         match (self.findings.is_empty(), self.whole()) {

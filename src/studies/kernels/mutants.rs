@@ -46,7 +46,7 @@ pub struct MutantFiles {
 }
 
 impl MutantFiles {
-    /// Returns access to the files in a run's folder. `run` is the fingerprint of the run.
+    /// Opens the results in a run's folder. `run` is the fingerprint of the run.
     pub fn new(folder: &Path, run: &str) -> Self {
         Self {
             folder: folder.join("mutants"),

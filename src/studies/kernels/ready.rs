@@ -103,7 +103,7 @@ impl ReadyKernels<'_> {
         }
     }
 
-    /// Returns access to the results of planted faults, if faults are planted and there are kernels to plant them in.
+    /// Opens the results of planted faults, if faults are planted and there are kernels to plant them in; else `None`.
     fn faults(&self, folder: &Folder, manifest: &Manifest) -> Option<MutantFiles> {
         let planted = self.study.options.mutants && manifest.ceilings.is_some();
         planted.then(|| MutantFiles::new(&folder.path, &folder.run))

@@ -1,4 +1,4 @@
-//! Division of a text into the calls in which a model reads it. It changes results only by the order of summation.
+//! Division of a text into the calls in which a model reads it. The division changes results only by the order of summation.
 
 use std::num::NonZeroUsize;
 

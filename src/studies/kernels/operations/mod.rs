@@ -31,7 +31,7 @@ use ulplab_operations::ops::sums::ACCUMULATORS;
 pub struct Operation<'a> {
     study: &'a KernelStudy,
     op: &'a dyn Op,
-    /// The definition of the operation if it is one of the user's.
+    /// The user's definition of the operation; `None` for a shipped operation.
     pub own: Option<&'a OwnOp>,
 }
 

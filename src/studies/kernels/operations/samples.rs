@@ -22,8 +22,8 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct OutputNames {
     pub names: Vec<String>,
-    /// True if the list is complete. It is not complete if expected values depend on the output: parts of the output then have
-    /// names of their own.
+    /// True if the list is complete. It is incomplete if expected values depend on the outputs: parts of outputs then have
+    /// further names.
     pub all: bool,
 }
 

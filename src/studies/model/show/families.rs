@@ -87,7 +87,7 @@ fn first<'a>(family: &Family<'a>) -> Option<&'a Candidate<'a>> {
     family.whole.or(family.members.first().copied())
 }
 
-/// Returns one chart for each of the two final errors, with the rows of `rows`.
+/// Returns one chart for each of the two final errors; `rows` gives the rows of a chart.
 fn dots(run: &Summarized, rows: impl Fn(Quantity<'static>) -> Vec<DotRow>) -> [Figure; 2] {
     finals(run.index).map(|(title, quantity)| {
         let dots = Dots {
