@@ -81,7 +81,7 @@ pub struct Cells<'a> {
     pub data: &'a Data<'a>,
     pub done: &'a dyn Fn(&Cell, Vec<Record>) -> Result<()>,
     pub stop: &'a AtomicBool,
-    /// Where capsules of failed cells are written; `None` to write none.
+    /// Folder and invocation for the capsules of failed cells; `None` to write none.
     pub keep: Option<&'a Capsules>,
 }
 
