@@ -195,8 +195,8 @@ const FLOORS: [(&str, &[&[&str]]); 7] = [
     (
         "src",
         &[
-            &["judgement", "ops", "sources"],
-            &["provenance"],
+            &["ops", "sources"],
+            &["judgement", "provenance"],
             &["studies"],
             &["commands"],
             &["cli"],

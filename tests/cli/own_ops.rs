@@ -335,7 +335,7 @@ fn mistakes_in_operations() {
         (["name = \"top\"", "name = \"x\""], &["the name 'x' is taken"]),
         (
             ["name = \"sums\"", "name = \"rope\""],
-            &["operation 'rope': there is an operation of that name already"],
+            &["operation 'rope': another operation has that name"],
         ),
         (
             ["shape = [\"T\"], values", "shape = [\"R\"], values"],
@@ -358,7 +358,7 @@ fn mistakes_in_operations() {
         (["scale = 2", "scale = nan"], &["scale = NaN, expected a number"]),
         (
             ["name = \"edges\"", "name = \"small\""],
-            &["there is a case of that name already"],
+            &["another case has that name"],
         ),
         (
             ["inputs = \"edges\"", "inputs = \"edge\""],

@@ -304,7 +304,7 @@ fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
 const NEAR: usize = 16;
 
 /// True if more than an eighth of the factors differ from the median of their 16 neighbours by more than four times the error
-/// that the noise of the fitted matrix explains. A single wrong scale is no such case: it changes all factors of its group
+/// that the noise of the fitted matrix explains. A single wrong scale does not count: it changes all factors of its group
 /// equally.
 fn varies(factors: &[f64], fitted: &Against, rows: usize) -> bool {
     let error = 4.0 * (fitted.noise / fitted.signal / rows.max(1) as f64).sqrt();

@@ -277,7 +277,7 @@ pub fn tensor_named<'a>(file: &'a TensorFile, name: &str) -> Result<Tensor<'a>> 
     })
 }
 
-/// Names of all tensors that are parts of a quantized tensor, whatever their types and shapes.
+/// Names of all tensors that are parts of a quantized tensor, with any type and shape.
 pub fn parts(file: &TensorFile) -> Result<HashSet<&str>> {
     let manifest = Manifest::read(file)?;
     let found = file.tensors().filter_map(|tensor| recognise(file, tensor, &manifest));

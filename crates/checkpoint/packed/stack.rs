@@ -32,7 +32,7 @@ impl Stack {
         Some(Self { experts, rows, cols })
     }
 
-    /// Indices of the matrices; empty if the matrices have no elements, whatever their number.
+    /// Indices of the matrices; empty if the matrices have no elements, for any number of matrices.
     pub fn matrices(&self) -> std::ops::Range<usize> {
         0..if self.matrix() == 0 { 0 } else { self.experts }
     }

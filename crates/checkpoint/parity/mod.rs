@@ -302,7 +302,7 @@ fn explain(
     }
     let narrow = narrow.filter(|(_, scales)| *scales == view.scales && view.under_stored);
     let mut findings = storage::findings(&view, maker);
-    // Rounding to the narrower type of the file is no fault: drop this finding.
+    // Rounding to the narrower type of the file is not a fault: drop this finding.
     if let Some(recode) = narrow.and_then(|(_, scales)| storage.scales.recode(scales)) {
         let rounded = recode.finding();
         findings.retain(|finding| !finding.detail.starts_with(&rounded));

@@ -259,7 +259,7 @@ impl Operations<f32> for StandIn {
         }
     }
 
-    /// The residual streams and the normed input are always bf16, whatever the type of other tensors is.
+    /// The residual streams and the normed input are always bf16, with any type of the other tensors.
     fn mhc_pre(
         &self,
         mixer: &HyperConnection<f32>,

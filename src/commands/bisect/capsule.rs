@@ -294,7 +294,7 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         return Err(wrong(format!("neither recipe rounds at '{}'", taken.name)));
     }
     let same = label.right_rounds == label.wrong_rounds && label.noise.is_none();
-    refuse(same, "its right and its wrong recipe are the same").map_err(wrong)?;
+    refuse(same, "the right and the wrong recipe are the same").map_err(wrong)?;
     let replayed: Vec<Replayed> = sites.iter().map(|taken| taken.replay(&right, &bad)).collect();
     let (exit, verdict) = verdict(&replayed);
     if as_json {

@@ -106,7 +106,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, draws: usize, effects: &[f6
     })
 }
 
-/// Returns the reason why a gate is not calibrated, whatever its metric; `None` if it is.
+/// Returns the reason why a gate of any metric is not calibrated; `None` if it is.
 fn not_asked(rule: &Rule) -> Option<&'static str> {
     if rule.control {
         return Some("it is a control, which something bad must meet");

@@ -186,7 +186,7 @@ impl<'a> Pairs<'a> {
         let worse = groups.iter().filter_map(|(_, group)| worst(group.iter().copied()));
         let mut worse: Vec<&Pair> = worse.collect();
         worse.retain(|pair| pair.worsening() > 0.0);
-        // New NaN come first, whatever their metric.
+        // New NaN come first, for any metric.
         worse.sort_by(|a, b| {
             let nan = b.newly_nan().cmp(&a.newly_nan());
             nan.then_with(|| rank(a).cmp(&rank(b))).then_with(|| b.by_worsening(a))

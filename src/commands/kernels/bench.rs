@@ -83,7 +83,7 @@ fn time_peers(args: &BenchArgs, file: &Path) -> Result<()> {
     let python = args.python.display();
     let ended = command.status();
     let ended = ended.map_err(|why| Error::Setup(format!("{python}: {why}")))?;
-    // Exit code `Incomplete` is no error: the file then names the peers that are left out.
+    // Exit code `Incomplete` is not an error: the file then names the peers that are left out.
     if !ended.success() && ended.code() != Some(Exit::Incomplete as i32) {
         errln!("no peers from here on: {python} {PEERS} ended with {ended}; --peer-seconds 0 leaves them out");
     }

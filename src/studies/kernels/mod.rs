@@ -73,7 +73,7 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
 
 /// Reader of tensors at model sites for draws after the first. Always an error: only the first draw reads a model.
 const NO_MODEL: fn(&str) -> std::result::Result<Vec<Rows>, String> =
-    |pattern| Err(format!("what passes at {pattern} is not drawn"));
+    |pattern| Err(format!("tensors at {pattern} are not drawn"));
 
 /// Runs cells of kernels; `data` makes the inputs of their problems.
 pub struct Cells<'a> {

@@ -41,7 +41,7 @@ pub struct Judge {
     pub rule: Rule,
     /// Reason for the bound, which messages show.
     pub why: Cow<'static, str>,
-    /// True if unequal bits are counted ([`UNEQUAL`]) but are no failure, because another judgement decides.
+    /// True if unequal bits are counted ([`UNEQUAL`]) but are not a failure, because another judgement decides.
     pub fact: bool,
 }
 

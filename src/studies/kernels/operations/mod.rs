@@ -61,7 +61,7 @@ impl<'a> Operation<'a> {
             };
             let case = own.resolve(self).map_err(wrong)?;
             let taken = cases.iter().any(|other| other.name == case.name);
-            refuse(taken, "there is a case of that name already").map_err(wrong)?;
+            refuse(taken, "another case has that name").map_err(wrong)?;
             cases.push(case);
         }
         Ok(cases)
@@ -194,7 +194,7 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
         op.check_definition().map_err(wrong)?;
         let mut others = study.ops[..at].iter().map(|other| other.name.as_str());
         let taken = others.any(|other| other == op.name) || OPS.iter().any(|known| known.name() == op.name);
-        refuse(taken, "there is an operation of that name already").map_err(wrong)?;
+        refuse(taken, "another operation has that name").map_err(wrong)?;
         if !study.commands.iter().any(|command| command.op == op.name) {
             // If a program's `op` is misspelled, report the program instead.
             for command in &study.commands {
@@ -203,7 +203,7 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
             return Err(wrong("no [[command]] computes it".into()));
         }
         let tried = study.own_cases.iter().any(|case| case.op == op.name);
-        refuse(!tried, "it has no case; a [[case]] says how large its sizes are").map_err(wrong)?;
+        refuse(!tried, "no [[case]] says how large its sizes are").map_err(wrong)?;
     }
     let mut commands = study.commands.iter().enumerate();
     commands.try_for_each(|(at, command)| {
