@@ -7,7 +7,7 @@ use ulplab_core::list::distinct;
 use ulplab_operations::ops::judge::Rule;
 use ulplab_operations::ops::{Case, Op, Problem, Role};
 
-/// Most elements, as the product of its sizes, of a case that is sampled in addition to the smallest with its keys.
+const LARGE: f64 = 1e8;
 const CHEAP: f64 = 1e7;
 /// Number of further cases, after the cases that are chosen for their keys.
 const MORE: usize = 4;
@@ -63,7 +63,7 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
     }
     // Add cases with a size that no chosen case has: two sizes that are equal by chance in one case then differ in another.
     let mut more = 0;
-    for case in small.into_iter().filter(|case| volume(case) <= CHEAP) {
+    for case in small.into_iter().filter(|case| volume(case) <= LARGE) {
         let fresh = |(name, size): &(&str, i64)| chosen.iter().all(|other| other.size(name) != Some(*size));
         if more < MORE && case.dims.iter().any(fresh) {
             chosen.push(case);
