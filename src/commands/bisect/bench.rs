@@ -1,5 +1,5 @@
-//! The test bench of a search. Tests recipes that are wrong at some places and right at all others. Reuses the stored layers of
-//! the right and the wrong recipe where a tested recipe does not differ from them.
+//! The test bench of `ulplab bisect`: tests mixtures of a right recipe (which passes the gates) and a wrong recipe (which fails
+//! them). If a tested recipe begins like one of the two, its layers before their first difference come from the stored run.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -20,14 +20,14 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Bound;
 use ulplab_core::record::{Phase, Record, place};
 
-/// Windows of text, the reference's tensors on each window, and the kept runs of the right and the wrong recipe.
+/// Windows of text, the reference's tensors on each window, and the stored runs of the right and the wrong recipe.
 pub struct Bench<'a> {
     pub model: &'a dyn Model<f32>,
     pub mix: &'a Mix,
     /// The rules (gates) that the wrong recipe fails.
     pub rules: Vec<&'a Rule>,
     windows: Vec<Window<'a>>,
-    /// Indices of the windows that suffice to see the failure.
+    /// Indices of the windows that each test runs: the failure was seen on these windows.
     telling: BTreeSet<usize>,
     kept: HashMap<(Side, Phase, usize), Kept>,
     answers: HashMap<SuspectSet, bool>,
@@ -47,7 +47,7 @@ struct Window<'a> {
     want: Trace<f32>,
 }
 
-/// The two recipes at the ends of the search.
+/// The two recipes that the search mixes: `Right` passes the gates, `Wrong` fails them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Side {
     Right,
@@ -57,10 +57,10 @@ enum Side {
 /// The result of testing one recipe.
 #[derive(Clone, Debug, Serialize)]
 pub struct Test {
-    /// The places at which the recipe is wrong, in words.
+    /// Describes the places at which the recipe rounds like the wrong recipe.
     pub wrong: String,
     pub fails: bool,
-    /// The number that the first failing rule bounds; that of the first rule if no rule fails.
+    /// Value that the first failing rule bounds; if no rule fails, the value that the first rule bounds.
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
     pub cells: usize,
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
     /// Runs the reference on every window.
     ///
     /// # Errors
-    /// If the reference fails.
+    /// Returns an error if the reference fails.
     pub fn new(
         model: &'a dyn Model<f32>,
         mix: &'a Mix,
@@ -110,8 +110,8 @@ impl<'a> Bench<'a> {
         self.model.config()
     }
 
-    /// Runs the wrong recipe on all windows. Keeps the rules that it fails and the outputs of its layers. `rules` are the rules
-    /// that bind it.
+    /// Runs the wrong recipe on all windows. Stores the rules that it fails and the outputs of its layers. `rules` are the gates
+    /// on this recipe.
     ///
     /// # Errors
     /// Returns an error if the reference fails, a rule matches no measurement, or the recipe fails no rule.
@@ -150,7 +150,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Runs the right or the wrong recipe on all windows, and keeps the results.
+    /// Runs the right or the wrong recipe on all windows. Stores its records and the outputs of its layers.
     fn keep(&mut self, side: Side, wrong: &SuspectSet) -> Result<Vec<Record>> {
         let rounding = self.mix.rounding(wrong, self.config()).map_err(Mistake::usage)?;
         let exact = self.mix.recipe(wrong).rounds.is_empty();
@@ -188,8 +188,8 @@ impl<'a> Bench<'a> {
         Ok(self.test(wrong, &telling)?.map(|failed| !failed.is_empty()))
     }
 
-    /// Returns true if a recipe fails on any window; `None` if no more cells may be run. From then on, [`Self::fails`] tests only
-    /// the windows in which this recipe fails.
+    /// Returns true if a recipe fails on any window; `None` if no more cells may be run. After a failure, [`Self::fails`] tests
+    /// only the windows that show this failure.
     ///
     /// # Errors
     /// Returns an error if the reference fails.
@@ -204,7 +204,7 @@ impl<'a> Bench<'a> {
         Ok(failed.map(|failed| !failed.is_empty()))
     }
 
-    /// Returns the rules that a recipe fails on some windows; `None` if no more cells may be run.
+    /// Runs a recipe on these windows. Returns the failed verdicts; `None` if no more cells may be run.
     fn test(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Option<Vec<Verdict>>> {
         if self.cells + self.pairs(windows).len() > self.most {
             return Ok(None);
@@ -217,7 +217,7 @@ impl<'a> Bench<'a> {
         Ok(Some(failed))
     }
 
-    /// Runs a recipe. Skips the first layers if the recipe equals the right or the wrong recipe in them.
+    /// Runs a recipe on these windows. Skips the first layers that equal those of the right or the wrong recipe.
     fn records(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
         let config = self.config();
         let rounding = self.mix.rounding(wrong, config).map_err(Mistake::usage)?;
@@ -278,7 +278,7 @@ impl<'a> Bench<'a> {
         Record::blank(&cell, recipe, phase, window.name)
     }
 
-    /// Returns each phase of the rules with each of these windows.
+    /// Returns all pairs of a phase of the rules and one of these windows.
     fn pairs(&self, windows: &BTreeSet<usize>) -> Vec<(Phase, usize)> {
         let phases: BTreeSet<Phase> = self.rules.iter().map(|rule| rule.phase).collect();
         let of_phase = |phase: Phase| windows.iter().map(move |at| (phase, *at));
@@ -293,7 +293,7 @@ impl<'a> Bench<'a> {
         Ok(verdicts)
     }
 
-    /// Selects the windows for later tests: for a minimum or maximum the worst window, for other statistics all windows.
+    /// Selects the windows for later tests: the worst window for a minimum or maximum, all windows for other statistics.
     fn tell(&mut self, failed: &[Verdict]) {
         let alone = |verdict: &Verdict| matches!(verdict.rule.statistic, Statistic::Min | Statistic::Max);
         let index = |verdict: &Verdict| {

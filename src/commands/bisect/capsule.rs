@@ -1,5 +1,5 @@
-//! A capsule: one file with the tensors at the culprits (the places that cause a failure). `ulplab bisect` can judge the file
-//! again without the model, the text or the experiment.
+//! A capsule: one file with the tensors at the places that cause a failure, before and after rounding. `ulplab bisect --replay`
+//! rounds them again without the model, the text or the experiment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,9 +30,9 @@ const SCHEMA: u32 = 2;
 const LABEL: &str = "ulplab_capsule";
 const SEAL: &str = "ulplab_capsule_blake3";
 
-/// A tensor at a culprit, before and after rounding.
+/// A tensor at a place that causes the failure, before and after rounding.
 pub struct Passage {
-    /// Name, such as `layers.3.attention.output`, with `.key` or `.value` if only one role reads the tensor.
+    /// Name, such as `layers.3.attention.output`. Ends with `.key` or `.value` if the tensor is read only as keys or values.
     pub name: String,
     pub site: Site,
     /// The tensor before rounding.
@@ -65,7 +65,7 @@ impl Passage {
         energies
     }
 
-    /// Returns the three tensors of a place as the file stores them: input, `want` and `got`.
+    /// Returns the three tensors of this place, with their names in the file: input, `want` and `got`.
     fn held(&self) -> [Held<'_>; 3] {
         let tensors = [("in", &self.input), ("want", &self.want), ("got", &self.got)];
         tensors.map(|(part, tensor)| (tensor_name(part, &self.name), &tensor.shape[..], &tensor.data[..]))
@@ -88,7 +88,7 @@ impl Passage {
     }
 }
 
-/// Names of the roles of a tensor that is read in one role only.
+/// Name suffixes of tensors that attention reads only as keys, or only as values.
 const ROLES: [(Role, &str); 2] = [(Role::Key, "key"), (Role::Value, "value")];
 
 fn role_name(role: Role) -> Option<&'static str> {
@@ -96,7 +96,7 @@ fn role_name(role: Role) -> Option<&'static str> {
     named.map(|(_, name)| name)
 }
 
-/// Records the tensors that pass at some places.
+/// Watches a run, and stores the tensors at the given places before and after rounding.
 pub struct Capture {
     places: BTreeSet<Place>,
     right: Rounding,
@@ -105,7 +105,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Creates a capture at the places of these suspects, at most `MOST` of them.
+    /// Creates a capture for the places of these suspects; for at most `MOST` places.
     ///
     /// # Errors
     /// Same as [`Mix::rounding`].
@@ -142,7 +142,7 @@ impl Watch for Capture {
     }
 }
 
-/// The metadata of a capsule.
+/// The metadata of a capsule: origin of the tensors, and the rounds of both recipes.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Label {
@@ -238,20 +238,20 @@ fn digest(label: &str, tensors: &[Held]) -> String {
 #[derive(Serialize)]
 pub struct Replayed {
     pub place: String,
-    /// Errors of the wrong recipe's result in this version, against the stored result of the right recipe.
+    /// Error of the wrong recipe's result against the right recipe's result. Both are recomputed from the stored input.
     #[serde(with = "ulplab_core::record::nullable")]
     pub relative_l2: f64,
     #[serde(with = "ulplab_core::record::nullable")]
     pub cosine: f64,
     #[serde(with = "ulplab_core::record::nullable")]
     pub max_abs: f64,
-    /// Number of elements that differ from the stored ones: of the wrong recipe (`got`) and of the right recipe (`want`).
+    /// Number of elements whose recomputed value differs from the stored value: `got` of the wrong recipe, `want` of the right.
     pub got_changed: usize,
     pub want_changed: usize,
     pub elements: usize,
 }
 
-/// Computes the culprits of a capsule again, and prints if their errors are still there.
+/// Rounds the stored inputs of a capsule again with both recipes, and prints if the failure still occurs.
 ///
 /// # Errors
 /// Returns an error if the file is not a capsule, or this version cannot read it.
@@ -288,7 +288,7 @@ pub fn replay(path: &Path, as_json: bool) -> Result<Exit> {
         Rounding::detached(rounds, label.noise, &known, turned.clone()).map_err(|mistake| wrong(mistake.message))
     };
     let (right, bad) = (rounding(&label.right_rounds)?, rounding(&label.wrong_rounds)?);
-    // A replay computes nothing if neither recipe rounds at a place, or if both recipes are the same.
+    // Refuses a capsule if its replay shows nothing: neither recipe rounds at a place, or both recipes are the same.
     let touched = |site: &Site| right.touches(site) || bad.touches(site);
     if let Some(taken) = sites.iter().find(|taken| !touched(&taken.site)) {
         return Err(wrong(format!("neither recipe rounds at '{}'", taken.name)));
@@ -348,7 +348,7 @@ fn info(name: &str) -> Option<&'static SiteInfo> {
     readers().iter().find_map(|path| path.site(name))
 }
 
-/// Reads a place of a capsule, with its tensors.
+/// Reads the three tensors of one place from a capsule.
 fn stored(label: &SiteLabel, file: &TensorFile) -> Result<Passage> {
     let wrong = |message: String| Error::data(file.path(), message);
     let info = info(&label.site).ok_or_else(|| wrong(format!("no path has a site '{}'", label.site)))?;

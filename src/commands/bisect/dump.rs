@@ -52,7 +52,7 @@ struct Answer {
     dump: String,
     window: String,
     sites: Vec<SiteError>,
-    /// The first site that fails a gate by its own error.
+    /// The first site whose error since the previous site fails a gate.
     first: Option<String>,
     verdict: &'static str,
 }
@@ -230,7 +230,7 @@ struct Reader<'a> {
     dump: &'a Dump,
     /// True if each tensor of the run is replaced by the dump's tensor.
     fed: bool,
-    /// Sites that passed, each with the comparison of the two tensors and the shape.
+    /// Sites that the run has reached, each with the pair of tensors to compare, and their shape.
     passed: Vec<(String, Pair, Vec<usize>)>,
     wrong: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The search for culprits: the smallest sets of places at which the wrong recipe makes its gates fail.
+//! The search for culprits: smallest sets of places that make a gate fail if only they round like the wrong recipe.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,9 +27,9 @@ pub struct Explanation {
     pub suspects: usize,
     pub failed: Vec<Failed>,
     pub culprits: Vec<Culprit>,
-    /// The reason why channels and tokens were not searched, if the user wants them.
+    /// The reason why channels and tokens were not searched, although the user wants them; `None` otherwise.
     pub undivided: Option<String>,
-    /// True if the gates hold with all culprits right and all else wrong; `None` if that was not tested.
+    /// True if the gates hold when only the culprits are right and all else is wrong; `None` if that was not tested.
     pub holds_without: Option<bool>,
     pub tests: Vec<Test>,
     pub cells: usize,
@@ -56,15 +56,15 @@ pub struct Failed {
     pub first_beyond: Option<String>,
 }
 
-/// Places that suffice to make the gates fail when everything else is right.
+/// A culprit: places that make a gate fail even if everything else is right.
 #[derive(Serialize)]
 pub struct Culprit {
     pub places: Vec<WrongPlace>,
-    /// Number of layers, places or formats, by the level of the search.
+    /// Number of layers, places or formats in this culprit, depending on the level of the search.
     pub units: usize,
     /// True if the gates hold as soon as one of these units is right.
     pub minimal: bool,
-    /// Channels that suffice to fail, if channels were searched.
+    /// Channels whose errors alone make a gate fail; `None` if channels were not searched.
     pub channels: Option<Part>,
     pub tokens: Option<Part>,
     #[serde(skip)]
@@ -77,25 +77,25 @@ pub struct WrongPlace {
     pub formats: Vec<String>,
 }
 
-/// The channels or tokens with the largest errors that together suffice to fail.
+/// The channels (or tokens) with the largest errors, as many as are needed to make a gate fail.
 #[derive(Serialize)]
 pub struct Part {
     pub numbers: String,
     pub count: usize,
     /// Number of channels or tokens that have an error.
     pub of: usize,
-    /// True if the gates were tested with one member less, and hold.
+    /// True if tests showed that the gates hold with one channel or token less.
     pub fewest: bool,
 }
 
 impl Explanation {
-    /// True if the culprits explain the failure: each fails by itself, and without them the gates hold.
+    /// True if the search is complete: no culprit can be made smaller, and the gates hold without the culprits.
     pub fn whole(&self) -> bool {
         self.holds_without == Some(true) && self.culprits.iter().all(|culprit| culprit.minimal)
     }
 }
 
-/// Searches down to the level `down_to`. `bench` has measured both recipes; `failed` has the failures of the wrong one.
+/// Searches for culprits down to the level `down_to`. `bench` has measured both recipes; `failed` are the failed verdicts.
 ///
 /// # Errors
 /// Returns an error if the reference fails.
@@ -180,7 +180,7 @@ impl Culprit {
         }
     }
 
-    /// Finds the channels, and then the tokens, whose errors suffice to fail. The culprit must have one suspect.
+    /// Finds the channels, and then the tokens, whose errors alone make a gate fail. The culprit must be one format at one place.
     fn divide(&mut self, bench: &mut Bench, taken: &Passage, down_to: Level) -> Result<()> {
         let energies = taken.energies();
         let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];
@@ -227,7 +227,7 @@ fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<Stri
     }
 }
 
-/// Indices of some numbers, the largest first; NaN is larger than all.
+/// Returns the indices of the numbers that `keep` selects, the largest number first. NaN counts as infinity.
 fn ranked(numbers: &[f64], keep: impl Fn(&usize) -> bool) -> Vec<usize> {
     let mut order: Vec<usize> = (0..numbers.len()).filter(keep).collect();
     order.sort_by(|a, b| by_size(numbers[*b], numbers[*a]));
@@ -266,7 +266,7 @@ impl Rank {
         })
     }
 
-    /// Finds a smallest set of suspects that fails: first layers, then places in these layers, then formats.
+    /// Finds a smallest set of suspects that makes a gate fail: searches layers, then places in these layers, then formats.
     fn drill(&self, bench: &mut Bench, among: &BTreeSet<usize>, down_to: Level) -> Result<FailingSet> {
         let (mut set, mut minimal) = (among.clone(), true);
         for level in [Level::Layers, Level::Sites, Level::Formats] {
@@ -284,8 +284,9 @@ impl Rank {
         Ok(FailingSet { set, minimal })
     }
 
-    /// Returns the score of a group, by which the search ranks groups. The score of a layer is its output error; if some suspects
-    /// of the layer are already found, it is a share of that error. The score of other groups is their largest own error.
+    /// Returns the score by which the search ranks a group. The score of a layer is its output error; if some suspects of the
+    /// layer are already found, a share of that error. The score of a place or format is the largest error that its suspects
+    /// make.
     fn score(&self, mix: &Mix, group: &BTreeSet<usize>, level: Level) -> f64 {
         let largest = |suspects: &mut dyn Iterator<Item = usize>| suspects.map(|at| self.own[at]).fold(0.0, f64::max);
         let own = largest(&mut group.iter().copied());
@@ -313,7 +314,7 @@ fn groups(mix: &Mix, set: &BTreeSet<usize>, level: Level) -> Vec<BTreeSet<usize>
     groups.into_values().collect()
 }
 
-/// Measures the error of each suspect alone, on the tensors of a run before they are rounded.
+/// Watches a run, and measures the error that each suspect alone makes when it rounds the tensor at its place.
 struct Errors<'a> {
     mix: &'a Mix,
     right: Rounding,

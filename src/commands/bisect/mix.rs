@@ -14,14 +14,14 @@ use ulplab_core::error::counted;
 /// A layer and the name of a site in it. The layer is `None` for a site outside the layers.
 pub type Place = (Option<usize>, &'static str);
 
-/// A unit that the search can make right or wrong: all rounding of the wrong recipe at a place, or one of its formats there.
+/// A part of the wrong recipe that the search can turn on or off: all its rounding at a place, or one of its formats there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
     pub layer: Option<usize>,
     pub site: &'static str,
-    /// Formats of the wrong recipe, in its order; empty where only the right recipe rounds.
+    /// Formats to which the wrong recipe rounds here, in its order; empty if only the right recipe rounds here.
     pub formats: Vec<String>,
-    /// Indices of the suspect's rounds in the wrong recipe.
+    /// Indices of the rounds (steps that round matching tensors to a format) of the wrong recipe that this suspect turns on.
     rounds: Vec<usize>,
 }
 
@@ -53,7 +53,7 @@ impl SuspectSet {
     }
 }
 
-/// Two recipes, and where they differ.
+/// Two recipes, and the places at which they differ.
 pub struct Mix {
     pub right: Recipe,
     pub wrong: Recipe,
@@ -62,7 +62,7 @@ pub struct Mix {
     pub suspects: Vec<Suspect>,
     /// The rounds of each recipe at each place.
     places: BTreeMap<Place, Rounds>,
-    /// Layers in which each site is passed.
+    /// Layers that have each site, by the name of the site.
     layers: BTreeMap<&'static str, Vec<Option<usize>>>,
 }
 
@@ -178,7 +178,8 @@ impl Mix {
         self.rounding(&part, config).err().map(|mistake| mistake.message)
     }
 
-    /// Returns the first layer in which the recipe of `these` differs from the recipe of `those`; `layers` if none differs.
+    /// Returns the first layer in which the recipes of `these` and of `those` differ; `layers` (their number) if no layer
+    /// differs.
     pub fn first_difference(&self, these: &SuspectSet, those: &BTreeSet<usize>, layers: usize) -> usize {
         let part = these.channels.is_some() || these.tokens.is_some();
         let differing = these.suspects.symmetric_difference(those);
@@ -187,10 +188,10 @@ impl Mix {
         layers_of.min().unwrap_or(layers)
     }
 
-    /// Returns the recipe that is wrong at these suspects and right elsewhere.
+    /// Returns the recipe that rounds like the wrong recipe at these suspects, and like the right recipe elsewhere.
     pub fn recipe(&self, wrong: &SuspectSet) -> Recipe {
         let part = wrong.channels.is_some() || wrong.tokens.is_some();
-        // Layers in which a round is used, by recipe, round, site, and whether the round is limited to some channels or tokens.
+        // Layers that use a round. Key: true for the wrong recipe, the round, the site, true if limited to channels or tokens.
         let mut used: BTreeMap<(bool, usize, &'static str, bool), Vec<Option<usize>>> = BTreeMap::new();
         for (&(layer, site), here) in &self.places {
             let suspects = wrong.suspects.iter().map(|suspect| &self.suspects[*suspect]);
@@ -246,7 +247,7 @@ impl Mix {
         }
     }
 
-    /// Returns the recipe of [`Self::recipe`], ready to run.
+    /// Resolves the recipe that [`Self::recipe`] returns for this model.
     ///
     /// # Errors
     /// Returns an error if the recipe does not resolve.

@@ -1,7 +1,7 @@
 //! `ulplab bisect`: finds the source of a failure.
 //!
-//! Given a right and a wrong recipe, it searches the places that make a gate fail. Given two runs, it names the first numbers
-//! that differ. Given tensors that another program dumped, it prints the error of each site that earlier sites do not explain.
+//! Given a right and a wrong recipe, it searches the places that make a gate fail. Given two runs, it names the first metric
+//! values that differ. Given tensors that another program dumped, it prints the error that each site adds.
 
 mod bench;
 pub mod capsule;
@@ -102,7 +102,7 @@ pub struct BisectArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// Orders errors by size. NaN is larger than all numbers.
+/// Orders errors by size. NaN counts as infinity.
 fn by_size(a: f64, b: f64) -> Ordering {
     let [a, b] = [a, b].map(|error| if error.is_nan() { f64::INFINITY } else { error });
     a.total_cmp(&b)
@@ -182,7 +182,7 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
     let both = format_args!("'{name}' is both the right recipe and the one that fails");
     Error::refuse(right.name == wrong.name, both)?;
-    // Uses the gates of the manifest: there, gates with `flake` have their computed bounds.
+    // Uses the gates of the manifest: a gate that states a rate of false alarms (`flake`) has its computed bound there.
     let gates = &prepared.manifest.experiment.gates;
     let rules = gates.iter().filter(|rule| !rule.control && rule.binds(&name));
     let rules: Vec<&Rule> = rules.collect();

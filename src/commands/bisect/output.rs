@@ -119,7 +119,7 @@ pub fn text(found: &Explanation, mix: &Mix, args: &BisectArgs, experiment: &str)
     text + &format!("{verdict}: {culprits} of {suspects}; {cells} in {seconds:.1} s\n")
 }
 
-/// Returns a sentence about a culprit (places that fail alone).
+/// Describes a culprit (places that alone make a gate fail) in a sentence.
 fn of_culprit(culprit: &Culprit, suspects: usize, mix: &Mix) -> String {
     let named = mix.words(&culprit.wrong);
     let formats = culprit.places.iter().flat_map(|place| &place.formats);

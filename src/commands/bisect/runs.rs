@@ -1,7 +1,7 @@
-//! Compares two runs of one experiment: finds the first numbers, in the order of the model, that differ.
+//! Compares two runs of one experiment: finds the first metric values, in the order of the model, that differ.
 //!
-//! A run stores numbers and no tensors. If two numbers differ, the tensors differed. If the numbers are equal, the tensors may
-//! still differ, but it is unlikely that a difference leaves every metric of a site bit-equal.
+//! A run stores metric values and no tensors. If two values differ, the tensors differed. If all values are equal, the tensors
+//! may still differ, but it is unlikely that a difference leaves every metric of a site bit-equal.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::run::Run;
 use ulplab_core::error::{Error, Exit, Result, counted, refuse};
 use ulplab_core::record::{Phase, Record, place};
 
-/// Maximum number of names to print of those that only one run has.
+/// Maximum number of recipes or cells to name, of those that only one run has.
 const NAMES: usize = 5;
 
 /// The result of comparing two runs.
@@ -24,7 +24,7 @@ const NAMES: usize = 5;
 struct Divergence {
     /// Differences in experiment, data, program or device, as in `ulplab diff`.
     question: Vec<String>,
-    /// The first differing number of each recipe and phase, in the order of the experiment.
+    /// The first metric value that differs, for each recipe and phase, in the order of the experiment.
     cells: Vec<Diverging>,
     /// Number of records that both runs have, and number of bit-equal records.
     both: usize,
@@ -43,18 +43,18 @@ struct OneSided {
     cells: Vec<String>,
 }
 
-/// A recipe and phase in which numbers differ.
+/// A recipe and phase in which metric values differ.
 #[derive(Serialize)]
 struct Diverging {
     recipe: String,
     phase: Phase,
-    /// Number of windows with a number that differs.
+    /// Number of windows with a metric value that differs.
     windows: usize,
-    /// The first number that differs, in the order in which a model passes the sites.
+    /// The first metric value that differs, in the order in which a model passes the sites.
     first: First,
     differing: usize,
     of: usize,
-    /// Layers with a number that differs.
+    /// Layers with a metric value that differs.
     layers: String,
 }
 

@@ -1,4 +1,5 @@
-//! Search for a minimal failing set of suspects. A set fails if a gate fails when exactly its suspects are wrong.
+//! Search for a minimal failing set of suspects (places and formats). A set fails if a gate fails when exactly its suspects round
+//! like the wrong recipe and everything else like the right recipe.
 //!
 //! Suspects are tested in the order of a ranking. A wrong ranking costs more tests, but the answer stays right: every returned
 //! set was tested and fails.
