@@ -41,7 +41,7 @@ Exit codes:
   103  the run is incomplete
   130  interrupted";
 
-/// The commands of the program, by the heading of the help that lists them.
+/// Headings of the help, each with the commands that it lists.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Run", &["sweep", "report", "gate", "diff", "bisect", "mix", "query"]),
     ("Files", &["compare", "quantize", "dequantize", "inspect"]),
@@ -76,7 +76,7 @@ enum Command {
     Doctor(inventory::DoctorArgs),
     #[command(subcommand)]
     Dev(dev::DevCommand),
-    /// A program of another name, and its words.
+    /// Name of another program (`NAME` of `ulplab-NAME`), and its arguments.
     #[command(external_subcommand)]
     External(Vec<OsString>),
 }
@@ -169,7 +169,7 @@ pub fn command() -> clap::Command {
     ))
 }
 
-/// Adds examples to the help of a command and of its subcommands. `before` are the words in front of the name of the command.
+/// Adds examples to the help of a command and of its subcommands. `before` is the part of the command line before the command.
 fn with_examples(command: clap::Command, before: &str) -> clap::Command {
     let path = format!("{before} {}", command.get_name());
     let below = format!("{path} ");

@@ -109,7 +109,7 @@ pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     operations.iter().map(digest).collect()
 }
 
-/// A module of `core` or `operations`, a file or folder of `crates/operations/ops`, a showcase, or `reference`.
+/// A room: a unit of source files that digests cover as a whole, with the other rooms that these files name.
 #[derive(Default)]
 struct Room<'a> {
     files: Vec<(&'a str, &'a str)>,
@@ -131,7 +131,7 @@ fn is_other(place: &str) -> bool {
     OTHERS.iter().any(|other| Path::new(place).starts_with(other))
 }
 
-/// Returns the name of the room of a file.
+/// Returns the name of the room that a file belongs to.
 fn room(place: &str) -> String {
     let parts: Vec<&str> = place.split('/').collect();
     match parts[..] {

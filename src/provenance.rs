@@ -8,10 +8,10 @@ use crate::{itself, sources};
 /// The digest of the sources that this program computes with.
 pub const SOURCES: &str = env!("ULPLAB_SOURCES");
 
-/// Operations with the digests of the sources that judge them ([`crate::judgement`]).
+/// Names of operations, each with the digest of the sources that decide if its outputs are right ([`crate::judgement`]).
 const JUDGEMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/judgements.rs"));
 
-/// Returns the digest of the sources that judge an operation.
+/// Returns the digest of the sources that decide if the outputs of an operation are right.
 pub fn judgement(op: &str) -> Option<&'static str> {
     let known = JUDGEMENTS.iter().find(|(name, _)| *name == op);
     known.map(|(_, digest)| *digest)

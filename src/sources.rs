@@ -19,7 +19,7 @@ pub const FOLDERS: [&str; 10] = [
     "src/studies",
 ];
 
-/// Prefixes of the names of external crates that compute results.
+/// Name prefixes of the external crates whose code changes results. The digest covers the versions of these crates.
 const CRATES: [&str; 11] = [
     "fancy-regex",
     "gemm",
@@ -72,10 +72,10 @@ pub fn digest(tree: &Path) -> io::Result<String> {
     Ok(digest.finalize().to_hex().to_string())
 }
 
-/// Adds the files below a folder, but those in folders of some names.
+/// Adds the files below a folder to `files`, except those in folders with one of the names in `but`.
 ///
 /// # Errors
-/// A folder that cannot be read.
+/// Returns an error if a folder cannot be read.
 pub fn find(folder: &Path, but: &[&str], files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

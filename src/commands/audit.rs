@@ -1,4 +1,4 @@
-//! `ulplab audit`: the bugs that tolerances let pass. The bugs are written in Python (`zoo/`), which this starts.
+//! `ulplab audit`: finds published bugs that tolerances let pass. Starts the Python package `zoo/`, which re-enacts the bugs.
 
 use std::path::PathBuf;
 use std::process::Command;

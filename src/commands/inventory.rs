@@ -129,7 +129,7 @@ fn list_sites(args: &ListArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Names and questions of the shipped experiments.
+/// Returns the name and the question of each shipped experiment.
 fn experiments() -> Result<Vec<Row>> {
     const ANY: &str = "experiments/smoke.toml";
     let any = shipped::find(ANY).ok_or_else(|| Error::Setup(format!("{ANY} not found")))?;

@@ -1,4 +1,4 @@
-//! Judged runs: `ulplab gate` and `ulplab report`, from the cells of a run to its verdicts and reports.
+//! Judges the cells of a run and writes its reports; `ulplab gate` and `ulplab report` do so for a stored run.
 
 use std::path::{Path, PathBuf};
 
@@ -107,9 +107,9 @@ pub fn report(args: &ReportArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Prints the table (or the verdicts as JSON Lines) and then one summary line: verdict, counts, seconds, path of the report. If
-/// the line is too long, the path gets its own line, so that a user can copy the whole path. `own` is false if the gates come
-/// from `--rules`: the report on disk has the verdicts of the run's own gates.
+/// Prints the verdicts as JSON Lines, or the table and a summary line: verdict, counts, seconds, path of the report. If the line
+/// is too long, the path gets its own line, so that a user can copy it. If the gates come from `--rules`, `own` is false: a note
+/// replaces the path, because the report on disk has the verdicts of other gates, the run's own.
 fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, own: bool) {
     paired::warnings(run).iter().for_each(|warning| errln!("{warning}"));
     if as_json {

@@ -124,7 +124,7 @@ fn gather<'a>(id: &str, target: &Folder, holders: impl Iterator<Item = &'a Folde
     }
 }
 
-/// The numbers of a cell except times, which differ from run to run.
+/// Returns the records of a cell as text, without times, which differ from run to run.
 fn numbers(records: &[Record]) -> Vec<u8> {
     let (mut lasting, mut text) = (records.to_vec(), Vec::new());
     lasting.retain(|record| !timed(&record.metric));

@@ -146,7 +146,7 @@ impl History {
 }
 
 impl Drift {
-    /// A row of the table.
+    /// Formats this value as a row of the table.
     fn row(&self) -> Vec<String> {
         let value = |value: &Option<f64>| value.map_or("—".into(), |value| significant(value, 4));
         let worse = match self.worse {
@@ -164,7 +164,7 @@ impl Drift {
 }
 
 fn table(text: &mut String, heads: &[&str], rows: &[Vec<String>], least: &[usize]) {
-    // The margin is a character.
+    // Leaves one character of the width for the left margin.
     for line in fitted(heads, rows, least, width().saturating_sub(1)) {
         *text += &format!(" {line}\n");
     }

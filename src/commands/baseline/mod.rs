@@ -114,7 +114,7 @@ impl AcceptArgs {
     }
 }
 
-/// Returns the person who accepts a run if the user names none. Containers and CI may have no `USER`; then asks git.
+/// Returns a name for the person who accepts a run, if the user states none: `USER` or `LOGNAME`, else git's `user.name`.
 fn somebody(run: &Path) -> Option<String> {
     let of_env = ["USER", "LOGNAME"].iter().filter_map(|name| std::env::var(name).ok());
     let folders = [run, Path::new(".")].into_iter();
@@ -247,7 +247,7 @@ fn of(store: &Path, experiment: &str, device: &str) -> Result<Vec<Baseline>> {
     Ok(found)
 }
 
-/// All baselines, by experiment, device and time.
+/// Returns all baselines, by experiment, device and time.
 fn all(store: &Path) -> Result<Vec<Baseline>> {
     let mut found = Vec::new();
     for experiment in folders(store)? {

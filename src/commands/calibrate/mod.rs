@@ -135,7 +135,7 @@ fn calibrate(args: &CalibrateArgs, experiment: &Path) -> Result<Calibration> {
     })
 }
 
-/// Runs the null experiment, or continues its run. The experiment's file is next to the folder of the run.
+/// Runs the null experiment, or continues its run. Writes the experiment's file next to the folder of the run.
 fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     let name = &null.experiment.name;
     let out = args.null.clone();
@@ -156,7 +156,7 @@ fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     })
 }
 
-/// Returns the windows of each draw: as many drawn windows as the experiment has, and `texts` windows of text, which come last.
+/// Returns the windows of each draw: an equal share of the drawn windows, and then `texts` windows of text.
 fn sets(manifest: &Manifest, texts: usize, draws: usize) -> Vec<Vec<&str>> {
     let all = &manifest.plan.windows;
     let (drawn, text) = all.split_at(all.len() - texts * draws);

@@ -10,10 +10,10 @@ use ulplab_core::metrics::Metric;
 /// A gate should notice noise that is this many times as large as the error of its recipe.
 const TO_NOTICE: f64 = 2.0;
 
-/// If a note is about all recipes and there are more than this, it has their number instead of their names.
+/// A note on all recipes of a gate gives their number instead of their names if there are more recipes than this.
 const NAMED: usize = 6;
 
-/// A note on a recipe: the text before the name of the recipe, and the text behind the name.
+/// A note on a recipe, as two texts: the part before the name of the recipe, and the part after the name.
 type Said = (String, String);
 
 /// Returns the notes of a calibration, one a line. Recipes with the same note share a line.
@@ -55,7 +55,7 @@ fn findings(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Vec<Said
     Ok(said)
 }
 
-/// Returns notes with the reasons why numbers are missing.
+/// Returns notes with the reasons why the size or the power of a gate is unknown.
 fn unknown(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Vec<Said>> {
     let metric = Metric::find(&gate.metric)?;
     let (of, mut said) = (format!("`{}` of ", gate.metric), Vec::new());

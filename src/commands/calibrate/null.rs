@@ -24,9 +24,10 @@ const UNMOVED: [(&str, &str); 2] = [
 pub struct Trial<'a> {
     pub rule: &'a Rule,
     pub recipe: String,
-    /// Name of the recipe as right code computes it, or the reason why there is none.
+    /// Name of the recipe that measures correct results on new draws; or the reason why there is none.
     pub null: Result<String, String>,
-    /// Recipes with noise in place of the error, by the factor on the size of the error; or the reason why there are none.
+    /// Recipes that have noise in place of the rounding error, each with the size of the noise relative to that error; or the
+    /// reason why there are none.
     pub effects: Result<Vec<(f64, String)>, String>,
 }
 
@@ -106,7 +107,7 @@ pub fn derive<'a>(head: &'a Head, study: &dyn Study, draws: usize, effects: &[f6
     })
 }
 
-/// Returns the reason why a gate of any metric is not calibrated; `None` if it is.
+/// Returns the reason why a gate cannot be calibrated, if it is the same for all metrics; `None` otherwise.
 fn not_asked(rule: &Rule) -> Option<&'static str> {
     if rule.control {
         return Some("it is a control, which something bad must meet");
@@ -117,7 +118,7 @@ fn not_asked(rule: &Rule) -> Option<&'static str> {
     None
 }
 
-/// Returns the factors on the noise at which a gate is measured; their inverses if it bounds how good a recipe may be.
+/// Returns the sizes of noise for a gate, relative to the recipe's error; their inverses if the gate rejects too good results.
 fn gains(rule: &Rule, effects: &[f64]) -> impl Iterator<Item = f64> {
     let unmoved = UNMOVED.iter().any(|(metric, _)| *metric == rule.metric);
     let inverted = Metric::find(&rule.metric).is_ok_and(|metric| direction(&rule.require, metric) != metric.better);

@@ -78,7 +78,7 @@ fn line(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// The windows and texts of a draw.
+/// Describes the windows and texts of a draw.
 fn data(calibration: &Calibration) -> String {
     let texts = calibration.windows - calibration.drawn_windows;
     let text = (texts > 0).then(|| {

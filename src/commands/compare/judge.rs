@@ -57,7 +57,7 @@ pub(super) struct GateResult<'a> {
     pub pass: bool,
 }
 
-/// Refuses a tensor of a type that compare does not read.
+/// Refuses a tensor of a type that `ulplab compare` cannot read.
 pub(super) fn supported(tensor: &Tensor) -> Result<(), String> {
     let (name, dtype) = (tensor.name, tensor.dtype);
     let why = format_args!("tensor '{name}': type {dtype} cannot be compared");

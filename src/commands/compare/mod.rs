@@ -111,7 +111,7 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     output::finish(args.json, &metrics, &unmatched, &all, start, out)
 }
 
-/// The metrics to compute, in the order of [`METRICS`].
+/// Returns the named metrics and the metrics of the gates, in the order of [`METRICS`].
 fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
     let mut named = HashSet::new();
     for name in names {
@@ -170,7 +170,7 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
     Ok(pairing)
 }
 
-/// Returns a hint if the user compares unquantized numbers with codes and scales.
+/// Returns a hint if the user compares unquantized numbers with codes and scales; else an empty text.
 fn unlike(want: &TensorFile, got: &TensorFile) -> String {
     let is_quantized = |file| parts(file).is_ok_and(|parts| !parts.is_empty());
     if !is_quantized(got) || is_quantized(want) {

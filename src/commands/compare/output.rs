@@ -1,4 +1,4 @@
-//! A table for people, or JSON Lines for programs.
+//! Prints comparisons as a table for people, or as JSON Lines for programs.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -40,7 +40,7 @@ pub(super) fn config(args: &CompareArgs, metrics: &[&Metric]) -> Value {
     })
 }
 
-/// Prints the table, or the JSON records that follow those of the comparisons in `all`. The last line is the verdict.
+/// Prints the table; for JSON, the records of unmatched tensors and the summary. The last line is the verdict.
 pub(super) fn finish(
     json: bool,
     metrics: &[&Metric],

@@ -42,7 +42,7 @@ impl ParityArgs {
     }
 }
 
-/// Diagnoses the tensors that `compare` names, and prints to `out`.
+/// Diagnoses the quantized tensors in the files of `compare`, and prints the results to `out`.
 pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     let (want, got, json) = (&compare.want, &compare.got, compare.json);
     let (only, skip) = (&compare.only, &compare.skip);
@@ -128,7 +128,8 @@ fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
     packed.buffers.open_in_any_order(&packed.format, &packed.shape)
 }
 
-/// Returns the rules that may explain a tensor, and the type of its scales.
+/// Returns the options of a diagnosis: the quantization rules that are accepted as explanation of the stored bytes, and the type
+/// of the scales.
 fn options(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
     let rules = match (args.naming.names_rule(), &packed.said) {
         (true, _) => Rules::Own,

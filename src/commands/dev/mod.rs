@@ -1,4 +1,4 @@
-//! `ulplab dev`: commands around the program, its shell, editor and machine.
+//! `ulplab dev`: commands that generate text, time and verify the program, and connect it with shells and editors.
 
 pub mod bench;
 mod generate;

@@ -22,7 +22,7 @@ use ulplab_core::vacuous::vacuous_change;
 /// A bound on how much a metric may worsen from BASE to NEW, in every record that it matches.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// The gate as it is printed.
+    /// Text of the gate, as messages quote it.
     text: String,
     demand: Demand,
     metric: &'static Metric,
@@ -36,7 +36,7 @@ pub struct Gate {
 #[serde(deny_unknown_fields)]
 struct Demand {
     metric: String,
-    /// Pattern of sites, layers included.
+    /// Pattern of full site names, such as `layers.*.output`.
     #[serde(default = "any_site")]
     at: String,
     /// The phase that the gate applies to; `None` for all phases.
@@ -188,7 +188,7 @@ impl Gate {
         Ok(check(&self.text, &self.demand.why, &bound, counts, "worsen by more"))
     }
 
-    /// Returns the error of a gate that binds no record.
+    /// Returns the error of a gate that binds no record, with the reason.
     fn idle(&self, pairs: &Pairs) -> Error {
         let both = pairs.both.iter().map(|pair| pair.base);
         let all = both.chain(pairs.only_base.iter().copied());
@@ -223,7 +223,7 @@ pub fn identical(pairs: &Pairs) -> Check {
     let unequal: Vec<&Pair> = bound.iter().copied().filter(|pair| !pair.equal()).collect();
     let counts = [unequal.len(), missing, 0];
     let mut check = check("identical", "", &bound, counts, "are not bit-equal");
-    // The worst record is one of the unequal records; equal records have none.
+    // `check` may name an equal record as the worst. Only an unequal record can be the worst here; if all are equal, none is.
     check.worst = worst(unequal).map(Pair::change);
     check
 }

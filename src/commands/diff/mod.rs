@@ -46,7 +46,7 @@ pub struct DiffArgs {
     how: DiffOptions,
 }
 
-/// Gates on the change of two runs, and the form of the answer.
+/// Gates on the change between two runs, and output options.
 #[derive(Debug, clap::Args)]
 pub struct DiffOptions {
     /// Limit how much a metric may worsen, e.g. 'layers.*.output:relative_l2<=5%', 'us_cold<=3%' or 'kl<=1e-4';

@@ -263,7 +263,7 @@ fn without_echoes<'a>(worse: &mut Vec<&Pair<'a>>) {
 
 type Key<'a> = (&'a str, Phase, &'a str, Option<u32>, &'a str, &'a str);
 
-/// Each record with its key, and the number of earlier records with the same key.
+/// Returns each record with its key and the number of earlier records with the same key.
 fn keyed(records: &[Record]) -> impl Iterator<Item = ((Key<'_>, usize), &Record)> {
     let mut seen: HashMap<Key, usize> = HashMap::new();
     records.iter().map(move |record| {

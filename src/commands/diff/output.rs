@@ -38,7 +38,7 @@ pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
     for block in blocks(diff) {
         text += &format!("\n{}\n", block.title);
         let least: &[usize] = if block.heads == CHANGES { &LEAST } else { &[] };
-        // The margin is a character.
+        // Leaves one character of the width for the left margin.
         let lines = fitted(block.heads, &block.rows, least, width.saturating_sub(1));
         if !block.rows.is_empty() {
             text.extend(lines.iter().map(|line| format!(" {line}\n")));

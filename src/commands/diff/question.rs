@@ -11,7 +11,7 @@ use crate::experiment::{Experiment, Rule};
 use crate::run::Manifest;
 use ulplab_core::text::shown;
 
-/// Maximum number of names to print of those that only one run has.
+/// Maximum number of entries to name, of those that only one run has.
 const NAMES: usize = 5;
 /// Longer values are cut to this many characters.
 const VALUE: usize = 80;
@@ -34,7 +34,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Formats a sentence with both values, `between` them and `behind` them; with only the new value if BASE has none.
+    /// Formats a sentence: value in BASE, `between`, value in NEW, `behind`. Has only the value in NEW if BASE has none.
     pub fn sentence(&self, between: &str, behind: &str) -> String {
         let Self { what, base, new, .. } = self;
         match base.is_empty() {
@@ -44,7 +44,7 @@ impl Difference {
     }
 }
 
-/// All differences of the question: program, device, data, experiment.
+/// Returns all differences between the questions of two runs: program, device, data, experiment.
 pub fn differences(base: &Manifest, new: &Manifest) -> Vec<Difference> {
     let or_none = |value: &Option<String>| value.clone().unwrap_or(NOTHING.into());
     let of = |manifest: &Manifest| {

@@ -54,7 +54,7 @@ fn bound(rule: &Rule) -> Option<Bound> {
     Bound::from_str(&rule.require).ok()
 }
 
-/// True if two rules bound the same number from the same side.
+/// True if two rules (gates) bound the same statistic of the same metric from the same side.
 pub fn alike(a: &Rule, b: &Rule) -> bool {
     let of = |rule: &Rule| {
         let side = bound(rule).map(|bound| bound.better);
@@ -71,7 +71,7 @@ fn looser(a: &Rule, b: &Rule) -> bool {
     }
 }
 
-/// Finds the verdict in `others` on the same recipe and number: with the same bound, or else with the strictest bound.
+/// Finds the verdict in `others` on the same recipe and statistic: with the same bound, or else with the strictest bound.
 fn partner<'a>(verdict: &Verdict, others: &'a [Verdict]) -> Option<&'a Verdict> {
     let same = |other: &&Verdict| other.recipe == verdict.recipe && alike(&other.rule, &verdict.rule);
     let exact = |other: &&Verdict| other.rule.require == verdict.rule.require;

@@ -82,7 +82,7 @@ pub enum FileKind {
     Tensors,
 }
 
-/// A tensor to print statistics of.
+/// A tensor whose statistics are printed.
 struct Subject<'a> {
     name: String,
     format: Format,
@@ -205,7 +205,7 @@ fn subjects<'a>(args: &InspectArgs, file: &'a TensorFile, source: Option<&'a Ten
 }
 
 impl Subject<'_> {
-    /// Statistics of one matrix.
+    /// Computes the statistics of one matrix of the tensor.
     fn stats(&self, expert: usize, blocks: usize) -> Stats {
         let values = |tensor: &Tensor| self.stack.values(tensor, expert);
         let (encoded, source) = match &self.bytes {

@@ -1,4 +1,4 @@
-//! `ulplab kernels list`: operations, how their outputs are judged, and the kernels and planted faults there are of each.
+//! `ulplab kernels list`: lists operations, how their outputs are judged, and their kernels and planted faults.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -51,7 +51,7 @@ struct OperationEntry {
     cases: Vec<Case>,
 }
 
-/// A variant or a fault, as `op.name`.
+/// A variant (kernel implementation) or a planted fault, named `op.name`.
 #[derive(Debug, Serialize)]
 struct KernelEntry {
     name: String,
@@ -150,7 +150,7 @@ impl OperationEntry {
         })
     }
 
-    /// Returns the outputs and how they are judged, with an example case if that differs between cases.
+    /// Returns each output and how it is judged; with an example case if cases are judged in different ways.
     fn judged(&self) -> Vec<(&str, String)> {
         let kinds = grouped(
             self.outputs

@@ -28,28 +28,28 @@ pub struct ProbeArgs {
     json: bool,
 }
 
-/// The findings on all instructions.
+/// The result of a probe: the device, and the summation rules that fit each instruction.
 #[derive(Debug, Serialize)]
 struct Findings {
     device: String,
     instructions: Vec<Finding>,
 }
 
-/// The summation rules that reproduce an instruction's results.
+/// The summation rules that reproduce an instruction's results on all vectors.
 #[derive(Debug, Serialize)]
 pub struct Finding {
-    /// Operand type, width, and memory of A.
+    /// Name of the instruction: operand type, width, and memory that holds A.
     name: String,
     vectors: usize,
     /// Number of rules that were tried.
     rules: usize,
     /// Rules that reproduce all vectors.
     pub fitting: Vec<Accumulator>,
-    /// Number of vectors that ulplab's own rule does not reproduce.
+    /// Number of vectors on which the device's result differs from the rule that ulplab assumes.
     differing: usize,
 }
 
-/// Number of vectors on which every rule is tested first.
+/// Number of vectors on which every rule is tested first. A rule that fails there is not tested on the other vectors.
 const SAMPLE: usize = 4096;
 
 pub fn run(args: &ProbeArgs) -> Result<Exit> {
@@ -120,7 +120,7 @@ fn rules(assumed: &Accumulator) -> Vec<Accumulator> {
     all.collect()
 }
 
-/// Rows of A and B, values of C, and the sums that the device computed.
+/// Inputs of an instruction (rows of A and B, values of C), and the sums `d` that the device computed.
 pub struct Vectors {
     assumed: &'static Accumulator,
     a: Vec<Factor>,
@@ -159,7 +159,7 @@ impl Vectors {
         }
     }
 
-    /// Returns the bits of the sum of vector `at` by a rule.
+    /// Computes the sum of vector `at` by a summation rule, and returns its bits.
     pub fn sum(&self, rule: &Accumulator, at: usize) -> u32 {
         let (row, col) = (at / self.width, at % self.width);
         let a = &self.a[row * self.terms..][..self.terms];
@@ -194,7 +194,7 @@ impl Vectors {
 }
 
 impl Finding {
-    /// True if ulplab's own rule reproduces all vectors.
+    /// True if the rule that ulplab assumes reproduces all vectors.
     pub fn as_assumed(&self) -> bool {
         self.differing == 0 && self.vectors > 0
     }

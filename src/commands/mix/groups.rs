@@ -47,8 +47,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Groups the sites by pattern and layer. `loaded` has the tensors of loading the model; `run` has the tensors of reading
-    /// `tokens` tokens.
+    /// Groups the sites by pattern and layer. `loaded` has the tensors that the model passed while it was loaded; `run` has those
+    /// that it passed while it read `tokens` tokens.
     ///
     /// # Errors
     /// Returns an error if a pattern matches nothing, matches both weights and other tensors, or overlaps another pattern; or if
@@ -154,7 +154,7 @@ impl Groups {
         self.all.iter().map(|group| group.elements).sum()
     }
 
-    /// Returns the recipe of an assignment, with one round for each pattern and format.
+    /// Returns the recipe of an assignment (a format for each group), with one round for each pattern and format.
     pub fn recipe(&self, name: &str, doc: &str, assignment: &Assignment) -> Recipe {
         let mut layers: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for (group, format) in self.all.iter().zip(assignment) {

@@ -54,7 +54,7 @@ struct StoredPoints {
 }
 
 impl<'a> Measure<'a> {
-    /// Runs the reference. `file` keeps the points of a search with this `fingerprint`.
+    /// Runs the reference on all windows. Reads from `file` the points that a search with this `fingerprint` has measured.
     ///
     /// # Errors
     /// Returns an error if the reference fails or the file belongs to another search.
@@ -93,7 +93,8 @@ impl<'a> Measure<'a> {
         })
     }
 
-    /// Returns the points of recipes on some windows. `named` has the recipes, each with a unique key for the file.
+    /// Returns the points of recipes on these windows; measures those that are not stored. `named` has the recipes, each with a
+    /// unique key for the file.
     ///
     /// # Errors
     /// Returns an error if the reference fails, the file cannot be written, or a signal arrives.

@@ -94,7 +94,7 @@ pub struct Front {
     pub chosen: Option<usize>,
 }
 
-/// A point of the front.
+/// A point of the front: a format for each group, with its bytes and its KL divergence.
 #[derive(Serialize)]
 pub struct FrontPoint {
     pub step: usize,
@@ -110,7 +110,7 @@ pub struct FrontPoint {
     assignment: Assignment,
 }
 
-/// Means over windows.
+/// Means of KL divergence and flips over windows.
 #[derive(Clone, Copy, Serialize)]
 pub struct Estimate {
     pub kl: f64,
@@ -258,7 +258,8 @@ fn found(
             assignment: assignment.clone(),
         });
     }
-    // KL falls and bytes rise along the front, so the last point that fits the budget has the least KL.
+    // Bytes rise and KL falls along the front. So the last point within a budget of bytes has the least KL; with a budget of KL,
+    // the search ended at the first point within it, which is the last.
     let fits = |found: &FrontPoint| match (budget.bytes, budget.kl) {
         (Some(most), _) => found.bytes <= most,
         (None, Some(most)) => found.chosen_on.kl <= most,

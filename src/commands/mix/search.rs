@@ -10,7 +10,7 @@ pub type Assignment = Vec<usize>;
 pub struct Budget {
     /// Maximum number of bytes.
     pub bytes: Option<f64>,
-    /// The search ends at this KL.
+    /// KL divergence at which the search ends.
     pub kl: Option<f64>,
 }
 
@@ -24,7 +24,7 @@ pub struct Step {
     pub kl: f64,
 }
 
-/// Returns the maximum number of measurements of a search: the first point, each raise alone, and `top` for each step.
+/// Returns the maximum number of measurements of a search: the first point, each raise alone, and `top` raises at each step.
 pub fn most(groups: usize, formats: usize, top: usize) -> usize {
     let raises = groups * (formats - 1);
     1 + raises + raises * top.min(raises)
@@ -52,7 +52,7 @@ pub fn greedy(
     let all: Vec<(usize, usize)> = (0..bytes.len()).flat_map(raises).collect();
     let alone: Vec<Assignment> = all.iter().map(|raise| raised(&first, *raise)).collect();
     let measured = kl(&[&[first.clone()][..], &alone].concat())?;
-    // The drop of KL from each format of a group, against the cheapest format.
+    // Drop of the KL divergence by each format of each group, compared with the cheapest format.
     let mut gains: Vec<Vec<f64>> = bytes.iter().map(|formats| vec![0.0; formats.len()]).collect();
     for ((group, format), alone) in all.iter().zip(&measured[1..]) {
         gains[*group][*format] = measured[0] - alone;

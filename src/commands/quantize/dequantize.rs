@@ -82,7 +82,7 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<Exit> {
         .iter()
         .map(|job| Slot::new(&job.packed.name, job.dtype, &job.packed.shape[..]));
     let slots = decoded.chain(copied.iter().map(slot)).collect();
-    // The manifest still describes the copied tensors.
+    // Removes the decoded tensors from the manifest: it then describes only the copied tensors.
     let mut manifest = Manifest::read(&file)?;
     for job in &jobs {
         manifest.tensors.remove(&job.packed.name);

@@ -86,7 +86,7 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
         Some(_) => None,
     };
     if let Some(processes) = shared {
-        // Each process writes its own session.
+        // Begins no session here: each child process begins its own.
         let bar = progress(args, prepared.cells.len(), 0);
         signal::while_running(|| processes.run(&folder, &prepared.cells, &bar))?;
         return Ok(folder);
@@ -100,7 +100,8 @@ fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder
     Ok(folder)
 }
 
-/// The run's folder, new, resumed or shared, with its manifest on disk.
+/// Creates the folder of the run, or opens the one to resume or to share with other processes. Returns it with the manifest on
+/// disk.
 fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
     let mut manifest = prepared.manifest.clone();
     manifest.fingerprint = manifest.identity();
@@ -115,7 +116,7 @@ fn enter(args: &SweepArgs, prepared: &Prepared) -> Result<(Folder, Manifest)> {
     Folder::enter(&path, &manifest, args.resume || prepared.partition.is_some())
 }
 
-/// The cells of this process.
+/// Returns the cells that this process runs: those of its partition, or all.
 fn share<'a>(prepared: &'a Prepared) -> Result<Vec<&'a Cell>> {
     match &prepared.partition {
         Some(partition) => partition.of(&prepared.manifest.plan, &prepared.cells),

@@ -1,4 +1,4 @@
-//! The question and the plan of a sweep, before its first cell runs.
+//! Reads and checks an experiment, and plans its run, before the first cell is measured.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -21,7 +21,7 @@ use ulplab_core::text::shown;
 /// The question: the experiment and its gates, as read from files.
 pub struct Question {
     pub file: ExperimentFile,
-    /// The file of `--rules`.
+    /// The file of `--rules`, whose gates replace those of the experiment.
     rules: Option<ExperimentFile>,
     pub parsed: ParsedExperiment,
 }
@@ -152,7 +152,8 @@ fn check_overlaps(windows: &[Window], texts: &[Tokens]) -> std::result::Result<(
     Ok(())
 }
 
-/// True if the windows are equal, or share a run of at least 48 tokens and three quarters of the shorter: copied texts.
+/// True if the windows are copies: they are equal, or have a sequence of tokens in common, as long as 48 tokens and three
+/// quarters of the shorter window.
 fn are_copies(window: &[u32], other: &[u32]) -> bool {
     let run = (3 * window.len().min(other.len()) / 4).max(48);
     if window.len().min(other.len()) < run {

@@ -23,13 +23,13 @@ struct Page<'a> {
     summary: String,
     subject: String,
     formats: Vec<(&'a str, usize)>,
-    /// Findings by matrix, worst first.
+    /// Findings (such as errors and warnings) by matrix, the worst matrix first.
     worst: Vec<(&'a str, Vec<&'a Finding>)>,
     /// Number of matrices with findings that the page leaves out.
     more: usize,
-    /// SVG chart.
+    /// SVG chart of the gain (rms · √K) of each matrix.
     gains: String,
-    /// SVG; empty without a source.
+    /// SVG chart of the SQNR of each matrix against its source; empty without a source.
     sqnrs: String,
     /// Matrices with a source, the lowest SQNR first.
     ranked: Vec<&'a Judged>,
@@ -63,7 +63,8 @@ pub fn page(path: &Path, report: &Report, verdict: Outcome) -> String {
     ulplab_core::text::lines(&html)
 }
 
-/// Draws a chart with a row for the matrices that have the same place in all layers. A cross marks a matrix with findings.
+/// Draws a chart of a value of each matrix. Matrices at the same place in different layers share a row. A cross marks a matrix
+/// with findings.
 fn chart(report: &Report, title: &str, unit: &str, value: impl Fn(&Judged) -> Option<f64>) -> String {
     let wrong: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();
     let mut rows: BTreeMap<String, Vec<Dot>> = BTreeMap::new();

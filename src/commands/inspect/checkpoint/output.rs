@@ -79,7 +79,7 @@ pub fn subject(report: &Report) -> String {
     format!("named as by {} ({by})", convention.name)
 }
 
-/// Number of matrices by format.
+/// Returns the number of matrices in each format.
 pub fn formats(report: &Report) -> BTreeMap<&str, usize> {
     let mut formats = BTreeMap::new();
     for judged in &report.matrices {
@@ -96,7 +96,8 @@ fn matrices(count: usize) -> String {
     }
 }
 
-/// Counts of findings and of judged tensors, in a line.
+/// Formats a line of counts: errors and warnings, quantized matrices that were read, and tensors that are not quantized or not
+/// understood.
 pub fn summary(report: &Report) -> String {
     let of = |severity| report.count(severity);
     let with: BTreeSet<&str> = report.findings.iter().map(|finding| finding.matrix.as_str()).collect();

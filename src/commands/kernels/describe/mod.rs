@@ -53,7 +53,7 @@ pub struct BufferLine {
     pub dtypes: Vec<Dtype>,
     /// Dimensions, as expressions over the sizes.
     pub shape: Vec<String>,
-    /// A case with this shape, if other cases have another one.
+    /// Name of a case with this shape, if other cases have another shape.
     pub such_as: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub struct JudgementLine {
     pub short: String,
     pub how: String,
     pub why: String,
-    /// A case that is judged by this rule, if other cases are not.
+    /// Name of a case that is judged by this rule, if other cases are not.
     pub such_as: Option<String>,
 }
 
@@ -95,7 +95,7 @@ pub fn run(args: &DescribeArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// The description of an operation, from the problems of a few small cases.
+/// Describes an operation from the problems (inputs and judges) of a few small cases.
 pub fn describe(op: &dyn Op) -> std::result::Result<Description, String> {
     let cases = op.cases();
     let samples = samples(op, &cases)?;
@@ -291,7 +291,7 @@ pub fn about(case: &Case) -> String {
     format!("{}; {}{timed}", sizes.join(" "), case.inputs)
 }
 
-/// A description for a terminal.
+/// Formats the description for a terminal.
 fn text(description: &Description) -> String {
     let (op, doc, sizes) = (&description.op, &description.doc, &description.sizes);
     let (keys, cases) = (&description.keys, &description.cases);

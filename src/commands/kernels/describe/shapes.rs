@@ -1,13 +1,13 @@
-//! Dimensions of buffers as expressions over the sizes of a case. An expression is found if it fits all sample cases.
+//! Finds expressions for the dimensions of buffers over the sizes of a case. An expression must fit all sample cases.
 
 use ulplab_operations::ops::Case;
 
-/// Lengths of blocks that share a scale. The last entry is for buffers with a different length in some cases.
+/// Lengths of blocks that share a scale. The last entry means a length of 16 in some cases and of 32 in the others.
 const BLOCKS: [&[i64]; 7] = [&[16], &[32], &[64], &[128], &[256], &[512], &[16, 32]];
 /// The text between the minimum and the maximum of a dimension that no expression fits.
 const TO: &str = " to ";
 
-/// True if no expression fits some dimension of a shape.
+/// True if at least one dimension of the shape is a range, because no expression fits that dimension.
 pub fn varies(shape: &[String]) -> bool {
     shape.iter().any(|length| length.contains(TO))
 }
@@ -30,7 +30,8 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     if constant == 1 && fits(&|_| Some(constant)) {
         return constant.to_string();
     }
-    // If exactly one size fits, it is the right one; if several fit, the choice is unknown. Lower-case sizes are bytes and flags.
+    // If exactly one size fits, returns it. If several sizes fit, tries other expressions first. Only upper-case sizes count:
+    // lower-case sizes are bytes and flags.
     let extent = |name: &&&str| name.starts_with(char::is_uppercase);
     if let [only] = names.iter().filter(found).filter(extent).collect::<Vec<_>>()[..] {
         return only.to_string();
@@ -56,7 +57,8 @@ pub fn named(shapes: &[(&Case, &[usize])], at: usize) -> String {
     if least == most {
         return least.to_string();
     }
-    // Dimensions that differ between cases are evidence of a quotient. If several quotients fit, the choice is unknown.
+    // Tries quotients only here, where the dimension differs between cases: a constant may equal a quotient by chance. If several
+    // quotients fit, the cases cannot tell which one is right, so uses none of them.
     let names: Vec<&str> = names.into_iter().filter(|name| extent(&name)).collect();
     let blocks = BLOCKS.iter();
     let blocks = blocks.flat_map(|block| names.iter().map(move |name| (name, *block)));

@@ -38,7 +38,7 @@ pub fn page(all: &Traces) -> String {
     page.render().expect("the template has no fallible part")
 }
 
-/// Draws a chart with a row for each launch: the time of all its turns in a run, and the least possible time.
+/// Draws a chart with a row for each launch: the time of all its turns (repetitions) in a run, and the least possible time.
 fn chart(all: &Traces, trace: &Trace) -> String {
     let Some(ceilings) = &all.ceilings else {
         return String::new();

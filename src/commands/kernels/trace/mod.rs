@@ -89,7 +89,8 @@ pub struct Launch {
     pub us: Option<f64>,
     /// Microseconds of one turn from the L2 cache: large buffers are mapped to one small part, over and over.
     pub us_cached: Option<f64>,
-    /// Microseconds that all turns add to a run. Small if other launches run at the same time.
+    /// Microseconds that all turns add to a run: its time minus that of a run without this launch. Small if other launches
+    /// overlap.
     pub us_added: Option<f64>,
 }
 
@@ -115,13 +116,13 @@ impl Cost {
 }
 
 impl Launch {
-    /// Returns the bytes and operations of all turns.
+    /// Returns the bytes and operations of all turns of this launch in a run.
     pub fn all(&self) -> Cost {
         let turns = self.turns as u64;
         Cost::new(turns * self.cost.bytes, turns * self.cost.flops)
     }
 
-    /// Returns the time of all turns, if one turn takes `us`.
+    /// Returns the time of all turns of this launch, if one turn takes `us`.
     pub fn of_all(&self, us: Option<f64>) -> Option<f64> {
         Some(us? * self.turns as f64)
     }
@@ -160,18 +161,18 @@ impl Trace {
         }
     }
 
-    /// Returns the number of turns in a run, over all launches.
+    /// Returns the number of kernel starts in a run: the turns of all launches together.
     pub fn turns(&self) -> usize {
         self.launches.iter().map(|launch| launch.turns).sum()
     }
 
-    /// Bytes and operations of all launches together.
+    /// Returns the bytes and operations of a run: those of all launches together.
     pub fn cost(&self) -> Cost {
         let sum = |of: fn(Cost) -> u64| self.launches.iter().map(|launch| of(launch.all())).sum();
         Cost::new(sum(|cost| cost.bytes), sum(|cost| cost.flops))
     }
 
-    /// The sum of the launches' own times.
+    /// Returns the sum of the times of all launches, each timed alone.
     pub fn us_of_launches(&self) -> Option<f64> {
         self.launches.iter().map(|launch| launch.of_all(launch.us)).sum()
     }
@@ -183,7 +184,8 @@ impl Trace {
     }
 }
 
-/// Returns the bytes and operations of a launch: from the kernel's header, or else the bytes of each of its buffers once.
+/// Returns the bytes and operations of one turn of a launch. If the header of the kernel states no bytes, counts each buffer that
+/// the launch uses once.
 fn cost(step: &Step, arguments: &[Named], problem: &Problem, plan: &Plan) -> Cost {
     let size = |argument: &Named| {
         let Some(name) = argument.name() else { return 0 };
