@@ -1,7 +1,7 @@
 //! ulplab: is this kernel, or this cheaper number format, still right?
 //!
-//! Data flows one way: an [`experiment::Experiment`] is planned into cells, each cell runs a path with some numerics and yields
-//! [`record::Record`]s, gates turn records into verdicts, and reports show records and verdicts. See `docs/design.md`.
+//! Data flows one way: an [`experiment::Experiment`] is planned into cells, each cell runs one recipe on one window of data and
+//! yields [`record::Record`]s, gates turn records into verdicts, and reports show records and verdicts. See `docs/design.md`.
 
 #[macro_use]
 extern crate ulplab_run;

@@ -59,7 +59,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
     Ok(run.outcome().exit())
 }
 
-/// Returns the folder of the merged run, with all cells that at least one of the folders has.
+/// Gathers the cells of all folders in the folder of the merged run, and returns that folder.
 fn gathered(folders: &[PathBuf], out: &Path) -> Result<(Folder, Manifest)> {
     let sources = folders.iter().map(|path| Folder::open(path));
     let sources = sources.collect::<Result<Vec<(Folder, Manifest)>>>()?;

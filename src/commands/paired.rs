@@ -1,5 +1,5 @@
 //! `ulplab gate --paired`: tests of each recipe against the predictions that it is compared with, window by window. Also warns of
-//! a divergence that says nothing about quality.
+//! gates on a KL divergence so small that it says nothing about quality.
 
 use crate::experiment::Rule;
 use crate::gate::{Paired, paired, silent_zone};

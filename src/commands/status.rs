@@ -87,7 +87,7 @@ impl Status {
         cells.retain(|cell| kept.contains(cell.id.as_str()));
         let missing: HashSet<&str> = folder.missing(manifest)?.into_iter().collect();
         let sessions = sessions(&folder.sessions());
-        // Returns the cells of a session's partition that are not done.
+        // Returns the cells that are not done in the partition of a session (a process that measures cells).
         let left = |session: &Session| -> Vec<&Cell> {
             let mut share = match session.partition.as_deref().map(str::parse) {
                 Some(Ok(PartitionArg::Given(partition))) => partition.of(&manifest.plan, &cells).unwrap_or_default(),

@@ -69,8 +69,8 @@ pub struct SubmitArgs {
 pub fn run(args: &SubmitArgs) -> Result<Exit> {
     let sweep = &args.sweep;
     refuse(sweep)?;
-    // Checks the experiment now, so that its mistakes do not end in the logs of the array. The memory of this machine is
-    // irrelevant.
+    // Checks the experiment now: otherwise its mistakes appear only in the logs of the array. The memory of this machine does not
+    // matter for jobs on other machines.
     let elsewhere = SweepArgs {
         max_memory: sweep.max_memory.or(Some(Bytes(f64::INFINITY))),
         ..sweep.clone()
@@ -209,8 +209,8 @@ struct Jobs<'a> {
 }
 
 impl Jobs<'_> {
-    /// Returns the script of the array. Each task runs its partition. Slurm starts a task again if its node fails; finished cells
-    /// are not measured again.
+    /// Returns the script of the array. Each task measures its partition of the cells. Slurm starts a task again if its node
+    /// fails; finished cells are not measured again.
     fn array(&self) -> Result<String> {
         let Self { args, tasks, .. } = self;
         let parallel = args.parallel.map_or(String::new(), |parallel| format!("%{parallel}"));
@@ -238,7 +238,7 @@ impl Jobs<'_> {
         self.script(&self.common("merge.log"), &format!(" merge {run}"))
     }
 
-    /// The options of both jobs.
+    /// Returns the sbatch options of both jobs, the array and the merge.
     fn common(&self, log: &str) -> Vec<String> {
         let args = self.args;
         let folder = self.run.join(JOBS).display().to_string().replace('%', "%%");

@@ -34,7 +34,7 @@ struct History {
     experiment: String,
     device: String,
     baselines: Vec<Entry>,
-    /// Values that gates judge. The value that became worse by most comes first.
+    /// Values that gates judge; the value with the largest relative worsening comes first.
     numbers: Vec<Drift>,
 }
 
@@ -170,7 +170,7 @@ fn table(text: &mut String, heads: &[&str], rows: &[Vec<String>], least: &[usize
     }
 }
 
-/// Returns the values that the gates of the last run judge, in all runs. The runs from index `first` on are comparable.
+/// Returns the drift of each value that a gate of the last run judges. Only the runs from index `first` on are comparable.
 fn drifts(runs: &[Run], first: usize) -> Vec<Drift> {
     let Some(last) = runs.last() else { return Vec::new() };
     let drift = |verdict: &Verdict| {

@@ -1,9 +1,10 @@
 //! `ulplab baseline`: runs that a person accepted, with a reason. Later runs are compared with them.
 //!
-//! A baseline is a copy of a run, and a file that says who accepted it and why. That file is written last, so an interrupted copy
-//! is not a baseline. Baselines are in `baselines/<experiment>/<device>`, which should be under version control. Only a run whose
-//! gates all hold can become a baseline. As in `ulplab diff`, a run is compared with the last baseline of its experiment and
-//! device. If the question or a definition changed in between, the numbers mean different things: the runs are incomparable.
+//! A baseline is a copy of a run with a file that says who accepted the run and why. That file is written last, so an interrupted
+//! copy is not a baseline. Baselines are in `baselines/<experiment>/<device>`, which should be under version control. Only a run
+//! whose gates all hold can become a baseline. A later run is compared with the last baseline of its experiment and device, as
+//! `ulplab diff` does. If the data, the model, a recipe or the definition of a metric changed in between, the runs are
+//! incomparable.
 
 mod drift;
 

@@ -34,7 +34,7 @@ pub struct Explanation {
     pub tests: Vec<Test>,
     pub cells: usize,
     pub seconds: f64,
-    /// The recipe that is wrong only at the culprits, as TOML.
+    /// Recipe that rounds like the wrong recipe only at the culprits, as TOML.
     pub toml: String,
     #[serde(skip)]
     pub wrong: SuspectSet,
@@ -185,7 +185,7 @@ impl Culprit {
         let energies = taken.energies();
         let parts = [(Level::Channels, energies.channels), (Level::Tokens, energies.tokens)];
         for (level, energies) in parts.into_iter().filter(|(level, _)| *level <= down_to) {
-            // NaN counts as an error.
+            // A channel or token whose error is NaN counts as erroneous.
             let ranked = ranked(&energies, |at| energies[*at] != 0.0);
             let whole = self.wrong.clone();
             let part = |numbers: &BTreeSet<usize>| {

@@ -58,8 +58,8 @@ pub fn beginning(
 ) -> Result<(usize, bool)> {
     // Invariant: prefixes shorter than `low` pass, and the prefix of length `high` fails.
     let (mut low, mut high) = (usize::from(needed.is_empty()), ranked.len());
-    // Tests the shortest prefix first, and then the prefix without the last suspect: a single fault fails at the shortest, an
-    // error spread over all suspects only at the longest.
+    // Tests the shortest prefix first, and then the prefix without the last suspect. A single fault already fails in the shortest
+    // prefix; an error that is spread over all suspects fails only in the longest.
     let last = (!needed.is_empty()).then(|| high.saturating_sub(1));
     let mut ends = std::iter::once(low).chain(last);
     while low < high {

@@ -17,7 +17,7 @@ pub(super) struct Comparison<'a> {
     pub got: Tensor<'a>,
     /// Number of NaN and infinite elements in each tensor.
     pub nonfinite: [u64; 2],
-    /// Metrics of floating-point tensors, if defined.
+    /// Values of the metrics that are defined for these tensors; for floating-point tensors only.
     pub metrics: Vec<(&'static Metric, f64)>,
     /// The element with the largest error, or the first element that is finite in only one tensor.
     pub worst: Option<Worst>,
@@ -200,7 +200,7 @@ fn logits_of(want: &Tensor, got: &Tensor) -> Option<Logits> {
     Some(Logits::new(&want.to_f64()?, &got.to_f64()?, vocabulary, &[]))
 }
 
-/// Formats an element with as many digits as distinguish it from its neighbours.
+/// Formats an element with as many digits as distinguish it from the neighbouring values of its type.
 pub(super) fn digits(value: f64, dtype: Dtype) -> String {
     match dtype {
         Dtype::F64 => format!("{value:?}"),

@@ -98,7 +98,7 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
                 }
             });
             diagnosis.say_why(packed.said.as_deref());
-            // If the user names a rule, its cost is not measured: the user wants this rule.
+            // Compares the error of the found rule with that of the best rule, except if the user names a rule and so wants it.
             let unasked = rules.rules != Rules::Own && packed.format.zero_point().is_none();
             let cost = unasked.then(|| cost::measure(Source::tensor(matrix), stack.cols, &of_bytes, &diagnosis));
             let cost = cost.flatten().filter(Cost::is_far);
@@ -134,7 +134,7 @@ fn options(args: &ParityArgs, packed: &Packed) -> DiagnosisOptions {
     let rules = match (args.naming.names_rule(), &packed.said) {
         (true, _) => Rules::Own,
         (false, Some(_)) => Rules::ReadAlike,
-        // Global scales have several possible meanings, so all rules are tried; other scales have only one.
+        // With a global scale, the scales may have several meanings, so all rules are tried; else they have only one meaning.
         (false, None) if packed.format.global.is_some() => Rules::Any,
         (false, None) => Rules::ReadAlike,
     };

@@ -44,7 +44,7 @@ pub struct Change {
     pub per_cent: f64,
 }
 
-/// Counts and worst changes of many records.
+/// Summary of many pairs of records: counts, and the worst changes.
 #[derive(Debug, Serialize)]
 pub struct Numbers {
     pub both: usize,

@@ -107,7 +107,8 @@ fn only_names(names: &[String]) -> BTreeMap<String, ()> {
     names.iter().map(|name| (name.clone(), ())).collect()
 }
 
-/// Compares entries by name. Entries of only one run are as `comparable` as stated; changed definitions are never comparable.
+/// Compares entries by name. `comparable` says if the runs are comparable when only one run has an entry. With a changed
+/// definition they never are.
 fn named<V: PartialEq>(
     noun: &str,
     base: BTreeMap<String, V>,
@@ -153,7 +154,7 @@ fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
     let mut all = Vec::new();
     for key in names.into_iter().filter(|key| !APART.contains(&key.as_str())) {
         let found = differs(key, text(base.get(key)), text(new.get(key)), key == "question");
-        // Long values may differ only behind the cut.
+        // If long values differ only behind the cut, says in place of the value that the definition changed.
         all.extend(found.map(|mut found| {
             if found.base == found.new {
                 found.new = CHANGED.into();

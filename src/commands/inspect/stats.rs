@@ -6,7 +6,7 @@ use ulplab_checkpoint::packed::{Grid, codes, reach, values};
 use ulplab_core::formats::{Encoded, Format};
 use ulplab_core::metrics::Pair;
 
-/// Counts by the bits of a value. Non-negative f32 sort by their bits: zero first, NaN last.
+/// Counts of f32 values, by the bits of the value. Non-negative values sort by their bits: zero first, NaN last.
 pub type Histogram = BTreeMap<u32, u64>;
 
 /// Counts over the codes and scales of a tensor.
@@ -182,7 +182,7 @@ impl Stats {
     }
 }
 
-/// All blocks of a matrix, worst first.
+/// Returns the statistics of all blocks of a matrix, the worst block first.
 fn worst(source: &[f32], decoded: &[f32], grid: &Grid, scales: &[f32], expert: usize) -> Vec<Worst> {
     let of = |group| {
         let (mut signal, mut energy, mut amax) = (0.0, 0.0, 0.0f32);

@@ -1,4 +1,5 @@
-//! `ulplab kernels bench`: times all timed cases of the kernels on this GPU, with their peers and limits.
+//! `ulplab kernels bench`: times all timed cases of the kernels on this GPU, next to peers (kernels of other libraries) and
+//! limits.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -104,7 +105,7 @@ fn compile_ahead(args: &BenchArgs) {
     }
 }
 
-/// Returns the operation part of a pattern of cells.
+/// Returns the operation in a pattern of cells: the part before the first `.` or `/`.
 fn operation_pattern(only: &str) -> &str {
     only.split(['.', '/']).next().unwrap_or(only)
 }

@@ -42,7 +42,7 @@ pub struct DumpArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// The model and text of cases that read a model, as in `experiments/kernels.toml`.
+/// The model and the text (name, offset, tokens) of cases that read a model, as in `experiments/kernels.toml`.
 pub(super) const MODEL: &str = "dsv4-mini";
 const TEXT: (&str, usize, usize) = ("alice", 4096, 512);
 
@@ -55,7 +55,7 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
         Some(_) => Error::Usage(why),
         None => Error::Usage(format!("{why}; {lists}; give --experiment FILE for your own")),
     })?;
-    // If this program ends, it also ends the reference program.
+    // A signal that ends this program also ends the reference program.
     let problem = signal::while_running(|| problem(&defined, &op, &case, args))?;
     std::fs::create_dir_all(&args.folder).map_err(Error::io(&args.folder, "create"))?;
     let file = |name: &str| args.folder.join(format!("{name}.safetensors"));

@@ -44,7 +44,7 @@ struct OperationEntry {
     /// Source file of the kernels; `None` if the operation has none.
     file: Option<String>,
     outputs: Vec<JudgementLine>,
-    /// The smallest faults that these judgements were measured to notice.
+    /// The smallest faults that the judgements notice, as `ulplab kernels power` measured them.
     power: Vec<Power>,
     variants: Vec<KernelEntry>,
     mutants: Vec<KernelEntry>,

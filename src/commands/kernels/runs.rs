@@ -162,7 +162,7 @@ fn fault(word: &Path) -> Option<String> {
     (name.contains('.') && !is_file).then(|| name.into())
 }
 
-/// Groups of options that only apply to a run.
+/// Groups of options that only apply if the kernels are run, so not with `--check` or `--digests`.
 const RUN: [&str; 3] = ["SweepArgs", "RunArgs", "Workers"];
 
 /// Check the kernels, plant every fault, and write attestations of the files whose kernels pass; or, with --check, list the

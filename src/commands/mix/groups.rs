@@ -12,7 +12,7 @@ use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::pattern::{matches, matches_nothing};
 
-/// Records every tensor that a model passes to its numerics: site, number of rows and number of columns.
+/// Records the size of every tensor that a model passes to its [`Numerics`]: site, number of rows and number of columns.
 #[derive(Default)]
 pub struct Sizes(Vec<(Site, usize, usize)>);
 

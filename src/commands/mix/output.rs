@@ -29,7 +29,7 @@ pub fn experiment(of: &Experiment, groups: &Groups, chosen: &FrontPoint, most: O
         groups.recipe("dearest", &dearest, &all(last)),
     ];
     let mut of = of.clone();
-    // The search measured runs without teacher forcing, so the experiment has only the `cumulative` phase.
+    // The search measured runs in which errors pass from layer to layer, so the experiment has only the phase `cumulative`.
     of.body.insert("phases".into(), serde_json::json!(["cumulative"]));
     of.head.gates = gates(&of.head.gates, chosen, most);
     experiment_of(&of, &recipes)

@@ -66,7 +66,7 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// The part of the arguments that the run's folder stores.
+    /// Returns the arguments that the folder of the run stores.
     pub fn invocation(&self) -> Invocation {
         Invocation {
             experiment: self.experiment.clone(),

@@ -77,7 +77,7 @@ pub fn measure(args: &SweepArgs) -> Result<(Folder, Manifest)> {
     Folder::open(&folder.path)
 }
 
-/// Measures in the folder of the run until all cells of this process are done.
+/// Enters the folder of the run, and measures until all cells of this process are done.
 fn enter_and_execute(args: &SweepArgs, prepared: &mut Prepared) -> Result<Folder> {
     let (folder, manifest) = enter(args, prepared)?;
     prepared.manifest = manifest;
@@ -124,7 +124,7 @@ fn share<'a>(prepared: &'a Prepared) -> Result<Vec<&'a Cell>> {
     }
 }
 
-/// Prints the cells of this process, one per line, and their share of a partitioned plan.
+/// Prints the cells of this process, one per line; for a partition, also its share of all cells and of the cost.
 fn print_plan(prepared: &Prepared) -> Result<Exit> {
     let share = share(prepared)?;
     for cell in &share {

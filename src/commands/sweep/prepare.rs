@@ -18,7 +18,7 @@ use crate::{itself, provenance};
 use ulplab_core::error::Result;
 use ulplab_core::text::shown;
 
-/// The question: the experiment and its gates, as read from files.
+/// The question of a sweep: the experiment and its gates, as read from files.
 pub struct Question {
     pub file: ExperimentFile,
     /// The file of `--rules`, whose gates replace those of the experiment.
@@ -26,7 +26,7 @@ pub struct Question {
     pub parsed: ParsedExperiment,
 }
 
-/// Everything decided before the first cell runs.
+/// Results of planning: everything that is decided before the first cell runs.
 pub struct Prepared<'a> {
     pub ready: Box<dyn ReadyRecipes + 'a>,
     /// The model and each window of text.

@@ -50,7 +50,7 @@ pub enum BenchCommand {
     Layouts(LayoutsArgs),
 }
 
-/// Time of one run in seconds, over several repeats.
+/// Seconds of one run: statistics over several repeats.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Timing {
     pub median: f64,
@@ -106,7 +106,7 @@ pub fn run(args: &BenchArgs) -> Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Reads a file of figures that a peer script printed.
+/// Reads a file of figures (times of another program) that a peer script printed.
 fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let figures = serde_json::from_str(&input::text(file)?);
     figures.map_err(|error| Error::data(file, format!("not a file of figures: {error}")))
@@ -229,7 +229,7 @@ fn time_layout(layout: &Layout, args: &LayoutsArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the ends of groups of different sizes, which grow along `length`.
+/// Divides `length` into groups, each larger than the one before, and returns the end of each group.
 fn ends(length: usize, groups: usize) -> Vec<usize> {
     let share = |g: usize| (g as f64 / groups as f64).powf(1.7);
     (1..=groups).map(|g| (length as f64 * share(g)) as usize).collect()

@@ -180,7 +180,7 @@ fn buffers(samples: &[Sample]) -> Vec<BufferLine> {
         };
         (buffer.name, role, buffer.shape.len())
     };
-    // A buffer may have another role, type or rank in other cases.
+    // A buffer may have another role, type or rank in other cases, so describes each of these kinds by itself.
     let buffers = samples.iter().flat_map(|sample| &sample.problem.buffers);
     let kinds = distinct(buffers.map(|buffer| (kind(buffer), buffer.dtype)));
     let lines = kinds.into_iter().map(|(own, dtype)| {

@@ -18,7 +18,7 @@ struct Page<'a> {
 struct Section<'a> {
     trace: &'a Trace,
     rows: Rows,
-    /// SVG; empty without times.
+    /// SVG chart of the times of the launches; empty if nothing was timed.
     chart: String,
 }
 

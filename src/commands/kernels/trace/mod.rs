@@ -58,7 +58,7 @@ pub struct Traces {
     pub traces: Vec<Trace>,
 }
 
-/// A variant on a case.
+/// Trace of a variant (kernel implementation) on a case: its launches, their costs and times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trace {
     /// Name as `op.variant`.
@@ -87,7 +87,7 @@ pub struct Launch {
     pub cost: Cost,
     /// Microseconds of one turn, measured in a graph that repeats only this launch; `None` without a GPU.
     pub us: Option<f64>,
-    /// Microseconds of one turn from the L2 cache: large buffers are mapped to one small part, over and over.
+    /// Microseconds of one turn with all data in the L2 cache: all of a large buffer is mapped to one small part of memory.
     pub us_cached: Option<f64>,
     /// Microseconds that all turns add to a run: its time minus that of a run without this launch. Small if other launches
     /// overlap.
