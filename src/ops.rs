@@ -8,7 +8,7 @@ use ulplab_core::error::did_you_mean;
 use ulplab_operations::expected::{OPERATIONS, Operation};
 pub use ulplab_operations::ops::*;
 
-/// Operations that are packages of their own: each with the composition of its launches, and its form for a user's tensors.
+/// Operations that are packages of their own: each with the compositions of its launches, and its forms for a user's tensors.
 const SHOWCASES: [(&dyn Op, &Compositions, &[&Operation]); 2] = [
     (&ulplab_decode_step::DecodeStep, &ulplab_decode_step::COMPOSITIONS, &[]),
     (

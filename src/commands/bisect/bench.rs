@@ -159,7 +159,7 @@ impl<'a> Bench<'a> {
         let run = |&(phase, at): &(Phase, usize)| {
             let (window, path) = (&self.windows[at], self.config().path());
             let blank = self.blank(phase, window);
-            // A recipe without rounds is the reference: its records are computed from the stored tensors.
+            // A recipe that rounds nothing is the reference: its records are computed from the stored tensors.
             if exact {
                 let records = Probe::new(&rounding, &window.want, blank).replay(&window.want, window.text.ids);
                 let streams = Streams::of_reference(path, &window.want);

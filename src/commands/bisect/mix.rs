@@ -66,7 +66,7 @@ pub struct Mix {
     layers: BTreeMap<&'static str, Vec<Option<usize>>>,
 }
 
-/// The rounds of the two recipes at one place.
+/// Indices of the rounds (steps that round matching tensors to a format) of each recipe at one place.
 #[derive(Default)]
 struct Rounds {
     right: Vec<usize>,
@@ -178,7 +178,7 @@ impl Mix {
         self.rounding(&part, config).err().map(|mistake| mistake.message)
     }
 
-    /// Returns the first layer in which the recipes of `these` and of `those` differ; `layers` (their number) if no layer
+    /// Returns the first layer in which the recipes of `these` and `those` differ; `layers` (the number of layers) if none does.
     /// differs.
     pub fn first_difference(&self, these: &SuspectSet, those: &BTreeSet<usize>, layers: usize) -> usize {
         let part = these.channels.is_some() || these.tokens.is_some();

@@ -263,7 +263,7 @@ fn only_bound(question: &Question) -> Result<String> {
     }
 }
 
-/// Returns the recipe called `name`. The reference is a recipe without rounds.
+/// Returns the recipe called `name`. The reference is a recipe that rounds nothing.
 fn recipe(study: &ModelStudy, name: &str) -> Result<Recipe> {
     if name == REFERENCE {
         return Ok(Recipe {

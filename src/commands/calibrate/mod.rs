@@ -156,7 +156,7 @@ fn measure(args: &CalibrateArgs, null: &Null) -> Result<(Folder, Manifest)> {
     })
 }
 
-/// Returns the windows of each draw: an equal share of the drawn windows, and then `texts` windows of text.
+/// Returns the windows of each draw: an equal share of the randomly drawn windows, and then `texts` windows of text.
 fn sets(manifest: &Manifest, texts: usize, draws: usize) -> Vec<Vec<&str>> {
     let all = &manifest.plan.windows;
     let (drawn, text) = all.split_at(all.len() - texts * draws);

@@ -122,7 +122,7 @@ fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
     Ok(chosen.collect())
 }
 
-/// Returns a metric that is defined for two tensors, by name.
+/// Returns the metric called `name`; an error if it is not defined for two tensors.
 fn pair_metric(name: &str) -> Result<&'static Metric> {
     let metric = match name.trim() {
         "ulp" => &ULP_MAX,

@@ -118,7 +118,8 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
     Ok(if pass { Exit::Pass } else { Exit::GateFailed })
 }
 
-/// Checks and opens a quantized tensor. If the cause of differences can be diagnosed, its scales may be in any order.
+/// Checks and opens a quantized tensor. Its scales may be in any order, except in formats with zero points, which are not
+/// diagnosed.
 fn open<'a>(packed: &Packed<'a>) -> Result<Opened<'a>, String> {
     if packed.format.zero_point().is_some() {
         return packed.open();

@@ -20,7 +20,7 @@ pub struct Stats {
     pub bytes: u64,
     /// Counts of codes by magnitude; for elements of 8 bits or more, by the power of two below the magnitude.
     pub codes: Histogram,
-    /// Elements that decode to NaN or infinity, of any code; they are neither saturated nor zero nor negative.
+    /// Number of elements that decode to NaN or infinity. They do not count as saturated, zero or negative.
     pub nonfinite: u64,
     pub negative: u64,
     /// Number of codes of the largest magnitude. If a scale is chosen by the largest magnitude of its block, every block has such
@@ -30,7 +30,7 @@ pub struct Stats {
     /// Counts of scales, by the power of two below them.
     pub scales: Histogram,
     pub nan_scales: u64,
-    /// Blocks whose codes are all zero.
+    /// Number of blocks whose codes are all zero.
     pub zero_blocks: u64,
     pub globals: Vec<f32>,
     pub against: Option<SourceStats>,
@@ -39,7 +39,7 @@ pub struct Stats {
 /// Statistics that need the source.
 #[derive(Debug)]
 pub struct SourceStats {
-    /// Non-zero elements (after the rotation, if the format rotates) whose codes are zero.
+    /// Number of non-zero elements (after the rotation, if the format rotates) whose codes are zero.
     pub underflow: u64,
     /// Clipped elements: they exceed the largest value of their block by over half of the format's last step. Not counted in
     /// formats with zero points.

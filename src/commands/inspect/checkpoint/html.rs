@@ -31,7 +31,7 @@ struct Page<'a> {
     gains: String,
     /// SVG chart of the SQNR of each matrix against its source; empty without a source.
     sqnrs: String,
-    /// Matrices with a source, the lowest SQNR first.
+    /// Matrices whose source is known, the lowest SQNR first.
     ranked: Vec<&'a Judged>,
     report: &'a Report,
     checks: &'static [&'static Check],

@@ -11,7 +11,7 @@ use ulplab_core::error::counted;
 use ulplab_core::record::to_json;
 use ulplab_core::text::shown;
 
-/// Formats the whole text, with at most `top` matrices and tensors. Texts from files are kept on one line.
+/// Formats the report as text, with at most `top` matrices and tensors. Texts from files are kept on one line.
 pub fn page(path: &Path, report: &Report, verdict: Outcome, top: usize) -> String {
     let mut lines = vec![format!("{}: {}", path.display(), subject(report))];
     for (format, count) in formats(report) {
@@ -119,7 +119,7 @@ pub fn summary(report: &Report) -> String {
     text
 }
 
-/// Returns the matrices with a source, the lowest SQNR first.
+/// Returns the matrices whose source is known, the lowest SQNR first.
 pub fn by_sqnr(report: &Report) -> Vec<&Judged> {
     let mut ranked: Vec<&Judged> = report.matrices.iter().filter(|judged| judged.sqnr.is_some()).collect();
     let key = |judged: &Judged| judged.sqnr.filter(|sqnr| !sqnr.is_nan()).unwrap_or(f64::NEG_INFINITY);
@@ -139,7 +139,8 @@ fn line(judged: &Judged) -> String {
     format!("{format}  {shape:?}{sqnr}{through}")
 }
 
-/// Formats the report as JSON Lines: a record for each finding, matrix and tensor that could not be read, and a summary.
+/// Formats the report as JSON Lines: a record for each finding, each matrix, and each tensor that could not be read; then a
+/// summary.
 pub fn records(report: &Report, verdict: Outcome) -> String {
     let mut records: Vec<Value> = Vec::new();
     for finding in &report.findings {

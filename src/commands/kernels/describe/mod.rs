@@ -38,7 +38,7 @@ pub struct Description {
     pub scalars: Vec<ScalarLine>,
     /// Names of the sizes in shapes.
     pub sizes: Vec<String>,
-    /// Keys of the cases, each with all its values.
+    /// Keys of the cases (such as `direction`), each with all its values.
     pub keys: Vec<(String, Vec<String>)>,
     pub judgements: Vec<JudgementLine>,
     pub cases: Vec<Case>,

@@ -89,8 +89,7 @@ pub struct Launch {
     pub us: Option<f64>,
     /// Microseconds of one turn with all data in the L2 cache: all of a large buffer is mapped to one small part of memory.
     pub us_cached: Option<f64>,
-    /// Microseconds that all turns add to a run: its time minus that of a run without this launch. Small if other launches
-    /// overlap.
+    /// Microseconds that all turns add to a run: its time minus that of a run without this launch. Small if launches overlap.
     pub us_added: Option<f64>,
 }
 
