@@ -203,7 +203,7 @@ pub fn main() -> Exit {
             Ok(cli) => run(cli),
             Err(said) if said.use_stderr() => Ok(refused(said.kind())),
             Err(said) => {
-                // Ignores a closed pipe here as well: the exit code stays 0.
+                // Ignores a failed print, as at a closed pipe: the exit code stays 0.
                 drop(said.print());
                 Ok(Exit::Pass)
             }

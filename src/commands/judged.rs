@@ -124,7 +124,7 @@ fn print(run: &Run, study: &dyn Study, folder: &Folder, as_json: bool, own: bool
         false => "(report.html has the verdicts of the run's own gates)".into(),
     };
     let took = format!("; {} in {:.1} s", counted(run.cells(), "cell"), run.manifest.seconds);
-    // The text ends with the verdict and its counts.
+    // The last line of the text has the verdict and its counts; `took` and `page` follow on this line.
     let text = report::terminal(run, study, output::width(), output::colour());
     let text = text.trim_end();
     // Counts the characters of the last line without colour codes.

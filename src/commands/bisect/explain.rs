@@ -82,7 +82,7 @@ pub struct WrongPlace {
 pub struct Part {
     pub numbers: String,
     pub count: usize,
-    /// Number of channels or tokens that have an error.
+    /// Number of channels or tokens with an error other than 0.
     pub of: usize,
     /// True if tests showed that the gates hold with one channel or token less.
     pub fewest: bool,

@@ -1,4 +1,4 @@
-//! The result of a search as text and as an experiment.
+//! Formats the result of a search as text and as an experiment.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

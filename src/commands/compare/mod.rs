@@ -70,12 +70,12 @@ pub struct CompareArgs {
 
 const DEFAULT_METRICS: [&str; 4] = ["cosine", "diff", "sqnr", "max_abs"];
 
-/// Compares, and prints to standard output.
+/// Compares the two files, and prints the result to standard output.
 pub fn run(args: &CompareArgs) -> Result<Exit> {
     run_to(args, &mut crate::output::stdout())
 }
 
-/// Compares, and prints to `out`.
+/// Compares the two files, and prints the result to `out`.
 pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
     if args.parity.parity {
         if let Some(gate) = args.gates.first() {

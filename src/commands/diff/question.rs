@@ -143,7 +143,7 @@ fn list(names: Vec<&str>) -> String {
     }
 }
 
-/// Compares the other keys of the experiment file.
+/// Compares the keys of the experiment file, except those in [`APART`].
 fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
     let [base, new] = [base, new].map(|experiment| match serde_json::to_value(experiment) {
         Ok(Value::Object(keys)) => keys,

@@ -76,7 +76,7 @@ pub struct MixArgs {
     pub datasets: Option<PathBuf>,
 }
 
-/// The result of a search.
+/// The result of a search: points with more and more bytes, and less and less KL divergence.
 #[derive(Serialize)]
 pub struct Front {
     pub experiment: String,

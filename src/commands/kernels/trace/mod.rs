@@ -176,7 +176,7 @@ impl Trace {
         self.launches.iter().map(|launch| launch.of_all(launch.us)).sum()
     }
 
-    /// Returns the time of a run that is compared with its limit: with cold caches, if that was measured.
+    /// Returns the time of a run, to be compared with its limit: the time with cold caches, if it was measured.
     pub fn whole(&self) -> Option<f64> {
         let us = self.us?;
         Some(us.rotated.or(us.graph).unwrap_or(us.hot).median)
