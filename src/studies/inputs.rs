@@ -10,7 +10,7 @@ use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Head, Mistake, Reading};
 use ulplab_core::error::{Error, Result};
 
-/// The files of a model before its weights are loaded, and the experiment's windows of text.
+/// Model and texts of an experiment: the model's folder, configuration and tokenizer, without weights, and the windows of text.
 #[derive(Default)]
 pub struct Inputs {
     /// Folder of the checkpoint, if there is a model.

@@ -59,14 +59,14 @@ pub struct VerifiedFile {
     pub flags: Vec<String>,
     /// blake3 digest of the `.cu` file and of all files that it includes.
     pub kernels: String,
-    /// blake3 digest of the cases, bounds and judgement.
+    /// blake3 digest of the source text that makes the operation's cases, bounds and verdicts.
     pub judgement: String,
     pub variants: BTreeMap<String, VariantResult>,
-    /// Digests of the kernels' arguments, launches and expected results. They are made while the texts of kernels and judgement
-    /// are unchanged. If a text changes later and its digests stay the same, the meaning has not changed.
+    /// Digests of the machine code, launches, inputs and verdicts, made from the verified source text. If the text changes later
+    /// and these digests stay the same, the kernels still count as verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digests: Option<Digests>,
-    /// Planted faults, as `variant mutant`, each with the first check that noticed it; empty text if no check did.
+    /// Results of planted faults, by `VARIANT MUTANT`: the first check that noticed the fault, or an empty text if none did.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mutants: BTreeMap<String, String>,
 }
@@ -84,8 +84,8 @@ pub struct VariantResult {
 }
 
 impl Attestation {
-    /// Makes the attestation of a complete run on a device, with the compiler of this machine. It contains the operations whose
-    /// variants were all run on every case without any violation, and whose gates pass.
+    /// Makes the attestation of a complete run on a device, and enters the version of this machine's NVRTC. The attestation
+    /// contains the operations whose variants all ran on every case without any violation, and whose gates pass.
     pub fn of(run: &Run, sources: &[Source], device: &Device, results: &[MutantResult]) -> Result<Self> {
         let (major, minor) = Toolkit::open()?.version;
         let verified = |source: &Source| {
@@ -133,8 +133,8 @@ impl Attestation {
         found.implausible().map_or(Ok(found), |why| Err(wrong(why)))
     }
 
-    /// Replaces the entries of these operations in the file of the device, and keeps its other entries. Returns the path of the
-    /// file.
+    /// Writes the entries of this attestation to the device's file in `folder`, and keeps the entries of other operations in the
+    /// file. Returns the path of the file.
     pub fn write(self, folder: &Path) -> Result<PathBuf> {
         let folder = folder.join(slug(&self.device.to_lowercase().replace("nvidia ", "")));
         std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
@@ -145,7 +145,8 @@ impl Attestation {
         };
         all.device = self.device;
         for (op, mut verified) in self.ops {
-            // If this run planted no faults, keep the earlier results of planted faults for unchanged kernels and judgement.
+            // If this run planted no faults, keep the stored results of planted faults, provided kernels and judgement are
+            // unchanged.
             if let Some(before) = all.ops.get(&op).filter(|_| verified.mutants.is_empty())
                 && (&before.kernels, &before.judgement) == (&verified.kernels, &verified.judgement)
             {
@@ -169,7 +170,7 @@ fn is_right(run: &Run, source: &Source) -> bool {
     let of_op = |kernel: &str| kernel.split_once('.').is_some_and(|(op, _)| op == source.op);
     let mut verdicts = run.verdicts.iter().filter(|verdict| of_op(&verdict.recipe));
     let judged = verdicts.all(|verdict| matches!(verdict.status, Status::Pass | Status::NotForDevice));
-    // Whatever the gates are, a kernel with a violation is not verified.
+    // A kernel with a violation is not verified, even if no gate checks violations.
     let mut records = run.records.iter().filter(|record| of_op(&record.recipe));
     let wrong = records.any(|record| record.metric == VIOLATIONS.name && record.value != 0.0);
     run.manifest.complete && cases.is_ok() && judged && !wrong && source.header.variants.iter().all(ran)
@@ -187,7 +188,7 @@ impl VariantResult {
                 found.bound_ratio = Some(most.max(record.value));
             }
             if record.site == TIME {
-                // Four significant digits are enough: times of two runs differ by more.
+                // Round to four significant digits: the times of two runs differ by more than this rounding.
                 let rounded = format!("{:.3e}", record.value).parse().unwrap_or(record.value);
                 let times = found.times.entry(record.window.clone()).or_default();
                 times.insert(record.metric.clone(), rounded);
@@ -225,7 +226,7 @@ pub fn changed(sources: &[Source], attestations: &[Attested], now: &Now) -> Vec<
     sources.iter().filter_map(finding).collect()
 }
 
-/// Returns a message for each attested kernel that is not in the tree.
+/// Returns a message for each attested operation without a kernel file in the tree.
 fn missing(sources: &[Source], attestations: &[Attested]) -> Vec<String> {
     let of_file = |(file, attestation): &Attested| {
         let (file, ops) = (file.display(), attestation.ops.keys());
@@ -250,7 +251,7 @@ fn differences(source: &Source, verified: &VerifiedFile, now: Option<&Made>) -> 
         let (then, now) = (verified.flags.join(" "), FLAGS.join(" "));
         found.push(format!("the flags changed from {then} to {now}"));
     }
-    // Variants for another architecture were not run on that GPU.
+    // Skip variants for another architecture than the attested GPU's: they cannot run on that GPU.
     let runs = |variant: &&Variant| variant.is_for(&verified.arch) || verified.variants.contains_key(&variant.name);
     let variants = || source.header.variants.iter().filter(runs);
     let missing = variants().find(|variant| !verified.variants.contains_key(&variant.name));
@@ -272,7 +273,7 @@ fn differences(source: &Source, verified: &VerifiedFile, now: Option<&Made>) -> 
     found
 }
 
-/// True if a text names the check that noticed a fault, in the form `CASE: N of M OUTPUT`.
+/// True if `killed` names a check that noticed a fault, as `CASE: N of M OUTPUT` with a known case and N above 0.
 fn noticed(killed: &str, cases: &HashSet<String>) -> bool {
     let Some((case, rest)) = killed.split_once(": ") else {
         return false;
@@ -282,7 +283,7 @@ fn noticed(killed: &str, cases: &HashSet<String>) -> bool {
     cases.contains(case) && wrong
 }
 
-/// Returns the folder of the attestations.
+/// Returns the shipped folder with the attestations.
 fn results() -> Result<PathBuf> {
     const RESULTS: &str = "experiments/results";
     let none = || format!("no folder {RESULTS}; name one: `ulplab kernels attest --check DIR`");
@@ -332,7 +333,7 @@ pub fn hold(sources: &[Source], whole: bool, json: bool) -> Result<Exit> {
 /// The result of comparing kernel files with the attestations of each device.
 struct Held<'a> {
     files: usize,
-    /// Kernels whose present state no device has verified, and attested kernels that are not in the tree.
+    /// Messages about kernels whose present state no device has verified, and about attested kernels that are not in the tree.
     findings: Vec<String>,
     /// For each device: its name, its attestation file, and the kernel files whose present state it has not verified.
     devices: Vec<(&'a str, &'a Path, Vec<String>)>,
@@ -369,8 +370,8 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Prints a line for each finding, and the verdict with its counts. The verdict is `attested` if one device verified all
-    /// files, `broken` if there are findings, and `patchy` if no single device verified all files.
+    /// Prints a line for each unverified or missing file, and the verdict with the number of verified files. The verdict is the
+    /// text `attested` if one device verified all files, `broken` if a file is unverified or missing, and `patchy` otherwise.
     fn show(&self, [attested, broken, patchy]: [&str; 3], more: &str) {
         let (all, findings) = (self.files, &self.findings);
         findings.iter().for_each(|finding| outln!("FAIL {}", shown(finding)));

@@ -75,7 +75,7 @@ pub struct KernelStudy {
     pub sources: Vec<KernelFile>,
 }
 
-/// A kernel variant or a program, as a recipe.
+/// A recipe of the study: a kernel variant or a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
     /// Name in the form `op.variant`.
@@ -122,8 +122,8 @@ impl Command {
         format!("{}.{}", self.op, self.name)
     }
 
-    /// Returns the accumulator by which the program's outputs are judged; `None` if the operation does not define its sums to the
-    /// bit.
+    /// Returns the accumulator (`f32`, `wgmma` or `defined`) whose sums the program's outputs must match; `None` if the operation
+    /// does not define the bits of its sums.
     pub fn sums(&self) -> Option<&str> {
         let defines = ops::find(&self.op).is_ok_and(|op| op.defines_sums());
         defines.then(|| self.accumulator.as_deref().unwrap_or(ACCUMULATORS[0].0))
@@ -131,7 +131,8 @@ impl Command {
 }
 
 impl KernelStudy {
-    /// Returns a copy of the study with its recipes, from the patterns and the programs, and its case names, from the operations.
+    /// Returns a copy of the study with its recipes and the names of their cases. The recipes are the kernels that the patterns
+    /// match, and the programs.
     ///
     /// # Errors
     /// If a pattern matches nothing, or a definition is wrong.
@@ -212,8 +213,8 @@ impl Study for KernelStudy {
         }
     }
 
-    /// Always an error: correct kernels run only on a GPU, so gates cannot be calibrated here. The message states the measured
-    /// power of the judgements, which needs no GPU.
+    /// Always returns an error: calibration of gates needs runs of correct kernels, which need a GPU. Instead, the message states
+    /// the smallest faults that the judgements notice, which were measured without a GPU.
     fn null(&self, _draws: usize, _phases: &[Phase], _wanted: &[Wanted]) -> Result<Null, String> {
         let power = power::stored().map_err(|error| error.to_string())?;
         let patterns = || self.kernels.iter().filter_map(|pattern| pattern.split('.').next());
@@ -233,7 +234,7 @@ impl Study for KernelStudy {
         self.variants.iter().map(info).collect()
     }
 
-    /// Accepts the sites of checks and of times in any experiment; the names of outputs depend on the operations.
+    /// Accepts the sites of checks and times, which all experiments of kernels have, and the outputs of the operations.
     fn check_site(&self, at: &str) -> Result<(), String> {
         if CHECKS.iter().chain([&TIME]).any(|site| matches(at, site)) {
             return Ok(());

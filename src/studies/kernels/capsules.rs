@@ -30,7 +30,7 @@ const SMALL: usize = 1 << 20;
 pub enum CellResult<'a> {
     /// Outputs, some of which are wrong.
     Outputs(&'a Checked),
-    /// No outputs that can be judged: the reason, and the content of the file that a program wrote in place of outputs.
+    /// No outputs to compare. `why` is the reason, and `file` is the content of the invalid file that a program wrote.
     Nothing { why: &'a str, file: Option<&'a [u8]> },
 }
 
@@ -58,8 +58,8 @@ impl Capsules {
     }
 
     /// Writes `<folder>/<recipe>.<case>.safetensors`. In it, `in.NAME` are inputs, `got.NAME` outputs, `want.NAME` the expected
-    /// values and `bound.NAME` their bounds, for all outputs that were judged. If a program wrote a file that cannot be judged,
-    /// the file is copied to `<folder>/<recipe>.<case>.left`. If several draws fail, the first one is kept.
+    /// values and `bound.NAME` their bounds, for all outputs that were compared. If a program wrote an invalid file, the file is
+    /// copied to `<folder>/<recipe>.<case>.left`. If several draws of a case fail, only the first is written.
     pub fn keep(&self, cell: &Cell, draw: Draw, left: &CellResult) -> Result<()> {
         let (case, problem, seed) = (draw.case, draw.problem, draw.seed);
         let mut judged = Vec::new();
@@ -108,7 +108,7 @@ impl Capsules {
         let file = self.folder.join(format!("{name}.left"));
         match left {
             CellResult::Nothing { file: Some(bytes), .. } => write_atomic(&file, |out| out.write_all(bytes)),
-            // Remove the file of an earlier run: it does not belong to this run.
+            // Remove the `.left` file of an earlier run, because this run left none.
             _ if file.exists() => std::fs::remove_file(&file).map_err(Error::io(&file, "remove")),
             _ => Ok(()),
         }
@@ -135,7 +135,7 @@ fn name(recipe: &str, case: &str) -> String {
     format!("{recipe}.{case}").replace(|c| !plain(c), "_")
 }
 
-/// Returns the parts into which the judges split outputs.
+/// Returns the parts of outputs that are judged separately because their expected values depend on the outputs.
 fn parts(judges: &[Judge], outputs: &Outputs) -> Vec<ulplab_operations::ops::judge::Part> {
     let taken = judges.iter().filter_map(|judge| match &judge.rule {
         Rule::Parts(parts) => Some(parts(outputs)),
@@ -203,7 +203,7 @@ impl<'a> Contents<'a> {
         contents
     }
 
-    /// Adds the tensor, or only these rows of it.
+    /// Adds a tensor. If `rows` is given, adds only these rows, and a description of the left-out rows.
     fn push(&mut self, tensor: Tensor<'a>, rows: Option<Range<usize>>) {
         match rows {
             Some(rows) if rows.len() < tensor.row_count() => {

@@ -42,7 +42,7 @@ const HEADS: [&str; 7] = [
     "max threads",
 ];
 
-/// Mistakes in headers, each with the cases in which it shows.
+/// Messages about mistakes in kernel headers, each with the names of the cases that show the mistake.
 type Findings = BTreeMap<String, BTreeSet<String>>;
 
 /// Compiled entry points, by name.
@@ -50,8 +50,7 @@ type Entries = BTreeMap<String, Entry>;
 
 impl Compile<'_> {
     /// Compiles the selected kernels, prints the resources of each, and reports mistakes in headers. If there are none, compares
-    /// the files with their attestations. A mistake gives [`Exit::Usage`]. `why` is the reason for compiling only, which is
-    /// printed.
+    /// the files with their attestations. A mistake gives [`Exit::Usage`]. `why` is printed: the reason why kernels are not run.
     pub fn run(&self, why: &str) -> Result<Exit> {
         let toolkit = Toolkit::open()?;
         let (major, minor) = toolkit.version;
@@ -167,8 +166,8 @@ impl Compile<'_> {
     }
 }
 
-/// Returns the smallest case without a model that has the same keys, or at least keys of the same names. Its buffers have the
-/// same names as those of `case`. Returns `case` itself if there is no such case.
+/// Returns the smallest case that needs no model and has the same keys as `case`, or else the same names of keys. The buffers of
+/// this case have the same names as those of `case`. Returns `case` itself if there is no such case.
 pub fn named_by(op: &dyn Op, case: &Case) -> Case {
     let names = |case: &Case| case.keys.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     let cases = op.cases().into_iter().filter(|other| !other.inputs.need_model());

@@ -15,8 +15,8 @@ use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Exit, Result};
 use ulplab_core::text::shown;
 
-/// A kernel file whose own text or whose judgement's text differs from the verified text, and the entry with the verified
-/// digests.
+/// A kernel file that changed in text since it was verified, or whose judgement (the code that makes cases, bounds and verdicts)
+/// changed in text; and the attested entry with the verified digests.
 pub struct Rewritten<'a> {
     source: &'a Source,
     verified: &'a VerifiedFile,
@@ -40,7 +40,7 @@ impl<'a> Rewritten<'a> {
         !self.verified.has_judgement_of(self.source)
     }
 
-    /// Makes the digests of the present file: launches always, code and judgement only if their text changed.
+    /// Makes digests of the present state: always of the launches, but of machine code and judgement only if their text changed.
     ///
     /// # Errors
     /// If a file's text changed and the compiler is missing, or a case cannot be made.
@@ -72,8 +72,8 @@ pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
         Ok(files.iter().map(|file| (file.source.op.clone(), made(file))).collect())
     };
     match files.iter().any(Rewritten::has_other_judgement) {
-        // If the data of the shipped experiment cannot be read, all rewritten files get this error; files with unchanged texts
-        // are still reported.
+        // If the data of the shipped experiment cannot be read, store this error for every rewritten file instead of returning
+        // it, so that files with unchanged texts are still compared.
         true => with_data(all).or_else(|why| {
             let failed = |file: &Rewritten| (file.source.op.clone(), Err(why.to_string()));
             Ok(files.iter().map(failed).collect())
@@ -85,12 +85,12 @@ pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
 }
 
 impl VerifiedFile {
-    /// True if the kernels' text equals the text of the file.
+    /// True if the verified text of the kernels equals the present text of the file.
     pub(super) fn has_text_of(&self, source: &Source) -> bool {
         self.kernels == source.digest().to_hex().as_str()
     }
 
-    /// True if the judgement's text equals the text of the operation's judgement.
+    /// True if the verified text of the judgement equals the present text of the operation's judgement.
     pub(super) fn has_judgement_of(&self, source: &Source) -> bool {
         provenance::judgement(&source.op) == Some(&self.judgement)
     }
@@ -99,8 +99,8 @@ impl VerifiedFile {
         self.has_text_of(source) && self.has_judgement_of(source)
     }
 
-    /// Stores the present digests and texts of a file if its meaning equals the verified one. Otherwise returns the differences,
-    /// and stores nothing.
+    /// Stores the present digests of a file if its texts are unchanged or its digests equal the verified digests. Otherwise
+    /// returns the differences, and stores nothing.
     fn renew(&mut self, source: &Source, data: &Data) -> Result<Vec<String>> {
         let same = self.has_texts_of(source);
         let known = match &self.digests {
@@ -133,8 +133,8 @@ impl VerifiedFile {
     }
 }
 
-/// Stores the digests of all files that still are as a device verified them. These are files with unchanged texts, and rewritten
-/// files with unchanged digests, whose present texts are stored too. Prints a line for each file.
+/// Stores the present digests of all kernel files that still count as verified: files with unchanged texts, and files with
+/// changed texts but unchanged digests. Prints a line for each file.
 ///
 /// # Errors
 /// If an attestation cannot be read or written, the compiler is missing, or a case cannot be made.

@@ -1,10 +1,10 @@
-//! Digests of the judgement of a case: of the inputs that it gives to kernels, and of its expected values and its verdicts. The
-//! verdicts are on correct outputs and on a fixed series of wrong outputs, the ladder.
+//! Digests of a case: of the inputs of kernels, and of the judgement of outputs (expected values, bounds and verdicts). Verdicts
+//! are made on correct outputs and on a fixed series of wrong outputs, called the ladder.
 //!
-//! Two versions of a judgement with the same digest give the same verdict on every output of the ladder. The ladder stands for
-//! all possible outputs. In every output it changes bits, exchanges rows, replaces elements with NaN, zeros and neighbouring
-//! codes, and just meets or just misses bounds. It also changes guard bytes around outputs, inputs, and the outputs of second
-//! runs.
+//! Two versions of a judgement with the same digest give the same verdict on every output of the ladder. The ladder is a sample
+//! of all possible outputs. For each output it has changed bits, exchanged rows, elements replaced with NaN, zeros and
+//! neighbouring codes, and errors just inside and just outside the bounds. Simulated kernels also change guard bytes around
+//! outputs, inputs, and the outputs of second runs.
 
 use safetensors::Dtype;
 use ulplab_core::error::Result;
@@ -16,9 +16,9 @@ use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 use super::Digest;
 use crate::studies::kernels::power::outputs::{FOLLOWED, Named, right_after, right_bytes, stored, without_metrics};
 
-/// Returns two digests of a case: of the kernels' inputs, and of the verdicts on outputs. If `whole`, the judgement runs a model
-/// on the outputs, which takes long, so the ladder has only one wrong output. If `guarded`, the checks around a kernel are also
-/// run, on scripted faults.
+/// Returns two digests of a case: of the kernels' inputs, and of the verdicts on outputs. `whole` is true if the judgement runs a
+/// model on the outputs. This takes long, so only one wrong output is judged. If `guarded` is true, the checks around a kernel
+/// (guard bytes, second run, …) are also run on simulated kernels with faults.
 pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [String; 2] {
     problem.judges.iter_mut().for_each(without_metrics);
     let mut given = Digest::default();
@@ -36,7 +36,8 @@ pub fn of(case: &Case, mut problem: Problem, whole: bool, guarded: bool) -> [Str
                         ladder(&mut answers, &part.judge);
                     }
                 }
-                // A changed output also changes the expected values of the parts that depend on it.
+                // Judge all parts together after each change of an output, because the expected values of other parts may depend
+                // on the output.
                 let names: Vec<&str> = right.0.iter().map(|(name, _)| *name).collect();
                 for name in names.iter().take(if whole { 1 } else { names.len() }) {
                     let mut wrong = right.clone();
@@ -167,9 +168,9 @@ pub fn verdict(digest: &mut Digest, measured: &[Measured]) {
     }
 }
 
-/// Adds the verdicts on correct outputs and on the ladder of wrong outputs to the digest. Each judgement takes as long as the
-/// judgement of a kernel. So most wrong outputs change every element at once: the number of wrong elements then depends on every
-/// element.
+/// Adds the verdicts on correct outputs and on the ladder of wrong outputs to the digest. Each verdict takes as long as the check
+/// of a kernel, so the ladder is short: most of its outputs change every element at once, and the number of wrong elements then
+/// depends on every element.
 pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
         return;
@@ -177,7 +178,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let mut say = |named: Named| verdict(digest, &judge.measure(&Outputs(named)));
     say(right.clone());
     for (at, (_, bytes)) in right.iter().enumerate() {
-        // Quantized outputs consist of codes and scales, whose elements have other sizes: they are changed byte by byte.
+        // Change quantized outputs byte by byte: they consist of codes and scales, whose elements have different sizes.
         let dtype = if right.len() == 1 { judge.dtype } else { Dtype::U8 };
         let size = (dtype.bitsize() / 8).max(1);
         let count = bytes.len() / size;
@@ -218,7 +219,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
     near(judge, &mut say);
 }
 
-/// Passes outputs just inside their bounds and outputs just outside to `say`. Elements deviate upwards and downwards in turn.
+/// Passes two outputs to `say`: one just inside its bounds, one just outside. Elements deviate upwards and downwards in turn.
 fn near(judge: &Judge, say: &mut dyn FnMut(Named)) {
     let want = match &judge.rule {
         Rule::Within { want, .. } | Rule::Admissible { want, .. } | Rule::Rms(Rms { want, .. }) => want,
@@ -240,7 +241,7 @@ fn finite(judge: &Judge) -> Option<Named> {
     matches!(judge.rule, Rule::Finite).then(|| vec![(judge.output, vec![0; size])])
 }
 
-/// Fault of a scripted kernel.
+/// Fault of a simulated kernel: the run or the data that is wrong.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
@@ -257,7 +258,7 @@ const FAULTS: [Fault; 7] = {
     [None, SecondRun, Graph, Batch, Large, Guard, Input]
 };
 
-/// A scripted kernel, which leaves the given outputs and has one fault.
+/// A simulated kernel, which computes nothing: it returns the correct outputs, and has one fault.
 struct Scripted<'a> {
     case: &'a Case,
     problem: &'a Problem,
@@ -266,7 +267,7 @@ struct Scripted<'a> {
 }
 
 impl Scripted<'_> {
-    /// Returns the correct outputs. If the kernel has this fault, one bit is flipped in each.
+    /// Returns the correct outputs. If the kernel has this fault, one bit of each output is flipped.
     fn outputs(&self, fault: Fault) -> Outputs {
         let mut outputs = self.right.clone();
         if self.fault == fault {
@@ -298,7 +299,7 @@ impl Guarded for Scripted<'_> {
     }
 
     fn on_rows(&self, rows: &[usize]) -> Result<Option<Outputs>> {
-        // Rows of outputs are selected in the same way as rows of inputs.
+        // Put the outputs into a problem's buffers, because the rows of a problem can be selected.
         let left = self.outputs(Fault::Batch);
         let buffers = self.problem.buffers.iter().map(|buffer| {
             let written = left.0.iter().find(|(name, _)| *name == buffer.name);

@@ -17,8 +17,8 @@ const OF_ENTRY: [&str; 6] = [
     ".nv.constant2",
     ".nv.local",
 ];
-/// Static shared memory. The cubin has no content for it, and the instructions contain the addresses, so only the size counts, in
-/// kilobytes. The first kilobyte is the system's: an entry point without further shared memory may lack the section.
+/// Prefix of the sections for static shared memory. Only their size, in whole kilobytes, is hashed: they have no content, and the
+/// instructions contain the addresses. The system reserves the first kilobyte. An entry point without more may lack the section.
 const SHARED: &str = ".nv.shared";
 const RESERVED: u64 = 1024;
 /// Attributes of `.nv.info` whose first word is a symbol index, and the attribute that is a list of symbol indices.

@@ -85,8 +85,8 @@ impl Digests {
         self.code.is_some() && self.judgement.is_some()
     }
 
-    /// Returns the differences to the digests of a changed source, as clauses of a sentence. Only digests that both sides have
-    /// are compared.
+    /// Returns the differences between these digests and `now`, those of the present source, as clauses of a sentence. Code and
+    /// judgement are compared only if both have a digest.
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if let (Some(then), Some(now)) = (&self.code, &now.code) {
@@ -102,8 +102,8 @@ impl Digests {
 }
 
 impl CodeDigests {
-    /// Compiles the entry points that a file launches, without a fault and with each planted fault. If `then` knows a fault, the
-    /// fault is compiled only for the entry points that it changed then.
+    /// Compiles the entry points that a file launches, without a fault and with each planted fault. If `then`, the earlier
+    /// digests, contain a fault, the fault is compiled only for the entry points that it changed.
     ///
     /// # Errors
     /// If the file does not compile.
@@ -118,7 +118,7 @@ impl CodeDigests {
         let compile = |unit: &Unit| {
             let cubin = toolkit.compile_without_lines(*unit)?;
             let mut entries = code::of(&cubin.bytes).map_err(|why| Error::data(&source.path, why))?;
-            // A file that is compiled as a whole has further entry points.
+            // Drop entry points that no variant launches: a file that is compiled as a whole may have such.
             entries.retain(|name, _| launched[0].entries.contains(name));
             Ok((unit.fault.map(|fault| fault.name.clone()), entries))
         };
@@ -155,7 +155,7 @@ impl CodeDigests {
 }
 
 impl JudgementDigests {
-    /// Makes the inputs of all cases except the timed ones, and judges the ladder of wrong outputs.
+    /// Makes the digests of all cases except the timed ones: of their inputs, and of the verdicts on correct and wrong outputs.
     ///
     /// # Errors
     /// If the inputs of a case cannot be made.
@@ -239,12 +239,12 @@ impl Digest {
         self
     }
 
-    /// Adds a text.
+    /// Adds a text, after its length in bytes.
     pub fn text(&mut self, text: impl AsRef<str>) -> &mut Self {
         self.bytes(text.as_ref().as_bytes())
     }
 
-    /// Adds one size.
+    /// Adds a number as eight bytes, little-endian.
     pub fn count(&mut self, count: usize) -> &mut Self {
         self.0.update(&(count as u64).to_le_bytes());
         self
