@@ -17,14 +17,14 @@ use ulplab_core::record::Phase;
 pub struct Wanted {
     pub recipe: String,
     pub phase: Phase,
-    /// Factor of the noise that replaces the recipe's rounding errors. `None`: the recipe as correct code computes it, without
-    /// noise.
+    /// Size of the noise that replaces the recipe's rounding errors, as a multiple of these errors; `None` for the recipe as
+    /// correct code computes it, without noise.
     pub gain: Option<f64>,
 }
 
 /// The null experiment that measures the wanted recipes.
 pub struct Null {
-    /// Keys of the experiment: a multiple of the study's data, and a recipe for each wanted one.
+    /// Keys of the null experiment, which has a multiple of the study's data, and one recipe for each wanted recipe.
     pub body: Map<String, Value>,
     /// For each wanted recipe, the name of the recipe that stands for it, or the reason why there is none.
     pub names: Vec<Result<String, String>>,
@@ -59,7 +59,7 @@ pub trait Candidate: Clone {
     /// Returns the recipe as correct code computes it, and true if the recipe rounds anything.
     ///
     /// # Errors
-    /// If there is no such recipe, with the reason.
+    /// If correct code on the CPU cannot compute the recipe. The error is the reason.
     fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
         Ok((self.clone(), true))
     }
@@ -100,8 +100,8 @@ pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String
 }
 
 impl Null {
-    /// Makes the null experiment. `study` makes its keys from the recipes that stand for the wanted ones, each once, and the
-    /// recipes that these are compared with.
+    /// Makes the null experiment. Calls `study` with all its recipes, each once: the recipes that stand for the wanted ones, and
+    /// the recipes that these are compared with. `known` has the recipes of the original study.
     pub fn new<R: Candidate, S: Keys>(wanted: &[Wanted], known: &[R], study: impl FnOnce(Vec<R>) -> S) -> Self {
         let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
         let mut all: Vec<R> = Vec::new();

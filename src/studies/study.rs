@@ -210,7 +210,7 @@ pub trait ReadyRecipes {
     }
 }
 
-/// Recipes that only measure cells, window by window.
+/// [`ReadyRecipes`] of a study that needs no step other than measuring cells, window by window.
 struct ByWindow<'a, F> {
     measure: F,
     /// True if kernels replace operations of a model.
@@ -410,7 +410,7 @@ pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), 
     }
 }
 
-/// Returns the entry of a cell's recipe. A missing entry is an error: a cell without records could not fail any gate.
+/// Returns the entry of a cell's recipe. A missing entry is an error, because a cell without records would pass every gate.
 ///
 /// # Errors
 /// If there is no such recipe.

@@ -1,4 +1,5 @@
-//! Many draws of a case: the same sizes with other numbers. They show how often a correct kernel would be rejected.
+//! Draws of a case: inputs of the same sizes from different seeds. Many draws show how often a correct kernel is rejected by
+//! chance.
 
 use ulplab_core::error::Result;
 use ulplab_core::metrics::{Bound, MAX_ABS, Metric, VIOLATIONS};
@@ -14,14 +15,14 @@ pub struct Draw<'a> {
     pub case: &'a Case,
     pub problem: &'a Problem,
     pub seed: u64,
-    /// True if the draw is kept when it fails. Only the first draw that fails is kept.
+    /// True if a capsule is written when the draw fails. Only the first draw that fails gets a capsule.
     pub keep: bool,
 }
 
 /// Merged records of one cell over its draws: the worst value of each output and metric, and the total number of elements.
 #[derive(Default)]
 pub struct Drawn {
-    /// True if more than one draw is planned; failures then name their seed.
+    /// True if more than one draw is planned; messages about failures then name the seed.
     several: bool,
     records: Vec<Record>,
     draws: u64,
@@ -53,8 +54,8 @@ impl Drawn {
             self.wrong += 1;
             self.first.get_or_insert(seed);
         }
-        // An output that is judged in two ways has two records of the same metric. Records of different draws are matched by
-        // order.
+        // Match records of different draws by site, metric and order: an output that is judged in two ways has two records of the
+        // same metric.
         let mut compared = vec![false; self.records.len()];
         for mut record in records {
             let kept = self.records.iter_mut().zip(&mut compared);
@@ -115,8 +116,8 @@ impl Drawn {
     }
 }
 
-/// Adds the draw's seed to failure messages, and the worst element to each record: after merging, records of other metrics may
-/// come from other draws.
+/// Adds the draw's seed to failure messages, and the worst element of an output to all records of the output. A merged cell may
+/// have the records of different metrics from different draws, so each record must name the worst element itself.
 fn name_draw(seed: u64, records: &mut [Record]) {
     let errors = records.iter().filter(|record| record.metric == MAX_ABS.name);
     let elements = errors.map(|record| (record.site.clone(), record.worst.clone()));

@@ -15,8 +15,8 @@ const KEYS: [(&str, &[&str]); 6] = [
     ("args", &["args has "]),
 ];
 
-/// Returns the line of a mistake in the header. This is a line of the launch: the line of the key that the message names, or a
-/// line with a word that the message quotes. Without such a line, it is the variant's first line.
+/// Returns the line number of the mistake in the header that the message `what` describes: the line of the launch with the key
+/// that the message names, else a line with a word that the message quotes, else the variant's first line.
 pub fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
     let lines: Vec<&str> = source.text.lines().collect();
     let named = |line: &&str| line.trim_start().starts_with("name") && line.contains(&format!("\"{}\"", variant.name));
@@ -45,7 +45,7 @@ pub fn line_of(source: &Source, variant: &Variant, what: &str) -> usize {
 }
 
 /// Returns the range of lines of the launch that a message names, relative to the line of the variant's name; `None` if the
-/// launch is not a table of its own.
+/// launch has no table `[[variant.launch]]`.
 fn launch_lines(variant: &Variant, what: &str, lines: &[&str]) -> Option<(usize, usize)> {
     let name = what.split("launch '").nth(1)?.split('\'').next()?;
     // The launch's name may have parts in braces, which the case's keys replace.

@@ -56,7 +56,7 @@ pub use show::{line, times};
 /// Name of the shipped experiment with all kernels.
 pub const SHIPPED: &str = "kernels";
 
-/// Site of the records of times.
+/// Name of the site in records of times.
 pub const TIME: &str = "time";
 
 /// Checks that a planted fault with the name `op.mutant` exists.
@@ -71,7 +71,8 @@ pub fn check_mutant(name: &str, sources: &[KernelFile]) -> Result<()> {
     refuse(!names.iter().any(|other| other == name), why).map_err(Error::Usage)
 }
 
-/// Reader of tensors at model sites for draws after the first. Always an error: only the first draw reads a model.
+/// Stands for the function that reads tensors at model sites in draws after the first. It always fails, because only the first
+/// draw reads a model.
 const NO_MODEL: fn(&str) -> std::result::Result<Vec<Rows>, String> =
     |pattern| Err(format!("tensors at {pattern} are not drawn"));
 
@@ -87,7 +88,7 @@ pub struct Cells<'a> {
 
 impl Cells<'_> {
     /// Runs the cells of an operation case by case, so that the inputs of a case are made only once. If `accumulator` is given,
-    /// outputs are judged by it instead of the operation's own accumulator.
+    /// outputs must match sums in this accumulator instead of the operation's default.
     pub fn each(
         &self,
         op: &str,
@@ -236,7 +237,7 @@ impl Variants<'_> {
         Ok(())
     }
 
-    /// Returns the fault to plant, if it belongs to this file.
+    /// Returns the fault to plant; `None` if none is planted, or the fault is of another file.
     fn fault<'s>(&self, source: &'s KernelFile) -> Option<&'s Mutant> {
         let named = |mutant: &&Mutant| self.mutant == Some(&*source.full_name(&mutant.name));
         source.header.mutants.iter().find(named)
@@ -337,7 +338,7 @@ pub fn records(cell: &Cell, case: &Case, measured: Vec<Measured>) -> Vec<Record>
     measured.into_iter().map(record).collect()
 }
 
-/// Returns the tensors at the sites that match a pattern while the model reads a text.
+/// Runs the model on a text, and returns the tensors at all sites that match the pattern.
 pub fn sites(text: Text<'_>, pattern: &str) -> std::result::Result<Vec<Rows>, String> {
     let found = recorded(&[(pattern, pattern)], text).map_err(|error| error.to_string())?;
     refuse(

@@ -134,8 +134,8 @@ pub fn print(results: &[MutantResult]) -> bool {
     noticed < results.len()
 }
 
-/// Returns each fault in each of its variants, with the first case that the variant takes. These launches are compiled in
-/// advance: most faults are noticed on the first case, and further launches are compiled when needed.
+/// Returns each pair of a fault and a variant that has the fault, with the first case that the variant supports. Only the
+/// launches of these cases are compiled in advance, because most faults are noticed on the first case.
 fn first_uses<'a>(
     source: &'a Source,
     mutants: &[&'a Mutant],
@@ -164,7 +164,8 @@ impl Variants<'_> {
                 }
             }
             let op = ops::find(&source.op).map_err(Error::Usage)?;
-            // Large timed cases, and cases with activations of the model, come last: most faults are noticed before.
+            // Large timed cases, and cases with activations of the model, come last, because they take long and most faults are
+            // noticed before.
             let mut cases = op.cases();
             cases.sort_by_key(|case| case.timed || case.inputs.need_model());
             // Each problem is made when a fault first needs it, and reused for later faults.
@@ -191,7 +192,7 @@ impl Variants<'_> {
             killed: None,
         };
         let mut results: Vec<_> = named.map(|variant| (variant, result(variant))).collect();
-        // Large buffers are tried last: they take seconds, and few faults show only with them.
+        // Try large buffers last: a case with large buffers takes seconds, and few faults show only there.
         for large in [false, true] {
             for (case, prepared) in cases.iter().filter(|(case, _)| case.large || !large) {
                 if results.iter().all(|(_, result)| result.killed.is_some()) {

@@ -1,5 +1,5 @@
-//! Times of peers (third-party implementations) and of limits (kernels that only move the bytes) on the same cases. They are read
-//! from a file that `experiments/peers/kernels.py` writes.
+//! Times of peers (third-party implementations) and of limits (kernels that only move the bytes) on the cases of the kernels. The
+//! times are read from a file that `experiments/peers/kernels.py` writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -122,8 +122,8 @@ impl Peers {
         })
     }
 
-    /// Returns the times of the limit and of the fastest peer on a case, and their ratios to `us_cold`, the time of a variant. An
-    /// entry that was not timed is skipped.
+    /// Returns the times of the limit and of the fastest peer on a case, and the ratio of each to `us_cold`, the time of a
+    /// variant. A limit or peer that was not timed is skipped.
     pub fn beside(&self, op: &str, case: &str, us_cold: f64) -> impl Iterator<Item = Measured> {
         let key = format!("{op}/{case}");
         let both = [

@@ -76,7 +76,7 @@ pub fn run(all: &Cells, cells: &[&Cell]) -> Result<()> {
             (command.recipe(), (command, program))
         });
         let programs: HashMap<String, (&Command, Program)> = started.collect();
-        // The outputs of a program are judged by the accumulator that the program states.
+        // Group the programs by the accumulator that each states, because the expected outputs depend on the accumulator.
         let stated: BTreeSet<Option<&str>> = programs.values().map(|(command, _)| command.sums()).collect();
         for stated in stated {
             let here = of_op(op, cells).into_iter();

@@ -120,7 +120,7 @@ impl ReadyRecipes for ReadyKernels<'_> {
     fn prepare(&mut self, file: &ExperimentFile, cells: &[Cell], manifest: &mut Manifest) -> Result<()> {
         let (study, options) = (self.study, &self.study.options);
         let wrong = |mistake| file.error(&mistake);
-        // The manifest gets their digests: a run can be continued only if the kernels and their judgement are unchanged.
+        // Add digests of the kernels and their judgement to the manifest: a run can be continued only if both are unchanged.
         let ops = study.variants.iter().filter_map(|variant| variant.name.split_once('.'));
         let ops: HashSet<&str> = ops.map(|(op, _)| op).collect();
         add_digests(manifest, &study.sources, |op| ops.contains(op));

@@ -1,15 +1,15 @@
-//! Relations of wrong elements to expected values at other places: a flipped sign, a neighbour, another row. A relation judges
-//! nothing. It is reported only if it holds for every wrong element. Elements far outside their bounds get a separate pattern,
-//! which elements just outside would otherwise hide.
+//! Hints at the cause of wrong elements. A relation says that every wrong element equals an expected value with the sign flipped,
+//! of a neighbour, or of another row. It does not affect the verdict. The elements far outside their bounds are also described
+//! separately, because elements just outside would hide their pattern.
 
 use ulplab_core::metrics::VIOLATIONS;
 use ulplab_operations::ops::judge::{Judge, Measured, Rule, number, pattern};
 use ulplab_operations::ops::{Outputs, Problem};
 
-/// Minimum number of wrong elements whose own expected value differs clearly from the value that the relation predicts; if fewer
-/// elements are wrong, all of them.
+/// A relation is reported only if at least this many wrong elements (or all, if fewer are wrong) have an expected value that
+/// differs clearly from the value that the relation predicts.
 const TELLING: usize = 4;
-/// Minimum difference between the two expected values that counts as clear, as a multiple of the bound.
+/// Minimum clear difference between the expected value and the predicted value, as a multiple of the bound.
 const CLEAR: f64 = 16.0;
 /// An element is far outside if its error is at least `FAR` times its bound, and just outside if its error is less than `JUST`
 /// times its bound.
@@ -66,8 +66,8 @@ impl WrongElements {
         let right = |at: &usize| near(got[*at], want[*at], bounds[*at]) || want[*at].is_nan() && got[*at].is_nan();
         let wrong: Vec<usize> = (0..len).filter(|at| !right(at)).collect();
         let cols = judge.shape.last().copied().unwrap_or(1).max(1);
-        // A judgement that compares bits also counts differences in -0 and in NaN payloads. These are no relations between
-        // numbers, so such an output is skipped.
+        // A judgement that compares bits also counts differences in -0 and in NaN payloads. A relation between numbers cannot
+        // explain these differences, so such an output is skipped.
         (wrong.len() as f64 == count).then_some(Self {
             rows: if judge.shape.len() == 2 { len / cols } else { 1 },
             cols,
@@ -94,8 +94,8 @@ impl WrongElements {
         }
     }
 
-    /// Returns the pattern of the elements far outside their bounds, if it differs from the pattern of all wrong elements, and
-    /// the number of elements just outside.
+    /// Returns a text with the pattern of the elements far outside their bounds, and the number of elements just outside. `None`
+    /// if the pattern is that of all wrong elements.
     fn far(&self, judge: &Judge, of_all: &str) -> Option<String> {
         let ratio = |at: usize| match (self.got[at] - self.want[at]).abs() / self.bounds[at] {
             ratio if ratio.is_nan() => f64::INFINITY,
@@ -119,8 +119,9 @@ impl WrongElements {
         told.then(|| format!("; {far} of them {FAR} times outside or more, {place}{kind}{hint}"))
     }
 
-    /// True if the relation `source` explains all wrong elements. Each must equal the expected value at another place, times a
-    /// sign, within the bound there. Enough elements must do so to exclude chance.
+    /// True if the relation `source` explains all wrong elements. Each must equal the expected value at the place that `source`
+    /// gives, times a sign, within the bound of that place. Enough elements must differ clearly from their own expected values to
+    /// exclude chance.
     fn fits(&self, source: impl Fn(usize) -> Option<(usize, f64)>) -> bool {
         let mut telling = 0;
         let all = self.wrong.iter().all(|&at| {
@@ -145,7 +146,7 @@ impl WrongElements {
         <[usize; 2]>::try_from(rows).ok().filter(|_| self.rows > 1)
     }
 
-    /// Relates elements to other columns of the same row, the nearest first.
+    /// Returns a text if all wrong elements equal the expected values of another column. Tries the nearest columns first.
     fn columns(&self) -> Option<String> {
         for shift in 1..self.cols {
             for (side, forward) in [("left", false), ("right", true)] {
@@ -171,7 +172,7 @@ impl WrongElements {
         None
     }
 
-    /// Relates elements to other rows of the same column, the nearest first.
+    /// Returns a text if all wrong elements equal the expected values of another row. Tries the nearest rows first.
     fn other_rows(&self) -> Option<String> {
         for shift in 1..self.rows {
             let far = shift * self.cols;

@@ -15,7 +15,7 @@ use ulplab_core::error::refuse;
 use ulplab_core::pattern;
 use ulplab_core::record::Phase;
 
-/// Operations whose kernels read and write bf16, whatever type other kernels use.
+/// Operations whose kernels always read and write bf16, even if the recipe sets another type.
 const BF16_ONLY: [&str; 1] = ["mhc_pre"];
 
 impl Candidate for Recipe {
@@ -52,8 +52,8 @@ fn is_of_a_state(round: &Round) -> bool {
     })
 }
 
-/// Returns the recipe as correct code computes it, but with another order of summation, drawn for each window. Returns the recipe
-/// with the plain order of summation where calls would change its result.
+/// Returns the recipe as correct CPU code computes it, with the text divided into random calls, so that sums are in a different
+/// order in each window. Returns the recipe with its usual calls if such a division would change more than the order of sums.
 pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
     let codes = recipe.step.is_some() && (recipe.weights.is_some() || recipe.index.is_some());
     let why = "kernels read weights or index keys as codes, which nothing on the CPU does";
@@ -64,7 +64,7 @@ pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         rounds,
         "its kernels round to another type, which nothing on the CPU does",
     )?;
-    // A recurrent state is rounded after every call, so the recipe must keep its own calls.
+    // A recurrent state is rounded after every call, so the recipe must keep its own division into calls.
     let kept = recipe.rounds.iter().any(is_of_a_state);
     let plain = Recipe {
         chunk: recipe.chunk.filter(|_| kept),
@@ -73,8 +73,8 @@ pub fn reordered(recipe: &Recipe, phase: Phase) -> Result<Recipe, String> {
         kernels: Vec::new(),
         ..recipe.clone()
     };
-    // In the local phase, a layer reads all tokens in one call. The same holds for a vector that is rounded for only one of its
-    // readers.
+    // Do not divide the text in the local phase, or if a vector is rounded for only one of its readers: all tokens are then read
+    // in one call.
     let whole = phase == Phase::Local || recipe.rounds.iter().any(|round| round.role.is_some());
     if whole || kept || recipe.name == REFERENCE {
         return Ok(plain);

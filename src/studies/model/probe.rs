@@ -307,8 +307,9 @@ impl<'a, W: Real + Into<f64>> Probe<'a, W> {
     }
 }
 
-/// Returns records of the agreement of a choice with the reference's. If it `selects` cache entries, also returns the agreement
-/// that is expected from the error of its scores. A router chooses among too few candidates for this expectation.
+/// Returns records of how far a choice (of cache entries or experts) agrees with the reference's choice. If `selects` is true,
+/// the choice is of cache entries, and the agreement that is expected from the errors of the scores is recorded as well. A router
+/// has too few candidates for this expectation.
 pub fn decision<W: Real + Into<f64>>(
     blank: &Record,
     selects: bool,
@@ -336,7 +337,8 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
             self.force(site, tensor);
         }
         self.rounding.apply(site, tensor);
-        // A tensor may pass a site once per role. It is compared in the role that the recipe rounds.
+        // A tensor may pass a site several times, once for each role in which it is read. Compare only the pass in a role that
+        // the recipe rounds.
         if site.role == Role::Both || self.rounding.touches(site) {
             self.compare(site, tensor);
         }
@@ -365,7 +367,7 @@ impl<W: Real + Into<f64>> Numerics<f32> for Probe<'_, W> {
     }
 }
 
-/// Returns a pair with its distances in ULPs of f32. An f64 reference is rounded to f32 for this.
+/// Returns the pair of tensors, with the distance of each element in ULPs of f32. An f64 reference is rounded to f32 for this.
 fn with_ulps<W: Real + Into<f64>>(want: &[W], got: &[f32]) -> Pair {
     let rounded = want.iter().map(|&x| u64::from((Into::<f64>::into(x) as f32).to_bits()));
     Pair::new(want, got).with_ulps_of_codes(32, rounded, got.iter().map(|y| u64::from(y.to_bits())))

@@ -68,7 +68,7 @@ pub fn with_loss_per_byte(mut records: Vec<Record>, targets: usize, bytes: Optio
     records
 }
 
-/// Checks that the reference's logits are finite. Candidates cannot be compared with logits that are not.
+/// Checks that the reference's logits are finite. Candidates cannot be compared with NaN or infinite logits.
 pub fn finite(logits: &Tensor<f32>, window: &str) -> Result<()> {
     match logits.data.iter().position(|x| !x.is_finite()) {
         None => Ok(()),

@@ -84,8 +84,8 @@ impl Operation {
 }
 
 impl Poles {
-    /// True if factors a of this distribution keep states bounded, which takes |a| < 1. Of a normal distribution with the largest
-    /// allowed size, two factors in 10⁹ may exceed 1.
+    /// True if factors a of this distribution keep states bounded, which requires |a| < 1. In a normal distribution with the
+    /// largest allowed size, |a| > 1 has probability 2·10⁻⁹.
     fn are_stable(self) -> bool {
         match self {
             Self::Normal(size) => size > 0.0 && size <= 1.0 / 6.0,

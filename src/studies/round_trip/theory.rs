@@ -6,10 +6,10 @@ use ulplab_core::metrics::float_nsr;
 /// Returns the noise-to-signal ratio that theory predicts when `x`, rows of `cols` elements, is stored in a format; `None` if
 /// theory does not cover the format.
 ///
-/// Floats: [`float_nsr`], whatever the scale. A format that loses numbers below or above its range has more noise. Integers with
-/// f32, f16 or bf16 scales: the error is uniform within a step, so the noise is step² / 12. The step is the largest magnitude of
-/// a group divided by the largest code. If the zero point is the minimum, the step is the range of a group divided by the largest
-/// code. Not covered: integer zero points, which clip values at an end, and codebooks.
+/// Floats: [`float_nsr`], for every kind of scale. The actual noise is larger if numbers are outside the format's range. Integers
+/// with f32, f16 or bf16 scales: the error is uniform within a step, so the noise is step² / 12. The step is the largest
+/// magnitude of a group divided by the largest code. If the zero point is the minimum, the step is the range of a group divided
+/// by the largest code. Not covered: integer zero points, which clip values at an end, and codebooks.
 pub fn nsr(format: &Format, x: &[f32], cols: usize) -> Option<f64> {
     match format.element.repr {
         Repr::Float(cast) => Some(float_nsr(cast.float.mantissa_bits)),

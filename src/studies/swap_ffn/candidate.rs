@@ -66,7 +66,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// True if x follows the given decisions instead of the candidate's own.
+    /// True if the candidate computes x by the given decisions instead of its own.
     pub fn follows(&self) -> bool {
         matches!(self, Self::Emulated { .. })
     }

@@ -91,7 +91,7 @@ impl Method {
     }
 }
 
-/// Rounds at the sites. The candidate's own decisions stay in force.
+/// Only rounds at the sites: the candidate follows its own decisions.
 impl Numerics<f32> for &Method {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         self.round(site, tensor);

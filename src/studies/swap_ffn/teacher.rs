@@ -46,8 +46,7 @@ fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Resu
     Ok((found, following))
 }
 
-/// Adds the decisions of `rows`, or of all rows if `None`. Returns for every row whether its decision agrees with the
-/// reference's.
+/// Adds the decisions of `rows`, or of all rows if `None`. Returns true for each row whose decision agrees with the reference's.
 fn compare(decisions: &mut Decisions, known: &ExactEvent, own: &[GateAndBank], rows: Option<&[bool]>) -> Vec<bool> {
     let pairs = decided(&known.decisions).zip(own).enumerate();
     let pairs = pairs.map(|(row, (want, &(open, bank)))| {

@@ -81,7 +81,7 @@ fn equal(digest: &mut Digest, dtype: Dtype) {
 }
 
 /// Adds the verdicts on groups whose mean-square error equals the limit, and on groups that exceed it by one step of an element.
-/// First the limits apply to groups of columns, then each row has its own factor.
+/// First only groups of rows have limits, then single rows and elements as well.
 fn mean_squares(digest: &mut Digest, dtype: Dtype) {
     let want = vec![1.0; 16];
     let size = dtype.bitsize() / 8;

@@ -91,7 +91,7 @@ impl Values {
     }
 }
 
-/// Returns the numbers of a tensor exactly; integers are exact up to 53 bits.
+/// Converts the numbers of a tensor to f64. The result is exact, except for integers of more than 53 bits.
 ///
 /// # Panics
 /// If the type is none of [`DTYPES`](ulplab_operations::ops::data::DTYPES).
@@ -141,7 +141,8 @@ fn uniform(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterat
     bits(purpose, len, data).map(|bits| (bits >> 11) as f64 / (1u64 << 53) as f64)
 }
 
-/// Returns numbers that kernels often compute wrongly. The last ones are subnormal, or the smallest of the type.
+/// Returns numbers that kernels often compute wrongly: zeros, neighbours of 1, the smallest normal and subnormal numbers, and
+/// powers of two far from 1.
 fn edges(dtype: Dtype) -> Vec<f64> {
     let (digits, least, subnormal): (i32, i32, i32) = match dtype {
         Dtype::F64 => (52, -1022, -1074),
@@ -164,7 +165,7 @@ fn edges(dtype: Dtype) -> Vec<f64> {
         two(subnormal),
     ];
     edges.extend([-3.0 * two(subnormal), -two(-far)]);
-    // The largest power of two is 2^8 in E4M3, and 2^15 in E5M2 and f16.
+    // At most 2^8, because E4M3 has no larger power of two (E5M2 and f16 have up to 2^15).
     edges.push(two(far.min(8)));
     edges
 }

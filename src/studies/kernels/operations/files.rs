@@ -9,7 +9,8 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 use ulplab_core::pattern::matches;
 
-/// Largest number of files that a pattern may match. More are refused as a mistake: reading them would take longer than the run.
+/// Largest number of files that a pattern may match. A pattern with more matches is refused as a mistake: reading the files would
+/// take longer than the run.
 const MOST: usize = 10_000;
 
 /// Returns path and blake3 digest of every existing file that the user's programs and cases name.

@@ -1,4 +1,4 @@
-//! Operations of an experiment, shipped ones and the user's, and the cases that each is tried on.
+//! Operations of an experiment, both shipped and defined by the user, and the cases that each operation is tested on.
 
 mod case;
 mod draw;
@@ -67,8 +67,8 @@ impl<'a> Operation<'a> {
         Ok(cases)
     }
 
-    /// Makes the inputs and the judgement of a case. The outer error ends the run: a reference program failed. The inner error
-    /// fails only this case: the inputs of a shipped operation cannot be made.
+    /// Makes the inputs and the judgement of a case. If a reference program fails, returns an outer error, which ends the run. If
+    /// the inputs of a shipped operation cannot be made, returns an inner error, which fails only this case.
     pub fn problem(&self, case: &Case, data: &Data, stop: &AtomicBool) -> Result<Result<Problem, String>> {
         match self.own {
             None => Ok(ops::problem_with(self.op, case, data)),
@@ -94,8 +94,8 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Returns the names of the operation's outputs in records. For a shipped operation, a few small cases are made to find the
-    /// names.
+    /// Returns the names that the operation's outputs have in records. Makes a few small cases of a shipped operation to find
+    /// them.
     pub fn outputs(&self) -> Result<OutputNames, String> {
         match self.own {
             Some(op) => Ok(OutputNames {
@@ -187,7 +187,7 @@ pub fn cells(study: &KernelStudy, keep: impl Fn(&Operation, &Case) -> bool) -> R
     Ok(kept)
 }
 
-/// Checks the user's operations and programs. Called before their cases are used.
+/// Checks the user's operations and programs. Must be called before cases of the operations are used.
 pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
     for (at, op) in study.ops.iter().enumerate() {
         let wrong = |why: String| Mistake::at("name", format!("operation '{}': {why}", op.name)).within("op", at);

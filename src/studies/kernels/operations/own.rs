@@ -179,7 +179,7 @@ impl Op for OwnOp {
         Vec::new()
     }
 
-    /// Returns the required and optional keys of a case.
+    /// Returns the keys that a case of the operation must or may have.
     fn parameters(&self) -> Option<Parameters> {
         let dtypes = || DTYPES.iter().map(|(name, _)| name.to_string()).collect();
         let scalar = |(name, value): (&String, &f64)| Range {
@@ -287,7 +287,7 @@ fn known_dtype(name: &str) -> Result<Dtype, String> {
 /// Returns the type of a tensor in a case.
 ///
 /// # Panics
-/// If the operation was not checked.
+/// If the type is unknown, which the check of the operation excludes.
 pub fn type_of(stated: &Option<String>, case: &Case) -> Dtype {
     let name = stated.as_deref().unwrap_or_else(|| case.key("dtype"));
     dtype_named(name).expect("types are checked")

@@ -85,8 +85,8 @@ impl Output {
         lasting(&format!("{}.bound", self.name))
     }
 
-    /// Makes the judgement of an output from the reference's results. If `finite`, all inputs are finite, and a NaN or infinity
-    /// in the results is an error.
+    /// Makes the judgement of an output from the reference's results. `finite` is true if all inputs are finite; then a NaN or
+    /// infinity in the results is an error.
     fn judge(&self, case: &Case, left: &Outputs, finite: bool) -> Result<Judge, String> {
         let name = lasting(&self.name);
         let shape = shape_of(name, &expressions(&self.shape), case)?;

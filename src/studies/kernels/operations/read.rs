@@ -31,8 +31,8 @@ pub fn read(file: Option<&Path>) -> Result<Definitions> {
     Ok(Definitions { seed, study })
 }
 
-/// Returns the operation with this name. If the name is a kernel's, `op.variant`, the error names the kernel's operation. Without
-/// a file, the error tells the user to give one for operations of their own.
+/// Returns the operation with this name. If the name is a kernel's, `op.variant`, the error names the kernel's operation. If
+/// `file` is `None`, the error tells the user to name the file that defines the operation.
 pub fn given<'a>(study: &'a KernelStudy, name: &str, file: Option<&Path>) -> Result<Operation<'a>> {
     Operation::find(study, name).map_err(|why| {
         let of = name.split_once('.').map(|(op, _)| op);

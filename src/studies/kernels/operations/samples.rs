@@ -9,7 +9,7 @@ use ulplab_operations::ops::{Case, Op, Problem, Role};
 
 const LARGE: f64 = 1e8;
 const CHEAP: f64 = 1e7;
-/// Number of further cases, after the cases that are chosen for their keys.
+/// Largest number of cases that are chosen for their sizes, after the cases that are chosen for their keys.
 const MORE: usize = 4;
 
 /// A case with its problem.
@@ -18,16 +18,16 @@ pub struct Sample {
     pub problem: Problem,
 }
 
-/// Names under which an operation's outputs are judged.
+/// Names that an operation's outputs have in records.
 #[derive(Debug)]
 pub struct OutputNames {
     pub names: Vec<String>,
-    /// True if the list is complete. It is incomplete if expected values depend on the outputs: parts of outputs then have
-    /// further names.
+    /// True if the list is complete. It is incomplete if expected values depend on the outputs: records then also have names of
+    /// parts of outputs.
     pub all: bool,
 }
 
-/// Returns the names under which outputs of an operation are judged, from a few small cases.
+/// Makes a few small cases of an operation, and returns the names that the outputs have in records.
 pub fn outputs(op: &dyn Op) -> std::result::Result<OutputNames, String> {
     let samples = samples(op, &op.cases())?;
     let judges = || samples.iter().flat_map(|sample| &sample.problem.judges);
@@ -53,7 +53,7 @@ pub fn samples(op: &dyn Op, cases: &[Case]) -> std::result::Result<Vec<Sample>, 
             chosen.push(case);
         }
     }
-    // Add a second cheap case for each set of keys, so that results that depend on a key and a size are seen with two sizes.
+    // Add a second cheap case for each set of keys, to show how results with these keys depend on the sizes.
     for case in small.iter().filter(|case| volume(case) <= CHEAP) {
         let with_its_keys = || chosen.iter().filter(|other| other.keys == case.keys);
         let differs = |other: &&&Case| other.dims.iter().zip(&case.dims).filter(|(a, b)| a.1 != b.1).count() > 1;

@@ -9,7 +9,7 @@ pub struct Fault {
     pub name: &'static str,
     /// Description of the change, given the size `s`.
     pub doc: &'static str,
-    /// True if the size is a number of bits, from 1 on.
+    /// True if the size is a whole number of bits, at least 1.
     pub bits: bool,
     /// Returns the numbers with a fault of the given size; `None` if there are too few numbers, or they have too few bits.
     pub apply: fn(&Numbers, f64) -> Option<Vec<f64>>,
@@ -136,7 +136,7 @@ impl Numbers {
         self.values.iter().enumerate().map(of).collect()
     }
 
-    /// Returns the numbers with `len` neighbours in the typical row multiplied by 1 + `size`. The typical element is one of them.
+    /// Returns the numbers after `len` neighbouring elements, including the typical element, are multiplied by 1 + `size`.
     fn part(&self, len: usize, size: f64) -> Option<Vec<f64>> {
         let (row, at) = self.typical;
         let first = row * self.cols + (at - row * self.cols) / len * len;

@@ -27,7 +27,7 @@ pub use shown::{blind, known};
 /// Path of the file with the measured power.
 pub const FILE: &str = "experiments/results/power.json";
 
-/// Number of tested sizes per doubling. Thus sizes are found to within a fifth.
+/// Number of tested sizes per doubling. A size is therefore found to within 20 %.
 const STEPS: i32 = 4;
 /// Base-2 exponents of the smallest and the largest tested size.
 const RANGE: [i32; 2] = [-30, 4];
@@ -49,7 +49,7 @@ pub struct Power {
     pub output: String,
     /// Type of the output's elements.
     pub dtype: String,
-    /// Kinds of the judgements of the output.
+    /// Kinds of the comparisons that the output must pass.
     pub rule: String,
     /// Number of measured cases.
     pub cases: usize,
@@ -69,7 +69,7 @@ pub struct Noticed {
     /// Size in the most sensitive case. `at` is the name of that case.
     pub best: Option<f64>,
     pub at: String,
-    /// Median over the cases; of two cases, the larger size.
+    /// Median over the cases; the larger of the two middle sizes if their number is even.
     pub median: Option<f64>,
     /// Size in the smallest case, if this kind was measured there.
     pub smallest: Option<f64>,
@@ -162,7 +162,7 @@ fn sizes(judged: &Judged) -> Sizes {
 }
 
 impl Power {
-    /// Summarises the measurements of one judgement over its cases.
+    /// Summarises the measurements of one output over the cases.
     fn new(op: &dyn Op, [output, dtype, rule]: [String; 3], asked: &[(&str, Sizes)]) -> Self {
         let mut unasked = BTreeMap::new();
         let mut answers: Vec<(&str, &BTreeMap<&'static str, f64>)> = Vec::new();

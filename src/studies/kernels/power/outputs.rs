@@ -13,15 +13,15 @@ use ulplab_operations::ops::{Buffer, Outputs, Problem, Role};
 
 use super::faults::Numbers;
 
-/// Largest number of rounds for making correct outputs whose expected values depend on other outputs: the values of each round
-/// may change the expected values of the next.
+/// Largest number of iterations to find correct outputs if expected values depend on other outputs. Each iteration replaces
+/// outputs with their expected values, which may change other expected values.
 pub const FOLLOWED: usize = 64;
 
 /// An output of a case, or a part of an output. A part has expected values that depend on the rest of the outputs.
 pub struct Judged<'a> {
     /// Name of the output or of the part.
     pub name: &'static str,
-    /// Kinds of the judgements of the output.
+    /// Kinds of the comparisons that the output must pass.
     pub rule: String,
     /// Type of the output's elements.
     pub dtype: Dtype,
@@ -29,7 +29,7 @@ pub struct Judged<'a> {
     pub bits: bool,
     /// The expected numbers. `None` if bits are compared, or if all numbers are zero or not finite.
     pub numbers: Option<Numbers>,
-    /// The bytes of a correct kernel, by the name of the output.
+    /// The bytes that a correct kernel writes, by the name of the output.
     right: Named,
     store: Box<dyn Fn(&[f64]) -> Named + 'a>,
     refuses: Box<dyn Fn(Named) -> bool + 'a>,
@@ -111,8 +111,9 @@ fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     })
 }
 
-/// Builds a [`Judged`] from a part; `None` if no particular values are expected. If accepted outputs `whole` are known and
-/// contain the part, the whole outputs are judged, including values that depend on the part. Otherwise the part is judged alone.
+/// Builds a [`Judged`] from a part; `None` if no particular values are expected. `whole` has outputs that the judgement accepts,
+/// if known. If these outputs contain the part, a fault in the part is judged together with all outputs, because other expected
+/// values may depend on the part. Otherwise the part is judged alone.
 fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &Outputs)>) -> Option<Judged<'a>> {
     without_metrics(&mut part.judge);
     let own = Arc::new(part.judge);
@@ -152,7 +153,7 @@ fn numbers(judge: &Judge) -> Option<Numbers> {
             Numbers::new(want.clone(), &as_it_was, cols, digits)
         }
         Rule::Rms(Rms { want, .. }) => Numbers::new(want.clone(), &|_| false, cols, digits),
-        // The values are in f32 before the quantization.
+        // The kernel has the values in f32 before it quantizes them.
         Rule::Admissible { want, .. } => Numbers::new(want.clone(), &|_| false, cols, 23),
         Rule::Equal { .. } | Rule::Finite | Rule::Parts(_) => None,
     }
@@ -205,7 +206,7 @@ impl Place {
     }
 }
 
-/// Returns the location of a part. `None` if the part has not the name of an output, or its rows are not rows of the output.
+/// Returns the location of a part. `None` if no output has the part's name, or the part's rows are not rows of the output.
 fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
     let mut written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
     let buffer = written.find(|buffer| buffer.name == judge.output)?;
@@ -222,8 +223,8 @@ fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
     })
 }
 
-/// Returns the outputs of a correct kernel, as far as they can be determined. Where expected values depend on the kernel's own
-/// outputs, the function starts from random numbers, and replaces wrong values with expected ones for at most `rounds` rounds.
+/// Returns the outputs of a correct kernel, as far as they can be determined. Outputs on which expected values depend begin as
+/// random numbers, and are replaced with the expected values at most `rounds` times.
 pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     let written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
     let mut outputs = Outputs(written.map(|buffer| (buffer.name, before(buffer))).collect());

@@ -68,7 +68,7 @@ impl Power {
         }
     }
 
-    /// Returns the text of a size in the most sensitive case and in the median case.
+    /// Returns a text with the smallest noticed size of a kind of fault, in the most sensitive case and in the median case.
     fn sizes(&self, kind: &str, text: fn(f64) -> String) -> Option<String> {
         let noticed = self.faults.get(kind)?;
         let [best, middle] = [noticed.best, noticed.median].map(|size| size.map_or("none".into(), text));
@@ -135,8 +135,8 @@ fn share(size: f64) -> String {
 /// Text for a sum of any number of terms.
 const ANY: &str = "any number";
 
-/// Formats the number of terms with random signs for which one term is this share of the sum. From 10⁶ terms on the text is
-/// [`ANY`]: no kernel sums so many.
+/// Formats the number of terms of a sum with random signs in which one term is this share of the result. From 10⁶ terms on, the
+/// text is [`ANY`], because no kernel sums so many.
 fn terms(share: f64) -> String {
     match share.powi(-2) {
         many if many >= 1e6 => ANY.into(),

@@ -193,7 +193,7 @@ pub fn columns() -> Vec<Column> {
     all
 }
 
-/// Returns a size metric of the weights that a recipe rounds.
+/// Returns the value of `metric`, a size of the weights that a recipe rounds.
 pub fn weights(index: &Index, recipe: &str, metric: &Metric) -> Option<f64> {
     let found = [Cumulative, Local].map(|phase| index.whole(recipe, Quantity::new(phase, output(index), metric.name)));
     found.into_iter().flatten().next().map(|summary| summary.mean)

@@ -1,4 +1,5 @@
-//! Charts of recipes next to the recipe they are derived from: noise controls, and recipes that round only a part.
+//! Charts of recipes next to the recipe they are derived from: noise controls (with noise in place of rounding errors), and
+//! recipes that round only a part of the tensors.
 
 use super::columns::{cumulative_error, finals};
 use crate::report::chart::{Dot, DotRow, Dots, GREY, Lines, Mark, SLOTS, Series};
