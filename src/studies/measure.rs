@@ -1,4 +1,4 @@
-//! Conversion of measured evidence to records.
+//! Conversion of evidence (measurements from which metrics are computed) to one record per metric.
 
 use ulplab_core::list::grouped;
 use ulplab_core::metrics::{self, Evidence};

@@ -30,7 +30,8 @@ impl ParsedExperiment {
         Ok(())
     }
 
-    /// Returns a mistake with this message at the cell's recipe or window in the file, whichever has the longer name.
+    /// Returns a mistake with this message about the name of a cell. Its place in the file is the cell's recipe or window: the
+    /// one with the longer name, which makes the name of the cell too long.
     pub fn place_of(&self, cell: &Cell, message: String) -> Mistake {
         let plan = self.study.plan();
         let window = &plan.windows[cell.window];

@@ -50,7 +50,7 @@ impl Processes {
     pub fn run(&self, folder: &Folder, cells: &[Cell], bar: &ProgressBar) -> Result<()> {
         let queue = Mutex::new(self.pieces.iter().collect::<VecDeque<_>>());
         let next = || queue.lock().ok()?.pop_front();
-        // The number of threads, if the user does not set one.
+        // Each process has this number of threads unless the user sets another.
         let threads = threads_of(cores(), self.cards.len());
         let work = |card: &Option<String>| -> Result<()> {
             while let Some(piece) = next().filter(|_| !signal::STOP.load(Ordering::Relaxed)) {

@@ -349,8 +349,8 @@ impl<'a> Lab<'a> {
                 done: self.done,
             };
             if !here.is_empty() {
-                // Run on a thread of the pool. From outside, each of the many small pieces of a token would first have to wake
-                // the pool.
+                // Run on a thread of the pool. Otherwise each of the many small tasks of a token would first have to wake the
+                // pool.
                 rayon::scope(|_| run(&bench, here))?;
             }
             if (self.decided)(index)? {

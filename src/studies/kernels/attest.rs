@@ -354,7 +354,7 @@ impl<'a> Held<'a> {
         })
     }
 
-    /// Returns a device that verified the present state of every file, if there is one.
+    /// Returns the name of a device that verified the present state of every file; `None` if no single device did.
     fn whole(&self) -> Option<&str> {
         let mut devices = self.devices.iter();
         Some(devices.find(|(.., findings)| findings.is_empty())?.0)

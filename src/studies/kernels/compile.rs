@@ -19,7 +19,7 @@ use ulplab_operations::ops::{Case, Op, Problem, Scalar};
 
 /// Architectures to compile for: those that kernels run on, and later ones.
 pub const ARCHITECTURES: &[&str] = &["sm_90a", "sm_100a"];
-/// Launch limits that hold for all GPUs of these architectures.
+/// Launch limits of all GPUs of these architectures: threads of a block, dimensions of the grid, dimensions of a block.
 const MOST_THREADS: u32 = 1024;
 const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MOST_BLOCK: [u32; 3] = [1024, 1024, 64];
@@ -206,7 +206,7 @@ impl Launches<'_> {
             let wrong = self.names(arguments).into_iter().chain(self.kernel(step, arguments));
             wrong.map(|what| format!("{place}{what}")).collect::<Vec<_>>()
         };
-        // Repeated launches of one step have the same mistakes.
+        // List each mistake once: repeated launches of a step all have the same mistakes.
         distinct(launches.flat_map(of_launch))
     }
 

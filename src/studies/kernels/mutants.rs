@@ -81,7 +81,7 @@ impl MutantFiles {
         Ok(Some(planted.results))
     }
 
-    /// Reads the results of all faults of the operations that have cells, in the order of the operations.
+    /// Reads the results of all faults of the operations that `cells` contain, in the order of `sources`.
     ///
     /// # Errors
     /// If a result is missing or damaged.
@@ -102,8 +102,8 @@ impl MutantFiles {
         Ok(results.flat_map(|(_, results)| results.unwrap_or_default()).collect())
     }
 
-    /// Reads the results of every fault of the operations that have cells. A fault is named `op.mutant`; its results are `None`
-    /// if it was not planted.
+    /// Reads the results of every fault of the operations that `cells` contain. A fault is named `op.mutant`; its results are
+    /// `None` if it was not planted.
     fn each(&self, sources: &[Source], cells: &[&Cell]) -> Result<Vec<(String, Option<Vec<MutantResult>>)>> {
         let mut all = Vec::new();
         for source in sources.iter().filter(|source| !of_op(&source.op, cells).is_empty()) {

@@ -94,7 +94,7 @@ fn cell_of(all: &Cells, (command, program): &(&Command, Program), cell: &Cell, d
     let Draw { case, problem, .. } = draw;
     let (mut checked, us) = match program.check(case, problem, command.nondeterministic.is_none()) {
         Ok(ran) => ran,
-        // Ctrl-C also ends the program, which then has not failed.
+        // Ctrl-C also ends the program: this is not a failure of the program.
         Err(_) if all.stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
         Err(ProgramFailure { why, left }) => {
             errln!("{}: {why}", cell.id);

@@ -69,7 +69,7 @@ pub fn pieces(ops: &[&str], cards: usize, planting: usize) -> Vec<Partition> {
 /// Returns the value of `CUDA_VISIBLE_DEVICES` for each requested GPU; `count` GPUs are visible.
 pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
     let numbers: Vec<usize> = match devices {
-        // Without a GPU only programs run, which need none.
+        // Leave `CUDA_VISIBLE_DEVICES` unchanged without a GPU: only programs run, and these need no GPU.
         _ if count == 0 => return Ok(vec![None]),
         Devices::These(numbers) if *numbers == [0] => return Ok(vec![None]),
         Devices::All if count <= 1 => return Ok(vec![None]),
@@ -81,7 +81,7 @@ pub fn cards(devices: &Devices, count: usize) -> Result<Vec<Option<String>>> {
         let why = format!("--devices: there is no GPU {missing}: the visible ones are 0 to {last}");
         return Err(Error::Usage(why));
     }
-    // The user's numbers count the GPUs that are visible to this process.
+    // The user's numbers are indices into the GPUs that are visible to this process.
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let name = |number: usize| match visible.is_empty() {
         false => visible.split(',').nth(number).map(|name| name.trim().to_string()),

@@ -223,7 +223,8 @@ impl Study for ModelStudy {
         }))
     }
 
-    /// Returns the null experiment: windows drawn from the same texts, and recipes that sum in drawn orders.
+    /// Returns the null experiment: other windows of the same texts, and the recipes as correct code computes them, in random
+    /// orders of summation.
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
         let own = Recipe {
             name: REFERENCE.into(),

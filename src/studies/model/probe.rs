@@ -62,7 +62,7 @@ impl<T: Real + Into<f64>> Trace<T> {
     }
 }
 
-/// Returns the site that has the attention of the entries selected at `site`, if there is one.
+/// Returns the site whose tensor is the attention of the entries that are selected at `site`, if there is one.
 fn mass(site: &SiteInfo) -> Option<&'static str> {
     match site.decision() {
         Some(Decision::TopK { mass, .. }) => mass,
@@ -76,7 +76,7 @@ fn selects(path: &Path, site: &str) -> bool {
     matches!(decision, Some(Decision::TopK { .. }))
 }
 
-/// Returns the role of a site in the path.
+/// Returns the role of a site in the path: entry to a layer, exit from a layer, output, or none of these.
 fn flow(path: &Path, site: &Site) -> Flow {
     path.site(site.name).map_or(Flow::Inside, |site| site.flow)
 }

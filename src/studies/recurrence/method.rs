@@ -254,7 +254,7 @@ impl Policy<f32> for ChunkRoundings<'_> {
     }
 }
 
-/// Rounds as the policy does; if there is noise, it replaces the rounding errors.
+/// Rounds as the policy does. If noise is given, it replaces the rounding errors.
 struct WithNoise<P>(P, Option<Noise>);
 
 impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {

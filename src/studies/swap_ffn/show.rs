@@ -11,7 +11,7 @@ use crate::studies::sources;
 use ulplab_core::metrics::{self, GATE_AGREEMENT, Metric, RELATIVE_L2};
 use ulplab_core::record::Phase::{self, Cumulative, Local};
 
-/// A measurement at checkpoints: phase, site name after the source's, metric, and description of its values.
+/// A measurement at checkpoints: phase, site name without the leading source name, metric, and description of its values.
 type Measured = (Phase, &'static str, &'static Metric, &'static str);
 
 const X: Measured = (Local, "x", &RELATIVE_L2, "relative L2 error of x after an event");

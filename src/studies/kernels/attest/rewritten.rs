@@ -1,4 +1,5 @@
-//! Kernel files whose text differs from the text that a device verified. Digests tell whether the meaning changed as well.
+//! Kernel files whose text differs from the text that a device verified. Digests of machine code, launches and verdicts tell
+//! whether the behaviour changed as well.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -206,7 +206,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
         for element in [0, count / 2, count - 1] {
             with(&|bytes| low_bit(&mut bytes[element * size..][..size]));
         }
-        // NaN, a zero with the opposite sign and an exchange of two elements, all in one output.
+        // Put a NaN, a zero with the opposite sign and an exchange of two elements into one output.
         with(&|bytes| {
             bytes[..size].fill(0xff);
             bytes[(count - 1) * size..].fill(0);

@@ -9,9 +9,9 @@ use ulplab_operations::ops::judge::Judge;
 use super::Digest;
 use super::answers::verdict;
 
-/// Expected values: some near one, a tie, a large and a small number, NaN and infinity.
+/// Expected values: zero, numbers near one, a large and a small number, NaN and infinity.
 const WANT: [f64; 8] = [1.0, -2.0, 0.0, 0.5, 1024.0, f64::NAN, f64::INFINITY, 1e-30];
-/// Bounds: one that every output type can add exactly to the numbers above, and two that require equal bits.
+/// Bounds: 1/128 is one step of bf16 above 1, 0 requires equal numbers, and −1 requires equal bits.
 const BOUNDS: [f64; 3] = [1.0 / 128.0, 0.0, -1.0];
 const WHY: &str = "a check of the judgement";
 

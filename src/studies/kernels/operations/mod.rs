@@ -196,7 +196,7 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
         let taken = others.any(|other| other == op.name) || OPS.iter().any(|known| known.name() == op.name);
         refuse(taken, "another operation has that name").map_err(wrong)?;
         if !study.commands.iter().any(|command| command.op == op.name) {
-            // If a program's `op` is misspelled, report the program instead.
+            // If a program names an unknown operation, report that instead: the name is probably a misspelling of this operation.
             for command in &study.commands {
                 known(study, &command.recipe())?;
             }

@@ -45,7 +45,7 @@ impl OwnOp {
         self.inputs.iter().map(input).collect()
     }
 
-    /// Runs the reference, and returns the judges of the outputs.
+    /// Runs the reference, and returns a [`Judge`] for each output.
     fn judges(&self, case: &Case, inputs: &[Buffer], stop: &AtomicBool) -> Result<Vec<Judge>> {
         let failed = |why: String| Error::Reference(format!("case '{}' of '{}': {why}", case.name, self.name));
         let mut buffers: Vec<Buffer> = inputs.iter().map(widened).collect();
@@ -67,7 +67,7 @@ impl OwnOp {
         let program = Program::new(&self.name, &self.reference, Mode::Once, self.timeout, stop);
         let left = program.outputs(case, &problem);
         let left = left.map_err(|why| match stop.load(Ordering::Relaxed) {
-            // Ctrl-C also ends the program; then the program has not failed.
+            // Ctrl-C also ends the program: this is not a failure of the program.
             true => Error::Interrupted,
             false => failed(format!("the reference {why}")),
         })?;

@@ -39,8 +39,8 @@ pub struct Judged<'a> {
 pub type Named = Vec<(&'static str, Vec<u8>)>;
 
 impl<'a> Judged<'a> {
-    /// Builds a [`Judged`] from a judgement; `rule` lists the kinds of all judgements of the output. `None` if no particular
-    /// values are expected.
+    /// Builds a [`Judged`] from a judgement; `rule` lists the kinds of all comparisons that the output must pass. `None` if no
+    /// particular values are expected.
     fn new(judge: impl Deref<Target = Judge> + 'a, rule: String, refuses: impl Fn(Named) -> bool + 'a) -> Option<Self> {
         Some(Self {
             name: judge.output,

@@ -102,7 +102,7 @@ impl Show for ModelStudy {
     }
 }
 
-/// True if every format of `narrow` is also a format of `wide`.
+/// True if every format of `narrow`, with or without a Hadamard transform, is also a format of `wide`.
 fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
     let formats = |recipe: &Recipe| {
         let rounds = recipe.rounds.iter();
