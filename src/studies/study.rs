@@ -448,7 +448,7 @@ impl Kind {
     }
 }
 
-/// Converts a study to its keys, as a stored run has them, and to a boxed copy.
+/// Converts a study to the keys that a stored run has, and to a boxed copy.
 pub trait Keys {
     fn body(&self) -> Map<String, Value>;
 

@@ -44,8 +44,8 @@ impl ReadyKernels<'_> {
         Compile { study, planned }.run(why)
     }
 
-    /// Compiles kernels on a machine without a GPU. Programs may still run there; an exit code is returned only if no program is
-    /// selected.
+    /// Compiles the kernels on a machine without a GPU. Returns the exit code if no program is selected; `None` if the run goes
+    /// on with programs.
     fn without_device(&self, planned: Planned, why: &Error) -> Result<Option<Exit>> {
         let program = |cell: &Cell| programs::is_of(&self.study.commands, cell);
         if !planned.cells.iter().all(program) {
@@ -77,7 +77,7 @@ impl ReadyKernels<'_> {
             *cells = without_simple(self.study, sources, on, std::mem::take(cells))?;
             manifest.keep(cells);
         }
-        // A process that runs a share of the cells takes the peak rates from the shared run.
+        // A process that runs a share of the cells takes the peak rates from the manifest of the shared run.
         let begun = planned.shared.map(Folder::open);
         manifest.ceilings = match begun {
             Some(Ok((_, stored))) => stored.ceilings,

@@ -93,8 +93,7 @@ fn columns() -> Vec<Column> {
     vec![cases, violations, ratio, cold, copy, graph, peer]
 }
 
-/// Returns the column with the number of wrong draws over all cases, and the largest failure rate that is compatible with this
-/// number.
+/// Returns the column with the number of wrong draws over all cases, and the upper limit of the failure rate at 95 % confidence.
 fn draws(draws: u64) -> Column {
     let doc =
         "Draws of the inputs in which something is wrong, and the largest rate that is compatible with them (95 %).";

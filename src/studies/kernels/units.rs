@@ -48,7 +48,7 @@ impl<'a> Launched<'a> {
         std::iter::once(None).chain(faults.map(Some)).map(launched).collect()
     }
 
-    /// Returns the units for the compiler: each entry point, or the whole file.
+    /// Returns the units to compile: each entry point by itself, or the whole file if it cannot be divided.
     pub fn units(&self) -> impl Iterator<Item = Unit<'_>> {
         let units = self.source.units(self.entries.iter().map(String::as_str));
         units.into_iter().map(|entry| Unit {

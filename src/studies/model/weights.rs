@@ -12,7 +12,7 @@ use ulplab_core::record::Record;
 pub struct Weighing<'a> {
     rounding: &'a Rounding,
     elements: f64,
-    /// Total bytes; `None` after a weight whose rounding is not a storage format.
+    /// Total bytes; `None` if the size is unknown because the rounding of some weight is not a storage format.
     bytes: Option<f64>,
 }
 

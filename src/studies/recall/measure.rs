@@ -1,4 +1,4 @@
-//! Top-k selections whose scores carry an error: for drawn vectors, and for a model's indexer.
+//! Measurement of top-k selections whose scores have an error, on drawn vectors and on a model's indexer.
 
 use reference::ops::linear::multiply;
 use reference::ops::top_k::top_k;
@@ -115,7 +115,7 @@ fn select(scores: Tensor<f32>, k: usize) -> Choice<f32> {
 }
 
 /// Returns the selection after Gaussian noise is added to the scores. The noise has `size` times the standard deviation of the
-/// row's scores. All sizes scale the same random numbers.
+/// row's scores. Noise of every size is a multiple of the same random numbers.
 fn noisy(exact: &Choice<f32>, size: f64, seed: u64, purpose: &str) -> Choice<f32> {
     let mut rng = stream(seed, &format!("{purpose}/noise"));
     let mut scores = exact.scores.clone();

@@ -1,4 +1,4 @@
-//! Top-k selections whose scores carry an error.
+//! Study of top-k selections whose scores have an error.
 
 mod measure;
 mod show;

@@ -1,4 +1,4 @@
-//! Numbers stored in a format and read back, from distributions and from a model.
+//! Study of the error of numbers that are stored in a format and read back. The numbers are drawn, or come from a model.
 
 mod draw;
 mod measure;

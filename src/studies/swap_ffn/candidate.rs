@@ -8,10 +8,10 @@ use super::sizes::Inputs;
 use ulplab_operations::ops::call::Runner;
 use ulplab_swap_ffn::{Part, Resident};
 
-/// A row's decisions: its gate, true if open, and its bank.
+/// Router decisions for one row of x: true if the row is exchanged (the gate is open), and the number of the memory bank.
 pub type GateAndBank = (bool, u8);
 
-/// A model that a recipe computes.
+/// A model in the form in which a recipe computes it.
 pub enum Candidate<'a> {
     /// The reference's path on the CPU, with the recipe's roundings.
     Emulated { model: Box<Model<f32>>, method: &'a Method },
@@ -71,7 +71,7 @@ impl<'a> Candidate<'a> {
         matches!(self, Self::Emulated { .. })
     }
 
-    /// Runs one token with the candidate's own decisions. Returns delta, and the decisions of every event.
+    /// Runs one token with the candidate's own decisions. Returns the token's output (delta), and the decisions of every event.
     pub fn token(
         &mut self,
         x_in: &Tensor<f32>,

@@ -1,4 +1,4 @@
-//! The reference run in f64 in a window: all values that candidates are compared with.
+//! The run of the reference in f64. It gives all values of a window that candidates are compared with.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{Decisions, Model, State};
@@ -11,7 +11,7 @@ use crate::experiment::Source;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Decided;
 
-/// The reference's run of one source, token by token.
+/// Results of the reference for one source, token by token.
 pub type Trajectory = Vec<Token>;
 
 pub struct Token {

@@ -10,8 +10,8 @@ use crate::studies::measure::{at, records};
 use ulplab_core::metrics::{Decided, Decisions, History, Pair};
 use ulplab_core::record::Record;
 
-/// Measures a candidate that runs free. At every checkpoint: decisions and deltas since the previous checkpoint, then decision
-/// histories, maps and banks. For the first token: the decisions of each event.
+/// Measures a candidate that runs free. At every checkpoint, compares the decisions and token outputs (deltas) since the previous
+/// checkpoint, then decision histories, maps and banks. For the first token, compares the decisions of each event.
 pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token]) -> Result<Vec<Record>, String> {
     let source = inputs.source();
     let mut candidate = Candidate::new(inputs, method)?;

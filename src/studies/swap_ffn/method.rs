@@ -1,4 +1,4 @@
-//! A recipe of Swap-FFN: its roundings, and how the router decides.
+//! A recipe of Swap-FFN: its roundings, and the form of its router.
 
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ fn kernels(recipe: &Recipe) -> Result<Option<Kernels>, Mistake> {
     }))
 }
 
-/// The gates of all rows, then the banks of all rows.
+/// For all rows of x: the decisions whether to exchange the row (gates), then the numbers of the banks.
 type GatesAndBanks = [Vec<i32>; 2];
 
 /// Rounds at the sites, records the candidate's own decisions, and replaces them with the reference's decisions.

@@ -1,7 +1,8 @@
 //! Precision of a model that makes discrete decisions: Swap-FFN compared with its reference in f64.
 //!
-//! Local phase: every event starts from the reference's state, so that the event's own error shows. Cumulative phase: the
-//! candidate runs free.
+//! A token passes through several events. In an event, a router decides whether each vector x is exchanged with a memory bank,
+//! and an FFN follows. Local phase: every event starts from the reference's state, so that the error of this event alone is
+//! measured. Cumulative phase: the candidate runs free, so that errors add up.
 
 mod candidate;
 mod exact;
@@ -314,7 +315,7 @@ fn decided<T: Real>(decisions: &Decisions<T>) -> impl Iterator<Item = Decided> {
     })
 }
 
-/// Compared decisions, and the reference's and the candidate's numbers that follow from them.
+/// Compared decisions, and the numbers that the reference (`want`) and the candidate (`got`) compute after these decisions.
 struct Compared {
     decisions: metrics::Decisions,
     want: Vec<f64>,

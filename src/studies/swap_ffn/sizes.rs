@@ -144,7 +144,7 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Weights that are rounded to their storage format, bf16.
+/// Wraps weights, and rounds them to bf16, their storage format.
 struct StoredWeights<W>(W);
 
 impl<W: Weights<Error = Infallible>> Weights for StoredWeights<W> {

@@ -26,7 +26,8 @@ pub fn measure(blank: &Record, inputs: &Inputs, method: &Method, want: &[Token])
     Ok(all)
 }
 
-/// Runs the events of a token. Returns the decisions and x of each event, and the decisions of the event that follows it.
+/// Runs each event of a token from the reference's state. Returns the comparison of the decisions and of x, and the comparison of
+/// the decisions that the next event would make on this x.
 fn walk(candidate: &mut Candidate, margin: f64, checkpoint: &Checkpoint) -> Result<(Compared, Decisions), String> {
     let (mut found, mut following) = (Compared::new(margin), Decisions::new(margin));
     for (event, known) in checkpoint.events.iter().enumerate() {

@@ -49,7 +49,8 @@ pub fn noise(run: &Summarized) -> Vec<Figure> {
     dots(run, rows).into_iter().chain(panels).collect()
 }
 
-/// Charts of recipes that round only a part: a block of rows for each family, then a small chart by layer for each family.
+/// Charts of recipes that round only a part of the tensors: a block of rows for each family, then a small chart by layer for each
+/// family.
 pub fn narrowed(run: &Summarized) -> Vec<Figure> {
     let families = families(run, Group::Narrowed);
     let block = |family: &Family, quantity: Quantity| -> Vec<DotRow> {
