@@ -2,10 +2,10 @@
 //!
 //! One step of `wgmma` adds the previous sum and the products of 32 bytes of a row of A and of a row of B, in fixed point. The
 //! hardware finds the largest exponent of these terms and truncates each term towards zero, to a fixed number of fraction bits
-//! below that exponent. It adds the truncated terms exactly, and truncates the sum towards zero to the bits kept of an f32.
-//! The exponent of a product is the sum of the exponents of its factors: a product of significands that reaches 2 is not
-//! normalized and has one more bit. Zeros have no exponent. The order of the terms of a step does not matter; the order of steps
-//! does.
+//! below that exponent. It adds the truncated terms exactly, and truncates the sum towards zero to the number of bits that it
+//! keeps of an f32. The exponent of a product is the sum of the exponents of its factors. The product of two significands may be
+//! 2 or more; it is not normalized, so it then has one more bit. Zeros have no exponent. The order of the terms of a step does
+//! not matter; the order of steps does.
 //!
 //! NVIDIA does not document this. It was measured: every `wgmma` shape of `kernels/wgmma.cu` gives these bits on 10⁶ vectors and
 //! more (`docs/findings/tensor-core-sums.md`). arXiv 2511.10909 and 2512.07004 describe similar models.
@@ -22,10 +22,10 @@ pub enum Operand {
     Bf16,
 }
 
-/// Rule by which one kind of matrix instruction sums.
+/// Rule by which one kind of matrix instruction adds products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Accumulator {
-    /// Format of both factors.
+    /// Format of both factors of a product.
     #[serde(skip)]
     pub operand: Operand,
     /// Number of products that one step adds.
@@ -65,11 +65,12 @@ pub struct Factor {
     significand: i16,
 }
 
-/// Marks a zero. It is far below all real exponents, so it is the largest exponent of a step only if all terms are zeros.
+/// Exponent that marks a zero. It is far below all real exponents, so it is the largest exponent of a step only if all terms are
+/// zeros.
 const NO_EXPONENT: i16 = -0x2000;
-/// Marks an infinity, in the place of the exponent.
+/// Exponent that marks an infinity.
 const INFINITE: i16 = 0x2000;
-/// Marks a NaN, in the place of the exponent.
+/// Exponent that marks a NaN.
 const NOT_A_NUMBER: i16 = 0x2001;
 
 /// Largest supported number of terms of a step.
@@ -196,7 +197,7 @@ impl Accumulator {
         self.cut(sum, top - aligned)
     }
 
-    /// Returns `sum · 2^unit` as f32, truncated to the kept bits; a sum that underflows becomes +0.
+    /// Returns `sum · 2^unit` as f32, truncated to `kept_bits` fraction bits; a sum that underflows becomes +0.
     #[inline(always)]
     fn cut(&self, sum: i64, unit: i32) -> f32 {
         if sum == 0 {
@@ -214,7 +215,7 @@ impl Accumulator {
     }
 }
 
-/// Returns the sum of [`Accumulator::dot`], in steps of up to `TERMS` terms. `WIDE` selects 64-bit sums, for rules that are not
+/// Computes [`Accumulator::dot`] in steps of up to `TERMS` terms. `WIDE` selects 64-bit sums, for rules that are not
 /// [`narrow`](Accumulator::narrow).
 #[inline(always)]
 pub fn sum_of_steps<const TERMS: usize, const WIDE: bool>(

@@ -99,7 +99,8 @@ pub fn is_temporary(name: &OsStr) -> bool {
     name.starts_with(b".") && name.ends_with(ENDING.as_bytes())
 }
 
-/// Creates a temporary file in the folder of `path` (a rename cannot cross file systems), with all its bytes on disk.
+/// Lets `write` fill a temporary file, and syncs it to disk. It is in the folder of `path`, since a rename cannot cross file
+/// systems.
 fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<Temporary> {
     if path.is_dir() {
         return Err(Error::data(path, IS_FOLDER));
@@ -114,7 +115,7 @@ fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()
     OPEN.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .insert(temporary.to_path_buf());
-    // An error is ignored: without a lock, `tidy` leaves the file in the folder if this process is killed.
+    // An error of the lock is ignored. Its only effect: `tidy` does not remove the file if this process is killed.
     let _ = file.try_lock();
     let mut writer = BufWriter::new(file);
     let written = write(&mut writer)
@@ -150,7 +151,7 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Syncs the folder of `path`: only then is the rename durable.
+/// Syncs the folder of `path` to disk, which makes the rename durable.
 fn sync_folder(path: &Path) -> Result<()> {
     File::open(folder_of(path))
         .and_then(|folder| folder.sync_all())

@@ -6,10 +6,10 @@
 use rayon::prelude::*;
 use reference::vectorized;
 
-/// An element type that converts exactly to f64, in code that vectorises.
+/// An element type that converts exactly to f64. The conversions vectorise.
 pub trait Widen: Copy + Sync {
-    /// The type of the fast first pass: f32 for types that convert exactly to f32, since twice as many fit a register; otherwise
-    /// f64.
+    /// The type of the fast first pass: f32 for types that convert exactly to f32, since a register holds twice as many f32;
+    /// otherwise f64.
     type Quick: Quick;
 
     /// Converts the element to the type of the fast pass.
@@ -24,7 +24,8 @@ pub trait Widen: Copy + Sync {
 
 /// f32 or f64, the type in which the fast pass computes.
 pub trait Quick: Copy + Into<f64> {
-    /// Factor of `rtol` and `atol` before they are rounded to this type, so that no rounding makes the bound too large.
+    /// Factor by which `rtol` and `atol` are multiplied before they are rounded to this type, so that rounding never makes the
+    /// bound too large.
     const SURE: f64;
 
     /// Rounds `rtol` or `atol` to this type.
@@ -102,7 +103,7 @@ pub enum Allowed<'a> {
 }
 
 impl Allowed<'_> {
-    /// Returns the bound of an element. If the bound is not finite, every element is outside.
+    /// Returns the bound of an element. An element whose bound is not finite counts as outside.
     #[inline(always)]
     pub fn at(self, index: usize, want: f64) -> f64 {
         match self {
@@ -166,9 +167,10 @@ pub struct Comparison {
     pub nan: usize,
     /// Number of pairs with an infinity whose other value is not the same infinity.
     pub infinite: usize,
-    /// Number of pairs of finite values with an infinite or NaN bound. Such pairs are not judged, and count as outside.
+    /// Number of pairs of finite values with an infinite or NaN bound. Such pairs cannot be compared, and count as outside their
+    /// bounds.
     pub unbounded: usize,
-    /// Number of pairs of two NaN, if NaN may match NaN. Such pairs are not judged.
+    /// Number of pairs of two NaN, if NaN may match NaN. Such pairs are not compared.
     pub nan_pairs: usize,
     /// The failed element with the largest distance in units of its bound, the first of equals; `None` if all are inside.
     pub worst: Option<Element>,
@@ -176,12 +178,13 @@ pub struct Comparison {
     pub finite: bool,
     /// True if an output of zeros would also be inside all bounds.
     pub zeros_pass: bool,
-    /// The value of all expected elements if they are equal; `None` otherwise.
+    /// The value that all expected elements have; `None` if they differ.
     pub constant: Option<f64>,
 }
 
 impl Comparison {
-    /// Number of elements that were judged. A comparison without judged elements shows nothing, and must not pass.
+    /// Number of elements except those in `unbounded` and `nan_pairs`, which are not compared. If it is 0, the comparison shows
+    /// nothing, and must not pass.
     pub fn judged(&self) -> usize {
         self.elements - self.unbounded - self.nan_pairs
     }
@@ -213,7 +216,7 @@ impl Comparison {
     }
 }
 
-/// Returns the element with the larger distance in units of its bound; the first if they are equal.
+/// Returns the element with the larger distance in units of its bound; `a` if the distances are equal.
 fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if b.ratio() > a.ratio() { b } else { a }),
@@ -223,13 +226,13 @@ fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
 
 /// Number of elements that a thread compares at a time.
 pub const PIECE: usize = 1 << 16;
-/// Number of elements after which the fast pass checks whether any was outside.
+/// Number of elements after which the fast pass checks whether one of them was not surely inside.
 pub const RUN: usize = 512;
 
 /// Compares `got` with `want`. Two NaN match only if `equal_nan`; an infinity matches only the same infinity.
 ///
 /// # Panics
-/// If the lengths differ: the caller compares shapes first.
+/// If the lengths differ. Callers compare shapes first.
 pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
     got: &[G],
     want: &[W],

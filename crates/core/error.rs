@@ -9,21 +9,21 @@ use crate::text::shown;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// All gates hold, and everything that the experiment plans was judged.
+    /// All gates (pass/fail checks) passed, and no planned result is missing.
     Pass = 0,
     /// A bug in ulplab.
     Bug = 1,
     /// Bad command line, experiment file or input data.
     Usage = 2,
-    /// Not everything was judged: nothing failed, but results are missing.
+    /// No gate failed, but some gates were not checked, because results are missing.
     NotJudged = 4,
     /// The machine lacks something that is needed (a device, a writable folder).
     Setup = 96,
     /// A gate failed.
     GateFailed = 100,
-    /// The reference failed: its result is not finite, or disagrees with its own check.
+    /// The reference computation failed: its result is not finite, or disagrees with its own check.
     ReferenceFailed = 101,
-    /// Cells of the run are missing, so the run cannot be judged.
+    /// Cells (recipe, phase and input window) of the run are missing, so its gates cannot be checked.
     Incomplete = 103,
     /// Interrupted by SIGINT or SIGTERM.
     Interrupted = 130,
@@ -67,7 +67,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error that a user can act on: each message names the file, the key or tensor, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The command line asks for something that does not exist or does not fit.
+    /// The command line asks for something that does not exist or is not possible.
     #[error("{0}")]
     Usage(String),
     /// An experiment or manifest file is wrong; `message` holds line, key, and the nearest valid name.
@@ -105,7 +105,7 @@ pub enum Error {
     /// The reference could not compute a result, or its result is not finite. The text names the result and the reason.
     #[error("the reference failed: {0}")]
     Reference(String),
-    /// A run lacks cells, so it cannot be judged. The text names the missing cells.
+    /// A run lacks cells, so its gates cannot be checked. The text names the missing cells.
     #[error("incomplete run: {0}")]
     Incomplete(String),
     /// SIGINT or SIGTERM stopped the run.
@@ -114,10 +114,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Refuses a command line that is wrong, as [`refuse`] refuses anything.
+    /// Same as [`refuse`], for a mistake in the command line.
     ///
     /// # Errors
-    /// If it is wrong.
+    /// Returns [`Error::Usage`] with the message `why` if `wrong` is true.
     pub fn refuse(wrong: bool, why: impl Display) -> Result<()> {
         refuse(wrong, why).map_err(Self::Usage)
     }

@@ -1,6 +1,6 @@
 //! Largest magnitudes of the blocks of a tensor.
 
-/// Returns the bits of the largest magnitude. In the order of these bits, NaN is above infinity, and infinity above finite
+/// Returns the bits of the largest magnitude in `x`. In the order of these bits, NaN is above infinity, and infinity above finite
 /// values.
 #[inline(always)]
 pub(super) fn of(x: &[f32]) -> u32 {
@@ -41,8 +41,8 @@ impl pulp::WithSimd for AmaxLoop<'_> {
     }
 }
 
-/// Raises `largest` for blocks of exactly `N` SIMD vectors. Returns the number of processed blocks, which is 0 if a block of
-/// `width` elements is not `N` vectors.
+/// Does the work of [`of_blocks`] for blocks of exactly `N` SIMD vectors. Returns the number of processed blocks, which is 0 if a
+/// block of `width` elements is not `N` vectors.
 #[inline(always)]
 fn by<S: pulp::Simd, const N: usize>(simd: S, x: &[f32], width: usize, largest: &mut [u32]) -> usize {
     let blocks = x.len() / width;

@@ -14,16 +14,16 @@ pub enum Group {
     /// A tile of consecutive rows and channels. Tiles at the lower and right edge may be shorter: they are rounded as if padded
     /// with zeros.
     Tile {
-        /// Rows of a tile.
+        /// Number of rows of a tile.
         rows: usize,
-        /// Channels of a tile.
+        /// Number of channels of a tile.
         cols: usize,
     },
     /// One row.
     Token,
     /// One column.
     Column,
-    /// All rows of one call.
+    /// All rows of the tensor that one call encodes.
     Tensor,
 }
 
@@ -105,7 +105,8 @@ impl Format {
         cols * self.element.stored_bits() / 8
     }
 
-    /// Returns the number of bytes per row, including scales and zero points, except those of columns and tensors.
+    /// Returns the number of bytes per row, including scales and zero points. Those that a column or the whole tensor shares are
+    /// not counted.
     pub(super) fn bytes_per_row(&self, cols: usize) -> f64 {
         let per_group = |group, bytes: usize| match group {
             Group::Tile { rows, cols: width } => (cols.div_ceil(width) * bytes) as f64 / rows as f64,

@@ -15,7 +15,7 @@ pub(super) struct Limits {
 
 /// Conversion between f32 and the codes of an element format, without branches, so that loops over it vectorise.
 pub(super) trait Cast: Copy {
-    /// Bits that a code may have in memory: some of 2, 3, 4, 8 and 16. Loops are compiled only for these.
+    /// Numbers of bits that a code may take in memory: some of 2, 3, 4, 8 and 16. Loops are compiled only for these widths.
     const WIDTHS: &'static [u32];
 
     fn encode(&self, x: f32) -> u32;
@@ -31,12 +31,12 @@ pub(super) const INFINITY_BITS: u32 = 0x7f80_0000;
 pub(super) struct Operation {
     /// True for `x / factor`, false for `x · factor`.
     pub divide: bool,
-    /// Zero that is added last: −0 changes nothing, +0 turns −0 into +0.
+    /// Zero that is added to the result: −0 changes nothing, +0 turns −0 into +0.
     pub zero: f32,
 }
 
 impl Operation {
-    /// Returns the operation that adds −0 last, which changes nothing.
+    /// Returns the operation that adds −0 to the result, which changes nothing.
     pub const fn by(divide: bool) -> Self {
         Self { divide, zero: -0.0 }
     }

@@ -19,7 +19,7 @@ pub struct Codebook {
 /// Allowed numbers of values: the numbers of codes of 2, 3, 4 and 8 bits, so that every code has a value.
 const LENGTHS: [usize; 4] = [4, 8, 16, 256];
 
-/// The 16 values of NF4, in bitsandbytes 0.50 `functional.get_4bit_type`.
+/// The 16 values of NF4, from bitsandbytes 0.50, `functional.get_4bit_type`.
 const NF4_TABLE: [f32; 16] = [
     -1.0,
     -0.696_192_8,
@@ -77,7 +77,7 @@ impl Codebook {
 }
 
 impl Cast for Codebook {
-    // Books of 4 and 16 values are cast as a [`Table`], so only codes of 3 and 8 bits remain.
+    // Codebooks of 4 and 16 values are cast as a [`Table`], so only codes of 3 and 8 bits remain.
     const WIDTHS: &'static [u32] = &[3, 8];
 
     /// Returns the code of the nearest value; a NaN gets the code of the first value.
@@ -92,7 +92,7 @@ impl Cast for Codebook {
     }
 }
 
-/// A [`Codebook`] of `N` values, a number known at compile time.
+/// A [`Codebook`] whose number of values, `N`, is known at compile time.
 #[derive(Clone, Copy)]
 pub(super) struct Table<const N: usize> {
     values: [f32; N],
@@ -142,7 +142,7 @@ pub(super) fn element(numbers: &str) -> Result<&'static Element, String> {
 fn values(numbers: &str) -> Result<Vec<f32>, String> {
     let parse = |text: &str| {
         let value = text.trim().parse().ok().filter(|value: &f32| value.is_finite());
-        // −0 becomes +0, so that they are one value.
+        // −0 becomes +0, so that a table cannot have both zeros as two values.
         value
             .map(|value| value + 0.0)
             .ok_or_else(|| format!("'{text}' in a table is no number of f32"))

@@ -1,10 +1,10 @@
-//! Interface of all formats and records, which rounds a tensor through its stored bytes.
+//! Interface of all formats and KV-cache records: encodes a tensor to bytes, and decodes the bytes.
 
 use super::block::{Format, Group};
 use super::encoded::Encoded;
 use super::quantize::GlobalScale;
 
-/// A format or record that stores the rows of a tensor.
+/// A format or KV-cache record that stores the rows of a tensor.
 pub trait Codec: Send + Sync {
     /// Returns a string that parses to the same codec.
     fn name(&self) -> String;
@@ -12,7 +12,7 @@ pub trait Codec: Send + Sync {
     /// Returns a one-line description.
     fn doc(&self) -> &str;
 
-    /// Returns the block format behind the name; `None` for records.
+    /// Returns the block format of the codec; `None` for records.
     fn format(&self) -> Option<&Format> {
         None
     }
@@ -30,7 +30,7 @@ pub trait Codec: Send + Sync {
     fn encode(&self, x: &[f32], cols: usize) -> Encoded;
 
     /// Like [`Codec::encode`], but computes the scale of the tensor from the largest magnitude `amax`, which a calibration
-    /// provides. An error if the format has no scale per tensor.
+    /// provides. Returns an error if the format has no scale per tensor.
     fn encode_under(&self, _amax: f32, _x: &[f32], _cols: usize) -> Result<Encoded, String> {
         Err(format!("record '{}' has no scale that a tensor shares", self.name()))
     }
@@ -38,7 +38,7 @@ pub trait Codec: Send + Sync {
     /// Decodes stored bytes to values.
     ///
     /// # Panics
-    /// If `out` does not have `rows · cols` elements, or `encoded` is not of this codec.
+    /// If `out` does not have `rows · cols` elements, or another codec made `encoded`.
     fn decode(&self, encoded: &Encoded, out: &mut [f32]);
 
     /// Rounds a `[rows, cols]` tensor in place: encodes it and decodes the stored bytes.

@@ -75,8 +75,8 @@ fn scale_by<S: pulp::Simd, const N: usize>(
     blocks
 }
 
-/// Casts of the common elements. Each cast gets loops of its own through the type [`Common`], so that the cast is a compile-time
-/// constant in them and does not depend on the optimiser.
+/// Casts of the common elements. Through the type [`Common`], each cast gets separate loops in which it is a compile-time
+/// constant, without help of the optimiser.
 const COMMON: [FloatCast; 5] = [E4M3_CAST, E5M2_CAST, E2M1_CAST, BF16_CAST, F16_CAST];
 
 /// The cast at index `I` of [`COMMON`].
@@ -101,7 +101,7 @@ impl<const I: usize> Cast for Common<I> {
     }
 }
 
-/// Calls the function `$loop` with the cast of `$repr`, once per type of cast.
+/// Calls the function `$loop` with the cast of `$repr`. The function is compiled separately for each type of cast.
 macro_rules! with_cast {
     ($repr:expr, $loop:ident, $($argument:expr),+) => {
         match *$repr {
@@ -214,7 +214,7 @@ fn decode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, codes: &[u8], x
     simd.vectorize(Loop { cast, bits, x, codes });
 }
 
-/// [`encode_with`] and [`decode_with`] as separate functions, so that the optimiser sees one loop at a time.
+/// Arguments of [`encode_with`] or [`decode_with`], each compiled as a separate function: the optimiser sees one loop at a time.
 struct Loop<C, X, B> {
     cast: C,
     bits: u32,
@@ -288,8 +288,8 @@ impl<C: Cast> BlocksLoop<'_, C> {
     }
 }
 
-/// Returns the codes of a block, one per byte. They go to a local array, because the optimiser cannot know that the output does
-/// not overlap the input.
+/// Returns the codes of a block, one per byte. The codes go to a local array, because the optimiser cannot know that the output
+/// does not overlap the input.
 #[inline(always)]
 fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W], factor: f32) -> [u8; W] {
     let mut codes = [0; W];
@@ -299,7 +299,7 @@ fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W
     codes
 }
 
-/// True if codes of a cast may have `width` bits in memory.
+/// True if a code of the cast `C` may take `width` bits in memory.
 const fn has<C: Cast>(width: u32) -> bool {
     let mut at = 0;
     while at < C::WIDTHS.len() && C::WIDTHS[at] != width {

@@ -1,4 +1,4 @@
-//! Casts of libraries, for the choices that number formats leave open.
+//! Casts as libraries perform them. Number formats leave some choices open, e.g. ties and overflow.
 
 use super::element::{Element, Integer, Repr, Whole, element};
 use super::minifloat::{FloatCast, NanCode, Overflow, Policy, Ties, Zeros};

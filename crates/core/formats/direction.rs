@@ -74,13 +74,13 @@ impl Format {
     }
 }
 
-/// Returns the code of the magnitude below `x`, or the next code. `sign` is the code of −0. `random` is added to the part of the
-/// significand that the cast drops, and a carry selects the next code. So the probability of the next code is the distance from
-/// the code below, to 2^-32 of a step; with `random` = 0 it is never selected.
+/// Returns the code of the largest magnitude not above |x|, or the next code. `sign` is the code of −0. `random` is added to the
+/// part of the significand that the cast drops, and a carry selects the next code. So the probability of the next code is the
+/// distance of |x| from the code below, in steps between codes and accurate to 2^-32; with `random` = 0 it is never selected.
 #[inline(always)]
 fn next_to(cast: FloatCast, sign: u32, x: f32, random: u32) -> u16 {
     let (below, fraction) = cast.float.truncate(x);
-    // This includes NaN and infinities.
+    // The condition is also true for NaN and infinities.
     if below >= cast.float.max {
         let largest = cast.decode(cast.float.max).copysign(x);
         return cast.encode(if x.is_nan() { x } else { largest }) as u16;

@@ -5,7 +5,7 @@ use safetensors::Dtype;
 /// A tensor in its stored form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoded {
-    /// Number of rows; all dimensions but the last are counted as rows.
+    /// Number of rows: the product of all dimensions except the last.
     pub rows: usize,
     /// Number of columns, the last dimension.
     pub cols: usize,

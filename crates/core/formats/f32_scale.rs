@@ -24,7 +24,7 @@ pub struct F32Rule {
     pub amax_floor: f32,
     /// True to round the scale to a power of two: up if it is stored for decoding, down if for encoding.
     pub power: bool,
-    /// True if elements are `x / s` instead of `x · fl32(1/s)`; only with [`StoredScale::Decode`].
+    /// True if encoding computes `x / s` instead of `x · fl32(1/s)`; only with [`StoredScale::Decode`].
     pub divide: bool,
     /// Lower bound of `s` in the reciprocal `fl32(1/s)`.
     pub reciprocal_floor: f32,
@@ -69,7 +69,7 @@ impl F32Rule {
         match (self.stored, self.power) {
             (StoredScale::Decode, false) => amax / limits.max,
             (StoredScale::Decode, true) => e8m0_value(PowerCast::UP.encode(amax * limits.inverse) as u8),
-            // The quotient is computed in f64, since the floor 1e-12 is not an f32.
+            // The quotient is computed in f64, since the lower bound 1e-12 is not exact in f32.
             (StoredScale::Encode, power) => {
                 let scale = (f64::from(limits.max) / f64::from(amax).max(1e-12)) as f32;
                 let below = f32::from_bits(scale.to_bits() & INFINITY_BITS);
@@ -78,8 +78,8 @@ impl F32Rule {
         }
     }
 
-    /// Returns the factor of elements for a stored scale. With a scale of 0 (a block of zeros, or an underflow) all codes become
-    /// zeros.
+    /// Returns the factor or divisor of elements for a stored scale. With a scale of 0 (a block of zeros, or an underflow) all
+    /// codes become zeros.
     #[inline(always)]
     pub(super) fn factor(&self, scale: f32) -> f32 {
         match (self.stored, self.divide) {
@@ -151,7 +151,7 @@ pub const HALF_RULES: &[&F32Rule] = &[
 
 const DIV: F32Rule = rule("div", "s = amax/max, elements x/s; a block of zeros has s = 0");
 
-// Rules that KV records use.
+// Scale rules of KV-cache records.
 pub static VLLM_MLA: F32Rule = F32Rule {
     amax_floor: 448.0 * f32::MIN_POSITIVE,
     ..rule(

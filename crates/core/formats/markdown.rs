@@ -11,7 +11,7 @@ use super::power::PowerCast;
 use super::records::{KvRecord, PAGE, Place, RECORDS};
 use super::scale::Scale;
 
-/// Channels of the row for which bits per element are computed: those of a KV vector.
+/// Number of channels of the row for which bits per element are computed: the size of a KV vector.
 const ROW: usize = 512;
 
 const INTRODUCTION: &str = "# Formats
@@ -52,7 +52,7 @@ of two codes in the high nibble; here they are in order, from the low one on.
 Against scales the table counts by its largest magnitude.
 ";
 
-/// Returns the whole page.
+/// Returns the text of `docs/formats.md`.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     let columns = ["name", "bits", "largest", "smallest", "NaN codes", ""];
@@ -123,7 +123,7 @@ fn describe(out: &mut String, record: &KvRecord) {
     }
 }
 
-/// Writes the casts of a convention, one row per element.
+/// Writes the casts of a convention, one table row per element.
 fn casts(out: &mut String, convention: &Convention) {
     for (index, (element, rounding)) in convention.casts.iter().enumerate() {
         let [ties, overflow, infinity, nan, zeros] = match rounding {
@@ -221,7 +221,7 @@ fn bits(format: &str) -> String {
     text.trim_end_matches('0').trim_end_matches('.').into()
 }
 
-/// Formats the smallest value above zero.
+/// Formats the smallest value above zero of an element format.
 fn smallest(element: &Element) -> String {
     if let Repr::Codebook(book) = element.repr {
         let positive = book.values().iter().copied().find(|value| *value > 0.0);

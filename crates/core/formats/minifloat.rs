@@ -37,20 +37,20 @@ pub enum Ties {
 /// The result for numbers beyond the largest finite value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// The largest finite value with its sign.
+    /// The largest finite value, with the sign of the number.
     Saturate,
     /// The code after the largest finite one: infinity, or NaN in a format without infinities.
     Special,
 }
 
-/// The result for NaN.
+/// Code that a NaN is cast to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NanCode {
     /// One code for NaN of both signs.
     Code(u32),
     /// This code with the sign of the NaN.
     Signed(u32),
-    /// Zero with the opposite sign.
+    /// Zero with the sign opposite to the NaN.
     FlippedZero,
 }
 
@@ -149,7 +149,7 @@ impl MiniFloat {
         let normal = (field != 0) as u32;
         let significand = (magnitude & 0x7f_ffff) | (normal << 23);
         let exponent = field + 1 - normal;
-        // Exponent of the format's smallest binade, biased as in f32. Below it, the step stays the same.
+        // Exponent of the format's smallest binade, biased as in f32. Below it, the step between values stays the same.
         let lowest = 128 - self.bias;
         let quantum = if exponent > lowest { exponent } else { lowest };
         let drop = 23 - self.mantissa_bits + (quantum - exponent);
@@ -181,7 +181,7 @@ impl FloatCast {
         1 + self.float.exponent_bits + self.float.mantissa_bits
     }
 
-    /// Returns the code of `x`. `rounded` is the code of its rounded magnitude if the format had no largest value.
+    /// Returns the code of `x`. `rounded` is the code that its rounded magnitude would have if the format had no largest value.
     #[inline(always)]
     fn finish(&self, x: f32, rounded: u32) -> u32 {
         let Self { float, policy } = *self;
@@ -315,8 +315,8 @@ impl Cast for Added {
     }
 }
 
-/// The same cast as [`FloatCast`] for ties to even and the exponents of f32. A code is the upper part of the bits of an f32, so
-/// one integer addition rounds, also for subnormals.
+/// The same cast as [`FloatCast`] for ties to even and the exponent range of f32, as in bf16. A code is the upper part of the
+/// bits of an f32, so one integer addition rounds, also for subnormals.
 #[derive(Clone, Copy)]
 pub(super) struct Cut(FloatCast);
 

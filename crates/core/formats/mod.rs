@@ -64,7 +64,7 @@ pub use zero_point::{AFFINE_RULES, Affine, AffineFit, AffineRule, ZeroPoint};
 
 use crate::error::did_you_mean;
 
-/// Names of element formats in other libraries.
+/// Names of element formats in other libraries, each with the name in format strings.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("fp8", "e4m3"),
     ("float8", "e4m3"),

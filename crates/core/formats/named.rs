@@ -1,4 +1,4 @@
-//! Formats with a name of their own.
+//! Named formats: short names of format strings.
 
 /// Short name of a format string.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Scales of NVFP4: an E4M3 scale per block of E2M1, with or without an f32 global scale.
 //!
-//! Libraries agree on the meaning of the bytes, except for the last bit of the product, but choose the bytes in different ways.
-//! Each rule is a row of a table. `amax_b` is the largest magnitude of a block, and `amax` that of all blocks under one global
-//! scale. Encoding multiplies values by the f32 `G = span/amax`, and decoding multiplies codes by the f32 `g`. Both are 1 without
-//! a global scale.
+//! Libraries decode the same bytes to the same values, except for the last bit of the product, but encode values to different
+//! bytes. Each rule is a row of a table. `amax_b` is the largest magnitude of a block, and `amax` that of all blocks under one
+//! global scale. Encoding multiplies values by the f32 `G = span/amax` (see [`Nvfp4Rule::span`]), and decoding multiplies codes
+//! by the f32 `g`. Both are 1 without a global scale.
 
 use super::cast::{Cast, INFINITY_BITS, Operation};
 use super::element::UE4M3_CAST;
@@ -100,7 +100,7 @@ pub(super) struct Level {
 }
 
 impl Level {
-    /// Factors without a global scale.
+    /// Factors of a format without a global scale: all are 1.
     pub const ONE: Self = Self {
         stored: 1.0,
         encode: 1.0,
@@ -287,7 +287,7 @@ const fn single(name: &'static str, doc: &'static str) -> Nvfp4Rule {
     }
 }
 
-/// Rules without a global scale; the first is the default. It is a static, since rules are compared by address.
+/// Rules without a global scale; the first is the default. The table is a static, since rules are compared by address.
 #[rustfmt::skip]
 pub static NVFP4_SINGLE_RULES: &[&Nvfp4Rule] = &[
     &FLASHINFER,
@@ -368,7 +368,7 @@ const VLLM: Nvfp4Rule = Nvfp4Rule {
     )
 };
 
-// Rules that KV records use.
+// Scale rules of KV-cache records.
 pub static FLASHINFER: Nvfp4Rule = Nvfp4Rule {
     approximate: true,
     ..single(

@@ -9,7 +9,7 @@ use super::nvfp4::{Level, Nvfp4Rule};
 pub enum Select {
     /// The rule's own scale is the only candidate.
     One,
-    /// The block's largest value maps to 6, or to 4 if this makes the error strictly smaller: E2M1 is finer below 4.
+    /// The block's largest value maps to 6, or to 4 if this makes the error strictly smaller, since E2M1 has finer steps below 4.
     FourOverSix {
         /// Error by which the candidates are compared.
         error: Error,
@@ -41,7 +41,7 @@ pub enum Domain {
     F16,
 }
 
-/// Returns the E4M3 code of the best candidate. `scale` is the rule's own scale before the cast.
+/// Returns the E4M3 code of the candidate scale with the smallest error. `scale` is the rule's own scale before the cast.
 pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level: &Level) -> u8 {
     let own = UE4M3_CAST.encode(scale);
     if amax >= INFINITY_BITS || !level.stored.is_finite() {

@@ -13,7 +13,7 @@ use super::nvfp4_select::Select;
 use super::scale::Scale;
 use crate::error::did_you_mean;
 
-/// Error message for the group `channel`, a name that libraries use for rows of weights.
+/// Error message for the group `channel`. Libraries use this name for rows of weights and for columns of keys.
 const CHANNEL: &str = "'channel' has two meanings; expected 'token' (a scale per row: per output channel of a weight [out, in]) \
                        or 'column' (a scale per column: per channel of keys)";
 
@@ -78,11 +78,11 @@ impl Format {
         let scale = find_rule(scale.kind(), self.element, self.global.is_some(), name)?;
         let mut format = *self;
         format.scaling = Some(Scaling { group, scale });
-        // Parses the new string, since some rules do not support some groups.
+        // Parses the new string to check it, since some rules do not support some groups.
         format.to_string().parse()
     }
 
-    /// Returns the format with each rule of its table, its own rule first.
+    /// Returns one copy of the format for each rule of its scale type; the first copy has the rule of `self`.
     pub fn by_rules(&self) -> Vec<Self> {
         let Some(Scaling { scale, .. }) = self.scaling else {
             return vec![*self];
@@ -93,7 +93,7 @@ impl Format {
         std::iter::once(*self).chain(others).collect()
     }
 
-    /// Returns the format with each library's cast of its element, its own cast first.
+    /// Returns one copy of the format for each library's cast of its element; the first copy has the cast of `self`.
     pub fn by_casts(&self) -> Vec<Self> {
         let casts = CASTS.iter().filter(|cast| cast.repr(self.element).is_some());
         let casts = std::iter::once(None).chain(casts.map(Some));
@@ -266,7 +266,7 @@ fn level(text: &str) -> Result<Level<'_>, String> {
     })
 }
 
-/// Checks that the second level of scales may stand above the first.
+/// Checks that a format may have the global scales `outer` above the block scales `inner`.
 fn second_level(inner: &Level, outer: &Level) -> Result<(), String> {
     let (text, above) = (inner.text, outer.text);
     let (Group::Tile { rows, .. }, "e4m3") = (inner.group, inner.kind) else {

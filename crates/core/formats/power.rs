@@ -16,20 +16,20 @@ pub struct PowerCast {
 }
 
 impl PowerCast {
-    /// Rounds to the smallest power not below: PTX `cvt.rp.satfinite.ue8m0x2.f32`.
+    /// Rounds to the smallest power not below the number: PTX `cvt.rp.satfinite.ue8m0x2.f32`.
     pub(crate) const UP: Self = Self {
         threshold: 0,
         subnormal_threshold: 0x40_0000,
         special: false,
         positive_only: false,
     };
-    /// Rounds to the largest power not above: PTX `cvt.rz.satfinite.ue8m0x2.f32`.
+    /// Rounds to the largest power not above the number: PTX `cvt.rz.satfinite.ue8m0x2.f32`.
     pub(crate) const DOWN: Self = Self {
         threshold: 0x7f_ffff,
         subnormal_threshold: 0x7f_ffff,
         ..Self::UP
     };
-    /// Rounds to the nearest power; a tie goes to the larger one, also among subnormals, as in torch and ml_dtypes.
+    /// Rounds to the nearest power; a tie goes to the larger power, also among subnormals, as in torch and ml_dtypes.
     pub(crate) const HALF_UP: Self = Self {
         threshold: 0x3f_ffff,
         subnormal_threshold: 0x40_0000,
@@ -199,7 +199,7 @@ const fn torchao_018(name: &'static str, doc: &'static str, pick: Pick, multipli
 }
 
 const UP: Pick = Pick::Cast(PowerCast::UP);
-/// Factor by which torchao 0.18 multiplies values under the scale 2^-127; they decode to half their size.
+/// Factor by which torchao 0.18 multiplies values under the scale 2^-127. Such values decode to half their size.
 const HALVING: f32 = f32::from_bits(0x7e80_0000);
 
 /// Rules for E8M0 scales; the first is the default.
@@ -234,7 +234,7 @@ pub const POWER_RULES: &[&PowerRule] = &[
          values with the scale 2^-127 are not scaled", Pick::Log, 1.0),
 ];
 
-// Rules that KV records use.
+// Scale rules of KV-cache records.
 pub static ACT_QUANT: PowerRule = PowerRule {
     amax_floor: 1e-4,
     ..rule(

@@ -98,7 +98,7 @@ impl Format {
     /// Decodes stored bytes to values.
     ///
     /// # Panics
-    /// If `out` does not have `rows · cols` elements, or `encoded` is not of this format.
+    /// If `out` does not have `rows · cols` elements, or `encoded` has another format.
     pub fn decode(&self, encoded: &Encoded, out: &mut [f32]) {
         assert_eq!(out.len(), encoded.rows * encoded.cols, "elements of '{self}'");
         // An empty tensor has nothing to decode, and its rows may have any length.
@@ -132,8 +132,8 @@ impl Format {
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
-                // Number of channels that are measured before the first of them is encoded. For single rows it is so small that
-                // the second reading finds the channels in the L1 cache.
+                // Number of channels whose largest magnitudes are computed before the first of them is encoded. For single rows
+                // it is so small that the second reading finds the channels in the L1 cache.
                 let across = match affine.is_none() && height == 1 {
                     true => span(width).min(cols),
                     false => cols,
@@ -215,8 +215,8 @@ impl Format {
         }
     }
 
-    /// Scales and casts the rows of a strip of tiles. The tuple holds the elements, the channels of a row, and the channels of a
-    /// tile.
+    /// Scales and casts the rows of a strip of tiles. The tuple holds the elements, the number of channels of a row, and that of
+    /// a tile.
     #[inline(always)]
     fn encode_strip<S: pulp::Simd>(
         &self,
@@ -305,14 +305,14 @@ impl Format {
     }
 }
 
-/// Scratch memory for a strip of tiles.
+/// Scratch memory for a strip of tiles, which covers the rows of one tile.
 struct Room {
     /// Bits of the largest magnitude of each tile, which also show NaN and infinities.
     amax: Vec<u32>,
-    /// Smallest and largest value (`hi`) of each tile, for zero points.
+    /// Smallest value (`lo`) and largest value (`hi`) of each tile, for zero points.
     lo: Vec<f32>,
     hi: Vec<f32>,
-    /// Factor or scale of each tile, and its shift or zero point (`shifts`).
+    /// For each tile, the factor or scale (`factors`) and the shift or zero point (`shifts`).
     factors: Vec<f32>,
     shifts: Vec<f32>,
     piece: Vec<f32>,
@@ -393,7 +393,7 @@ const fn span(width: usize) -> usize {
     if width < PIECE { PIECE / width * width } else { width }
 }
 
-/// Splits a row into parts that are processed at once. A part covers whole tiles of `width` channels, or lies within one tile.
+/// Splits a row into parts, each processed in one step. A part covers whole tiles of `width` channels, or lies within one tile.
 /// Returns the index of the first tile of each part, and its channels.
 #[inline(always)]
 fn pieces(cols: usize, width: usize) -> impl Iterator<Item = (usize, Range<usize>)> {

@@ -1,7 +1,7 @@
-//! Scales: rules from the largest magnitude of a block to its stored scale and the factor of its elements.
+//! Scales: rules that compute the stored scale of a block, and the factor of its elements, from its largest magnitude.
 //!
 //! Each rule is a row of a table, since libraries differ only in data. Unless a rule says otherwise, a NaN or an infinity makes
-//! the scale of its block NaN, and so the whole block: a NaN must not vanish in a cast to an element without NaN.
+//! the scale of its block NaN, and with it all decoded values, because a NaN must not vanish in a cast to an element without NaN.
 
 use safetensors::Dtype;
 
@@ -87,7 +87,7 @@ impl Scale {
         }
     }
 
-    /// Returns the operation on elements before their cast; for scales with a zero point use [`Affine::apply`].
+    /// Returns the operation that scales elements before their cast. Scales with a zero point use [`Affine::apply`] instead.
     pub(super) fn division(&self) -> Operation {
         match self {
             Self::E8m0(_) | Self::Affine(_) => Operation::by(false),
@@ -116,7 +116,7 @@ impl Scale {
         }
     }
 
-    /// Returns the factor of the elements of a block with largest magnitude `amax` (as bits), for its stored scale.
+    /// Returns the factor of the elements of a block with largest magnitude `amax` (as bits), and the stored scale `bytes`.
     pub(super) fn factor(&self, bytes: &[u8], amax: u32, level: &Level) -> f32 {
         match self {
             Self::E8m0(rule) => rule.factor(bytes[0]),
@@ -127,8 +127,8 @@ impl Scale {
         }
     }
 
-    /// Returns the factor of codes for a stored scale, without any global scale. If the rule stores the factor of values, this is
-    /// the inverse of the stored number.
+    /// Returns the factor by which decoding multiplies codes, for a stored scale and without any global scale. If the rule stores
+    /// the factor of encoding, this is the inverse of the stored number.
     pub fn value(&self, bytes: &[u8]) -> f32 {
         if let Self::E4m3(_) = self {
             return UE4M3_CAST.decode(u32::from(bytes[0]));
@@ -139,7 +139,7 @@ impl Scale {
         if divide { 1.0 / factor } else { factor }
     }
 
-    /// Returns the operation on decoded codes.
+    /// Returns the operation that scales decoded codes.
     pub(super) fn multiplication(&self) -> Operation {
         match self {
             Self::F32(rule) | Self::Half(_, rule) => rule.inverse(),

@@ -1,5 +1,5 @@
-//! Quantization step by step, one scale and one element at a time. It judges codes of another program, and finds where the bytes
-//! of the program diverge from a rule.
+//! Quantization step by step, one scale and one element at a time. It checks the codes of another program, and finds where the
+//! bytes of that program diverge from a rule.
 
 use super::amax;
 use super::block::{Format, Scaling};
@@ -22,8 +22,8 @@ pub struct Single {
 }
 
 impl Single {
-    /// Creates the steps of a format, with the stored global scale `stored`. `None` if the format has no scales, or has zero
-    /// points.
+    /// Prepares the steps of a format, with the stored global scale `stored`. Returns `None` if the format has no scales, or has
+    /// zero points.
     pub fn new(format: &Format, stored: f32) -> Option<Self> {
         let Scaling { scale, .. } = format.scaling.filter(|_| format.zero_point().is_none())?;
         let rule = format.second_level();
@@ -54,8 +54,8 @@ impl Single {
         if code & sign == 0 { magnitude } else { -1 - magnitude }
     }
 
-    /// Returns the scale of a block with the largest magnitude `amax`, as a number from its little-endian bytes. Scales grow with
-    /// `amax`; NaN is the last.
+    /// Returns the scale of a block with the largest magnitude `amax`, as a number from its little-endian bytes. The number grows
+    /// with `amax`, and is largest for NaN.
     pub fn scale(&self, amax: f32) -> u32 {
         let mut stored = [0; 4];
         self.store(amax, &[], &mut stored[..self.scale.bytes()]);
@@ -83,7 +83,7 @@ impl Single {
         self.operation.apply(factor, x)
     }
 
-    /// Returns the code of an element under a factor.
+    /// Scales an element by `factor`, and returns its code.
     pub fn code(&self, x: f32, factor: f32) -> u32 {
         u32::from(self.repr.encode(self.scaled(x, factor)))
     }

@@ -32,8 +32,8 @@ pub struct Verified {
     pub wrong_values: u64,
 }
 
-/// Verifies every cast of every element. Tests all f32 if `exhaustive`, otherwise bf16 and f16 values and numbers near a
-/// threshold.
+/// Verifies every cast of every element. Tests all f32 if `exhaustive`, otherwise bf16 and f16 values, and numbers near the
+/// thresholds of codes.
 pub fn verify(exhaustive: bool) -> Vec<Verified> {
     let own = ELEMENTS.iter().copied();
     let own = own.map(|element| (element.name.to_string(), element, element.repr));
@@ -48,7 +48,7 @@ pub fn verify(exhaustive: bool) -> Vec<Verified> {
     own.chain(others).map(verified).collect()
 }
 
-/// Verifies the cast `repr` of an element by the cast `definition`, from which the expected codes are computed.
+/// Verifies the cast `repr` of an element against the cast `definition`, from which the expected codes are computed.
 pub fn verify_cast(cast: String, element: &Element, [definition, repr]: [&Repr; 2], exhaustive: bool) -> Verified {
     let expected = Expected::new(element, definition);
     let all = |upper: u32| (0..RUN).map(|lower| upper * RUN + lower).collect::<Vec<u32>>();
@@ -188,8 +188,8 @@ fn float_value(float: &MiniFloat, code: u32) -> f64 {
     }
 }
 
-/// Returns the bits of the smallest positive f32 that is above `x`, or, unless `above`, not below `x`. `x` is exact in f64, and
-/// finite.
+/// Returns the bits of the smallest positive f32 above `x` if `above` is true, and otherwise of the smallest not below `x`. `x`
+/// is finite, and exact in f64.
 fn first_from(x: f64, above: bool) -> u32 {
     let rounded = x as f32;
     let found = f64::from(rounded);

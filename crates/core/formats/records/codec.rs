@@ -99,8 +99,8 @@ impl pulp::WithSimd for Pages<'_, &mut [f32], &[u8]> {
 }
 
 impl KvRecord {
-    /// Stores whole tokens, from slot 0 of page 0 on. Each token is rounded to bf16 first: KV vectors are bf16 tensors in
-    /// DeepSeek's inference code, and the kernels that write these records read bf16.
+    /// Stores whole tokens one after another, from slot 0 of page 0 on. Each token is rounded to bf16 first: KV vectors are bf16
+    /// tensors in DeepSeek's inference code, and the kernels that write these records read bf16.
     #[inline(always)]
     fn store<S: pulp::Simd>(&self, simd: S, x: &[f32], bytes: &mut [u8]) {
         let mut halves = vec![0; 2 * self.dim];
@@ -163,7 +163,7 @@ impl KvRecord {
         codes::scale(simd, (values, block), scale.multiplication(), factors, out);
     }
 
-    /// Returns the byte range of a place, for the token in slot `slot` of a page.
+    /// Returns the range of the bytes of `place` in a page, for the token in slot `slot`.
     fn range(&self, place: Place, slot: usize) -> Range<usize> {
         let start = self.offset(place, slot, PAGE);
         start..start + place.bytes

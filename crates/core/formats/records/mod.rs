@@ -11,7 +11,7 @@ pub use table::RECORDS;
 /// Number of tokens in a page.
 pub const PAGE: usize = 64;
 
-/// Channels of the longest vector that a record may hold.
+/// Number of channels of the longest vector that a record may hold.
 const MAX_DIM: usize = 512;
 
 /// A range of bytes in the row of a token, within one region of a page.
@@ -34,7 +34,7 @@ pub struct Segment {
     pub channels: (usize, usize),
     /// The type of the codes.
     pub element: &'static Element,
-    /// Place of the codes.
+    /// Place (range of bytes) of the codes.
     pub codes: Place,
     /// Block size, type and place of the scales; `None` for unscaled codes. The last block may be short.
     pub scales: Option<(usize, Scale, Place)>,
@@ -52,9 +52,9 @@ pub struct KvRecord {
     pub doc: &'static str,
     /// Library that defines the layout.
     pub source: &'static str,
-    /// Channels of a KV vector.
+    /// Number of channels of a KV vector.
     pub dim: usize,
-    /// Bytes of a token in all regions together, without the padding of the page.
+    /// Number of bytes of a token in all regions together, without the padding of the page.
     pub bytes: usize,
     /// Number of bytes of a token's row in each region.
     pub regions: &'static [usize],
@@ -72,7 +72,7 @@ impl KvRecord {
         (self.bytes * page).next_multiple_of(self.align)
     }
 
-    /// Returns the byte offset in a page of a place of the token in slot `slot`; a page has `page` tokens.
+    /// Returns the byte offset of `place` in a page of `page` tokens, for the token in slot `slot`.
     pub const fn offset(&self, place: Place, slot: usize, page: usize) -> usize {
         let mut start = 0;
         let mut region = 0;
@@ -83,7 +83,7 @@ impl KvRecord {
         start + self.regions[place.region] * slot + place.offset
     }
 
-    /// Returns all fields of a record with names and places: codes, scales, padding.
+    /// Returns the name and place of each field of a record: codes, scales, padding.
     pub fn places(&self) -> Vec<(String, Place)> {
         let mut places = Vec::new();
         for segment in self.segments {
