@@ -3,7 +3,8 @@
 use crate::error::{Error, Result, counted, did_you_mean};
 use crate::text::shown;
 
-/// Number of leading characters of a part that the edit distance compares, since names from files may be of any length.
+/// Number of leading characters of a part (between dots) that the edit distance compares, since names from files may be of any
+/// length.
 const COMPARED: usize = 64;
 
 /// True if the whole of `name` matches `pattern`: `*` stands for any characters except a dot, `**` for any characters,
@@ -82,8 +83,8 @@ pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<I
     format!("'{}' matches no {what}{hint}", shown(pattern))
 }
 
-/// Corrects a pattern that fails a name in exactly one part: returns the pattern with that part of the name. Takes the name whose
-/// part is most similar.
+/// Corrects a pattern that differs from a name in exactly one part between dots: replaces this part by the part of the name. If
+/// there are several such names, uses the one with the most similar part.
 fn one_part(pattern: &str, names: &[&str]) -> Option<String> {
     let parts: Vec<&str> = pattern.split('.').collect();
     let fit = |name: &&str| {

@@ -14,7 +14,7 @@ pub fn gaussian(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(rng).take(len).collect()
 }
 
-/// Draws an integer below `n`; its probabilities are uniform to a relative n / 2³².
+/// Draws an integer below `n`; each probability is 1/n up to a relative error of n / 2³².
 pub fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
     ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize
 }

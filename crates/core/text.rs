@@ -1,6 +1,6 @@
 //! Text for output: names and texts of files without hidden characters, and numbers with few digits.
 
-/// Stands in the place of a hidden character.
+/// Character that replaces a hidden character (see [`hidden`]).
 pub const REPLACEMENT: char = '\u{fffd}';
 
 pub use reference::tensorfile::{hidden, shown};

@@ -1,4 +1,4 @@
-//! Detection of vacuous bounds: bounds that no measurement can violate, so that a pass by them says nothing.
+//! Detection of vacuous bounds: bounds that no measurement can violate, so that passing them proves nothing.
 
 use safetensors::Dtype;
 
@@ -17,7 +17,8 @@ pub fn range(name: &str) -> Option<[f64; 2]> {
     }
 }
 
-/// Explains why no finite measurement can violate a bound; `None` if one can. `metric` is a name that [`range`] knows.
+/// Explains why no finite measurement can violate a bound; `None` if some measurement can. `metric` is a name that [`range`]
+/// knows.
 ///
 /// ```
 /// use ulplab_core::vacuous::vacuous;
@@ -68,7 +69,7 @@ fn extent(dtype: Dtype) -> Option<([f64; 2], f64)> {
 }
 
 /// Explains why no finite values of two types can violate a bound on their absolute difference or their distance in ulp; `None`
-/// if some can, or if the metric is another one.
+/// if some values can, or for other metrics.
 ///
 /// ```
 /// use safetensors::Dtype;
@@ -99,8 +100,8 @@ pub fn vacuous_between(metric: &str, bound: Bound, [want, got]: [Dtype; 2]) -> O
     })
 }
 
-/// Explains why a metric can never worsen by more than a bound allows; `None` if it can. If `relative`, the bound is a share of
-/// the previous value: 0.03 for 3 %.
+/// Explains why a metric can never worsen by more than a bound allows; `None` if the metric can. If `relative`, the bound is a
+/// share of the previous value: 0.03 for 3 %.
 pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -> Option<String> {
     if most.is_nan() {
         return Some(format!("{metric}: NaN is no bound of a change"));

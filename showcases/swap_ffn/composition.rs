@@ -1,5 +1,5 @@
-//! Launches of Swap-FFN. In each event, cores exchange their rows with banks, then take J steps of an FFN. Rows are the B · C
-//! rows of x.
+//! Kernel launches of Swap-FFN. In each event, cores exchange their rows with memory banks, then take J steps of an FFN. The rows
+//! are those of x: B · C rows, for batch size B and C cores.
 
 use ulplab_backend::cuda::Compositions;
 use ulplab_backend::cuda::graph::{Graph, Put, ceil, kernel, product};
@@ -36,8 +36,8 @@ fn rows(g: &Graph) -> i64 {
     g.n("B") * g.n("C")
 }
 
-/// Adds the collapse of x to delta, if the case ends with it: pooling of the cores, `products` of the pooled rows (one launch, or
-/// three), and decoding.
+/// If the case ends with delta, adds the launches that collapse x to delta: pooling of the cores, `products` of the pooled rows
+/// (one launch, or three), and decoding.
 fn collapse(g: &mut Graph, products: impl Fn(&mut Graph) -> Done) -> Done {
     let [b, d, end] = g.sizes(["B", "D", "end"]);
     if end == 0 {
@@ -84,7 +84,7 @@ fn scratch(g: &mut Graph) -> Done {
     g.scratch("n_scale h_scale", rows * 4)
 }
 
-/// Variant whose products do not use tensor cores.
+/// Adds the launches of the variant whose products do not use tensor cores.
 fn simple(g: &mut Graph) -> Done {
     let (rows, [d, f, events, steps]) = (rows(g), g.sizes(["D", "F", "E", "J"]));
     scratch(g)?;
@@ -108,7 +108,7 @@ fn simple(g: &mut Graph) -> Done {
     collapse(g, reduce)
 }
 
-/// Adds the product D = A·Bᵀ of all rows by cuBLASLt.
+/// Adds a cuBLASLt launch for the product D = A·Bᵀ of all rows.
 fn multiply(g: &mut Graph, name: &str, [a, b, d]: [&str; 3], [n, k]: [i64; 2], into: Sum) -> Done {
     let e4m3 = g.n("size") == 1;
     let [m, n, k] = [rows(g), n, k].map(Number::Plain);
@@ -120,8 +120,8 @@ fn multiply(g: &mut Graph, name: &str, [a, b, d]: [&str; 3], [n, k]: [i64; 2], i
     g.put(product(name, matmul))
 }
 
-/// Adds x += h·W2ᵀ. cuBLASLt overwrites x with the product; if the FFN has a residual, the previous x is kept and added
-/// afterwards.
+/// Adds the launches of the down product h·W2ᵀ, which cuBLASLt writes to x. If the FFN has a residual, the previous x is kept and
+/// added afterwards.
 fn down(g: &mut Graph, name: &str) -> Done {
     let [d, f, residual] = g.sizes(["D", "F", "RES"]);
     let tiles = rows(g) * ceil(d, 256);
@@ -135,7 +135,7 @@ fn down(g: &mut Graph, name: &str) -> Done {
     Ok(())
 }
 
-/// Variant with a separate launch for each tensor operation.
+/// Adds the launches of the variant that has a separate launch for each tensor operation.
 fn unfused(g: &mut Graph) -> Done {
     let (rows, [b, d, f, events, steps]) = (rows(g), g.sizes(["B", "D", "F", "E", "J"]));
     for (bytes, names) in [
@@ -197,7 +197,8 @@ fn unfused(g: &mut Graph) -> Done {
     })
 }
 
-/// Variant with products by cuBLASLt, in bf16 or in E4M3. The products of gate and up are stored as `into`.
+/// Adds the launches of a variant with products by cuBLASLt, in bf16 or in E4M3. The products of gate and up are stored as
+/// `into`.
 fn cublaslt(g: &mut Graph, into: Sum) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     let (entry, bytes) = match into {
@@ -224,8 +225,8 @@ fn cublaslt(g: &mut Graph, into: Sum) -> Done {
     collapse(g, reduce)
 }
 
-/// Packs the weights in the order of tiles. Allocates flags and partial sums of thread blocks that wait for each other; `planes`
-/// thread blocks split the sum of a down product (split-K).
+/// Adds launches that pack the weights in the order of tiles. Allocates flags and partial sums of thread blocks that wait for
+/// each other; `planes` thread blocks split the sum of a down product (split-K).
 fn pack(g: &mut Graph, planes: i64) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     g.scratch("sums", rows * 1152)?;
@@ -241,7 +242,8 @@ fn pack(g: &mut Graph, planes: i64) -> Done {
     g.prepare(launch("absent", "absent", rows, "parts joint"))
 }
 
-/// Variant with two launches for each FFN step. If `programmatic`, each launch may begin before the previous launch has ended.
+/// Adds the launches of a variant with two launches for each FFN step. If `programmatic`, each launch may begin before the
+/// previous launch has ended.
 fn fused(g: &mut Graph, programmatic: bool) -> Done {
     let (rows, [d, f, size]) = (rows(g), g.sizes(["D", "F", "size"]));
     g.programmatic(programmatic);
@@ -267,7 +269,7 @@ fn fused(g: &mut Graph, programmatic: bool) -> Done {
     collapse(g, reduce)
 }
 
-/// Variant with all events in one launch.
+/// Adds the launches of a variant that runs all events in one launch.
 fn persistent(g: &mut Graph, planes: i64) -> Done {
     let (rows, [b, c, d, f, size]) = (rows(g), g.sizes(["B", "C", "D", "F", "size"]));
     let [events, steps, begins] = g.sizes(["E", "J", "begin"]);

@@ -1,13 +1,15 @@
-//! A stretch of a token of Swap-FFN. Every core has a vector x. In each event, a router decides if the core exchanges x with one
-//! of four banks of memory. Then x passes through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n) with n = norm(x). The
-//! stretch begins with x, or with a token that FiLM spreads over the cores. It may end with pooling and decoding of the cores.
+//! A stretch (consecutive events) of a token of Swap-FFN. Every core has a vector x. In each event, a router decides if the core
+//! exchanges x with one of four banks of memory. Then x passes through an FFN that all cores share: x ← W2·(silu(W1·n) ⊙ W3·n)
+//! with n = norm(x). The stretch begins with x, or with a token that FiLM spreads over the cores. It may end with pooling and
+//! decoding of the cores.
 //!
 //! Errors: the reference runs on numbers that carry the variance of their error ([`crate::varied`]). If a kernel rounds operands
-//! before it multiplies (`operands`), that rounding is added. Numbers must be within eight standard deviations.
+//! before it multiplies (`operands`), that rounding is added. A kernel's numbers must be within eight standard deviations of the
+//! reference's.
 //!
-//! Decisions have no bound: gates and banks whose logits are closer than their errors may go either way, and all later values
-//! depend on them. If the kernel's own `decisions` are given, the reference follows each decision that errors allow, and takes
-//! its own decision otherwise.
+//! Decisions have no bound. If the logits of a decision are closer together than their errors, either outcome is allowed, and all
+//! later values depend on the outcome. If the kernel's own `decisions` are given, the reference follows each decision that errors
+//! allow, and takes its own decision otherwise.
 
 use reference::paths::swap_ffn::{BANKS, Collapse, Config, Ffn, Film, IDENTITY, LaneRule, Model, Router, State};
 use reference::{Choice, Numerics, Real, Site, Tensor as Numbers};
@@ -82,7 +84,7 @@ struct Stretch {
     steps: usize,
 }
 
-/// Returns a tensor's numbers as exact numbers in another shape.
+/// Returns a tensor's elements as numbers without error, in another shape.
 fn numbers(tensor: &Tensor, shape: impl Into<Vec<usize>>) -> Numbers<Varied> {
     Numbers::new(shape, tensor.data.iter().map(|x| Varied::exact(*x)).collect::<Vec<_>>())
 }
@@ -269,7 +271,8 @@ struct Follow {
     codes: Option<Vec<u8>>,
     /// The FFN's gate before silu is applied.
     gate: Vec<Varied>,
-    /// For each decision of all events: true if the gate may go either way, and the lanes that errors allow.
+    /// For each decision of all events: true if errors allow the gate to be open or closed, and, for each lane, true if errors
+    /// allow it.
     open: Vec<(bool, Vec<bool>)>,
     /// Factor that widens bounds because of errors in sums of squares ([`Terms::widening`]).
     widening: f64,
@@ -298,7 +301,7 @@ impl Follow {
         self.codes = codes.map(|codes| codes.iter().map(|code| *code as u8).collect());
     }
 
-    /// Returns the other decisions that errors allow.
+    /// Returns the decisions that were not taken, but that errors also allow.
     fn others(&self) -> Vec<Other> {
         let [gates, lanes] = &self.decided;
         let mut others = Vec::new();

@@ -1,5 +1,5 @@
-//! Swap-FFN by kernels: the operation with its judgement, also on a user's tensors, the launches of its variants, and calls that
-//! run a part of a token.
+//! GPU kernels of Swap-FFN: the operation and the checks of its outputs (also on a user's tensors), the launches of its variants,
+//! and calls that run a part of a token.
 
 #![deny(missing_docs)]
 

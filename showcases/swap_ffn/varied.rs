@@ -2,10 +2,11 @@
 //! rounds the operands of products. Such rounding errors are larger than those of sums and average out, so a worst-case bound
 //! would be too wide.
 //!
-//! An operation adds the square of its rounding ([`reference::errors`]). A sum of n products t adds the variance of a sum in any
-//! order, n·u²·(s² + Σt²) or more ([`Terms::variance`]). Errors of the terms of a sum are taken as independent, and errors of
-//! products of equal numbers as equal. Both operands of a product or a quotient may have the same error, so the variance is then
-//! at most twice that of independent errors. A number must be within λ = 8 standard deviations.
+//! An operation adds the square of its rounding error to the variance ([`reference::errors`]). A sum of n products t adds the
+//! variance of a sum in any order, n·u²·(s² + Σt²) or more ([`Terms::variance`]). Errors of the terms of a sum are taken as
+//! independent, and errors of products of equal numbers as equal. Both operands of a product or a quotient may have the same
+//! error, so the variance is then at most twice that of independent errors. A kernel's number must be within λ = 8 standard
+//! deviations of the reference's.
 
 use reference::errors::{ErrorModel, LAMBDA, Number, U};
 use safetensors::Dtype;
@@ -27,7 +28,7 @@ fn both(a: f64, b: f64) -> f64 {
 }
 
 /// Returns the number after it is stored as `dtype`. An exact f32 number is rounded. Any other number gets the error of rounding,
-/// since its own error may change its nearest neighbour.
+/// since its own error may change the result of the rounding.
 pub fn stored(x: Varied, dtype: Dtype) -> Varied {
     let single = x.value() as f32;
     let exact = x.model().0 == 0.0 && f64::from(single) == x.value();

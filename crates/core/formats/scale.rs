@@ -116,7 +116,7 @@ impl Scale {
         }
     }
 
-    /// Returns the factor of the elements of a block with largest magnitude `amax` (as bits), and the stored scale `bytes`.
+    /// Returns the factor of the elements of a block with largest magnitude `amax` (as bits) and the stored scale `bytes`.
     pub(super) fn factor(&self, bytes: &[u8], amax: u32, level: &Level) -> f32 {
         match self {
             Self::E8m0(rule) => rule.factor(bytes[0]),

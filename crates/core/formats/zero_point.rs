@@ -102,7 +102,7 @@ pub struct Affine {
 /// Scale and zero point of one block.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fitted {
-    /// Stored scale and zero point.
+    /// Stored scale, and stored zero point (`zero`).
     pub scale: f32,
     pub zero: f32,
     /// Factor and shift that encoding uses: the scale (its inverse for [`AffineFit::Hqq`]) and the zero point.
@@ -137,7 +137,7 @@ impl Affine {
     /// Returns scale and zero point of a block with finite values from `lo` to `hi`, and codes up to `top`.
     pub(super) fn fit(&self, lo: f32, hi: f32, top: f32) -> Fitted {
         let step = |x: f32| if self.rule.narrow_encoding { self.stored(x) } else { x };
-        // A range end of −0 becomes +0: the two compare equal, so either could be the minimum.
+        // If an end of the range is −0, it becomes +0: −0 and +0 compare equal, so the search may have found either.
         let (lo, hi) = (step(lo) + 0.0, step(hi) + 0.0);
         let (scale, zero, factor, shift) = match self.rule.fit {
             AffineFit::Range => {
@@ -161,7 +161,7 @@ impl Affine {
             AffineFit::Hqq => {
                 let range = hi - lo;
                 let factor = if range <= 1e-4 { 1.0 } else { (top / range).min(2e4) };
-                // Subtraction from 0 keeps the shift of a minimum of 0 from becoming −0.
+                // Subtracts from 0, so that a minimum of 0 gives the shift +0 and not −0.
                 let shift = 0.0 - lo * factor;
                 (self.stored(1.0 / factor), self.stored(shift), factor, shift)
             }
@@ -185,8 +185,8 @@ impl Affine {
         shift: 0.0,
     };
 
-    /// Computes the numbers that are rounded to codes, from the elements and the factor and shift of each block. If `BACK`,
-    /// computes the values of codes, which are given as numbers, from the scale and zero point of each block.
+    /// Encoding: computes the numbers that are then rounded to codes, from the elements and the factor and shift of each block.
+    /// If `BACK`, decoding: computes values from codes, given as f32, and from the scale and zero point of each block.
     #[inline(always)]
     pub(super) fn apply<const BACK: bool>(&self, x: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
         let [encoding, decoding] = [self.rule.narrow_encoding, self.rule.narrow_decoding];

@@ -18,7 +18,7 @@ size. `starts` has one entry more than there are groups, as torchao returns it. 
 out. A layout without groups takes `[experts, rows, cols]` too: one buffer per expert, one after another.
 ";
 
-/// Returns the whole page.
+/// Returns the text of `docs/layouts.md`.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     LAYOUTS.iter().for_each(|layout| describe(&mut out, layout));

@@ -4,8 +4,8 @@
 //! layout has groups, for the ends of the groups. The placement converts in both directions and gives the offset of any scale.
 //!
 //! All layouts follow one scheme. Four bytes of a row (four 1-byte scales or one f32) are a word. A tile holds one word of each
-//! of several consecutive rows, and has its own order of rows. Tiles are stored from left to right along the rows of the matrix,
-//! then from top to bottom. So one conversion serves all layouts.
+//! of several consecutive rows, in an order that depends on the layout. Tiles are stored from left to right along the rows of the
+//! matrix, then from top to bottom. So one conversion serves all layouts.
 
 mod markdown;
 mod part;

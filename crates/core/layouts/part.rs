@@ -9,7 +9,7 @@ use super::table::Tile;
 pub(super) struct Part {
     pub tile: Tile,
     pub rows: Range<usize>,
-    /// Range of bytes in each row of the matrix.
+    /// Range of bytes of the part in each row of the matrix.
     pub bytes: Range<usize>,
     /// Offset of the part in the buffer, in bytes.
     pub at: usize,
@@ -21,7 +21,7 @@ impl Part {
         self.tile.height(self.rows.len())
     }
 
-    /// True if the words of a column lie next to each other for many rows, and the next column lies far away.
+    /// True if the buffer holds the words of many rows of a column one after another, so that the next column is far away.
     pub fn is_tall(&self) -> bool {
         self.tile == Tile::All && self.height() > 64
     }
@@ -31,7 +31,7 @@ impl Part {
         self.bytes.len().div_ceil(4)
     }
 
-    /// Number of bytes in the buffer.
+    /// Number of bytes of the part in the buffer.
     pub fn len(&self) -> usize {
         self.rows.len().next_multiple_of(self.height()) * self.across() * 4
     }

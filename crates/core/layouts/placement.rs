@@ -138,8 +138,8 @@ impl Placement {
         self.experts * self.rows * self.stride
     }
 
-    /// Returns the starts of the groups and the end of the last group, in padded rows or columns, as torchao counts them. The
-    /// slice has one entry more than there are groups; it is empty if the layout has no groups.
+    /// Returns the starts of the groups and the end of the last group, counted in rows or columns including padding, as in
+    /// torchao. The slice has one entry more than there are groups; it is empty if the layout has no groups.
     pub fn starts(&self) -> &[usize] {
         &self.starts
     }
@@ -155,7 +155,7 @@ impl Placement {
         Some(expert * self.len + part.offset(r, b))
     }
 
-    /// Converts a row-major matrix to a new buffer.
+    /// Writes the scales of a row-major matrix to a new buffer, in this layout.
     pub fn forward(&self, matrix: &[u8]) -> Result<Vec<u8>, String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
         let mut buffer = vec![0; self.len()];
@@ -163,7 +163,7 @@ impl Placement {
         Ok(buffer)
     }
 
-    /// Converts a row-major matrix into `buffer`. Every byte is written; padding is 0.
+    /// Writes the scales of a row-major matrix to `buffer`, in this layout. Every byte is written; padding is 0.
     pub fn forward_into(&self, matrix: &[u8], buffer: &mut [u8]) -> Result<(), String> {
         self.check("matrix", matrix.len(), self.matrix_len())?;
         self.check("buffer", buffer.len(), self.len())?;
@@ -182,7 +182,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Converts a buffer to a new row-major matrix. Scales outside all groups are 0.
+    /// Reads the scales in a buffer into a new row-major matrix. Scales outside all groups are 0.
     pub fn inverse(&self, buffer: &[u8]) -> Result<Vec<u8>, String> {
         self.check("buffer", buffer.len(), self.len())?;
         let mut matrix = vec![0; self.matrix_len()];
@@ -190,7 +190,7 @@ impl Placement {
         Ok(matrix)
     }
 
-    /// Converts a buffer into the row-major `matrix`. Scales outside all groups are unchanged.
+    /// Reads the scales in a buffer into the row-major `matrix`. Scales outside all groups are unchanged.
     pub fn inverse_into(&self, buffer: &[u8], matrix: &mut [u8]) -> Result<(), String> {
         self.check("buffer", buffer.len(), self.len())?;
         self.check("matrix", matrix.len(), self.matrix_len())?;

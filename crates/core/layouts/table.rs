@@ -28,7 +28,7 @@ pub struct Layout {
 pub enum Tile {
     /// 128 rows, in the order 0, 32, 64, 96, 1, 33, …
     Rows128,
-    /// 8, in order.
+    /// 8 rows, in order.
     Rows8,
     /// All rows of the matrix, in order, padded to a multiple of four.
     All,
@@ -64,7 +64,7 @@ impl Tile {
 /// Division of a matrix into groups, each of which is laid out separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Groups {
-    /// No groups. A leading third dimension, the experts, is allowed.
+    /// No groups. The matrix may have a third, leading dimension: the experts.
     None,
     /// Groups of rows, as in the forward pass of a mixture of experts.
     Rows,

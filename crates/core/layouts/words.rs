@@ -101,7 +101,7 @@ impl<W: Work, T: Transpose> pulp::NullaryFnOnce for With<W, T> {
 /// Conversion between a matrix and the tiles of a part.
 pub struct Convert<'a, M, T> {
     pub part: &'a Part,
-    /// The matrix, and the bytes of each of its rows (`stride`).
+    /// The matrix, and the number of bytes of each row of the matrix (`stride`).
     pub matrix: M,
     pub stride: usize,
     pub tiles: T,
@@ -112,7 +112,7 @@ pub type Pack<'a> = Convert<'a, &'a [u8], &'a mut [u8]>;
 /// Writes a part of the matrix from its tiles.
 pub type Unpack<'a> = Convert<'a, &'a mut [u8], &'a [u8]>;
 
-/// Conversion of blocks in one direction.
+/// Conversion of blocks in one direction: from the matrix to the tiles, or back.
 pub trait Blocks {
     /// Converts a whole block, which takes `N` bytes of each tile. It begins at byte `first` of each of `rows`, and at byte
     /// `line` of the tiles.
@@ -131,7 +131,7 @@ pub struct Band {
     bytes: usize,
 }
 
-/// Returns the bands of a part. If `first` is not 0, the first band of each tile has only `first` rows.
+/// Returns the bands (groups of up to 16 rows) of a part. If `first` is not 0, the first band of each tile has only `first` rows.
 fn bands(part: &Part, stride: usize, first: usize) -> impl Iterator<Item = Band> {
     let (height, across) = (part.height(), part.across());
     let tops = (0..part.rows.len()).step_by(height);
@@ -232,7 +232,7 @@ where
             return;
         }
         for band in bands(self.part, self.stride, 0) {
-            // 64 bytes are 16 of the 128 rows of a tile, and 32 bytes are all rows of a tile of 8.
+            // A whole block takes 64 bytes (16 rows) of a tile of 128 rows, and all 32 bytes of a tile of 8 rows.
             let done = self.band::<64>(by, &band) + self.band::<32>(by, &band);
             self.edges(by, &band, done);
         }

@@ -34,12 +34,12 @@ impl Bound {
         }
     }
 
-    /// Formats a value that is shown next to the bound. Returns `text`, the value in few digits, if that lies on the same side of
-    /// the bound as the value, and is zero only if the value is zero. Otherwise returns the value with the fewest digits that
-    /// have these properties.
+    /// Formats a value that is shown next to the bound. Returns `text`, the value in few digits, if the rounded number is on the
+    /// same side of the bound as the value, and is zero only if the value is zero. Otherwise returns the value with just enough
+    /// digits for this.
     pub fn beside(self, text: String, value: f64) -> String {
         let true_to = |text: &str| {
-            // `>0.9999` says nothing about a bound above 0.9999.
+            // `>0.9999` does not show on which side of a bound above 0.9999 the value is.
             let shown = read(text).filter(|shown| !text.starts_with('>') || self.value <= *shown);
             shown.is_some_and(|shown| self.admits(shown) == self.admits(value) && (shown == 0.0) == (value == 0.0))
         };
@@ -86,7 +86,7 @@ impl FromStr for Bound {
             _ => return Err(format!("'{text}' is not a bound; expected '>= NUMBER' or '<= NUMBER'")),
         };
         match number.parse::<f64>() {
-            // Only zeros may read as 0: a number that underflows to 0 would be another bound.
+            // Rejects a number that underflows to 0, since the bound would then differ from the written one.
             Ok(0.0) if significant(number) => {
                 Err(format!("'{number}' in '{text}' is too small for a f64, it reads as 0"))
             }

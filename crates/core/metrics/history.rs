@@ -10,12 +10,12 @@ pub struct History {
 }
 
 metrics! {
-    /// A flipped decision exchanges a whole vector and changes a bank for good, so a core does not return to the reference's
+    /// A flipped decision exchanges a whole vector and changes a bank permanently, so a core does not return to the reference's
     /// history.
     SAME_HISTORY "same_history" "" Higher Share [0.0, 1.0] History(|history| history.mean(history.same as f64));
         "share of cores whose decisions so far all equal the reference's"
 
-    /// Hamming distance of the maps from lanes to banks. Unrelated maps have a distance of 3.
+    /// Hamming distance of the maps from lanes to banks. Unrelated maps have a distance of 3 on average.
     LANE_DISTANCE "lane_distance" "" Lower Significant [0.0, 4.0] History(|history| history.mean(history.lanes as f64));
         "number of a core's four lanes that hold another bank, mean over cores"
 }

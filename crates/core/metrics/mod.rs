@@ -180,7 +180,7 @@ impl Metric {
     }
 }
 
-/// Returns all metrics that are defined for the evidence, in the order of [`METRICS`].
+/// Returns all metrics that are defined for the evidence with their values, in the order of [`METRICS`].
 pub fn measure_all<E: Evidence>(evidence: &E) -> impl Iterator<Item = (&'static Metric, f64)> {
     let metrics = METRICS.iter().copied();
     metrics.filter_map(|metric| metric.measure(evidence).map(|value| (metric, value)))

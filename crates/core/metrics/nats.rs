@@ -8,18 +8,18 @@ metrics! {
     NATS "nats" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss: mean negative log-likelihood of the text that really followed, per token"
 
-    /// [`NATS`] per byte of the text, which makes models with different tokenizers comparable. It is measured where the text is
-    /// known, and only if a token is not a byte.
+    /// [`NATS`] per byte of the text, which makes models with different tokenizers comparable. Only code that knows the text
+    /// measures it, and only for models whose tokens are not bytes.
     NATS_PER_BYTE "nats_per_byte" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss per byte of text, of a model whose tokens are no bytes"
 
-    /// Over windows of the same length, the geometric mean equals the perplexity of all their tokens together. So the mean of
-    /// this metric is geometric.
+    /// Over windows of the same length, the geometric mean of perplexities equals the perplexity of all their tokens together. So
+    /// the mean of this metric is geometric.
     PERPLEXITY "perplexity" "" Lower Significant [1.0, f64::MAX] Kernel;
         "the model's own perplexity: e to the power of `nats`; over windows the geometric mean"
 
-    /// [`DELTA_NATS`] per byte of the text, which makes models with different tokenizers comparable. It is measured where the
-    /// text is known, and only if a token is not a byte.
+    /// [`DELTA_NATS`] per byte of the text, which makes models with different tokenizers comparable. Only code that knows the
+    /// text measures it, and only for models whose tokens are not bytes.
     DELTA_NATS_PER_BYTE "delta_nats_per_byte" "nats" Lower Signed [-DIFFERENCE, DIFFERENCE] Kernel;
         "mean loss of likelihood on the text that really followed, per byte, of a model whose tokens are no bytes"
 

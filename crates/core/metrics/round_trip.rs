@@ -2,8 +2,8 @@ use super::nsr::nsr;
 use super::{Pair, RoundTrip};
 
 metrics! {
-    /// ⟨x, y − x⟩ / ‖x‖²: the part of the error along x, which shrinks (negative) or enlarges x. 0 for noise that is independent
-    /// of x.
+    /// ⟨x, y − x⟩ / ‖x‖²: the part of the error along x. A negative part shrinks x, a positive part enlarges it. 0 for noise that
+    /// is independent of x.
     RHO "rho" "" Higher Signed [-RATIO, RATIO] RoundTrip(|trip| trip.pair.judge(rho));
         "share of the signal that the error removes (negative) or adds"
 
@@ -16,8 +16,8 @@ metrics! {
         RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.5)));
         "signal-to-quantization-noise ratio of the median row"
 
-    /// The confidence interval of this difference is narrower than the difference of two intervals, since both recipes round the
-    /// same numbers.
+    /// The confidence interval of this difference is narrower than one computed from two separate intervals, since both recipes
+    /// round the same numbers.
     SQNR_GAIN "sqnr_gain" "dB" Higher DecibelsAbove [-2.0 * DECIBELS, 2.0 * DECIBELS] RoundTrip(|trip| {
         let rival = trip.rival_nsr?;
         trip.pair.judge(|pair| 10.0 * (rival / nsr(pair)).log10())
@@ -28,7 +28,7 @@ metrics! {
         RoundTrip(|trip| finite(trip, |trip| Some(trip.zeroed as f64 / trip.nonzero.max(1) as f64)));
         "share of numbers other than zero that came back as zero"
 
-    /// Scales per tensor do not count.
+    /// Scales that a whole tensor shares are not counted.
     STORED_BITS "stored_bits" "bit" Lower Significant [0.0, COUNT] RoundTrip(|trip| Some(trip.stored_bits));
         "stored bits per element, including its share of the scales"
 

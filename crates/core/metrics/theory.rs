@@ -4,8 +4,8 @@ use super::nsr::nsr;
 use super::round_trip::rho;
 use super::{COSINE, Pair};
 
-/// Returns the NSR of a float with M = `mantissa_bits`, for log-uniform significands without overflow and underflow: 2^(−2M) ln 2
-/// / 18, which is an SQNR of 6.02 M + 14.14 dB.
+/// Returns the noise-to-signal ratio (NSR) of rounding to a float with M = `mantissa_bits`, for log-uniform significands without
+/// overflow and underflow: 2^(−2M) ln 2 / 18, which is an SQNR of 6.02 M + 14.14 dB.
 ///
 /// Derivation: the error is uniform over a unit in the last place u = 2^(e−M) and has the variance u²/12; the mean of x² in a
 /// binade is ∫ x² dx/x / ln 2 = 3/2 · 4^e / ln 2.
@@ -37,8 +37,8 @@ metrics! {
     SCORE_ERROR "score_error" "" Lower Significant [0.0, RATIO] Threshold(|threshold| threshold.mean(threshold.error));
         "standard deviation of the scores' error over that of the scores, mean over rows"
 
-    /// Mean over contested rows of 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where each row has its own ε and kept share p. The
-    /// formula is a first-order approximation, which may be far below 0.
+    /// Mean over contested rows of 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where each row has its own ε and its own share p
+    /// of selected items. The formula is a first-order approximation, which may be far below 0.
     RECALL_THEORY "recall_theory" "" Higher Share [-RATIO, 1.0] Threshold(|threshold| threshold.mean(threshold.expected));
         "recall of normal scores with an independent error of the measured size, to first order"
 

@@ -28,9 +28,9 @@ fn quantile(pair: &Pair, select: fn(&Ulps) -> u64) -> Option<f64> {
     pair.judge(|pair| pair.ulps.as_ref().map(|ulps| select(ulps) as f64))
 }
 
-/// Returns the largest distance between two elements, counted in numbers of their floating-point type of `width` bits. Elements
-/// are pairs of code and value. The distance is infinite if one value is not finite and the other value is not the same; two NaN
-/// match if `equal_nan`.
+/// Returns the largest distance between elements of `got` and `want` at the same index, counted in numbers of their
+/// floating-point type of `width` bits. Elements are pairs of code and value. The distance is infinite if one value is not finite
+/// and the other value is not the same; two NaN match if `equal_nan`.
 pub fn most_apart(
     width: u32,
     got: impl Iterator<Item = (u64, f64)>,

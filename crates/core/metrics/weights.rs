@@ -1,7 +1,7 @@
-//! Size of weights that a recipe stores in other formats.
+//! Size of the weights that a recipe rounds to other formats.
 
 metrics! {
-    /// Scales per tensor do not count.
+    /// Scales that a whole tensor shares are not counted.
     WEIGHT_BITS "weight_bits" "bit" Lower Significant [0.0, COUNT] Kernel;
         "stored bits per weight of the weights that are rounded, including their share of the scales"
 

@@ -1,4 +1,5 @@
-//! Reads and writes named tensors in `.safetensors` and `.npy` files, and in folders of shards, from any program.
+//! Reads and writes named tensors in `.safetensors` and `.npy` files, and in folders of shards. Any program may have written the
+//! files.
 //!
 //! `reference::tensorfile` reads the files; this module converts its errors to errors of this crate.
 

@@ -42,7 +42,8 @@ impl Writer<'_> {
     /// Writes a whole tensor.
     ///
     /// # Panics
-    /// If no tensor of the header has that name, or the tensor has another size than `bytes`. The header is already written.
+    /// If no tensor of the header has that name, or the tensor has another size than `bytes`. The header with the sizes is
+    /// already written.
     pub fn put(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         assert_eq!(bytes.len(), self.places[name].1, "bytes of tensor '{name}'");
         self.put_part(name, 0, bytes)

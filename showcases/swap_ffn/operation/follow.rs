@@ -1,4 +1,4 @@
-//! Runs the reference with the decisions of a kernel, and bounds the distance of the kernel's values from it.
+//! Runs the reference with the decisions of a kernel, and bounds the distance of the kernel's values from the reference's.
 //!
 //! The errors of a kernel that rounds operands can be predicted statistically. So the variance of every element of x is tracked:
 //! rounding an operand n adds at most u² n² / 3, where u is half a step relative to n. Sums propagate errors as if these were
@@ -8,9 +8,9 @@
 //! arithmetic. If nothing was rounded, variances are 0, and all values must be equal bit for bit. Tensor cores sum products of
 //! E4M3 with an error of about 2^-13 of the largest product, which is negligible compared to the rounding of E4M3 operands.
 //!
-//! Rows interact only in the final collapse. So in a long stretch only some cores are followed. For all cores, maps must follow
-//! from the decisions, and banks that no decision names must be unchanged. delta is judged against a collapse of the kernel's own
-//! x.
+//! Rows interact only in the final collapse. So in a long stretch the reference follows only some cores. For all cores, the maps
+//! must be those that the decisions give, and banks that no decision selects must be unchanged. delta is compared with the
+//! reference's collapse of the kernel's own x.
 
 use std::sync::OnceLock;
 
@@ -30,7 +30,7 @@ const E4M3: [f64; 2] = [1.0 / 16.0, 1.0 / 1024.0];
 /// Number of standard deviations by which logits may deviate.
 const LOGITS: f64 = 6.0;
 
-/// Number of followed cores of a token, if there are many steps.
+/// Number of cores of a token that the reference follows, if there are many steps.
 const FEW: usize = 48;
 /// Largest number of steps, over all tokens, for which all cores are followed.
 const STEPS: usize = 6;
@@ -43,10 +43,10 @@ pub(super) struct Follower {
     squares: OnceLock<[Tensor<f32>; 4]>,
 }
 
-/// Numerics that force decisions, and record the intermediate values of the FFN.
+/// Numerics that impose given decisions on the reference, and record the intermediate values of the FFN.
 #[derive(Default)]
 struct Forced {
-    /// gate · 4 + bank for each row; a row without a code has a closed gate.
+    /// Decision of each row, as the code gate · 4 + bank; a row without a code has a closed gate.
     codes: Vec<u8>,
     n: Vec<f32>,
     gate: Vec<f32>,
@@ -148,7 +148,7 @@ impl Follower {
         state.map = own_rows.iter().map(|row| token.map[*row]).collect();
         let (x, x_variance) = if token.begin {
             let x = self.model().spread(&token.x_in, &state, &mut Plain)?;
-            // A kernel may round both the product and the sum, or only the sum.
+            // A kernel may round both the product and the sum, or only the sum (fused multiply-add).
             let deviation = |x: &f32| (UNIT * (f64::from(x.abs()) + 1.0)).powi(2) as f32;
             let variance = x.data.iter().map(deviation).collect();
             (x, variance)
@@ -250,7 +250,8 @@ impl Follower {
         let down = w2.apply(&h).data;
         for (variance, down) in followed.x_variance.iter_mut().zip(down) {
             *variance = match token.config.residual {
-                // The two errors may be correlated, so standard deviations are added instead of variances.
+                // The errors of x and of the down product may be correlated, so standard deviations are added instead of
+                // variances.
                 true => (variance.sqrt() + down.sqrt()).powi(2),
                 false => down,
             };

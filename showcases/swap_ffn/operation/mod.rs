@@ -1,9 +1,9 @@
-//! A stretch of a token of Swap-FFN. It begins with x_in or with a given x, runs E events, each an exchange and J FFN steps, and
-//! ends with delta or with x. The operands of the FFN's products are rounded to bf16, or to E4M3 with a scale per row; x, the
-//! router and all sums are f32; banks are bf16.
+//! A stretch (consecutive events) of a token of Swap-FFN. It begins with x_in or with a given x, runs E events, each an exchange
+//! and J FFN steps, and ends with delta or with x. The operands of the FFN's products are rounded to bf16, or to E4M3 with a
+//! scale per row; x, the router and all sums are f32; banks are bf16.
 //!
 //! Decisions are discrete, so rounding makes any two kernels diverge sooner or later. Therefore the reference follows the
-//! kernel's own decisions, and all other values are judged given these decisions: see [`follow`].
+//! kernel's own decisions, and all other values are compared under these decisions: see [`follow`].
 
 mod follow;
 mod outcome;
@@ -24,10 +24,10 @@ use ulplab_operations::ops::judge::Judge;
 use ulplab_operations::ops::{Batch, Buffer, Case, Data, Inputs, Op, Outputs, Problem, Scalar};
 
 const EPS: f32 = 1e-6;
-/// eps of FFNs with a residual. It is as large as the mean squares of small rows, so that a wrong eps shows.
+/// eps of FFNs with a residual. It is as large as the mean squares of small rows, so that a kernel with a wrong eps fails.
 const LARGE_EPS: f32 = 1e-3;
-/// Sizes that are the same in all cases: width of the router, and below number of pooled vectors and width between pooling and
-/// decoder.
+/// Sizes that are the same in all cases: width of the router, number of pooled vectors (`POOLED`), and width between pooling and
+/// decoder (`REDUCED`).
 const ROUTER: usize = 64;
 const POOLED: usize = 8;
 const REDUCED: usize = 224;
@@ -100,7 +100,7 @@ fn cases() -> Vec<Case> {
     };
     let full = |batch| [batch, 512, 1024, 4096];
     let (small, ragged, long) = ([2, 24, 64, 96], [1, 37, 72, 100], [1, 48, 1024, 4096]);
-    // Numbers of events and FFN steps, then flags: begin, end, residual.
+    // Each list holds the number of events, the number of FFN steps, and the flags begin, end and residual.
     let (token, maps, event, swap) = ([8, 2, 1, 1, 0], [1, 0, 0, 0, 0], [1, 2, 0, 0, 0], [1, 0, 1, 1, 0]);
     let mut grids = Vec::new();
     for weights in ["bf16", "e4m3"] {
@@ -109,7 +109,7 @@ fn cases() -> Vec<Case> {
         grids.extend(RULES.map(|(rule, _)| {
             let each = weights == "bf16" || rule == "transpose";
             let grid = grid(weights, rule).when(each, |grid| grid.edges("maps", (full(4), maps)));
-            // `simple` supports this many rows only in cases without products.
+            // The variant `simple` supports this many rows only in cases without products.
             let grid = grid.when(rule != "transpose", |grid| grid.large("swap", (full(3), swap)));
             grid.random("small", (small, token))
         }));
@@ -122,7 +122,7 @@ fn cases() -> Vec<Case> {
                 .random("events", (full(1), [2, 2, 0, 0, 0]))
                 .random("long", (long, token))
                 .random("residual", (full(1), [1, 2, 0, 0, 1]))
-                // As many rows as needed for the variants without split-K.
+                // As many rows as the variants without split-K need.
                 .random("residual.b4", (full(4), [1, 2, 0, 0, 1]))
                 // Fewer than 64 cores, the number that the collapse reads at a time.
                 .random("cores.b16", ([16, 32, 1024, 4096], [1, 1, 0, 1, 1])),
@@ -311,7 +311,7 @@ impl Token {
         for (row, x) in self.x.data.chunks_exact_mut(width).enumerate() {
             let (gate, bank, turn) = (row / 256 % 2, row / 512 % BANKS, row / 2);
             for x in &mut *x {
-                // Gives all rows the same magnitude, and so all logits.
+                // Gives all rows the same magnitude, and so also all logits.
                 *x *= 2f32.powi(4 - (row * 5 % 9) as i32);
             }
             for (at, x) in x.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Judges a kernel's outputs, given the kernel's own decisions.
+//! Checks a kernel's outputs, given the kernel's own decisions.
 
 use rayon::prelude::*;
 use reference::paths::swap_ffn::{BANKS, Collapse, State, decode};
@@ -10,7 +10,7 @@ use ulplab_operations::ops::Outputs;
 use ulplab_operations::ops::data::{bf16_bytes, f32_bytes, floats, round_to_bf16, widened};
 use ulplab_operations::ops::judge::{Judge, Part, UNIT};
 
-/// Number of standard deviations by which numbers may deviate, and below that by which rows may deviate.
+/// Numbers of standard deviations by which a number may deviate, and by which a row may deviate in root mean square (`ROWS`).
 const NUMBERS: f64 = 8.0;
 const ROWS: f64 = 2.0;
 
@@ -27,7 +27,7 @@ const WHY_BANKS: &str = "banks that no decision names must be unchanged";
 const WHY_DELTA: &str = "three sums of the kernel's own x, each rounded: 8 standard deviations";
 
 impl Follower {
-    /// Returns the judged outputs, given the kernel's decisions.
+    /// Checks each output, given the kernel's decisions, and returns the results.
     pub fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let token = &self.token;
         let (rows, width) = (token.rows(), token.config.d_model);
@@ -83,7 +83,7 @@ impl Follower {
         all
     }
 
-    /// Judges a case without FFN steps: every output must equal the reference's bit for bit.
+    /// Checks a case without FFN steps: every output must equal the reference's bit for bit.
     fn exactly(&self, outputs: &Outputs) -> Vec<Part> {
         let token = &self.token;
         let mut state = State {
@@ -111,7 +111,7 @@ impl Follower {
         ]
     }
 
-    /// Judges maps, which must follow from the decisions, and banks that no decision names, which must be unchanged.
+    /// Checks that maps are those that the decisions give, and that banks that no decision selects are unchanged.
     fn maps(&self, outputs: &Outputs) -> [Part; 2] {
         let token = &self.token;
         let (codes, width) = (outputs.get("decisions"), token.config.d_model);
@@ -148,11 +148,11 @@ impl Follower {
         ]
     }
 
-    /// Judges delta, given the kernel's x.
+    /// Checks delta, given the kernel's x.
     ///
-    /// Each of the n roundings of a sum errs by at most one unit of the sum of magnitudes. Together they have a variance of n / 3
-    /// squared units, which the next sums propagate. silu amplifies the error of its argument by at most 1.1, and adds an error
-    /// of a few units.
+    /// Each of the n roundings of a sum has an error of at most one unit, relative to the sum of magnitudes. Together they have a
+    /// variance of n / 3 squared units, which the next sums propagate. silu amplifies the error of its argument by at most 1.1,
+    /// and adds an error of a few units.
     fn delta(&self, x: &[f64]) -> Judge {
         let token = &self.token;
         let (cores, width) = (token.config.core_count, token.config.d_model);
@@ -201,7 +201,7 @@ impl Follower {
     }
 }
 
-/// Numerics that round vectors written to banks to bf16.
+/// Numerics that round each vector to bf16 when it is written to a bank.
 struct Rounded;
 
 impl Numerics<f32> for Rounded {
@@ -212,8 +212,8 @@ impl Numerics<f32> for Rounded {
     }
 }
 
-/// Judges that elements and rows are within their number of standard deviations, plus f32 rounding. If the variance is not 0, the
-/// relative error `also` is allowed in addition.
+/// Checks that elements and rows deviate by at most `NUMBERS` and `ROWS` standard deviations, plus f32 rounding. If the variance
+/// is not 0, the relative error `also` is allowed in addition.
 fn near(output: &'static str, want: &Tensor<f32>, variance: Vec<f32>, got: &[f64], also: f64) -> Judge {
     let width = want.cols();
     let values = widened(&want.data);

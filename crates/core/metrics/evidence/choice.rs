@@ -8,8 +8,8 @@
 /// Ties: items with a score equal to the smallest selected score are interchangeable. If the reference selected n such items that
 /// the candidate did not, up to n such items that only the candidate selected count as right.
 ///
-/// If a score or a mass of the reference is NaN (or a score is +∞), every metric is NaN; −∞ marks items that must not be
-/// selected.
+/// If a score or a mass (weight of an item) of the reference is NaN (or a score is +∞), every metric is NaN; −∞ marks items that
+/// must not be selected.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Number of contested rows.
@@ -22,9 +22,10 @@ pub struct Choice {
     pub(in crate::metrics) recall_min: f64,
     /// Index of the row with the smallest recall; `None` if no row is contested.
     pub worst: Option<usize>,
-    /// Number of contested rows whose sets are equal except for ties.
+    /// Number of contested rows in which both sides select the same items, except for ties.
     pub(in crate::metrics) equal: u64,
-    /// Sum over contested rows of the share of mass kept; `None` if masses are not known.
+    /// Sum over contested rows of the share of the reference's mass that the candidate's selection keeps; `None` if masses are
+    /// not given.
     pub(in crate::metrics) recall_mass: Option<f64>,
 }
 

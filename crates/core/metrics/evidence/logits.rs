@@ -23,7 +23,7 @@ pub struct Logits {
     pub(in crate::metrics) agree: u64,
     /// Largest lead of the reference's top choice over the candidate's top choice, in the reference's logits.
     pub(in crate::metrics) flip_gap: f64,
-    /// Number of positions with a target.
+    /// Number of positions with a target, the text's next token.
     pub targets: u64,
     /// Sum over targets of the candidate's minus the reference's negative log-likelihood, in nats.
     pub(in crate::metrics) delta_nats: f64,

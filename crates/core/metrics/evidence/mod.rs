@@ -63,7 +63,7 @@ macro_rules! kinds {
         #[derive(Clone, Copy, Debug)]
         pub enum Eval {
             $($(#[$doc])* $kind(fn(&$type) -> Option<f64>),)*
-            /// Measured elsewhere: by the runner of kernels, or as in [`flips`](super::flips).
+            /// No formula: the runner of kernels measures the metric, or a function such as those of [`flips`](super::flips).
             Kernel,
         }
 
@@ -109,10 +109,10 @@ kinds! {
     Gain(Gain) as gain: gain.n, (0, 0), None;
     /// Errors after increasing numbers of steps.
     Growth(Growth) as growth: growth.points.len() as u64, (0, 0), None;
-    /// Agreement of the decisions so far with the reference's.
+    /// Agreement of the decisions of Swap-FFN up to this step with the reference's.
     History(History) as history: history.cores, (0, 0), None;
     /// A tensor stored in a format and read back.
     RoundTrip(RoundTrip<'_>) as trip: trip.pair.n, (trip.pair.nonfinite_want, trip.pair.nonfinite_got), None;
-    /// Errors of scores relative to their spread.
+    /// Errors of scores relative to the spread of the scores.
     Threshold(Threshold) as threshold: threshold.rows, (threshold.nonfinite, 0), None;
 }

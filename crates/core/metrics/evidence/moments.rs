@@ -7,7 +7,7 @@ use super::Number;
 /// Number of elements that are summed without splitting. Longer vectors are split in halves, so the relative error of a sum of
 /// squares is below `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, which is 2⁻⁴⁵ for any length that fits in memory.
 const LEAF: usize = 4096;
-/// Number of elements up to which more threads are not worth it.
+/// Number of elements up to which one thread does all the work, since more threads would not be faster.
 const ALONE: usize = 1 << 18;
 /// Number of independent accumulators per sum. It is constant, so that the result does not depend on the width of the CPU's
 /// registers.
@@ -26,7 +26,7 @@ pub(super) struct Moments {
     pub ee: f64,
     /// max |x − y|
     pub max: f64,
-    /// Index of the first element of the leaf that holds `max`.
+    /// Index of the first element of the leaf (up to [`LEAF`] elements) that holds `max`.
     leaf: usize,
 }
 

@@ -25,10 +25,11 @@ pub struct Pair {
     pub(in crate::metrics) ee: f64,
     /// max |x − y|.
     pub max_abs: f64,
-    /// The element with the error `max_abs`. If NaN and infinities do not match, the first element at which the tensors differ in
-    /// them.
+    /// The element with the error `max_abs`. If NaN and infinities of the tensors do not match, the first element with such a
+    /// mismatch.
     pub worst: Option<Worst>,
-    /// A power of two: 1, except for f64 tensors whose squares would overflow or underflow.
+    /// Divisor of the tensors in these sums, a power of two. It is 1, except for f64 tensors whose squares would overflow or
+    /// underflow.
     pub scale: f64,
     /// Distances in ulps of the tensors' type; `None` if they were not measured, after [`Pair::and`], or if an element is not
     /// finite.
@@ -53,7 +54,7 @@ impl Worst {
         Self { index, want, got }
     }
 
-    /// Converts the element to the form of records, with the index in a tensor of this shape.
+    /// Converts the element to the type that records of measurements store, with the index in a tensor of this shape.
     pub fn in_shape(self, shape: &[usize]) -> record::Worst {
         record::Worst {
             index: unravel(self.index, shape),
@@ -75,14 +76,14 @@ pub fn unravel(mut flat: usize, shape: &[usize]) -> Vec<u64> {
     index
 }
 
-/// Sums of squares in this range have lost nothing significant to overflow or underflow of a square.
+/// Range of sums of squares for which no square overflowed, and underflow of squares is not significant.
 const SAFE: std::ops::Range<f64> = 1e-250..1e300;
 
 impl Pair {
     /// Compares the tensors `want` and `got`.
     ///
     /// # Panics
-    /// If the lengths differ: the caller compares shapes first.
+    /// If the lengths differ. Callers compare shapes first.
     pub fn new<X: Number + Sync, Y: Number + Sync>(want: &[X], got: &[Y]) -> Self {
         assert_eq!(want.len(), got.len(), "elements of the two tensors");
         let (mut sums, mut scale, mut scan) = (moments(want, got, 1.0, 0), 1.0, Scan::default());
@@ -128,8 +129,8 @@ impl Pair {
             index: worst.index + self.n as usize,
             ..worst
         });
-        // The first pair in which NaN or infinities do not match has the worst element. If both pairs match, the larger error
-        // decides, and NaN counts as the largest.
+        // The first pair in which NaN or infinities do not match has the worst element. If they match in both pairs, it is in the
+        // pair with the larger error; NaN counts as the largest error.
         let first = match (self.same_nonfinite, later.same_nonfinite) {
             (false, _) => true,
             (true, false) => false,
@@ -181,7 +182,7 @@ impl Pair {
     }
 }
 
-/// Result of a slow pass over the tensors, for sums that are not finite or not in [`SAFE`].
+/// Result of a slow second pass over the tensors, which runs if sums are not finite or not in [`SAFE`].
 #[derive(Default)]
 struct Scan {
     nonfinite_want: u64,

@@ -11,7 +11,7 @@ pub struct RoundTrip<'a> {
     pub pair: &'a Pair,
     /// Σ e² / Σ x² of every row that is not all zero, in ascending order; e is the error of an element x.
     pub(in crate::metrics) row_nsr: Vec<f64>,
-    /// Number of nonzero elements, and number of those that were read back as zero (`zeroed`).
+    /// Number of nonzero elements, and number of nonzero elements that were read back as zero (`zeroed`).
     pub(in crate::metrics) nonzero: u64,
     pub(in crate::metrics) zeroed: u64,
     /// Number of stored bits per element, including its share of the scales.

@@ -1,4 +1,4 @@
-//! Selections by scores that have an error, and their expected recall.
+//! Top-k selections by inexact scores, and the expected recall of such selections.
 
 use statrs::distribution::{Continuous, ContinuousCDF, Normal};
 
@@ -14,7 +14,7 @@ pub struct Threshold {
     pub rows: u64,
     /// Number of NaN and +∞ scores, and of masses that are not finite, as in [`Choice`]. If it is not 0, every metric is NaN.
     pub nonfinite: u64,
-    /// Sum over rows of ε, the standard deviation of the scores' error over that of the scores.
+    /// Sum over rows of ε, the standard deviation of the scores' error divided by the standard deviation of the scores.
     pub(in crate::metrics) error: f64,
     /// Sum over rows of the expected recall.
     pub(in crate::metrics) expected: f64,
@@ -55,7 +55,7 @@ fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64
 }
 
-/// Returns the expected share of the best p of N(0, 1) scores that are still the best if every score has an independent error of
+/// Returns the expected recall if the best share p of N(0, 1) scores is selected, and every score has an independent error of
 /// standard deviation ε. To first order, this is 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p).
 fn recall(error: f64, p: f64) -> f64 {
     let normal = Normal::standard();
