@@ -30,7 +30,7 @@ pub struct Accumulator {
     pub operand: Operand,
     /// Number of products that one step adds.
     pub terms: usize,
-    /// Number of fraction bits that a term keeps below the largest exponent of its step.
+    /// Number of fraction bits to which each term is truncated, counted from the largest exponent of its step.
     pub aligned_bits: u32,
     /// Number of fraction bits that the f32 sum keeps.
     pub kept_bits: u32,
@@ -158,8 +158,8 @@ impl Accumulator {
         (2 * fraction..32).contains(&self.aligned_bits) && largest << (self.aligned_bits - 2 * fraction) < 1 << 31
     }
 
-    /// Adds the terms of one step to `c`. The loops have no closures, so that they are compiled for the processor that
-    /// [`vectorized`] finds. `WIDE` selects 64-bit sums, for rules that are not [`narrow`](Self::narrow).
+    /// Adds the terms of one step to `c`. The loops have no closures, which might not be compiled for the instruction set that
+    /// [`vectorized`] selects. `WIDE` selects 64-bit sums, for rules that are not [`narrow`](Self::narrow).
     #[inline(always)]
     fn step<const TERMS: usize, const WIDE: bool>(&self, a: &[Factor; TERMS], b: &[Factor; TERMS], c: f32) -> f32 {
         let (mut exponents, mut infinite) = ([0; TERMS], !c.is_finite());

@@ -116,7 +116,7 @@ impl Allowed<'_> {
 /// One compared element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Element {
-    /// Flat row-major index.
+    /// Flat row-major index of the element.
     pub index: usize,
     /// Value under test.
     pub got: f64,
@@ -290,7 +290,7 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
         for (run, (got, want)) in runs {
             let from = self.from + run * RUN;
             let mut count = 0;
-            // The kind of bound is matched once per run, so that the inner loops contain only arithmetic.
+            // The kind of bound is matched once per run of [`RUN`] elements, so that the inner loops contain only arithmetic.
             match self.allowed {
                 Allowed::Tolerance { rtol, atol } => {
                     let [rtol, atol] = [rtol, atol].map(|x| G::Quick::narrowed(x * G::Quick::SURE));

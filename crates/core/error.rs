@@ -30,7 +30,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Returns [`Exit::Pass`] if all gates hold, else [`Exit::GateFailed`].
+    /// Returns [`Exit::Pass`] if all gates passed, else [`Exit::GateFailed`].
     pub fn judged(hold: bool) -> Self {
         if hold { Self::Pass } else { Self::GateFailed }
     }
@@ -73,7 +73,7 @@ pub enum Error {
     /// An experiment or manifest file is wrong; `message` holds line, key, and the nearest valid name.
     #[error("{}: {message}", shown(&file.display().to_string()))]
     Config {
-        /// The file.
+        /// Path of the wrong file.
         file: PathBuf,
         /// Description of the mistake, and of what was expected.
         message: String,
@@ -81,7 +81,7 @@ pub enum Error {
     /// A data file (checkpoint, text, safetensors, npy, stored run) is wrong.
     #[error("{}: {message}", shown(&file.display().to_string()))]
     Data {
-        /// The file.
+        /// Path of the wrong file.
         file: PathBuf,
         /// Description of the mistake, and of what was expected.
         message: String,

@@ -262,7 +262,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     Ok(outputs)
 }
 
-/// Numerics that follow the kernel's decisions and roundings, or plant a fault.
+/// Hooks into the reference that follow the kernel's decisions and roundings, or plant a fault.
 struct Follow {
     fault: Option<&'static str>,
     operands: Option<Dtype>,

@@ -19,9 +19,9 @@ pub enum Group {
         /// Number of channels of a tile.
         cols: usize,
     },
-    /// One row.
+    /// One row, e.g. the channels of one token.
     Token,
-    /// One column.
+    /// One column: one channel of all rows.
     Column,
     /// All rows of the tensor that one call encodes.
     Tensor,
@@ -77,7 +77,7 @@ pub struct Format {
     pub rotation: Option<usize>,
     /// The type of the elements.
     pub element: &'static Element,
-    /// Library whose cast is used; `None` for the element's own cast.
+    /// Library whose cast is used; `None` for the element's default cast.
     pub convention: Option<&'static Convention>,
     /// The block scales; `None` for a plain cast of elements.
     pub scaling: Option<Scaling>,

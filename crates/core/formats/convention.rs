@@ -15,7 +15,7 @@ pub struct Convention {
     pub casts: &'static [(&'static str, Rounding)],
 }
 
-/// A library's cast, which may differ from the element's own.
+/// A library's cast, which may differ from the element's default cast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rounding {
     /// A cast to a float element.
@@ -63,7 +63,7 @@ const fn away(nan: u32) -> Policy {
 /// Policy of ml_dtypes for formats without NaN: a NaN becomes a zero of the opposite sign.
 const FLIPPED: Policy = Policy::satfinite(0).nan(NanCode::FlippedZero);
 
-/// All conventions. Each differs from the elements' own casts for some input.
+/// All conventions. Each differs from the elements' default casts for some input.
 pub const CASTS: &[Convention] = &[
     Convention {
         name: "nosat",

@@ -112,7 +112,7 @@ pub struct Element {
     pub doc: &'static str,
     /// Bits of a code: 2, 3, 4, 6, 8 or 16.
     pub bits: u32,
-    /// The representation, with the element's own cast.
+    /// The representation, with the element's default cast.
     pub repr: Repr,
 }
 
@@ -132,7 +132,7 @@ impl Element {
         self.repr.decode((u32::from(code) & ((1 << self.bits) - 1)) as u16)
     }
 
-    /// Returns the code of `x` by the element's own cast, to nearest with ties to even.
+    /// Returns the code of `x` by the element's default cast, to nearest with ties to even.
     ///
     /// E8M0 instead rounds up to the next power of two, as scales do (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the sign.
     pub fn encode(&self, x: f32) -> u16 {

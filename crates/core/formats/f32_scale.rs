@@ -28,7 +28,7 @@ pub struct F32Rule {
     pub divide: bool,
     /// Lower bound of `s` in the reciprocal `fl32(1/s)`.
     pub reciprocal_floor: f32,
-    /// True to round a 16-bit scale up, to the smallest value not below its f32; false to round to nearest.
+    /// True to round a 16-bit scale up, to the smallest value not below the f32 scale; false to round to nearest.
     pub up: bool,
     /// Meaning of the stored scale: factor of decoding or of encoding.
     pub stored: StoredScale,

@@ -265,8 +265,8 @@ impl Cast for FloatCast {
     }
 }
 
-/// The same cast as [`FloatCast`] in fewer instructions: the FPU's adder rounds. It needs ties to even and exponents of at most 5
-/// bits. A test compares both casts on every f32.
+/// The same cast as [`FloatCast`] in fewer instructions: the FPU's adder rounds. This cast works only for ties to even and
+/// exponents of at most 5 bits. A test compares both casts on every f32.
 #[derive(Clone, Copy)]
 pub(super) struct Added(FloatCast);
 

@@ -59,7 +59,8 @@ pub struct Nvfp4Rule {
     pub doc: &'static str,
     /// Value that is stored as the global scale.
     pub stored: Global,
-    /// Largest value in units of `g`: 448·6, the largest E4M3 times the largest E2M1, or less to leave headroom.
+    /// Value in units of `g` to which `amax` is mapped: 448·6, the largest E4M3 times the largest E2M1, or less to leave
+    /// headroom.
     pub span: f32,
     /// Formula of the scale of a block.
     pub scale: BlockScale,

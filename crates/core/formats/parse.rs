@@ -70,7 +70,7 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 impl Format {
-    /// Returns the same format with the rule of this name or alias.
+    /// Returns the same format with the scale rule called `name`, which may be an alias.
     pub fn with_rule(&self, name: &str) -> Result<Self, String> {
         let Some(Scaling { group, scale }) = self.scaling else {
             return Err(format!("format '{self}' has no scales, so no rule '{name}' for them"));
@@ -103,7 +103,7 @@ impl Format {
     }
 }
 
-/// Returns the scale of type `kind` with the rule of this name or alias.
+/// Returns the scale of type `kind` with the rule called `name`, which may be an alias.
 fn find_rule(kind: &str, element: &Element, two_levels: bool, name: &str) -> Result<Scale, String> {
     let table = Scale::table(kind, element, two_levels);
     let named = |name: &str| table.iter().copied().find(|scale| scale.rule().0 == name);

@@ -18,9 +18,9 @@ use super::zero_point::{AFFINE_RULES, Affine, read};
 pub enum Scale {
     /// A power of two in one byte (OCP MX v1.0 §5.4.1).
     E8m0(&'static PowerRule),
-    /// An f32.
+    /// A scale stored as f32.
     F32(&'static F32Rule),
-    /// A 16-bit float.
+    /// A scale stored as f16 or bf16.
     Half(Half, &'static F32Rule),
     /// A scale with a zero point, for unsigned codes.
     Affine(Affine),

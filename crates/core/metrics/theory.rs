@@ -48,7 +48,8 @@ metrics! {
         "measured recall above theory's"
 }
 
-/// Returns (1 + ρ) / √(1 + 2ρ + NSR), the cosine for an error of energy NSR whose part along x is ρ.
+/// Returns (1 + ρ) / √(1 + 2ρ + NSR), the cosine of x and y if the error y − x has the relative energy NSR, and its part along x
+/// is ρ.
 fn cosine(pair: &Pair) -> f64 {
     let (rho, nsr) = (rho(pair), nsr(pair));
     (1.0 + rho) / (1.0 + 2.0 * rho + nsr).sqrt()

@@ -43,7 +43,7 @@ pub(super) struct Follower {
     squares: OnceLock<[Tensor<f32>; 4]>,
 }
 
-/// Numerics that impose given decisions on the reference, and record the intermediate values of the FFN.
+/// Hooks into the reference that impose given decisions, and record the intermediate values of the FFN.
 #[derive(Default)]
 struct Forced {
     /// Decision of each row, as the code gate · 4 + bank; a row without a code has a closed gate.

@@ -201,7 +201,7 @@ impl Follower {
     }
 }
 
-/// Numerics that round each vector to bf16 when it is written to a bank.
+/// Hooks into the reference that round each vector to bf16 when it is written to a bank.
 struct Rounded;
 
 impl Numerics<f32> for Rounded {

@@ -21,7 +21,7 @@ pub struct Place {
     pub region: usize,
     /// First byte within the row.
     pub offset: usize,
-    /// Number of bytes.
+    /// Number of bytes in the range.
     pub bytes: usize,
 }
 

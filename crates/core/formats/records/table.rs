@@ -45,7 +45,7 @@ const fn rope(codes: Place) -> Segment {
     plain("rope", (448, 512), &BF16, codes)
 }
 
-/// All records.
+/// All KV-cache records.
 #[rustfmt::skip]
 pub const RECORDS: &[&KvRecord] = &[
     &KvRecord {

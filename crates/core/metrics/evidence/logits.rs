@@ -7,7 +7,7 @@ use super::{Evidence, Number};
 /// If any logit is NaN or infinite, every metric is NaN.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Logits {
-    /// Number of positions.
+    /// Number of compared positions.
     pub rows: u64,
     /// Number of NaN and infinite logits of the reference.
     pub nonfinite_want: u64,

@@ -97,7 +97,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Two tensors.
+    /// Two tensors of the same shape.
     Pair(Pair) as pair: pair.n, (pair.nonfinite_want, pair.nonfinite_got), pair.worst;
     /// Logits of two models at the same positions.
     Logits(Logits) as logits: logits.rows, (logits.nonfinite_want, logits.nonfinite_got), None;

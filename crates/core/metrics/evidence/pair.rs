@@ -39,7 +39,7 @@ pub struct Pair {
 /// One element of the two tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worst {
-    /// Flat row-major index.
+    /// Flat row-major index of the element.
     pub index: usize,
     /// Value in the reference.
     pub want: f64,

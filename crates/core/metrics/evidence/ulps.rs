@@ -34,7 +34,7 @@ pub fn ordered(code: u64, width: u32) -> i64 {
 /// The quantile q is the smallest distance that at least a share q of the elements do not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ulps {
-    /// The median.
+    /// The median distance.
     pub p50: u64,
     /// The 99th percentile.
     pub p99: u64,
