@@ -99,8 +99,8 @@ pub fn is_temporary(name: &OsStr) -> bool {
     name.starts_with(b".") && name.ends_with(ENDING.as_bytes())
 }
 
-/// Lets `write` fill a temporary file, and syncs it to disk. It is in the folder of `path`, since a rename cannot cross file
-/// systems.
+/// Lets `write` fill a temporary file, and syncs it to disk. The file is in the folder of `path`, since a rename cannot cross
+/// file systems.
 fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<Temporary> {
     if path.is_dir() {
         return Err(Error::data(path, IS_FOLDER));

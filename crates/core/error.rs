@@ -215,7 +215,7 @@ pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// A checkpoint is validated when it is opened, so a later error is an error of the reference, not of the input.
+/// Converts to [`Error::Reference`]: a checkpoint is validated when it is opened, so a later error is not an error of the input.
 #[expect(
     clippy::from_over_into,
     reason = "a second `From` of errors leaves open what `?` in closures turns into"

@@ -145,7 +145,7 @@ pub(super) fn encode_scaled<S: pulp::Simd>(
     room: &mut [f32],
     out: &mut [u8],
 ) {
-    // If the operation adds −0 last, the fused loop may leave the addition out.
+    // The fused loop does not add the zero of the operation, which is correct only if it is −0.
     let whole = match operation.zero.is_sign_negative() {
         true => encode_whole(simd, repr, (x, width), operation.divide, factors, out),
         false => 0,

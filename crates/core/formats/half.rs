@@ -39,7 +39,7 @@ impl Half {
         self.value(self.bits(x))
     }
 
-    /// Returns the smallest value not below `x`, which is a magnitude or NaN.
+    /// Returns the smallest value not below `x`. `x` must not be negative; it may be NaN.
     pub(super) fn up(self, x: f32) -> f32 {
         let nearest = self.nearest(x);
         // The codes of magnitudes have the order of their values, so the next code is the next larger value.

@@ -331,7 +331,7 @@ impl Room {
         }
     }
 
-    /// Finds the smallest and largest values of each tile in a strip. Rows have `cols` channels, tiles `width`.
+    /// Finds the smallest and largest values of each tile in a strip. Rows have `cols` channels, and tiles have `width`.
     #[inline(always)]
     fn measure_ranges<S: pulp::Simd>(&mut self, simd: S, x: &[f32], cols: usize, width: usize) {
         self.lo.fill(f32::INFINITY);

@@ -1,6 +1,5 @@
 //! Moves words of 4 bytes between a matrix and tiles. A block has 16 rows × 64 bytes, and is transposed as 16 × 16 words. Blocks
-//! are converted along the rows of the matrix, then down. In tall tiles they are converted down each column, for 256 rows at a
-//! time.
+//! are converted from left to right, then from top to bottom. Tall tiles are converted down each column, for 256 rows at a time.
 
 use std::ops::Deref;
 
@@ -114,8 +113,8 @@ pub type Unpack<'a> = Convert<'a, &'a mut [u8], &'a [u8]>;
 
 /// Conversion of blocks in one direction: from the matrix to the tiles, or back.
 pub trait Blocks {
-    /// Converts a whole block, which takes `N` bytes of each tile. It begins at byte `first` of each of `rows`, and at byte
-    /// `line` of the tiles.
+    /// Converts a whole block, which takes `N` bytes of each tile. The block begins at byte `first` of each row, and at byte
+    /// `line` of the tiles. `rows` holds the offsets of the rows in the matrix.
     fn whole<const N: usize>(&mut self, by: impl Transpose, rows: &[usize; 16], line: usize, first: usize);
 
     /// Converts `len` bytes, up to 64, of the rows of a band, from byte `first` on.
@@ -154,7 +153,7 @@ fn bands(part: &Part, stride: usize, first: usize) -> impl Iterator<Item = Band>
 /// Number of bands of a tall part that are converted together, column by column: 1 KB of each column.
 const TOGETHER: usize = 16;
 
-/// Returns the bands of a tall part, grouped as they are converted together. `tiles` is the address of the tiles. The first band
+/// Returns the bands of a tall part, in groups that are converted together. `tiles` is the address of the tiles. The first band
 /// is so short that all later bands begin at a cache line in each column of tiles, if columns are whole cache lines.
 fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Band>> {
     let first = tiles.wrapping_neg() % 64 / 4;

@@ -1,6 +1,6 @@
 // The documentation of `Choice` defines contested rows and the treatment of ties.
 metrics! {
-    /// Mean over contested rows of |A ∩ B| / |A|, where A is the reference's selection and B the candidate's.
+    /// Mean over contested rows (more than k items) of |A ∩ B| / |A|, where A is the reference's selection and B the candidate's.
     RECALL "recall" "" Higher Share [0.0, 1.0] Choice(|choice| choice.mean(choice.recall));
         "share of the reference's top-k that the candidate also selected"
 

@@ -92,7 +92,7 @@ impl Follower {
     pub fn new(token: Token) -> Self {
         let all = token.config.core_count;
         let cores = match token.batch * token.events * token.config.k_ffn > STEPS && all > FEW {
-            // The stride 37 visits all positions within a tile.
+            // With the stride 37, the followed cores cover all positions within a tile.
             true => (0..FEW).map(|i| i * 37 % all).collect(),
             false => (0..all).collect(),
         };

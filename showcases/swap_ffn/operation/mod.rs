@@ -127,7 +127,7 @@ fn cases() -> Vec<Case> {
                 // Fewer than 64 cores, the number that the collapse reads at a time.
                 .random("cores.b16", ([16, 32, 1024, 4096], [1, 1, 0, 1, 1])),
         );
-        // Also a number of cores above 64 that is not a multiple of 64.
+        // More than 64 cores, a number that is not a multiple of 64.
         let many = [1, 101, 1024, 112];
         let grid = grid(weights, "move").random("ragged", (ragged, [2, 1, 0, 1, 1]));
         grids.push(grid.random("many", (many, [2, 1, 0, 1, 1])));
@@ -218,8 +218,9 @@ impl Token {
         };
         let residual = case.dim("RES") == 1;
         // Elements of the normalized vector n are about 1. With this deviation of the weights, gates are also about 1. In some
-        // cases, two neighbouring gates are steep: in some rows, the exponential of each is within the range of f32, but their
-        // product is not. After a single step, such a pair can have most of a row's error, which then does not average out.
+        // cases, two neighbouring gates have larger weights: in some rows, the exponential of each gate is within the range of
+        // f32, but the product of the two is not. Such cases have several steps, because after one step this pair can have most
+        // of a row's error, which then does not average out.
         let steep = residual && inner == 4096 && steps > 1;
         let weight = |name: &str, shape: [usize; 2]| {
             let deviation = (shape[1] as f32).sqrt().recip();

@@ -126,7 +126,8 @@ impl KvRecord {
         channel == self.dim && self.dim <= MAX_DIM && total == self.bytes
     }
 
-    /// Marks the bytes of a place as used, and counts them; false if a byte is already used or outside its row.
+    /// Marks the bytes of a place as used, and adds their number to `total`. Returns false if a byte is already used or outside
+    /// its row.
     const fn mark(&self, place: Place, used: &mut [bool; 2048], total: &mut usize) -> bool {
         if place.offset + place.bytes > self.regions[place.region] {
             return false;

@@ -2,7 +2,7 @@
 
 use super::Pair;
 
-/// Evidence from a round trip, in addition to its [`Pair`].
+/// Evidence from a round trip (store and read back), in addition to the [`Pair`] of its tensors.
 ///
 /// If an element is NaN or infinite, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
