@@ -72,7 +72,7 @@ fn magnitudes<S: pulp::Simd, const N: usize>(simd: S, block: &[S::f32s; N]) -> S
     })
 }
 
-/// Processes blocks of one vector of 16 lanes. Reducing them one by one would be mostly shuffles, so 32 blocks are reduced
+/// Processes blocks of one vector of 16 lanes. Reducing blocks one by one would take mostly shuffles, so 32 blocks are reduced
 /// together: each step keeps the larger of two neighbouring lanes.
 #[inline(always)]
 fn of_vectors<S: pulp::Simd, const N: usize>(simd: S, vectors: &[[S::f32s; N]], largest: &mut [u32]) {

@@ -1,4 +1,4 @@
-//! Casts, limits of an element type, and scaling of a block, for elements and scales.
+//! Basic types for elements and scales: casts, limits of an element type, and the scaling of a block.
 
 /// The properties of an element type that scale rules need.
 #[derive(Clone, Copy, Debug)]

@@ -77,7 +77,7 @@ impl Codebook {
 }
 
 impl Cast for Codebook {
-    // Codebooks of 4 and 16 values are cast as a [`Table`], so only codes of 3 and 8 bits remain.
+    // Codebooks of 4 and 16 values are cast as a [`Table`], so this cast is only for codes of 3 and 8 bits.
     const WIDTHS: &'static [u32] = &[3, 8];
 
     /// Returns the code of the nearest value; a NaN gets the code of the first value.

@@ -208,8 +208,8 @@ impl Placement {
         Ok(())
     }
 
-    /// Returns all parts. Parts that lie next to each other are cut into strips of rows, so that the matrix is read once, row by
-    /// row, instead of once per part.
+    /// Returns all parts. Parts that share the rows of the matrix are cut into strips of rows, so that the matrix is read once,
+    /// row by row, instead of once per part.
     fn strips(&self) -> impl Iterator<Item = Part> {
         let parts = || self.parts.iter().filter(|part| !part.bytes.is_empty());
         let tallest = parts().map(|part| part.rows.len()).max().unwrap_or(0);

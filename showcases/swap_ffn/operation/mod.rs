@@ -80,7 +80,8 @@ const RULES: [(&str, LaneRule); 3] = [
     ("literal", LaneRule::Literal),
 ];
 
-/// Returns the named sizes of a case. `rule` is the index of the lane rule in [`RULES`]; `size` is the bytes of an operand.
+/// Returns the named sizes of a case. `rule` is the index of the lane rule in [`RULES`]; `size` is the number of bytes of an
+/// operand.
 fn dims(
     [b, c, d, f]: [i64; 4],
     [e, j, begin, end, residual]: [i64; 5],

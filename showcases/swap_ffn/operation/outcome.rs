@@ -111,7 +111,7 @@ impl Follower {
         ]
     }
 
-    /// Checks that maps are those that the decisions give, and that banks that no decision selects are unchanged.
+    /// Checks that maps are those that the decisions give, and that banks are unchanged if no decision selects them.
     fn maps(&self, outputs: &Outputs) -> [Part; 2] {
         let token = &self.token;
         let (codes, width) = (outputs.get("decisions"), token.config.d_model);
