@@ -320,8 +320,8 @@ fn squares(token: &Token) -> [Tensor<f32>; 4] {
     })
 }
 
-/// Returns the folded router, and the sums of magnitudes of the terms of its products. These sums cover both folded and unfolded
-/// evaluation.
+/// Returns the folded router (one dot product with x per logit), and the sums of magnitudes of the terms of its products. These
+/// sums cover both folded and unfolded evaluation.
 fn folded(token: &Token) -> (Tensor<f32>, Vec<f64>) {
     let Router::Folded { weight, .. } = token.router() else {
         unreachable!("it was folded");
