@@ -22,8 +22,8 @@ pub type Bounded = Number<Bound>;
 
 /// State from which the error bound of a number is computed.
 ///
-/// A sum is rounded only when it is used: until then it keeps the statistics of its terms, so that the bound does not depend on
-/// the order of the additions.
+/// The rounding error of a sum is added only when the sum is used. Until then, the statistics of the terms are kept, so that
+/// the bound does not depend on the order of the additions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
     /// Sum of the error bounds of the terms, without the rounding of the sum itself.
@@ -71,7 +71,7 @@ impl ErrorModel for Bound {
         if sum.terms <= 1.0 {
             return sum.error;
         }
-        // A term may differ from its exact value by its own error before it is added.
+        // Bound Σ|t| by magnitude + error, since each computed term may differ from its exact value by its error.
         let worst = (sum.terms - 1.0) * (sum.magnitude + sum.error) * (1.0 + sum.terms * U);
         let partial = (x.value().abs() + sum.error).powi(2) + sum.squares;
         sum.error + U * worst.min(LAMBDA * (sum.terms * partial).sqrt())

@@ -1,6 +1,6 @@
-//! Numbers that carry the error of their computation. If the reference runs on these numbers, it reports for every result how
-//! far a correct kernel may be from it. Values are in f64; an [`ErrorModel`] propagates the errors of operands through an
-//! operation.
+//! Numbers that carry the error of their computation. If the reference runs on these numbers, every result carries
+//! its largest distance from the result of a correct kernel. Values are in f64; an [`ErrorModel`] propagates the errors of
+//! operands through an operation.
 //!
 //! Every model adds the rounding error of the operation itself, in units of u·|result| with [`U`] = 2⁻²⁴ for f32:
 //!
@@ -12,7 +12,7 @@
 //! | ln(1 + x) | 4 |
 //!
 //! A model may have a tighter bound for a sum of many terms than the sum of the rounding errors of its additions. Comparisons
-//! compare the values only: a branch is taken as the reference takes it.
+//! use the values only, not the errors.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -30,7 +30,7 @@ pub const U: f64 = 1.0 / (1 << 24) as f64;
 /// sums stay within the bound for fewer than 36,000 terms.
 pub const LAMBDA: f64 = 8.0;
 
-/// Units of rounding error by operation, as in the table above.
+/// Units of rounding error by operation, as in the table of the module documentation.
 const ONE_ROUNDING: f64 = 1.0;
 const QUOTIENT: f64 = 3.0;
 const ROOT: f64 = 3.0;
@@ -47,14 +47,14 @@ pub struct Number<M> {
     model: M,
 }
 
-/// Propagation of errors through operations. The incoming error of an operation is one number, either a bound or a variance.
-/// The default methods are for bounds.
+/// Propagation of errors through operations. The error of each operand is one number, either a bound or a variance. The default
+/// methods are for bounds.
 pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
-    /// State of the constant 0.
+    /// State of the model for the constant 0.
     const ZERO: Self;
-    /// State of the constant 1.
+    /// State of the model for the constant 1.
     const ONE: Self = Self::ZERO;
-    /// State of the constant −∞.
+    /// State of the model for the constant −∞.
     const NEG_INFINITY: Self = Self::ZERO;
     /// Vector of numbers, prepared for dot products.
     type Row;
@@ -65,13 +65,13 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
     /// Returns the bound of the error of a number.
     fn error(x: Number<Self>) -> f64;
 
-    /// Returns the unit roundoff of operations on a number.
+    /// Returns the unit roundoff of operations on the number with this state.
     #[inline(always)]
     fn unit(self) -> f64 {
         U
     }
 
-    /// Returns the state with another unit roundoff, if the model supports more than one.
+    /// Returns the state with another unit roundoff; unchanged if the model has only one unit roundoff.
     #[inline(always)]
     fn in_unit(self, _: f64) -> Self {
         self

@@ -5,7 +5,7 @@ use std::fmt;
 /// Role in which a tensor is read. DeepSeek-V4 reads one KV vector both as key and as value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Read in every role: the usual case.
+    /// Read in all its roles, which is the usual case: as key and value, or in the only role of the tensor.
     Both,
     /// Read as attention key only.
     Key,
@@ -27,7 +27,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Creates a place whose tensor begins at row 0 and is read in every role.
+    /// Creates a site whose tensor begins at row 0 and is read in every role.
     pub const fn new(layer: Option<usize>, name: &'static str) -> Self {
         Self {
             layer,
@@ -168,7 +168,7 @@ pub enum Held {
 pub struct Cache {
     /// Growth of the cache with the number of tokens.
     pub growth: Growth,
-    /// Use of its rows.
+    /// Use of the cached rows.
     pub held: Held,
 }
 
@@ -244,9 +244,9 @@ pub struct SiteInfo {
     pub compared: bool,
     /// Cache that stores the tensors of the site; `None` if the tensors are not cached.
     pub cache: Option<Cache>,
-    /// Number of channels, the last of each row, that RoPE has rotated; `None` if RoPE is not applied.
+    /// Number of channels at the end of each row that RoPE has rotated; `None` if RoPE is not applied.
     pub turned: Option<Dim>,
-    /// Description in words.
+    /// Description of the tensor or decision in words.
     pub doc: &'static str,
 }
 
@@ -302,21 +302,21 @@ impl SiteInfo {
         Self { kind, ..self }
     }
 
-    /// Marks the residual stream that enters a layer.
+    /// Marks the site of the residual stream that enters a layer.
     #[must_use]
     pub const fn enters(self) -> Self {
         let flow = Flow::Enters;
         Self { flow, ..self }
     }
 
-    /// Marks the residual stream that leaves a layer.
+    /// Marks the site of the residual stream that leaves a layer.
     #[must_use]
     pub const fn leaves(self) -> Self {
         let flow = Flow::Leaves;
         Self { flow, ..self }
     }
 
-    /// Marks the output of the path.
+    /// Marks the site of the output of the path.
     #[must_use]
     pub const fn output(self) -> Self {
         let flow = Flow::Output;
@@ -336,7 +336,7 @@ impl SiteInfo {
         Self { cache, ..self }
     }
 
-    /// Sets the number of channels, the last of each row, that RoPE has rotated.
+    /// Sets the number of channels at the end of each row that RoPE has rotated.
     #[must_use]
     pub const fn turned(self, channels: Dim) -> Self {
         let turned = Some(channels);

@@ -7,7 +7,8 @@ use super::linear::{Product, reduce};
 use crate::Real;
 use crate::real::vectorized;
 
-/// Consecutive rows of keys and values. Keys and values differ only if the site of the cache was split into two roles.
+/// Consecutive rows of keys and values. Keys and values differ only if the site of the cache [splits](crate::Numerics::splits)
+/// them into two copies.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRows<'a, T> {
     /// Keys, `[n, key]`.

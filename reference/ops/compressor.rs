@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Sizes of the pooling.
+/// Sizes of the pooling of tokens to entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pooling {
     /// Number of tokens per entry, m.
@@ -99,7 +99,7 @@ impl Pooling {
         new: [&Tensor<T>; 2],
         out: &mut [T],
     ) {
-        // Token and first channel of every slot.
+        // For every slot that the softmax pools: the token, and the first of its channels that are pooled.
         let own = entry * self.rate..(entry + 1) * self.rate;
         let (before, channel) = match self.overlap {
             true => (own.start.saturating_sub(self.rate)..own.start, self.dim),

@@ -30,7 +30,7 @@ type Head<'a, T> = [&'a [T]; 3];
 
 impl<T: Real> DiagonalSsm<'_, T> {
     /// Computes the recurrence step by step. Reads u `[heads, S]` and the states `[heads, N]`, replaces the states by the
-    /// states after the last step, and returns y `[heads, S]`. The state is stored after each step.
+    /// states after the last step, and returns y `[heads, S]`. After each step, `store` may change the state, e.g. round it.
     ///
     /// # Errors
     /// Returns an error if the shapes do not match.
@@ -95,7 +95,8 @@ impl<T: Real> DiagonalSsm<'_, T> {
         })
     }
 
-    /// Runs every head on its rows of u, the states and y. The states change only if all heads succeed.
+    /// Checks the shapes, and calls `run` for every head with the rows of u, the state and y of that head. The states change
+    /// only if all heads succeed.
     fn heads(
         &self,
         u: &Tensor<T>,

@@ -59,8 +59,8 @@ impl<T: Real> KvCache<T> {
         self.tokens += keys.shape[0];
     }
 
-    /// Drops tokens that no later token reads; a token reads `window` tokens, itself included. Drops them in groups of more
-    /// than `window`.
+    /// Drops tokens that no later token reads; a token reads `window` tokens, itself included. Waits until more than `window`
+    /// tokens can be dropped at once.
     pub fn forget(&mut self, window: usize) {
         let excess = (self.tokens + 1).saturating_sub(window);
         if excess > window {

@@ -23,13 +23,13 @@ const LANES: usize = 16;
 pub struct HyperConnection<T> {
     /// Projection fn, `[2n + n², n·D]`.
     pub projection: Tensor<T>,
-    /// Offsets, base, `[2n + n²]`.
+    /// Offsets of the logits, base, `[2n + n²]`.
     pub base: Vec<T>,
     /// Factors scale₀, scale₁ and scale₂.
     pub scale: [T; 3],
     /// Number of streams, n.
     pub streams: usize,
-    /// Number of column normalisations; after the softmax, rows are normalised once less.
+    /// Number of column normalisations. After the softmax, rows are normalised `iterations − 1` times.
     pub iterations: usize,
     /// Term added to mean(x²) in rms.
     pub norm_eps: T,
@@ -143,9 +143,9 @@ impl<T: Real> Mixing<T> {
 pub struct HyperHead<T> {
     /// Projection fn, `[n, n·D]`.
     pub projection: Tensor<T>,
-    /// Offsets, base, `[n]`.
+    /// Offsets of the logits, base, `[n]`.
     pub base: Vec<T>,
-    /// Factor of all streams.
+    /// Factor of the logits of all streams.
     pub scale: T,
     /// Term added to mean(x²) in rms.
     pub norm_eps: T,

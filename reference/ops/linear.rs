@@ -13,7 +13,7 @@ use crate::{Real, Tensor};
 const ROWS: usize = 2 * BLOCK;
 
 /// Number of rows, columns or terms up to which a product is computed without `gemm`: packing the weight would take longer than
-/// the product, and `gemm` adds so few terms in a different order.
+/// the product, and `gemm` adds up the terms of such products in a different order than those of larger products.
 pub const FEW: usize = 2;
 /// Number of elements of y up to which a product is computed without `gemm`: in small products, the number of partial sums of
 /// `gemm` depends on the vector width of the machine.
@@ -95,10 +95,10 @@ fn pairwise<T: Real>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     lanes[0]
 }
 
-/// Kernel of the `gemm` crates for one scalar: dst `[m, n]` = α·dst + β·lhs `[m, k]` · rhs `[k, n]`. Its arguments are m, n, k;
-/// dst with the strides of its columns and rows, and `true` to read dst; lhs and rhs with their strides; α, β; conjugations of
-/// complex scalars; threads. The crate `gemm` is not used, since it compiles the kernels of three more scalars, which takes 31
-/// CPU-seconds.
+/// Kernel of the `gemm` crates for one scalar type: dst `[m, n]` = α·dst + β·lhs `[m, k]` · rhs `[k, n]`. Its arguments are m,
+/// n, k; dst with the strides of its columns and rows, and `true` to read dst; lhs and rhs with their strides; α, β;
+/// conjugations of complex scalars; threads. The crate `gemm` is not used, since it compiles the kernels of three more scalar
+/// types, which takes 31 CPU-seconds.
 pub(crate) type Gemm<T> = unsafe fn(
     usize,
     usize,
@@ -178,7 +178,7 @@ impl<'a, T: Real> Product<'a, T> {
     /// * other products are split along k into equal pieces of at most [`PIECE`] terms. For each piece, `gemm` adds up the
     ///   terms in the order of k with fused multiply-adds, and adds the sum to y.
     ///
-    /// `gemm` is the kernel of the scalar.
+    /// The argument `gemm` is the kernel for the scalar type.
     pub(crate) fn by_dots_or_gemm(&self, gemm: Gemm<T>, y: &mut [T]) {
         let Self { m, n, k, .. } = *self;
         if m.min(n).min(k) <= FEW || m * n <= SMALL {

@@ -1,7 +1,7 @@
 //! Linear layers y = x·Wᵀ + b, with W stored in the smallest type that represents every weight exactly.
 //!
 //! Checkpoints store most weights in bf16. A projection keeps such weights in bf16 and converts them panel by panel when it
-//! multiplies, which is exact. A model takes half the memory of f32, and the same model in f64 takes no more.
+//! multiplies, which is exact. So a model with bf16 weights takes half the memory of f32 weights, even if it computes in f64.
 
 use half::bf16;
 use rayon::prelude::*;

@@ -26,9 +26,9 @@ pub struct Yarn {
     pub truncate: bool,
 }
 
-/// Returns the frequencies fᵢ = θ^(−2i/r). With YaRN, slow frequencies are divided by the factor, with a linear ramp in
-/// between. Rounds to FP32 after every step, as DeepSeek's `precompute_freqs_cis` and `transformers` do: one ulp of f changes φ
-/// by 0.01 at a million tokens.
+/// Returns the frequencies fᵢ = θ^(−2i/r). With YaRN, slow frequencies are divided by the factor, fast frequencies are kept,
+/// and a linear ramp connects the two ranges. Rounds to FP32 after every step, as DeepSeek's `precompute_freqs_cis` and
+/// `transformers` do: one ulp of f changes φ by 0.01 at a million tokens.
 pub fn frequencies(dims: usize, theta: f64, yarn: Option<Yarn>) -> Vec<f32> {
     let plain = |i: usize| 1.0 / theta.powf(2.0 * i as f64 / dims as f64) as f32;
     let Some(yarn) = yarn else {

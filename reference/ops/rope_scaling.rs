@@ -5,8 +5,8 @@
 use std::f64::consts::PI;
 
 /// Scaling of Llama 3.1. Pairs that make fewer than `turns[0]` rotations over the original context have their frequency divided
-/// by `factor`; pairs that make more than `turns[1]` rotations keep it; in between, the scaling is linear in the number of
-/// rotations. `factor` is the ratio of the extended context length to the original one.
+/// by `factor`; pairs that make more than `turns[1]` rotations keep their frequency. For other pairs, the scaling is linear in
+/// the number of rotations. `factor` is the ratio of the extended context length to the original context length.
 pub fn llama3(plain: &[f32], factor: f64, [low_turns, high_turns]: [f64; 2], original_positions: f64) -> Vec<f32> {
     let scale = |&f: &f32| {
         let wavelength = (2.0 * PI) as f32 / f;

@@ -7,7 +7,8 @@ use crate::Real;
 /// counts as largest.
 pub fn top_k<T: Real>(scores: &[T], visible: usize, k: usize, out: &mut [i32]) {
     out.fill(-1);
-    // The total order distinguishes −0 from 0: adding zero makes them equal. It sorts NaN by its sign: use a positive NaN.
+    // The total order distinguishes −0 from 0: adding zero makes them equal. The total order also sorts NaN by sign: use a
+    // positive NaN.
     let key = |&score: &T| match Into::<f64>::into(score) {
         score if score.is_nan() => f64::NAN,
         score => score + 0.0,

@@ -49,19 +49,19 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
     /// Returns the path of the configuration.
     fn path(&self) -> &'static Path;
 
-    /// Returns the number of layers of the model, or of other repeated units that have sites, such as events.
+    /// Returns the number of layers of the model, or of other repeated units that have sites, such as the events of Swap-FFN.
     fn layers(&self) -> usize;
 
     /// Returns the kind of input of the model.
     fn takes(&self) -> Takes;
 
-    /// Returns the number of tokens for which the model was made; `None` if the file does not state it.
+    /// Returns the context length for which the model was trained, in tokens; `None` if the file does not state it.
     fn most_tokens(&self) -> Option<usize> {
         None
     }
 
-    /// Returns the largest possible number of tokens of a sequence; `None` if the RoPE has no limit. See
-    /// [`Config::most_tokens`].
+    /// Returns the largest number of tokens of a sequence for which the RoPE is valid: longer runs fail. `None` if the RoPE has
+    /// no limit. It may differ from [`Config::most_tokens`].
     fn longest(&self) -> Option<usize> {
         None
     }
@@ -103,7 +103,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         }
     }
 
-    /// Returns true if this model does not have a site in any layer.
+    /// Returns true if this model does not have the site at all.
     fn lacks(&self, _site: &SiteInfo) -> bool {
         false
     }
@@ -158,7 +158,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         self.dims(site).iter().product()
     }
 
-    /// Returns the number of channels, the last of each row, that RoPE has rotated at a site; 0 if RoPE is not applied.
+    /// Returns the number of channels at the end of each row that RoPE has rotated at a site; 0 if RoPE is not applied.
     ///
     /// # Panics
     /// If the site belongs to another path.

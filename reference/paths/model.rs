@@ -67,9 +67,9 @@ pub trait Model<T: Real>: Any + Send + Sync {
 
     /// Runs the layers from `layer` on, on all tokens of a sequence from its first token. `stream` is the residual stream that
     /// enters `layer`: the tensor of the previous layer at the path's [stream](super::Path::stream). `numerics` is called at
-    /// the sites from there on. The result is the tensor at the path's [output](super::Path::output), bit-identical to a run of
-    /// the whole model with this stream. Runs that share their first layers can therefore compute them once. `None` if models
-    /// of the path cannot start at a layer.
+    /// the sites from `layer` on. The result is the tensor at the path's [output](super::Path::output), bit-identical to a run
+    /// of the whole model with this stream. Runs that share their first layers can therefore compute them once. Returns `None`
+    /// if models of the path cannot start at a layer.
     ///
     /// # Errors
     /// Returns an error if the layer does not exist, or if the stream has another shape.

@@ -165,8 +165,8 @@ impl Around {
                     }
                 };
                 let short = factors("short_factor")?;
-                // Longer sequences use the long factors. They are not supported: the keys in the cache were rotated by the
-                // short factors.
+                // Sequences longer than the original context would need the long factors. Refuse such sequences, because the
+                // cached keys were rotated with the short factors.
                 factors("long_factor")?;
                 let times = times(original)?;
                 let grows = if times <= 1.0 {

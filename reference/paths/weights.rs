@@ -70,7 +70,7 @@ impl From<Invalid> for LoadError {
 /// Weights as a trait object.
 pub type Source<'a> = dyn Weights<Error = LoadError> + 'a;
 
-/// Adapter of weights to a trait object, which keeps their error.
+/// Adapter of weights to a trait object; keeps the error that the weights returned.
 pub(super) struct Kept<'a, W: Weights + ?Sized> {
     pub weights: &'a mut W,
     pub error: Option<W::Error>,

@@ -73,7 +73,7 @@ struct Entry {
     name: String,
     dtype: Dtype,
     shape: Vec<usize>,
-    /// Index of its file.
+    /// Index of the file that has the tensor.
     shard: usize,
     range: Range<usize>,
 }

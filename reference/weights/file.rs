@@ -83,7 +83,7 @@ impl Safetensors {
         self
     }
 
-    /// Returns the tensor with this name, or the tensor renamed to this name; the result has the name in the file.
+    /// Returns the tensor with this name, or the tensor renamed to this name; the returned tensor has its name in the file.
     fn entry(&self, name: &str) -> Option<Tensor<'_>> {
         let renamed = || self.files.get(self.renamed.get(name)?);
         self.files.get(name).or_else(renamed)
@@ -112,7 +112,7 @@ impl Safetensors {
         self.entry(name).map(|tensor| tensor.bytes)
     }
 
-    /// Returns the files.
+    /// Returns the open files.
     pub fn files(&self) -> &TensorFile {
         &self.files
     }

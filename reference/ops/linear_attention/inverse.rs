@@ -81,7 +81,7 @@ fn neumann<T: Real>(a: &[T], n: usize, policy: &impl Policy<T>) -> Vec<T> {
 }
 
 /// Returns x `[m, k]` · y `[k, n]`, with rounded operands. If x is `lower` triangular, elements above its diagonal are not
-/// multiplied: NaN of later rows would spread to earlier rows.
+/// multiplied, because a NaN of a later row would spread to earlier rows.
 fn product<T: Real>(
     mut x: Vec<T>,
     mut y: Vec<T>,

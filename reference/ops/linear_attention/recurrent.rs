@@ -14,7 +14,7 @@ pub struct Recurrent<S = Unrounded> {
     /// True to read the old state for k and q in one pass, as decode kernels do: o = scale (Sᵀq + (k·q) d), where S is decayed
     /// but not yet updated. The result is the same in exact arithmetic.
     pub one_pass: bool,
-    /// Change of the state when it is stored after each token.
+    /// Change of the state, e.g. rounding, when it is stored after each token.
     pub store: S,
 }
 

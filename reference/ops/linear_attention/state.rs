@@ -8,7 +8,7 @@ use crate::{Real, Tensor};
 
 /// Memory layout of a state matrix.
 pub trait Layout: Send + Sync + 'static {
-    /// The opposite layout.
+    /// The transposed layout.
     type Other: Layout;
     /// True if a matrix is stored as `[V, K]`.
     const TURNED: bool;

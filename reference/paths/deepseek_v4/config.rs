@@ -1,4 +1,4 @@
-//! Configuration of a model.
+//! Configuration of a DeepSeek-V4 model.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::ops::rope::{Yarn, frequencies};
 use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 use crate::paths::{TensorSpec, asked};
 
-/// Maximum number of iterations of the Sinkhorn normalisation; models have 20.
+/// Maximum number of iterations of the Sinkhorn normalisation; published models use 20.
 const MOST_ITERATIONS: usize = 1000;
 
 /// Type of a layer: the keys that it attends to in addition to its window.
@@ -134,7 +134,7 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Number of channels of a head.
     pub head_dim: usize,
-    /// Number of channels, the last of each head, that RoPE rotates; even.
+    /// Number of channels at the end of each head that RoPE rotates; even.
     pub qk_rope_head_dim: usize,
     /// Number of channels between the two projections of queries.
     pub q_lora_rank: usize,
@@ -249,7 +249,8 @@ impl Config {
         }
     }
 
-    /// Returns the sizes of the poolings of this type of layers: of keys, and of the indexer.
+    /// Returns the sizes of the compressors of this type of layers: that of keys, and that of index keys. `None` for a
+    /// compressor that the layers lack.
     pub(super) fn pools(&self, layer: LayerType) -> [Option<Pooling>; 2] {
         let overlap = layer == LayerType::Sparse;
         let pool = |dim| self.rate(layer).map(|rate| Pooling { rate, overlap, dim });

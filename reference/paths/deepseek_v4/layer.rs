@@ -232,7 +232,8 @@ impl<T: Real> Layer<T> {
         self.output_up.apply(&low)
     }
 
-    /// Selects the experts of rows, and computes their weights. `learned` is called with the choice if it is made by scores.
+    /// Selects the experts of rows, and computes their weights. `learned` is called with the choice if scores, and not a table,
+    /// select the experts.
     pub fn route(&self, x: &Tensor<T>, ids: &[u32], learned: impl FnOnce(&mut Choice<T>)) -> (Choice<T>, Tensor<T>) {
         let mut sigma = self.router.apply(x);
         sqrt_softplus(&mut sigma);
@@ -340,8 +341,8 @@ impl<T: Real> Entries<T> {
         }
     }
 
-    /// Returns the mean over heads of the probability of each selected entry, `[rows, k]`. The entries begin at column `offset`
-    /// of p.
+    /// Returns the mean over heads of the probability of each selected entry, `[rows, k]`. p are the probabilities `[rows,
+    /// heads, keys]`; the keys of the entries begin at column `offset`.
     fn mass(&self, choice: &Choice<T>, rows: std::ops::Range<usize>, heads: usize, p: &[T], offset: usize) -> Vec<T> {
         let width = offset + self.numbers.len();
         let mut mass = vec![T::ZERO; rows.len() * choice.k];

@@ -1,4 +1,4 @@
-//! The whole model: embedding, layers, head.
+//! The whole model: embedding, layers, output head.
 
 use super::config::{Config, LayerType, RouterType};
 use super::layer::{Compressor, Context, Indexer, Layer};
@@ -80,8 +80,8 @@ impl<T: Real> Model<T> {
         [&layer.query_norm, &layer.kv_norm]
     }
 
-    /// Selects the experts of rows in a layer, and computes their weights. `learned` is called with the choice if it is made by
-    /// scores.
+    /// Selects the experts of rows in a layer, and computes their weights. `learned` is called with the choice if scores, and
+    /// not a table, select the experts.
     pub fn route(
         &self,
         layer: usize,
@@ -168,7 +168,7 @@ impl<T: Real> Model<T> {
     }
 }
 
-/// Loads the parts of a layer.
+/// Builder of the layers from the tensors of the checkpoint.
 struct Parts<'a, 'w, T> {
     config: &'a Config,
     load: &'a mut Loader<'w, T>,

@@ -8,7 +8,8 @@ use super::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 use crate::ops::rope::Yarn;
 use crate::paths::keys::{INERT, Keys};
 
-/// Keys that do not affect the computation here: layers that predict further tokens, and the storage of experts.
+/// Keys that do not affect the computation here: they describe the layers for multi-token prediction, and the storage of
+/// experts.
 const OWN_INERT: &str = "ep_size expert_dtype num_nextn_predict_layers";
 
 /// Layer type of each value in `compress_ratios`.
@@ -109,7 +110,7 @@ impl Read<'_> {
         keys.only("tie_word_embeddings", false)
     }
 
-    /// Reads a size with two names, the second of which is an alias in `transformers`.
+    /// Reads a size from the key `name`. Returns an error if its alias in `transformers` is also given, with another value.
     fn same(&self, name: &str, alias: &str) -> Result<usize, String> {
         let keys = self.keys;
         let size = keys.size(name)?;
@@ -161,7 +162,7 @@ impl Read<'_> {
         let Some(ratios) = keys.optional::<Vec<usize>>("compress_ratios")? else {
             return named.ok_or_else(|| keys.missing("layer_types"));
         };
-        // Entries after the last layer belong to layers that predict further tokens.
+        // Entries after the last layer belong to layers for multi-token prediction.
         if ratios.len() < count {
             keys.for_each_layer("compress_ratios", ratios.len(), count)?;
         }
@@ -205,8 +206,8 @@ impl Read<'_> {
         }
     }
 
-    /// Reads the two RoPEs, and the number of channels they rotate. Either each RoPE has its own object, or there is one
-    /// object, for layers with a compressor, and the bases are next to the object.
+    /// Reads the two RoPEs, and the number of channels they rotate. Either each RoPE has its own object, `main` or `compress`,
+    /// or there is only the object of layers with a compressor, and the bases θ of both RoPEs are top-level keys.
     fn ropes(&self, head_dim: usize) -> Result<(RopeByLayer, usize), String> {
         let keys = self.keys;
         let (name, map) = keys.rope()?;
@@ -288,7 +289,7 @@ fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopePa
     Ok(RopeParameters { rope_theta, yarn })
 }
 
-/// Number of channels that RoPE rotates, which several keys may give.
+/// Number of channels that RoPE rotates. Several keys may give the number; they must agree.
 #[derive(Default)]
 struct Turned(Option<(String, usize)>);
 

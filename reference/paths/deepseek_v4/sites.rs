@@ -1,10 +1,10 @@
-//! The named places of the path.
+//! The sites of the path: the named tensors and decisions that numerics hooks see.
 
 use crate::sites::Growth::{Entry, Window};
 use crate::sites::Held::{Index, KeyValue};
 use crate::sites::{Decision, Dim};
 
-/// Number of channels, the last of each row, that RoPE has rotated.
+/// Number of channels at the end of each row that RoPE has rotated.
 const ROPE: Dim = Dim::Size("qk_rope_head_dim");
 /// Types of layers by their names in `config.json`: layers with a compressor, layers with an indexer, and layers with a learned
 /// router.

@@ -194,12 +194,13 @@ impl<T: Real> CacheParts<T> {
         if let Some(values) = &self.values {
             has_shape(&format!("{what} values"), values, shape)?;
         }
-        // An empty cache is reset to its initial state, in which it is still open whether its rows will be split.
+        // Reset an empty cache to its initial state: the first rows decide whether keys and values are split.
         self.values.take_if(|_| shape[0] == 0);
         Ok(())
     }
 
-    /// Appends rows `[n, dim]`. `values` are given if the roles are split, and then in every call.
+    /// Appends rows `[n, dim]`. `values` must be `Some` in every call if keys and values are split, and `None` in every call
+    /// otherwise.
     pub(super) fn push(&mut self, keys: Tensor<T>, values: Option<Tensor<T>>) {
         if let Some(values) = values {
             // The cache is split from the first row on: `Numerics::splits` gives the same answer for all rows.

@@ -76,11 +76,14 @@ pub enum Windows {
     All,
     /// All layers, if `use_sliding_window` is true.
     AllIfUsed,
-    /// Layers that `layer_types` lists. Without this key: layers from `max_window_layers` on, if `use_sliding_window` is true.
+    /// Layers of type `sliding_attention` in `layer_types`. Without this key: layers from `max_window_layers` on, if
+    /// `use_sliding_window` is true.
     FromLayer,
-    /// Layers that `layer_types` lists. Without this key: layers without RoPE, if `use_sliding_window` is true.
+    /// Layers of type `sliding_attention` in `layer_types`. Without this key: layers without RoPE, if `use_sliding_window` is
+    /// true.
     WithoutRope,
-    /// Layers that `layer_types` lists. Without this key: all layers except every n-th one (layers n − 1, 2n − 1, …).
+    /// Layers of type `sliding_attention` in `layer_types`. Without this key: all layers except every n-th one (layers n − 1,
+    /// 2n − 1, …).
     ButEach(usize),
 }
 

@@ -156,7 +156,8 @@ impl Read<'_> {
         if self.family.experts == Experts::None {
             return Ok((0, 0));
         }
-        // Files of gpt-oss may have two names for each number; `transformers` reads one. Other families: two names for the first.
+        // The number of experts has two names, which must agree. For gpt-oss, `transformers` reads only `num_local_experts`,
+        // and the number of experts per token has a second name as well.
         let (local, other) = (
             keys.optional_size("num_local_experts")?,
             keys.optional_size("num_experts")?,

@@ -25,7 +25,8 @@ pub struct Hybrid {
     pub qk_nope_head_dim: usize,
     /// Channels of a key that all heads share (the last channels); 0 without latents.
     pub qk_rope_head_dim: usize,
-    /// True if the attention projections have a bias; with latents, only the projection to latents and the output projection.
+    /// True if the attention projections have a bias. In attention over latents, only the projection to latents and the output
+    /// projection may have one.
     pub attention_bias: bool,
     /// Numbers of heads of the delta rule, and channels per head.
     pub delta: Sizes,

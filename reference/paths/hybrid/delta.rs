@@ -175,8 +175,8 @@ impl<T: Real> DeltaRule<T> {
         Ok((decay, beta))
     }
 
-    /// Calls the hook at `site` with the state after a call. Its first row number is (last token's position) × (rows of a state),
-    /// so that states after different tokens have different row numbers.
+    /// Calls the hook at `site` with the state after a call. The row number of the first row of the state is (last token's
+    /// position) × (rows of a state), so that states after different tokens have different row numbers.
     fn pass_state(&self, site: &'static str, state: &mut Tensor<T>, tokens: usize, cx: &mut Context<'_, T>) {
         let first = (cx.start + tokens - 1) * state.rows();
         cx.numerics.site(&cx.at(site).from_row(first), state);

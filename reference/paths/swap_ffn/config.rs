@@ -11,9 +11,9 @@ use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionRule {
-    /// Gate open if l > 0; bank with the largest q.
+    /// The gate is open if its logit l > 0; the bank with the largest logit q is selected.
     Logits,
-    /// Gate open if sigmoid(l) > ½; bank with the largest softmax(q).
+    /// The gate is open if sigmoid(l) > ½; the bank with the largest softmax(q) is selected.
     Probabilities,
 }
 

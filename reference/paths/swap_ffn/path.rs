@@ -17,8 +17,8 @@ pub static PATH: Path = Path {
     nearest: |_| None,
 };
 
-/// Reads a `config.json`. There is no list of further keys to ignore: accuracy measurements, which would pass one, need token
-/// ids.
+/// Reads a `config.json`. Takes no list of keys to ignore, because only accuracy measurements pass such a list, and these need
+/// models of token ids.
 fn read(json: &str) -> Result<Box<dyn paths::Config>, String> {
     let mut keys: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     keys.retain(|key, _| INERT.split(' ').all(|inert| inert != key));

@@ -1,5 +1,5 @@
 //! Reads the `config.json` of Kimi-Linear, with the key names of published checkpoints and of `transformers`. A file stored by
-//! `transformers` has both.
+//! `transformers` has both names of a key.
 
 use std::fmt::Debug;
 
