@@ -57,7 +57,8 @@
 //!
 //! # Paths
 //!
-//! A *path* is a kind of model: [`PATHS`](paths::PATHS) lists all paths. All paths have the same interface, [`paths::Model`].
+//! A *path* is a kind of model: [`PATHS`](paths::PATHS) lists those with sites, and all of them have the same interface
+//! ([`paths::Model`]).
 //!
 //! | Path | Model | Input and output | State |
 //! |---|---|---|---|
@@ -110,9 +111,9 @@
 //!    [`Weights`](paths::Weights), and implements [`paths::Model`]. The type of the state implements [`paths::State`]. A run
 //!    calls [`Numerics`] at every site of the table. [`paths::asked`] returns the list of tensors that the loader requests.
 //! 4. `path.rs` has a static [`paths::Path`].
-//! 5. `tests/paths/fixtures.rs` has a small model of the path. Tests then compare the layer, columns and kind of every call of
-//!    [`Numerics`] with the table, and check that the table lists every site. `tests/paths/tiny.rs` is a complete path of about
-//!    a hundred lines, with separate caches of keys and values, and a cache that holds a recurrent state.
+//! 5. `tests/paths/fixtures.rs` has a small model of the path. Tests then compare every call of [`Numerics`] with the table:
+//!    its layers, columns and kind, and that every site is listed. `tests/paths/tiny.rs` is a complete path of about a hundred
+//!    lines, with separate caches of keys and values and a cache that is a state.
 //!
 //! The table in [`paths`] names the methods to implement for a path with other caches, inputs or checkpoint families.
 //!
