@@ -1,4 +1,4 @@
-//! Launches of a decode step of a whole model: parts that its variants share.
+//! Launches of a decode step of a whole model: the list of variants, and the code that they share.
 
 mod model;
 mod persistent;
@@ -13,7 +13,7 @@ use model::model;
 use persistent::persistent;
 use served::served;
 
-/// Launch sequences (compositions) of all variants of `decode_step`.
+/// Launch sequences (compositions) of all variants of `decode_step`, and the operations whose kernels they launch.
 pub const COMPOSITIONS: Compositions = Compositions {
     op: "decode_step",
     calls: "compressor experts fp8_gemm hyper_head index_records index_scores linear mhc_post mhc_pre moe_fp4 record_attention \
@@ -31,25 +31,25 @@ pub const COMPOSITIONS: Compositions = Compositions {
     ],
 };
 
-/// Storage of keys in a variant.
+/// Form in which a variant stores keys: f32 numbers, or KV records (quantized vectors).
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Keys {
     Numbers,
     /// KV records in pages.
     Records,
-    /// KV records in pages, also for the keys of the indexer.
+    /// KV records in pages; the keys of the indexer are also records in pages.
     Indexed,
 }
 
-/// Builder of the graph of a step; `of` holds the options of the variants.
+/// Builder of the CUDA graph of a decode step; `of` holds options that only some variants have.
 struct Step<'g, 'a, Variants> {
     g: &'g mut Graph<'a>,
     layer: i64,
     of: Variants,
 }
 
-/// Names of buffers with a part for each layer, and below with a part for each bank of experts, each sparse layer, each heavy
-/// layer.
+/// Names of buffers with one part per layer. The constants below name buffers with one part per bank of experts (the experts of
+/// one layer), per sparse layer, and per heavy layer.
 const OF_LAYERS: &str = "attn_fn attn_base attn_scale attn_norm q_a q_a_scales q_norm q_b q_b_scales kv kv_scales kv_norm sinks o_a \
     o_a_scales o_b o_b_scales moe_fn moe_base moe_scale moe_norm gate gate_scales bias window window_pages shared_gate_up \
     shared_gate_up_scales shared_down shared_down_scales";
@@ -101,7 +101,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         self.g.n(name)
     }
 
-    /// Allocates scratch buffers of steps whose keys are records.
+    /// Allocates the scratch buffers that are needed if keys are KV records.
     fn records(&mut self) -> Result<(), String> {
         let [b, d, ns, nh] = self.g.sizes(["B", "D", "Ns", "Nh"]);
         self.g.scratch("row", b * d * 2)?;
@@ -110,15 +110,15 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
             .scratch("window_count chosen_count window_at csa_at hca_at", b * 4)
     }
 
-    /// Allocates scratch buffers of steps whose index keys are records. Index keys have as many pages as the entries that they
-    /// stand for, so that one slot number serves both.
+    /// Allocates the scratch buffers that are needed if index keys are records. Index keys have as many pages as compressed
+    /// entries, so that the same slot number finds an entry and its index key.
     fn indexed(&mut self) -> Result<(), String> {
         let [b, hi, di, pages] = self.g.sizes(["B", "HI", "DI", "csa_pages_of_row"]);
         self.g.scratch("index_table", b * pages * 4)?;
         self.g.scratch("coded_query", b * hi * di * 2)
     }
 
-    /// Allocates scratch buffers of steps whose products of attention take 8-bit codes.
+    /// Allocates the scratch buffers that are needed if the projections of attention take 8-bit codes.
     fn eight(&mut self) -> Result<(), String> {
         let [c, rq, hd, groups, ro, b] = self.g.sizes(["C", "Rq", "HD", "G", "Ro", "B"]);
         for (name, columns, scales) in [
@@ -133,7 +133,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         Ok(())
     }
 
-    /// Adds the launch that begins a step: residual streams of the tokens, RoPE angles, numbers of entries.
+    /// Adds the launch that begins a step: it computes residual streams and RoPE angles of the tokens, and numbers of entries.
     fn begin(&mut self) -> Result<(), String> {
         let begin = kernel("begin", "decode_step_begin").on([ceil(self.n("C"), 512), self.n("B")], 128);
         let args = "token position embedding cos sin x cos_t sin_t sparse_count heavy_count C R ms mh";
@@ -154,7 +154,7 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         table.args("index_table pages").with("pages", pages)
     }
 
-    /// Enters a layer: names of weights and states now refer to the parts of this layer.
+    /// Enters a layer: from now on, names of weights and states in launches mean the parts of this layer.
     fn enter(&mut self, layer: i64) {
         let [lead, hashes] = self.g.sizes(["lead", "hashes"]);
         self.layer = layer;
@@ -174,37 +174,41 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         (self.layer - self.n("lead")) / 2
     }
 
-    /// Keeps a vector with this number of columns at a site of the layer, for the judgement.
+    /// Adds a launch that copies `columns` columns of each row of the buffer `from` to the output of a site of the layer. Such
+    /// outputs are compared with the reference.
     fn tap(&mut self, from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         self.tap_at((self.layer, "layers"), from, site, columns)
     }
 
-    /// Keeps a vector at a site that only sparse layers have.
+    /// Same as [`Self::tap`], for a site that only sparse layers have.
     fn tap_sparse(&mut self, from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         self.tap_at((self.sparse_layer(), "sparse"), from, site, columns)
     }
 
-    /// Keeps a vector at a site that only some layers have. `of` is the index of the layer among them, and their number.
+    /// Same as [`Self::tap`], for a site that only some layers have. `of` holds the index of this layer among the layers with
+    /// the site, and the number of these layers.
     fn tap_at(&mut self, of: (i64, impl Display), from: &str, site: &str, columns: impl Display) -> Result<(), String> {
         let from = format!("from = {from}, columns = {columns}, stride = {columns}, first = 0");
         self.tap_part(of, &from, site)
     }
 
-    /// Keeps the compressed entry of the layer, which is the last of three stages.
+    /// Copies the compressed entry of the layer to the output of its site. The entry is the last of the three vectors in
+    /// `stages`.
     fn tap_entry(&mut self) -> Result<(), String> {
         let d = self.n("D");
         let from = format!("from = stages, columns = D, stride = {}, first = {}", 3 * d, 2 * d);
         self.tap_part((self.layer, "layers"), &from, "kv_compressed")
     }
 
-    /// Keeps the index key of the layer, which is the last of three stages.
+    /// Copies the index key of the layer to the output of its site. The key is the last of the three vectors in `from`.
     fn tap_index_key(&mut self, from: &str) -> Result<(), String> {
         let d = self.n("DI");
         let from = format!("from = {from}, columns = DI, stride = {}, first = {}", 3 * d, 2 * d);
         self.tap_part((self.sparse_layer(), "sparse"), &from, "index_key")
     }
 
-    /// Keeps columns of rows. `from` names the buffer, the number of columns, the stride of rows and the first column.
+    /// Adds a launch that copies columns of each row to the output of a site. `from` gives the buffer, the number of columns,
+    /// the stride of rows and the first column.
     fn tap_part(&mut self, (layer, layers): (i64, impl Display), from: &str, site: &str) -> Result<(), String> {
         let tap = kernel(&format!("tap_{site}"), "decode_step_tap").on([self.n("B")], 128);
         let tap = tap.args("from to clock layer layers B S columns stride first").tap();
@@ -212,13 +216,13 @@ impl<'g, 'a, Variants> Step<'g, 'a, Variants> {
         self.g.put(tap.names(from).names(&to))
     }
 
-    /// Keeps codes, as numbers of four codes each, and their scales.
+    /// Copies codes, in words of four codes, and their scales to the outputs of a site.
     fn tap_codes(&mut self, codes: &str, site: &str, columns: i64, scales: i64) -> Result<(), String> {
         self.tap(&format!("{codes}_codes"), &format!("{site}_codes"), columns / 4)?;
         self.tap(&format!("{codes}_scales"), &format!("{site}_scales"), scales)
     }
 
-    /// Adds the end of a run: keeps the logits, and samples a token with the variant `sample`.
+    /// Adds the launches that end a run: they copy the logits to the output, and sample a token with the variant `sample`.
     fn end(&mut self, sample: &str) -> Result<(), String> {
         let [b, vocabulary] = self.g.sizes(["B", "V"]);
         let keep = kernel("keep_logits", "decode_step_keep").on([b, ceil(vocabulary, 1024)], 256);

@@ -1,11 +1,11 @@
-//! One launch for each operation, by its simplest kernel.
+//! Variants with one launch for each operation; the launch runs the simplest kernel of the operation.
 
 use std::fmt::Display;
 
 use super::{Keys, Step};
 use ulplab_backend::cuda::graph::{Graph, Put, call, ceil, kernel};
 
-/// Adds all layers. If `eight`, products of attention take 8-bit codes.
+/// Adds the launches of a whole step. If `eight`, the projections of attention take 8-bit codes.
 pub(super) fn model(g: &mut Graph, keys: Keys, eight: bool) -> Result<(), String> {
     let mut model = Step::new(g, Simple { keys, eight })?;
     model.prepare()?;
@@ -46,7 +46,7 @@ fn norm(name: &str, x: &str, weight: &str, y: &str, columns: &str) -> Put {
     norm.with("C", columns)
 }
 
-/// Returns the launch that writes a record of each row to its slot.
+/// Returns the launch that writes the vector of each row as a KV record to its slot.
 fn write(name: &str, slots: &str, pages: &str, columns: &str) -> Put {
     call(name, "record_write.simple").names(&format!(
         "form = raw, x = row, weight = ones, positions = {slots}, cos_sin = cos, slots = {slots}, pages = {pages}, C = {columns}, \
@@ -80,7 +80,8 @@ impl Step<'_, '_, Simple> {
         Ok(())
     }
 
-    /// Adds a product of attention, of f32 numbers or of 8-bit codes.
+    /// Adds the product y = x·wᵀ of a projection of attention. If the variant uses 8-bit activations, the product takes `codes`
+    /// instead of x.
     fn product(
         &mut self,
         name: &str,
@@ -96,8 +97,8 @@ impl Step<'_, '_, Simple> {
         self.put(call(name, "fp8_gemm.simple").names(&names))
     }
 
-    /// Quantizes `rows` rows of numbers to codes with scales. If these rows are parts of a row of the batch, their codes and
-    /// scales follow each other.
+    /// Adds the quantization of `rows` rows of `from` to codes with scales, if the variant uses 8-bit activations. `rows` may
+    /// be a multiple of the batch: each row of the batch then has several parts, which are stored one after the other.
     fn code(
         &mut self,
         [from, codes, site]: [&str; 3],
@@ -170,14 +171,15 @@ impl Step<'_, '_, Simple> {
         self.put(call("attn_post", "mhc_post.simple").with("y", "out"))
     }
 
-    /// Converts a vector of each row to bfloat16, from column `first` on.
+    /// Adds the conversion of D columns of each row, from column `first` on, to bfloat16.
     fn row(&mut self, name: &str, from: &str, stride: impl Display, first: i64) -> Result<(), String> {
         let row = kernel(name, "decode_step_row").on([self.n("B")], 128);
         let names = format!("from = {from}, stride = {stride}, first = {first}");
         self.put(row.args("from row D stride first").names(&names))
     }
 
-    /// Adds the compressor `of`, which makes entries of windows of tokens from two products.
+    /// Adds the two products (values and logits) of the compressor `of`, and the compressor, which pools windows of tokens to
+    /// entries.
     fn compress(&mut self, of: &str, columns: impl Display, names: &str, unread: bool) -> Result<(), String> {
         let [kv, gate] = [format!("{of}_kv"), format!("{of}_gate")];
         let [values, logits] = [format!("{of}_values"), format!("{of}_logits")];
@@ -192,7 +194,7 @@ impl Step<'_, '_, Simple> {
         self.put(call(&format!("{of}_compress"), "compressor.simple").names(&names))
     }
 
-    /// Writes a compressed entry as a record, if keys are records.
+    /// Adds the launches that write a compressed entry as a KV record, if keys are records.
     fn write_entry(&mut self, of: &str) -> Result<(), String> {
         if !self.has(Keys::Records) {
             return Ok(());
@@ -207,7 +209,7 @@ impl Step<'_, '_, Simple> {
         ))
     }
 
-    /// Adds attention over the window and over the records of entries.
+    /// Adds attention over the records of the window and of compressed entries.
     fn attend(&mut self, name: &str, of: &str, names: &str) -> Result<(), String> {
         self.put(call(name, "record_attention.simple").names(&format!(
             "q = query, window_slots = chosen, pages = {of}_pages, slots = chosen, out = heads, window_own = window_pages_of_row, \

@@ -3,7 +3,7 @@
 use super::end;
 use ulplab_backend::cuda::graph::{Graph, kernel};
 
-/// Adds one launch for all layers. With many sequences, clusters have fewer thread blocks, and these have more warps.
+/// Adds one launch for all layers. With more sequences, a cluster has fewer thread blocks, and a thread block has more warps.
 pub(super) fn persistent(g: &mut Graph) -> Result<(), String> {
     let [b] = g.sizes(["B"]);
     g.scratch("sampled", b * 4)?;

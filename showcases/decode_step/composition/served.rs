@@ -1,12 +1,13 @@
-//! Fast kernels of the operations, and launches that fuse several operations. Products of attention take E4M3 codes, all others
-//! bfloat16.
+//! Variants with the fastest kernels of the operations, and with launches that fuse several operations. The projections of
+//! attention take E4M3 codes, all other products bfloat16.
 
 use std::fmt::Display;
 
 use super::{OF_BANKS, Step};
 use ulplab_backend::cuda::graph::{Graph, Put, call, ceil, kernel};
 
-/// Adds all layers. For many rows (`many`), a thread block of attention has more heads, and selections are separate launches.
+/// Adds the launches of a whole step. For batches of many rows (`many`), a thread block of attention computes more heads, and
+/// the selection of experts is a separate launch.
 pub(super) fn served(g: &mut Graph, many: bool) -> Result<(), String> {
     let mut served = Step::new(g, Served { many })?;
     served.scratch()?;
@@ -36,9 +37,9 @@ fn rows_of_block(b: i64) -> i64 {
     }
 }
 
-/// Sets grid, cluster and shared memory of a product of codes with `tiles` tiles of 64 columns and sums of `k` numbers. `of` are
-/// the grid sizes after that of the rows. With few tokens, the thread blocks of a cluster share a tile: `few_tokens` of
-/// `fp8_gemm/split.cuh`.
+/// Sets grid, cluster and shared memory of a product of codes with `tiles` tiles of 64 columns and sums of `k` terms. The first
+/// grid size counts blocks of rows; `of` holds the other grid sizes. With few tokens, the thread blocks of a cluster share a
+/// tile. The condition must equal `few_tokens` in `fp8_gemm/split.cuh`.
 fn codes<const N: usize>(launch: Put, b: i64, k: i64, tiles: i64, of: [i64; N]) -> Put {
     let rows = rows_of_block(b);
     let few = b <= 2 && tiles <= 132 && k <= 8192;
@@ -60,7 +61,7 @@ fn codes<const N: usize>(launch: Put, b: i64, k: i64, tiles: i64, of: [i64; N]) 
     launch.shared(shared)
 }
 
-/// Sets grid, cluster and shared memory of several bfloat16 products, as `linear.tensor` does.
+/// Sets grid, cluster and shared memory of a launch with several bfloat16 products, in the same way as `linear.tensor`.
 fn halves(launch: Put, b: i64, tiles: i64) -> Put {
     let rows = rows_of_block(b);
     let cluster = match tiles {
@@ -112,7 +113,7 @@ impl Step<'_, '_, Served> {
         Ok(())
     }
 
-    /// Returns the number of parts into which the mixing of the streams splits the channels.
+    /// Returns the number of parts into which the sums that mix the streams split the channels.
     fn parts(&self) -> i64 {
         let c = self.n("C");
         ceil(c, 32 * ceil(c, 4096))
@@ -131,7 +132,7 @@ impl Step<'_, '_, Served> {
         self.put(sums.args("x out post comb fn mix_sums arrived B C").names(&names))
     }
 
-    /// Returns the number of threads that mix a row, if one thread block has the whole row.
+    /// Returns the number of threads of a thread block that mixes a whole row.
     fn mixers(&self) -> i64 {
         32 * ceil(self.n("C"), 384) + 64
     }
@@ -215,7 +216,8 @@ impl Step<'_, '_, Served> {
         self.tap("out", "attention_output", "C")
     }
 
-    /// Keeps the values of each group of heads of a row, for the judgement.
+    /// Adds a launch that copies the values of each group of heads to the output of a site, which is compared with the
+    /// reference.
     fn tap_groups(&mut self, from: &str, columns: impl Display) -> Result<(), String> {
         let grid = [self.n("B"), self.n("G")];
         let tap = kernel(&format!("tap_{from}"), "decode_step_tap_groups")
@@ -226,7 +228,7 @@ impl Step<'_, '_, Served> {
         self.put(tap.args("from to clock layer layers S columns").names(&names))
     }
 
-    /// Adds attention over the window and over the records of `entries` entries.
+    /// Adds attention over the records of the window and of up to `entries` compressed entries.
     fn attend(&mut self, name: &str, of: &str, count: &str, entries: &str, listed: i64) -> Result<(), String> {
         if self.of.many {
             let names = format!(
@@ -343,7 +345,7 @@ impl Step<'_, '_, Served> {
             .names(names)
             .part(layer % banks, banks);
         let mixture = mixture.names("gate_up_scale = gate_up_scales, gate_up_tensor = gate_up_level");
-        // For a single row, the launch that routes also sorts, so the first launch of the mixture is skipped.
+        // For a single row, the routing launch has already sorted the row by experts, so skip the first launch of the mixture.
         let sorted = b == 1 && !self.of.many;
         let mixture = mixture
             .names("down_scale = down_scales, down_tensor = down_level")

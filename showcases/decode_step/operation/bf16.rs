@@ -1,9 +1,10 @@
-//! Judgement of steps with bfloat16 activations in all products that do not take eight bits (compressors, index heads, routers,
-//! experts, head), and in queries. Weights are bfloat16; weights of experts are MXFP4, with the shared expert last. Kernels keep
-//! the f32 numbers of sites before they are rounded, so the rounded numbers are known to the bit. [`record_attention`] and
-//! [`moe_fp4`] then define attention and experts, given the kernel's queries, keys and choices.
+//! Check of steps that use bfloat16 for queries, and for the activations of all products that do not take 8-bit codes
+//! (compressors, index heads, routers, experts, head). Weights are bfloat16; weights of experts are MXFP4, with the shared
+//! expert last. Kernels output the f32 numbers of sites before rounding, so the rounded numbers are known to the bit.
+//! [`record_attention`] and [`moe_fp4`] then give the expected outputs of attention and experts for the kernel's queries, keys
+//! and choices.
 //!
-//! In addition to sites, a kernel keeps the experts of each row, their weights, the hidden numbers between the experts' two
+//! In addition to sites, a kernel outputs the experts of each row, their weights, the hidden numbers between the experts' two
 //! products, and the head's input.
 
 use std::collections::HashMap;
@@ -35,7 +36,8 @@ const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, give
 /// Number of columns that share a scale in the format of experts' weights.
 const BLOCK: usize = 32;
 
-/// Buffers that are kept in addition to those of sites. Their shape is `[S, layers, B, ..]`, except `[S, B, ..]` for the last.
+/// Buffers that kernels output for the check in addition to those of sites. Their shape is `[S, layers, B, ..]`, except `[S, B,
+/// ..]` for the last.
 const KEPT: [Tap; 4] = [
     Tap::of("", "at_experts", |c| c.num_experts_per_tok).choice(),
     Tap::of("", "at_expert_weights", |c| c.num_experts_per_tok),
@@ -67,8 +69,8 @@ pub(super) fn kept(
     })
 }
 
-/// Returns the first or the second matrices of the experts of all layers, with the shared expert last: codes, block scales, and
-/// global scales, which are 1 since MXFP4 has none.
+/// Returns the experts' first matrices (gate and up) or, if not `first`, second matrices (down), of all layers, with the shared
+/// expert last: codes, block scales, and global scales, which are 1 since MXFP4 has none.
 ///
 /// # Errors
 /// If weights cannot be read, or are not whole blocks.
@@ -133,7 +135,7 @@ fn matrices(source: &Source, first: bool) -> Result<Mxfp4, String> {
     Ok(Mxfp4::mxfp4(shape, codes.bytes, scales.bytes))
 }
 
-/// Judges a step with bfloat16 activations by the values that a kernel kept.
+/// Checks a step with bfloat16 activations against the values that a kernel output at the sites.
 pub(super) struct Bf16<'a> {
     config: &'a Config,
     model: &'a Model<Bounded>,
@@ -142,14 +144,14 @@ pub(super) struct Bf16<'a> {
     rope: Rope<Bounded>,
     outputs: &'a Outputs,
     found: &'a KernelValues,
-    /// The buffers of [`KEPT`].
+    /// Contents of the buffers of [`KEPT`], by name.
     kept: HashMap<&'static str, Kept>,
-    /// Outputs of attention before RoPE is undone.
+    /// Expected outputs of attention, before the inverse RoPE.
     attended: HashMap<Place, Vec<Bounded>>,
 }
 
 impl<'a> Bf16<'a> {
-    /// Creates the judge of a kernel's outputs, for the given numbers of positions and of rows of a batch.
+    /// Creates the check of a kernel's outputs. `positions` is the length of the RoPE table, `rows` the size of the batch.
     ///
     /// # Errors
     /// If weights cannot be read.
@@ -186,8 +188,8 @@ impl<'a> Bf16<'a> {
         row
     }
 
-    /// Computes attention of a row in all its runs. The keys in `start`, the state before the first run, are the values read from
-    /// their records.
+    /// Computes the expected attention of a row of the batch in all its runs. `start` is the state before the first run; its
+    /// keys are the values that were read back from their records.
     pub fn attend(&mut self, records: &Records, row: usize, start: &StateParts<f32>, runs: usize) {
         let config = self.config;
         let scale = (config.head_dim as f32).sqrt().recip();
@@ -230,8 +232,8 @@ impl<'a> Bf16<'a> {
         self.attended.extend(found.into_iter().flatten());
     }
 
-    /// Replaces the reference's values at a site by the values of the bfloat16 computation. `place` is a run, a layer and a row;
-    /// `position` is the position of the row's token.
+    /// Replaces the reference's values at a site by those of the bfloat16 computation, at sites where the two differ. `place`
+    /// holds the indices of run, layer and row; `position` is the position of the row's token.
     pub fn at(&self, site: &str, place: Place, position: usize, tensor: &mut Tensor<Bounded>) {
         match site {
             sites::HEADS => {
@@ -270,14 +272,15 @@ impl<'a> Bf16<'a> {
         all
     }
 
-    /// Returns the products of a row with the matrix of an expert of a layer.
+    /// Returns the product of a row x with the matrix of an expert of a layer.
     fn products(&self, of: &Mxfp4, [layer, expert]: [usize; 2], x: &[f32]) -> Vec<f32> {
         let x: Vec<Factor> = x.iter().map(|x| factor(*x)).collect();
         let number = layer * (self.config.n_routed_experts + 1) + expert;
         of.products(Sums::Defined, number, &[&x])
     }
 
-    /// Returns the sum of a row's experts, computed from the kernel's hidden numbers between the two products.
+    /// Returns the sum of the outputs of a row's experts, computed from the hidden numbers that the kernel output between the
+    /// two products.
     fn mixture(&self, place: Place) -> Vec<f32> {
         let inner = self.config.moe_intermediate_size;
         let hidden = self.kept("at_hidden", place);
@@ -289,7 +292,8 @@ impl<'a> Bf16<'a> {
         y
     }
 
-    /// Judges the buffers of [`KEPT`]. `token` returns the token that a row reads in a run. Padding rows may hold any values.
+    /// Returns the buffers of [`KEPT`] with their expected values. `token(run, row)` returns the token that a row reads in a
+    /// run. Padding rows may hold any values.
     pub fn parts(&self, places: &[Place], token: impl Fn(usize, usize) -> u32 + Sync) -> Vec<Part> {
         let mut expected = KEPT.each_ref().map(|tap| as_is(&self.kept[tap.buffer].values));
         let routed = places.par_iter();
@@ -319,7 +323,7 @@ impl<'a> Bf16<'a> {
         let input = self.rounded_row(sites::MOE_INPUT, place);
         let row = exact([1, input.len()], &input);
         let (choice, of_experts) = self.model.route(place[1], &row, &[token], |choice| {
-            // The choice of a learned router is judged at its own site, so the kernel's choice is taken here.
+            // The choice of a learned router is checked at the router's site, so take the kernel's choice here.
             let there = |expert: &i32| (0..config.n_routed_experts as i32).contains(expert);
             let found = self.found.tap(sites::ROUTER).row(place).iter();
             let found = found.map(|expert| Some(*expert as i32).filter(there).unwrap_or(-1));
@@ -341,7 +345,7 @@ impl<'a> Bf16<'a> {
         [experts.collect(), of_experts.collect(), hidden]
     }
 
-    /// Returns the head's input in a run and a row, given the kernel's streams after the last layer.
+    /// Returns the expected input of the output head in a run and a row, given the kernel's streams after the last layer.
     fn head_input(&self, [run, row]: [usize; 2]) -> Vec<Bounded> {
         let last = self.config.num_hidden_layers - 1;
         let streams = self.found.tap(sites::OUTPUT).row([run, last, row]);

@@ -9,7 +9,8 @@ use super::weights::Source;
 use ulplab_operations::ops::stored::Matrices;
 use ulplab_operations::ops::{Buffer, lasting};
 
-/// Buffers and their tensors: one per model, and below one per layer, per compressor of each kind, per indexer.
+/// Pairs of a buffer and its tensor in the checkpoint. These tensors exist once per model; those of the constants below exist
+/// once per layer, per compressor of a sparse or of a heavy layer, and per indexer.
 const WHOLE: &str = "head_fn model.hc_head.hc_fn, head_base model.hc_head.hc_base, head_scale model.hc_head.hc_scale, \
     final_norm model.norm.weight";
 const OF_LAYERS: &str = "attn_fn attn_hc.fn, attn_base attn_hc.base, attn_scale attn_hc.scale, attn_norm input_layernorm.weight, \
@@ -30,7 +31,7 @@ fn pairs(list: &'static str) -> impl Iterator<Item = (&'static str, &'static str
     list.split(", ").filter_map(|pair| pair.split_once(' '))
 }
 
-/// Index of the heavy layer, and below of the sparse layer, in a model with one layer of each type.
+/// Indices of the heavy and of the sparse layer in a model with one layer of each type.
 const HEAVY: usize = 0;
 const SPARSE: usize = 1;
 
@@ -99,7 +100,7 @@ impl Source {
             } else {
                 let mut bias = self.floats(&name("e_score_correction_bias"), &[experts])?;
                 if self.repeats() {
-                    // Without a bias, all experts are equally likely.
+                    // Set the bias to 0, so that all experts are equally likely.
                     bias.fill(0.0);
                 }
                 biases.extend(bias);
@@ -115,8 +116,8 @@ impl Source {
         ])
     }
 
-    /// Returns the embedding. If rows repeat, its vectors are enlarged: otherwise the outputs of layers would make the rows of
-    /// the batch equal, and equal rows would go to the same experts.
+    /// Returns the embedding. If rows of the weights repeat, scales the embedding up: otherwise the outputs of layers would
+    /// make the rows of the batch equal, and equal rows would go to the same experts.
     fn embedding(&self, shape: &[usize]) -> Result<Buffer, String> {
         let mut values = self.floats("model.embed_tokens.weight", &self.made(shape))?;
         if self.repeats() {
@@ -155,7 +156,7 @@ impl Source {
     }
 
     /// Returns the tensors from which a buffer is made, and the shape of each: all tensors, or only the first rows of the first
-    /// tensor if rows repeat.
+    /// tensor if rows of the weights repeat.
     pub fn parts<'a>(&self, tensors: &'a [String], shape: &[usize]) -> (&'a [String], Vec<usize>) {
         match self.repeats() {
             true => (&tensors[..1], self.made(shape)),
@@ -192,7 +193,7 @@ impl Source {
             lead
         };
         let mut buffers = Vec::from(all.buffers(names, made)?);
-        // The placeholder for the scales of unquantized numbers keeps its shape.
+        // Unquantized matrices have no scales: the placeholder buffer of their scales keeps its shape.
         let coded = buffers.iter_mut().filter(|buffer| buffer.shape.len() > made.len());
         coded.for_each(|buffer| *buffer = of_shape(buffer, lead));
         if ["gate_up", "down"].contains(&name) {
@@ -203,7 +204,8 @@ impl Source {
     }
 }
 
-/// Returns the buffer with other dimensions before its columns. If the shape becomes larger, the contents repeat.
+/// Returns the buffer with the shape `lead` followed by its columns. If this shape has more elements than the buffer, the
+/// contents repeat.
 pub(super) fn of_shape(buffer: &Buffer, lead: &[usize]) -> Buffer {
     let cols = buffer.shape.last().copied();
     Buffer {

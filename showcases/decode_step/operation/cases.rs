@@ -1,4 +1,4 @@
-//! Cases: the model, its storage formats, and the positions at which rows begin.
+//! Test cases: the model, its storage formats, and the positions at which the rows of the batch begin.
 
 use super::formats::{Formats, SIXTEEN, WEIGHTS};
 use super::index::INDEX_RECORDS;
@@ -9,7 +9,7 @@ use super::weights::Source;
 use ulplab_core::formats::RECORDS;
 use ulplab_operations::ops::{Case, Data, Inputs};
 
-/// A case. `starts` holds the number of tokens before each row's first run; −1 is a padding row.
+/// A test case. `starts` holds the number of tokens of each row before the first run; −1 marks a padding row.
 pub(super) struct Plan {
     pub name: &'static str,
     pub starts: &'static [i64],
@@ -18,19 +18,19 @@ pub(super) struct Plan {
     pub positions: usize,
     pub inputs: Inputs,
     pub timed: bool,
-    /// Sizes of the model, if its weights are drawn.
+    /// Sizes of the model, if its weights are random.
     pub size: Size,
     pub formats: Formats<'static>,
 }
 
-/// Sizes of drawn models.
+/// Sizes of models with random weights.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Size {
     /// Small sizes, all different from each other.
     Small,
     /// Fewer layers, as many channels as V4-Flash, and more experts, so that every warp of a fused launch has work to do.
     Wide,
-    /// The sizes of DeepSeek-V4-Flash, with weights that repeat.
+    /// The sizes of DeepSeek-V4-Flash; the rows of the weights repeat, to save memory.
     Flash,
 }
 
@@ -59,7 +59,7 @@ const TRAINED: Plan = Plan {
     inputs: Inputs::Weights,
     ..SMALL
 };
-/// The trained model after 511 tokens of one row, and after 127 tokens of 64 rows.
+/// Timed cases of the trained model: one row after 511 tokens, and 64 rows after 127 tokens.
 const TIMED: [Plan; 2] = [
     Plan {
         name: "model.b1.511",
@@ -86,7 +86,8 @@ const FLASH: [(&str, &[i64]); 3] = [
     ("flash.b64", &[32_767; 64]),
 ];
 
-/// Returns all cases: every record and every storage of weights in the small model, and some of them in the trained model.
+/// Returns all cases. The small model is run with every format of KV records and every storage of weights, the trained model
+/// with some of them.
 pub(super) fn plans() -> Vec<Plan> {
     let many = Plan {
         name: "model.b9",
@@ -174,10 +175,10 @@ pub(super) fn plans() -> Vec<Plan> {
 }
 
 /// Sizes of the small model: channels of a key, channels of a key that RoPE rotates, channels of an index key. [`RECORD_KEYS`]
-/// replace them if keys are records, and [`INDEX_KEYS`] if index keys are also records.
+/// replace these sizes if keys are records, and [`INDEX_KEYS`] if index keys are also records.
 const SMALL_KEYS: [usize; 3] = [24, 8, 16];
-/// The same sizes if products of attention take eight bits. Rows are then multiples of 16 columns, and have one block of 128
-/// columns and a partial block.
+/// The same sizes if the projections of attention take 8-bit codes. Rows are then multiples of 16 columns, and have one block
+/// of 128 columns and a partial block.
 const EIGHT_KEYS: [usize; 3] = [80, 8, 16];
 const RECORD_KEYS: [usize; 3] = [512, 8, 16];
 const INDEX_KEYS: [usize; 3] = [512, 8, 128];
@@ -192,7 +193,7 @@ impl Plan {
         self.formats.keys().1 + self.name
     }
 
-    /// Returns the source of the model's weights: a checkpoint, or a seed from which weights are drawn later.
+    /// Returns the source of the model's weights: a checkpoint, or a seed from which random weights are drawn later.
     pub fn source(&self, data: &Data) -> Result<Source, String> {
         match self.inputs {
             Inputs::Weights => Source::open(data.checkpoint()?, self.formats.storages()?),
@@ -214,7 +215,8 @@ impl Plan {
         })
     }
 
-    /// Returns all sizes of the case with this model; `banks` is the number of layers with experts of their own.
+    /// Returns all sizes of the case, given those of the model; `banks` is the number of layers that do not share their
+    /// experts.
     pub fn dims(&self, sizes: &Sizes, banks: usize) -> Result<Vec<(&'static str, i64)>, String> {
         sizes.dims([self.starts.len(), self.runs, self.positions], self.formats, banks)
     }

@@ -1,4 +1,4 @@
-//! Runs the reference on a kernel's intermediate values. At each site, the reference computes the expected values, then continues
+//! Checks the outputs of a kernel by the reference. At each site, the reference computes the expected values, then continues
 //! with the kernel's values.
 
 use rayon::prelude::*;
@@ -23,14 +23,14 @@ const ALIKE: &str = "rows that begin alike and read the same tokens have the sam
 
 /// Values that a kernel wrote.
 pub(super) struct KernelValues {
-    /// Kept rows of each of [`TAPS`].
+    /// Values at each of the sites [`TAPS`].
     taps: Vec<Kept>,
     logits: Vec<f32>,
     tokens: Vec<i32>,
 }
 
 impl KernelValues {
-    /// Returns the kept rows of a site.
+    /// Returns the values that the kernel output at a site.
     ///
     /// # Panics
     /// If the site has no tap.
@@ -40,14 +40,14 @@ impl KernelValues {
     }
 }
 
-/// Expected values of a row: of every tap `[S, layers, cols]`, of the logits `[S, V]`, and of the state.
+/// Expected values of a row of the batch: of every tap `[S, layers, cols]`, of the logits `[S, V]`, and of the state.
 struct RowExpected {
     taps: Vec<Vec<Expected>>,
     logits: Vec<Expected>,
     state: StateParts<Bounded>,
 }
 
-/// Judges of products of codes and of bfloat16; `None` in steps without such products.
+/// Checks of products of 8-bit codes and of bfloat16; `None` for steps without such products.
 type Coded<'a> = (Option<&'a Fp8<'a>>, Option<&'a Bf16<'a>>);
 
 /// Joins the expected values of all rows, `[groups, cols]` each, to `[groups, B, cols]`. Padding rows may hold any values.
@@ -122,7 +122,7 @@ impl Step {
         parts
     }
 
-    /// Judges that rows which begin with the same tokens and read the same tokens have the same logits, bit for bit.
+    /// Checks that rows with the same start and the same input tokens have bit-identical logits.
     pub fn repeated(&self, outputs: &Outputs, why: &'static str) -> Part {
         let (runs, rows, vocabulary) = (self.runs, self.starts.len(), self.source.config.vocab_size);
         let read = |row: usize| (0..runs).map(move |run| self.forced[run * rows + row]);
@@ -142,8 +142,8 @@ impl Step {
         Judge::equal("logits", Dtype::F32, &shape, want, why).of(outputs)
     }
 
-    /// Returns the input token of a row in a run: the given token, or the token that the row sampled in the run before. An id
-    /// that is out of range fails where tokens are judged, and counts as 0 here.
+    /// Returns the input token of a row in a run: the given token, or the token that the row sampled in the run before.
+    /// Replaces an id that is out of range by 0; the check of the sampled tokens reports such an id.
     fn read(&self, run: usize, row: usize, sampled: &[i32]) -> u32 {
         let at = |run: usize| run * self.starts.len() + row;
         let token = match run.checked_sub(1) {
@@ -155,7 +155,7 @@ impl Step {
         u32::try_from(token).ok().filter(there).unwrap_or(0)
     }
 
-    /// Follows a row through all runs, and returns its expected values.
+    /// Runs the reference on a row of the batch, for all runs, and returns the expected values.
     fn row(
         &self,
         model: &Model<Bounded>,
@@ -194,8 +194,8 @@ impl Step {
         RowExpected { taps, logits, state }
     }
 
-    /// Judges every cache: slots of the reference's state must hold its values, and slots that no run has reached must be
-    /// unchanged. Other slots of rings may hold any values.
+    /// Checks every cache. Slots that the reference's state has must hold the reference's values, and slots that no run has
+    /// reached must be unchanged. Other slots of ring buffers may hold any values.
     fn states(&self, rows: &[Option<RowExpected>], found: &KernelValues, outputs: &Outputs) -> Vec<Part> {
         let (caches, records, index) = (&self.caches.arrays, &self.caches.records, &self.caches.index);
         let mut expected: Vec<Vec<Expected>> = Vec::new();
@@ -230,14 +230,15 @@ impl Step {
             .collect()
     }
 
-    /// Returns run, row and position of the token, for every run of every row that is not padding.
+    /// Iterates over all runs of all rows that are not padding: returns run, row, and position of the input token.
     fn steps(&self) -> impl Iterator<Item = [usize; 3]> {
         let rows = self.starts.iter().enumerate();
         rows.filter_map(|(row, start)| Some((row, start.as_ref()?.tokens)))
             .flat_map(|(row, tokens)| (0..self.runs).map(move |run| [run, row, tokens + run]))
     }
 
-    /// Judges pages of records. Every byte follows from its value before the runs, or from the vectors that kernels kept.
+    /// Checks the pages of KV records. The expected value of a byte is that before the runs, or follows from the vectors that
+    /// the kernel output.
     fn pages(&self, records: &Records, found: &KernelValues, outputs: &Outputs) -> Vec<Part> {
         let mut records = records.clone();
         for [run, row, position] in self.steps() {
@@ -248,7 +249,7 @@ impl Step {
         records.buffers().map(|buffer| of_bytes(buffer, outputs)).collect()
     }
 
-    /// Judges pages of index keys in the same way.
+    /// Checks the pages of index keys in the same way as [`Self::pages`].
     fn index_pages(&self, index: &IndexPages, found: &KernelValues, outputs: &Outputs) -> Part {
         let (mut index, kept) = (index.clone(), found.tap(sites::INDEX_KEY));
         for [run, row, position] in self.steps() {
@@ -260,7 +261,8 @@ impl Step {
     }
 }
 
-/// State of the reference while it runs one token; the reference calls its methods at sites.
+/// Hooks of the reference while it runs one token of one row: at each site, they write the expected values, and replace the
+/// tensor by the kernel's.
 struct Follow<'a> {
     records: Option<&'a Records>,
     coded: Coded<'a>,
@@ -302,8 +304,8 @@ impl Numerics<Bounded> for Follow<'_> {
             .layer
             .and_then(|layer| self.found.tap(sites::INDEX_KEY).number(layer));
         let records = self.records;
-        // A site without a tap keeps the reference's values. The input streams of a layer need no tap: they are the kernel's
-        // output streams of the layer before.
+        // At a site without a tap, continue with the reference's values. The input streams of a layer need no tap: they are the
+        // output streams of the previous layer, which has a tap.
         let Some((found, expected)) = self.places(site) else {
             return;
         };
@@ -325,7 +327,7 @@ impl Numerics<Bounded> for Follow<'_> {
         let ordered = site.name == sites::ROUTER;
         let mut wanted = choice.indices.clone();
         if !ordered {
-            // Selected entries are read in ascending order of their indices.
+            // Kernels output the selected entries in ascending order of their indices.
             wanted.sort_unstable_by_key(|index| if *index < 0 { i32::MAX } else { *index });
         }
         let Some((found, expected)) = self.places(site) else {
@@ -338,7 +340,8 @@ impl Numerics<Bounded> for Follow<'_> {
         for (expected, index) in expected.iter_mut().zip(if right { &found } else { &wanted }) {
             *expected = (f64::from(*index), 0.0);
         }
-        // Later sites are judged given the kernel's choice, right or wrong, if it is a valid choice.
+        // Continue with the kernel's choice, even a wrong one, if it is a valid choice: later sites are checked given this
+        // choice.
         choice.indices = if possible { found } else { wanted };
     }
 

@@ -9,8 +9,8 @@ use super::index::IndexQuery;
 use super::{EPS, STREAMS};
 use ulplab_operations::ops::mhc_pre::normalized;
 
-/// True if the indices are a valid choice: the wanted number of candidates, all different. They must ascend, unless `ordered`
-/// (best first).
+/// True if `found` is a valid choice: all indices are different candidates, as many as in `wanted`, then −1. The indices must
+/// ascend, unless they are `ordered` best first.
 pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordered: bool) -> bool {
     let count = wanted.iter().filter(|index| **index >= 0).count();
     let (chosen, rest) = found.split_at(count);
@@ -26,8 +26,8 @@ pub(super) fn possible(scores: &[Bounded], found: &[i32], wanted: &[i32], ordere
     chosen.iter().all(candidate) && rest.iter().all(|index| *index == -1) && ascending && different
 }
 
-/// False if a chosen candidate is worse, beyond error bounds, than an omitted candidate, or, if `ordered`, than a later
-/// candidate.
+/// True if the error bounds of the scores allow the choice: no chosen candidate is certainly worse than an omitted one or, if
+/// `ordered`, than a later one in the choice.
 pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bool {
     let chosen: Vec<usize> = found.iter().filter_map(|index| usize::try_from(*index).ok()).collect();
     let least = |index: usize| scores[index].value() - scores[index].error();
@@ -51,7 +51,7 @@ pub(super) struct Followed {
 }
 
 impl Operations<Bounded> for Followed {
-    /// Selects entries. Products of codes have no error, since the rule by which tensor cores sum is known.
+    /// Selects entries. The products of codes are exact, since the rule by which tensor cores sum is known.
     fn index(
         &self,
         query: &Tensor<Bounded>,
@@ -66,8 +66,8 @@ impl Operations<Bounded> for Followed {
         }
     }
 
-    /// Bounds Sinkhorn's iterations as a whole: they do not amplify errors, but a bound computed iteration by iteration would
-    /// grow.
+    /// Bounds the error of all Sinkhorn iterations at once: the iterations do not amplify errors, but a bound that is computed
+    /// iteration by iteration would grow.
     fn mhc_pre(
         &self,
         mixer: &HyperConnection<Bounded>,
