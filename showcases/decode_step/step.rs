@@ -23,7 +23,7 @@ pub struct WholeStep {
     weights: String,
 }
 
-/// Checks that kernels know the format that a recipe gives for `key`.
+/// Returns an error if kernels do not support the format that a recipe (set of formats) gives for `key`.
 fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
     if formats.contains(&format) {
         return Ok(());
@@ -36,12 +36,12 @@ fn known(key: &str, format: &str, formats: &[&str]) -> Result<(), Mistake> {
     ))
 }
 
-/// Lock that lets texts be read one at a time, since the kept values of one text take hundreds of megabytes.
+/// Lock that allows only one text to be read at a time: the values at the sites take hundreds of megabytes for each text.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl WholeStep {
-    /// Finds the variant with this name, e.g. `decode_step.records`. It stores keys as the rounding of the recipe says, and reads
-    /// weights and index keys in the given formats.
+    /// Finds the variant with this name, e.g. `decode_step.records`. The variant stores keys in the format to which the rules
+    /// `rounds` of a recipe round them, and weights and index keys in the given formats.
     ///
     /// # Errors
     /// If no variant has the name, the recipe rounds sites that kernels do not round, or kernels do not know a format.
@@ -79,7 +79,7 @@ impl WholeStep {
         })
     }
 
-    /// Reads a text with the checkpoint in `folder`, and calls `numerics` at the sites whose values kernels keep; returns the
+    /// Reads a text with the checkpoint in `folder`, and calls `numerics` at the sites whose values kernels output; returns the
     /// logits.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Choices and operations whose errors are not bounded number by number.
+//! Checks of discrete choices, and operations whose error bounds do not follow from the rules of [`Bounded`] numbers.
 
 use reference::ops::hyper_connection::{HyperConnection, Mixing};
 use reference::ops::indexer;
@@ -44,7 +44,7 @@ pub(super) fn admissible(scores: &[Bounded], found: &[i32], ordered: bool) -> bo
     true
 }
 
-/// Operations whose errors are not bounded number by number.
+/// Operations whose error bounds do not follow from the rules of [`Bounded`] numbers: selection of entries, and mHC mixing.
 pub(super) struct Followed {
     /// Index keys and queries as codes; `None` if index keys are not records.
     pub index: Option<IndexQuery>,

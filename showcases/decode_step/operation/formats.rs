@@ -13,9 +13,9 @@ pub struct Formats<'a> {
     pub index: Option<&'a str>,
     /// Storage of matrices, one of [`WEIGHTS`].
     pub weights: &'a str,
-    /// Format of the 8-bit activations of attention's products, one of [`ACTIVATIONS`](super::ACTIVATIONS); `None` for f32. The
-    /// weights of these products are then E4M3, however other matrices are stored. With the suffix `+bf16`, all other products
-    /// take bfloat16, and weights are [`SIXTEEN`].
+    /// Format of activations, one of [`ACTIVATIONS`](super::ACTIVATIONS); `None` if all are f32. The projections of attention
+    /// take 8-bit activations of this format, and their weights are E4M3, even if other matrices are stored differently. With
+    /// the suffix `+bf16`, all other products take bfloat16, and `weights` is [`SIXTEEN`].
     pub activations: Option<&'a str>,
 }
 
@@ -45,13 +45,13 @@ impl<'a> Formats<'a> {
         Self { weights, ..self }
     }
 
-    /// Returns these formats with products of attention that take activations in the format `activations`.
+    /// Returns these formats with activations in the format `activations`.
     pub const fn with_activations(self, activations: &'a str) -> Self {
         let activations = Some(activations);
         Self { activations, ..self }
     }
 
-    /// Returns the keys of a case, and the prefix of its name.
+    /// Returns the keys (properties by name) of a case with these formats, and the prefix of the name of the case.
     pub(super) fn keys(self) -> (Vec<(&'static str, String)>, String) {
         let [dense, routed] = pair(self.weights);
         let mut keys = vec![("stored", dense.to_string()), ("routed", routed.to_string())];
@@ -68,13 +68,13 @@ impl<'a> Formats<'a> {
         (keys, prefix.collect())
     }
 
-    /// True if all products except those of attention take bfloat16.
+    /// True if all products except the projections of attention take bfloat16.
     pub(super) fn sixteen(self) -> bool {
         self.activations == Some(ACTIVATIONS[1])
     }
 
-    /// Returns four flags: keys are records, index keys are records, products of attention take eight bits, all other products
-    /// take sixteen bits.
+    /// Returns four flags: keys are records, index keys are records, the projections of attention take 8-bit codes, all other
+    /// products take bfloat16.
     pub(super) fn flags(self) -> [bool; 4] {
         let [records, indexed] = [self.record, self.index].map(|format| format.is_some());
         [records, indexed, self.activations.is_some(), self.sixteen()]
@@ -102,13 +102,15 @@ impl<'a> Formats<'a> {
 pub(super) struct Storages {
     pub dense: Storage,
     routed: Storage,
-    /// Format of the 8-bit activations of attention's products, whose weights are stored as tiles; `None` for f32.
+    /// Format of the 8-bit activations of attention's projections, whose weights are stored as tiles; `None` for f32.
     pub activations: Option<&'static Blocks>,
-    /// True if all other products take bfloat16. The shared expert is then stored after the routed experts, in the same format.
+    /// True if all products except the projections of attention take bfloat16. The shared expert is then stored after the
+    /// routed experts, in the same format.
     pub sixteen: bool,
 }
 
-/// Storages for which kernels are compiled: one name for all matrices, or a second name after a `+` for routed experts.
+/// Storages for which kernels are compiled. A name stands for the storage of all matrices; if it has a `+`, the part after it
+/// is the storage of routed experts.
 pub const WEIGHTS: [&str; 5] = ["f32", "bf16", FP8, "fp8_b64_f32+mxfp4", "fp8_b64_f32+nvfp4"];
 
 /// Storage of matrices if products take bfloat16: MXFP4 for experts, bfloat16 for all other matrices.
@@ -134,7 +136,8 @@ impl Storages {
         Ok([Storage::named(dense)?, Storage::named(routed)?])
     }
 
-    /// Returns the 8-bit product whose weights the tensor holds; `None` if its product takes no codes.
+    /// Returns the projection of attention to which the weight tensor belongs; `None` if the product with this tensor does not
+    /// take 8-bit codes.
     pub fn projection(self, tensor: &str) -> Option<Projection> {
         self.activations.and_then(|_| Projection::of(tensor))
     }
@@ -151,7 +154,7 @@ impl Storages {
         }
     }
 
-    /// Returns the bits per element of both storages.
+    /// Returns the bits per element of the storages `dense` and `routed`.
     pub fn bits(self) -> Result<[usize; 2], String> {
         Ok([self.dense.bits()?, self.routed.bits()?])
     }

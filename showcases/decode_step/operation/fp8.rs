@@ -1,6 +1,7 @@
-//! Judgement of steps with 8-bit activations, from the kernel's own values. Kernels keep the numbers before quantization, so
-//! codes and scales are defined to the bit. Products of codes are also defined to the bit
-//! ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so later numbers carry only the errors of the operations after the product.
+//! Check of steps with 8-bit activations, given the kernel's values. Kernels output the numbers before quantization, so the
+//! expected codes and scales are known to the bit. Products of codes are also known to the bit
+//! ([`fp8_gemm`](ulplab_operations::ops::fp8_gemm)), so the expected values of later numbers have only the errors of the
+//! operations after the product.
 
 use reference::ops::rmsnorm::rmsnorm;
 use reference::ops::rope::Rope;
@@ -22,13 +23,13 @@ const WHY_CODES: &str =
 const WHY_PRODUCT: &str = "a product of codes is defined to the bit: each 128 columns are summed by tensor cores, by a known rule, and \
                            multiplied by both scales and added in f32, from the first to the last";
 
-/// A row of numbers that is quantized.
+/// An activation that kernels quantize before a product.
 struct Coded {
-    /// Buffer that keeps the numbers. The names of the buffers of their codes and scales begin with its name.
+    /// Output buffer of the numbers before quantization. The names of the buffers of codes and scales begin with this name.
     numbers: &'static str,
-    /// True if the buffer exists only to judge the codes.
+    /// True if kernels output `numbers` only to check the codes, and not as a site.
     own: bool,
-    /// Number of parts that are quantized separately, and columns of each.
+    /// Number of parts of a row that are quantized separately, and number of columns of a part.
     shape: fn(&Config) -> [usize; 2],
 }
 
@@ -36,7 +37,7 @@ const fn coded(numbers: &'static str, own: bool, shape: fn(&Config) -> [usize; 2
     Coded { numbers, own, shape }
 }
 
-/// Quantized numbers, in the order in which a layer computes them. Buffers are `[S, layers, B, ..]`.
+/// Quantized activations, in the order in which a layer computes them. Buffers are `[S, layers, B, ..]`.
 const CODED: [Coded; 4] = [
     coded("at_attention_input", false, |c| [1, c.hidden_size]),
     coded(LOW_QUERY, true, |c| [1, c.q_lora_rank]),
@@ -61,7 +62,7 @@ impl Projection {
 }
 
 impl Coded {
-    /// Returns the buffers of codes and of scales, and the number of columns of each.
+    /// Returns the names of the buffers of codes and of scales, each with its number of columns.
     fn parts(&self, config: &Config, width: usize) -> [(&'static str, usize); 2] {
         let [parts, cols] = (self.shape)(config);
         let name = |part: &str| lasting(&format!("{}_{part}", self.numbers));
@@ -72,8 +73,8 @@ impl Coded {
     }
 }
 
-/// Returns names, types and shapes of the buffers that keep quantized numbers, codes and scales in addition to sites, for the
-/// given numbers of runs and rows.
+/// Returns names, types and shapes of the buffers that kernels output in addition to sites: numbers before quantization, codes
+/// and scales.
 pub(super) fn kept(
     config: &Config,
     blocks: &Blocks,
@@ -88,7 +89,7 @@ pub(super) fn kept(
     kept.map(move |(name, dtype, cols)| (name, dtype, vec![runs, config.num_hidden_layers, rows, cols]))
 }
 
-/// Judges a step whose activations are codes by the values that a kernel kept.
+/// Checks a step with 8-bit activations against the values that a kernel output at the sites.
 pub(super) struct Fp8<'a> {
     config: &'a Config,
     model: &'a Model<Bounded>,
@@ -101,7 +102,7 @@ pub(super) struct Fp8<'a> {
 }
 
 impl<'a> Fp8<'a> {
-    /// Creates the judge of a kernel's outputs, for the given numbers of positions and of rows of a batch.
+    /// Creates the check of a kernel's outputs. `positions` is the length of the RoPE table, `rows` the size of the batch.
     ///
     /// # Errors
     /// If weights cannot be read.
@@ -134,17 +135,17 @@ impl<'a> Fp8<'a> {
         })
     }
 
-    /// Returns the index of a row in the kept buffers.
+    /// Returns the index of a row in the buffers `[S, layers, B, ..]`.
     fn number(&self, [run, layer, row]: Place) -> usize {
         (run * self.config.num_hidden_layers + layer) * self.rows + row
     }
 
-    /// Returns the numbers that a kernel kept in a buffer.
+    /// Returns the f32 numbers of an output buffer.
     fn numbers(&self, buffer: &str) -> Vec<f32> {
         f32_values(self.outputs.get(buffer), 4)
     }
 
-    /// Returns the product of the weights with the kernel's codes.
+    /// Returns the product of the weights of a projection with the activation codes that the kernel output.
     fn product(&self, place: Place, of: Projection) -> Vec<f32> {
         let number = self.number(place);
         let [(codes, of_codes), (scales, of_scales)] = CODED[of.reads()].parts(self.config, self.blocks.width);
@@ -156,14 +157,14 @@ impl<'a> Fp8<'a> {
             .product((codes, &f32_values(scales, 4)))
     }
 
-    /// Returns the product as exact numbers `[heads, ..]`.
+    /// Same as [`Self::product`], as numbers `[heads, ..]` without an error.
     fn rows(&self, place: Place, of: Projection, heads: usize) -> Tensor<Bounded> {
         let values = self.product(place, of);
         exact([heads, values.len() / heads], &values)
     }
 
-    /// Replaces the reference's values at a site after a product: computes them from the product of codes instead of f32 numbers.
-    /// `place` is a run, a layer and a row; `position` is the position of the row's token.
+    /// Replaces the reference's values at a site after a projection by values that are computed from the product of codes.
+    /// `place` holds the indices of run, layer and row; `position` is the position of the row's token.
     pub fn after_product(&self, site: &str, place: Place, position: usize, tensor: &mut Tensor<Bounded>) {
         let (config, eps) = (self.config, Bounded::from_f64(EPS.into()));
         let mut turned = |mut x: Tensor<Bounded>, heads: usize| {
@@ -191,7 +192,7 @@ impl<'a> Fp8<'a> {
         }
     }
 
-    /// Judges low-rank queries and heads, codes and scales. Padding rows may hold any values.
+    /// Checks the low-rank queries and heads, and all codes and scales. Padding rows may hold any values.
     pub fn parts(&self, places: &[Place]) -> Vec<Part> {
         let mut parts = vec![self.low_query(places), self.low_heads(places)];
         parts.extend(CODED.iter().flat_map(|coded| self.codes(coded, places)));
@@ -227,7 +228,7 @@ impl<'a> Fp8<'a> {
         judge.any_nan(0..cols).of(self.outputs)
     }
 
-    /// Judges codes and scales, which follow from the kept numbers.
+    /// Checks codes and scales, which follow from the numbers that the kernel output before quantization.
     fn codes(&self, coded: &Coded, places: &[Place]) -> [Part; 2] {
         let (parts, [_, cols]) = (coded.parts(self.config, self.blocks.width), (coded.shape)(self.config));
         let mut want = parts.map(|(name, _)| self.outputs.get(name).to_vec());

@@ -1,6 +1,6 @@
-//! Index keys as records in pages, and queries in the same codes. The scores are those of
-//! [`index_records`](ulplab_operations::ops::index_records). Tensor cores sum the products by a rule that is known to the bit, so
-//! only the head weights add an error.
+//! Index keys as records in pages, and index queries in the same code format. The scores are those of
+//! [`index_records`](ulplab_operations::ops::index_records). Tensor cores sum the products by a rule that is known to the bit,
+//! so only the head weights add an error.
 //!
 //! With `index_fp8`, a query is E4M3 with a power of two as the scale of each head, and a key is E4M3 with an f32 scale. With
 //! `index_mxfp4`, a Hadamard matrix rotates keys and queries before they become MXFP4. Keys, like all records, are rounded to
@@ -22,9 +22,10 @@ use ulplab_operations::ops::slots::{encoded, rows};
 use ulplab_operations::ops::sums::{bf16_factors, e4m3_factors};
 use ulplab_operations::ops::{Buffer, Data};
 
-/// Names of the records of index keys.
+/// Names of the record formats of index keys.
 pub const INDEX_RECORDS: [&str; 2] = ["index_fp8", "index_mxfp4"];
-/// Block formats of queries, for each of [`INDEX_RECORDS`]; a head is one block, or four blocks.
+/// Block formats of queries, one for each of [`INDEX_RECORDS`]. A head is one block in the first format, four blocks in the
+/// second.
 const QUERIES: [&str; 2] = ["fp8_b128", "mxfp4"];
 
 /// Pages of index keys, of all rows.
@@ -59,7 +60,7 @@ impl IndexPages {
         })
     }
 
-    /// Fills all slots with drawn keys.
+    /// Fills all slots with random keys.
     pub(super) fn draw(&mut self, data: &Data) {
         self.pages.draw(Self::BUFFER, data);
     }
@@ -68,7 +69,7 @@ impl IndexPages {
         self.pages.record.name == INDEX_RECORDS[0]
     }
 
-    /// Stores a key, and returns the values that are read back.
+    /// Stores a key, and returns the values that are read back from its record.
     fn store(&mut self, place: [usize; 3], key: &[f32]) -> Vec<f32> {
         let mut key = key.to_vec();
         if !self.fp8() {
@@ -79,7 +80,8 @@ impl IndexPages {
         key
     }
 
-    /// Stores the entries of a row in a layer, and replaces them in the state by the values that are read back.
+    /// Stores the index keys of a row in a layer, and replaces them in the state by the values that are read back from their
+    /// records.
     pub fn put(&mut self, layer: usize, row: usize, index: &mut CompressedParts<f32>) {
         let keys = &mut index.entries.keys;
         for entry in 0..keys.rows() {
@@ -144,13 +146,13 @@ impl IndexPages {
         if self.fp8() { WGMMA_E4M3 } else { WGMMA_BF16 }
     }
 
-    /// Returns the buffer, which kernels change in place.
+    /// Returns the buffer of the pages, which kernels update in place.
     pub fn buffer(&self) -> Buffer {
         self.pages.buffer(Self::BUFFER)
     }
 }
 
-/// Index keys of a row and the query of its token, which are collected from site to site.
+/// Index keys of a row and the query of its token. The hooks at the sites of keys and queries collect them.
 pub(super) struct IndexQuery {
     index: Arc<IndexPages>,
     /// Keys of each sparse layer.
@@ -179,9 +181,9 @@ impl IndexQuery {
         values
     }
 
-    /// Adds the next key of a layer, and returns the values that are read back.
+    /// Adds the next key of a layer, and returns the values that are read back from its record.
     pub fn add(&mut self, layer: usize, key: &[f32]) -> Vec<f32> {
-        // The key gets a separate page: `index` has only the entries with which the case begins.
+        // Store the key in a temporary page: `index` has only the keys from before the first run.
         let mut page = IndexPages {
             pages: self.index.pages.one_page(),
             query: self.index.query,

@@ -1,8 +1,8 @@
-//! DeepSeek-V4-Flash at its real sizes, with drawn weights and states. No host has room for the model, so each buffer has few
-//! rows, which repeat. No device has room for all experts, so the experts of [`Source::banks`] layers serve all layers in turn.
-//! The case is timed, but the reference does not follow it. Its judgement checks what needs no model, and the cases of each
-//! operation show that the kernels are right at these sizes. The first two layers, which have only a window in the original, have
-//! a compressor here.
+//! DeepSeek-V4-Flash at its real sizes, with random weights and states. The model does not fit into host memory, so each buffer
+//! has few rows, which repeat. The experts do not fit into device memory, so all layers use the experts of [`Source::banks`]
+//! layers in turn. The case is timed. The reference is too large to compute expected values, so the outputs are checked only
+//! for properties that need no model. The cases of each operation show that the kernels are right at these sizes. The first two
+//! layers, which have only a window in the original, have a compressor here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,14 +25,14 @@ const WHY: &str = "every number that is kept is finite, a choice is a choice, a 
 const WHY_SPREAD: &str =
     "what is timed must read as many experts as are counted: rows that go to the same ones would look fast";
 
-/// Number of positions whose entries are drawn; later positions repeat them.
+/// Number of positions for which random cache contents are drawn; later positions repeat these contents.
 const DRAWN_POSITIONS: usize = 1 << 14;
 
 const LAYERS: usize = 43;
 
-/// Largest number of rows for which layers route as in the model, where only the first layers route by tokens. The states of all
-/// rows are equal, so with more rows, learned routers would use fewer experts than for different texts. With more rows, all
-/// layers except the last therefore route by tokens.
+/// Largest number of rows for which layers route as in the model, where only the first layers look up experts by token id. With
+/// more rows, all layers except the last look up experts by token id: the states of all rows are equal, so learned routers
+/// would select fewer different experts than for different texts.
 const ROUTED: usize = 8;
 
 /// Returns the model's configuration for this number of rows.
@@ -45,7 +45,7 @@ pub(super) fn config(rows: usize) -> Config {
     config_of((0..LAYERS).map(kind).collect(), by_token)
 }
 
-/// Returns the model's configuration with other layers, of which the first `by_token` route by tokens.
+/// Returns the model's configuration with these layers. The first `by_token` layers look up experts by token id.
 pub(super) fn config_of(layer_types: Vec<LayerType>, by_token: usize) -> Config {
     let layers = layer_types.len();
     let by_token = [(RouterType::Hash, by_token), (RouterType::Learned, layers - by_token)];
@@ -95,9 +95,9 @@ pub(super) fn rates([sparse, heavy]: [usize; 2]) -> BTreeMap<String, usize> {
     rates.map(|(name, rate)| (name.to_string(), rate)).into()
 }
 
-/// Creates the step of a case with its initial state. Each row reads a token of its own; only the last row reads the token of the
-/// first. The tokens are forced in every timed run: rows that read their sampled tokens would come to read the same token, and go
-/// to the same experts.
+/// Creates the step of a case with its initial state. Each row reads a different token, except that the last row reads the same
+/// token as the first. The input tokens of every timed run are given. If rows read the tokens that they sample, all rows would
+/// soon read the same token and use the same experts.
 ///
 /// # Errors
 /// If kernels do not know the formats.
@@ -121,11 +121,11 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
     Step::with_caches(source, starts, sizes, (tokens, forced), plan.formats, caches)
 }
 
-/// Returns the buffers of the state for all layers and rows, which repeat the drawn values.
+/// Returns the buffers of the state for all layers and rows; all of them repeat the random values of one layer and row.
 pub(super) fn state(step: &Step) -> Vec<Buffer> {
     let size = |name: &str| step.size(name);
     let enlarged = |mut buffer: Buffer| {
-        // All rows begin with the same state, which is drawn for one layer.
+        // Keep the values of one layer and row; [`Buffer`] repeats them for all layers and rows.
         buffer.bytes.truncate(buffer.bytes.len() / buffer.shape[0]);
         let layers = match buffer.name {
             name if name.starts_with("window") => "layers",
@@ -151,7 +151,7 @@ pub(super) fn state(step: &Step) -> Vec<Buffer> {
 /// probability.
 fn reached(step: &Step) -> f64 {
     let [experts, chosen, rows] = ["E", "K", "B"].map(|name| step.size(name) as f64);
-    // The last of several rows reads the token of the first, and so goes to the same experts.
+    // The last of several rows reads the same token as the first row, and so uses the same experts.
     let rows = if rows > 1.0 { rows - 1.0 } else { rows };
     experts * (1.0 - (1.0 - chosen / experts).powf(rows))
 }
@@ -175,7 +175,7 @@ pub(super) fn bytes(step: &Step, buffers: &[Buffer]) -> u64 {
     (dense + experts * (reached + 1.0) * size("layers") + state) as u64
 }
 
-/// Returns the judge of the outputs, by checks that need no model.
+/// Returns the check of the outputs, which tests only properties that need no model.
 pub(super) fn judge(step: Step) -> Judge {
     let parts = move |outputs: &Outputs| {
         let (rows, runs) = (step.starts.len(), step.runs);
@@ -214,7 +214,7 @@ pub(super) fn judge(step: Step) -> Judge {
     Judge::parts("step", parts, WHY)
 }
 
-/// Judges that all numbers are finite; the expected value of any other number is 0.
+/// Checks that all numbers are finite: the expected value of a number that is not finite is 0.
 fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
     let mut want = outputs.get(name).to_vec();
     for number in want.as_chunks_mut::<4>().0 {
@@ -225,7 +225,7 @@ fn finite(name: &'static str, shape: &[usize], outputs: &Outputs) -> Part {
     Judge::equal(name, Dtype::F32, shape, want, WHY).of(outputs)
 }
 
-/// Judges that every row is a valid choice; the expected indices of any other row are −2.
+/// Checks that `right` is true for every row of chosen indices: the expected indices of any other row are −2.
 fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: impl Fn(&[i32]) -> bool) -> Part {
     let mut want = i32_values(outputs.get(name));
     let wrong = want.chunks_exact_mut(shape[3]).filter(|chosen| !right(chosen));
@@ -233,8 +233,8 @@ fn choices(name: &'static str, shape: &[usize; 4], outputs: &Outputs, right: imp
     equal(name, shape, &want, outputs)
 }
 
-/// Judges the number of experts that rows use in all layers together. It must be within a tenth of the number that [`bytes`]
-/// counts.
+/// Checks the number of experts that rows use in all layers together. The number must be within 10 % of that from which
+/// [`bytes`] computes memory traffic.
 fn spread(step: &Step, outputs: &Outputs) -> Part {
     let of_layer = step.starts.len() * step.size("K");
     let distinct = |chosen: &[i32]| chosen.iter().collect::<BTreeSet<_>>().len();

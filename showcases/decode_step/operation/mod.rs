@@ -1,13 +1,14 @@
-//! A whole decode step of DeepSeek-V4. One token of each of B sequences passes through all layers and gives the next token, which
-//! the next run reads. A case is a number of consecutive runs.
+//! A whole decode step of DeepSeek-V4. One token of each of B sequences passes through all layers and gives the next token,
+//! which the next run reads. A test case has several consecutive runs.
 //!
-//! The model path `deepseek_v4` of the reference is the definition. All numbers are f32, except that keys may be stored as KV
-//! records, and matrices as bfloat16 or as codes with scales ([`Formats`]); the model's weights are then the decoded values.
-//! Products of attention may take 8-bit activations; they are then products of codes, defined to the bit ([`fp8`]). All other
-//! products may take bfloat16 ([`bf16`]).
+//! The operation is defined by the model path `deepseek_v4` of the reference. All numbers are f32, except that keys may be
+//! stored as KV records, and matrices as bfloat16 or as codes with scales ([`Formats`]); the model's weights are then the
+//! decoded values. The projections of attention may take 8-bit activations; they are then products of codes, whose results are
+//! known to the bit ([`fp8`]). All other products may take bfloat16 ([`bf16`]).
 //!
-//! The reference runs on the kernel's own values. At every site of every layer it takes the kernel's values, and bounds the
-//! numbers up to the next site ([`follow`]). So a fault shows at the first site after it, and errors do not grow over layers.
+//! The reference runs on the kernel's values: at every site of every layer, it continues with the values that the kernel
+//! output, and computes expected values with error bounds for the next site ([`follow`]). So a fault shows at the first site
+//! after it, and errors do not grow from layer to layer.
 
 mod bf16;
 mod buffers;
@@ -56,20 +57,20 @@ pub struct DecodeStep;
 
 const STREAMS: usize = 4;
 const EPS: f32 = 1e-6;
-/// First bytes of all sequences. The trained model has learned to continue bytes of English.
+/// Text whose bytes are the first tokens of all sequences: the trained model continues English text byte by byte.
 pub const PROMPT: &[u8] = b"First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\n\
 First Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\n";
 
-/// A site whose values kernels keep for the judgement.
+/// A site whose values kernels output, so that they can be compared with the reference.
 pub(super) struct Tap {
     /// Name of the site in the reference.
     pub site: &'static str,
-    /// Name of the buffer, of shape `[S, layers, B, cols]`.
+    /// Name of the output buffer, of shape `[S, layers, B, cols]`.
     pub buffer: &'static str,
     pub cols: fn(&Config) -> usize,
     /// Type of the values: f32, or i32 for a choice.
     pub dtype: Dtype,
-    /// True if a layer has the site.
+    /// Returns true if a layer has the site.
     pub has: fn(&Config, usize) -> bool,
 }
 
@@ -104,19 +105,19 @@ impl Tap {
         layers.filter(|layer| (self.has)(config, *layer)).collect()
     }
 
-    /// Returns the shape of the buffer for the given numbers of runs and rows.
+    /// Returns the shape `[S, layers, B, cols]` of the buffer for S runs and B rows.
     pub fn shape(&self, config: &Config, [runs, rows]: [usize; 2]) -> [usize; 4] {
         [runs, self.layers(config).len(), rows, (self.cols)(config)]
     }
 
-    /// Reads the values that a kernel kept, for a batch of `rows` rows.
+    /// Reads the values that a kernel output at the site, for a batch of `rows` rows.
     fn kept(&self, config: &Config, rows: usize, outputs: &Outputs) -> Kept {
         let bytes = outputs.get(self.buffer);
         Kept::new(bytes, self.dtype, self.layers(config), [rows, (self.cols)(config)])
     }
 }
 
-/// Sites of a layer, in the order in which the path passes them.
+/// Sites whose values kernels output, in the order in which a layer reaches them.
 pub(super) const TAPS: [Tap; 13] = [
     Tap::of(sites::ATTENTION_INPUT, "at_attention_input", |c| c.hidden_size),
     Tap::of(sites::QUERY, "at_query", |c| c.num_attention_heads * c.head_dim),
@@ -199,12 +200,12 @@ pub fn config(case: &Case, data: &Data) -> Result<Config, String> {
 struct Step {
     source: Source,
     runs: usize,
-    /// Number of runs whose values are kept.
+    /// Number of runs for which kernels output the values at the sites.
     kept: usize,
     /// Initial state of each row; `None` for a padding row.
     starts: Vec<Option<StateParts<f32>>>,
-    /// Token that each row reads first. `forced`, of shape `[S + 1, B]`, holds the token that a row must read in each of S runs,
-    /// and in later runs, which repeat the last run for timing. A token of −1 stands for the token that the row sampled.
+    /// Token that each row reads in the first run. `forced` `[S + 1, B]` holds the tokens that rows read in each of the S runs;
+    /// its last row is for later runs, which are only timed. −1 stands for the token that the row sampled in the run before.
     tokens: Vec<i32>,
     forced: Vec<i32>,
     temperature: f32,
@@ -230,7 +231,7 @@ impl Step {
             }
         }
         let starts = plan.starts.iter().map(|start| known.get(start).cloned()).collect();
-        // The first half of the tokens is given, including token 0. The model samples the others.
+        // The first half of the input tokens is given, with one token 0 for drawn models. The other input tokens are sampled.
         let zero = source.is_drawn().then_some(plan.runs / 2);
         let given = |run: usize, start: i64| match start {
             0.. if Some(run) == zero => 0,
@@ -248,7 +249,7 @@ impl Step {
         )
     }
 
-    /// Creates the step of sequences with the given states and tokens, and caches for `positions` positions.
+    /// Creates the step of sequences with these states and tokens, and stores the states in caches for `positions` positions.
     fn begin(
         source: Source,
         mut starts: Vec<Option<StateParts<f32>>>,
@@ -265,7 +266,7 @@ impl Step {
         Self::with_caches(source, starts, [runs, positions], (tokens, forced), formats, caches)
     }
 
-    /// Creates the same step with the given caches.
+    /// Same as [`Self::begin`], with caches that already hold the states.
     fn with_caches(
         source: Source,
         starts: Vec<Option<StateParts<f32>>>,
@@ -289,7 +290,7 @@ impl Step {
         })
     }
 
-    /// Judges the positions after the last run, and the number of runs.
+    /// Checks the counters of the kernels: the position of each row after the last run, and the number of runs.
     fn counters(&self, outputs: &Outputs) -> [Part; 2] {
         let (runs, last) = (self.runs as i32, self.size("P") as i32 - 1);
         let after = |start: &StateParts<f32>| (start.tokens as i32 + runs).min(last);

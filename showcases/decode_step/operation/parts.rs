@@ -1,4 +1,4 @@
-//! Outputs with their expected values, and access to kept numbers.
+//! Outputs with their expected values, and access to the values that kernels output at sites.
 
 use reference::Bounded;
 use safetensors::Dtype;
@@ -11,10 +11,10 @@ use super::WHY;
 const WHY_RECORDS: &str = "a record's bytes follow from the vector that is stored (docs/formats.md), which was kept; all other bytes \
                            must be as they were";
 
-/// An expected number, and the largest error of a right number.
+/// An expected value, and the largest allowed distance from this value.
 pub(super) type Expected = (f64, f64);
 
-/// Expects exactly these numbers.
+/// Returns expected values that allow exactly these numbers.
 pub(super) fn as_is(values: &[f32]) -> Vec<Expected> {
     values.iter().map(|x| (f64::from(*x), 0.0)).collect()
 }
@@ -28,10 +28,10 @@ pub(super) fn expect<'a>(expected: &mut [Expected], numbers: impl IntoIterator<I
 /// Index of a run, of a layer of the model, and of a row of the batch.
 pub(super) type Place = [usize; 3];
 
-/// Rows that a kernel kept in a buffer `[S, layers, B, cols]`; choices are stored as whole numbers.
+/// Contents of an output buffer `[S, layers, B, cols]`; indices of a choice are stored as whole numbers.
 pub(super) struct Kept {
     pub values: Vec<f32>,
-    /// Layers of the model whose rows the buffer has.
+    /// Indices in the model of the layers that the buffer has.
     pub layers: Vec<usize>,
     rows: usize,
     pub cols: usize,
@@ -73,7 +73,7 @@ impl Kept {
     }
 }
 
-/// Judges an output of numbers, or of a choice, by its expected values.
+/// Compares an output (numbers, or the indices of a choice) with its expected values.
 pub(super) fn part(
     name: &'static str,
     dtype: Dtype,
@@ -91,13 +91,13 @@ pub(super) fn part(
     judge.of(outputs)
 }
 
-/// Judges that a buffer of records has exactly the expected bytes.
+/// Checks that an output of records equals the bytes of `buffer`.
 pub(super) fn of_bytes(buffer: Buffer, outputs: &Outputs) -> Part {
     let judge = Judge::equal(buffer.name, Dtype::U8, &buffer.shape, buffer.bytes, WHY_RECORDS);
     judge.of(outputs)
 }
 
-/// Judges that an output of whole numbers equals `want`.
+/// Checks that an output of integers equals `want`.
 pub(super) fn equal(name: &'static str, shape: &[usize], want: &[i32], outputs: &Outputs) -> Part {
     Judge::equal(name, Dtype::I32, shape, i32_bytes(want), WHY).of(outputs)
 }

@@ -11,8 +11,8 @@ use ulplab_operations::ops::blocks::Blocks;
 use ulplab_operations::ops::data::floats;
 use ulplab_operations::ops::fp8_gemm::{Coded, product};
 
-/// Formats of activations for which kernels are compiled. The first part is the format of attention's products; a second part
-/// after a `+` is the format of all other products, if it is not f32 ([`bf16`](super::bf16)).
+/// Formats of activations for which kernels are compiled. The first part is the format in attention's projections; a second
+/// part after a `+` is the format in all other products, if it is not f32 ([`bf16`](super::bf16)).
 pub const ACTIVATIONS: [&str; 2] = ["fp8_b128_f32", "fp8_b128_f32+bf16"];
 
 /// Format of the weights.
@@ -20,7 +20,8 @@ const TILES: &str = "e4m3/b128x128:f32(deepgemm)";
 /// Number of rows, and of columns, of a tile.
 const TILE: usize = 128;
 
-/// Returns the format of attention's activations for the key `key` of cases and entry points, which is its part before a `+`.
+/// Returns the format of activations in attention's projections. `key` is the format of activations of a case or a kernel entry
+/// point; only its part before a `+` counts.
 ///
 /// # Errors
 /// If no kernel takes such activations.
@@ -32,12 +33,12 @@ pub(super) fn activations(key: &str) -> Result<&'static Blocks, String> {
     })
 }
 
-/// Returns the part of a format of activations that applies to attention's products.
+/// Returns the part of a format of activations that applies to attention's projections.
 pub(super) fn of_attention(key: &str) -> &str {
     key.split_once('+').map_or(key, |(attention, _)| attention)
 }
 
-/// A product of attention with a weight matrix.
+/// A projection of attention: a product of activations and a weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Projection {
     /// From attention's input to the low-rank query.
@@ -76,7 +77,7 @@ impl Projection {
         Self::ALL.into_iter().find(|of| tensor.ends_with(of.tensor()))
     }
 
-    /// Returns the number of groups of the weights, and rows and columns of each group.
+    /// Returns the number of groups of the weights, and the numbers of rows and columns of a group.
     pub fn shape(self, config: &Config) -> [usize; 3] {
         let (heads, groups) = (config.num_attention_heads * config.head_dim, config.o_groups);
         let (hidden, low, rank) = (config.hidden_size, config.q_lora_rank, config.o_lora_rank);
@@ -146,7 +147,8 @@ impl Tiles {
         ]
     }
 
-    /// Returns the product with one row of activations, to the bit. Each group of weights takes its own part of the row.
+    /// Returns the product with one row of activations, bit-identical to that of the tensor cores. The row has one part for
+    /// each group of weights.
     pub fn product<'a>(&'a self, row: Coded<'a>) -> Vec<f32> {
         let [groups, rows, cols] = self.shape;
         let [down, across] = [rows, cols].map(|size| size.div_ceil(TILE));

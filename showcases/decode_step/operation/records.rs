@@ -1,5 +1,6 @@
 //! Caches that hold KV records instead of f32 numbers: the window, and the compressed entries of sparse and of heavy layers.
-//! Every row of the batch has its own pages. The slot of a vector is its place in the ring, or the index of the entry.
+//! Rows of the batch do not share pages. The slot of a vector is its index in the ring buffer of the window, or the index of
+//! the entry.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use ulplab_operations::ops::data::round_to_bf16;
 use ulplab_operations::ops::slots::{record_named, rows};
 use ulplab_operations::ops::{Buffer, Data};
 
-/// Buffers of pages, and the type of their layers; `None` for all layers.
+/// Names of the buffers of pages, and the type of the layers that each buffer serves; `None` for all layers.
 const POOLS: [(&str, Option<LayerType>); 3] = [
     ("window_pages", None),
     ("csa_pages", Some(LayerType::Sparse)),
@@ -59,7 +60,7 @@ impl Pages {
         })
     }
 
-    /// Fills all slots with drawn vectors.
+    /// Fills all slots with random vectors.
     pub fn draw(&mut self, name: &str, data: &Data) {
         let pages: usize = self.shape[..3].iter().product();
         let values = data.normal(name, pages * PAGE * self.record.dim);
@@ -100,7 +101,7 @@ impl Pages {
         rows(self.record, slot).map(|region| &pages[region]).collect()
     }
 
-    /// Returns the buffer, which kernels change in place.
+    /// Returns the buffer of the pages, which kernels update in place.
     pub fn buffer(&self, name: &'static str) -> Buffer {
         Buffer::in_place(name, Dtype::U8, &self.shape, self.bytes.clone())
     }
@@ -110,7 +111,7 @@ impl Pages {
 pub(super) struct Stored(pub Option<Arc<dyn Codec>>);
 
 impl Stored {
-    /// Finds the format with this name.
+    /// Creates the numerics for the format of this name; `None` keeps the keys as they are.
     pub fn new(record: Option<&str>) -> Result<Self, String> {
         record.map(codec).transpose().map(Self)
     }
@@ -142,7 +143,7 @@ impl Records {
         Ok(Self([window?, sparse?, heavy?]))
     }
 
-    /// Fills all slots with drawn vectors.
+    /// Fills all slots with random vectors.
     pub fn draw(&mut self, data: &Data) {
         let pools = POOLS.iter().zip(&mut self.0);
         pools.for_each(|((name, _), pages)| pages.draw(name, data));
@@ -156,7 +157,8 @@ impl Records {
         read
     }
 
-    /// Stores the vectors of a row's state, and replaces them in the state by the values that are read back.
+    /// Stores the vectors of a row's state as records, and replaces them in the state by the values that are read back from the
+    /// records.
     pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
         let tokens = parts.tokens;
         for (layer, of_layer) in parts.layers.iter_mut().enumerate() {
@@ -196,8 +198,8 @@ impl Records {
         self.0[pool].store([layer, row, slot], vector);
     }
 
-    /// Stores the vectors that a run computes for a row: that of its token, and that of an entry if the token completes one.
-    /// `tap` returns the vector of a site and layer before it is stored.
+    /// Stores the vectors that a run computes for a row: the KV vector of its token, and a compressed entry if the token
+    /// completes an entry. `tap` returns the vector of a site and layer before it is stored.
     pub fn step(&mut self, config: &Config, row: usize, position: usize, tap: impl Fn(&str, usize) -> Vec<f32>) {
         for layer in 0..config.num_hidden_layers {
             let slot = position % config.sliding_window;
@@ -218,7 +220,7 @@ impl Records {
         if KEYS.contains(&site) { self.read(&found) } else { found }
     }
 
-    /// Returns the buffers, which kernels change in place.
+    /// Returns the buffers of all pages, which kernels update in place.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         POOLS.iter().zip(&self.0).map(|((name, _), pages)| pages.buffer(name))
     }

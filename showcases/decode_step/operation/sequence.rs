@@ -32,7 +32,7 @@ pub struct Generation<'a> {
 
 impl Generation<'_> {
     /// Returns the runs that generate the tokens, and write them to the output `tokens`. The reference reads the prompt except
-    /// its last token. No values are kept for the judgement.
+    /// its last token. Kernels do not output the values at sites.
     ///
     /// # Errors
     /// If kernels do not know the model, or the prompt is empty.
@@ -46,7 +46,7 @@ impl Generation<'_> {
     }
 }
 
-/// A sequence whose tokens are all given: each run reads one token, from the first on. The values at the sites are kept.
+/// A sequence whose tokens are all given: each run reads one token, from the first on. Kernels output the values at the sites.
 pub struct Reading<'a> {
     /// Folder of the model.
     pub folder: &'a Path,
@@ -71,8 +71,8 @@ impl Reading<'_> {
         Ok((case("reading", self.formats, &step), step.problem()?))
     }
 
-    /// Passes the values that the runs kept to `numerics`, like a model that reads all tokens at once, layer by layer; returns
-    /// the logits. Keys are passed as they were before they were stored. Choices are passed without their scores.
+    /// Calls `numerics` with the values that the kernels output at sites, in the order of a model that reads all tokens at
+    /// once; returns the logits. Keys are passed as they were before they were stored. Choices are passed without their scores.
     ///
     /// # Errors
     /// If the model cannot be opened.
@@ -113,8 +113,8 @@ impl Reading<'_> {
     }
 }
 
-/// Creates the step of one sequence with caches for `positions` positions. The reference reads `read`; the first run reads the
-/// token `first`, later runs read `forced`.
+/// Creates the step of one sequence with caches for `positions` positions. The reference reads the tokens `read`, then the
+/// first run of the kernels reads the token `first`, and later runs read `forced`.
 fn sequence(
     (folder, formats): (&Path, Formats),
     read: &[u32],

@@ -1,5 +1,5 @@
-//! State of all sequences in the form that kernels keep: rings and arrays of entries. One buffer holds those of all layers of a
-//! kind.
+//! State of all sequences in the form that kernels store: ring buffers, and arrays of compressed entries. Layers of the same
+//! type share a buffer.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use ulplab_operations::ops::{Buffer, Data};
 pub struct Cache {
     /// Name of the buffer.
     pub name: &'static str,
-    /// Number of layers of the kind, rows of the batch, slots, and width.
+    /// Number of layers that share the buffer, rows of the batch, slots of a row, and elements of a slot.
     pub shape: [usize; 4],
     /// Contents of the buffer; NaN in slots without a vector.
     pub values: Vec<f32>,
-    /// True if later positions overwrite the slots of earlier ones.
+    /// True if the buffer is a ring: later positions overwrite the slots of earlier positions.
     pub ring: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Caches {
     pub index: Option<Arc<IndexPages>>,
 }
 
-/// Place of a vector in the state: name of the buffer, index of the layer among those of its kind, and slot.
+/// Place of a vector in the state: name of the buffer, index of the layer among the layers of the buffer, and slot.
 pub(super) type Place = (&'static str, usize, usize);
 
 impl Caches {
@@ -84,7 +84,7 @@ impl Caches {
         })
     }
 
-    /// Fills all slots with drawn values.
+    /// Fills all slots with random values.
     pub fn draw(&mut self, data: &Data) {
         for cache in &mut self.arrays {
             cache.values = data.normal(cache.name, cache.values.len());
@@ -95,7 +95,8 @@ impl Caches {
         }
     }
 
-    /// Writes the state of a row. Vectors that are stored as records are replaced in `parts` by the values that are read back.
+    /// Writes the state `parts` to a row. Replaces vectors that are stored as records by the values that are read back from the
+    /// records.
     pub fn put(&mut self, config: &Config, row: usize, parts: &mut StateParts<f32>) {
         if let Some(records) = &mut self.records {
             records.put(config, row, parts);
@@ -113,7 +114,7 @@ impl Caches {
         });
     }
 
-    /// Returns the buffers, which kernels change in place.
+    /// Returns all buffers of the state, which kernels update in place.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         let buffer = |cache: &Cache| Buffer::in_place(cache.name, Dtype::F32, &cache.shape, f32_bytes(&cache.values));
         let pages = self.records.iter().flat_map(Records::buffers);

@@ -23,21 +23,22 @@ pub(super) struct Source {
 
 enum Tensors {
     Files(Box<Safetensors>),
-    /// Weights are drawn with this seed.
+    /// Random weights, drawn with this seed.
     Drawn(u64),
-    /// Weights are drawn with this seed, but only the first rows of each buffer, which repeat. This allows a model that does not
-    /// fit on any host.
+    /// Random weights, drawn with this seed: only the first rows of each buffer are drawn, and then repeat. So even a model
+    /// that does not fit into host memory can run.
     Repeated(u64),
 }
 
 /// Number of drawn elements of a buffer whose rows repeat: whole tiles of 128 rows, for every number of columns of the weights.
 const DRAWN: usize = 1 << 22;
-/// Number of layers with their own experts. Other layers reuse these experts, because the experts of all layers do not fit on a
-/// device.
+/// Number of layers with separate experts, if rows repeat. Other layers reuse these experts, because the experts of all layers
+/// do not fit into device memory.
 const BANKS: usize = 8;
 
 impl Source {
-    /// Opens a checkpoint. A weight that must be E4M3 with f32 scales keeps its codes if the checkpoint stores it so.
+    /// Opens a checkpoint. A weight that kernels need as E4M3 with f32 scales is not quantized again if the checkpoint stores
+    /// it in this format.
     pub fn open(folder: &Path, storages: Storages) -> Result<Self, String> {
         let file = folder.join("config.json");
         let text = input::text(&file).map_err(|error| error.to_string())?;
@@ -55,9 +56,9 @@ impl Source {
         matches!(self.tensors, Tensors::Drawn(_))
     }
 
-    /// Creates a small model of drawn weights, with layers of all types, and sizes that differ from each other. The array holds
-    /// the channels of a key, the channels of a key that RoPE rotates, and the channels of an index key. `wide` selects the model
-    /// with more channels and experts.
+    /// Creates a small model of random weights, with layers of all types, and sizes that differ from each other. The array
+    /// holds the channels of a key, the channels of a key that RoPE rotates, and the channels of an index key. `wide` selects
+    /// the model with more channels and experts.
     pub fn drawn(
         seed: u64,
         [head_dim, qk_rope_head_dim, index_head_dim]: [usize; 3],
@@ -70,9 +71,9 @@ impl Source {
         // partial.
         let [hidden_size, q_lora_rank, o_lora_rank] = match storages.activations {
             None => [40, 20, 14],
-            // As many channels as all warps of `served` mix together.
+            // As many channels as all warps of a thread block of the variant `served` mix together.
             Some(_) if wide => [4096, 160, 136],
-            // More channels than one warp of `served` mixes.
+            // More channels than one warp of the variant `served` mixes.
             Some(_) if storages.sixteen => [288, 160, 136],
             Some(_) => [144, 160, 136],
         };
@@ -80,7 +81,7 @@ impl Source {
         // index heads, and more experts than one thread block scores.
         let ([moe_intermediate_size, n_routed_experts, index_n_heads], rates) = match storages.sixteen {
             false => ([12, 7, 3], [3, 11]),
-            // More experts than lanes of the warp that selects them.
+            // More experts than the 32 lanes of the warp that selects experts.
             true if wide => ([32, 40, 64], [4, 128]),
             true => ([96, 19, 64], [4, 128]),
         };
@@ -111,7 +112,7 @@ impl Source {
         }
     }
 
-    /// Creates a model of drawn weights with this configuration. Each buffer has few rows, which repeat.
+    /// Creates a model of random weights with this configuration. Only few rows of each buffer are drawn; they repeat.
     pub fn repeated(seed: u64, config: Config, storages: Storages) -> Self {
         let tensors = Tensors::Repeated(seed);
         Self {
@@ -121,18 +122,18 @@ impl Source {
         }
     }
 
-    /// True if rows of the weights repeat, so that no reference model can follow the kernels.
+    /// True if rows of the weights repeat. The reference does not check such models.
     pub fn repeats(&self) -> bool {
         matches!(self.tensors, Tensors::Repeated(_))
     }
 
-    /// Returns the number of layers with experts of their own. Other layers reuse these experts in turn.
+    /// Returns the number of layers with separate experts. The other layers reuse these experts in turn.
     pub fn banks(&self) -> usize {
         let layers = self.config.num_hidden_layers;
         if self.repeats() { layers.min(BANKS) } else { layers }
     }
 
-    /// Returns the shape of the drawn tensor. If rows repeat, it has fewer rows than `shape`.
+    /// Returns the shape in which a tensor of shape `shape` is drawn. If rows repeat, fewer rows are drawn.
     pub fn made(&self, shape: &[usize]) -> Vec<usize> {
         let (cols, lead) = shape.split_last().expect("a tensor has dimensions");
         match lead.is_empty() || !self.repeats() {
@@ -219,7 +220,7 @@ impl Source {
             Tensors::Drawn(seed) | Tensors::Repeated(seed) => {
                 let none = |_: &str| Err(String::new());
                 let bytes = Data::new(*seed, &none).bytes(name, shape.iter().product::<usize>());
-                // The experts of a token must differ from each other.
+                // A table of experts by token: the experts of a token must differ from each other.
                 let chosen = shape[1];
                 let expert = |(at, _): (usize, &u8)| {
                     let first = usize::from(bytes[at / chosen * chosen]);
@@ -231,8 +232,8 @@ impl Source {
     }
 }
 
-/// Draws the values of weights. Rows of projections have about the length that preserves magnitudes; norms and scales are about
-/// 1.
+/// Draws random weights. Rows of projections have a norm of about 1, so that products keep the magnitude of their input;
+/// weights of norms, and scales, are about 1.
 fn drawn(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
     let none = |_: &str| Err(String::new());
     let mut values = Data::new(seed, &none).normal(name, shape.iter().product());
