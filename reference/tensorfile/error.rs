@@ -71,7 +71,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Adds a problem. The message is formatted only if it is among the listed problems.
+    /// Adds a problem. Formats the message only if the problem will be listed in full.
     pub fn add(&mut self, problem: impl FnOnce() -> String) {
         if self.count < LISTED {
             write!(self.text, "\n  {}", problem()).expect("a String takes all");

@@ -1,7 +1,7 @@
 //! Reader of named tensors from `.safetensors` and `.npy` files and folders of shards, written by any program.
 //!
-//! Opening a file checks the whole file. After that, every tensor has its bytes, row-major and little-endian. Errors name the
-//! file, the tensor, and the actual and expected state.
+//! Opening a file checks the whole file. Then the bytes of every tensor are available, row-major and little-endian. Errors name
+//! the file, the tensor, and the actual and expected state.
 
 mod error;
 mod folder;

@@ -9,8 +9,8 @@ use crate::Real;
 use crate::ops::linear::multiply;
 use crate::real::vectorized;
 
-/// Running sums G of the log decays of a chunk (inclusive), `[L, width]`. The sums are in f64, since their rounding is an
-/// absolute error of an exponent.
+/// Running sums G of the log decays of a chunk (inclusive), `[L, width]`. The sums are in f64, since the rounding error of a
+/// sum becomes the relative error of an exponential.
 pub(super) struct Sums {
     pub sums: Vec<f64>,
     /// Number of decays per row: 1 or K.

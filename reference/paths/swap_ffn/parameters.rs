@@ -40,7 +40,7 @@ pub struct Initial<'a, F> {
     pub draw: F,
 }
 
-/// Weights that cannot fail have no error type, so an invalid model panics.
+/// Conversion for weights that cannot fail: they have no error to return, so an invalid model panics.
 impl From<Invalid> for Infallible {
     fn from(invalid: Invalid) -> Self {
         panic!("{invalid}")

@@ -158,7 +158,7 @@ impl Step<'_, '_, Served> {
         self.tap_at((self.layer - 1, "layers"), "x", "output", "wide")
     }
 
-    /// Adds a product of codes, by the operation's own kernel.
+    /// Adds a product of codes as a launch of the operation `fp8_gemm`.
     fn product(&mut self, name: &str, [x, w, y]: [&str; 3], n: impl Display, k: impl Display) -> Result<(), String> {
         let names =
             format!("x = {x}_codes, x_scale = {x}_scales, w = {w}, w_scale = {w}_scales, y = {y}, N = {n}, K = {k}");

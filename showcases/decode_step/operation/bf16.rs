@@ -36,8 +36,8 @@ const WHY_HIDDEN: &str = "the sums of both products are defined to the bit, give
 /// Number of columns that share a scale in the format of experts' weights.
 const BLOCK: usize = 32;
 
-/// Buffers that kernels output for the check in addition to those of sites. Their shape is `[S, layers, B, ..]`, except `[S, B,
-/// ..]` for the last.
+/// Buffers that kernels output for the check in addition to those of sites. Shapes are `[S, layers, B, ..]`; that of the last
+/// buffer is `[S, B, ..]`.
 const KEPT: [Tap; 4] = [
     Tap::of("", "at_experts", |c| c.num_experts_per_tok).choice(),
     Tap::of("", "at_expert_weights", |c| c.num_experts_per_tok),
@@ -128,7 +128,7 @@ pub(super) fn experts(source: &Source, first: bool) -> Result<Vec<Buffer>, Strin
     Ok(buffers)
 }
 
-/// Returns the matrices of [`experts`] in the form that products take.
+/// Returns the matrices of [`experts`] as an [`Mxfp4`], which computes products with them.
 fn matrices(source: &Source, first: bool) -> Result<Mxfp4, String> {
     let [codes, scales, _] = <[Buffer; 3]>::try_from(experts(source, first)?).expect("there are three buffers");
     let shape = [codes.shape[2], 2 * codes.shape[3]];
@@ -252,7 +252,7 @@ impl<'a> Bf16<'a> {
         }
     }
 
-    /// Rounds the values of a site to bfloat16, if a product of bfloat16 reads them.
+    /// Rounds the values of a site to bfloat16, if a bfloat16 product reads the values.
     pub fn rounded(site: &str, found: &mut [f32]) {
         if [sites::ATTENTION_INPUT, sites::MOE_INPUT].contains(&site) {
             round_to_bf16(found);

@@ -28,7 +28,8 @@ pub(super) struct Plan {
 pub(super) enum Size {
     /// Small sizes, all different from each other.
     Small,
-    /// Fewer layers, as many channels as V4-Flash, and more experts, so that every warp of a fused launch has work to do.
+    /// Fewer layers and more experts than [`Self::Small`], and as many channels as V4-Flash, so that every warp of a fused
+    /// launch has work to do.
     Wide,
     /// The sizes of DeepSeek-V4-Flash; the rows of the weights repeat, to save memory.
     Flash,
@@ -79,7 +80,7 @@ const TIMED: [Plan; 2] = [
     },
 ];
 
-/// V4-Flash at the last of 32,768 tokens, at which all windows of the compressors close.
+/// V4-Flash at the last of 32,768 tokens: this token completes a window in every compressor.
 const FLASH: [(&str, &[i64]); 3] = [
     ("flash.b1", &[32_767]),
     ("flash.b8", &[32_767; 8]),
@@ -120,7 +121,7 @@ pub(super) fn plans() -> Vec<Plan> {
     let sixteen = Formats::F32.with_activations(ACTIVATIONS[1]).with_weights(SIXTEEN);
     let of_sixteen = [("v4_fp8", index_fp8), ("v4_nvfp4", index_mxfp4), ("v4_bf16", index_fp8)];
     let of_sixteen = of_sixteen.map(|(record, index)| sixteen.with_record(record).with_index(index));
-    // Windows of 128 tokens close in two rows, in one of them for the first time.
+    // Two of the rows complete a window of 128 tokens; for one of them, it is the first window.
     let in_sixteen = of_sixteen.map(|formats| Plan {
         starts: &[0, 125, 253],
         runs: 6,

@@ -35,7 +35,7 @@ pub struct IndexPages {
     query: Format,
 }
 
-/// A vector in the form that tensor cores take, and the scale of its products.
+/// A vector in the form that tensor cores take, and the scale by which its products are multiplied.
 type Coded = (Vec<Factor>, f32);
 
 impl IndexPages {

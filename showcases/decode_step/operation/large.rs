@@ -125,7 +125,7 @@ pub(super) fn step(source: Source, plan: &Plan, data: &Data) -> Result<Step, Str
 pub(super) fn state(step: &Step) -> Vec<Buffer> {
     let size = |name: &str| step.size(name);
     let enlarged = |mut buffer: Buffer| {
-        // Keep the values of one layer and row; [`Buffer`] repeats them for all layers and rows.
+        // Keep the values of one layer and row: a `Buffer` repeats its bytes up to the size of its shape.
         buffer.bytes.truncate(buffer.bytes.len() / buffer.shape[0]);
         let layers = match buffer.name {
             name if name.starts_with("window") => "layers",

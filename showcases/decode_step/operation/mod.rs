@@ -151,7 +151,7 @@ impl Op for DecodeStep {
 
     fn cases(&self) -> Vec<Case> {
         let case = |plan: Plan| {
-            // Launches are planned without the trained model, so its sizes are known before it is opened.
+            // Launches are planned before the trained model is opened, so take its sizes from a constant.
             let dims = match plan.inputs {
                 Inputs::Weights => plan.dims(&Sizes::MODEL, Sizes::MODEL.layers()),
                 _ => plan
@@ -266,7 +266,7 @@ impl Step {
         Self::with_caches(source, starts, [runs, positions], (tokens, forced), formats, caches)
     }
 
-    /// Same as [`Self::begin`], with caches that already hold the states.
+    /// Same as [`Self::begin`], with caches that already have their contents.
     fn with_caches(
         source: Source,
         starts: Vec<Option<StateParts<f32>>>,

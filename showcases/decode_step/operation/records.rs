@@ -29,7 +29,7 @@ const KEYS: [&str; 2] = [sites::WINDOW, sites::COMPRESSED];
 #[derive(Clone)]
 pub struct Records([Pages; 3]);
 
-/// Pages `[layers, B, pages, bytes]` of records. The pages of a row follow each other.
+/// Pages `[layers, B, pages, bytes]` of records. The pages of a row are adjacent.
 #[derive(Clone)]
 pub(super) struct Pages {
     pub record: &'static KvRecord,
@@ -68,7 +68,7 @@ impl Pages {
         self.bytes.copy_from_slice(encoded.part("pages"));
     }
 
-    /// Returns one empty page of the same records, for one layer and row.
+    /// Returns one empty page of the same record format, for one layer and row.
     pub fn one_page(&self) -> Self {
         let stride = self.shape[3];
         Self {
@@ -186,7 +186,7 @@ impl Records {
         }
     }
 
-    /// Returns the index in [`POOLS`] of the entries of a layer.
+    /// Returns the index in [`POOLS`] of the pages with the compressed entries of a layer.
     fn entries(config: &Config, layer: usize) -> usize {
         1 + usize::from(config.layer_types[layer] == LayerType::Heavy)
     }

@@ -25,12 +25,13 @@ enum Tensors {
     Files(Box<Safetensors>),
     /// Random weights, drawn with this seed.
     Drawn(u64),
-    /// Random weights, drawn with this seed: only the first rows of each buffer are drawn, and then repeat. So even a model
-    /// that does not fit into host memory can run.
+    /// Random weights, drawn with this seed for the first rows of each buffer; the other rows repeat these. So a model can run
+    /// that does not fit into host memory.
     Repeated(u64),
 }
 
-/// Number of drawn elements of a buffer whose rows repeat: whole tiles of 128 rows, for every number of columns of the weights.
+/// Number of random elements that are drawn for a buffer whose rows repeat. They are whole tiles of 128 rows for every number
+/// of columns that the weights have.
 const DRAWN: usize = 1 << 22;
 /// Number of layers with separate experts, if rows repeat. Other layers reuse these experts, because the experts of all layers
 /// do not fit into device memory.
@@ -51,7 +52,7 @@ impl Source {
         })
     }
 
-    /// True for the small model with drawn weights.
+    /// True for a small model with random weights.
     pub fn is_drawn(&self) -> bool {
         matches!(self.tensors, Tensors::Drawn(_))
     }

@@ -7,7 +7,7 @@
 //! # Layers with a delta rule (KDA)
 //!
 //! ```text
-//! q, k, v = silu(conv(W x))           three projections and three convolutions; the sites show them as one
+//! q, k, v = silu(conv(W x))           three projections and three convolutions; at the sites, they are joined
 //! g = −exp(A_log) · softplus(W_fb W_fa x + dt_bias)    a log decay for each key channel, which is a row of the state
 //! y = W_o (rmsnorm(o) · w · σ(W_gb W_ga x))
 //! ```
