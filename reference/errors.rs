@@ -59,7 +59,7 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
     /// Vector of numbers, prepared for dot products.
     type Row;
 
-    /// Returns the state of a number with this error.
+    /// Returns the state of the model for a number with this error.
     fn off(value: f64, error: f64) -> Self;
 
     /// Returns the bound of the error of a number.

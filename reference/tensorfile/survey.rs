@@ -31,7 +31,7 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// File name of each tensor, from an index.
+/// File name of each tensor, as listed in the index of a folder.
 type Index = BTreeMap<String, String>;
 
 impl TensorFile {

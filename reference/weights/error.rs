@@ -20,7 +20,7 @@ pub enum Error {
         path: PathBuf,
         /// The name of the tensor.
         tensor: String,
-        /// Problem with its actual and expected state.
+        /// The problem, with the actual and the expected state.
         problem: Problem,
     },
     /// The tensors can be read, but no model can be made from them.

@@ -4,7 +4,7 @@ use super::{Config, Model, RouterType, SITES, State, read};
 use crate::paths::{self, Input, LoadError, Path, Source, Takes, TensorSpec};
 use crate::{Numerics, Tensor};
 
-/// DeepSeek-V4.
+/// The path of DeepSeek-V4 models.
 pub static PATH: Path = Path {
     name: "deepseek_v4",
     model_types: || vec!["deepseek_v4"],

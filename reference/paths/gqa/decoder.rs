@@ -47,7 +47,7 @@ pub struct Decoder<Own> {
     pub residual_multiplier: Option<f64>,
     /// Divisor of the logits.
     pub logits_scaling: f64,
-    /// Number of tokens that the model was made for; `None` if the file does not say.
+    /// Context length in tokens for which the model was trained; `None` if the file does not state it.
     pub max_position_embeddings: Option<usize>,
     /// The different RoPEs of the model; [`LayerConfig::rope`] is an index into this list.
     pub ropes: Vec<RopeConfig>,
@@ -57,7 +57,7 @@ pub struct Decoder<Own> {
     pub own: Own,
 }
 
-/// Kind of one layer.
+/// Kind of one layer: its token mixer, window, RoPE and feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
     /// True if the layer has attention, false if it has a delta rule.

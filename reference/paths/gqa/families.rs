@@ -70,7 +70,7 @@ pub enum QueryKeyNorm {
 /// Layers that read only the last `sliding_window` tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows {
-    /// No layer.
+    /// No layer reads only a window.
     Never,
     /// All layers, if `sliding_window` is given.
     All,

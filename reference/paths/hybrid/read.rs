@@ -11,8 +11,9 @@ use crate::paths::gqa::SCALINGS;
 use crate::paths::keys::{INERT, Keys, MOST_LAYERS};
 use crate::paths::rope::Around;
 
-/// Keys of these families that do not change the result here: the data type in which an engine stores states (a recipe of formats
-/// sets it here), and the layers for multi-token prediction (the logits do not depend on them).
+/// Keys of these families that do not change the result here. The first key is the data type in which an engine stores states;
+/// here, a recipe (set of formats) gives this type. The other keys describe layers for multi-token prediction, on which the
+/// logits do not depend.
 const OWN_INERT: &str = "mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings";
 
 /// Keys next to `text_config` that concern images only, or that `text_config` also has.

@@ -22,12 +22,12 @@ pub struct Model<T> {
     collapse: Collapse<T>,
 }
 
-/// Output of a token.
+/// Outputs of the model for one token of every sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output<T> {
     /// Delta of each sequence, `[B, d_model]`.
     pub delta: Tensor<T>,
-    /// Decisions of every event.
+    /// Decisions on gate and bank in every event.
     pub decisions: Vec<Decisions<T>>,
 }
 

@@ -21,7 +21,7 @@ use super::{Step, TAPS, WHY};
 
 const ALIKE: &str = "rows that begin alike and read the same tokens have the same bits, wherever they are in the batch";
 
-/// Values that a kernel wrote.
+/// Outputs of a kernel: values at sites, logits and sampled tokens.
 pub(super) struct KernelValues {
     /// Values at each of the sites [`TAPS`].
     taps: Vec<Kept>,

@@ -45,7 +45,7 @@ impl IndexPages {
     /// Creates pages without keys.
     ///
     /// # Errors
-    /// If the record of index keys is unknown, or if the model's index keys have another number of channels.
+    /// If the record format of index keys is unknown, or if the model's index keys have another number of channels.
     pub fn empty(name: &str, config: &Config, rows: usize, positions: usize) -> Result<Self, String> {
         let query = INDEX_RECORDS.iter().zip(QUERIES).find(|(record, _)| **record == name);
         let (_, query) = query.ok_or_else(|| {

@@ -38,7 +38,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Reads a buffer whose elements have the type `dtype`.
+    /// Reads the bytes of a buffer whose elements have the type `dtype`.
     pub fn new(bytes: &[u8], dtype: Dtype, layers: Vec<usize>, [rows, cols]: [usize; 2]) -> Self {
         let values = match dtype {
             Dtype::I32 => i32_values(bytes).into_iter().map(|x| x as f32).collect(),

@@ -42,7 +42,7 @@ impl Pages {
     /// Creates empty pages for `slots` slots of each row: all bytes are 255, which is NaN in every format.
     ///
     /// # Errors
-    /// If the record is unknown, or has another number of channels than the keys.
+    /// If the record format is unknown, or has another number of channels than the keys.
     pub fn empty(name: &str, channels: usize, [layers, rows, slots]: [usize; 3]) -> Result<Self, String> {
         let record = record_named(name)?;
         if record.dim != channels {
@@ -130,7 +130,7 @@ impl Records {
     /// Creates empty pages.
     ///
     /// # Errors
-    /// If the record is unknown, or has another number of channels than the model's keys.
+    /// If the record format is unknown, or has another number of channels than the model's keys.
     pub fn empty(name: &str, config: &Config, batch: usize, positions: usize) -> Result<Self, String> {
         let pages = |(_, kind): (&str, Option<LayerType>)| {
             let [layers, _, slots] = match kind {

@@ -79,10 +79,10 @@ impl Sizes {
         Ok(Self(sizes.map(|size| size as i64)))
     }
 
-    /// Returns all sizes of a case. In addition to the model's sizes, these are: rows B, runs S, positions P, and the capacity
-    /// of the caches in entries of sparse and of heavy layers; the flags of [`Formats::flags`]; the numbers of pages that the
-    /// window and the entries of a row take as records; the bits of a weight, and of a weight of routed experts; the number of
-    /// layers that do not share their experts.
+    /// Returns all sizes of a case. In addition to the model's sizes, these are: rows B, runs S, positions P, and the
+    /// capacities of the entry caches of sparse and of heavy layers; the flags of [`Formats::flags`]; the numbers of pages that
+    /// the window and the entries of a row take as records; the bits of a weight, and of a weight of routed experts; the number
+    /// of layers that do not share their experts.
     ///
     /// # Errors
     /// If kernels do not know the formats.

@@ -47,7 +47,7 @@ impl Caches {
     /// Creates empty caches.
     ///
     /// # Errors
-    /// If a type of layers has no compressor, or keys do not fit the record.
+    /// If a type of layers has no compressor, or keys do not fit the record format.
     pub fn empty(config: &Config, rows: usize, positions: usize, formats: Formats) -> Result<Self, String> {
         let [sparse, sparse_rate, sparse_slots] = pool(config, LayerType::Sparse, positions)?;
         let [heavy, heavy_rate, heavy_slots] = pool(config, LayerType::Heavy, positions)?;
