@@ -92,8 +92,7 @@ fn map<T: Real>(
     Ok(g)
 }
 
-/// Softplus, ln(1 + eˣ). Above 20 the result is x, as in PyTorch and other implementations, which is too small by at most
-/// 2.1·10⁻⁹.
+/// Softplus, ln(1 + eˣ). Above 20 the result is x, as in PyTorch and other implementations; x is too small by at most 2.1·10⁻⁹.
 pub(crate) fn softplus<T: Real>(x: T) -> T {
     if x > T::from_f64(20.0) { x } else { x.exp().ln_1p() }
 }

@@ -341,7 +341,7 @@ impl<T: Real> Entries<T> {
         }
     }
 
-    /// Returns the mean over heads of the probability of each selected entry, `[rows, k]`. p are the probabilities `[rows,
+    /// Returns the mean over heads of the probability of each selected entry, `[rows, k]`. `p` holds the probabilities `[rows,
     /// heads, keys]`; the keys of the entries begin at column `offset`.
     fn mass(&self, choice: &Choice<T>, rows: std::ops::Range<usize>, heads: usize, p: &[T], offset: usize) -> Vec<T> {
         let width = offset + self.numbers.len();

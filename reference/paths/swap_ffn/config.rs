@@ -1,4 +1,4 @@
-//! Sizes of a model, and the options where the definition is ambiguous.
+//! Sizes of a model, and options for points where the definition of Swap-FFN is ambiguous.
 
 use serde::Deserialize;
 
@@ -42,7 +42,7 @@ pub struct Config {
     pub n_events: usize,
     /// Number of FFN steps of an event.
     pub k_ffn: usize,
-    /// Number of channels of the router's z.
+    /// Number of channels of z = W_r n in the router.
     pub d_router: usize,
     /// Number of pooling weights per core.
     pub collapse_k: usize,

@@ -95,7 +95,7 @@ impl Pages {
         }
     }
 
-    /// Returns the bytes of a slot, one slice per region.
+    /// Returns the bytes of the record in a slot, one slice per region of the record.
     pub fn slot(&self, [layer, row, slot]: [usize; 3]) -> Vec<&[u8]> {
         let pages = &self.bytes[self.of_row(layer, row)];
         rows(self.record, slot).map(|region| &pages[region]).collect()
