@@ -1,4 +1,5 @@
-//! Checks formats with zero points: compares their bytes with the bytes of the format's own rule, without a search for causes.
+//! Checks tensors with zero points: quantizes the source with the format's own rule, and compares the bytes. Does not search for
+//! the causes of differences.
 
 use super::rules::Candidate;
 use super::{Cause, Diagnosis, Example, Finding, Scope};

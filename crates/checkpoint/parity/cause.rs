@@ -11,15 +11,15 @@ pub enum Cause {
     ScaleRounding,
     /// A value half-way between two codes is rounded to the other code.
     TieRule,
-    /// Values that are too large wrap around, become NaN, or saturate at another value.
+    /// Values outside of the range wrap around, become NaN, or saturate at a value other than the rule's.
     Saturation,
     /// 4-bit codes have another order within their bytes or words.
     NibbleOrder,
-    /// Scales are stored in the order of a blocked layout, or should be but are not.
+    /// Scales are in a blocked layout that was not declared, or are not in the declared blocked layout.
     Swizzle,
     /// Rows and columns are exchanged, rows have another stride, or the bytes of words are swapped.
     Layout,
-    /// The f32 global scale has another meaning.
+    /// The f32 global scale has a different meaning than in the rule, is off by a factor, or was not used.
     GlobalScale,
     /// The quotient of value and scale is computed or rounded differently before the cast.
     Division,
@@ -33,7 +33,7 @@ pub enum Cause {
     Encoding,
     /// Signs are lost or inverted.
     Sign,
-    /// Zeros have another sign.
+    /// Zeros have the opposite sign.
     ZeroSign,
     /// Subnormal numbers are flushed to zero.
     Subnormals,
@@ -45,7 +45,7 @@ pub enum Cause {
     Missing,
     /// There are too few differences to tell causes apart.
     Isolated,
-    /// The differences have no place in common, and comparable elements next to them are right.
+    /// The differences are rare and show no pattern, and similar elements are right.
     Scattered,
     /// No other cause of this list applies.
     Unknown,

@@ -9,7 +9,7 @@ const SAME: f64 = 0.004;
 /// Maximum number of equally good explanations that are named in addition to the first.
 const OTHERS: usize = 2;
 
-/// An explanation of some differences of a sample.
+/// A possible cause of differences in a sample, and the differences that it explains.
 pub struct Explanation {
     pub cause: Cause,
     pub detail: String,
@@ -17,7 +17,7 @@ pub struct Explanation {
     pub others: Vec<String>,
     /// Indices of the differences that this explanation explains, in ascending order.
     pub explained: Vec<usize>,
-    /// Rate of false alarms: share of the matches that the explanation predicts to be differences.
+    /// False-alarm rate: share of the matching entries for which the explanation predicts a difference.
     pub alarms: f64,
 }
 
@@ -33,9 +33,9 @@ impl Explanation {
         }
     }
 
-    /// Tests an explanation on a sample. `explains` is true for each difference whose stored bytes the explanation predicts.
-    /// `alarms` is true for each match that the explanation predicts to be a difference. Returns `None` if no difference is
-    /// explained.
+    /// Tests an explanation on a sample. `explains` has a flag for each difference: true if the explanation predicts the stored
+    /// bytes. `alarms` has a flag for each match: true if the explanation predicts a difference there. Returns `None` if no
+    /// difference is explained.
     pub fn tested(
         cause: Cause,
         detail: String,
@@ -74,8 +74,8 @@ pub fn findings(
     chosen.into_iter().map(finding).collect()
 }
 
-/// Chooses at most two explanations, and returns the indices of the differences that remain unexplained. Equally good
-/// explanations are named together, in the order of the list.
+/// Chooses at most two explanations. Returns them, and the indices of the differences that remain unexplained. Explanations with
+/// equal scores are named together, in the order of `tried`.
 pub fn choose(tried: &[Explanation], differing: usize) -> (Vec<Explanation>, Vec<usize>) {
     let all: Vec<usize> = (0..differing).collect();
     let Some(first) = best(tried, &all, ENOUGH) else {

@@ -15,7 +15,7 @@ use safetensors::Dtype;
 pub struct Pairing<'a> {
     /// Tensors of both files, in the order of the first file.
     pub pairs: Vec<(Tensor<'a>, Tensor<'a>)>,
-    /// Tensors of only one file: "want" or "got", and the name.
+    /// Tensors that only one file has: the file ("want" or "got") and the name.
     pub unmatched: Vec<(&'static str, &'a str)>,
 }
 

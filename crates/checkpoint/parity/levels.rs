@@ -13,7 +13,7 @@ pub enum Level {
     As(Global),
     /// The stored number was not used: the bytes were made under the largest magnitude of the tensor itself.
     Own,
-    /// The bytes were made under this many times the largest magnitude that the stored number stands for.
+    /// The quantizer used the largest magnitude that the stored number stands for, times this factor.
     Times(f64),
 }
 
@@ -45,7 +45,7 @@ fn meaning(format: &Format) -> Option<Global> {
     }
 }
 
-/// True if any stored global scale is a positive finite number.
+/// True if at least one stored global scale is a positive finite number.
 pub fn usable(globals: &[f32]) -> bool {
     globals.iter().any(|global| global.is_finite() && *global > 0.0)
 }
@@ -59,8 +59,7 @@ pub fn amax_of(meaning: Global, stored: f32) -> f32 {
     }
 }
 
-/// Factors by which global scales are off in known faults, relative to the largest magnitude. Their reciprocals are tried as
-/// well.
+/// Factors by which the largest magnitude behind a global scale is off in known faults. Their reciprocals are tried as well.
 const KNOWN: [f64; 11] = [
     6.0,
     448.0,

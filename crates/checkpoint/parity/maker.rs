@@ -142,7 +142,8 @@ impl Maker {
         matches!(self.format.scaling.map(|scaling| scaling.scale), Some(Scale::E4m3(rule)) if rule.select != Select::One)
     }
 
-    /// Bits of the scale of a group; `None` if the format has no scales, or if the group is too large or not inside the source.
+    /// Bits of the scale of a group; `None` if the format has no scales, if the group is too large, or if the changed input lies
+    /// outside of the source.
     pub fn scale(&self, problem: &Problem, group: usize) -> Option<u32> {
         self.format.scaling?;
         if self.input.is_none() && !self.selects() {
@@ -155,8 +156,8 @@ impl Maker {
         Some(self.scale_of(problem, group, largest(block.iter().copied()), &block))
     }
 
-    /// True if the stored scale is what the rule makes of an amax with a relative error of `by`. Only true for a rule whose
-    /// kernel uses approximate reciprocals.
+    /// True if the rule gives the stored scale for an amax that is off by the relative error `by`, up or down. Always false
+    /// unless the rule's kernel uses approximate reciprocals.
     pub fn nearly(&self, problem: &Problem, group: usize, stored: u32, by: f32) -> bool {
         let about = |by: f32| self.scale_of(problem, group, problem.amax[group] * (1.0 + by), &[]) == stored;
         approximate(&self.format) && self.input.is_none() && !self.selects() && (about(by) || about(-by))
@@ -178,7 +179,8 @@ impl Maker {
         }
     }
 
-    /// Values at the flat indices `at` as the quantizer saw them. `read` returns the source values at these indices.
+    /// Returns the values at the flat indices `at` after the change of the input; `None` if one of them lies outside of the
+    /// source. `read` returns the source values at these indices.
     fn changed(
         &self,
         problem: &Problem,
@@ -196,7 +198,8 @@ impl Maker {
         }
     }
 
-    /// Returns `len` values from flat index `at` on, as the quantizer saw them.
+    /// Returns `len` values from flat index `at` on, after the change of the input; `None` if one of them lies outside of the
+    /// source.
     pub fn values(&self, problem: &Problem, at: usize, len: usize) -> Option<Vec<f32>> {
         self.changed(problem, || problem.source.read(at, len), at..at + len)
     }
@@ -206,7 +209,7 @@ impl Maker {
         let Some(single) = self.single(problem, cell.group) else {
             return x.to_vec();
         };
-        // The factor depends on amax only by whether amax is zero.
+        // The factor is the same for every amax except 0.
         let amax = problem.amax[cell.group];
         let factor = single.factor(scale, amax);
         x.iter().map(|x| single.scaled(*x, factor)).collect()

@@ -93,9 +93,9 @@ pub struct Diagnosis {
     pub data_order: String,
     /// Name of the order of the scales: `row-major`, a layout, or a faulty order.
     pub scale_order: String,
-    /// All rules that explain every byte in this order of storage.
+    /// All rules that explain every byte, if codes and scales are stored in these orders.
     pub exact: Vec<Candidate>,
-    /// Allowed rules whose kernels use approximate reciprocals, if these explain every difference.
+    /// Accepted rules that differ from the bytes only by as much as the approximate reciprocals of their kernels explain.
     pub tolerated: Vec<Candidate>,
     /// Number of global scales that do not match the largest magnitude of their elements.
     pub foreign_globals: usize,
@@ -168,7 +168,8 @@ pub enum Rules {
     /// Any rule in the format's table of rules.
     #[default]
     Any,
-    /// Rules whose scales have the same meaning as those of the format: the meaning of the stored scales is known.
+    /// Any rule whose scales have the same meaning as the scales of the format. Used where the meaning of the stored scales is
+    /// known.
     ReadAlike,
     /// Only the format's own rule.
     Own,
@@ -258,7 +259,8 @@ pub fn diagnose_from(
         diagnosis.findings.push(finding);
         return diagnosis;
     }
-    // If a rule explains the sample, its differences are too rare to be in the sample: take this rule as the reference.
+    // If fewer than 2 % of the blocks differ from a rule that explains the sample, take this rule as the reference: the
+    // differences are too rare to be in the sample.
     let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
     let (maker, scales, codes) = match seldom.filter(|candidate| candidate.wrong_blocks * 50 < problem.grid.groups()) {
@@ -281,7 +283,8 @@ pub fn diagnose_from(
     explain(in_form, &maker, (exact, tolerated), narrow)
 }
 
-/// Finds the causes of all differences from the best explanation. `in_form` gives the order and encoding of the stored bytes.
+/// Finds the causes of all differences between the stored bytes and the bytes of `maker`, the quantizer that fits best. `in_form`
+/// gives the order and encoding of the stored bytes.
 fn explain(
     in_form: View,
     maker: &Maker,
@@ -341,7 +344,8 @@ fn explain(
 fn foreign(problem: &Problem, format: &Format) -> usize {
     let globals = problem.stored.global.iter().enumerate();
     let own = |index: usize| format.global_of(problem.amax_under(index));
-    // Accept 2 ulps for a quotient or its reciprocal, each rounded. A stored largest magnitude must be exact.
+    // Accept 2 ulps, since a global scale is a rounded quotient or its rounded reciprocal. A stored largest magnitude must be
+    // exact.
     let ulps = match format.scaling.map(|scaling| scaling.scale) {
         Some(Scale::E4m3(rule)) if rule.stored == Global::Amax => 0,
         _ => 2,

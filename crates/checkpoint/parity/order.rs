@@ -68,7 +68,7 @@ impl Orders {
         }
     }
 
-    /// Adds the mistakes that can happen to any matrix.
+    /// Adds orders that are common mistakes for any matrix, of codes or of scales.
     fn common(&mut self, (rows, cols): Size, len: usize, unit: &str, width: usize) {
         let widest = len.saturating_sub(cols) / rows.saturating_sub(1).max(1);
         for stride in (cols + 1..=widest).take(STRIDES) {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// Maps row and column of an entry of a matrix to another entry, given the size of the matrix. The result may be outside.
+/// Maps row and column of an entry of a matrix to those of another entry, given the size of the matrix. The result may lie
+/// outside of the matrix.
 pub type Origin = fn([usize; 2], [usize; 2]) -> [usize; 2];
 
 /// Flat index of an entry of a matrix of size `[rows, cols]`; `None` if the entry is outside.
@@ -22,7 +23,7 @@ pub struct Hits {
 enum Part {
     All,
     Range(usize, usize),
-    /// Indices with some residues modulo a number.
+    /// Indices whose remainder, divided by the number, is in the list.
     Every(usize, Vec<usize>),
     /// Indices without a pattern: true for each index with hits.
     Some(Vec<bool>),

@@ -13,9 +13,9 @@ use ulplab_core::tensorfile::Tensor;
 const CELL: usize = 128;
 /// Minimum and maximum number of groups, or of cells, in a sample.
 const GROUPS: (usize, usize) = (16, 1024);
-/// Number of rows of a strip if groups are taller than 256 rows.
+/// Number of rows that are compared at a time (a strip), if groups are taller than 256 rows.
 const STRIP: usize = 16;
-/// Maximum number of elements of a group whose scale is computed from changed values.
+/// If a group has more elements than this, its scale is not computed for changed values.
 const LARGE: usize = 1 << 15;
 
 /// The source values, read on demand.
@@ -212,7 +212,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// Value of a scale without the global scale.
+    /// Value of a block scale, not multiplied by the global scale.
     pub fn value(&self, bits: u32) -> f32 {
         self.format.scaling.map_or(1.0, |scaling| {
             scaling.scale.value(&bits.to_le_bytes()[..scaling.scale.bytes()])

@@ -1,4 +1,4 @@
-//! Fixed changes of every code or every scale: other tables, reciprocals, signs, bits.
+//! Changes that a faulty program may apply to the bits of every code or every scale: other tables, reciprocals, signs, bits.
 
 use super::Cause;
 use super::problem::{Problem, canonical};
@@ -91,7 +91,7 @@ const FACTORS: &[(f64, &str)] = &[
     (7.0 / 8.0, "7/8"),
 ];
 
-/// Describes a constant factor.
+/// Describes a factor in words. Known factors and powers of two are recognised within the relative error `tolerance`.
 pub fn factor_name(factor: f64, tolerance: f64) -> String {
     let near = |known: f64| (factor / known - 1.0).abs() <= tolerance;
     if let Some((_, name)) = FACTORS.iter().find(|(known, _)| near(*known)) {
@@ -124,7 +124,7 @@ const fn rounding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {
     (Cause::ScaleRounding, name, change)
 }
 
-/// Changes of f32 scales by their value.
+/// Changes of f32 scales, computed from the value of the scale.
 const NUMBERS: &[Row<f32>] = &[
     encoding("the reciprocals of what is meant", f32::recip),
     rounding("rounded to bf16", to_bf16),
@@ -148,7 +148,7 @@ fn e8m0(x: f32) -> u32 {
     (x.to_bits() + 0x7f_ffff) >> 23
 }
 
-/// Changes of f32 scales by their bits.
+/// Changes of f32 scales, computed from the bits of the scale.
 const WORDS: &[Row<u32>] = &[
     encoding("f32 with their four bytes in reverse order", |b| {
         canonical(b.swap_bytes())

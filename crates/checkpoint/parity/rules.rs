@@ -43,7 +43,7 @@ impl Candidate {
         self.narrow.map_or(String::new(), words)
     }
 
-    /// A candidate with the rule of a format, and its differences from all bytes.
+    /// Creates the candidate of a format from the differences between all bytes and the bytes of its rule.
     pub(super) fn new(format: Format, tally: &Tally) -> Self {
         Self {
             format,
@@ -79,8 +79,8 @@ fn glance(view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
     (wrong_scales, storage.codes.wrong(&codes, view.codes))
 }
 
-/// Compares with all bytes the rules of `formats` that explain a sample. If only codes differ, other casts of the element are
-/// tried as well. Rules with approximate reciprocals may differ slightly from the sample.
+/// Compares the rules of `formats` with a sample, and those that explain the sample with all bytes. If only codes differ, also
+/// tries other casts of the element. Rules with approximate reciprocals may differ slightly from the sample.
 pub fn candidates(view: &View, formats: &[Format]) -> Vec<Candidate> {
     let problem = view.storage.problem;
     let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));

@@ -1,5 +1,5 @@
-//! Finds the storage, the rule and the input that explain most of the bytes: compares every combination with a sample, byte by
-//! byte.
+//! Finds the combination of storage form, rule and input that explains most of the bytes. Compares every combination with the
+//! bytes of a sample.
 
 use super::levels::{Level, by_factor, levels, usable};
 use super::maker::{INPUTS, Maker};
@@ -15,7 +15,7 @@ const FEW: usize = 1 << 10;
 const MANY: usize = 1 << 13;
 /// Three times this number of quantizers are compared with the large sample.
 const BEST: usize = 3;
-/// The first of this many parts of a sample decides which pairs of order and encoding are compared with the whole sample.
+/// Number of parts of a sample. Pairs of order and encoding that fail on the first part are not compared with the whole sample.
 const PART: usize = 8;
 // The shares below are empirical: tuned on the kinds of faults in tests/parity/looked_at.rs, and evaluated on the unseen faults
 // in held_out.rs.
@@ -65,7 +65,8 @@ pub struct Ways<'a> {
     bits: fn(&Problem, usize) -> Option<u32>,
 }
 
-/// One way to store codes or scales: index of an order, and index of a recode. `None` is the declared encoding.
+/// One way to store codes or scales: index of an order, and index of a recode (a fixed change of the bits). `None` is the
+/// declared encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageForm {
     pub order: usize,
@@ -192,7 +193,7 @@ impl Ways<'_> {
         made.bits.iter().filter(wrong).count()
     }
 
-    /// Share of these bits that the buffer contains if it is stored in this form.
+    /// Share of the quantizer's bits that equal the stored bits, if the buffer is stored in this form.
     fn share(&self, made: &[(usize, Option<u32>)], form: StorageForm) -> f64 {
         let right = made
             .iter()
@@ -203,8 +204,8 @@ impl Ways<'_> {
         }
     }
 
-    /// Finds the best form to store these bits. Tries all orders, then all recodes, and pairs of both if neither explains
-    /// enough.
+    /// Finds the storage form in which the buffer agrees best with the quantizer's bits. Tries all orders, then all recodes, then
+    /// pairs of both if no order or recode alone explains enough.
     fn best(&self, made: &Made) -> StorageForm {
         let declared = StorageForm::default();
         let worth = |form: StorageForm, share: f64| share - STEP * self.steps(form);
@@ -417,7 +418,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
         makers.extend(INPUTS.iter().map(input).chain(others));
     }
     let other = better(closest(&makers, (best.scales, best.codes)), closest(&makers, declared));
-    // Accept a changed input only if it explains nearly everything.
+    // Accept a changed input, another element type or another global scale only if it explains nearly everything.
     let explains = other.code_share >= MOST && (other.follows || other.scale_share >= MOST);
     if explains && other.score > best.score + 2.0 * STEP {
         other

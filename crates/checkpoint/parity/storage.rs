@@ -52,7 +52,8 @@ pub fn findings(view: &View, maker: &Maker) -> Vec<Finding> {
     findings
 }
 
-/// Returns the finding that all bytes are as `maker` makes them, but that their scales are read as those of `reader`.
+/// Returns a finding for bytes that the rule of `maker` explains, but whose scales are read with the meaning that the rule of
+/// `reader` defines.
 pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Finding {
     let scale = |format: &Format| format.scaling.map(|scaling| scaling.scale);
     let name = |format: &Format| scale(format).map_or("", |scale| scale.rule().0);
@@ -75,7 +76,7 @@ pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Fin
     Scope::everywhere(count, unit).finding(cause, detail, count)
 }
 
-/// Describes the stored global scale.
+/// Describes how the stored global scale differs from the global scale that the reference rule expects.
 fn level(problem: &Problem, maker: &Maker) -> String {
     let stored = problem.stored.global.first().copied().unwrap_or(f32::NAN);
     if !(stored.is_finite() && stored > 0.0) {

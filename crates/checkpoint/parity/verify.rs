@@ -11,8 +11,8 @@ use crate::packed::codes;
 use ulplab_core::formats::{Format, GlobalScale, Single};
 
 /// Bound on the relative error of a number before it is rounded to a scale or a code, in a kernel with approximate reciprocals.
-/// Two reciprocals and three products lead to a code, one reciprocal and two products to a scale. An approximate reciprocal
-/// errs by at most an ulp, that of the rule by half an ulp. An ulp is at most 2^-23.
+/// Two reciprocals and three products lead to a code, one reciprocal and two products to a scale. An approximate reciprocal errs
+/// by at most an ulp, the rule's rounded reciprocal by half an ulp. An ulp is at most 2^-23.
 const APPROXIMATE: f32 = 4.0 / (1 << 23) as f32;
 
 /// Differences between the stored bytes and the bytes that a quantizer makes.
@@ -65,12 +65,12 @@ impl View<'_> {
         code.map(|code| code as u16)
     }
 
-    /// Bits as which a scale is stored in this view.
+    /// Returns the bits that are stored for a scale in this view.
     pub fn as_stored(&self, scale: u32) -> u32 {
         self.storage.scales.apply(self.scales, scale)
     }
 
-    /// Bits as which a code is stored in this view.
+    /// Returns the bits that are stored for a code in this view.
     pub fn code_as_stored(&self, code: u16) -> u16 {
         self.storage.codes.apply(self.codes, code.into()) as u16
     }
@@ -237,10 +237,10 @@ struct Strip {
 }
 
 impl Scaled<'_> {
-    /// True if both give the same codes.
+    /// True if both quantizers scale the values in the same way, so that their codes are equal.
     fn same(&self, other: &Self) -> bool {
         let bits = |scaled: &Self| -> Vec<u32> { scaled.factors.iter().map(|factor| factor.to_bits()).collect() };
-        // Distinguishes multiplication from division, and compares the sign of zero.
+        // Scale two test values: 1 tells multiplication from division, and -0 tells the sign of zero.
         let operation = |scaled: &Self| {
             let scaled = |x: f32| scaled.single.as_ref().map(|single| single.scaled(x, 3.0).to_bits());
             [scaled(1.0), scaled(-0.0)]

@@ -6,8 +6,8 @@ use crate::parity::rounded::{cut_to_bf16, through, to_bf16, to_f16, to_tf32};
 use crate::parity::{Cause, levels};
 use ulplab_core::formats::{E2M3, E4M3, E5M2};
 
-/// Decides if a number is rounded up or down in magnitude. Arguments: distance from the middle between the two codes around the
-/// number, true if the number is negative, and the lower code. `None` leaves the code as it is.
+/// Function that returns true to round a number up in magnitude, false to round it down, and `None` to keep its code. Arguments:
+/// distance from the middle between the two codes around the number, true if the number is negative, and the lower code.
 type Way = fn(f64, bool, u16) -> Option<bool>;
 
 const WAYS: &[(Cause, &str, Way)] = &[

@@ -1,5 +1,5 @@
-//! Finds causes of codes that differ from those that the scales give: casts, orders, other scales, other inputs. Each cause is
-//! tested on codes that differ and on codes that match.
+//! Finds out why codes differ from the codes that their scales imply. Tries other casts, orders, scales and inputs, and tests
+//! each of them on codes that differ and on codes that match.
 
 mod casts;
 mod others;
@@ -15,13 +15,13 @@ use super::verify::{Tally, View};
 use super::{Cause, Example, Finding, Scope};
 use ulplab_core::formats::Repr;
 
-/// Maximum numbers of sampled cells: with wrong codes, and spread over the whole tensor.
+/// Maximum number of sampled cells with wrong codes, and of cells that are spread over the whole tensor.
 const WRONG: usize = 256;
 const RIGHT: usize = 128;
 /// Approximate number of sampled elements.
 const ELEMENTS: usize = 1 << 12;
 
-/// A sampled cell, whose codes are examined.
+/// A sampled cell (consecutive elements of a row that share a scale), whose codes are examined.
 struct SampledCell {
     cell: Cell,
     /// Input values of the quantizer.
@@ -31,7 +31,7 @@ struct SampledCell {
     /// The scale under which codes are compared, and the quantizer's own scale.
     scale: u32,
     own: u32,
-    /// Expected codes, before any recode is applied.
+    /// Expected codes, before a fixed change of their bits (a recode) is applied.
     want: Vec<u16>,
     stored: Vec<Option<u16>>,
 }
@@ -182,7 +182,7 @@ impl<'a> Codes<'a> {
             .extend(Explanation::tested(cause, detail.into(), explains, alarms));
     }
 
-    /// Tests a cause that changes each code: `cast` computes the code from its quotient and the expected code.
+    /// Tests a cause that acts on each element separately: `cast` computes the code from the quotient and the expected code.
     fn cast(&mut self, cause: Cause, detail: impl Into<String>, cast: impl Fn(f32, u16) -> u16) {
         self.hold(cause, detail, |_, seen| {
             Some(seen.y.iter().zip(&seen.want).map(|(y, want)| cast(*y, *want)).collect())

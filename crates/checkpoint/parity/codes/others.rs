@@ -1,4 +1,4 @@
-//! Causes outside of the cast: other scales, encodings, places and inputs.
+//! Tries causes outside of the cast: codes with other scales, encodings, orders or inputs.
 
 use super::{Codes, SampledCell, bracket};
 use crate::packed::Grid;
@@ -79,7 +79,7 @@ impl Codes<'_> {
         }
     }
 
-    /// Tries codes at other positions of their cell, or of other cells.
+    /// Tries orders that store each code at another position of its cell, or in another cell.
     pub(super) fn orders(&mut self) {
         for (detail, at) in PERMUTED {
             self.hold(Cause::Layout, *detail, |_, seen| {

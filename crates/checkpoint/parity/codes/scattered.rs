@@ -9,17 +9,17 @@ use crate::parity::place::Place;
 use crate::parity::scales::isolated;
 use crate::parity::verify::Tally;
 
-/// Below this number, differing codes are too few to name a cause. By chance, they fit some of the hundred causes that are
-/// tried: most of them are one step off, as many causes predict.
+/// Minimum number of differing codes for which a cause is named. Fewer codes fit some of the hundred tried causes by chance,
+/// because most of these codes are one step off, as many causes predict.
 const FEW: usize = 6;
-/// Few differing codes are too few only if they are less than one in this many codes.
+/// Fewer than `FEW` differing codes are too few only if they are also less than one in `RARE` of all codes.
 const RARE: usize = 100;
-/// Differing codes can be scattered only if they are less than one in this many codes of a place. More have a cause, known or
-/// not.
+/// Differing codes count as scattered only if they are less than one in `SELDOM` of the codes at their place. A larger share has
+/// a cause, even if this cause is unknown.
 const SELDOM: usize = 20;
 /// Maximum number of rows that are tested for being exchanged.
 const ROWS: usize = 64;
-/// Minimum share of the differences predicted by a cause that must really differ.
+/// Minimum precision of a cause: share of its predicted differences that really occur.
 const PRECISE: f64 = 0.2;
 
 impl Codes<'_> {
@@ -37,8 +37,8 @@ impl Codes<'_> {
         few.then(|| (Cause::Isolated, isolated(tally.wrong_codes, "code")))
     }
 
-    /// True if an explanation fits the differences by chance: it also predicts that most right codes differ, and the
-    /// differences are as rarely in the same block as random ones.
+    /// True if an explanation fits the differences by chance: it also predicts that most right codes differ, and the differences
+    /// share blocks as rarely as differences at random places do.
     pub(super) fn is_scattered(&self, chosen: &Explanation, tally: &Tally, place: &Place) -> bool {
         let grid = self.problem.grid;
         let share = chosen.explained.len() as f64 / self.wrong.len().max(1) as f64;
@@ -57,7 +57,7 @@ impl Codes<'_> {
         (Cause::Scattered, detail)
     }
 
-    /// Returns the cause that whole rows of codes are permuted, if that explains all differing rows.
+    /// Returns the cause "layout" if the differing rows are whole rows of codes that are exchanged with each other.
     pub(super) fn exchanged(&self, tally: &Tally) -> Option<(Cause, String)> {
         let hits = &tally.hits.rows;
         let rows: Vec<usize> = (0..hits.len()).filter(|row| hits[*row] > 0).collect();
@@ -83,7 +83,7 @@ impl Codes<'_> {
         moved.then_some((Cause::Layout, detail))
     }
 
-    /// Codes of a row as they would be stored.
+    /// Codes of a row as the quantizer would store them; `None` if they are unknown.
     fn row_made(&self, row: usize) -> Option<Vec<u16>> {
         let cols = self.problem.grid.cols;
         let (mut at, end) = (row * cols, (row + 1) * cols);

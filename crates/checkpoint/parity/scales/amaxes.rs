@@ -106,7 +106,8 @@ impl Scales<'_> {
         largest(groups.into_iter().map(|group| self.problem.amax[group]))
     }
 
-    /// Tries the scale of another group: its amax if the codes follow the stored scales, otherwise the bits of its scale.
+    /// Tests if scales come from another group: from its amax if the codes follow the stored scales, otherwise as a copy of its
+    /// scale.
     fn of_group(&mut self, detail: &str, stale: &str, group: impl Fn(usize) -> Option<usize>) {
         if self.view.under_stored {
             self.amax(detail, |scales, block| Some(scales.problem.amax[group(block.group)?]));

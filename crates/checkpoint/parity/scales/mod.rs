@@ -1,4 +1,5 @@
-//! Finds causes of scales that differ from the quantizer's. Each cause is tested on scales that differ and on scales that match.
+//! Finds out why scales differ from the scales of the quantizer. Each cause is tested on scales that differ and on scales that
+//! match.
 
 mod amaxes;
 
@@ -23,14 +24,15 @@ const RIGHT: usize = 256;
 const SEVERAL: usize = 4;
 /// Approximate number of sampled elements.
 const ELEMENTS: usize = 1 << 15;
-/// Maximum number of elements of blocks for which the amax without each single element is tried.
+/// Maximum number of elements of a block for the test of an amax that leaves out one element.
 const LANES: usize = 256;
 
-/// Fewer than `FEW` differing one-byte scales, of at least `MANY` scales, are too few: by chance, they fit some cause.
+/// If a tensor has at least `MANY` one-byte scales, fewer than `FEW` differing scales are too few: by chance, they fit some
+/// cause.
 const FEW: usize = 3;
 const MANY: usize = 64;
 
-/// Describes so few differences that any cause would explain them.
+/// Describes differences that are too few to name a cause.
 pub fn isolated(count: usize, what: &str) -> String {
     let verb = if count == 1 { "differs" } else { "differ" };
     format!("{} {verb}, too few to name a cause", counted(count, what))
@@ -137,8 +139,8 @@ impl<'a> Scales<'a> {
         self.tried.extend(tried);
     }
 
-    /// Tests a condition that explains why scales differ, without a prediction of their values. `differs` is true for blocks
-    /// that meet the condition.
+    /// Tests a cause that tells which scales differ, but not their values. `differs` is true for the blocks whose scales the
+    /// cause changes.
     fn differs(&mut self, cause: Cause, detail: impl Into<String>, differs: impl Fn(&Self, &Block) -> bool) {
         self.hold(cause, detail, |scales, block| {
             let differs = differs(scales, block);
@@ -155,7 +157,8 @@ impl<'a> Scales<'a> {
         });
     }
 
-    /// Tests scales that follow from a number which `of` computes from the values of the block.
+    /// Tests scales that the rule derives from another number instead of amax. `of` computes this number from the values of the
+    /// block.
     fn of_values(&mut self, detail: impl Into<String>, of: impl Fn(&[f32]) -> f32) {
         self.amax(detail, |_, block| (!block.values.is_empty()).then(|| of(&block.values)));
     }
@@ -267,7 +270,7 @@ impl<'a> Scales<'a> {
         }
     }
 
-    /// Tries the amax without one element, the same element in all blocks.
+    /// Tests an amax that leaves out one element, at the same position in all blocks.
     fn without_elements(&mut self) {
         let size = self.wrong.iter().map(|block| block.values.len()).max().unwrap_or(0);
         if size > LANES {
