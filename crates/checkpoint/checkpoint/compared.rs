@@ -165,8 +165,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Measures the distance from the source with a fitted factor for each input channel. Factors of output channels are fitted
-    /// too if only they explain the noise; outside of [`PRODUCERS`] the matrix then counts as not judged.
+    /// Measures the distance from the source with a fitted factor for each input channel. If a finding remains, also fits factors
+    /// of output channels. If these explain the noise, the matrix counts as not judged, unless it is one of [`PRODUCERS`].
     fn fitted(&self) -> Distance {
         let (_, x) = fit(&self.matrix, &self.source, false);
         let distance = self.distance(&x);
@@ -267,9 +267,9 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Fits y = f[col] · x by least squares, or with `outputs` y = g[row] · f[col] · x, i.e. factors of columns and of rows.
-/// Here y are the stored elements and x the source; all factors are positive. Returns f, and the source times all factors. Row
-/// and column factors are fitted alternately, which converges within a few turns if such a product exists.
+/// Fits y = f[col] · x by least squares, or with `outputs` y = g[row] · f[col] · x, i.e. factors of columns and of rows. Here y
+/// are the stored elements and x the source; all factors are positive. Returns f, and the source times all factors. Row and
+/// column factors are fitted alternately, which converges within a few iterations if such a product exists.
 fn fit(matrix: &Matrix, source: &[f32], outputs: bool) -> (Vec<f64>, Vec<f32>) {
     let (rows, cols) = (matrix.rows, matrix.cols);
     let stored = matrix.values();

@@ -44,11 +44,11 @@ pub type Inputs = Option<&'static [&'static str]>;
 /// A rule by which a configuration selects modules.
 #[derive(Clone, Debug)]
 pub enum Modules {
-    /// The whole name, consecutive components of the name, or a pattern for either with `*`.
+    /// Modules whose whole name, or consecutive components of the name, match this text. A `*` in the text matches anything.
     Named(String),
-    /// Any substring of the name, as AWQ writes it.
+    /// Modules whose names contain this text, as AWQ lists them.
     Within(String),
-    /// A regular expression that must match from the beginning of the name, as with Python's `re.match`.
+    /// Modules whose names match this regular expression from the beginning, as with Python's `re.match`.
     Matching(Box<Regex>),
 }
 
@@ -173,8 +173,8 @@ impl Modules {
 }
 
 impl Scheme {
-    /// A scheme of elements with so many bits, in these groups, with these names of the static scale of activations. Zero
-    /// points are not stated.
+    /// Creates a scheme that does not state zero points. `group` are the elements that share a scale, `inputs` the possible names
+    /// of the static activation scale.
     pub fn new(element: &'static str, bits: usize, group: Option<Group>, inputs: Inputs) -> Self {
         Self {
             element,

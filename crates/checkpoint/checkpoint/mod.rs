@@ -312,7 +312,7 @@ fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Conven
     let all: Vec<(&'static Convention, (usize, usize))> = all.collect();
     let best = all.iter().rev().max_by_key(|(_, count)| *count);
     let best = best.filter(|(_, (_, whole))| *whole > 0);
-    // Several conventions may have the same method.
+    // Several conventions may have the same method: take the one that explains most matrices.
     let stated = all.iter().filter(|(convention, _)| named(convention));
     let stated = stated.rev().max_by_key(|(_, count)| *count);
     match (stated, best) {

@@ -148,7 +148,7 @@ struct Cells {
 impl Cells {
     fn new(matrix: &Matrix) -> Self {
         let mut cells = Self::default();
-        // Index of the cell of each group that still takes columns.
+        // For each group, index of its cell that still has room for columns.
         let mut open = vec![usize::MAX; matrix.scales.len()];
         for col in 0..matrix.cols {
             let group = matrix.group(0, col);

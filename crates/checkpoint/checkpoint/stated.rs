@@ -25,7 +25,7 @@ pub struct Stated<'a> {
     ignored: Vec<Modules>,
     /// True if every list of unquantized modules was understood.
     whole: bool,
-    /// True if the configuration states only methods of no known convention, so that names of tensors mean nothing.
+    /// True if no method of the configuration belongs to a known convention, so that names of tensors have no meaning.
     unknown: bool,
 }
 
@@ -101,7 +101,8 @@ impl<'a> Stated<'a> {
         matrices.iter().filter_map(subject).collect()
     }
 
-    /// Judges the names, types, shapes and scales of a matrix, and returns the matrix if its values can be read.
+    /// Checks the names, types, shapes and scales of a matrix, and reports findings. Returns the matrix if its values can be
+    /// read.
     pub fn subject<'p>(&self, name: &'p str, parts: &'p Parts<'p>, report: &mut Report) -> Option<Subject<'p>> {
         let schemes = match self.schemes(module(name)) {
             Ok(schemes) => schemes,
@@ -165,12 +166,12 @@ impl<'a> Stated<'a> {
         if let Reading::Words(words) = &reading {
             report.findings.extend(values::words(name, parts, words, symmetric));
         }
-        // Scales with a sign were reported above.
+        // Do not read a matrix whose scales have a sign: the finding about them was added above.
         let is_signed = matches!(&reading, Reading::Bytes { opened, .. } if opened.check().is_err());
         (!is_signed).then_some(Subject { name, parts, reading })
     }
 
-    /// Judges codes without scales: they are a fault, integers of the model, or not understood.
+    /// Classifies codes without scales as a fault, as integers that belong to the model, or as not understood.
     fn lonely(&self, name: &str, codes: &Tensor, parts: &Parts, report: &mut Report) {
         let fp8 = matches!(codes.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
         let last = codes.name.rsplit('.').next().unwrap_or(codes.name);

@@ -33,7 +33,7 @@ pub struct Words<'a> {
 const INTERLEAVED: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl<'a> Words<'a> {
-    /// Checks types and shapes. `scheme` is the statement of the configuration.
+    /// Checks types and shapes. `scheme` is the scheme that the configuration states.
     ///
     /// # Errors
     /// Returns an error if a shape or type fits no matrix of 4 or 8 bits, or contradicts the configuration.
@@ -48,8 +48,8 @@ impl<'a> Words<'a> {
         };
         let declared = parts.shape.and_then(|shape| shape.to_f64());
         let declared: Option<Vec<usize>> = declared.map(|sizes| sizes.into_iter().map(|size| size as usize).collect());
-        // Derive the number of codes per word from a shape that is not packed, or from the zero points; else from the
-        // configuration.
+        // Derive the number of codes per word from a shape that is not packed, or from the zero points. It is used if the
+        // configuration does not state the number of bits.
         let per = match (packing, declared.as_deref(), parts.zero.map(|zero| zero.shape)) {
             (Packing::Outputs, ..) => across.checked_div(wide),
             (Packing::Rows, Some(&[_, inputs]), _) => inputs.checked_div(wide),
@@ -149,8 +149,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Code of an element as it is stored. If `other` is true, reads the positions in a word in the other order (AWQ or
-    /// sequential).
+    /// Code of an element as it is stored. If `other` is true, assumes sequential codes in words of AWQ, and the order of AWQ in
+    /// all other words.
     pub fn code(&self, output: usize, input: usize, other: bool) -> u32 {
         let per = 32 / self.bits;
         let (word, place) = match self.packing {

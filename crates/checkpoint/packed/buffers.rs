@@ -85,7 +85,7 @@ impl<'a> Buffers<'a> {
         let mut shape = self.data_shape()?;
         let (element, dtype) = (format.element, self.data.dtype);
         match shape.last_mut() {
-            // This may saturate: the caller rejects a tensor that is larger than the address space.
+            // The product may saturate: the caller rejects a tensor that is larger than the address space.
             Some(cols) if packs(element, dtype) => *cols = cols.saturating_mul(8) / element.stored_bits(),
             Some(_) => {}
             None => return Err(format!("tensor '{}' has no dimensions", self.data.name)),
@@ -208,7 +208,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Finds the bytes of the zero points (in the order of the scales), or of the global scales, as `part` names them.
+    /// Finds the bytes of the zero points or of the global scales, as `part.name` says. Zero points have the order of the scales.
     fn share(&self, part: &Part, stack: &Stack) -> Result<Share<'a>, String> {
         let (tensor, none, what) = match part.name {
             "zero" => (self.zero, "no zero points", "zero point"),
@@ -218,7 +218,8 @@ impl<'a> Buffers<'a> {
         expect_type(&tensor, &[part.dtype], &format!("{what}s"))?;
         let (Tensor { name, shape, bytes, .. }, size) = (tensor, part.dtype.bitsize() / 8);
         let count = part.shape.iter().product::<usize>();
-        // All matrices may share one value; some programs write a global scale even for an empty tensor.
+        // All matrices may share one global scale. `count` is 0 for an empty tensor, for which some programs write a global
+        // scale.
         let shared = part.name == "global" && bytes.len() == 4 && count <= 1;
         if shared || bytes.len() / size == stack.experts * count {
             let len = count * size;
@@ -233,7 +234,7 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Ending of an error message: says that each matrix of a stack has the same number of parts.
+/// Ending of an error message that states a number per matrix; empty if there is only one matrix.
 pub(super) fn each(experts: usize) -> String {
     match experts {
         1 => String::new(),

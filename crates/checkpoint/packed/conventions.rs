@@ -154,8 +154,8 @@ impl Convention {
         let base = tensor.name.strip_suffix(self.codes)?;
         let get = |ending: &str| file.get(&format!("{base}{ending}"));
         let (name, scale) = (format!("{base}{}", self.own), get(self.scale));
-        // Without an ending for codes, only a tensor that is not floating-point holds codes: a norm may have a weight and a
-        // scale.
+        // If the names of codes have no ending of their own, accept only tensors that are not floating-point: a norm may have a
+        // weight and a scale.
         let codes = self.codes != self.own || !tensor.is_floating();
         let here = (scale.is_some() && codes) || (self.writer == "ulplab" && manifest.tensors.contains_key(&name));
         here.then(|| {
@@ -170,7 +170,7 @@ impl Convention {
         })
     }
 
-    /// Names the tensor whose name determines how the scales of `format` are read; `None` if no name does.
+    /// Describes the tensor whose name defines the meaning of the scales of `format`; `None` if no name defines it.
     pub(super) fn says(&self, format: &Format, buffers: &Buffers) -> Option<String> {
         let name = match format.global {
             // The name of a global scale counts only if the convention implies a rule.
@@ -194,7 +194,8 @@ impl Convention {
                     _ => global.is_none(),
                 };
                 let scales = buffers.scales(&format, &stack, None).ok().flatten();
-                // Scales per row may be the repeated scales of a tile: accept only formats for which the order is unambiguous.
+                // One scale per row may be the repeated scale of a tile: accept only formats with one scale per group in
+                // row-major order.
                 (globals && scales.is_some_and(|scales| scales.is_plain())).then_some(())
             };
             if types && buffers.shape(&format).ok().and_then(fits).is_some() {

@@ -9,7 +9,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::formats::Format;
 use ulplab_core::tensorfile::{KEY, Metadata, TensorFile};
 
-/// Version 2: the matrices of a stack are quantized one by one.
+/// Version of the manifest. Since version 2, the matrices of a stack are quantized one by one.
 const VERSION: u32 = 2;
 
 /// The quantized tensors of a file by name; their parts are `<name>.data`, `<name>.scale` and `<name>.global`.
@@ -39,7 +39,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Names the metadata of the file as the source of the meaning of the scales; `None` if `format` reads scales differently.
+    /// Returns the words "the file's metadata", which say where the meaning of the scales is defined. `None` if `format` reads
+    /// scales differently from the format in the metadata.
     pub(super) fn says(&self, format: &Format) -> Option<String> {
         let own: Format = self.format.parse().ok()?;
         reads_as(&own, format).then(|| "the file's metadata".into())

@@ -136,9 +136,9 @@ impl Naming {
         self.layout.as_ref().map(find).transpose()
     }
 
-    /// Finds the quantized tensors of a file, in the order of the file. Flags take precedence over the metadata of the file.
-    /// `only` and `skip` are patterns of names; a pattern may also match a name in `beside`, the names of a file that this file
-    /// is compared with.
+    /// Finds the quantized tensors of a file, in the order of the file. The options take precedence over the metadata of the
+    /// file. `only` and `skip` are patterns of names. Each pattern must match a name of this file or of `beside`, the names of a
+    /// file that this file is compared with.
     pub fn find<'a>(
         &self,
         file: &'a TensorFile,
@@ -277,7 +277,7 @@ pub fn tensor_named<'a>(file: &'a TensorFile, name: &str) -> Result<Tensor<'a>> 
     })
 }
 
-/// Names of all tensors that are parts of a quantized tensor, with any type and shape.
+/// Returns the names of all tensors that are parts of a quantized tensor. Types and shapes are not checked.
 pub fn parts(file: &TensorFile) -> Result<HashSet<&str>> {
     let manifest = Manifest::read(file)?;
     let found = file.tensors().filter_map(|tensor| recognise(file, tensor, &manifest));

@@ -18,8 +18,8 @@ pub struct Nonfinite {
 }
 
 impl Nonfinite {
-    /// Counts NaN and infinities; `None` if all values are finite. `values` are the elements from flat index `start` on of a
-    /// tensor of shape `shape`.
+    /// Counts NaN and infinities; `None` if all values are finite. `values` are consecutive elements of a tensor of shape
+    /// `shape`, the first of them at flat index `start`.
     pub fn count(values: &[f32], start: usize, shape: &[usize]) -> Option<Self> {
         let first = values.iter().position(|x| !x.is_finite())?;
         let rest = &values[first..];

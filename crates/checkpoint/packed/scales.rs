@@ -26,7 +26,7 @@ pub(super) struct Scales<'a> {
 /// The order of the scales of a matrix.
 #[derive(Debug)]
 enum Order {
-    /// Row-major, or the order of the file if no order was requested.
+    /// Order of the file. It is row-major, unless scales in any order were accepted.
     Plain,
     /// Row-major, with each row of scales repeated for every row of the tile.
     Repeated {

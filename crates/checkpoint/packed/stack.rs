@@ -19,7 +19,7 @@ pub struct Stack {
 impl Stack {
     /// Splits a shape into a stack; `None` if the number of elements overflows the address space.
     pub fn new(shape: &[usize]) -> Option<Self> {
-        // Count bits, 32 per element: no element is wider, and this leaves room for padded sizes.
+        // Check 32 bits per element for overflow: no element is wider, and this leaves room for padded sizes.
         shape
             .iter()
             .try_fold(32usize, |bits, size| bits.checked_mul((*size).max(1)))?;
@@ -32,7 +32,7 @@ impl Stack {
         Some(Self { experts, rows, cols })
     }
 
-    /// Indices of the matrices; empty if the matrices have no elements, for any number of matrices.
+    /// Indices of the matrices; empty if a matrix has no elements.
     pub fn matrices(&self) -> std::ops::Range<usize> {
         0..if self.matrix() == 0 { 0 } else { self.experts }
     }
@@ -80,7 +80,7 @@ pub fn matrix_name(name: &str, shape: &[usize], expert: usize) -> String {
 }
 
 /// Shape of a tensor that stores one part (e.g. scales) per matrix of a tensor of `shape`; `part` is the shape for one matrix.
-/// The leading dimensions of `shape` come first, and a vector has no dimension for rows.
+/// The result begins with the leading dimensions of `shape`. If `shape` is a vector, the result has no dimension for rows.
 pub fn spread(part: &[usize], shape: &[usize]) -> Vec<usize> {
     match (leading(shape), part) {
         ([], [1, across]) if shape.len() == 1 => vec![*across],

@@ -32,8 +32,8 @@ pub fn not_understood(section: &Section, why: impl Into<String>) -> Finding {
     Finding::new(&CONFIGURATION, (section.file, ""), why, expected)
 }
 
-/// Checks the method of each section: it must be known, and be the method of the convention `names` of the tensors. If there
-/// are two sections, their values must agree.
+/// Checks the quantization method that each section of the configuration states: it must be known, and belong to `names`, the
+/// convention of the tensor names. If there are two sections, their values must agree.
 pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for section in sections {
@@ -52,7 +52,7 @@ pub fn conventions(sections: &[Section], names: Option<&'static Convention>) -> 
                 let methods: Vec<&str> = distinct(methods.copied());
                 add(&CONFIGURATION, found, format!("one of {}", methods.join(", ")));
             }
-            // AutoRound can also write the formats of other programs.
+            // AutoRound can also write formats other than GPTQ and AWQ: report them.
             (Some(_), Some(names)) if !names.states(section) && gptq::stores_otherwise(section) => {
                 let packing = section.text("packing_format").unwrap_or_default();
                 let found = format!("{found} with packing_format '{packing}'");

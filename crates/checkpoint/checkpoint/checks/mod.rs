@@ -24,12 +24,12 @@ pub struct Check {
     pub doc: &'static str,
 }
 
-/// Severity of a finding for the whole checkpoint.
+/// Effect of a finding on the verdict about the whole checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The checkpoint may be right, but a person should look at it.
     Warning,
-    /// A part could not be judged. The checkpoint does not pass.
+    /// A part could not be checked, so that the checkpoint does not pass.
     NotJudged,
     /// The checkpoint is wrong.
     Error,
@@ -119,7 +119,8 @@ pub const CHECKS: &[&Check] = &[
 ];
 
 /// Removes findings that follow from others. If a part is missing, findings about the size of the matrix are removed. If the
-/// matrix has NaN, the finding that its SQNR is NaN is removed. Duplicates of two checks are removed as well.
+/// matrix has NaN, the finding that its SQNR is NaN is removed. If an inverted scale or a missing tensor is reported twice, the
+/// second finding is removed.
 pub fn leave_out_consequences(findings: &mut Vec<Finding>) {
     let of = |checks: &[&Check]| -> BTreeSet<String> {
         let found = findings.iter().filter(|finding| finding.is_of(checks));

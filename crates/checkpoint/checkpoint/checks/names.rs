@@ -77,7 +77,8 @@ pub fn parts(name: &str, parts: &Parts, convention: &Convention, symmetric: Opti
     findings
 }
 
-/// True if scales without codes come from a quantized matrix. Other tensors are called scales too, e.g. floating-point vectors.
+/// True if scales without codes come from a quantized matrix. Names of other tensors may also look like scales, e.g. those of
+/// floating-point vectors of the model.
 pub fn is_stray(parts: &Parts) -> bool {
     let stray = |tensor: &Tensor| {
         let named = ["weight_", ".scales", ".qzeros", ".g_idx", "_scale_inv"];

@@ -30,8 +30,8 @@ fn has_input(parts: &Parts, names: &[&str]) -> bool {
     parts.activations.iter().any(named)
 }
 
-/// Reports missing static activation scales. `needs` gives the names for each quantized matrix, one of which must exist; `None`
-/// if the configuration does not state them.
+/// Reports missing static activation scales. `needs` lists the possible names of this scale for each quantized matrix: one of
+/// them must exist. A list is `None` if the configuration does not state the names.
 pub fn inputs<'n>(matrices: &Matrices, needs: &BTreeMap<&str, Option<&'n [&'n str]>>) -> Vec<Finding> {
     const ANY: &[&str] = &["input_scale", "input_global_scale", "activation_scale"];
     let of = |name: &str| needs[name].unwrap_or(ANY);

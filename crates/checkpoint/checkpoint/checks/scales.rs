@@ -40,7 +40,7 @@ pub const MAGNITUDE: Check = warning(
      another matrix.",
 );
 
-/// Plausible gains of a trained matrix.
+/// Range of plausible gains (output magnitude over input magnitude) of a trained matrix.
 const GAINS: std::ops::RangeInclusive<f64> = 1.0 / 256.0..=128.0;
 
 /// Reports NaN, infinite, negative and zero scales of a matrix. For a matrix that is not quantized, only activation scales are
@@ -76,7 +76,8 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
 /// Number of values of a kind, and the flat index of the first; `None` if there are none.
 type Place = Option<(usize, usize)>;
 
-/// Counts values that are NaN or infinite, negative, and zero. `powers` is true if a byte is a power of two.
+/// Returns three counts: of values that are NaN or infinite, of negative values, and of zeros. `powers` is true if a byte stands
+/// for a power of two (E8M0).
 fn counts(tensor: &Tensor, powers: bool) -> [Place; 3] {
     let of_code = |code: &u8| {
         let nan = code & 0x7f == 0x7f;

@@ -56,17 +56,19 @@ pub fn least(bits: usize) -> f64 {
 
 /// Minimum number of rows or columns for a meaningful median.
 const ENOUGH: usize = 8;
-/// Maximum median noise, in dB, at which nearly all codes are the nearest: rounding to nearest is at or below 0 dB.
+/// Maximum median noise, in dB above rounding, at which nearly all codes count as the nearest codes. Rounding to nearest is at or
+/// below 0 dB.
 const NEAREST: f64 = 1.0;
-/// Maximum median noise, in dB, at which all codes are the nearest. Rounding to nearest gives -1.4 dB for values that are
-/// spread over many codes.
+/// Maximum median noise, in dB above rounding, at which all codes count as the nearest codes. Rounding to nearest gives -1.4 dB
+/// for values that are spread over many codes.
 const ROUNDED: f64 = -0.5;
 
 /// Parameters `near` and `strict` of [`limit`] for matrices of a kind, in dB.
 pub const KIN: (f64, f64) = (NEAREST, 4.0);
 
-/// Maximum noise of one part, in dB above rounding, given the noise of all parts. A part above this limit is an outlier. If the
-/// median is at most `near`, the margin is at least `strict`. `None` without finite values.
+/// Maximum noise of one part, in dB above rounding, given the noise of all parts. A part above this limit is an outlier. The
+/// limit is the median plus a margin. If the median is at most `near`, the margin is at least `strict`, otherwise at least 6 dB.
+/// `None` without finite values.
 pub fn limit(all: &[f64], (near, strict): (f64, f64)) -> Option<f64> {
     let (median, deviation) = spread(all)?;
     let margin = match median <= near {

@@ -43,12 +43,12 @@ pub const GROUP_INDEX: Check = error(
 const ENOUGH: u64 = 1024;
 
 /// Minimum number of elements for a mean code to be meaningful. The standard deviation of codes is at most 8 steps with 4 bits,
-/// and 128 steps with 8 bits. Over so many elements, the standard error of the mean is then a quarter of a step.
+/// and 128 steps with 8 bits. With this number of elements, the standard error of the mean is at most a quarter of a step.
 fn enough(bits: usize) -> u64 {
     (4u64 << (bits - 1)).pow(2)
 }
 
-/// Reports implausible counts of a matrix. `which` names the matrix in its stack.
+/// Reports implausible numbers of codes or groups in the statistics of a matrix. `which` names the matrix in its stack.
 pub fn counts(subject: &Subject, which: &str, measured: &Measured) -> Vec<Finding> {
     let reading = &subject.reading;
     let mut findings = Vec::new();
@@ -90,7 +90,8 @@ pub fn counts(subject: &Subject, which: &str, measured: &Measured) -> Vec<Findin
     findings
 }
 
-/// Checks zero points and group indices of integers in words. `symmetric` is the statement of the configuration.
+/// Checks zero points and group indices of integer codes in 32-bit words. `symmetric` is true if the configuration excludes zero
+/// points; `None` if it does not mention them.
 pub fn words(name: &str, parts: &Parts, words: &Words, symmetric: Option<bool>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(zero) = parts.zero {

@@ -29,10 +29,12 @@ pub const DEAD_TENSOR: Check = error(
 /// The layers of one list by index: for each layer, the names of its tensors within the layer.
 type Layers<'n> = BTreeMap<usize, BTreeSet<&'n str>>;
 
-/// Layers of a rare form may lack a tensor on purpose. A form is rare if only one layer has it, or at most one in this many.
+/// The form of a layer is the set of its tensors. A form is rare if only one layer has it, or at most one layer in this many. A
+/// layer of a rare form may lack a tensor by mistake.
 const RARE: usize = 16;
 
-/// Reports tensors that a layer of a rare form lacks, if all layers with the same tensors and more have them.
+/// Reports tensors that a layer of a rare form lacks. At least two layers must have all tensors of this layer and more, and all
+/// of these layers must have the missing tensor.
 pub fn layers(matrices: &Matrices) -> Vec<Finding> {
     let mut lists: BTreeMap<&str, Layers> = BTreeMap::new();
     for (name, _) in matrices.iter().filter(|(_, parts)| parts.codes.is_some()) {
@@ -141,8 +143,8 @@ pub fn against(matrices: &Matrices, source: &Matrices, used: &BTreeSet<&str>, fo
     findings
 }
 
-/// Reports source tensors that have no counterpart in the file. Only two kinds are expected: norms outside of layers, and
-/// tensors of a layer that the file has, if other layers of the file have the same tensor.
+/// Reports source tensors that have no counterpart in the file. Only two kinds of tensors need a counterpart: norms outside of
+/// layers, and tensors of a layer that the file has, if other layers of the file have the same tensor.
 fn absent(matrices: &Matrices, source: &Matrices, met: &BTreeSet<&str>) -> Vec<Finding> {
     let here = matrices.iter().filter(|(_, parts)| parts.codes.is_some());
     let places: HashSet<Place> = here.map(|(name, _)| place(name).1).collect();

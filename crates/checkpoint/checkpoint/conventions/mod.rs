@@ -148,7 +148,7 @@ impl Convention {
         self.methods.contains(&section.method.as_str())
     }
 
-    /// The file conventions of this convention's writers.
+    /// The naming conventions in [`packed::FILE_NAMES`] that this convention uses.
     pub fn packed(&self) -> impl Iterator<Item = &'static packed::Convention> {
         let all = packed::FILE_NAMES.iter();
         all.filter(|packed| self.writers.contains(&packed.writer))
@@ -162,7 +162,7 @@ impl Convention {
     /// All endings of tensor names; an empty ending is the name of the matrix itself.
     pub fn all_endings(&self) -> impl Iterator<Item = Ending> {
         let own = self.endings.iter().copied();
-        // Leave out the name of a global scale that another NVFP4 rule defines.
+        // Leave out the name of a global scale whose meaning another NVFP4 rule defines.
         let rule = self.rule();
         let packed = self.packed().flat_map(move |packed| {
             let global = packed.global.filter(|_| packed.rule == rule);

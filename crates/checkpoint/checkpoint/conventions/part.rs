@@ -33,7 +33,7 @@ pub enum Part {
     Activation,
 }
 
-/// Ending that replaces `.weight` in the name of the matrix.
+/// Returns an ending that takes the place of `.weight` in the name of the matrix.
 pub const fn of_weight(ending: &'static str, part: Part) -> Ending {
     (ending, part, ".weight")
 }

@@ -1,5 +1,5 @@
-//! Finds the source tensors from which a quantized matrix was made. The source may have another prefix, be an expert of a
-//! stack, be some rows of a fused matrix, or be quantized itself; the same holds the other way round.
+//! Finds the source tensors from which a quantized matrix was made. The source may have another prefix, be an expert of a stack,
+//! be some rows of a fused matrix, or be quantized itself. A quantized stack or fused matrix may have several source tensors.
 
 mod place;
 mod prefixes;
@@ -71,25 +71,25 @@ enum Share {
     Halves,
 }
 
-/// A way to arrange the source. Others are tried if the likely one does not match.
+/// A way to arrange the rows and columns of the source. The other ways are tried if the likely one does not match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
     /// The arrangement that shapes and the model type imply.
     Likely,
-    /// As likely, but with square matrices transposed.
+    /// Same as `Likely`, but square matrices are transposed.
     Turned,
-    /// As likely, but with the other order of gate and up rows in stacks: interleaved instead of in halves, or the reverse.
+    /// Same as `Likely`, but gate and up rows of stacks are in the other order: interleaved instead of in halves, or the reverse.
     Interleaved,
 }
 
 /// Name and shape of a matrix whose source is searched; outputs come before inputs in the shape.
 type Wanted<'a> = (&'a str, Vec<usize>);
 
-/// The source of each matrix, or the text of a finding that there is none.
+/// The source of each matrix, or the text of the finding that the matrix has no source.
 pub type Found<'s> = Vec<Result<Counterpart<'s>, String>>;
 
-/// Finds the source of each subject. `all` are all quantized matrices of the checkpoint and `matrices` all of its matrices:
-/// prefixes and the rows of fused matrices must not depend on the selection.
+/// Finds the source of each subject. `all` are all quantized matrices of the checkpoint and `matrices` all of its matrices. They
+/// are needed because prefixes and the rows of fused matrices must not depend on the selected subjects.
 pub fn found<'s>(subjects: &[Subject], all: &[Subject], matrices: &Matrices, sources: &'s Sources<'s>) -> Found<'s> {
     let wanted = all.iter().map(|subject| (subject.name, subject.reading.shape()));
     let wanted: Vec<Wanted> = wanted.collect();
@@ -160,7 +160,8 @@ impl<'s> Sources<'s> {
                 None => Err(none()),
             }
         };
-        // Square shapes do not tell if they are transposed: assume that they are stored like the majority of the other matrices.
+        // The shape of a square matrix does not tell if it is transposed: assume the same as for the majority of the other
+        // matrices.
         let mut votes = [[0usize; 2]; 2];
         for counterpart in (0..wanted.len()).filter_map(|at| found(&search, at).ok()) {
             for rows in counterpart.matrices.iter().flatten().filter(|rows| !rows.square) {
@@ -351,7 +352,8 @@ impl Counterpart<'_> {
 }
 
 impl Rows<'_> {
-    /// Share that takes the rows of gate and up in a stack in the other order; `None` for all other rows.
+    /// Returns the rows to take if a stack has its gate and up rows in the other order; `None` for rows of any other source
+    /// tensor.
     fn rearranged(&self, share: Share) -> Option<Share> {
         let (_, place) = place(self.held.name);
         if place.leaf != "gate_up_proj" || self.held.rank() == 0 {

@@ -5,7 +5,8 @@ use crate::checkpoint::parts::{is_number, module};
 /// The name of a matrix, normalised: without its prefix, and with one spelling for each component.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// Components from the one before the first number up to the matrix, e.g. `layers.0.mlp.experts`.
+    /// Components of the name between its prefix and the expert or leaf, e.g. `layers.0.mlp.experts`. The first component is the
+    /// one before the first number.
     pub within: String,
     /// Index of the expert; `None` if the matrix belongs to no single expert.
     pub expert: Option<usize>,

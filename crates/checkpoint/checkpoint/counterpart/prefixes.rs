@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::place::Place;
 
-/// The source prefix for each prefix of a checkpoint. The error lists pairs of prefixes that fit the same number of matrices.
+/// The source prefix for each prefix of a checkpoint. An error means that the source prefix is ambiguous, and lists pairs of
+/// prefixes that fit the same number of matrices.
 pub type Prefixes = BTreeMap<String, Result<String, String>>;
 
 /// A possible pair of prefixes: number of matrices that fit, true if one prefix ends with the other, and both prefixes.
@@ -46,7 +47,7 @@ pub fn assigned<'a>(
         let same: Vec<Pair> = open.iter().filter(rivals).cloned().collect();
         let text = |(_, a, b): &Pair| format!("'{b}' for '{a}'");
         let texts = same.iter().map(text).collect::<Vec<_>>().join(", ");
-        // If several pairs fit equally well, the choice is open for all prefixes of these pairs.
+        // If several pairs fit equally well, the choice is ambiguous: all prefixes of these pairs get an error.
         let is_open = same.len() > 1;
         for (_, own, other) in same {
             chosen.insert(own, if is_open { Err(texts.clone()) } else { Ok(other.clone()) });
