@@ -13,7 +13,8 @@ use ulplab_operations::ops::judge::pattern::find;
 use crate::tensor::{Array, name, together};
 use crate::{numbers, pool, same_shape, wrong};
 
-/// Elements whose error is at least `FAR` times their bound are far outside; below `JUST` times, they are just outside.
+/// Elements whose error is at least `FAR` times their bound are far outside of the bound. Elements outside of their bound whose
+/// error is less than `JUST` times the bound are just outside.
 const FAR: f64 = 10.0;
 const JUST: f64 = 2.0;
 
@@ -22,16 +23,18 @@ const JUST: f64 = 2.0;
 pub struct Place {
     /// Description of the position.
     place: String,
-    /// Bits that all of these elements have in common: 2 for NaN, 4 for 0, 8 for the opposite sign.
+    /// Properties that all of these elements share, as bits: 2 for NaN, 4 for 0, 8 for the opposite sign.
     kinds: u16,
-    /// Number of elements far outside, and their position; `None` if the position is the same.
+    /// Number of elements far outside of their bounds, and their position. `None` if the position is the same as `place`, or if
+    /// none or all of these elements are far outside.
     far: Option<(usize, String)>,
-    /// Number of elements just outside: their error is less than `JUST` times their bound.
+    /// Number of elements just outside of their bounds: their error is less than `JUST` times their bound.
     just: usize,
 }
 
 impl Place {
-    /// Returns the position of the elements outside; `None` if there are none, or if the tensor is a single number.
+    /// Returns the position of the elements outside of their bounds; `None` if all elements are within their bounds, or if the
+    /// tensor is a single number.
     pub fn new(got: &[f64], want: &[f64], allowed: Allowed, equal_nan: bool, shape: &[usize]) -> Option<Self> {
         let bound = |at: usize| allowed.at(at, want[at]);
         let outside = |at: usize| !inside(got[at], want[at], bound(at), equal_nan);
@@ -59,7 +62,7 @@ impl Place {
     }
 }
 
-/// The place of the true elements of a boolean tensor: `"all in columns 2 to 3"`.
+/// Describes the position of the true elements of a boolean tensor, e.g. `"all in columns 2 to 3"`.
 #[pyfunction]
 pub fn pattern(py: Python<'_>, mask: &Bound<'_, Array>) -> PyResult<String> {
     let mask = mask.get();
@@ -97,7 +100,8 @@ pub fn found<'py>(py: Python<'py>, comparison: &Comparison, shape: &[usize]) -> 
     Ok(found)
 }
 
-/// Same as [`found`], for numbers with bounds. Adds the largest ratio of error to bound, and the position of elements outside.
+/// Same as [`found`], for numbers with bounds. Adds the largest ratio of error to bound, and the position of the elements outside
+/// of their bounds.
 pub fn with_bounds<'py>(
     py: Python<'py>,
     comparison: &Comparison,

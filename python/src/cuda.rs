@@ -21,10 +21,10 @@ const LEGACY: usize = 1;
 /// Declares the driver functions that this module calls. Each returns a `CUresult`, which is 0 on success.
 macro_rules! driver {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// The CUDA driver.
+        /// Functions of the CUDA driver library.
         struct Driver {
             $($(#[$doc])* $name: unsafe extern "C" fn($($argument),*) -> i32,)*
-            /// Keeps the library loaded: the functions are valid only as long as it is.
+            /// Keeps the library loaded, because its functions are valid only while it is loaded.
             _library: Library,
         }
 
@@ -56,8 +56,8 @@ driver! {
     copy = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, *mut c_void);
 }
 
-/// Returns the driver, or `None` if there is none. The first call loads it. `ULPLAB_CUDA_DRIVER` names another file than the
-/// system's driver library.
+/// Returns the driver; `None` if the driver cannot be loaded or initialised. The first call loads it. `ULPLAB_CUDA_DRIVER` names
+/// another file than the system's driver library.
 fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let load = || {
@@ -92,7 +92,7 @@ impl Driver {
     }
 }
 
-/// Makes a context current until it is dropped.
+/// Keeps a context current until this value is dropped.
 struct Current(&'static Driver);
 
 impl Current {
@@ -214,7 +214,7 @@ impl Chunks {
         Ok(chunks)
     }
 
-    /// The bytes of the chunk that begins at `from`.
+    /// Number of bytes of the chunk that begins at byte `from`.
     fn size(&self, from: usize) -> usize {
         (self.len - from).min(self.chunk)
     }
@@ -231,7 +231,7 @@ impl Chunks {
         }
     }
 
-    /// Returns the next chunk, and starts to copy the chunk behind it. Returns an empty slice at the end.
+    /// Returns the next chunk, and starts to copy the chunk that follows it. Returns an empty slice at the end.
     ///
     /// # Errors
     /// Returns the error of the driver.
@@ -253,8 +253,8 @@ impl Chunks {
 impl Drop for Chunks {
     fn drop(&mut self) {
         let Some(reader) = self.reader.take() else { return };
-        // Waits for the copies: once the reader is idle, nothing may write to its buffers or read from the tensor. A reader whose
-        // wait fails is dropped.
+        // Wait for the copies, because nothing may write to the buffers of an idle reader or read from the tensor of a dropped
+        // iterator. If waiting fails, the reader is dropped.
         let waited = reader.lanes.iter().all(|lane| reader.wait(lane.stream).is_ok());
         if waited {
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(reader);

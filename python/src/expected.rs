@@ -1,4 +1,4 @@
-//! Operations on the caller's tensors: expected outputs, bounds and judgements.
+//! Expected outputs of operations on the caller's tensors, their error bounds, and comparisons of outputs with them.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn shaped<'py>(py: Python<'py>, values: Vec<f64>, shape: &[usize]) -> PyResult<B
     PyArray1::from_vec(py, values).reshape(shape)
 }
 
-/// The assumptions on sums that a user may state: name, unit roundoff, and a clause for messages.
+/// Returns the assumptions that a user may state about the rounding of sums: name, unit roundoff, and a clause for messages.
 #[pyfunction]
 pub fn sums() -> Vec<(&'static str, f64, &'static str)> {
     Sums::ALL
@@ -40,7 +40,7 @@ fn find(op: &str) -> PyResult<&'static Operation> {
     Operation::among(&ON_TENSORS, op).map_err(wrong)
 }
 
-/// Converts the arrays, numbers and words that Python passes to a call of an operation.
+/// Converts the arguments that Python passes (arrays, numbers and words) to a [`Call`] of an operation.
 fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Call> {
     let operation = find(op)?;
     let mut all = BTreeMap::new();
@@ -73,7 +73,8 @@ fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Ca
     Ok(call)
 }
 
-/// Returns an error if an input has bytes where the operation expects codes of a format: bytes would be read as integers.
+/// Returns an error if an input of type uint8 stands where the operation expects codes of a format, because uint8 would be read
+/// as integers.
 fn no_bytes_for_codes(op: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     for (name, value) in given {
         let name: String = name.extract()?;
@@ -96,8 +97,9 @@ fn no_bytes_for_codes(op: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     Ok(())
 }
 
-/// Returns all operations: name, description, inputs (name, kind, default, description), faults, the inputs with a row for each
-/// row of the output (and true if the first dimension counts rows), and the classes of modules that compute the operation.
+/// Returns all operations, each as a dictionary: name, description, inputs (name, kind, default, description), faults, the
+/// classes of modules that compute the operation, and the names of the inputs that have one row per row of the output (with a
+/// flag that is true if the first dimension counts the rows).
 #[pyfunction]
 pub fn operations(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let all = ON_TENSORS.iter().map(|operation| {
@@ -146,7 +148,8 @@ pub fn drawn<'py>(py: Python<'py>, op: &str, seed: u64) -> PyResult<Option<Bound
     Ok(Some(given))
 }
 
-/// An output: name, values, errors before rounding to the stored type, and true if the output must be equal.
+/// An output: name, values, error bounds before rounding to the stored type, and true if a right output equals the values bit for
+/// bit.
 type Output<'py> = (
     &'static str,
     Bound<'py, PyArrayDyn<f64>>,
@@ -182,7 +185,7 @@ pub fn expected<'py>(
     outputs.into_iter().map(output).collect()
 }
 
-/// Returns the error bounds of outputs that are stored in a type.
+/// Returns the error bounds of values after they are stored as `dtype`. `error` are the error bounds before.
 #[pyfunction]
 pub fn bounds<'py>(
     py: Python<'py>,

@@ -68,7 +68,8 @@ fn codes(array: &Array) -> Result<Vec<u64>, String> {
     Ok(tensor.codes().collect())
 }
 
-/// Returns the metrics of two tensors by name, in f64; None if a metric is not defined. `equal_nan`: NaN equals NaN, in ulp.
+/// Returns the metrics of two tensors by name, in f64; None if a metric is not defined. If `equal_nan`, NaN equals NaN in the
+/// metric ulp.
 #[pyfunction]
 pub fn metrics(
     py: Python<'_>,
@@ -108,8 +109,8 @@ pub fn metrics(
     measured.map_err(wrong)
 }
 
-/// Returns how many of `draws` values may exceed a threshold, so that its false-alarm rate is at most `alarms` with this
-/// confidence. Also returns the number of draws that this rate needs if no value exceeds the threshold.
+/// Returns k such that the k-th largest of `draws` values is a threshold with a false-alarm rate of at most `alarms`, at this
+/// confidence; 0 if `draws` is too small. Also returns the smallest number of draws for which k is at least 1.
 #[pyfunction]
 pub fn tolerated(draws: usize, alarms: f64, confidence: f64) -> (usize, u64) {
     let counts: Vec<usize> = (0..draws).collect();

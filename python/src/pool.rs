@@ -10,7 +10,8 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use rayon::ThreadPool;
 
-/// Upper half: id of the process that counts. Lower half: number of running computations in it, or [`FORKING`].
+/// State of the computations. Upper half: id of the process that the count belongs to. Lower half: number of running computations
+/// in this process, or [`FORKING`].
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 const FORKING: u32 = u32::MAX;
 /// Time that a waiting thread sleeps before it checks again.
@@ -26,7 +27,8 @@ struct Own {
     pool: ThreadPool,
 }
 
-/// Returns the number of computations in this process. A count from the parent process does not apply: it counts as 0.
+/// Returns the number of computations in this process. After a fork, the child does not use the count of its parent but begins at
+/// 0.
 fn count_of(state: u64) -> u32 {
     if (state >> 32) as u32 == std::process::id() {
         state as u32
@@ -109,7 +111,8 @@ pub fn imported() {
     FIRST.store(std::process::id().into(), Ordering::Release);
 }
 
-/// Waits until no thread computes, and blocks new ones. The caller holds Python's lock, which a thread needs to begin.
+/// Waits until no thread computes, and prevents new computations. The caller holds Python's lock, which a thread needs to begin a
+/// computation.
 #[pyfunction]
 pub fn before_fork() {
     change(|count| (count == 0).then_some(FORKING));

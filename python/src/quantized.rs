@@ -192,7 +192,7 @@ pub fn diagnose(
     ))
 }
 
-/// Checks that the codes, scales and global scales are complete for a tensor of this shape: missing parts cannot be judged.
+/// Checks that the codes, scales and global scales are complete for a tensor of this shape. Incomplete parts cannot be diagnosed.
 fn whole(stored: &parity::StoredBytes, format: &Format, rows: usize, cols: usize) -> Result<(), String> {
     if rows == 0 {
         return Err(format!("not judged: the tensor [0, {cols}] has no elements"));
@@ -248,7 +248,7 @@ fn placed_in(part: &formats::Part, bytes: usize) -> String {
     }
 }
 
-/// A format with another rule for its scales.
+/// Returns the format string of a format with another rule for its scales.
 #[pyfunction]
 pub fn with_rule(format: &str, rule: &str) -> PyResult<String> {
     let format = block_format(format).map_err(wrong)?;

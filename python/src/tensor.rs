@@ -59,7 +59,7 @@ enum Owner {
 /// DLPack device types: the host and pinned host memory, and the types that the CUDA driver copies from.
 const HOST: [i32; 2] = [1, 3];
 const CUDA: [i32; 2] = [2, 13];
-/// Maximum number of dimensions of a tensor: numpy's limit, the largest of all libraries.
+/// Maximum number of dimensions of a tensor. This is numpy's limit, the largest limit of all libraries.
 const MOST_DIMENSIONS: usize = 64;
 
 /// A tensor of another library, passed by DLPack.
@@ -209,7 +209,7 @@ impl Array {
         self.data as usize
     }
 
-    /// The addresses of the first byte and behind the last; equal if there are no elements.
+    /// The address of the first byte, and the address after the last byte; both are 0 for an empty tensor.
     #[getter]
     fn span(&self) -> (usize, usize) {
         if self.len() == 0 {
@@ -240,7 +240,8 @@ impl Array {
 }
 
 impl Array {
-    /// Creates an array. If it refuses the tensor, the producer keeps it: the capsule still has its name and releases the tensor.
+    /// Creates an array. If this returns an error, the tensor still belongs to the producer: the capsule keeps its name and
+    /// releases the tensor.
     fn of(tensor: &DlTensor, owner: Owner, named_dtype: Option<&str>) -> PyResult<Self> {
         let device = match tensor.device_type {
             kind if HOST.contains(&kind) => None,
@@ -367,7 +368,8 @@ impl Array {
     }
 }
 
-/// Returns sizes and strides. Refuses invalid ones, whose elements no memory can hold.
+/// Returns the sizes and strides of a tensor. Returns an error for negative sizes, and if the number of bytes or the largest
+/// offset overflows 64 bits, because no memory can hold such a tensor.
 fn geometry(tensor: &DlTensor, size: usize) -> PyResult<(Vec<usize>, Option<Vec<i64>>)> {
     let ndim = usize::try_from(tensor.ndim).unwrap_or(usize::MAX);
     if ndim == 0 {
@@ -414,7 +416,7 @@ const DEVICE_ELEMENTS: usize = cuda::CHUNK / 8;
 pub enum Chunks<'a> {
     Host {
         bytes: Cow<'a, [u8]>,
-        /// Bytes that were already returned, and bytes of a chunk.
+        /// Number of bytes that were already returned, and number of bytes of a chunk.
         read: usize,
         chunk: usize,
     },
