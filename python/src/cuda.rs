@@ -2,8 +2,8 @@
 //! that made the tensor nor host memory for the whole tensor.
 //!
 //! The producer was asked for the tensor on the legacy default stream (`__dlpack__(stream=1)`), and has made that stream wait for
-//! the kernels that write the tensor. Once that stream is idle, two streams of our own copy chunks, each stream to its own pinned
-//! buffer: the host reads one buffer while the other is filled.
+//! the kernels that write the tensor. Once that stream is idle, two streams of this module copy chunks, each stream to its own
+//! pinned buffer: the host reads one buffer while the other is filled.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;

@@ -31,7 +31,7 @@ pub fn widened(array: &Array) -> Result<Vec<f64>, String> {
 /// # Errors
 /// Returns an error for integers that f64 cannot represent, and for types that are not numbers.
 pub fn widened_bytes(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>, String> {
-    // Tensor files use E8M0 only for scales, so `Tensor` does not convert it.
+    // Convert E8M0 here, because `Tensor` does not: tensor files use E8M0 only for scales.
     if dtype == Dtype::F8_E8M0 {
         let power = |code: &u8| match code {
             255 => f64::NAN,

@@ -140,7 +140,8 @@ pub fn unplace<'py>(
     Ok((PyArray1::from_vec(py, scales), stale))
 }
 
-/// The result of `diagnose`: true if a rule explains all bytes, the rules that do, the conclusion, the findings, and a warning.
+/// The result of `diagnose`: true if a rule explains all bytes, the names of the rules that explain all bytes, the conclusion,
+/// the findings, and a warning.
 type Diagnosed = ((bool, Vec<String>), String, Vec<String>, Option<String>);
 
 /// Looks for the rule that made stored codes, scales and global scales.

@@ -319,7 +319,7 @@ impl Array {
         }
     }
 
-    /// Returns the elements in chunks of `elements` each.
+    /// Returns an iterator over the bytes of the tensor, in chunks of `elements` elements.
     ///
     /// # Errors
     /// Returns an error if a device cannot be read.

@@ -45,7 +45,7 @@ and 8 bits. Zero points beside codes in bytes, other widths, and codes under oth
 | --- | --- | --- |
 ";
 
-/// Text of the whole page.
+/// Returns the text of `docs/checkpoints.md`.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     for convention in CHECKPOINTS {

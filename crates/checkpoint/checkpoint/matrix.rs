@@ -11,7 +11,7 @@ use ulplab_core::error::refuse;
 use ulplab_core::formats::{Format, Global, Group, Scale};
 use ulplab_core::tensorfile::{Flaw, Tensor};
 
-/// The way in which the bytes of a matrix, or of a stack of matrices, are read.
+/// Storage format of a matrix or of a stack of matrices, with the tensors that hold the bytes.
 #[derive(Debug)]
 pub enum Reading<'a> {
     /// Codes in bytes, in a format that has a format string.

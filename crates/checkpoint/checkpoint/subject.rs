@@ -18,7 +18,7 @@ pub struct Subject<'a> {
     pub name: &'a str,
     /// Tensors of the matrix.
     pub parts: &'a Parts<'a>,
-    /// The way in which the tensors are read.
+    /// Storage format of the tensors.
     pub reading: Reading<'a>,
 }
 
@@ -32,7 +32,8 @@ struct Known {
     is_same: bool,
 }
 
-/// Reads and judges the values of all matrices. `sources` are the source matrices, with the path of their file.
+/// Reads the values of all matrices, and adds their results and findings to the report. `sources` are the source matrices, with
+/// the path of their file.
 pub fn measure(
     subjects: Vec<Subject>,
     sources: Option<(Found, &str)>,

@@ -53,7 +53,7 @@ its name: `w_scale_2` is by the rule `modelopt`, `w_global_scale` next to `w_pac
 `torchao`. Of scales in another order than row-major `--layout` says the order.
 ";
 
-/// Text of the whole page.
+/// Returns the text of `docs/quantized-files.md`.
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     for convention in FILE_NAMES {

@@ -43,7 +43,7 @@ impl Cost {
         clips || self.error > FAR * self.best_error && (self.best_error > 0.0 || self.clipped > 0)
     }
 
-    /// Text of the warning.
+    /// Text of the warning that the rule costs far more than the best rule.
     pub fn words(&self) -> String {
         let (rule, best) = (&self.rule, &self.best);
         let share = 100.0 * self.clipped as f64 / self.blocks.max(1) as f64;

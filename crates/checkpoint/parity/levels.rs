@@ -1,17 +1,17 @@
-//! The global scales under which the bytes may have been made.
+//! Global scales that the quantizer may have used.
 
 use super::maker::Maker;
 use super::problem::Problem;
 use ulplab_core::formats::{Format, Global, Scale};
 
-/// The relation between the stored global scale and the global scale under which the bytes were made.
+/// The relation between the stored global scale and the global scale that the quantizer used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Level {
     /// The stored number has the meaning that the quantizer's rule defines. Also used for formats without a global scale.
     AsStored,
     /// The stored number has the meaning that another rule defines.
     As(Global),
-    /// The stored number was not used: the bytes were made under the largest magnitude of the tensor itself.
+    /// The stored number was not used. The quantizer used the largest magnitude of the tensor itself.
     Own,
     /// The quantizer used the largest magnitude that the stored number stands for, times this factor.
     Times(f64),

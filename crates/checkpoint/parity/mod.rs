@@ -41,7 +41,7 @@ use crate::packed::reads_as;
 use ulplab_core::formats::{Encoded, Format, Global, Half, Scale};
 use ulplab_core::layouts::Layout;
 
-/// The bytes of a quantized tensor, in the order of its buffers.
+/// The bytes of a quantized tensor, as its buffers store them.
 #[derive(Clone, Debug, Default)]
 pub struct StoredBytes<'a> {
     /// Bytes of the codes; the length must fit exactly.
@@ -54,7 +54,7 @@ pub struct StoredBytes<'a> {
     pub layout: Option<&'static Layout>,
 }
 
-/// Mismatches with one cause.
+/// A group of mismatches that have the same cause.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The most likely cause.
@@ -84,7 +84,7 @@ pub struct Example {
     pub expected: String,
 }
 
-/// The result for one tensor.
+/// Result of the diagnosis of one tensor.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
     /// The format with the rule that the findings refer to.
@@ -104,7 +104,8 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// In findings about global scales, replaces "it is read as" by words that name `said`, the source of that meaning.
+    /// In findings about global scales, replaces the words "it is read as" by "`said` says that it is". `said` names the source
+    /// that defines the meaning of the global scale.
     pub fn say_why(&mut self, said: Option<&str>) {
         let of_global = |finding: &&mut Finding| finding.cause == Cause::GlobalScale;
         for (finding, said) in self.findings.iter_mut().filter(of_global).zip(said) {

@@ -96,7 +96,7 @@ pub struct Cell {
     pub len: usize,
 }
 
-/// The diagnosis of one tensor: source, format, groups and stored bytes.
+/// Inputs of the diagnosis of one tensor: source, format, groups and stored bytes.
 pub struct Problem<'a> {
     pub source: Source<'a>,
     /// The format without its rotation, because the source already rotates the values.

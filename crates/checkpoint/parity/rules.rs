@@ -32,7 +32,7 @@ impl Candidate {
         approximate(&self.format) && self.close
     }
 
-    /// Name of the rule, with the cast if it is not the element's own, and with the rounding of scales.
+    /// Name of the rule, with the cast if it is not the default cast of the element, and with the rounding of scales.
     pub fn name(&self) -> String {
         format!("{}{}", name(&self.format), self.rounded())
     }

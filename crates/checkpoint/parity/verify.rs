@@ -54,12 +54,12 @@ impl Tally {
 }
 
 impl View<'_> {
-    /// Stored scale of a group, before any recode is undone.
+    /// Stored scale of a group. A recode (a fixed change of the bits) is not undone.
     pub fn scale(&self, group: usize) -> Option<u32> {
         self.storage.scales.stored(self.scales.order, group)
     }
 
-    /// Stored code of an element, before any recode is undone.
+    /// Stored code of an element. A recode (a fixed change of the bits) is not undone.
     pub fn code(&self, at: usize) -> Option<u16> {
         let code = self.storage.codes.stored(self.codes.order, at);
         code.map(|code| code as u16)
@@ -88,7 +88,7 @@ impl View<'_> {
         // Merge in order, so that the lists of groups and elements stay sorted.
         let merge = |a: Vec<Tally>, b: Vec<Tally>| a.into_iter().zip(b).map(|(a, b)| a.merge(b)).collect();
         let tallies: Vec<Tally> = strips.map(strip).reduce(none, merge);
-        // Groups may span several strips, and each strip counts them.
+        // If a group spans several strips, each strip counts it: limit the count to the number of groups.
         let blocks = |tally: Tally| Tally {
             wrong_blocks: tally.wrong_blocks.min(problem.grid.groups()),
             ..tally

@@ -41,7 +41,7 @@ enum Values<'s> {
 
 /// The source of a matrix, or of each matrix of a stack.
 pub struct Counterpart<'s> {
-    /// For each matrix, the pieces of the source whose rows follow each other in the matrix.
+    /// For each matrix, the pieces of the source that make up its rows, in order.
     matrices: Vec<Vec<Rows<'s>>>,
 }
 
@@ -105,8 +105,8 @@ pub fn found<'s>(subjects: &[Subject], all: &[Subject], matrices: &Matrices, sou
 }
 
 impl<'s> Sources<'s> {
-    /// Collects the matrices of a source. `quantized` are those with codes and scales. `interleaved` is true for a model of
-    /// type `gpt_oss`.
+    /// Collects the matrices of a source. `quantized` are the matrices that have codes and scales. `interleaved` is true for a
+    /// model of type `gpt_oss`.
     pub fn new(matrices: &'s Matrices<'s>, quantized: Vec<Subject<'s>>, interleaved: bool) -> Self {
         let mut sources = Self {
             interleaved,

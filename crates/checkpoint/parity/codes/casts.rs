@@ -55,7 +55,7 @@ impl Codes<'_> {
                 Some(seen.y.iter().zip(&seen.want).map(code).collect())
             });
         }
-        // Simulates rounding to integers, in the scale of the quotients.
+        // Simulate rounding of the scaled values to integers before the cast.
         self.cast(Cause::Division, "rounded to nearest integers", |y, _| {
             repr.encode(y.round_ties_even())
         });

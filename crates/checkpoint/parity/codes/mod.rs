@@ -316,7 +316,7 @@ impl<'a> Codes<'a> {
         ))
     }
 
-    /// Share of the cells with differences whose codes are a permutation of the expected codes.
+    /// Share of permuted cells: among the cells with differences, those whose codes are a permutation of the expected codes.
     fn permuted_cells(&self) -> f64 {
         let mut cells: Vec<usize> = self.wrong.iter().map(|(cell, _)| *cell).collect();
         cells.dedup();

@@ -54,7 +54,7 @@ impl Codes<'_> {
         }
     }
 
-    /// Codes of a cell under another scale; `None` if there is no other scale.
+    /// Computes the codes of a cell with another scale; `None` if `scale` is `None`, or if the values are unknown.
     fn under(&self, seen: &SampledCell, scale: Option<u32>) -> Option<Vec<u16>> {
         self.maker.codes(self.problem, &seen.cell, scale?)
     }
@@ -188,7 +188,8 @@ impl Codes<'_> {
     }
 }
 
-/// Blocks whose scale may have been used for another block.
+/// Blocks whose scale may have been used instead of a block's own scale: description, and function from a block to the other
+/// block.
 const BLOCKS: [(&str, fn(&Grid, usize) -> Option<usize>); 7] = [
     ("the block before", |grid, group| grid.neighbour(group, 0, -1)),
     ("the next block", |grid, group| grid.neighbour(group, 0, 1)),

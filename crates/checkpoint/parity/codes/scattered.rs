@@ -74,7 +74,8 @@ impl Codes<'_> {
         };
         let from: Vec<usize> = rows.iter().map(from).collect::<Option<_>>()?;
         let once: BTreeSet<&usize> = from.iter().collect();
-        // If one row is stored in place of several rows, the fault is different.
+        // Rows are exchanged only if each of them is stored once. If one row is stored in place of several rows, the fault is
+        // different.
         let moved = once.len() == rows.len() && from.iter().enumerate().all(|(to, from)| to != *from);
         let detail = match rows[..] {
             [a, b] => format!("rows {a} and {b} are exchanged"),

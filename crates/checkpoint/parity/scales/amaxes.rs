@@ -1,4 +1,4 @@
-//! Scales that follow from another amax: of a part of the block, or of other blocks.
+//! Tests scales that follow from the amax of a part of the block, or from the amax of other blocks.
 
 use super::Scales;
 use crate::parity::Cause;

@@ -20,7 +20,7 @@ use ulplab_core::metrics::upper_median;
 /// Maximum numbers of sampled blocks: with wrong scales, and with right scales.
 const WRONG: usize = 512;
 const RIGHT: usize = 256;
-/// Minimum number of differing blocks for a common property to mean something.
+/// Minimum number of differing blocks. A property that fewer blocks share may be chance.
 const SEVERAL: usize = 4;
 /// Approximate number of sampled elements.
 const ELEMENTS: usize = 1 << 15;
