@@ -1,5 +1,5 @@
-//! Quantized tensors in files: finds the parts of each tensor, names the rule that made their bytes, and checks that a
-//! checkpoint is complete and plausible.
+//! Quantized tensors in files: finds the parts of each tensor, names the rule that made their bytes (how scales are computed and
+//! values are rounded), and checks that a checkpoint is complete and plausible.
 //!
 //! This example quantizes a row to NVFP4, decodes and measures it, then finds the rule that made its bytes:
 //!

@@ -140,11 +140,11 @@ pub fn unplace<'py>(
     Ok((PyArray1::from_vec(py, scales), stale))
 }
 
-/// The result of `diagnose`: true if a rule explains all bytes, the names of the rules that explain all bytes, the conclusion,
+/// The result of `diagnose`: true if a rule explains all bytes, the names of the rules that reproduce every byte, the conclusion,
 /// the findings, and a warning.
 type Diagnosed = ((bool, Vec<String>), String, Vec<String>, Option<String>);
 
-/// Looks for the rule that made stored codes, scales and global scales.
+/// Looks for the rule (how scales are computed and values are rounded) that made stored codes, scales and global scales.
 #[pyfunction]
 #[pyo3(signature = (x, stored, format, layout=None, named=false))]
 pub fn diagnose(

@@ -74,7 +74,7 @@ pub struct Compared {
     pub sqnr: Option<f64>,
     /// Noise above that of rounding, in dB; `None` if it must not be compared with the noise of other matrices.
     pub noise: Option<f64>,
-    /// The rule that made the bytes, as text.
+    /// Sentence about the quantization rule that made the bytes.
     pub rule: Option<String>,
     /// True if the source is quantized itself and decodes to the same values.
     pub is_same: bool,
@@ -246,7 +246,8 @@ impl<'a> Pair<'a> {
         Finding::new(&source::FOLDED, self.subject.names(), found, expected)
     }
 
-    /// Names the rule that made the bytes, for the first matrix only: all matrices of a stack are made in the same way.
+    /// Returns a sentence about the rule that made the bytes; `None` except for the first matrix of a stack, because the same
+    /// rule made all matrices of a stack. `None` also for codes in 32-bit words.
     fn rule(&self) -> Option<String> {
         let (Reading::Bytes { buffers, opened, .. }, 0) = (&self.subject.reading, self.expert) else {
             return None;

@@ -91,7 +91,7 @@ pub struct Judged {
     pub sqnr: Option<f64>,
     /// Names of the source tensors that the matrix was compared with, except its own name.
     pub through: Vec<String>,
-    /// The rule that made the bytes from the source, as text.
+    /// Sentence about the quantization rule that made the bytes from the source.
     pub rule: Option<String>,
 }
 

@@ -116,7 +116,7 @@ fn relative_l2(x: &[f32], y: &[f32]) -> f64 {
     if all > 0.0 { (off / all).sqrt() } else { 0.0 }
 }
 
-/// Measures the cost of the rule that explains all bytes; `None` if no rule does, or if the format has only one rule.
+/// Measures the cost of the rule that reproduces all bytes; `None` without such a rule, or if the format has only one rule.
 pub fn measure(source: Source, cols: usize, stored: &StoredBytes, diagnosis: &Diagnosis) -> Option<Cost> {
     let made = diagnosis.exact.first().filter(|_| diagnosis.findings.is_empty())?;
     let format = &made.format;

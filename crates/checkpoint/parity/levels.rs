@@ -59,7 +59,8 @@ pub fn amax_of(meaning: Global, stored: f32) -> f32 {
     }
 }
 
-/// Factors by which the largest magnitude behind a global scale is off in known faults. Their reciprocals are tried as well.
+/// Factors by which the largest magnitude that a global scale stands for is off in known faults. Their reciprocals are tried as
+/// well.
 const KNOWN: [f64; 11] = [
     6.0,
     448.0,

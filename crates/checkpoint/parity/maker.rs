@@ -12,7 +12,7 @@ use ulplab_core::formats::{E4M3, E5M2, Format, Group, Scale, Select, Single};
 pub struct Input {
     /// Description of the fault; continues the words "the input is".
     pub detail: &'static str,
-    /// Cause that is reported if this change explains the bytes.
+    /// Cause that is reported if a quantizer with this change reproduces the bytes.
     pub cause: Cause,
     change: Change,
 }

@@ -1,10 +1,11 @@
-//! Finds the rule that made the bytes of a quantized tensor or, if no rule did, what went wrong.
+//! Finds the rule (how scales are computed and values are rounded) that made the bytes of a quantized tensor. If no rule made
+//! them, finds out what went wrong.
 //!
-//! First, the rules that explain a sample are compared with all bytes. If no rule matches, every combination of rule, order of
-//! codes and scales, encoding, global scale and input is compared with a sample. The simplest combination that explains the
-//! sample becomes the reference. The remaining differences are examined for their place, and every cause that can be computed
-//! is tested on differences and matches. A cause is named only if it predicts the stored bytes. Causes with the same
-//! predictions are named together. Differences that no cause predicts are called unknown.
+//! First, the rules that reproduce the bytes of a sample are compared with all bytes. If no rule matches, every combination of
+//! rule, order of codes and scales, encoding, global scale and input is compared with a sample. The simplest combination that
+//! reproduces the sample becomes the reference. Then the rows and columns with remaining differences are described, and every
+//! cause that can be computed is tested on differences and matches. A cause is named only if it predicts the stored bytes. Causes
+//! with the same predictions are named together. Differences that no cause predicts are called unknown.
 
 pub mod bytes;
 mod cause;
@@ -63,7 +64,7 @@ pub struct Finding {
     pub detail: String,
     /// Other causes that explain the same mismatches equally well.
     pub others: Vec<String>,
-    /// Kind, number and place of the items that are counted.
+    /// Kind and number of the items that are counted, and their rows and columns.
     pub scope: Scope,
     /// Number of mismatches that the cause explains.
     pub count: usize,
@@ -87,13 +88,13 @@ pub struct Example {
 /// Result of the diagnosis of one tensor.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
-    /// The format with the rule that the findings refer to.
+    /// The reference: the format, with the rule whose bytes the stored bytes are compared with.
     pub reference: Candidate,
     /// Name of the order of the codes.
     pub data_order: String,
     /// Name of the order of the scales: `row-major`, a layout, or a faulty order.
     pub scale_order: String,
-    /// All rules that explain every byte, if codes and scales are stored in these orders.
+    /// All rules that reproduce every byte, if codes and scales are stored in these orders.
     pub exact: Vec<Candidate>,
     /// Accepted rules that differ from the bytes only by as much as the approximate reciprocals of their kernels explain.
     pub tolerated: Vec<Candidate>,
@@ -125,7 +126,7 @@ impl Diagnosis {
     }
 }
 
-/// The items that a finding counts, and their place.
+/// The items that a finding counts, and the rows and columns of these items.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// Description of the rows and columns, continues the word "in"; `None` if the mismatches are everywhere.
@@ -163,7 +164,7 @@ impl Scope {
     }
 }
 
-/// The rules that are accepted as explanations of the bytes.
+/// The rules that are accepted if they reproduce the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rules {
     /// Any rule in the format's table of rules.
@@ -250,7 +251,7 @@ pub fn diagnose_from(
     if !named && !own_exact.is_empty() {
         return Diagnosis::exact(&storage, own_exact, tolerated);
     }
-    // Report rules that explain every byte, but whose scales have another meaning.
+    // Report rules that reproduce every byte, but whose scales have another meaning.
     if asked.rules == Rules::ReadAlike && !exact.is_empty() {
         let own = problem.format;
         let finding = storage::read_otherwise(&problem, &exact[0].format, &own);
@@ -260,7 +261,7 @@ pub fn diagnose_from(
         diagnosis.findings.push(finding);
         return diagnosis;
     }
-    // If fewer than 2 % of the blocks differ from a rule that explains the sample, take this rule as the reference: the
+    // If fewer than 2 % of the blocks differ from a rule that reproduces the sample, take this rule as the reference: the
     // differences are too rare to be in the sample.
     let seldom = close.iter().filter(|candidate| allowed(&candidate.format));
     let seldom = seldom.min_by_key(|candidate| candidate.wrong_blocks);
@@ -358,7 +359,7 @@ fn foreign(problem: &Problem, format: &Format) -> usize {
 }
 
 impl Diagnosis {
-    /// Returns the diagnosis that the rules in `exact` explain every byte. The first rule is the reference.
+    /// Returns the diagnosis for bytes that all rules in `exact` reproduce. The first rule is the reference.
     fn exact(storage: &Storage, exact: Vec<Candidate>, tolerated: Vec<Candidate>) -> Self {
         Self {
             data_order: storage.codes.orders[0].name.clone(),

@@ -109,7 +109,7 @@ impl Diagnosis {
     }
 }
 
-/// Describes a finding: its detail, its place, and other causes that fit equally well.
+/// Describes a finding: its detail, the rows and columns of the mismatches, and other causes that fit equally well.
 fn words(finding: &Finding) -> String {
     let mut words = finding.detail.clone();
     let (count, region) = (finding.count, finding.scope.region);

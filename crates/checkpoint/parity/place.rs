@@ -23,7 +23,7 @@ pub struct Hits {
 enum Part {
     All,
     Range(usize, usize),
-    /// Indices whose remainder, divided by the number, is in the list.
+    /// Indices whose remainder modulo the number is in the list.
     Every(usize, Vec<usize>),
     /// Indices without a pattern: true for each index with hits.
     Some(Vec<bool>),

@@ -15,7 +15,7 @@ const CELL: usize = 128;
 const GROUPS: (usize, usize) = (16, 1024);
 /// Number of rows that are compared at a time (a strip), if groups are taller than 256 rows.
 const STRIP: usize = 16;
-/// If a group has more elements than this, its scale is not computed for changed values.
+/// Maximum number of elements of a group. The scale of a larger group is not computed if the input is changed.
 const LARGE: usize = 1 << 15;
 
 /// The source values, read on demand.

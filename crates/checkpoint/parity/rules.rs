@@ -1,11 +1,11 @@
-//! Finds the rules that explain the stored bytes, among all known rules of a format.
+//! Finds the rules that reproduce the stored bytes, among all known rules of a format.
 
 use super::maker::{Maker, name};
 use super::problem::Sample;
 use super::verify::{Tally, View};
 use ulplab_core::formats::{Format, Half, Scale};
 
-/// Number of elements in the sample. Only rules that explain the sample are compared with all elements.
+/// Number of elements in the sample. Only rules that reproduce the sample are compared with all elements.
 const SAMPLE: usize = 1 << 14;
 
 /// A rule, and the result of its comparison with the stored bytes.
@@ -15,19 +15,19 @@ pub struct Candidate {
     pub format: Format,
     /// Number of blocks with a wrong scale or a wrong code.
     pub wrong_blocks: usize,
-    /// True if approximate reciprocals explain every difference.
+    /// True if the error of approximate reciprocals explains every difference.
     pub close: bool,
     /// Type to which the scales are rounded; `None` for f32. Codes are made with the rounded scales.
     pub narrow: Option<Half>,
 }
 
 impl Candidate {
-    /// True if the rule explains every byte.
+    /// True if the rule reproduces every byte.
     pub fn exact(&self) -> bool {
         self.wrong_blocks == 0
     }
 
-    /// True if the rule's kernel uses approximate reciprocals, and these explain all differences.
+    /// True if the rule's kernel uses approximate reciprocals, and their error explains all differences.
     pub fn tolerated(&self) -> bool {
         approximate(&self.format) && self.close
     }
@@ -79,8 +79,8 @@ fn glance(view: &View, maker: &Maker, sample: &Sample) -> (usize, usize) {
     (wrong_scales, storage.codes.wrong(&codes, view.codes))
 }
 
-/// Compares the rules of `formats` with a sample, and those that explain the sample with all bytes. If only codes differ, also
-/// tries other casts of the element. Rules with approximate reciprocals may differ slightly from the sample.
+/// Compares the rules of `formats` with a sample, and the rules that reproduce the sample with all bytes. If only codes differ,
+/// also tries other casts of the element. Rules with approximate reciprocals may differ slightly from the sample.
 pub fn candidates(view: &View, formats: &[Format]) -> Vec<Candidate> {
     let problem = view.storage.problem;
     let (few, sample) = (problem.sample(SAMPLE / 32), problem.sample(SAMPLE));

@@ -1,4 +1,4 @@
-//! Finds the combination of storage form, rule and input that explains most of the bytes. Compares every combination with the
+//! Finds the combination of storage form, rule and input that reproduces most of the bytes. Compares every combination with the
 //! bytes of a sample.
 
 use super::levels::{Level, by_factor, levels, usable};
@@ -20,18 +20,18 @@ const PART: usize = 8;
 // The shares below are empirical: tuned on the kinds of faults in tests/parity/looked_at.rs, and evaluated on the unseen faults
 // in held_out.rs.
 
-/// Share of explained bytes at which the search ends.
+/// Share of reproduced bytes at which the search ends.
 const SETTLED: f64 = 0.98;
-/// Minimum share that a changed input, another element type or another global scale must explain.
+/// Minimum share of the bytes that a changed input, another element type or another global scale must reproduce.
 const MOST: f64 = 0.9;
-/// Additional share that each step away from the declared storage must explain.
+/// Additional share of the bytes that each step away from the declared storage must reproduce.
 const STEP: f64 = 0.015;
 
-/// Minimum shares that an order or a recode must explain, so that none is chosen by chance.
+/// Minimum shares of the bytes that an order or a recode must reproduce. With smaller shares, it could be chosen by chance.
 struct Least {
     order: f64,
     recode: f64,
-    /// If an order or a recode alone explains this share, pairs of both are not tried.
+    /// If an order or a recode alone reproduces this share, pairs of order and recode are not tried.
     settled: f64,
 }
 
@@ -73,7 +73,7 @@ pub struct StorageForm {
     pub recode: Option<usize>,
 }
 
-/// A quantizer, the storage forms that fit its bytes best, and the shares that it explains.
+/// A quantizer, the storage forms that fit its bytes best, and the shares of the bytes that it reproduces.
 #[derive(Clone)]
 pub struct MakerFit {
     pub maker: Maker,
@@ -81,7 +81,7 @@ pub struct MakerFit {
     pub codes: StorageForm,
     /// True if the codes follow from the stored scales, where these differ from the quantizer's scales.
     follows: bool,
-    /// Shares of the scales and of the codes that are explained.
+    /// Shares of the scales and of the codes that the quantizer reproduces.
     scale_share: f64,
     code_share: f64,
     score: f64,
@@ -204,8 +204,8 @@ impl Ways<'_> {
         }
     }
 
-    /// Finds the storage form in which the buffer agrees best with the quantizer's bits. Tries all orders, then all recodes, then
-    /// pairs of both if no order or recode alone explains enough.
+    /// Finds the storage form in which the buffer agrees best with the quantizer's bits. Tries all orders, then all recodes. If
+    /// no order or recode alone is good enough, also tries pairs of both.
     fn best(&self, made: &Made) -> StorageForm {
         let declared = StorageForm::default();
         let worth = |form: StorageForm, share: f64| share - STEP * self.steps(form);
@@ -333,8 +333,8 @@ impl MakerFit {
         best
     }
 
-    /// Explained shares of scales and codes, minus a price for assumptions. If the codes follow from the stored scales, scales
-    /// that differ from the quantizer's count as explained.
+    /// Score: reproduced shares of scales and codes, minus a price for assumptions. If the codes follow from the stored scales,
+    /// scales that differ from the quantizer's scales count as reproduced.
     fn worth(&self, storage: &Storage) -> f64 {
         let steps = storage.scales.steps(self.scales) + storage.codes.steps(self.codes);
         let more = [
@@ -418,7 +418,7 @@ pub fn search(storage: &Storage, formats: &[Format]) -> MakerFit {
         makers.extend(INPUTS.iter().map(input).chain(others));
     }
     let other = better(closest(&makers, (best.scales, best.codes)), closest(&makers, declared));
-    // Accept a changed input, another element type or another global scale only if it explains nearly everything.
+    // Accept a changed input, another element type or another global scale only if it reproduces nearly everything.
     let explains = other.code_share >= MOST && (other.follows || other.scale_share >= MOST);
     if explains && other.score > best.score + 2.0 * STEP {
         other

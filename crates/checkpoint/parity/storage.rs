@@ -52,7 +52,7 @@ pub fn findings(view: &View, maker: &Maker) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding for bytes that the rule of `maker` explains, but whose scales are read with the meaning that the rule of
+/// Returns a finding for bytes that the rule of `maker` reproduces, but whose scales are read with the meaning that the rule of
 /// `reader` defines.
 pub fn read_otherwise(problem: &Problem, maker: &Format, reader: &Format) -> Finding {
     let scale = |format: &Format| format.scaling.map(|scaling| scaling.scale);

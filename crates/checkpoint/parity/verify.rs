@@ -21,8 +21,8 @@ pub struct Tally {
     pub wrong_codes: usize,
     /// Number of blocks with a wrong scale or a wrong code.
     pub wrong_blocks: usize,
-    /// True if a difference is larger than approximate reciprocals explain: the rule does not give the stored scale or code for
-    /// a number that is off by [`APPROXIMATE`].
+    /// True if approximate reciprocals cannot explain a difference: the rule does not give the stored scale or code for a number
+    /// that is off by [`APPROXIMATE`].
     pub far: bool,
     /// Indices of the groups whose scales differ, in ascending order.
     pub groups: Vec<usize>,

@@ -76,8 +76,8 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
 /// Number of values of a kind, and the flat index of the first; `None` if there are none.
 type Place = Option<(usize, usize)>;
 
-/// Returns three counts: of values that are NaN or infinite, of negative values, and of zeros. `powers` is true if a byte stands
-/// for a power of two (E8M0).
+/// Counts the values that are NaN or infinite, the negative values, and the zeros. `powers` is true if a byte stands for a power
+/// of two (E8M0).
 fn counts(tensor: &Tensor, powers: bool) -> [Place; 3] {
     let of_code = |code: &u8| {
         let nan = code & 0x7f == 0x7f;

@@ -19,7 +19,7 @@ use ulplab_core::tensorfile::Tensor;
 #[derive(Default)]
 pub struct Sources<'s> {
     held: Vec<Held<'s>>,
-    /// For each place: the prefixes of its tensors, and their indices in `held`.
+    /// For each place (normalised name of a matrix): the prefixes of its tensors, and their indices in `held`.
     at: HashMap<Place, Vec<(String, usize)>>,
     /// True if stacks interleave the rows of gate and up, as gpt-oss does.
     interleaved: bool,
@@ -172,7 +172,7 @@ impl<'s> Sources<'s> {
         (0..wanted.len()).map(|at| found(&search, at)).collect()
     }
 
-    /// Returns the tensor at a place; `None` unless exactly one has this prefix.
+    /// Returns the tensor with this prefix at a place (normalised name); `None` if there are several or none.
     fn get(&self, prefix: &str, place: &Place) -> Option<&Held<'s>> {
         let mut all = self.at.get(place)?.iter().filter(|(of, _)| of == prefix);
         let (_, first) = all.next()?;
