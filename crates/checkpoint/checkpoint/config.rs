@@ -60,7 +60,7 @@ pub fn read(folder: &Path) -> Result<(Vec<Section>, Option<String>)> {
     let (mut sections, mut model) = (Vec::new(), None);
     if let Some((_, config)) = json(folder, "config.json")? {
         model = config.get("model_type").and_then(Value::as_str).map(String::from);
-        // MLX writes the section under `quantization`, and a copy of the section that names no method.
+        // MLX writes the section under `quantization` and a copy under `quantization_config`, both without a method.
         let mlx = config.get("quantization").filter(|value| value.is_object());
         if let Some(mut value) = section(&config, 2).or(mlx).cloned() {
             // DeepSeek states the type of its experts outside of the section.
@@ -83,8 +83,8 @@ pub fn read(folder: &Path) -> Result<(Vec<Section>, Option<String>)> {
     Ok((sections, model))
 }
 
-/// Finds the section in a configuration, at most `depth` objects deep: multimodal models keep it in the part for the text
-/// model.
+/// Finds the section in a configuration, at most `depth` objects deep: multimodal models keep the section in the configuration of
+/// their text model.
 fn section(config: &Value, depth: usize) -> Option<&Value> {
     let of = |key: &str| config.get(key).filter(|value| !value.is_null());
     let early = || of("compression_config").filter(|value| value.get("config_groups").is_some());
@@ -208,7 +208,7 @@ impl Scheme {
         self.element == other.element && self.bits == other.bits && same
     }
 
-    /// Formats with codes in bytes that the scheme may mean, with `rule` as the rule of NVFP4 scales.
+    /// Returns the formats with codes in bytes that fit the scheme. `rule` is the rule of NVFP4 scales.
     pub fn formats(&self, rule: Option<&str>) -> Vec<Format> {
         let group = match self.group {
             None => return Vec::new(),

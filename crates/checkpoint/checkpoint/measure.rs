@@ -11,7 +11,7 @@ pub struct Measured {
     pub saturated: u64,
     /// Number of codes that are NaN or infinite.
     pub nan_codes: u64,
-    /// Number of groups that share a scale.
+    /// Number of groups of elements, each with one scale.
     pub blocks: u64,
     /// Number of groups whose elements are all zero.
     pub dead: u64,

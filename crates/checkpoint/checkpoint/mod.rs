@@ -48,10 +48,10 @@ pub struct Checkpoint {
     model: Option<String>,
 }
 
-/// Selects the tensors to judge, and the source to compare them with.
+/// Selects the tensors to check, and the source to compare them with.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Selection<'a> {
-    /// Patterns of names of tensors or matrices to judge; empty selects all.
+    /// Patterns of names of tensors or matrices to check; empty selects all.
     pub only: &'a [String],
     /// Patterns of names of tensors or matrices to leave out.
     pub skip: &'a [String],
@@ -135,8 +135,8 @@ impl Checkpoint {
         })
     }
 
-    /// Judges the checkpoint. `total` is called first, with the number of elements of all matrices. `progress` is called after
-    /// each matrix, with the number of its elements and its name.
+    /// Runs all checks on the selected tensors. `total` is called first, with the number of elements of all matrices. `progress`
+    /// is called after each matrix, with the number of its elements and its name.
     ///
     /// # Errors
     /// Returns an error if a pattern matches no tensor.
@@ -290,9 +290,9 @@ impl Report {
     }
 }
 
-/// Picks the convention that explains most matrices by their names, types and shapes. A convention that the configuration names
-/// takes precedence if it explains a matrix, or if no convention explains any. `None` if all methods of the configuration are
-/// unknown: names then mean nothing.
+/// Picks the convention that fits the names, types and shapes of most matrices. A convention that the configuration names takes
+/// precedence if it fits a matrix, or if no convention fits any. `None` if all methods of the configuration are unknown, because
+/// names then have no meaning.
 fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Convention> {
     let known = |section: &Section| CHECKPOINTS.iter().any(|convention| convention.states(section));
     if !sections.is_empty() && !sections.iter().any(known) {
@@ -312,7 +312,7 @@ fn convention(file: &TensorFile, sections: &[Section]) -> Option<&'static Conven
     let all: Vec<(&'static Convention, (usize, usize))> = all.collect();
     let best = all.iter().rev().max_by_key(|(_, count)| *count);
     let best = best.filter(|(_, (_, whole))| *whole > 0);
-    // Several conventions may have the same method: take the one that explains most matrices.
+    // Several conventions may have the same method: take the one that fits most matrices.
     let stated = all.iter().filter(|(convention, _)| named(convention));
     let stated = stated.rev().max_by_key(|(_, count)| *count);
     match (stated, best) {

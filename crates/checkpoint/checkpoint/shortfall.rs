@@ -9,9 +9,9 @@
 use super::matrix::{Grid, Matrix};
 use ulplab_core::metrics::upper_median;
 
-/// Maximum number of columns in a cell, a part of a row that is judged on its own.
+/// Maximum number of columns in a cell, a part of a row whose noise is checked on its own.
 const CELL: usize = 128;
-/// Minimum number of elements of a cell that is judged.
+/// Minimum number of elements of a cell whose noise is checked.
 const FEWEST: usize = 8;
 /// Noise of codes that are one step off, relative to the noise of rounding: w² / (w² / 12), in dB.
 pub const ONE_STEP: f64 = 10.791_812_460_476_25;
@@ -92,8 +92,8 @@ impl Shortfall {
                 let stored = f64::from(matrix.scales[group]) * matrix.factor;
                 let off = (x - code * stored).powi(2);
                 let plain = plain[group];
-                // A stored scale may be off by a factor of 2 from the amax scale. Amax scales that the scale type cannot
-                // represent become the least scale.
+                // A stored scale may be off by a factor of 2 from the amax scale. Amax scales below the smallest scale of the
+                // type are replaced by twice this smallest scale.
                 let near = match plain < least {
                     true => (2.0 * least, 2.0 * least),
                     false => (plain / 2.0, 2.0 * plain.max(least)),

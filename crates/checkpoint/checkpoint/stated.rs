@@ -30,8 +30,8 @@ pub struct Stated<'a> {
 }
 
 impl<'a> Stated<'a> {
-    /// Reads the sections of a convention. `None` means that no convention is known for the stated method, or that nothing is
-    /// quantized.
+    /// Reads the sections of a convention. `convention` is `None` if no convention is known for the stated method, or if nothing
+    /// is quantized.
     pub fn new(sections: &'a [Section], convention: Option<&'static Convention>, findings: &mut Vec<Finding>) -> Self {
         let unknown = convention.is_none() && !sections.is_empty();
         let convention = convention.unwrap_or(&PLAIN);

@@ -98,8 +98,9 @@ pub fn measure(
     Ok(())
 }
 
-/// Partitions matrices into kinds whose noise is compared: matrices of one format with the same name in all layers. If a name of
-/// a format has fewer than four matrices, all matrices of this format are one kind.
+/// Partitions matrices into kinds whose noise is compared: matrices of one format with the same name in all layers. If any name
+/// has fewer than four matrices of a format, all matrices of this format are one kind. Kinds of fewer than three matrices are
+/// left out.
 fn kinds(known: &[Known]) -> Vec<Vec<usize>> {
     let matrices = |members: &[usize]| members.iter().map(|at| known[*at].noise.len()).sum::<usize>();
     let mut formats: BTreeMap<&str, BTreeMap<String, Vec<usize>>> = BTreeMap::new();

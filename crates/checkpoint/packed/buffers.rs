@@ -122,8 +122,8 @@ impl<'a> Buffers<'a> {
         self.opened(format, stack, scales)
     }
 
-    /// Opens the tensor after a check of types, shapes and codes, but not of the values of scales. There must be one scale for
-    /// each group, in row-major order.
+    /// Opens the tensor and checks types, shapes and codes, but not the values of scales. There must be one scale for each group,
+    /// in row-major order.
     pub fn fits(&self, format: &Format, shape: &[usize]) -> Result<Opened<'a>, String> {
         let stack = self.codes(format, shape)?;
         let scales = self.scales(format, &stack, None)?;

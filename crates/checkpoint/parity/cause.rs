@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// A cause of differing bytes, i.e. of stored bytes that are not those of the reference rule.
+/// A cause of differences between the stored bytes and the bytes of the reference rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// The scale follows from the largest magnitude of elements outside of the block, or of only a part of the block.
     Amax,
     /// The scale is rounded or clamped differently than by the rule.
     ScaleRounding,
-    /// A value half-way between two codes is rounded to the other code.
+    /// A value half-way between two codes is rounded to the code that the rule does not choose.
     TieRule,
     /// Values outside of the range wrap around, become NaN, or saturate at a value other than the rule's.
     Saturation,
@@ -23,7 +23,7 @@ pub enum Cause {
     GlobalScale,
     /// The quotient of value and scale is computed or rounded differently before the cast.
     Division,
-    /// Values are first rounded to another format, then to this format.
+    /// Values are first rounded to another format, then to the format of the codes.
     DoubleRounding,
     /// Values are rounded stochastically.
     Stochastic,

@@ -2,7 +2,7 @@
 
 use super::{Cause, Example, Finding, Scope};
 
-/// Minimum share of the differences that an explanation must explain.
+/// Minimum share of the differences that a cause must explain to be named.
 pub const ENOUGH: f64 = 0.9;
 /// Scores of explanations that differ by less than this count as equal.
 const SAME: f64 = 0.004;
@@ -22,7 +22,7 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// An explanation without false alarms, and without other explanations that are equally good.
+    /// Creates an explanation without false alarms, and without other explanations that are equally good.
     pub fn new(cause: Cause, detail: String, explained: Vec<usize>) -> Self {
         Self {
             cause,

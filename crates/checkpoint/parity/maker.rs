@@ -108,7 +108,7 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// A quantizer that quantizes the source values.
+    /// Creates a quantizer of the source values, without a change of the input.
     pub fn new(format: &Format, level: Level, globals: Vec<f32>) -> Self {
         Self {
             format: *format,
@@ -118,7 +118,7 @@ impl Maker {
         }
     }
 
-    /// A quantizer with the rule of a format that uses the stored global scales.
+    /// Creates a quantizer with the rule of a format and the stored global scales.
     pub fn as_stored(problem: &Problem, format: &Format) -> Self {
         Self::new(format, Level::AsStored, problem.stored.global.clone())
     }

@@ -140,7 +140,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// A scope of all items of a unit.
+    /// Creates the scope of all items of a unit, at any place.
     fn everywhere(of: usize, unit: &'static str) -> Self {
         let (place, region) = (None, of);
         Self {
@@ -151,7 +151,7 @@ impl Scope {
         }
     }
 
-    /// A finding with a cause that explains `count` of the items.
+    /// Creates a finding with a cause that explains `count` of the items.
     fn finding(&self, cause: Cause, detail: impl Into<String>, count: usize) -> Finding {
         Finding {
             cause,
@@ -342,7 +342,8 @@ fn explain(
     }
 }
 
-/// Number of global scales that do not match the largest magnitude of their elements. They are calibrated, or wrong.
+/// Number of global scales that do not match the largest magnitude of their elements. Such global scales were calibrated, or are
+/// wrong.
 fn foreign(problem: &Problem, format: &Format) -> usize {
     let globals = problem.stored.global.iter().enumerate();
     let own = |index: usize| format.global_of(problem.amax_under(index));

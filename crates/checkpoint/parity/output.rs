@@ -84,7 +84,7 @@ pub fn write(out: &mut dyn Write, text: &str) -> Result<()> {
 fn names(candidates: &[Candidate]) -> String {
     let all = candidates.iter().map(|candidate| rule_name(&candidate.format));
     let all: Vec<String> = all.collect();
-    // Either the scales of all candidates are rounded, or the scales of none.
+    // Name the rounding of scales once: it is the same for all candidates.
     all.join(", ") + &candidates.first().map_or(String::new(), Candidate::rounded)
 }
 

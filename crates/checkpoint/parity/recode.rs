@@ -113,7 +113,7 @@ fn reversed(code: u32, bits: u32) -> u32 {
     code.reverse_bits() >> (32 - bits)
 }
 
-/// A change that depends on nothing but the number or code: cause, description and function.
+/// A change that depends only on the number or code: cause, description and function.
 type Row<T> = (Cause, &'static str, fn(T) -> T);
 
 const fn encoding<T>(name: &'static str, change: fn(T) -> T) -> Row<T> {

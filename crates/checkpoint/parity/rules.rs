@@ -87,7 +87,7 @@ pub fn candidates(view: &View, formats: &[Format]) -> Vec<Candidate> {
     let mut makers = Vec::new();
     for format in formats {
         let maker = Maker::as_stored(problem, format);
-        // A few blocks suffice to rule out most rules.
+        // Compare a few blocks first: they exclude most rules.
         let (scales, _) = glance(view, &maker, &few);
         if scales * 10 > few.groups.len() || (scales > 0 && !approximate(format)) {
             continue;

@@ -13,7 +13,7 @@ use ulplab_core::list::distinct;
 /// quantizers with the large sample.
 const FEW: usize = 1 << 10;
 const MANY: usize = 1 << 13;
-/// Three times this number of quantizers are compared with the large sample.
+/// At most three times this number of quantizers are compared with the large sample.
 const BEST: usize = 3;
 /// Number of parts of a sample. Pairs of order and encoding that fail on the first part are not compared with the whole sample.
 const PART: usize = 8;

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use ulplab_core::tensorfile::Flaw;
 
-/// A check, which reports one kind of finding.
+/// A check of a checkpoint. It reports findings (faults or doubts) of one kind.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Check {
     /// Name of the check in outputs.

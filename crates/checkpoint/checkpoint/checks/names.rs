@@ -1,4 +1,4 @@
-//! Checks for tensors that are missing or left over, and of types and shapes.
+//! Checks for missing and surplus tensors, and for wrong types and shapes.
 
 use super::{Check, Finding, error};
 use crate::checkpoint::conventions::Convention;

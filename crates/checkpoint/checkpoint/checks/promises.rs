@@ -105,8 +105,8 @@ pub fn cache(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
     let Some(section) = sections.iter().find(|section| quantizes_cache(section)) else {
         return Vec::new();
     };
-    // Attention layers by name. For each: a matrix of the layer, true if values need a scale, and whether keys and values have
-    // a scale.
+    // Attention layers by name. For each layer: a matrix of the layer, true if values need a scale, and two flags: true if the
+    // keys have a scale, and true if the values have a scale.
     let mut layers: BTreeMap<&str, (&str, bool, [bool; 2])> = BTreeMap::new();
     for name in matrices.keys().filter(|name| matrices[*name].codes.is_some()) {
         if let Some((layer, last)) = module(name).rsplit_once('.')

@@ -73,7 +73,7 @@ pub fn values(name: &str, parts: &Parts, powers: bool) -> Vec<Finding> {
     findings
 }
 
-/// Number of values of a kind, and the flat index of the first; `None` if there are none.
+/// Number of values of a kind, and the flat index of the first of them; `None` without such values.
 type Place = Option<(usize, usize)>;
 
 /// Counts the values that are NaN or infinite, the negative values, and the zeros. `powers` is true if a byte stands for a power

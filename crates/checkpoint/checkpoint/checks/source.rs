@@ -63,7 +63,7 @@ const NEAREST: f64 = 1.0;
 /// for values that are spread over many codes.
 const ROUNDED: f64 = -0.5;
 
-/// Parameters `near` and `strict` of [`limit`] for matrices of a kind, in dB.
+/// Arguments `near` and `strict` of [`limit`], in dB, if a matrix is compared with the matrices of its kind.
 pub const KIN: (f64, f64) = (NEAREST, 4.0);
 
 /// Maximum noise of one part, in dB above rounding, given the noise of all parts. A part above this limit is an outlier. The

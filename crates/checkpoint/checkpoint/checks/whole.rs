@@ -26,7 +26,7 @@ pub const DEAD_TENSOR: Check = error(
     "A tensor that is not quantized is not all zeros where the source's is not.",
 );
 
-/// The layers of one list by index: for each layer, the names of its tensors within the layer.
+/// The layers of one list (e.g. `model.layers`) by index: for each layer, the names of its tensors within the layer.
 type Layers<'n> = BTreeMap<usize, BTreeSet<&'n str>>;
 
 /// The form of a layer is the set of its tensors. A form is rare if only one layer has it, or at most one layer in this many. A

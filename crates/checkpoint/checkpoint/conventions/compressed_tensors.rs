@@ -50,12 +50,13 @@ fn groups(section: &Section) -> Result<Vec<(&String, &Value, Vec<&str>)>, String
     Ok(all)
 }
 
-/// True if a target is the name of a class such as `Linear`. Tensors do not tell their class.
+/// True if a target is the name of a class such as `Linear`. The tensors of a file do not tell the classes of their modules.
 fn is_class(target: &str) -> bool {
     !target.starts_with("re:") && !target.contains('.') && target.starts_with(char::is_uppercase)
 }
 
-/// True if a target names the module; `None` if no target does but a class is a target.
+/// True if a target names the module. `None` if none names it but at least one is a class, because the class of the module is
+/// unknown.
 fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
     let (mut named, mut class) = (false, false);
     for (_, group, targets) in groups(section)? {

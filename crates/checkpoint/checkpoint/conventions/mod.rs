@@ -23,9 +23,9 @@ use part::{activation, of_weight};
 pub struct Convention {
     /// Name of the convention.
     pub name: &'static str,
-    /// Method names that stand for this convention in a configuration.
+    /// Names of the quantization methods that stand for this convention in a configuration.
     pub methods: &'static [&'static str],
-    /// Writers of the conventions in [`packed::FILE_NAMES`] whose names of tensors this convention uses.
+    /// Writers in [`packed::FILE_NAMES`]. This convention uses the tensor names of these writers.
     pub writers: &'static [&'static str],
     /// Endings of names in addition to the endings of the writers' conventions.
     pub endings: &'static [Ending],
@@ -49,8 +49,7 @@ pub struct Convention {
     pub doc: &'static str,
 }
 
-/// All conventions. If two explain the names of a checkpoint equally well, the first one is used, unless the configuration
-/// names one.
+/// All conventions. If two fit the names of a checkpoint equally well, the first one is used, unless the configuration names one.
 pub const CHECKPOINTS: &[Convention] = &[
     compressed_tensors::CONVENTION,
     modelopt::CONVENTION,

@@ -131,8 +131,8 @@ impl<'s> Sources<'s> {
         self.held.push(Held { name, shape, values });
     }
 
-    /// Finds the source of each wanted matrix, in the same order, or the reason that there is none. `rows` gives the row counts
-    /// of all matrices of the quantized checkpoint by name: they determine where q, k and v begin in a fused matrix.
+    /// Finds the source of each matrix, in the order of `wanted`, or the reason that a matrix has no source. `rows` gives the row
+    /// counts of all matrices of the quantized checkpoint by name: they determine where q, k and v begin in a fused matrix.
     fn counterparts(&'s self, wanted: &[Wanted], rows: &[(&str, usize)]) -> Found<'s> {
         // Insert in reverse, so that the shape of a quantized matrix overrides the shape of its codes.
         let known = rows.iter().rev().map(|(name, rows)| (place(name), *rows));

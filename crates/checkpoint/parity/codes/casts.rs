@@ -1,4 +1,4 @@
-//! Causes in the cast of codes: rounding, ties, limits, precision.
+//! Tries causes in the cast of codes: rounding, ties, limits, precision.
 
 use super::{Codes, bracket};
 use crate::parity::maker::Maker;

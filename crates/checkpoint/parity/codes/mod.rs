@@ -28,7 +28,7 @@ struct SampledCell {
     x: Vec<f32>,
     /// Quotients, i.e. the inputs of the cast.
     y: Vec<f32>,
-    /// The scale under which codes are compared, and the quantizer's own scale.
+    /// The scale with which the expected codes are computed, and the scale that the quantizer computes.
     scale: u32,
     own: u32,
     /// Expected codes, before a fixed change of their bits (a recode) is applied.

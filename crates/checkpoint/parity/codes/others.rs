@@ -17,7 +17,7 @@ impl Codes<'_> {
         for (whose, group) in BLOCKS {
             let detail = format!("made with the scale of {whose}");
             self.hold(Cause::Stale, detail, |codes, seen| {
-                // Skip a block that is its own neighbour.
+                // Skip a block for which `group` returns the block itself.
                 let other = group(&codes.problem.grid, seen.cell.group).filter(|other| *other != seen.cell.group)?;
                 codes.under(seen, codes.view.scale(other))
             });

@@ -17,7 +17,7 @@ const RARE: usize = 100;
 /// Differing codes count as scattered only if they are less than one in `SELDOM` of the codes at their place. A larger share has
 /// a cause, even if this cause is unknown.
 const SELDOM: usize = 20;
-/// Maximum number of rows that are tested for being exchanged.
+/// Maximum number of differing rows. More rows are not tested for an exchange of rows.
 const ROWS: usize = 64;
 /// Minimum precision of a cause: share of its predicted differences that really occur.
 const PRECISE: f64 = 0.2;
@@ -44,7 +44,8 @@ impl Codes<'_> {
         let share = chosen.explained.len() as f64 / self.wrong.len().max(1) as f64;
         let right = place.len().saturating_sub(tally.wrong_codes) as f64;
         let (hits, misses) = (share * tally.wrong_codes as f64, chosen.alarms * right);
-        // Rows of blocks, and how many of them would contain a difference if the differences were at random places.
+        // Number of rows of all blocks, and number of these rows that would contain a difference if the differences were at
+        // random places.
         let cells = (grid.rows * grid.count.1) as f64;
         let random = cells * -(-(tally.wrong_codes as f64) / cells).exp_m1();
         let seldom = tally.wrong_codes * SELDOM < place.len();
