@@ -1,4 +1,4 @@
-//! Computes the numbers of a candidate: by rounding on the CPU, by CUDA kernels, or by other programs.
+//! Computes the numbers of a candidate (a format or a kernel): by rounding on the CPU, by CUDA kernels, or by other programs.
 
 #[macro_use]
 extern crate ulplab_run;

@@ -19,8 +19,8 @@ pub(super) struct ProblemCopy {
     pub launches: Vec<BoundLaunch>,
 }
 
-/// Existing memory, contents included, that a copy of a problem uses. Entries are in the order of buffers and of scratch; `None`
-/// allocates new memory.
+/// Existing memory that a copy of a problem uses, with its contents. Both lists have one entry per buffer or scratch of the
+/// problem, in order; `None` allocates new memory.
 #[derive(Default)]
 pub(super) struct Reused {
     pub buffers: Vec<Option<Rc<Memory>>>,
@@ -42,7 +42,8 @@ pub(super) struct BoundLaunch {
 
 /// Arguments of a launch.
 pub(super) enum LaunchInputs {
-    /// Kernel arguments, first with null in place of taps, then with taps: outputs that only the correctness check reads.
+    /// Kernel arguments twice: first with null pointers in place of taps, then with the taps. A tap is an output that only the
+    /// correctness check reads.
     Arguments([Vec<Argument>; 2]),
     Operands(Operands),
 }
@@ -122,7 +123,7 @@ impl Names<'_> {
         Ok(LaunchInputs::Arguments([untapped, tapped]))
     }
 
-    /// Resolves an argument: to a number, to the address of a buffer or scratch, or to the address of a part by its index.
+    /// Resolves an argument to a number, or to the address of a buffer, of scratch, or of one part of a buffer or scratch.
     fn argument(&self, set: &ProblemCopy, named: &Named) -> Result<Argument> {
         let wrong = |why: String| Error::Usage(format!("argument '{named}': {why}"));
         let int = |value: i64| {

@@ -26,7 +26,7 @@ pub struct Entry {
     pub parameters: Vec<u32>,
 }
 
-/// Constants of `.nv.info` sections: the format of an attribute with a size, and two attribute numbers.
+/// Constants of `.nv.info` sections: the format byte of an attribute that states its length, and the numbers of two attributes.
 const SIZED: u8 = 4;
 const MAX_THREADS: u8 = 0x05;
 const PARAMETER: u8 = 0x17;
@@ -61,7 +61,8 @@ pub fn attributes(mut bytes: &[u8]) -> Entry {
         let words = value.as_chunks().0.iter();
         let words: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
         match (*attribute, &words[..]) {
-            // Three words: an index; ordinal (low half) and offset; flags with the size above bit 18.
+            // The attribute has three 32-bit words: an index; the parameter's ordinal (low half) and offset; flags, with the
+            // parameter's size from bit 18 on.
             (PARAMETER, [_, place, flags]) if *format == SIZED => {
                 parameters.insert(place & 0xffff, flags >> 18);
             }
@@ -86,7 +87,8 @@ pub fn report<'a>(log: &'a str, entries: &mut BTreeMap<String, Entry>) {
         let Some(entry) = current.and_then(|name| entries.get_mut(name)) else {
             continue;
         };
-        // `Used 155 registers, used 0 barriers, 256 bytes smem`, `800 bytes stack frame, 0 bytes spill stores, …`
+        // Examples of lines: `Used 155 registers, used 0 barriers, 256 bytes smem`, `800 bytes stack frame, 0 bytes spill stores,
+        // …`
         let plain = |part: &'a str| part.trim().trim_start_matches("ptxas").trim();
         let parts = || line.split([',', ':']).map(plain);
         let before = |unit: &str| {

@@ -37,10 +37,10 @@ pub struct Device {
 
 /// Longest wait for memory that other processes hold.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Longest wait if the request is more than half of the card's memory. Even idle processes may then leave too little until they
-/// end: eight idle processes held 7.8 GB of an H100's 80 GB, which left no room for the largest case of `decode_step`.
+/// Longest wait for memory if the request is more than half of the card's memory. Even idle processes may then occupy too much
+/// until they end: eight idle processes held 7.8 GB of an H100's 80 GB, which left no room for the largest case of `decode_step`.
 const LONG_PATIENCE: Duration = Duration::from_secs(900);
-/// Bytes that must stay free in addition to a request: for small allocations, and for the driver's rounding.
+/// Bytes that must stay free in addition to a request, as a reserve for small allocations and for the driver's rounding of sizes.
 const SPARE: usize = 1 << 30;
 /// Largest size in bytes of an allocation from the driver's pool.
 const LARGEST_POOLED: usize = 64 << 20;
@@ -127,9 +127,9 @@ impl Device {
         cuda("kernel", self.watchdog.until(done))
     }
 
-    /// Waits until other processes leave `bytes` free, and returns a lock to hold while allocating: no other large request can
-    /// then take a part of that memory. Returns without enough free memory if waiting is in vain: allocations then fail. Small
-    /// requests take no lock. A request for more than half of the card releases the lock between attempts, so that other
+    /// Waits until `bytes` of device memory are free. Returns a lock to hold while allocating, so that no other large request
+    /// takes this memory. If too little memory is free at the end of the longest wait, also returns: the allocation then fails.
+    /// Small requests take no lock. A request for more than half of the card releases the lock between attempts, so that other
     /// processes can allocate and end.
     pub fn room(&self, bytes: usize) -> Result<Option<Turn<'_>>> {
         if bytes <= SPARE {
@@ -150,7 +150,7 @@ impl Device {
     }
 
     /// Allocates uninitialized memory. Small allocations come from the driver's pool, which keeps freed memory: a check allocates
-    /// the same buffers a dozen times, and each return to the driver would wait for the whole card.
+    /// the same buffers a dozen times, and freeing a buffer outside the pool waits for all work on the card.
     pub fn memory(&self, len: usize) -> Result<Memory> {
         let pooled = (len <= LARGEST_POOLED).then_some(self.stream);
         // SAFETY: the context is current; the memory is freed when `Memory` is dropped.
@@ -189,7 +189,7 @@ impl Device {
         })
     }
 
-    /// Makes lines that the L2 cache was asked to keep evictable like any others.
+    /// Resets persisting L2 cache lines, so that they can be evicted like all other lines.
     pub fn reset_persisting_l2(&self) -> Result<()> {
         // SAFETY: there is a context; the contents of memory stay as they are.
         cuda("cuCtxResetPersistingL2Cache", unsafe {
@@ -197,8 +197,8 @@ impl Device {
         })
     }
 
-    /// Copies bytes to the device, and waits: a copy from pageable memory returns before its last bytes have arrived, and other
-    /// streams do not wait for these bytes.
+    /// Copies bytes to the device, and waits for their arrival: a copy from pageable memory may return before its last bytes have
+    /// arrived, and other streams would not wait for these bytes.
     pub fn write(&self, memory: &Memory, at: usize, bytes: &[u8]) -> Result<()> {
         assert!(at + bytes.len() <= memory.len, "write within memory");
         if bytes.is_empty() {
@@ -273,7 +273,8 @@ pub(super) enum Held {
     /// Memory of the pool, freed in the order of this stream.
     Pooled(sys::CUstream),
     Alone,
-    /// Memory of `Device::folded`: one part mapped repeatedly. The addresses are freed when this field is dropped.
+    /// Memory of `Device::folded`: one physical part, mapped repeatedly. Dropping `_addresses` frees the memory and its
+    /// addresses.
     Folded {
         _addresses: Folded,
     },
@@ -356,7 +357,7 @@ pub enum Argument {
 }
 
 impl Argument {
-    /// Returns the argument's bits, and how many bytes of them the kernel reads.
+    /// Returns the argument's bits, and its size in bytes.
     fn value(self) -> (u64, usize) {
         match self {
             Self::Wide(value) => (value, 8),
@@ -392,7 +393,7 @@ impl Device {
     /// Enqueues a kernel launch in the stream.
     pub fn launch(&self, function: &Function, shape: &Shape, arguments: &[Argument]) -> Result<()> {
         let (mut values, given): (Vec<u64>, Vec<usize>) = arguments.iter().map(|argument| argument.value()).unzip();
-        // Reject wrong sizes: the driver would read bytes behind the last argument.
+        // Reject arguments of wrong sizes: the driver would read past the end of the last argument.
         if given != function.parameters {
             return Err(Error::Setup(format!(
                 "the kernel takes {} parameters, of {:?} bytes; `args` of the launch has {}, of {given:?} bytes",
@@ -439,7 +440,7 @@ impl Device {
             numAttrs: attributes.len() as u32,
         };
         // SAFETY: the driver copies arguments and attributes before it returns, and the arguments have the sizes of the kernel's
-        // parameters. The header is trusted for their meaning; guard bands reveal wrong writes.
+        // parameters. The kernel's header is trusted for the meaning of the arguments; guard bands reveal wrong writes.
         cuda(
             "launch",
             unsafe { sys::cuLaunchKernelEx(&raw const config, function.handle, pointers.as_mut_ptr(), null_mut()) }

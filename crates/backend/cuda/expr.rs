@@ -1,4 +1,4 @@
-//! Integer expressions over named sizes, in which kernel headers write launch parameters.
+//! Integer expressions over named sizes. Kernel headers use these expressions for launch parameters.
 
 use std::iter::Peekable;
 use std::str::Chars;

@@ -1,4 +1,5 @@
-//! Memory in which a range of addresses maps the same few megabytes repeatedly, so that a kernel reads it from the L2 cache.
+//! Large ranges of addresses that map the same few megabytes of memory repeatedly, so that a kernel reads the whole range from
+//! the L2 cache.
 
 use std::mem::MaybeUninit;
 
@@ -7,7 +8,8 @@ use cudarc::driver::sys;
 use super::device::{Device, Held, Memory, cuda};
 use ulplab_core::error::Result;
 
-/// Bytes of physical memory that are mapped repeatedly for a buffer of any size. A dozen such parts fit in the L2 cache.
+/// Size in bytes of a part: the physical memory that is mapped repeatedly for a buffer of any size. A dozen parts fit in the L2
+/// cache.
 pub const PART: usize = 4 << 20;
 
 /// A range of addresses to which one part of physical memory is mapped repeatedly.

@@ -18,7 +18,7 @@ pub struct Graph<'a> {
     variant: &'a Variant,
     case: &'a Case,
     sms: i64,
-    /// Meanings of names, for all calls of variants that use such names.
+    /// Meanings of names (a buffer, a part of a buffer or a number), for all called variants that use these names.
     names: Vec<(String, Named)>,
     /// True if new launches of a run may start before the previous launch has ended.
     programmatic: bool,
@@ -27,15 +27,15 @@ pub struct Graph<'a> {
     /// Arguments of the preparing launches of a call, by the call's name and part.
     prepared: BTreeMap<(String, i64), Vec<Vec<Named>>>,
     plan: Plan,
-    /// False once a need of the variant is not met.
+    /// False if the case violates one of the variant's conditions (`needs`).
     takes: bool,
     /// Name of the last unknown size, for a hint in error messages.
     unknown: RefCell<Option<String>>,
-    /// First name that a composition used as a size, and that is not a size of the case.
+    /// First name that a composition used as a size although the case has no size of this name.
     missing: RefCell<Option<String>>,
 }
 
-/// Names in a launch, with their meanings.
+/// Names in a launch, each with its meaning: a buffer, a part of a buffer, or a number.
 type Names<'n> = &'n [(String, Named)];
 
 fn meaning<'n>(names: Names<'n>, name: &str) -> Option<&'n Named> {
@@ -103,7 +103,8 @@ impl<'a> Graph<'a> {
         self.parts_are_there()
     }
 
-    /// Returns an error if a launch takes a part of scratch that does not exist, or takes scratch of several parts as a whole.
+    /// Returns an error if a launch has a nonexistent part of scratch as an argument, or the whole of scratch that has several
+    /// parts.
     fn parts_are_there(&self) -> Result<(), String> {
         for (step, arguments) in self.plan.prepare.each().chain(self.plan.run.each()) {
             for argument in arguments {
@@ -140,7 +141,7 @@ impl<'a> Graph<'a> {
     /// Adds scratch of `bytes` bytes under each of the names, which are separated by spaces.
     ///
     /// # Errors
-    /// Returns an error if the size is negative, or if different scratch of such a name exists.
+    /// Returns an error if the size is negative, or if one of the names already belongs to different scratch.
     pub fn scratch(&mut self, names: &str, bytes: i64) -> Result<(), String> {
         let mut names = names.split_whitespace();
         names.try_for_each(|name| self.add_scratch(name, bytes, 1, false))
@@ -156,14 +157,14 @@ impl<'a> Graph<'a> {
         self.programmatic = programmatic;
     }
 
-    /// Makes each of the names, separated by spaces, stand for one part of its buffer from now on: the part at `index` of the
-    /// first dimension.
+    /// Makes each of the names, separated by spaces, stand for one part of the buffer of this name in later launches: the part at
+    /// `index` of the buffer's first dimension.
     pub fn at(&mut self, index: i64, names: &str) {
         let parts = names.split_whitespace().map(|name| (name.into(), index));
         self.parts.extend(parts);
     }
 
-    /// Adds a launch, or the launches of a call.
+    /// Adds a launch, or all launches of a called variant.
     ///
     /// # Errors
     /// Returns an error if a number of the launch is out of range, or if a call uses an unknown name.
@@ -245,7 +246,8 @@ impl<'a> Graph<'a> {
         Ok(())
     }
 
-    /// Adds the preparing launches of a call, unless its part is already prepared: then the arguments must be the same as before.
+    /// Adds the preparing launches of a call. If the call's part of scratch is already prepared, only checks that the arguments
+    /// are the same as before.
     fn prepare_once(
         &mut self,
         put: &Put,
@@ -269,7 +271,7 @@ impl<'a> Graph<'a> {
         launches.try_for_each(|(number, launch)| self.add(launch, Some(&name(number)), names, true))
     }
 
-    /// Adds a launch whose names have the meanings `names`.
+    /// Adds a launch. `names` gives the meanings of names in its arguments.
     fn add(&mut self, launch: &Launch, name: Option<&str>, names: Names, prepares: bool) -> Result<(), String> {
         let name = name.or(launch.name.as_deref());
         let wrong = |why| format!("launch '{}': {why}", name.unwrap_or(launch.name()));
@@ -354,7 +356,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Checks the needs. Returns false if one is not met: the variant then does not support the case.
+    /// Evaluates the conditions `needs` of a variant. Returns false if one is violated: the variant then does not support the
+    /// case.
     fn meets(&mut self, needs: &[String], names: Names) -> Result<bool, String> {
         for need in needs {
             self.takes &= self.eval(need, names)? != 0;

@@ -50,16 +50,17 @@ pub struct Variant {
     pub nondeterministic: Option<String>,
     /// Reason why the bits of a row may depend on the other rows of its batch; `None` if they do not.
     pub varies_with_batch: Option<String>,
-    /// Type of the factors of its matrix products. This selects the peak rate to which its speed is compared.
+    /// Type of the factors in the variant's matrix products. This type selects the peak rate for comparison with the variant's
+    /// speed.
     #[serde(default)]
     pub products: Factor,
-    /// Launches that run once after the inputs are on the device, and are not timed: they prepare weights, as at load time.
+    /// Untimed launches that run once after the inputs are on the device. They prepare weights, as a model loader does.
     #[serde(default)]
     pub prepare: Vec<Launch>,
     /// Launches in the order in which they run; empty if a composition builds them.
     #[serde(default, rename = "launch")]
     pub launches: Vec<Launch>,
-    /// Composition that builds the launches in Rust, if any.
+    /// Composition: the Rust function that builds the launches, if any.
     #[serde(skip)]
     pub composed: Option<Composed>,
 }
@@ -219,7 +220,7 @@ impl Mutant {
 }
 
 impl Header {
-    /// Parses the comment at the beginning of a kernel file, which is TOML.
+    /// Parses the header of a kernel file: a comment in TOML at the beginning of `text`.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let comment = text.strip_prefix("/*").and_then(|rest| rest.split_once("*/"));
         let (comment, _) = comment.ok_or("does not begin with a comment that describes its variants")?;
@@ -228,7 +229,7 @@ impl Header {
 }
 
 impl Source {
-    /// Reads a kernel file. `all` lists compositions, from which the file takes those of its operation, if any.
+    /// Reads a kernel file. Adds the variants that `all`, a list of compositions, has for the file's operation.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, or if the header has a mistake or does not fit its compositions.

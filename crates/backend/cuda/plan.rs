@@ -21,7 +21,7 @@ pub struct Plan {
     pub prepare: Launches,
     pub run: Launches,
     pub scratch: Vec<Scratch>,
-    /// Type of the factors of its matrix products.
+    /// Type of the factors in the plan's matrix products.
     pub products: Factor,
 }
 
@@ -62,7 +62,7 @@ impl Launches {
     }
 }
 
-/// Largest number of launches of a run. A larger number shows that a size is in the wrong place.
+/// Largest number of launches of a run. A larger number is a mistake, e.g. a size used as the number of repetitions.
 pub(super) const MOST: usize = 100_000;
 
 /// Scratch: working memory of a run.
@@ -94,7 +94,7 @@ impl Scratch {
 pub struct Step {
     pub name: String,
     pub work: Work,
-    /// Bytes that the step must move, if known: for matrix products, and if the header states them.
+    /// Bytes that the step must move; `None` unless the step is a matrix product or the header states the number.
     pub bytes: Option<u64>,
     /// Floating-point operations of matrix products.
     pub flops: u64,

@@ -1,4 +1,4 @@
-//! Comparison, on the device, of buffers whose contents must repeat.
+//! Checks on the device that the contents of a buffer repeat with a given period.
 
 use super::device::{Argument, Device, Memory, Module, Shape};
 use super::toolkit::Toolkit;

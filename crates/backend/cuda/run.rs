@@ -26,7 +26,7 @@ pub struct Running<'a> {
     kernels: &'a Kernels<'a>,
     variant: &'a Variant,
     plan: Plan,
-    /// Functions of the steps: first of the preparing launches, then of the run.
+    /// Loaded kernels and matrix products, one per step: first of the preparing launches, then of the run.
     loaded: [Vec<Loaded<'a>>; 2],
     set: ProblemCopy,
 }
@@ -65,7 +65,7 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    /// Selects the fastest algorithms of matrix products, which are timed on arbitrary memory contents.
+    /// Selects the fastest algorithm of each matrix product. The timings use arbitrary memory contents.
     fn tune(&mut self) -> Result<()> {
         for (step, loaded) in self.loaded[1].iter_mut().enumerate() {
             let first = self.set.launches.iter().find(|turn| turn.step == step);
@@ -83,8 +83,8 @@ impl<'a> Running<'a> {
         self.launch_on(&self.set, false)
     }
 
-    /// Runs the preparing launches and waits for them, as a model loader does: then even a launch that may start early can read
-    /// their results.
+    /// Runs the preparing launches and waits for them, as a model loader does. Their results are then complete even for a launch
+    /// that may start before the previous launch has ended.
     fn prepare(&self, set: &ProblemCopy) -> Result<()> {
         let mut turns = set.prepare.iter();
         turns.try_for_each(|turn| self.put(&self.plan.prepare.steps, &self.loaded[0], turn, false))?;
@@ -99,8 +99,8 @@ impl<'a> Running<'a> {
         self.launch_some(set, taps, |_| true)
     }
 
-    /// Clears scratch where required, and enqueues the launches for which `kept` is true. Launches that are taps also require
-    /// `taps`.
+    /// Clears scratch where required, and enqueues the launches for which `kept` returns true. Enqueues taps only if `taps` is
+    /// true.
     fn launch_some(&self, set: &ProblemCopy, taps: bool, kept: impl Fn(&BoundLaunch) -> bool) -> Result<()> {
         let scratch = self.plan.scratch.iter().zip(&set.scratch);
         for (scratch, memory) in scratch.filter(|(scratch, _)| scratch.zero) {
@@ -128,12 +128,13 @@ impl<'a> Running<'a> {
         put.map_err(named)
     }
 
-    /// Runs the variant, and returns its outputs and the results of all checks and judgements.
+    /// Runs the variant. Returns its outputs, the results of the memory checks, and the comparison of the outputs with the
+    /// reference.
     pub fn judged(&self) -> Result<Checked> {
         guards::judged(self, self.variant.nondeterministic.is_none())
     }
 
-    /// Returns an error that names the first failed check or judgement; wrong kernels are not timed.
+    /// Checks the variant, so that wrong kernels are not timed. Returns an error that names the first failed check.
     pub fn right(&self, name: &str) -> Result<()> {
         let checked = self.judged()?;
         let said = |wrong: &Measured| match &wrong.failure {
@@ -175,8 +176,8 @@ impl<'a> Running<'a> {
         written.map(read).collect::<Result<Vec<_>>>().map(Outputs)
     }
 
-    /// Resets outputs and scratch, and replays one graph for all runs of the problem. Returns the microseconds of these runs;
-    /// `None` if the launches cannot be captured.
+    /// Resets outputs and scratch, and replays one graph as often as the problem requires runs. Returns the microseconds of all
+    /// these runs; `None` if the launches cannot be captured.
     fn replay_runs(&self, poison: u8) -> Result<Option<f64>> {
         self.begin(poison)?;
         let Some(graph) = self.session.watch.capture(&|| self.launch())? else {
@@ -199,7 +200,7 @@ impl<'a> Running<'a> {
         Some(Rc::clone(memory))
     }
 
-    /// Replays one graph for all runs of the problem. Returns the outputs, and the seconds that the runs take.
+    /// Replays one graph as often as the problem requires runs. Returns the outputs, and the time of all these runs in seconds.
     pub fn generated(&self) -> Result<(Outputs, f64)> {
         let _turn = self.device.turns.alone();
         let us = self.replay_runs(0)?;
@@ -217,8 +218,9 @@ impl<'a> Running<'a> {
         Ok(plan.map(|plan| (case, problem, plan)))
     }
 
-    /// Returns the problem with all rows repeated `times` times, or fewer if the variant or the memory for scratch requires it.
-    /// `None` if the variant requires fewer and no buffer then exceeds 32-bit addresses.
+    /// Returns the problem with all rows repeated `times` times, or fewer times if the variant does not support `times` or the
+    /// scratch does not fit in memory. Returns `None` if the variant supports fewer times only, and no buffer then exceeds 32-bit
+    /// addresses.
     fn most_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
         let (mut taken, mut refused, mut next) = (0, times + 1, times);
         while taken + 1 < refused {
@@ -241,7 +243,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Compares the buffers that the variant writes with `outputs`, each part of which is repeated. Also reads the guard bands.
+    /// Compares the buffers that the variant writes with repetitions of each part of `outputs`. Also reads the guard bands.
     fn differing(&self, outputs: &Outputs, (batch, rows): (&Batch, usize)) -> Result<Repeated> {
         let (mut differing, mut bytes) = (Vec::new(), 0);
         let memories = self.problem.buffers.iter().zip(&self.set.buffers);
@@ -380,7 +382,8 @@ impl Guarded for Running<'_> {
         let memory = memory.ok_or_else(|| Error::Usage(format!("'{}' is no buffer of the problem", buffer.name)))?;
         let (period, size) = (buffer.bytes.len(), buffer.size());
         if buffer.role == Role::In && (1..size).contains(&period) {
-            // Read back one period only: the first that differs from the beginning, or else the beginning.
+            // Read back one period only: the first period that differs from the beginning of the buffer, or the beginning if no
+            // period differs.
             let repeats = self.session.repeats()?;
             let differing = repeats.differing(self.device, (memory.1, GUARD), period, size)?;
             let at = differing.map_or(0, |(first, _)| first as usize / period * period);

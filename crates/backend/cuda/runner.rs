@@ -21,7 +21,7 @@ struct Request(Call, Sender<Answer>);
 
 type Answer = std::result::Result<Outputs, String>;
 
-/// A kernel file, and its variants to try for a call, first to last.
+/// A kernel file, and the variants to try for a call, in this order.
 pub struct ChosenVariants {
     pub source: Source,
     pub variants: Vec<Variant>,
@@ -67,7 +67,8 @@ fn serve(chosen: &[ChosenVariants], asked: &Receiver<Request>) {
     }
 }
 
-/// Opens the device, loads the kernel files, and answers all calls. Returns an error only if it fails before the first answer.
+/// Opens the device, loads the kernel files, and answers all calls. Returns an error only if the device or a kernel file fails
+/// before the first answer.
 fn answer(chosen: &[ChosenVariants], calls: &mut impl Iterator<Item = Request>) -> Result<()> {
     let device = Device::open()?;
     let session = Session::open(&device)?;

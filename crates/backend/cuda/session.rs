@@ -1,4 +1,4 @@
-//! Kernels on a device: compiling, loading, planning for a case, running, judging and timing.
+//! Compiles kernels, loads them on a device, plans their launches for a case, runs and checks them, and times them.
 //!
 //! A [`Session`] loads [`Kernels`] from a file, with or without a planted fault. For a case, the kernels form a [`Bench`], which
 //! checks a variant or makes it ready to be timed.
@@ -103,7 +103,7 @@ pub struct Kernels<'s> {
     source: &'s Source,
     /// The planted fault, if any.
     fault: Option<&'s Mutant>,
-    /// Modules of the units that were used so far, by entry point.
+    /// Loaded modules, by entry point. A module has one unit: the part of the file that is compiled separately.
     modules: RefCell<BTreeMap<String, Module>>,
 }
 
@@ -160,13 +160,14 @@ impl<'a> Bench<'a> {
         Running::new(*self, variant, plan, &Reused::default())
     }
 
-    /// Runs a variant, and returns its outputs and the results of all checks and judgements; `None` if it has no plan.
+    /// Runs a variant, and returns its outputs and the results of all checks; `None` if the variant does not support the case or
+    /// the device.
     pub fn check(&self, variant: &'a Variant) -> Result<Option<Checked>> {
         let running = self.plan(variant)?.map(|plan| self.ready(variant, plan)).transpose()?;
         running.map(|running| running.judged()).transpose()
     }
 
-    /// Loads a variant, ready to be run. Returns an error if it has no plan.
+    /// Loads a variant, ready to be run. Returns an error if the variant does not support the case or the device.
     pub fn running(&self, variant: &'a Variant) -> Result<Running<'a>> {
         let plan = self.plan(variant)?.ok_or_else(|| {
             let device = self.kernels.session.device;

@@ -50,9 +50,9 @@ pub struct Times {
     pub rotated: Option<Spread>,
     /// Same as `graph`, on memory in the L2 cache, however large the buffers are.
     pub cached: Option<Spread>,
-    /// Runs back to back, including the launch overhead of the host.
+    /// Time of runs back to back, including the launch overhead of the host.
     pub hot: Spread,
-    /// Runs for which the L2 cache was flushed before each repetition.
+    /// Time of runs for which the L2 cache was flushed before each repetition.
     #[serde(skip)]
     pub cold: Spread,
 }
@@ -62,7 +62,7 @@ pub struct Stopwatch<'a> {
     pub device: &'a Device,
     /// Events that are recorded before and after the timed work.
     events: [sys::CUevent; 2],
-    /// Memory that is written between repetitions to flush the L2 cache; at least twice its size.
+    /// Memory that is written between repetitions to flush the L2 cache; at least twice the size of the cache.
     flush: Memory,
 }
 
@@ -84,7 +84,7 @@ fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
     Ok(Spread::from_values(values))
 }
 
-/// True if the measured `values`, which took the time `spent`, are enough.
+/// True if the measured `values` suffice to know the median, or if the measurement has already taken too much time (`spent`).
 pub fn enough(values: &[f64], spent: Duration) -> bool {
     let n = values.len();
     let known = || n.is_multiple_of(10) && half_interval(values) <= WITHIN;
@@ -162,8 +162,8 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Times works in turn, as a graph. Returns the time of the graph divided by the number of runs in it; `None` if the works
-    /// cannot be captured.
+    /// Times several works, which run one after the other in one graph. Returns the time of the graph divided by the number of
+    /// runs in it; `None` if the works cannot be captured.
     pub fn replayed(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Spread>> {
         let Some(replay) = self.replay(works)? else {
             return Ok(None);
@@ -171,8 +171,8 @@ impl<'a> Stopwatch<'a> {
         repeated(|| replay.once()).map(Some)
     }
 
-    /// Captures a graph of the works in turn, repeated so often that the overhead of the graph's launch is negligible; `None` if
-    /// the works cannot be captured.
+    /// Captures a graph in which the works run one after the other, repeated so often that the overhead of the graph's launch is
+    /// negligible; `None` if the works cannot be captured.
     pub fn replay(&self, works: &[impl Fn() -> Result<()>]) -> Result<Option<Replay<'_>>> {
         let all = || works.iter().try_for_each(|work| work());
         all()?;

@@ -8,11 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A file that processes lock, in the folder of the user's session (`$XDG_RUNTIME_DIR`).
 pub struct Turns {
     file: Option<File>,
-    /// Number of turns that this process holds.
+    /// Number of guards ([`Turn`]) of this lock in this process.
     held: Mutex<usize>,
 }
 
-/// A hold on the lock. The lock is released when this turn and all turns taken within it are dropped.
+/// A guard that keeps the lock. The lock is released when all guards of this process are dropped.
 pub struct Turn<'a>(Option<&'a Turns>);
 
 impl Turns {
@@ -34,18 +34,18 @@ impl Turns {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no process times kernels. Hold this turn while the device works, and release it before results are judged:
-    /// otherwise, a process that waits to run alone also waits for the judging.
+    /// Takes the lock as shared: waits until no process times kernels. Hold the guard while the device works, and drop it before
+    /// outputs are checked on the CPU: otherwise, a process that waits for the device alone also waits for these checks.
     pub fn shared(&self) -> Turn<'_> {
         self.turn(File::lock_shared)
     }
 
-    /// Waits until no other process uses the device.
+    /// Takes the lock exclusively: waits until no other process uses the device.
     pub fn alone(&self) -> Turn<'_> {
         self.turn(File::lock)
     }
 
-    /// Takes a turn. A turn within another turn of this process shares its lock.
+    /// Takes the lock, unless this process already has it, and returns a guard.
     fn turn(&self, lock: impl Fn(&File) -> std::io::Result<()>) -> Turn<'_> {
         let Some(file) = &self.file else { return Turn(None) };
         let mut held = self.held();

@@ -20,8 +20,8 @@ impl Watchdog {
         self.0.replace(what);
     }
 
-    /// Polls `done` until all work is finished. Ends the process if the time limit is exceeded; finished cells are already on
-    /// disk.
+    /// Polls `done` until all work is finished. Ends the process if the time limit is exceeded; the results of finished cases are
+    /// already on disk.
     pub fn until(&self, done: impl Fn() -> CUresult) -> Result<(), DriverError> {
         let since = Instant::now();
         loop {

@@ -73,8 +73,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Runs the program on a problem, and a second time if both outputs must be equal (`deterministic`). Returns the outputs, and
-    /// the microseconds if the program reports them. The error has the end of the program's stderr.
+    /// Runs the program on a problem. If `deterministic`, runs it a second time, and requires equal outputs of both runs. Returns
+    /// the outputs, and the microseconds if the program reports them. The error has the end of the program's stderr.
     pub fn check(
         &self,
         case: &Case,
@@ -132,7 +132,8 @@ impl<'a> Program<'a> {
         left().map_err(|what| format!("left {what}; {stderr}"))
     }
 
-    /// Sends a request to the serving process, and starts the process first if none runs. Returns the end of its stderr.
+    /// Sends a request to the serving process, and starts the process first if none runs. Returns the end of the process's
+    /// stderr.
     fn ask(&self, inputs: &Path, outputs: &Path) -> Result<String, String> {
         let mut server = self.server.borrow_mut();
         let serving = match &mut *server {
@@ -196,8 +197,8 @@ fn most(problem: &Problem) -> u64 {
     expected(problem).saturating_mul(READ).saturating_add(HEADER)
 }
 
-/// Reads the outputs of a problem from a file, and `us` (microseconds) of its metadata. A tensor that is not an output is an
-/// error.
+/// Reads the outputs of a problem from a file, and the time in microseconds from the entry `us` of the file's metadata. Returns
+/// an error if the file has a tensor that is not an output.
 fn read(file: &TensorFile, problem: &Problem) -> Result<Ran, String> {
     let names = || written(problem).map(|buffer| buffer.name);
     if let Some(other) = file.tensors().find(|tensor| !names().any(|name| name == tensor.name)) {

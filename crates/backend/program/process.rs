@@ -21,7 +21,7 @@ use ulplab_core::error::refuse;
 const TAIL: usize = 20;
 /// Largest number of bytes kept of stderr, and of one line of stdout.
 const KEPT: usize = 1 << 16;
-/// Number of stdout lines that are kept although they are not an answer: error messages show them.
+/// Number of stdout lines that are not an answer and are kept for error messages.
 const STRAY: usize = 3;
 /// Capacity of the queue of unread stdout lines.
 const WAITING: usize = 1024;

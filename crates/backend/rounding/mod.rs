@@ -29,19 +29,19 @@ use round::{Place, Round, matrix};
 #[derive(Clone, Default)]
 pub struct Rounding {
     rounds: Vec<Round>,
-    /// True if some rounds cover weights. The model must then be loaded with this `Rounding`.
+    /// True if the recipe rounds weights. The model must then be loaded with this `Rounding`.
     pub rounds_weights: bool,
     /// Noise that replaces rounding errors; `None` keeps the errors.
     noise: Option<Noise>,
-    /// For each site with RoPE, the number of channels at the end of a row that RoPE has rotated.
+    /// For each site with RoPE, the number of rotated channels, which are the last channels of a row.
     pub turned: Vec<(&'static str, usize)>,
     /// Kernels that compute operations in place of the reference.
     stand_in: Option<Arc<StandIn>>,
 }
 
 impl Rounding {
-    /// Finds the formats and sites of a recipe, and checks that they fit. `noise`, if given, replaces rounding errors;
-    /// `stand_in`, if given, computes operations in place of the reference.
+    /// Finds the formats and sites of a recipe, and checks that each format can encode the rows of its sites. `noise`, if given,
+    /// replaces rounding errors; `stand_in`, if given, computes operations in place of the reference.
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -78,8 +78,8 @@ impl Rounding {
         })
     }
 
-    /// Rejects rounds that round nothing in a window of `tokens` tokens: their token numbers lie beyond the window's rows, or no
-    /// row passes their sites.
+    /// Rejects rounding steps without effect in a window of `tokens` tokens: the step's token numbers lie beyond the window's
+    /// rows, or its sites have no rows in so short a window.
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -94,7 +94,7 @@ impl Rounding {
     }
 
     /// Resolves a recipe for some sites alone, without a model. `sites` lists each site with its layer and the channels of a row;
-    /// `turned` is the value of the field of that name. Rounds for other sites are left out.
+    /// `turned` is the value of the field of that name. Rounding steps for other sites are left out.
     ///
     /// # Errors
     /// Returns the mistake and its place in the recipe.
@@ -131,8 +131,8 @@ impl Rounding {
         })
     }
 
-    /// Returns the index of the round, the layer and the site for every tensor that the recipe rounds, in the model's order of
-    /// sites.
+    /// Returns an entry for every tensor that the recipe rounds, in the model's order of sites: the index of the rounding step,
+    /// the layer and the site.
     pub fn covered(&self, config: &dyn Config) -> Vec<(usize, Option<usize>, &'static str)> {
         let places = places(config);
         let of_place = |place: &Place| {
@@ -189,7 +189,7 @@ impl Rounding {
     }
 
     /// Rounds a tensor by having kernels write it as KV records and read these back. Returns false, and does nothing, unless the
-    /// recipe names such kernels and the round covers whole records.
+    /// recipe names such kernels and the rounding step covers whole records.
     fn stored(&self, round: &Round, tensor: &mut Tensor<f32>) -> bool {
         let apart = round.asked.heads.is_some() || round.asked.layout.is_some();
         let whole = round.asked.segment.is_none() && !round.restricted() && !round.asked.hadamard && !apart;
@@ -199,8 +199,8 @@ impl Rounding {
     }
 
     /// Returns the bytes in which the recipe stores one row of a site; a token has `rows` rows of `cols` channels. Returns `None`
-    /// if the recipe is not a storage format (one role only, noise, some channels or tokens only). If several formats round whole
-    /// rows, the last one stores them.
+    /// if the recipe is not a storage format: if it rounds for one role, some channels or some tokens only, or adds noise. If
+    /// several formats round whole rows, the last one stores them.
     pub fn bytes_per_row(&self, site: &Site, cols: usize, rows: usize) -> Option<f64> {
         let (mut whole, mut nope, mut rope) = (None, None, None);
         let turned = of_site(&self.turned, site.name);
@@ -216,7 +216,7 @@ impl Rounding {
                     whole = Some(round.codec.bytes_per_row(cols * joined) / joined as f64);
                     (nope, rope) = (None, None);
                 }
-                // The segment belongs to a row that is already stored whole, or to a record: it has no size of its own.
+                // A segment of a row that is already stored whole, or of a record, does not have a separate size.
                 Some(_) if whole.is_some() || round.record.is_some() => return None,
                 Some(Segment::Nope) => nope = Some(round.codec.bytes_per_row(cols - turned)),
                 Some(Segment::Rope) => rope = Some(round.codec.bytes_per_row(turned)),
@@ -283,8 +283,8 @@ impl Rounding {
     }
 
     /// Replaces the rounding error by Gaussian noise. The noise has the error's energy in every row, separately for channels with
-    /// and without RoPE, so that only the error's structure is lost. The draw depends on seed, site and row number, not on how
-    /// the sequence was cut into calls.
+    /// and without RoPE, so that only the error's structure is lost. The draw depends on seed, site and row number, but not on
+    /// how the sequence was split into calls of the model.
     fn replace_by_noise(&self, Noise { seed, gain }: Noise, site: &Site, exact: &[f32], tensor: &mut Tensor<f32>) {
         let cols = tensor.cols();
         // Split rows at the same channel at all sites: the draw at one site must not depend on that site's entry in `turned`.

@@ -35,8 +35,8 @@ impl Noise {
         }
     }
 
-    /// Replaces the rounding errors in rows of `cols` numbers. The draw depends on the seed, on the tensor's name `what` and on
-    /// the exact numbers: it does not depend on the place or order of rounding, and differs for other numbers.
+    /// Replaces the rounding errors in rows of `cols` numbers. The draw depends only on the seed, on the tensor's name `what` and
+    /// on the exact numbers, and not on the place or order of rounding.
     fn replace(self, what: &str, exact: &[f32], rounded: &mut [f32], cols: usize) {
         if exact == rounded {
             return;

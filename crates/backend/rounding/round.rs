@@ -1,4 +1,4 @@
-//! One round of a recipe, resolved for the sites and layers that it covers.
+//! One rounding step ("round") of a recipe, resolved for the sites and layers that it covers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use ulplab_core::formats::{Codec, KvRecord, RECORDS, codec, hadamard};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_run::experiment::Mistake;
 
-/// A parsed round of a recipe: format, sites, layers, channels and tokens.
+/// A parsed rounding step of a recipe: format, sites, layers, channels and tokens.
 #[derive(Clone)]
 pub(super) struct Round {
-    /// The round as the recipe writes it.
+    /// The rounding step as written in the recipe.
     pub asked: recipe::Round,
     /// Names of the covered sites: tensors that the model computes with. The pattern may also match sites that are only recorded,
     /// with other row lengths; these are not rounded.
     sites: Vec<&'static str>,
     pub codec: Arc<dyn Codec>,
-    /// The KV record, if the format is a record. A record has a place for every channel: it is encoded whole, even if only a part
-    /// is used.
+    /// The KV record, if the format is a record. A record stores all channels of a row: whole rows are encoded, even if only some
+    /// channels are used.
     pub record: Option<&'static KvRecord>,
     layers: Option<Ranges>,
     channels: Option<Ranges>,
@@ -42,7 +42,7 @@ pub(super) struct Place {
     /// Number of rows of a matrix, if the tensor is a recurrent state of matrices `[heads, K, V]`.
     pub matrix: Option<usize>,
     pub turned: usize,
-    /// True if the site's rows are cached, or multiplied with cached rows to select some of these.
+    /// True if the site's rows are cached, or are multiplied with cached rows for a top-k selection.
     pub meets_cache: bool,
 }
 
@@ -60,7 +60,7 @@ impl Place {
 }
 
 impl Round {
-    /// Parses a round for a model of `count` layers.
+    /// Parses a rounding step for a model of `count` layers.
     ///
     /// # Errors
     /// Returns an error if the format does not exist, or if a list of numbers is malformed or out of range.
@@ -82,11 +82,11 @@ impl Round {
         })
     }
 
-    /// Parses a round, and checks that it fits the sites that it covers.
+    /// Parses a rounding step, and checks that its format and options are valid for the sites that it covers.
     ///
     /// # Errors
-    /// Returns the errors of [`read`](Self::read), and an error if the pattern covers no site or the round does not fit a covered
-    /// site.
+    /// Returns the errors of [`read`](Self::read), and an error if the pattern covers no site, or if a format or option is
+    /// invalid for a covered site.
     pub fn resolve(round: &recipe::Round, count: usize, places: &[Place]) -> Result<Self, Mistake> {
         let mut resolved = Self::read(round, count)?;
         let covered: Vec<&Place> = places.iter().filter(|place| resolved.covers(place)).collect();
@@ -157,11 +157,11 @@ impl Round {
         }
     }
 
-    /// Rejects a round for tokens that no covered site has, and a round for sites that no row passes. `rows` returns the number
-    /// of rows that pass a site.
+    /// Rejects a rounding step with token numbers beyond the rows of its sites, or with `tokens` for a site whose rows are not
+    /// tokens, or with sites without rows. `rows` returns the number of rows of a site.
     ///
     /// # Errors
-    /// Returns the mistake, with its key in the round.
+    /// Returns the mistake, with its key in the rounding step.
     pub fn check_rows(&self, covered: &[&Place], rows: impl Fn(&&Place) -> Option<usize>) -> Result<(), Mistake> {
         if let (Some(_), Some(place)) = (&self.tokens, covered.iter().find(|place| rows(place).is_none())) {
             let message = format!(
@@ -201,7 +201,7 @@ impl Round {
         self.covers_layer(place.layer) && matches(&self.asked.at, &place.full)
     }
 
-    /// True if this round applies to the tensors of `site`.
+    /// True if this rounding step applies to the tensors of `site`.
     pub fn meets(&self, site: &Site) -> bool {
         self.covers_layer(site.layer) && self.sites.contains(&site.name) && matches(&self.asked.at, &site.to_string())
     }
@@ -214,7 +214,7 @@ impl Round {
         }
     }
 
-    /// True if the round applies only to some channels or tokens.
+    /// True if the step rounds only some channels or tokens.
     pub fn restricted(&self) -> bool {
         self.channels.is_some() || self.tokens.is_some()
     }
@@ -275,7 +275,7 @@ impl Round {
         }
     }
 
-    /// Rounds the channels `part` of all rows as a tensor of their own. Rows have `cols` numbers.
+    /// Rounds the channels `part` of all rows as if they were a separate tensor. Rows have `cols` numbers.
     fn round_part(&self, values: &mut [f32], cols: usize, part: Range<usize>) {
         let parts = values.chunks_exact(cols).flat_map(|row| &row[part.clone()]);
         let mut rounded: Vec<f32> = parts.copied().collect();
@@ -285,7 +285,7 @@ impl Round {
         }
     }
 
-    /// Applies the Hadamard rotation that precedes the rounding, if the round has one.
+    /// Applies a Hadamard rotation to rows of `cols` numbers before the rounding, if the recipe requests it.
     pub fn rotate(&self, values: &mut [f32], cols: usize) {
         if self.asked.hadamard {
             hadamard(values, cols).expect("checked when the recipe was resolved");

@@ -13,7 +13,7 @@ pub struct Put {
     pub(super) call: Option<String>,
     /// Meanings of names in the launch.
     pub(super) names: Vec<(String, Named)>,
-    /// Number of first launches of the called variant to leave out.
+    /// Number of launches to leave out at the start of the called variant.
     pub(super) skipped: usize,
     /// Index of the part of prepared scratch that a call uses, and the number of parts.
     pub(super) part: Option<[i64; 2]>,
@@ -34,7 +34,8 @@ pub fn product(name: &str, product: Matmul) -> Put {
     put
 }
 
-/// Begins a call of another operation's variant, `OP.VARIANT`: adds its launches, whose names may get other meanings.
+/// Begins a call of another operation's variant, `OP.VARIANT`. The call adds the launches of that variant; names in these
+/// launches can get other meanings.
 pub fn call(name: &str, variant: &str) -> Put {
     Put {
         call: Some(variant.into()),
@@ -88,7 +89,7 @@ impl Put {
         self
     }
 
-    /// Marks a launch that only keeps intermediate values for the correctness check.
+    /// Marks the launch as a tap: its only purpose is to keep intermediate values for the correctness check.
     pub fn tap(mut self) -> Self {
         self.launch.tap = true;
         self
