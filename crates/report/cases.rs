@@ -23,7 +23,8 @@ pub struct Row<'a> {
     message: &'a str,
 }
 
-/// Returns all cases of a run, if its study judges case by case. Wrong cases come first, otherwise in the run's order.
+/// Returns one row for each case of a run; none unless the run's study judges each case by itself. Wrong cases come first.
+/// Otherwise, rows are in the run's order.
 pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
     if !show.by_case() {
         return Vec::new();
@@ -35,7 +36,7 @@ pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
 }
 
 impl<'a> Row<'a> {
-    /// Returns the row of a cell from its records; `None` if nothing was judged.
+    /// Returns the row of a kernel on one case from the case's records; `None` if the records have no count of violations.
     fn new(records: &[&'a Record]) -> Option<Self> {
         let of = |metric: &'static str| records.iter().filter(move |record| record.metric == metric);
         let largest = |metric| of(metric).map(|record| record.value).reduce(number::larger);

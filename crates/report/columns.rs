@@ -17,8 +17,8 @@ pub fn aligned(heads: &[impl ToString], rows: impl IntoIterator<Item = Vec<Strin
     table.lines().map(|line| line.trim_end().to_string()).collect()
 }
 
-/// Returns the lines of a table of at most `width` characters, if its words allow it. A table that is too wide first loses the
-/// columns in `least`, in this order. If it is still too wide, each cell gets its own line.
+/// Returns the lines of a table, each of at most `width` characters unless a single word is longer. A table that is too wide
+/// first loses the columns in `least`, in this order. If it is still too wide, each cell gets its own line.
 pub fn fitted<S: AsRef<str>>(heads: &[&str], rows: &[Vec<S>], least: &[usize], width: usize) -> Vec<String> {
     let mut kept: Vec<usize> = (0..heads.len()).collect();
     let size = |text: &str| text.chars().count();

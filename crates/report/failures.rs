@@ -11,7 +11,7 @@ pub struct Line<'a> {
     pub why: &'a str,
 }
 
-/// Returns a line for each failure that is shown, grouped by cell.
+/// Returns a line for each failure that is shown, grouped by cell (one recipe on one window or case).
 pub fn lines(failures: &Failures) -> Vec<Line<'_>> {
     let mut last = "";
     let lines = failures.worst.iter().map(|failed| {

@@ -75,7 +75,8 @@ impl Page<'_> {
     }
 }
 
-/// Groups the checks of these statuses that say the same of several recipes, in the order of the first of each.
+/// Groups the checks with one of `statuses` by the text that `says` returns, so that the page shows a text only once. Groups are
+/// in the order of their first check.
 fn grouped_by<'a>(
     run: &'a Summarized,
     statuses: &[Status],

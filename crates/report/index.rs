@@ -53,7 +53,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Summaries of a recipe by layer.
+    /// Returns the summaries of a quantity for a recipe, by layer.
     pub fn layers<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Layers<'b>> {
         self.summaries.get(&(recipe, quantity))
     }
@@ -64,7 +64,7 @@ impl<'a> Index<'a> {
         layers.map(|(_, summary)| summary.mean).collect()
     }
 
-    /// The summary after the last layer.
+    /// Returns the summary of a quantity after the last layer.
     pub fn last<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Summary> {
         self.layers(recipe, quantity)?.get(&self.last_layer).copied()
     }

@@ -9,8 +9,9 @@ use super::verdicts::Check;
 use super::{Summarized, failures};
 use ulplab_run::run::verdict::{Outcome, Status};
 
-/// Returns one suite with one test case per verdict. Verdicts that were not judged, and recipes that no gate binds, are skipped
-/// tests. If the run was not judged completely, another skipped test says so. A missing cell is an error.
+/// Returns one suite with one test case per verdict. Verdicts that were not judged, and recipes that no gate applies to, are
+/// skipped tests. If the run was not judged completely, another skipped test says so. If measurements are missing, a test has an
+/// error.
 pub fn junit(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let mut suite = TestSuite::new(clean(&manifest.experiment.name));

@@ -65,8 +65,8 @@ pub trait Show {
         Some(at as f64)
     }
 
-    /// Returns the kind of a recipe, and the recipe that it is compared with. `sized` returns true if a recipe has a size in a
-    /// cache.
+    /// Returns the kind of a recipe, and the recipe that it is compared with. `sized` returns true if the size of a recipe in a
+    /// cache is known.
     fn group(&self, _recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
         (Group::Plain, None)
     }
@@ -82,7 +82,7 @@ pub trait Show {
         false
     }
 
-    /// True if each case is right or wrong by itself, instead of a mean over windows.
+    /// True if each case is right or wrong by itself; false if means over windows are judged.
     fn by_case(&self) -> bool {
         false
     }
@@ -175,7 +175,7 @@ pub struct Summarized<'a> {
     tally: Tally,
     /// Loss of the reference.
     loss: Option<Loss>,
-    /// Warning that the run cannot tell formats apart, with the reason; shown next to the verdict.
+    /// Warning that the measurements cannot tell formats apart, with the reason; shown next to the verdict.
     blind: Option<String>,
 }
 
@@ -225,8 +225,9 @@ impl<'a> Summarized<'a> {
         }
     }
 
-    /// Names the smallest format that passes, by its size in caches, or else of weights. Of equally small formats, it names the
-    /// one with the least error. `None` if anything was left out or not judged.
+    /// Names the smallest format that passes, by its size in caches; if no format has a size in caches, by the size of its
+    /// weights. Of equally small formats, it names the one with the least error. Returns `None` if any cell was left out or any
+    /// check was not judged.
     fn smallest(&self) -> Option<String> {
         let judged = matches!(self.tally.outcome, Outcome::Pass | Outcome::Fail)
             && self.tally.not_judged == 0

@@ -13,7 +13,7 @@ const RESERVE: usize = 4 << 10;
 /// Largest number of characters of a text; longer texts are cut.
 const CELL: usize = 1000;
 
-/// Returns verdict, checks, overview and facts, below [`LIMIT`] bytes. Rows that do not fit are counted.
+/// Returns verdict, checks, overview and facts, below [`LIMIT`] bytes. A line states the number of table rows that do not fit.
 pub(super) fn markdown(run: &Summarized) -> String {
     let experiment = &run.run.manifest.experiment;
     let (outcome, question) = (run.tally.outcome.name(), escape(&experiment.question));
@@ -114,7 +114,7 @@ fn sections(text: &mut String, run: &Summarized, limit: usize) {
                     }
                 }
             }
-            // The caption of a chart describes its lines, which a table does not have.
+            // Leave out the caption of a chart: it describes lines, which the table of the chart's numbers does not have.
             let chart = matches!(figure.content, Content::Chart(_));
             if !chart && !figure.caption.is_empty() && text.len() + figure.caption.len() + RESERVE < limit {
                 *text += &format!("\n{}\n", escape(&figure.caption));

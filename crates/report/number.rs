@@ -11,7 +11,7 @@ pub fn near_one(x: f64) -> String {
     } else if short == 0.0 {
         "1".into()
     } else if short.abs() < 1e-6 {
-        // The spaces do not break, and "1-2e-13" without spaces would read as a range.
+        // Use spaces that do not break a line: "1-2e-13" without spaces would read as a range.
         let sign = if short > 0.0 { '−' } else { '+' };
         format!("1\u{a0}{sign}\u{a0}{:.0e}", short.abs())
     } else {
@@ -57,7 +57,7 @@ pub fn interval(mean: f64, low: f64, high: f64) -> String {
     }
 }
 
-/// Returns the distance from the mean to the farther end; NaN if either end is NaN.
+/// Returns the distance from the mean to the farther end of the interval; NaN if either end is NaN.
 fn half_width(mean: f64, low: f64, high: f64) -> f64 {
     larger((mean - low).abs(), (high - mean).abs())
 }

@@ -1,4 +1,4 @@
-//! The overview table of every report: one row per recipe, one column per question.
+//! The overview table of every report: one row per recipe, one column per property.
 
 use super::index::Index;
 use super::recipes::{Candidate, Gate, Group};
@@ -65,7 +65,7 @@ impl<'a> Overview<'a> {
 }
 
 impl Row<'_> {
-    /// Returns the recipe's verdict, with its gates.
+    /// Returns the recipe's verdict, with the metric of its gate or the number of its gates.
     pub fn gate(&self) -> String {
         match (self.candidate.gate, self.candidate.group) {
             (Gate::Pass(rules), _) => format!("PASS {rules}"),

@@ -28,19 +28,19 @@ pub enum Group {
 /// Combined verdict on one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate<'a> {
-    /// All rules that bind the recipe hold; controls are not counted.
+    /// All gates on the recipe pass; controls are not counted.
     Pass(Rules<'a>),
-    /// Some rules fail.
+    /// At least one gate or control on the recipe fails.
     Fail(Rules<'a>),
-    /// No rule fails, but only `judged` of `all` rules are judged.
+    /// No gate or control on the recipe fails, but only `judged` of `all` of them were judged.
     NotJudged { judged: usize, all: usize },
-    /// Only controls bind the recipe, and they hold: the run measures the bad recipe as bad.
+    /// The recipe has controls only, and all of them hold: the run measures this known bad recipe as bad.
     Control,
-    /// No rule binds the recipe.
+    /// The recipe has neither gates nor controls.
     Unbound,
 }
 
-/// Some rules: their number, and the metric of the first.
+/// A set of gates: their number, and the metric of the first gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules<'a> {
     pub count: usize,
@@ -64,7 +64,8 @@ pub struct Candidate<'a> {
     pub group: Group,
     pub gate: Gate<'a>,
     pub bytes: CacheBytes,
-    /// The recipe that a noise control controls; or, for a narrowed recipe, the plain recipe of the same format.
+    /// For a recipe of noise, the recipe whose error the noise replaces; for a narrowed recipe, the plain recipe of the same
+    /// format.
     pub origin: Option<&'a str>,
     /// Index of the recipe's colour in all charts that show all recipes; [`GREY`] if it has none.
     pub slot: usize,

@@ -10,7 +10,7 @@ use ulplab_run::run::verdict::Failures;
 
 /// Number of failed checks shown below the table; the other reports show all.
 const FAILURES: usize = 10;
-/// Number of reasons why checks were not judged that are shown below the table.
+/// Number of reasons for unjudged checks that are shown below the table.
 const UNJUDGED: usize = 5;
 /// Number of failing kernels that are shown case by case, and number of lines for each.
 const KERNELS: usize = 3;
@@ -134,7 +134,7 @@ fn labelled(label: &str, painted: &str, text: &str, width: usize) -> Vec<String>
     lines
 }
 
-/// The failures of a check, in lines that fit.
+/// Returns the failures of a check, in lines of at most `width` characters.
 fn reasons(failures: &Failures, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in failures::text(failures).lines() {

@@ -19,12 +19,12 @@ pub struct Tally {
     /// Number of passed checks, without controls.
     pub pass: usize,
     pub fail: usize,
-    /// Number of controls that hold.
+    /// Number of controls that hold. A control is a rule that a known bad recipe must measure as bad.
     pub controls: usize,
     pub not_judged: usize,
-    /// Number of recipes for another device.
+    /// Number of recipes that were not judged because they need another device.
     pub elsewhere: usize,
-    /// Number of measured recipes that no rule binds, without the reference.
+    /// Number of measured recipes without any gate or control; the reference is not counted.
     pub unbound: usize,
     /// Number of selected cells without a record.
     pub missing: usize,
@@ -106,7 +106,7 @@ pub struct Check<'a> {
     pub rule: String,
     /// Statistic over windows, and over layers if there are any.
     pub statistic: String,
-    /// Number of windows of an interval; empty for other statistics.
+    /// Number of windows, if the statistic is an interval; else empty.
     pub over: String,
     pub measured: String,
     /// Layer of the measured value.
@@ -141,7 +141,8 @@ impl Check<'_> {
     }
 }
 
-/// All verdicts: failures first, then those not judged, otherwise in the order of judging.
+/// Returns all verdicts: failures first, then verdicts that were not judged, then the rest. Within each part, the order is that
+/// of the run.
 pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     let mut verdicts: Vec<&Verdict> = run.verdicts.iter().collect();
     verdicts.sort_by_key(|verdict| match verdict.status {
@@ -194,7 +195,7 @@ pub fn site(rule: &Rule) -> &str {
     rule.at.strip_prefix("layers.*.").unwrap_or(&rule.at)
 }
 
-/// The reference's value at the rule's site, mean over windows, worst over layers.
+/// Returns the reference's value of the rule's metric at the rule's site: the worst over layers of the means over windows.
 fn reference(index: &Index, rule: &Rule) -> Option<f64> {
     let values = index.means(REFERENCE, Quantity::new(rule.phase, site(rule), &rule.metric));
     match rule.require.trim_start().starts_with('<') {

@@ -56,7 +56,8 @@ impl Place<'_> {
     }
 }
 
-/// Formats a number with as many digits as distinguish it from its neighbours: f32 neighbours if it is an f32 value.
+/// Formats a number with as many digits as distinguish it from the next f64 numbers, or, if it is an f32 value, from the next f32
+/// numbers.
 fn digits(x: f64) -> String {
     match x as f32 {
         single if f64::from(single) == x => format!("{single:?}"),

@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two progress lines where no bar can be shown.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Returns a bar of length `all` with the given template, on standard error. The bar is invisible if `hidden`, or without a
-/// terminal.
+/// Returns a progress bar for `all` units with the given template, on standard error. The bar is invisible if `hidden`, or
+/// without a terminal.
 pub fn bar(all: Option<usize>, template: &str, hidden: bool) -> ProgressBar {
     let target = match hidden || !std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::hidden(),

@@ -128,9 +128,9 @@ impl Device {
     }
 
     /// Waits until `bytes` of device memory are free. Returns a lock to hold while allocating, so that no other large request
-    /// takes this memory. If too little memory is free at the end of the longest wait, also returns: the allocation then fails.
-    /// Small requests take no lock. A request for more than half of the card releases the lock between attempts, so that other
-    /// processes can allocate and end.
+    /// takes this memory. After the longest wait, or if the card is too small, returns without enough free memory: the allocation
+    /// then fails. Small requests take no lock. A request for more than half of the card releases the lock between attempts, so
+    /// that other processes can allocate and end.
     pub fn room(&self, bytes: usize) -> Result<Option<Turn<'_>>> {
         if bytes <= SPARE {
             return Ok(None);

@@ -62,7 +62,7 @@ impl Launches {
     }
 }
 
-/// Largest number of launches of a run. A larger number is a mistake, e.g. a size used as the number of repetitions.
+/// Largest number of launches of a run. A larger number shows that a composition uses a wrong size as a count.
 pub(super) const MOST: usize = 100_000;
 
 /// Scratch: working memory of a run.

@@ -68,7 +68,7 @@ impl Chart for Heat {
         let Some((scale, layers)) = self.scale() else {
             return String::new();
         };
-        // The axis label is below the names of the recipes, and may be wider than they are.
+        // The axis label is below the names of the recipes, and may be wider than these names.
         let names = self.rows.iter().map(|row| width(&short(&row.name)));
         let left = 12.0 + names.chain([width(AXIS)]).fold(0.0, f64::max);
         let wide = (self.width - left) / layers.len() as f64;

@@ -125,7 +125,7 @@ impl Chart for Lines {
 }
 
 impl Lines {
-    /// Returns the scales of positions and values; `None` if there is nothing to draw.
+    /// Returns the scales of the horizontal and vertical axis; `None` if there is nothing to draw.
     fn scales(&self) -> Option<[Scale; 2]> {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let values = points().map(|point| point.1).chain(self.range.iter().copied());
@@ -234,7 +234,7 @@ impl Lines {
         }
     }
 
-    /// Draws an invisible strip over each layer: it shows all values of the layer when the pointer rests on it.
+    /// Draws an invisible strip over each layer. If the pointer rests on a strip, a tooltip shows all values of the layer.
     fn readings(&self, svg: &mut Svg, area: Area, x: &Scale) {
         let points = self.series.iter().flat_map(|series| &series.points);
         let layers: BTreeSet<u32> = points.map(|point| point.0).collect();

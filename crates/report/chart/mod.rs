@@ -37,7 +37,8 @@ pub trait Chart {
     fn table(&self) -> Table;
 }
 
-/// Largest number of columns of a table of values by layer or step. They are evenly spread and include the last place.
+/// Largest number of columns of a table of values by layer or step. The columns are evenly spread layers or steps, and include
+/// the last one.
 const COLUMNS: usize = 8;
 
 /// Returns a table with one row per name, with values at some of the places (layers or steps); `head` formats a place.
@@ -67,7 +68,7 @@ fn by_place<'a>(
     }
 }
 
-/// A part of a chart that has a colour slot.
+/// A part of a chart, such as a line or a point, with a slot: the index of its colour and marker shape.
 pub trait Coloured {
     fn slot(&mut self) -> &mut usize;
 }
@@ -135,7 +136,8 @@ impl Svg {
         self.0 += &format!("<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" class=\"{class}\"/>");
     }
 
-    /// Draws the marker of a slot with radius `r` in pixels; `title` appears when the pointer rests on it.
+    /// Draws the marker with the colour and shape of a slot, and a radius of `r` pixels; `title` appears when the pointer rests
+    /// on it.
     fn marker(&mut self, [x, y]: [f64; 2], r: f64, slot: usize, mark: Mark, title: &str) {
         let (shape, class) = match mark {
             Mark::Filled => (SHAPES[slot % SLOTS], "mark"),
@@ -163,11 +165,12 @@ impl Svg {
 pub enum Mark {
     Filled,
     Hollow,
-    /// The same cross for every slot.
+    /// A cross, which replaces the shape of the slot.
     Cross,
 }
 
-/// Outlines with a radius of about 1: circle, square, triangle, diamond, triangle down, plus, star, hexagon.
+/// SVG paths of the marker shapes, each with a radius of about 1: circle, square, triangle, diamond, triangle down, plus, star,
+/// hexagon.
 const SHAPES: [&str; SLOTS] = [
     "M1 0A1 1 0 1 1-1 0A1 1 0 1 1 1 0Z",
     "M-.85-.85H.85V.85H-.85Z",

@@ -32,13 +32,14 @@ pub struct Scatter {
     pub cost_unit: String,
     pub points: Vec<Point>,
     pub bound: Option<Bound>,
-    /// Cost and error along a line for comparison; if it is empty, the Pareto front is drawn instead.
+    /// Points (cost, error) of a line for comparison; if the list is empty, the Pareto front is drawn instead.
     pub guide: Vec<[f64; 2]>,
     /// Width and height in pixels of the view box.
     pub size: [f64; 2],
 }
 
-/// Area in square pixels of other marks that a label may cover.
+/// Largest area of other marks, in square pixels, that a label may cover. Labels off the front that would cover more are left
+/// out.
 const CROWDED: f64 = 60.0;
 
 /// Rectangle of a label or mark: left, right, top, bottom.
@@ -93,8 +94,8 @@ impl Chart for Scatter {
         let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
         let taken = spots.iter().map(|[x, y]| [x - 6.0, x + 6.0, y - 6.0, y + 6.0]);
         let mut taken: Vec<Place> = taken.collect();
-        // Labels also avoid the stepped line of the front, if there is room elsewhere. Its rectangles are thin, so that it
-        // displaces no label.
+        // Labels also avoid the stepped line of the front, if there is room elsewhere. The line's rectangles are so thin that no
+        // label is left out because of them.
         let corners = front.windows(2).flat_map(|pair| {
             let [a, b] = [pair[0], pair[1]].map(|point| [x.at(point.cost), y.at(point.error)]);
             let across = [a[0].min(b[0]), a[0].max(b[0]), a[1] - 0.4, a[1] + 0.4];
@@ -108,7 +109,7 @@ impl Chart for Scatter {
         for (point, at) in grey.into_iter().chain(named.clone()) {
             svg.marker(*at, 5.0, point.slot, point.mark, &point.detail);
         }
-        // Coloured points have names: always on the front, elsewhere if there is room.
+        // Draw the names of coloured points: always for points on the front, and for other points if there is room.
         let on_front = |point: &Point| front.iter().any(|other| other.name == point.name);
         let (first, rest): (Vec<_>, Vec<_>) = named.into_iter().partition(|(point, _)| on_front(point));
         for (point, at) in first.into_iter().chain(rest) {

@@ -7,7 +7,7 @@ use ulplab_core::metrics::{self, Better, COSINE, Metric, RELATIVE_L2};
 use ulplab_run::experiment::Rule;
 use ulplab_run::run::verdict::Verdict;
 
-/// The line of a gate that binds recipes of a chart.
+/// The line of a gate that applies to recipes of a chart.
 pub struct Line {
     pub bound: Bound,
     /// Description of the gate below the chart.

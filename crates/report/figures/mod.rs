@@ -27,7 +27,7 @@ impl Section {
         }
     }
 
-    /// Returns the folded figures, or those shown directly.
+    /// Returns the folded figures if `folded` is true, else the figures that are shown directly.
     pub fn figures(&self, folded: bool) -> Vec<&Figure> {
         self.figures.iter().filter(|figure| figure.folded == folded).collect()
     }
@@ -113,7 +113,7 @@ pub fn of_group<'a>(run: &'a Summarized, group: Group) -> impl Iterator<Item = &
     run.candidates.iter().filter(move |candidate| candidate.group == group)
 }
 
-/// Returns the value after the last layer, or else of a site outside layers.
+/// Returns the mean of a quantity after the last layer; for a quantity outside layers, its only mean.
 pub fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f64> {
     let index = run.index;
     let summary = index.last(name, quantity).or_else(|| index.whole(name, quantity))?;
@@ -130,7 +130,7 @@ pub fn unit(quantity: Quantity) -> String {
     format!("{metric}, {}", quantity.phase)
 }
 
-/// Returns the line of a recipe, solid in the recipe's colour.
+/// Returns the line of a recipe by layer: a solid line in the recipe's colour.
 pub fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Option<Series> {
     run.index.layers(candidate.name, quantity)?;
     Some(Series {
@@ -141,7 +141,7 @@ pub fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Op
     })
 }
 
-/// Layers with their means over the windows.
+/// Returns pairs of a layer and the mean of a quantity over the windows.
 pub fn by_layer(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Vec<(u32, f64)> {
     let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
     let values = layers.filter_map(|(layer, summary)| Some((*layer.as_ref()?, summary.mean)));

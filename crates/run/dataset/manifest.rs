@@ -41,7 +41,7 @@ pub struct Dataset {
     pub licence: String,
     /// Origin of the data set.
     pub source: String,
-    /// Texts only: true if the listed checkpoints were trained on the text.
+    /// True if the checkpoints of the manifest were trained on this text; `None` for checkpoints.
     pub in_training: Option<bool>,
     #[serde(rename = "file")]
     pub files: Vec<DataFile>,
@@ -186,7 +186,7 @@ impl Manifest {
         let dataset = self.get(name)?;
         let files = dataset.files.par_iter().map(|file| self.verify_file(file));
         let mut verified = files.collect::<Result<Vec<_>>>()?;
-        // A tokenizer next to a checkpoint decides the token ids: hash it even if it is not listed.
+        // The tokenizer file of a checkpoint determines the token ids: hash it even if the manifest does not list it.
         if dataset.kind == Kind::Checkpoint {
             let path = self.checkpoint(name)?.join(tokenizer::FILE);
             let listed = dataset.files.iter().any(|file| self.root.join(&file.path) == path);
@@ -215,7 +215,7 @@ impl Manifest {
         Ok((expected.path.clone(), expected.blake3.clone()))
     }
 
-    /// Returns `name` as a path if a data set of this kind is there that the manifest does not list.
+    /// Returns `name` as a path if that path is a data set of this kind, and the manifest does not list the name.
     fn unlisted<'a>(&self, name: &'a str, kind: Kind) -> Option<&'a Path> {
         let path = Path::new(name);
         let there = match kind {
@@ -269,7 +269,7 @@ fn hash_file(path: &Path) -> Result<(String, String)> {
     Ok((path.display().to_string(), digest))
 }
 
-/// Maps a file into memory, to be read page by page. Nobody may truncate the file meanwhile.
+/// Maps a file into memory, to be read page by page. No process may truncate the file while it is mapped.
 fn map(path: &Path) -> Result<memmap2::Mmap> {
     let file = input::open(path)?;
     // SAFETY: the map is read-only and private to this process; the file is input data that nobody writes during a run.

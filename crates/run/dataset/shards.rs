@@ -27,7 +27,7 @@ impl Tensors {
         })
     }
 
-    /// Sets the numbers of rows and columns of a block with one scale, if known.
+    /// Sets the shape `[rows, columns]` of the blocks of a weight that share one scale, if known.
     #[must_use]
     pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
         self.read = self.read.in_blocks(block);
@@ -42,9 +42,9 @@ impl Tensors {
         (count, numbers.sum())
     }
 
-    /// Checks that all tensors of a model are there, with the right shape, a type that ulplab reads, and fitting scales. One
-    /// error reports all problems; for a wrong shape it names the keys of `sizes` that the expected shape comes from. Returns the
-    /// tensors that the model does not use.
+    /// Checks that all tensors of a model are there, with the right shape, a type that ulplab reads, and scales of the right
+    /// shape. One error reports all problems. For a wrong shape, it names the keys of the configuration (`sizes`) that determine
+    /// the expected shape. Returns the tensors that the model does not use.
     pub fn check(&self, needed: &[TensorSpec], sizes: &[(&'static str, usize)]) -> Result<Vec<String>> {
         let unused = self.read.unused(needed);
         let mut problems = Problems::default();
@@ -85,7 +85,8 @@ impl Tensors {
         read.map_err(|error| self.unread(&error))
     }
 
-    /// Converts a read error. An error in a whole tensor names the folder; an error in its elements names their file.
+    /// Converts a read error. An error about a whole tensor names the checkpoint's folder; an error about an element names the
+    /// tensor's file.
     fn unread(&self, error: &ReadError) -> Error {
         match error {
             ReadError::Tensor {

@@ -15,7 +15,8 @@ pub fn parse_toml<T: DeserializeOwned>(file: &Path, text: &str) -> Result<T> {
     })
 }
 
-/// Makes an error in a file, with the line of the given byte of its text; without a line if `byte` is `None`.
+/// Returns an error about a file, with the number of the line that contains the byte offset `byte`; without a line if `byte` is
+/// `None`.
 pub fn at_byte(file: &Path, text: &str, byte: Option<usize>, message: &str) -> Error {
     match byte.and_then(|byte| text.get(..byte)) {
         Some(before) => {

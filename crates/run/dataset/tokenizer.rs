@@ -31,8 +31,8 @@ pub struct Tokens {
 pub(super) const FILE: &str = "tokenizer.json";
 /// Size of a vocabulary whose ids are bytes.
 const BYTES: usize = 256;
-/// Number of extra tokens that [`Tokenizer::places`] keeps in reserve: a piece of text may begin within a word, which changes its
-/// tokens.
+/// Number of extra tokens that [`Tokenizer::places`] keeps in reserve: a window may begin within a word, and then has other
+/// tokens there.
 const SLACK: usize = 16;
 
 impl Tokenizer {
@@ -56,7 +56,7 @@ impl Tokenizer {
         let text = input::text(&path)?;
         let wrong = |why: tokenizers::Error| Error::data(&path, format!("this is no tokenizer: {why}"));
         let mut trained = tokenizers::Tokenizer::from_bytes(text.as_bytes()).map_err(wrong)?;
-        // The experiment decides the length of windows, not the tokenizer.
+        // Disable the tokenizer's truncation and padding: the experiment decides the length of windows.
         trained.with_truncation(None).map_err(wrong)?;
         trained.with_padding(None);
         let last = trained.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
@@ -83,7 +83,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the ids of a text that a model continues: with the special tokens before the text, without those after it.
+    /// Returns the token ids of a text that a model is to continue. Includes the special tokens before the text, but not the
+    /// special tokens after the text.
     ///
     /// # Errors
     /// Returns an error if the tokenizer rejects the text.
@@ -116,7 +117,7 @@ impl Tokenizer {
         }
     }
 
-    /// Reads `tokens` tokens of a text, from byte `offset` on, or from the next character if `offset` is within one.
+    /// Reads `tokens` tokens of a text, from byte `offset` on, or from the next character on if `offset` is within a character.
     ///
     /// # Errors
     /// Returns the errors of [`Manifest::text`], and an error if the text is not UTF-8 or too short.
@@ -145,7 +146,8 @@ impl Tokenizer {
         let encoded = loop {
             let end = offset.saturating_add(len).min(size);
             let encoded = Encoded::new(path, trained, &Piece::read(datasets, name, offset, end)?.text)?;
-            // The end of a piece may cut a word. With twice the tokens, the first half is far from the end.
+            // The end of a piece may cut a word, which changes the last tokens. Encode twice as many tokens as needed: the first
+            // half is not affected.
             if encoded.ids.len() >= 2 * tokens || end >= size {
                 break encoded;
             }
@@ -157,7 +159,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the number of offsets at which a window of `tokens` tokens may begin: all bytes before this number.
+    /// Returns the number n of byte offsets at which a window of `tokens` tokens may begin: the offsets 0 to n − 1.
     ///
     /// # Errors
     /// Returns the errors of [`Manifest::text`], and an error if the text is not UTF-8.
@@ -174,7 +176,7 @@ impl Tokenizer {
             let encoded = Encoded::new(path, trained, &piece.text)?;
             match encoded.ids.len().checked_sub(tokens + SLACK) {
                 Some(first) => return Ok((start + piece.skipped + encoded.offsets[first].0 + 1) as u64),
-                // The text may be too short: the reader of the window checks that.
+                // The text may have too few tokens even from byte 0 on. Reading the window then returns an error.
                 None if start == 0 => return Ok(1),
                 None => len *= 2,
             }
@@ -237,7 +239,7 @@ impl Encoded {
         let places = own(&encoding);
         let before = match places.first() {
             Some(first) => *first,
-            // Without tokens of the text, added tokens before and after it cannot be told apart: encode another text.
+            // An empty text does not separate the special tokens before it from those after it: encode the text `a` instead.
             None => own(&encode("a", "'a'")?).first().copied().unwrap_or(0),
         };
         Ok(Self {

@@ -1,5 +1,5 @@
-//! Tensors of a checkpoint that its model does not read. Tensors that would not change the result become notes, all others
-//! errors.
+//! Handles the tensors of a checkpoint that the model does not read. Tensors that would not change the model's result become
+//! notes; all other unread tensors become errors.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ const OTHER: &str = "parts outside of the language model";
 const ZERO: &str = "biases of zeros";
 const HEAD: &str = "a head that equals the embedding, to which config.json ties it";
 
-/// Sorts the tensors `unused` by a model with the given layers and tensors. Returns notes, one line for each reason, and
-/// problems, one for each tensor.
+/// Classifies `unused`, the tensors that a model with the given layers and tensors does not use. Returns notes, one for each
+/// reason why tensors do not matter, and problems, one for each tensor that matters.
 pub fn sort(read: &Safetensors, needed: &[TensorSpec], layers: usize, unused: &[String]) -> (Vec<String>, Vec<String>) {
     let model = Model::new(needed, layers);
     let mut notes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

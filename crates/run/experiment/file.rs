@@ -58,7 +58,7 @@ impl ExperimentFile {
         Ok(file)
     }
 
-    /// Reads the keys that every experiment has.
+    /// Reads the head: the keys that every experiment has.
     pub fn head(&self) -> Result<Head> {
         self.part(|key| Head::KEYS.contains(&key))
     }
@@ -86,7 +86,7 @@ impl ExperimentFile {
             (Ok(_), Some(gap)) if gap.lacks() => return Err(self.at_byte(self.place(&gap.path), &gap.message())),
             (read, gap) => read.map_err(|error| self.refused(&error, gap))?,
         };
-        // The first override after which the experiment can no longer be read is the wrong one.
+        // Apply the overrides one by one: the error names the first override after which the experiment can no longer be read.
         for (last, item) in self.overrides.iter().enumerate() {
             if keep(root_of(item)) {
                 let mut table = self.changed(&self.overrides[..=last])?;
@@ -160,7 +160,7 @@ impl ExperimentFile {
         let (first, rest) = path.split_first()?;
         let Step::Key(first) = first else { return None };
         let (key, mut value) = root.iter().find(|(key, _)| key.get_ref() == first)?;
-        // A mistake in a whole value is reported at its key.
+        // If the path ends at a root key, return the place of the key.
         let mut place = key.span().start;
         for step in rest {
             let next = match (step, value.get_ref()) {

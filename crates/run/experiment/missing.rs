@@ -102,7 +102,7 @@ fn list<'a>(schema: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> + u
     schema.get(key).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Returns the key that an alternative of a schema requires; `None` unless there is exactly one.
+/// Returns the key that an alternative of a schema requires; `None` unless the alternative requires exactly one key.
 fn only(alternative: &Value) -> Option<&str> {
     match alternative.get("required")?.as_array()?.as_slice() {
         [key] => key.as_str(),

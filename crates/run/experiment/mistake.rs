@@ -34,10 +34,10 @@ impl Mistake {
         Self::new(message).in_key(key)
     }
 
-    /// Returns a mistake at a key if `wrong` is true.
+    /// Rejects the value at `key` if `wrong` is true.
     ///
     /// # Errors
-    /// Returns the mistake.
+    /// Returns a mistake with this key and message if `wrong` is true.
     pub fn refuse(wrong: bool, key: &str, message: impl fmt::Display) -> Result<(), Self> {
         if wrong {
             Err(Self::at(key, message.to_string()))

@@ -17,7 +17,7 @@ pub use text::{MOST_DRAWS, Reading, Window, written_out};
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Phase, place};
 
-/// A question, and what to run to answer it.
+/// An experiment: a question, and the measurements that answer it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Experiment {
     #[serde(flatten)]
@@ -119,18 +119,18 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// True if the rule binds a recipe of this name.
+    /// True if the rule applies to a recipe of this name.
     pub fn binds(&self, recipe: &str) -> bool {
         self.recipes.iter().any(|pattern| matches(pattern, recipe))
     }
 
-    /// True if the rule judges this metric at this place.
+    /// True if the rule judges this metric at this layer and site.
     pub fn looks_at(&self, metric: &str, layer: Option<u32>, site: &str) -> bool {
         self.metric == metric && matches(&self.at, &place(layer, site))
     }
 
-    /// Returns the rule as a file can state it: a bound that was taken from a calibration is stated without `flake` and
-    /// `calibration`.
+    /// Returns the rule in a form that is valid in an experiment file: if `require` has a bound, even one from a calibration,
+    /// removes `flake` and `calibration`.
     pub fn stated(self) -> Self {
         match self.require.is_empty() {
             true => self,

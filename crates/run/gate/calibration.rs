@@ -20,7 +20,7 @@ use ulplab_core::vacuous::vacuous;
 /// Version of the calibration file format.
 pub const SCHEMA: u32 = 2;
 
-/// Measurements of right candidates at the gates of an experiment.
+/// Measurements of correct candidates at the gates of an experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
@@ -29,19 +29,19 @@ pub struct Calibration {
     pub version: String,
     pub commit: Option<String>,
     pub experiment: String,
-    /// Fingerprint of the run of the null experiment.
+    /// Fingerprint of the calibration run, which measured the correct candidates.
     pub run: String,
     /// Name and blake3 of every data file read.
     pub data: Vec<(String, String)>,
-    /// Definitions of its metrics and formats when it was made.
+    /// Digests of the definitions of the metrics and formats at the time of the calibration.
     #[serde(default)]
     pub definitions: Definitions,
     pub seed: u64,
     pub tokens: usize,
-    /// Windows that each draw of a statistic is over, and their texts.
+    /// Number of windows of text in each draw of a statistic; `texts` names the texts.
     pub windows: usize,
     pub texts: Vec<String>,
-    /// Number of windows that generators draw, and their description.
+    /// Number of windows of random inputs in each draw; `drawn` describes these inputs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub drawn_windows: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ pub struct Calibration {
     pub gates: Vec<CalibratedGate>,
 }
 
-/// A gate, and what is known of it on each recipe that it binds.
+/// A gate, with the measurements on each recipe to which it applies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalibratedGate {
@@ -58,7 +58,7 @@ pub struct CalibratedGate {
     pub at: String,
     pub phase: Phase,
     pub statistic: Statistic,
-    /// As the file has it; empty with `flake`.
+    /// The bound as stated in the experiment file; empty if the gate states `flake`, a false-alarm rate.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub require: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,31 +66,31 @@ pub struct CalibratedGate {
     pub recipes: Vec<CalibratedRecipe>,
 }
 
-/// A gate on one recipe.
+/// Measurements for a gate on one recipe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CalibratedRecipe {
     pub recipe: String,
     /// [`definition`] of the recipe.
     pub definition: Value,
-    /// The gate's statistic on each draw of the right candidate.
+    /// The gate's statistic on each draw of a correct candidate.
     pub null: Vec<f64>,
-    /// Why there is none.
+    /// Reason why `null` has no values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
     pub effects: Vec<Effect>,
-    /// The reason why there are none, unless the recipe rounds nothing.
+    /// Reason why `effects` is empty; `None` also if the recipe rounds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub powerless: Option<String>,
 }
 
-/// The gate's statistic on each draw with the recipe's error as noise.
+/// The gate's statistic on each draw of a planted error: Gaussian noise with the energy of the recipe's error, times `gain`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effect {
-    /// Its size in multiples of the recipe's own error.
+    /// Size of the noise in multiples of the recipe's own error.
     pub gain: f64,
-    /// `None` is not a finite number, which every gate notices.
+    /// Values of the statistic, one for each draw. `None` means a value that is not finite: every gate rejects it.
     pub values: Vec<Option<f64>>,
 }
 
@@ -98,7 +98,7 @@ impl Calibration {
     /// Reads a calibration file.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, or names what is wrong in it.
+    /// Returns an error if the file cannot be read or is invalid.
     pub fn read(path: &Path) -> Result<Self> {
         let wrong = |why: String| Error::data(path, why);
         let found: Self = seal::read_json(&input::bytes(path)?, Some(SCHEMA)).map_err(|why| {
@@ -202,7 +202,7 @@ impl Effect {
 }
 
 impl CalibratedGate {
-    /// The gate of a rule.
+    /// Creates the entry of a gate from its rule.
     pub fn new(rule: &Rule, recipes: Vec<CalibratedRecipe>) -> Self {
         Self {
             metric: rule.metric.clone(),
@@ -236,14 +236,14 @@ impl Judged {
         }))
     }
 
-    /// Returns the number of correct candidates that fail the gate, and the number of all; `None` if not known.
+    /// Returns the number of draws of the correct candidate that fail the gate, and the number of all draws; `None` if not known.
     pub fn failed(&self, recipe: &CalibratedRecipe) -> Option<(usize, usize)> {
         let bound = self.0?;
         let failed = recipe.null.iter().filter(|value| !bound.admits(**value)).count();
         (!recipe.null.is_empty()).then_some((failed, recipe.null.len()))
     }
 
-    /// Returns the number of draws in which the gate notices an effect; `None` if not known.
+    /// Returns the number of draws in which the gate rejects the planted error; `None` if the gate's bound is not known.
     pub fn noticed(&self, effect: &Effect) -> Option<usize> {
         let bound = self.0?;
         let noticed = |value: &&Option<f64>| value.is_none_or(|value| !bound.admits(value));
@@ -271,8 +271,8 @@ impl CalibratedRecipe {
     }
 }
 
-/// Returns the scale on which the tail of a metric is extrapolated, and a function that gives a value's distance to the wrong
-/// side and is its own inverse. The third value is the smallest possible value of the metric, if an extrapolated bound may fall
+/// Returns the scale on which the tail of a metric is extrapolated; a function, equal to its inverse, that maps a value to a
+/// number which grows as the value gets worse; and the smallest possible value of the metric, if an extrapolated bound may fall
 /// below it.
 fn distance(metric: &Metric) -> (Scale, fn(f64) -> f64, Option<f64>) {
     match (metric.show, metric.better) {
@@ -308,8 +308,8 @@ pub fn definition(experiment: &Experiment, recipe: &str) -> Value {
     own.into_iter().chain(against).chain(tried_on).cloned().collect()
 }
 
-/// Sets the bounds of gates that state a false-alarm rate, from the calibration files that they name. Their paths are relative to
-/// the folder of `file`.
+/// Sets the bounds of gates that state a false-alarm rate, from the calibration files that the gates name. The paths of these
+/// files are relative to the folder of `file`.
 ///
 /// # Errors
 /// Returns an error with the gate and the reason if a gate gets no bound.

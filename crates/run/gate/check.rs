@@ -25,8 +25,8 @@ pub struct GateContext<'a> {
 /// Checks gates before an experiment runs.
 ///
 /// # Errors
-/// Returns an error with the gate's index if a gate binds no recipe, looks where nothing is measured, or states a bound that
-/// judges nothing.
+/// Returns an error with the gate's index if a gate applies to no recipe, if its metric is not measured at its site, or if its
+/// bound does not separate good from bad values.
 pub fn check(rules: &[Rule], experiment: &GateContext) -> Result<(), Mistake> {
     let mut rules = rules.iter().enumerate();
     rules.try_for_each(|(at, rule)| check_rule(rule, experiment).map_err(|mistake| mistake.within("gate", at)))
@@ -57,7 +57,7 @@ fn check_rule(rule: &Rule, experiment: &GateContext) -> Result<(), Mistake> {
     let (key, found) = odd.unwrap_or_default();
     let why = format_args!("'flake' and 'calibration' stand together, in place of 'require': {found}");
     refuse(odd.is_some(), key, why)?;
-    // A calibrated bound always points the right way.
+    // Check stated bounds only: a calibrated bound always has the right direction.
     if rule.flake.is_none() {
         let bound = Bound::from_str(&rule.require).and_then(|bound| direction::check_rule(metric, bound, rule));
         bound.map_err(|message| Mistake::at("require", message).of("gate"))?;

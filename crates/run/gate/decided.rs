@@ -15,7 +15,7 @@ impl Run {
     /// Reads the run in a folder, and judges its gates.
     ///
     /// # Errors
-    /// Returns an error if cells are missing or damaged, or if a gate looks where nothing was measured.
+    /// Returns an error if cells are missing or damaged, or if nothing was measured at a gate's site.
     pub fn read(path: &Path) -> Result<Self> {
         let (folder, manifest) = Folder::open(path)?;
         Self::load(&folder, manifest)
@@ -33,7 +33,7 @@ impl Run {
     /// Derives summaries and verdicts from the records of all cells.
     ///
     /// # Errors
-    /// Returns an error if a gate looks where nothing was measured.
+    /// Returns an error if nothing was measured at a gate's site.
     pub fn judge(folder: &Folder, mut manifest: Manifest, records: Vec<Record>) -> Result<Self> {
         manifest.complete = true;
         let summaries = summarize(&records);
@@ -55,7 +55,7 @@ impl Run {
 /// # Errors
 /// Returns an error if cells are missing or damaged.
 pub fn records(folder: &Folder, manifest: &Manifest) -> Result<Vec<Record>> {
-    // The gates may have changed since the run: gates that are not sequential need the whole run.
+    // The gates may have changed since the run. If a gate is not sequential, it needs the windows after the decision too.
     if manifest.invocation.until_decided && check_sequential(&manifest.experiment.gates).is_ok() {
         let mut decision = UntilDecided::new(folder, manifest);
         for window in 0..manifest.plan.windows.len() {
@@ -122,7 +122,7 @@ impl<'a> UntilDecided<'a> {
 /// Checks that a run may end as soon as its gates are decided.
 ///
 /// # Errors
-/// Returns an error if there is no gate, or if a gate's statistic may not be looked at after every window.
+/// Returns an error if there is no gate, or if a gate's statistic is not a sequential test.
 pub fn check_sequential(rules: &[Rule]) -> Result<(), Mistake> {
     let message = "--until-decided ends when gates are decided, and there is none";
     Mistake::refuse(rules.is_empty(), "gate", message)?;

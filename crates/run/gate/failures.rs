@@ -8,7 +8,7 @@ use ulplab_core::list::grouped;
 use ulplab_core::metrics::{Bound, MAX_ABS};
 use ulplab_core::record::{Failure, Record, Worst, place};
 
-/// Number of cells that are shown for a failed rule, and number of measurements shown for each cell.
+/// Number of cells (one recipe, phase and window) shown for a failed rule, and number of measurements shown for each cell.
 const CELLS: usize = 5;
 const OF_CELL: usize = 3;
 
@@ -23,7 +23,7 @@ pub fn explain(verdict: &mut Verdict, records: &[&Record]) {
         if let Some(why) = first.and_then(not_run) {
             verdict.message = format!("{why}: {}", verdict.message);
         }
-        // A failed control means that the recipe measured too well: its worst elements explain nothing.
+        // A failed control means that the recipe measured too well: do not list its worst elements, which explain nothing.
         if verdict.consequence().is_some() {
             verdict.failures = Failures::default();
         }

@@ -1,4 +1,5 @@
-//! Judges rules on a run: each rule gets a verdict on each recipe that it binds.
+//! Judges the rules (gates and controls) of an experiment on a run. A rule gets one verdict for each recipe that it binds, i.e.
+//! that its patterns match.
 
 pub mod calibration;
 mod check;
@@ -34,7 +35,7 @@ pub struct Binding<'a> {
     pub planned: usize,
     /// Number of planned cells that were not selected.
     pub left_out: usize,
-    /// The verdict, with its reason, if nothing was measured at the rule's place; `None` if missing measurements are an error.
+    /// The verdict, with its reason, if nothing was measured at the rule's site; `None` if missing measurements are an error.
     pub unmeasured: Option<(Status, String)>,
 }
 
@@ -111,7 +112,7 @@ impl<'a> Binding<'a> {
         {
             return Ok(verdict);
         }
-        // A NaN from a single window was still measured, and fails.
+        // Too few windows do not excuse a NaN: such a value counts as defined, and fails.
         let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.undefined(s).is_some());
         let worst = worst(rule.statistic, bound.better, firm.into_iter());
         if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {
@@ -196,8 +197,8 @@ pub fn worst<'s>(
     summaries.reduce(|a, b| if worse(b, a) { b } else { a })
 }
 
-/// Judges every rule on every recipe that it binds, and returns one verdict for each binding. A rule whose place has no
-/// measurements is an error, unless [`Binding::unmeasured`] gives a reason.
+/// Judges every rule on every recipe that it binds, and returns one verdict for each binding. Returns an error if nothing was
+/// measured at a rule's site, unless [`Binding::unmeasured`] gives a reason.
 pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>, String> {
     let of = by_recipe(summaries, |summary| &summary.recipe);
     let verdict = |binding: &Binding| binding.judge(of.get(binding.recipe).map_or(&[], Vec::as_slice));
@@ -257,8 +258,9 @@ pub const CHECKS: [&str; 9] = [
     "program", "launch", "inputs", "guards", "rerun", "graph", "batch", "large", "draws",
 ];
 
-/// True if a rule binds the fault that a check found, even if the rule's `at` does not name the check. Correct outputs do not
-/// excuse a kernel that fails a check. A program that did not run has no outputs: its violation is NaN, and fails every rule.
+/// True if a rule also judges a fault that one of [`CHECKS`] found, although the rule's `at` names another site. Correct outputs
+/// do not excuse a kernel that fails a check. A program that did not run has no outputs: its violation is NaN, and fails every
+/// rule.
 fn binds_always(rule: &Rule, site: &str, metric: &str, value: f64) -> bool {
     metric == VIOLATIONS.name && CHECKS.contains(&site) && (rule.metric == metric || value.is_nan())
 }
@@ -294,7 +296,7 @@ fn measured(rule: &Rule, worst: &Summary) -> String {
     format!("{statistic} of {metric} at {place} ({phase}){over} is {value}, required {require}{calibrated}")
 }
 
-/// Formats a value next to its bound ([`Bound::beside`]).
+/// Formats a value so that it can be compared with the bound next to it ([`Bound::beside`]).
 pub fn beside(require: &str, text: String, value: f64) -> String {
     match require.parse::<Bound>() {
         Ok(bound) => bound.beside(text, value),

@@ -1,5 +1,5 @@
-//! Paired tests of windows that two models read. They tell whether predictions became worse, and whether a divergence between the
-//! models shows it.
+//! Paired tests of two models that read the same windows of text. The tests tell whether predictions became worse, and above
+//! which divergence between the models they did.
 
 use crate::run::summary::{Summary, flips};
 use crate::statistics::{Flips, Limits, holm, same_share};
@@ -27,7 +27,7 @@ pub struct Paired<'a> {
     pub p: f64,
     /// The p-value `p`, adjusted for all recipes of the phase (Holm).
     pub adjusted: f64,
-    /// Mean share of positions that are lost, minus the share gained.
+    /// Mean share of predictions that were right and became wrong (lost), minus the share that became right (gained).
     pub net_lost: f64,
     /// Limits of `net_lost`; `None` with too few windows.
     pub limits: Option<Limits>,

@@ -21,7 +21,7 @@ const ROWS: usize = 8;
 pub struct Definitions {
     /// blake3 of the sample, encoded and decoded, for each format that recipes name.
     formats: BTreeMap<String, String>,
-    /// blake3 of each metric's value on the sample, or of the metric's description if it has no value there.
+    /// blake3 of each metric's value on the sample, or of the metric's description if the sample gives no value.
     metrics: BTreeMap<String, String>,
 }
 
@@ -52,7 +52,7 @@ impl Definitions {
         self.metrics.contains_key(metric)
     }
 
-    /// Describes the definitions that differ in `now`. A name that only one side has is not a change.
+    /// Describes the definitions that differ in `now`. A name that is in only one of the two is not reported.
     pub fn changed(&self, now: &Self) -> Vec<String> {
         let mut all = Vec::new();
         for (noun, then, now) in [

@@ -1,4 +1,4 @@
-//! A run's folder: `run.json`, one file per finished cell, and the files derived from them.
+//! A run's folder: `run.json`, one file per finished cell (one recipe in one phase on one window), and files derived from them.
 //!
 //! The first process writes `run.json` once, and nobody changes it. A cell's file appears under its name only when it is
 //! complete. Both files end with their own digest, and a cell names its run. So a killed run can be resumed, processes may share
@@ -88,7 +88,7 @@ impl Folder {
             let message = format!("holds a run of {differences}; it cannot be continued");
             return refused(path, message + &removable(path)?);
         }
-        // A copy of the run may have left empty folders behind.
+        // Make missing folders: a program that copied the run may have left out empty folders.
         make_folders(path)?;
         folder.tidy();
         Ok((folder, stored))
@@ -263,8 +263,8 @@ fn make_folders(path: &Path) -> Result<()> {
     folders.iter().try_for_each(make)
 }
 
-/// Returns the first name in a folder that keeps a run from beginning there. Allowed are `run.json`, a scheduler's files,
-/// temporary files, and empty folders that a killed process left.
+/// Returns the name of the first entry of a folder that prevents a new run in this folder; `None` without such an entry. Allowed
+/// are `run.json`, a scheduler's files, temporary files, and empty folders that a killed process left.
 fn obstacle(path: &Path) -> Result<Option<OsString>> {
     let ours = |name: &OsStr| {
         let folder = name == CELLS || name == SESSIONS;
@@ -274,7 +274,7 @@ fn obstacle(path: &Path) -> Result<Option<OsString>> {
     };
     match names(path) {
         Ok(names) => Ok(names.into_iter().find(|name| !ours(name))),
-        // If a file stands where a folder is needed, creating the folder reports it.
+        // If `path` is a file, the later creation of the folder returns the error.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(Error::io(path, "read")(error)),
     }

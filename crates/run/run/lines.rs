@@ -28,7 +28,7 @@ struct Measurement {
     nonfinite_got: u64,
     /// Metric to value; NaN is null, infinities are strings.
     metrics: Map<String, Value>,
-    /// Worst element, of the metric `max_abs`.
+    /// Element with the largest absolute error (metric `max_abs`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     worst: Option<Worst>,
     /// Failures by metric name.

@@ -245,7 +245,7 @@ pub struct CacheBytes {
 }
 
 impl RecipeInfo {
-    /// A recipe without noise and of unknown size.
+    /// Creates the description of a recipe without noise and of unknown size.
     pub fn new(name: &str, doc: &str) -> Self {
         Self {
             name: name.into(),

@@ -8,8 +8,8 @@ use std::str::FromStr;
 use super::plan::{Cell, Plan};
 use ulplab_core::error::{Error, Result, did_you_mean};
 
-/// Candidate numbers of pieces per share when a plan is cut. More pieces make shares more even, but more shares compute the same
-/// windows. The best candidate is used.
+/// Candidate numbers of pieces per share when a plan is cut. More pieces make shares more even, but then more shares repeat the
+/// work of a window. The best candidate is used.
 const PIECES: [u64; 4] = [1, 2, 4, 8];
 
 /// Estimated work that a share does once for each window: the reference's outputs, or the inputs of a case.
@@ -126,8 +126,8 @@ impl Partition {
                     let message = format!("--partition {self}: there is no cell of '{op}'{near}");
                     return Err(Error::Usage(message));
                 }
-                // All cells of a case go to one share, so that its inputs are computed once. Cases of a kind have adjacent
-                // numbers and about the same cost: deal them in turn.
+                // All cells of a case go to one share, so that its inputs are computed once. Neighbouring cases have about the
+                // same cost: deal cases to the shares in turn.
                 let mut cases: Vec<usize> = here.iter().map(|cell| cell.window).collect();
                 cases.sort_unstable();
                 cases.dedup();
@@ -161,8 +161,9 @@ fn slices<'a>(plan: &Plan, cells: &'a [Cell], n: usize) -> Vec<Vec<&'a Cell>> {
     shares
 }
 
-/// Returns the estimated work of the largest share, and all shares, with windows cut into pieces of about `most`. Deals pieces
-/// largest first, each to the share with the least work so far: the greedy rule known as LPT (longest processing time).
+/// Returns the estimated work of the largest share, and the cells of all shares. Windows are cut into pieces of about the work
+/// `most`. Deals pieces largest first, each to the share with the least work so far: the greedy rule known as LPT (longest
+/// processing time).
 fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a Cell>>) {
     let mut pieces: Vec<(u64, usize, Vec<&Cell>)> = Vec::new();
     for (number, window) in windows.iter().enumerate() {

@@ -30,7 +30,7 @@ impl Cell {
     }
 }
 
-/// Plan of an experiment; its study makes it.
+/// Plan of an experiment, made by the study (the kind of experiment).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The phases in which recipes are measured.

@@ -69,7 +69,7 @@ pub enum State {
     Done,
     /// The process ended with this error.
     Failed(String),
-    /// The process stopped without writing an end: killed, out of memory, or on a machine that went down.
+    /// The process stopped without writing `ended`: it was killed, ran out of memory, or its machine went down.
     Died,
 }
 
@@ -102,7 +102,8 @@ impl Session {
     }
 }
 
-/// A session that is in progress. A thread writes its file regularly, so that other processes see that this one lives.
+/// A session that is in progress. A thread writes the session's file regularly, so that other processes see that this process is
+/// alive.
 pub struct ActiveSession {
     work: Arc<Work>,
     /// Channel that is dropped to end the thread.

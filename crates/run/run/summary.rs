@@ -39,13 +39,15 @@ pub struct Summary {
     /// Values in the order of the windows; not stored with a summary.
     #[serde(skip)]
     pub values: Vec<f64>,
-    /// Flips of each window, in the same order; only for `net_lost`. Empty if the flips of a window are unknown.
+    /// Flips (predictions that changed between right and wrong) of each window, in the same order; only for the metric
+    /// `net_lost`. Empty if the flips of a window are unknown.
     #[serde(skip)]
     pub flips: Vec<net::Window>,
 }
 
 impl Summary {
-    /// Returns the seed of a group's resamples: the same group always has the same resamples.
+    /// Returns the bootstrap seed of a group of records (one metric of a recipe at one site), so that the group always has the
+    /// same resamples.
     fn seed(recipe: &str, phase: Phase, layer: Option<u32>, site: &str, metric: &str) -> [u8; 32] {
         let layer = layer.map(|layer| layer.to_string()).unwrap_or_default();
         let group = [recipe, phase.name(), &layer, site, metric];
@@ -72,7 +74,7 @@ impl Summary {
         Some(of_values.map_or(of_counts, wider))
     }
 
-    /// The summary of another metric at the same place.
+    /// Returns the summary of another metric for the same recipe, phase, layer and site.
     pub fn beside<'s>(&self, metric: &Metric, summaries: &'s [Self]) -> Option<&'s Self> {
         let place = |of: &Self| {
             (of.layer, of.phase) == (self.layer, self.phase) && of.site == self.site && of.recipe == self.recipe
@@ -81,7 +83,7 @@ impl Summary {
         others.find(|other| other.metric == metric.name && place(other))
     }
 
-    /// Decides on a bound on the mean, window after window ([`statistics::decide`]).
+    /// Tests sequentially, window after window, whether the mean meets a bound ([`statistics::decide`]).
     pub fn decide(&self, bound: f64, lower: bool) -> (Decision, usize, Evidence) {
         match self.metric == PERPLEXITY.name {
             true => statistics::decide(&logarithms(&self.values), &[], bound.ln(), lower),

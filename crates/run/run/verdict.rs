@@ -20,7 +20,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The word that tables show.
+    /// Returns the word for the status in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -132,7 +132,8 @@ impl Outcome {
         Self::from_statuses(&statuses, complete, whole)
     }
 
-    /// Like [`from_verdicts`](Self::from_verdicts), but from the statuses of any verdicts.
+    /// Same as [`from_verdicts`](Self::from_verdicts), but takes only the statuses of the verdicts. Controls that hold must not
+    /// be among them.
     pub fn from_statuses(statuses: &[Status], complete: bool, whole: bool) -> Self {
         let any = |status| statuses.contains(&status);
         if any(Status::Fail) {

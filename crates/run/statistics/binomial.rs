@@ -19,8 +19,8 @@ pub fn rate_below(count: usize, n: usize, confidence: f64) -> f64 {
     }
 }
 
-/// Returns the number of draws without any alarm that show, with this confidence, that the rate of alarms is at most `rate`:
-/// (1 − rate)ⁿ ≤ 1 − confidence.
+/// Returns the least number n of draws such that, if none gives an alarm, the rate of alarms is at most `rate` with this
+/// confidence: (1 − rate)ⁿ ≤ 1 − confidence.
 pub fn draws_for(rate: f64, confidence: f64) -> u64 {
     ((1.0 - confidence).ln() / (-rate).ln_1p()).ceil() as u64
 }
@@ -64,7 +64,7 @@ impl Flips {
         (2.0 * cumulative(least, n, 0.5)).min(1.0)
     }
 
-    /// Returns evidence that losses are more likely than gains, which may be looked at after every flip. If losses are not more
+    /// Returns evidence that losses are more likely than gains. The evidence is valid after every flip. If losses are not more
     /// likely, the evidence ever reaches 1/α with probability at most α (Ville 1939). It is a likelihood ratio of the flips: a
     /// probability of losses that is uniform on (½, 1), over the probability ½. It is a supermartingale for every probability up
     /// to ½.

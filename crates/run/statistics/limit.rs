@@ -25,10 +25,10 @@ impl Limits {
     }
 }
 
-/// Returns limits of the mean of independent values, by the studentised bootstrap (Efron 1982; Hall 1988). For each resample, it
-/// takes the distance of the resample's mean in units of the resample's own standard error. Thus a skew shifts both limits in the
-/// right direction. The error of the level falls with 1/n. For percentile limits, which stay within the range of the values, it
-/// falls with 1/√n.
+/// Returns limits of the mean of independent values, by the studentised bootstrap (Efron 1982; Hall 1988). For each resample,
+/// takes the distance between the mean of the resample and the mean of the values, in units of the resample's own standard error.
+/// Thus a skew shifts both limits in the right direction. The error of the confidence level falls with 1/n. For percentile
+/// limits, which stay within the range of the values, it falls with 1/√n.
 ///
 /// `None` if there are fewer than [`LEAST_WINDOWS`] values, or a value is not finite. If all values are equal, as those of a
 /// candidate without any error are, both limits are this value. [`net`](super::net) handles counts of rare flips. The

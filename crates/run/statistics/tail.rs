@@ -5,7 +5,8 @@ use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 use super::binomial::{cumulative, draws_for, rate_above};
 
-/// Least number of excesses to fit a tail to. Excesses are the distances of the largest draws above the largest remaining draw.
+/// Least number of excesses to fit a tail to. Excesses are the amounts by which the largest draws exceed the largest of the other
+/// draws.
 pub const LEAST_EXCESSES: usize = 10;
 
 /// The scale on which a tail is assumed to fall at least as fast as an exponential tail.
@@ -22,7 +23,7 @@ pub enum Scale {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
     pub value: f64,
-    /// Number of excesses that a tail was fitted to; `None` if the draws alone support the rate.
+    /// Number of excesses that a tail was fitted to; `None` if the threshold is one of the draws.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excesses: Option<usize>,
 }
@@ -40,7 +41,7 @@ pub struct Threshold {
 /// # Errors
 /// Returns an error if the draws support no threshold: too few, not finite, too many equal, not positive on the scale of
 /// logarithms, or with a tail that falls visibly slower than assumed (total time on test, at the level 5 %). The message gives
-/// the number of draws that would need no tail.
+/// the number of draws that suffice without a fitted tail.
 pub fn threshold(draws: &[f64], flake: f64, confidence: f64, scale: Scale) -> Result<Threshold, String> {
     let n = draws.len();
     let needed = draws_for(flake, confidence);
