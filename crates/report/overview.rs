@@ -7,7 +7,7 @@ use super::recipes::{Candidate, Gate, Group};
 pub struct Column {
     /// Heading, in two lines.
     pub title: [String; 2],
-    /// Description of the column's number.
+    /// Explanation of the column's numbers.
     pub doc: String,
     /// Priority of the column. A narrow terminal drops columns with the smallest weight first.
     pub weight: u8,

@@ -96,7 +96,8 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
 }
 
 /// Gives distinct colours to the most important recipes. The order of importance is: recipes that a gate judges, then recipes
-/// with the fewest others that are better in both size and error, then the smallest error. Colours follow the experiment's order.
+/// with the fewest others that are better in both size and error, then the smallest error. Colours are assigned in the
+/// experiment's order.
 fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
     let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
     // Error and size: smaller is better for both.

@@ -1,4 +1,4 @@
-//! The table that users see when a run ends.
+//! Formats the table that the terminal shows when a run ends.
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 

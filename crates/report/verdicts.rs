@@ -104,7 +104,7 @@ pub struct Check<'a> {
     pub verdict: &'a Verdict,
     /// Rule without its bound, e.g. `cosine at layers.*.output, cumulative`.
     pub rule: String,
-    /// Statistic over windows, and over layers if there are any.
+    /// Description of the rule's statistic over windows, e.g. `mean over windows, worst layer`.
     pub statistic: String,
     /// Number of windows, if the statistic is an interval; else empty.
     pub over: String,
@@ -116,7 +116,7 @@ pub struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// The verdict in a word or two.
+    /// Returns the verdict in a word or two.
     pub fn label(&self) -> &'static str {
         match self.verdict.status {
             Status::Pass if self.verdict.rule.control => "control holds",

@@ -32,7 +32,7 @@ pub fn places<'a>(run: &'a Run, candidates: &[Candidate<'a>]) -> Vec<Place<'a>> 
 }
 
 impl Place<'_> {
-    /// Absolute error; infinite if it is NaN.
+    /// Returns the absolute error; infinity in place of NaN.
     fn off(&self) -> f64 {
         match (self.element.got - self.element.want).abs() {
             off if off.is_nan() => f64::INFINITY,

@@ -11,7 +11,7 @@ pub fn print(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// A value as JSON in one line.
+/// Returns a value as JSON in one line.
 pub fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain data has a form in JSON")
 }

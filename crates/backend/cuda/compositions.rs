@@ -1,5 +1,5 @@
-//! Variants whose launches are built in Rust: models of many operations, and loops over events. The header of the operation lists
-//! each such variant without launches.
+//! Compositions: Rust functions that build the launches of a variant, e.g. for models of many operations and for loops over
+//! events. The header of the operation lists these variants without launches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,11 +20,11 @@ pub struct Compositions {
     pub op: &'static str,
     /// Operations whose variants the compositions call, separated by spaces.
     pub calls: &'static str,
-    /// Names of the variants, each with its composition.
+    /// Pairs of the name of a variant and its composition.
     pub variants: &'static [(&'static str, Composition)],
 }
 
-/// A composition, and the variants that it may call.
+/// A composition, and the variants of other operations that it may call.
 #[derive(Clone, Debug)]
 pub struct Composed {
     pub composition: Composition,
@@ -36,7 +36,7 @@ pub struct Composed {
 pub struct Callable(pub(super) BTreeMap<String, (Variant, BTreeSet<String>)>);
 
 impl Callable {
-    /// Adds the variants in the text of a kernel file.
+    /// Adds the variants in `text`, the content of the kernel file of `op`.
     pub fn add(&mut self, op: &str, text: &str) -> Result<(), String> {
         let header = Header::parse(text).map_err(|why| format!("{op}.cu: {why}"))?;
         for variant in header.variants {
@@ -70,7 +70,7 @@ impl Compositions {
     /// Assigns the compositions to their variants in a header. `folder` has the kernel files of the called operations.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, if a variant is missing, or if it lists launches of its own.
+    /// Returns an error if a file cannot be read, if a variant is missing, or if the header lists launches of such a variant.
     pub fn put(&self, header: &mut Header, folder: &Path) -> Result<(), String> {
         let mut callable = Callable::default();
         for op in self.calls.split_whitespace() {

@@ -229,10 +229,10 @@ impl Header {
 }
 
 impl Source {
-    /// Reads a kernel file. Adds the variants that `all`, a list of compositions, has for the file's operation.
+    /// Reads a kernel file. If `all` has compositions of the file's operation, assigns them to the file's variants.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, or if the header has a mistake or does not fit its compositions.
+    /// Returns an error if a file cannot be read, or if the header has a mistake or lacks a variant of a composition.
     pub fn read(path: &Path, all: &[&Compositions]) -> Result<Self> {
         let text = input::text(path)?;
         let wrong = |why: String| Error::data(path, why);

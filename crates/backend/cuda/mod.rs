@@ -1,5 +1,5 @@
-//! CUDA C++ kernels: each file has a header that describes them; they are compiled at run time, run between guard bands, and
-//! timed.
+//! Compiles CUDA C++ kernels at run time, runs them on buffers between guard bands, and times them. Each kernel file has a header
+//! that describes its kernels.
 
 pub mod cache;
 mod compositions;

@@ -43,7 +43,7 @@ pub struct Turn {
 }
 
 impl Launches {
-    /// Appends a launch. An equal step is shared.
+    /// Appends a launch. Reuses the step of an earlier launch if it is equal.
     pub(super) fn add(&mut self, step: Step, arguments: Vec<Named>) -> Result<(), String> {
         refuse(self.turns.len() == MOST, format_args!("more than {MOST} launches"))?;
         let known = self.steps.iter().position(|known| *known == step);
@@ -96,7 +96,7 @@ pub struct Step {
     pub work: Work,
     /// Bytes that the step must move; `None` unless the step is a matrix product or the header states the number.
     pub bytes: Option<u64>,
-    /// Floating-point operations of matrix products.
+    /// Number of floating-point operations of the step's matrix products.
     pub flops: u64,
     /// True if the step only keeps intermediate values for the correctness check.
     pub tap: bool,

@@ -4,7 +4,7 @@ use super::device::{Argument, Device, Memory, Module, Shape};
 use super::toolkit::Toolkit;
 use ulplab_core::error::Result;
 
-/// The kernel that compares memory with its own first part.
+/// The kernel that compares each period of a buffer with the first period.
 pub struct Repeats(Module);
 
 const NAME: &str = "differing";

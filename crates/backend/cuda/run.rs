@@ -78,7 +78,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Enqueues all launches except those that only keep intermediate values for the correctness check.
+    /// Enqueues all launches except taps, which only keep intermediate values for the correctness check.
     pub fn launch(&self) -> Result<()> {
         self.launch_on(&self.set, false)
     }

@@ -1,4 +1,4 @@
-//! Locations of the kernels that ulplab ships.
+//! Finds the kernel files that ulplab ships.
 
 use std::path::{Path, PathBuf};
 

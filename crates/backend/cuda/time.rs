@@ -75,7 +75,7 @@ const ENOUGH: Duration = Duration::from_millis(10);
 /// Required precision of the median: half of its 95 % interval, divided by the median.
 const WITHIN: f64 = 0.005;
 
-/// Repeats a measurement in microseconds as often as needed.
+/// Repeats a measurement in microseconds until the values are [`enough`].
 fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
     let (begun, mut values) = (Instant::now(), Vec::new());
     while !enough(&values, begun.elapsed()) {
@@ -91,7 +91,8 @@ pub fn enough(values: &[f64], spent: Duration) -> bool {
     n >= REPETITIONS.1 || n >= REPETITIONS.0 && (spent >= BUDGET || spent >= ENOUGH && known())
 }
 
-/// Number of repetitions between two events for work of `each` microseconds, such that the events' overhead is negligible.
+/// Number of repetitions of work that takes `each` microseconds, between the start and the end event, such that the overhead of
+/// the events is negligible.
 fn batch(each: f64) -> usize {
     ((200.0 / each.max(1.0)).ceil() as usize).clamp(1, 50)
 }

@@ -24,8 +24,8 @@ pub use noise::Noise;
 use noise::of_energy;
 use round::{Place, Round, matrix};
 
-/// A recipe resolved against a model: formats and sites are found, layers are parsed, and every pattern matches. The default
-/// rounds nothing.
+/// A recipe resolved for a model: its formats and sites exist, its layers are parsed, and each of its patterns matches a site.
+/// The default rounds nothing.
 #[derive(Clone, Default)]
 pub struct Rounding {
     rounds: Vec<Round>,
@@ -232,7 +232,7 @@ impl Rounding {
         }
     }
 
-    /// Returns the sizes of the caches; empty if the recipe rounds nothing.
+    /// Returns the sizes of the caches; all `None` if the recipe rounds nothing.
     pub fn cache_bytes(&self, config: &dyn Config) -> CacheBytes {
         if self.rounds.is_empty() {
             return CacheBytes::default();

@@ -47,8 +47,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Number of rows that pass the site in a window of `tokens` tokens; `None` for weights and recurrent states, whose rows are
-    /// not tokens.
+    /// Number of rows of the site's tensor in a window of `tokens` tokens; `None` for weights and recurrent states, whose rows
+    /// are not tokens.
     pub fn rows(&self, config: &dyn Config, tokens: usize) -> Option<usize> {
         let state = self.info.cache.is_some_and(|cache| cache.growth == Growth::State);
         if self.info.when == When::Load || state {

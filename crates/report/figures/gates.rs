@@ -14,7 +14,7 @@ pub struct Line {
     pub caption: String,
 }
 
-/// Returns the line of the strictest gate on a quantity, among the gates that bind any of the `drawn` recipes.
+/// Returns the line of the strictest gate on a quantity, among the gates that apply to any of the `drawn` recipes.
 pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line> {
     let better = Metric::find(quantity.metric).ok()?.better;
     let verdicts = run.run.verdicts.iter();

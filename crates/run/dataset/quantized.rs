@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 const READ: &[&str] = &["fp8", "fbgemm_fp8", "mxfp4", "compressed-tensors", "modelopt"];
 
 /// Returns the shape `[rows, columns]` of the blocks of a weight that share one scale; `None` if the configuration does not state
-/// them.
+/// this shape.
 ///
 /// # Errors
 /// Returns an error with a workaround if the files of the quantization method cannot be read.

@@ -197,7 +197,7 @@ impl Piece {
         let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
         let skipped = match start {
             0 => 0,
-            // A UTF-8 character has at most three bytes after its first byte.
+            // Skip the rest of a cut character: a UTF-8 character has at most three bytes after its first byte.
             _ => bytes.iter().take(3).take_while(continues).count(),
         };
         let bytes = &bytes[skipped..];

@@ -177,7 +177,7 @@ impl ExperimentFile {
         Some(place)
     }
 
-    /// Converts an error in data that the experiment names into an error of the experiment file, at the place `at` that names the
+    /// Converts an error in data that the experiment names into an error of the experiment file, at `at`, the key that names the
     /// data.
     pub fn of_data(&self, at: Mistake, error: Error) -> Error {
         match error {

@@ -39,7 +39,8 @@ impl Gap {
         }
     }
 
-    /// Formats `missing fields `at`, `phase`; expected at = …, phase = 'local' or 'cumulative'; did you mean 'at' by 'att'?`
+    /// Returns the error message, such as `missing fields `at`, `phase`; expected at = …, phase = 'local' or 'cumulative'; did
+    /// you mean 'at' by 'att'?`
     pub fn message(&self) -> String {
         let names: Vec<String> = self.missing.iter().map(|(name, _)| format!("`{name}`")).collect();
         let values = self.missing.iter().map(|(name, what)| format!("{name} = {what}"));

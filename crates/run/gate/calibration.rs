@@ -38,10 +38,10 @@ pub struct Calibration {
     pub definitions: Definitions,
     pub seed: u64,
     pub tokens: usize,
-    /// Number of windows of text in each draw of a statistic; `texts` names the texts.
+    /// Number of windows from which one draw of a statistic is computed. `texts` names the texts of these windows.
     pub windows: usize,
     pub texts: Vec<String>,
-    /// Number of windows of random inputs in each draw; `drawn` describes these inputs.
+    /// Number of these windows that are random inputs instead of text; `drawn` describes the random inputs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub drawn_windows: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -134,7 +134,7 @@ impl Calibration {
         Definitions::new(metrics, recipes.map(|recipe| &recipe.definition))
     }
 
-    /// Returns the bound of a gate with `flake` in an experiment: the loosest bound among the recipes that the gate binds.
+    /// Returns the bound of a gate with `flake` in an experiment: the loosest bound among the recipes to which the gate applies.
     ///
     /// # Errors
     /// Returns an error if a recipe was not calibrated, if anything has changed since the calibration, or if the values support
@@ -215,14 +215,14 @@ impl CalibratedGate {
         }
     }
 
-    /// Returns the gate's statistic, metric and place, in words.
+    /// Returns the gate's statistic, metric, site and phase, in words.
     pub fn title(&self) -> String {
         let (statistic, phase) = (self.statistic.name(), self.phase);
         format!("{statistic} of `{}` at `{}`, {phase}", self.metric, self.at)
     }
 }
 
-/// The bound that a gate on a recipe judges by: the stated bound, or the calibrated bound for the gate's false-alarm rate.
+/// The bound that a gate requires of a recipe: the stated bound, or the calibrated bound for the gate's false-alarm rate.
 pub struct Judged(Option<Bound>);
 
 impl Judged {

@@ -18,7 +18,7 @@ pub struct GateContext<'a> {
     pub windows: &'a [Window],
     /// Checks that a pattern matches a site. Layer 0 stands for all layers.
     pub site: &'a dyn Fn(&str) -> Result<(), String>,
-    /// Checks that the metric of a gate is measured at its place.
+    /// Checks that the metric of a gate is measured at the gate's site.
     pub metric: &'a dyn Fn(&Rule, &Metric) -> Result<(), Mistake>,
 }
 

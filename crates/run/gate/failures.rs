@@ -12,13 +12,13 @@ use ulplab_core::record::{Failure, Record, Worst, place};
 const CELLS: usize = 5;
 const OF_CELL: usize = 3;
 
-/// Lists the measurements that violate a failed rule, among the records of its recipe.
+/// Adds to the verdict on a failed rule the measurements that violate the rule, from the records of its recipe.
 pub fn explain(verdict: &mut Verdict, records: &[&Record]) {
     if let Ok(bound) = Bound::from_str(&verdict.rule.require)
         && verdict.fails()
     {
         verdict.failures = failures(verdict, bound, records);
-        // If nothing ran, there are no numbers: begin the message with the reason.
+        // If the recipe did not run, the verdict has no numbers: begin the message with the reason.
         let first = verdict.failures.worst.first().filter(|failed| failed.value.is_nan());
         if let Some(why) = first.and_then(not_run) {
             verdict.message = format!("{why}: {}", verdict.message);

@@ -1,5 +1,4 @@
-//! Judges the rules (gates and controls) of an experiment on a run. A rule gets one verdict for each recipe that it binds, i.e.
-//! that its patterns match.
+//! Judges the rules (gates and controls) of an experiment on a run. A rule gets one verdict for each recipe to which it applies.
 
 pub mod calibration;
 mod check;
@@ -26,7 +25,7 @@ use ulplab_core::metrics::{BOUND_RATIO, Better, Bound, VIOLATIONS};
 use ulplab_core::record::{Record, place};
 use ulplab_core::vacuous::vacuous;
 
-/// A rule with one of the recipes that it binds.
+/// A rule, and one of the recipes to which it applies.
 #[derive(Clone, Debug)]
 pub struct Binding<'a> {
     pub rule: &'a Rule,
@@ -39,7 +38,7 @@ pub struct Binding<'a> {
     pub unmeasured: Option<(Status, String)>,
 }
 
-/// Pairs each rule with each recipe that the rule binds. Recipes without a selected cell are included.
+/// Pairs each rule with each recipe to which the rule applies. Recipes without a selected cell are included.
 pub fn bind<'m>(manifest: &'m Manifest) -> Vec<Binding<'m>> {
     let (run, left_out) = (counts(&manifest.cells), counts(&manifest.left_out));
     let binding = |rule: &'m Rule, recipe: &'m str| {
@@ -141,7 +140,7 @@ impl<'a> Binding<'a> {
     /// Returns the verdict of a sequential test, which may be looked at after every window. `None` if nothing was measured or the
     /// mean is NaN: the caller then judges as for other statistics.
     fn decided<'s>(&self, bound: Bound, mut here: impl Iterator<Item = &'s Summary>) -> Option<Verdict> {
-        // A sequential rule names exactly one place.
+        // A sequential rule applies to exactly one site.
         let found = here.next().filter(|s| !s.mean.is_nan())?;
         let lower = bound.better == Better::Lower;
         let (decision, windows, evidence) = found.decide(bound.value, lower);
@@ -197,8 +196,8 @@ pub fn worst<'s>(
     summaries.reduce(|a, b| if worse(b, a) { b } else { a })
 }
 
-/// Judges every rule on every recipe that it binds, and returns one verdict for each binding. Returns an error if nothing was
-/// measured at a rule's site, unless [`Binding::unmeasured`] gives a reason.
+/// Judges every rule on every recipe to which it applies, and returns one verdict for each binding. Returns an error if nothing
+/// was measured at a rule's site, unless [`Binding::unmeasured`] gives a reason.
 pub fn judge(bindings: &[Binding], summaries: &[Summary]) -> Result<Vec<Verdict>, String> {
     let of = by_recipe(summaries, |summary| &summary.recipe);
     let verdict = |binding: &Binding| binding.judge(of.get(binding.recipe).map_or(&[], Vec::as_slice));

@@ -12,7 +12,7 @@ const LEVEL: f64 = 0.1;
 /// If a test of an even spread of flips over windows has a p-value below this, the flips are not independent.
 const CLUSTERED: f64 = 0.01;
 
-/// Paired tests of one recipe against its counterpart.
+/// Paired tests of one recipe against its counterpart, the recipe with which it is compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paired<'a> {
     pub recipe: &'a str,

@@ -291,7 +291,7 @@ fn unbegun(path: &Path, manifest: &Manifest, join: bool) -> Result<bool> {
     Ok(read_manifest(&stored).is_ok_and(|stored| !join || stored.fingerprint != manifest.fingerprint))
 }
 
-/// True if a run's folder has no finished cell, and no files that do not belong to a run.
+/// True if a run's folder has no finished cell, and only has files that belong to a run.
 fn unmeasured(path: &Path) -> Result<bool> {
     let own = |name: &OsString| [RUN, JOBS, CELLS, SESSIONS].iter().any(|own| name == own) || is_temporary(name);
     let read = |folder: &Path| names(folder).map_err(Error::io(folder, "read"));

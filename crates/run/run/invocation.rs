@@ -24,7 +24,7 @@ pub struct Invocation {
     /// True if the run ends as soon as every gate is decided.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_decided: bool,
-    /// True if a run whose text cannot tell formats apart counts as not judged.
+    /// True if the run counts as not judged when its text cannot tell formats apart.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]

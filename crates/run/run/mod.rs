@@ -84,7 +84,7 @@ pub struct Manifest {
     /// For kernels: the measured peak rates that times are compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceilings: Option<Ceilings>,
-    /// True if every cell was there when the run was read; not part of the file.
+    /// True if the records of every cell were present when the run was read; not part of the file.
     #[serde(skip)]
     pub complete: bool,
 }

@@ -102,7 +102,7 @@ impl Plan {
         self.recipes.iter().any(|recipe| recipe.windows.is_some())
     }
 
-    /// Returns the names of the recipes that a rule binds and that are measured in the rule's phase.
+    /// Returns the names of the recipes to which a rule applies, among the recipes measured in the rule's phase.
     pub fn bound_by(&self, rule: &Rule) -> impl Iterator<Item = &str> {
         self.measured_in(rule.phase).filter(|recipe| rule.binds(recipe))
     }

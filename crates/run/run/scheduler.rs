@@ -3,7 +3,7 @@
 use super::partition::{MOST_SHARES, Partition, PartitionArg, Share};
 use ulplab_core::error::{Error, Result, refuse};
 
-/// Variables by which a scheduler numbers tasks.
+/// Environment variables in which a scheduler gives a task its number.
 struct Scheduler {
     /// Variable with the task's number, set in every task.
     index: &'static str,

@@ -109,7 +109,7 @@ enum Line<'a> {
         summaries: usize,
         pass: usize,
         fail: usize,
-        /// Number of rules that were not judged, counted for each recipe.
+        /// Number of verdicts with the status `not judged`; a verdict is one rule on one recipe.
         not_judged: usize,
         complete: bool,
         /// Loss of the reference, if it read text.

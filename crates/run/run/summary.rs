@@ -113,8 +113,8 @@ pub fn summarize(records: &[Record]) -> Vec<Summary> {
     summaries
 }
 
-/// Returns the flips of each window of `net`, from the lost and gained predictions at the same place; empty if a window has no
-/// count.
+/// Returns the flips of each window of `net`, from the counts of lost and gained predictions at the same site; empty if the count
+/// of a window is unknown.
 fn by_window(net: &Summary, records: &[&Record], summaries: &[Summary]) -> Vec<net::Window> {
     let [Some(lost), Some(gained)] = [&LOST, &GAINED].map(|metric| net.beside(metric, summaries)) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Verdicts of rules on a run, as data; the module `gate` computes them.
+//! Verdicts of rules (gates and controls) on a run, as data. The module `gate` computes these verdicts.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,8 @@ pub struct Verdict {
     pub rule: Rule,
     pub recipe: String,
     pub status: Status,
-    /// The statistic that is compared with the bound, the worst over layers and sites; NaN if there is none.
+    /// Value of the statistic that is compared with the bound: the worst value over layers and sites; NaN if nothing was
+    /// measured.
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
     /// Site of the value, without the layer.
@@ -132,8 +133,8 @@ impl Outcome {
         Self::from_statuses(&statuses, complete, whole)
     }
 
-    /// Same as [`from_verdicts`](Self::from_verdicts), but takes only the statuses of the verdicts. Controls that hold must not
-    /// be among them.
+    /// Same as [`from_verdicts`](Self::from_verdicts), but takes statuses instead of verdicts. The caller leaves out the statuses
+    /// of controls that hold.
     pub fn from_statuses(statuses: &[Status], complete: bool, whole: bool) -> Self {
         let any = |status| statuses.contains(&status);
         if any(Status::Fail) {

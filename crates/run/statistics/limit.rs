@@ -30,9 +30,9 @@ impl Limits {
 /// Thus a skew shifts both limits in the right direction. The error of the confidence level falls with 1/n. For percentile
 /// limits, which stay within the range of the values, it falls with 1/√n.
 ///
-/// `None` if there are fewer than [`LEAST_WINDOWS`] values, or a value is not finite. If all values are equal, as those of a
-/// candidate without any error are, both limits are this value. [`net`](super::net) handles counts of rare flips. The
-/// seed decides the resamples.
+/// `None` if there are fewer than [`LEAST_WINDOWS`] values, or a value is not finite. If all values are equal (e.g. for a
+/// candidate without any error), both limits are this value. [`net`](super::net) handles counts of rare flips. The seed decides
+/// the resamples.
 pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     let n = values.len();
     if n < LEAST_WINDOWS || !values.iter().all(|value| value.is_finite()) {
