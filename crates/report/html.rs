@@ -30,7 +30,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Returns a sentence about the recipes that the page leaves out; `None` if it shows all.
+    /// Returns a sentence about the recipes that the page leaves out; `None` if the page shows all recipes.
     fn partial(&self) -> Option<String> {
         let (shown, all) = (self.run.candidates.len(), self.whole.candidates.len());
         (shown < all).then(|| {
@@ -41,7 +41,7 @@ impl Page<'_> {
         })
     }
 
-    /// Anchor of a recipe's worst element, if there is one.
+    /// Returns the anchor of a recipe's worst element, if there is one.
     fn anchor(&self, recipe: &str) -> Option<String> {
         let at = self.places.iter().position(|place| place.record.recipe == recipe)?;
         Some(format!("worst-{at}"))
@@ -52,7 +52,7 @@ impl Page<'_> {
         self.failed.is_empty() && self.passed.iter().map(Vec::len).sum::<usize>() <= 20
     }
 
-    /// The command that runs the experiment again.
+    /// Returns the command that runs the experiment again.
     fn command(&self) -> String {
         let manifest = &self.run.run.manifest;
         let checkout = match manifest.commit.as_deref() {

@@ -58,7 +58,7 @@ impl<'a> Index<'a> {
         self.summaries.get(&(recipe, quantity))
     }
 
-    /// Means over windows, one for each layer.
+    /// Returns the means of a quantity over windows, one for each layer.
     pub fn means(&self, recipe: &str, quantity: Quantity) -> Vec<f64> {
         let layers = self.layers(recipe, quantity).into_iter().flatten();
         layers.map(|(_, summary)| summary.mean).collect()
@@ -74,7 +74,7 @@ impl<'a> Index<'a> {
         self.layers(recipe, quantity)?.get(&None).copied()
     }
 
-    /// Summaries of a metric at all sites outside the layers.
+    /// Returns the summaries of a metric at all sites outside the layers.
     pub fn sites<'b>(&'b self, recipe: &'b str, phase: Phase, metric: &'b str) -> impl Iterator<Item = &'b Summary> {
         let here = self.summaries.iter().filter(move |((name, quantity), _)| {
             *name == recipe && quantity.phase == phase && quantity.metric == metric

@@ -141,7 +141,7 @@ pub fn write_all(run: &Run, show: &dyn Show, folder: &Path) -> Result<Vec<PathBu
     texts(run, show).into_iter().map(write).collect()
 }
 
-/// Returns all of [`REPORTS`] with their texts. Their common values are derived from the run only once.
+/// Returns all of [`REPORTS`] with their texts. The values that several reports use are derived from the run only once.
 pub fn texts(run: &Run, show: &dyn Show) -> Vec<(&'static Report, String)> {
     with(run, show, |run| {
         let written = REPORTS.iter().map(|report| (report, (report.write)(run)));
@@ -154,7 +154,7 @@ pub fn findings(run: &Run, show: &dyn Show, template: &str) -> Result<String, St
     with(run, show, |run| findings::fill(run, template))
 }
 
-/// The table for a terminal of `width` characters.
+/// Formats a run for a terminal of `width` characters.
 pub fn terminal(run: &Run, show: &dyn Show, width: usize, colour: bool) -> String {
     with(run, show, |run| terminal::terminal(run, width, colour))
 }
@@ -304,7 +304,7 @@ impl<'a> Summarized<'a> {
         all.filter(|check| statuses.contains(&check.verdict.status)).collect()
     }
 
-    /// Recipes that were not judged, one line per reason.
+    /// Returns a pair for each reason why recipes were not judged: names of the recipes, and the reason.
     fn unjudged(&self) -> Vec<(String, &str)> {
         let unjudged = self.checks_of(&[Status::NotJudged]).into_iter();
         let reasons = unjudged.map(|check| (check.verdict.message.as_str(), check.verdict.recipe.as_str()));

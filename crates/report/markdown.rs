@@ -143,7 +143,7 @@ pub fn table(text: &mut String, title: &str, titles: &[&str], rows: impl Iterato
     }
 }
 
-/// A row of a table.
+/// Formats a row of a table.
 pub fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     cells.fold("|".into(), |row: String, cell| format!("{row} {} |", escape(cell))) + "\n"
 }

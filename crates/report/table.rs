@@ -22,7 +22,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Creates a row from its words; the first is its name.
+    /// Creates a row from texts: its name, then its cells.
     pub fn new(words: impl IntoIterator<Item = String>) -> Self {
         let mut words = words.into_iter();
         Self {
@@ -47,7 +47,7 @@ impl Table {
         self.heads.iter().map(String::as_str).collect()
     }
 
-    /// Lines for a terminal of `width` characters.
+    /// Returns the table as lines for a terminal of `width` characters.
     pub fn lines(&self, width: usize) -> Vec<String> {
         let rows: Vec<Vec<String>> = self.rows.iter().map(Row::words).collect();
         columns::fitted(&self.heads(), &rows, &[], width)

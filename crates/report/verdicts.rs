@@ -58,7 +58,7 @@ impl Tally {
         }
     }
 
-    /// The counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
+    /// Returns the counts in words, e.g. `7 checks pass, 2 fail; no gate binds 3 recipes`.
     pub fn counts(&self) -> String {
         let verb = |count: usize, one: &'static str, several: &'static str| if count == 1 { one } else { several };
         let (passes, holds) = (verb(self.pass, "passes", "pass"), verb(self.controls, "holds", "hold"));
@@ -79,7 +79,7 @@ impl Tally {
         said.map(|(_, part)| part).collect()
     }
 
-    /// The verdict line: outcome and counts.
+    /// Returns the verdict line: outcome and counts.
     pub fn line(&self) -> String {
         format!("{}: {}", self.outcome.name(), self.counts())
     }

@@ -92,8 +92,8 @@ pub fn width() -> usize {
     width_of(comfy_table::Table::new().width(), columns.as_deref())
 }
 
-/// Width of lines that must not be cut: without a terminal or `$COLUMNS` there is no limit, so that a pipe or a file gets
-/// every column.
+/// Returns the width for lines of results. Without a terminal or `$COLUMNS`, the width is unlimited, so that a pipe or a file
+/// gets every column.
 pub fn table_width() -> usize {
     let told = std::env::var("COLUMNS").is_ok_and(|columns| columns.parse::<u16>().is_ok_and(|width| width > 0));
     match io::stdout().is_terminal() || told {
@@ -121,8 +121,8 @@ pub fn clean(text: &str) -> String {
     String::from_utf8_lossy(&clean.inner).into_owned()
 }
 
-/// A writer that replaces hidden characters except line ends and tabs, breaks commands to GitHub Actions, and ignores a closed
-/// pipe.
+/// A writer that replaces hidden characters except line ends and tabs, makes commands to GitHub Actions ineffective, and ignores
+/// a closed pipe.
 pub struct CleanWriter<W> {
     inner: W,
     colour: bool,
@@ -131,7 +131,7 @@ pub struct CleanWriter<W> {
 }
 
 impl<W: Write> CleanWriter<W> {
-    /// If `colour` is true, the sequences of [`COLOURS`] are kept.
+    /// Creates a writer to `inner`, which keeps the sequences of [`COLOURS`] if `colour` is true.
     pub fn new(inner: W, colour: bool) -> Self {
         Self {
             inner,

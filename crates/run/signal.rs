@@ -24,7 +24,7 @@ pub static STOP: AtomicBool = AtomicBool::new(false);
 /// The pipe to which the handler writes the number of each signal.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 
-/// Functions to call before the process ends at once.
+/// Functions to call before a signal ends the process immediately.
 static LAST: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
 /// Installs the signal handlers. The process ends at once if no cells run, or at the second signal. Files are written whole or
@@ -76,7 +76,7 @@ fn received(number: i32) {
     }
 }
 
-/// Registers `work` to be done if a signal ends the process at once.
+/// Registers `work` to be done before a signal ends the process immediately.
 pub fn at_end(work: impl FnOnce() + Send + 'static) {
     LAST.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
 }

@@ -56,7 +56,8 @@ impl ProblemCopy {
         buffers.chain(scratch).map(|bytes| bytes + 2 * GUARD).sum()
     }
 
-    /// Allocates memory between guard bands, except where memory is reused, and binds the launches to its addresses.
+    /// Allocates memory between guard bands, except where memory is reused, and sets the addresses of this memory in the
+    /// arguments of the launches.
     pub fn new(device: &Device, case: &Case, problem: &Problem, plan: &Plan, reused: &Reused) -> Result<Self> {
         let guarded = |len: usize, reused: Option<&Rc<Memory>>| {
             if let Some(memory) = reused {

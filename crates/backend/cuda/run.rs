@@ -219,8 +219,8 @@ impl<'a> Running<'a> {
     }
 
     /// Returns the problem with all rows repeated `times` times, or fewer times if the variant does not support `times` or the
-    /// scratch does not fit in memory. Returns `None` if the variant supports fewer times only, and no buffer then exceeds 32-bit
-    /// addresses.
+    /// buffers and scratch would take too much memory. Returns `None` if the variant supports fewer times only, and no buffer
+    /// then exceeds 32-bit addresses.
     fn most_repeated(&self, times: usize) -> Result<Option<(Case, Problem, Plan)>> {
         let (mut taken, mut refused, mut next) = (0, times + 1, times);
         while taken + 1 < refused {

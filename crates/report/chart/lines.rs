@@ -133,7 +133,7 @@ impl Lines {
         Some([places, Scale::over(values, self.log)?])
     }
 
-    /// The coloured series.
+    /// Returns the series with a colour, which have names.
     fn named(&self) -> impl Iterator<Item = &Series> {
         self.series.iter().filter(|series| series.slot < GREY)
     }
@@ -216,7 +216,7 @@ impl Lines {
         }
     }
 
-    /// Draws names at the ends of the lines, moved apart if they would overlap.
+    /// Draws names at the ends of the lines. Names that would overlap are moved apart.
     fn labels(&self, svg: &mut Svg, area: Area, x: &Scale, y: &Scale) {
         let ends = self.named().filter_map(|series| {
             let (layer, value) = series.points.iter().rev().find(|point| self.drawable(point.1))?;

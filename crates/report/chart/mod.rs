@@ -30,7 +30,7 @@ pub trait Chart {
     /// True if there is nothing to draw.
     fn is_empty(&self) -> bool;
 
-    /// The chart as SVG; empty if there is nothing to draw.
+    /// Returns the chart as SVG; empty if there is nothing to draw.
     fn svg(&self) -> String;
 
     /// Returns the chart's numbers, for reports without pictures.

@@ -14,7 +14,7 @@ pub struct Scale {
 
 impl Scale {
     /// Returns an axis that contains all finite values (on a logarithmic axis: all above 0), with a margin at both ends; `None`
-    /// without such values.
+    /// if no value can be on the axis.
     pub fn over(values: impl Iterator<Item = f64>, log: bool) -> Option<Self> {
         let shown = values.filter(|value| value.is_finite() && (!log || *value > 0.0));
         let (low, high) = shown.map(|v| (v, v)).reduce(|(a, b), (c, d)| (a.min(c), b.max(d)))?;
@@ -50,7 +50,7 @@ impl Scale {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Values and labels of about five ticks.
+    /// Returns the values and labels of about five ticks.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let values = match self.log {
             true => self.decades(),

@@ -120,7 +120,7 @@ pub fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f
     Some(summary.mean)
 }
 
-/// Label of a metric's axis.
+/// Returns the label of a metric's axis.
 pub fn unit(quantity: Quantity) -> String {
     let metric = match quantity.metric {
         metric if metric == RELATIVE_L2.name => "relative L2 error",
@@ -166,7 +166,7 @@ pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
     worst.map(number::error).map_or(String::new(), said)
 }
 
-/// A figure that takes half of the page's width.
+/// Returns a figure that takes half of the page's width.
 pub fn figure(content: impl Into<Content>, caption: String) -> Figure {
     Figure {
         content: content.into(),
@@ -184,8 +184,8 @@ pub fn wide(content: impl Into<Content>, caption: String) -> Figure {
     }
 }
 
-/// Returns a chart of all `items`, then folded charts of the items that are grey in it, with distinct colours. `chart` makes a
-/// figure from a title and items.
+/// Returns a chart of all `items`, then folded charts in which the items that are grey in the first chart have distinct colours.
+/// `chart` makes a figure from a title and items.
 pub fn fold<T: Coloured + Clone>(items: Vec<T>, title: &str, chart: impl Fn(String, Vec<T>) -> Figure) -> Vec<Figure> {
     let mut grey = items.clone();
     grey.retain_mut(|item| *item.slot() >= GREY);
@@ -230,8 +230,8 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
     })
 }
 
-/// Returns a chart with the lines `all`, and folded charts of lines without a colour in it, all with the same axis. `finish`
-/// completes each chart, and returns its caption.
+/// Returns a chart with the lines `all`, and folded charts of the lines without a colour in that chart, all with the same axis.
+/// `finish` completes each chart, and returns its caption.
 fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> String) -> Vec<Figure> {
     let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
     let range: Vec<f64> = values.chain(chart.range.iter().copied()).collect();
@@ -243,8 +243,8 @@ fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> St
     })
 }
 
-/// Returns a line chart of all recipes, made from the empty `chart`, and folded charts of recipes without a colour in it, all
-/// with the same axis.
+/// Returns a line chart of all recipes, made from the empty `chart`, and folded charts of the recipes without a colour in that
+/// chart, all with the same axis.
 pub fn recipe_lines(run: &Summarized, chart: &Lines, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
     let series = |candidate: &Candidate| Series {
         name: candidate.name.into(),

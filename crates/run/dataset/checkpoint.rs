@@ -69,7 +69,7 @@ impl Checkpoint {
         self.load_by(&mut Plain)
     }
 
-    /// Reads the weights, and passes weights that are sites to `numerics`, which may round them.
+    /// Reads the weights. Passes each weight that is a site (that a recipe may name) to `numerics`, which may round the weight.
     pub fn load_by<T: Scalar>(&mut self, numerics: &mut dyn Numerics<T>) -> Result<Box<dyn Model<T>>> {
         let config = self.config.clone();
         paths::load(&*config, self, numerics)

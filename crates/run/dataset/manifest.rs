@@ -263,7 +263,7 @@ fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
     files.par_iter().map(|path| hash_file(path)).collect()
 }
 
-/// Path and blake3 of a file.
+/// Returns the path and blake3 of a file.
 fn hash_file(path: &Path) -> Result<(String, String)> {
     let digest = blake3::hash(&map(path)?).to_hex().to_string();
     Ok((path.display().to_string(), digest))

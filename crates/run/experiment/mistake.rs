@@ -64,7 +64,7 @@ impl Mistake {
         self
     }
 
-    /// Converts a mistake in a recipe to one in the file, where the recipe has the index `index`.
+    /// Converts a mistake in a recipe to a mistake in the file, where the recipe has the index `index`.
     pub fn in_recipe(self, name: &str, index: usize) -> Self {
         self.of(format!("recipe '{name}'")).within("recipe", index)
     }

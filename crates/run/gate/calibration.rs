@@ -194,8 +194,8 @@ impl Calibration {
 }
 
 impl Effect {
-    /// Returns the factor, at least 1, between the noise of the effect and the recipe's own error. The noise is the smaller one
-    /// if the gate bounds how good a recipe may be.
+    /// Returns the factor, at least 1, between the noise and the recipe's own error. The noise is smaller than the error if the
+    /// gate bounds how good a recipe may be.
     pub fn factor(&self) -> f64 {
         self.gain.max(1.0 / self.gain)
     }

@@ -8,7 +8,7 @@ use ulplab_core::vacuous::vacuous;
 /// Rejects a bound that no value can break, such as `cosine >= -1`. Rejects a bound that bad values meet and good ones break,
 /// such as `cosine <= 0.9`. A metric whose values have either sign may be bounded from both sides.
 ///
-/// A control must point the other way: it is rejected if good values meet it.
+/// The bound of a control must point the other way: it is rejected if good values meet the bound.
 pub fn check(metric: &Metric, bound: Bound, control: bool) -> Result<(), String> {
     let signed = matches!(metric.show, Show::Signed | Show::DecibelsAbove);
     if signed || (metric.better == bound.better) != control {
@@ -27,8 +27,9 @@ pub fn check(metric: &Metric, bound: Bound, control: bool) -> Result<(), String>
     })
 }
 
-/// Like [`check`]. Unless the rule is a control, also rejects a statistic of the best window, which says nothing about the other
-/// windows. A control points the other way: it requires that a bad result is recognised as bad.
+/// Same as [`check`], for the bound of `rule`. Unless the rule is a control, also rejects a statistic of the best window, which
+/// says nothing about the other windows. The bound of a control points the other way: a control requires that a bad result is
+/// recognised as bad.
 pub fn check_rule(metric: &Metric, bound: Bound, rule: &Rule) -> Result<(), String> {
     if rule.control {
         return check(metric, bound, true);

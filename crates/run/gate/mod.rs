@@ -137,8 +137,8 @@ impl<'a> Binding<'a> {
         }
     }
 
-    /// Returns the verdict of a sequential test, which may be looked at after every window. `None` if nothing was measured or the
-    /// mean is NaN: the caller then judges as for other statistics.
+    /// Returns the verdict of a sequential test, which is valid after every window. `None` if nothing was measured or the mean is
+    /// NaN: the caller then judges as for other statistics.
     fn decided<'s>(&self, bound: Bound, mut here: impl Iterator<Item = &'s Summary>) -> Option<Verdict> {
         // A sequential rule applies to exactly one site.
         let found = here.next().filter(|s| !s.mean.is_nan())?;
@@ -150,7 +150,7 @@ impl<'a> Binding<'a> {
             Decision::Wrong => Status::Fail,
             // An infinite value is not evidence, but it may break the bound.
             Decision::Undecided if !bound.admits(found.mean) && found.mean.is_infinite() => Status::Fail,
-            // The test assumes all drawn windows: it does not judge a selection of them.
+            // The test is valid for all drawn windows only: do not judge a selection of windows.
             Decision::Right | Decision::Undecided => Status::NotJudged,
         };
         let (above, below) = (evidence.against_above, evidence.against_below);

@@ -9,7 +9,7 @@ use ulplab_core::record::Phase;
 /// A p-value below this level, adjusted for the number of recipes, shows a difference. Two one-sided 95 % limits have the same
 /// level.
 const LEVEL: f64 = 0.1;
-/// If a test of an even spread of flips over windows has a p-value below this, the flips are not independent.
+/// p-value of the test for an even spread of flips over windows below which the flips do not count as independent.
 const CLUSTERED: f64 = 0.01;
 
 /// Paired tests of one recipe against its counterpart, the recipe with which it is compared.
@@ -41,7 +41,7 @@ impl Paired<'_> {
     }
 }
 
-/// The tests of every recipe whose predictions were measured, in each phase.
+/// Returns the tests of every recipe whose predictions were measured, in each phase.
 pub fn paired(summaries: &[Summary]) -> Vec<Paired<'_>> {
     let finite = |values: &[f64]| values.iter().all(|value| value.is_finite());
     let mut tests: Vec<Paired> = summaries

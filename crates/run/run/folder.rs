@@ -252,7 +252,7 @@ fn refused<T>(path: &Path, message: String) -> Result<T> {
     Err(Error::Usage(format!("{}: {message}", path.display())))
 }
 
-/// The name of a cell's file.
+/// Returns the name of a cell's file.
 fn file_name(id: &str) -> String {
     id.replace('/', "__") + ".jsonl"
 }

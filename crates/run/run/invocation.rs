@@ -73,7 +73,7 @@ impl Invocation {
         }
     }
 
-    /// The options that select cells, for a sentence; empty if all cells are selected.
+    /// Returns the options that select cells, for a sentence; empty if all cells are selected.
     pub fn selection(&self) -> String {
         let patterns = self.patterns().map(|(name, pattern)| format!("{name} {pattern}"));
         let timed = self.timed.then(|| "`kernels time`".to_string());

@@ -77,7 +77,7 @@ impl Plan {
         }
     }
 
-    /// All cells, window by window.
+    /// Returns all cells, window by window.
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for (window, name) in self.windows.iter().enumerate() {
@@ -107,7 +107,7 @@ impl Plan {
         self.measured_in(rule.phase).filter(|recipe| rule.binds(recipe))
     }
 
-    /// Names of the recipes that are measured in a phase.
+    /// Returns the names of the recipes that are measured in a phase.
     pub fn measured_in(&self, phase: Phase) -> impl Iterator<Item = &str> {
         let measured = self.recipes.iter().filter(move |recipe| recipe.phases.contains(&phase));
         measured.map(|recipe| recipe.name.as_str())

@@ -16,7 +16,7 @@ const HOME: &str = "runs";
 /// Suffix of the name of a calibration's experiment, which has no gates.
 pub const NULL: &str = "-null";
 
-/// Folder of the runs of an experiment.
+/// Returns the folder of the runs of an experiment.
 pub fn of(experiment: &str) -> PathBuf {
     Path::new(HOME).join(experiment)
 }

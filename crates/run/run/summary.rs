@@ -54,8 +54,8 @@ impl Summary {
         blake3::hash(group.join("/").as_bytes()).into()
     }
 
-    /// Returns one-sided limits of the mean; `None` if [`statistics::limits`] defines none. For rare flips, takes the wider of
-    /// these limits and the limits from counts; `None` without counts.
+    /// Returns one-sided limits of the mean; `None` if [`statistics::limits`] defines none. For the metric `net_lost` with rare
+    /// flips, takes the wider of these limits and the limits from the counts of flips; `None` if these counts are unknown.
     pub fn limits(&self) -> Option<Limits> {
         let seed = Self::seed(&self.recipe, self.phase, self.layer, &self.site, &self.metric);
         if self.metric == NET_LOST.name && self.flips.is_empty() {

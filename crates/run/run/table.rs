@@ -1,4 +1,4 @@
-//! Writes tables to Parquet files: named columns of nullable text, numbers and lists of them, compressed by zstd.
+//! Writes tables to Parquet files: named, nullable columns of text, numbers or lists of numbers, compressed by zstd.
 
 use std::io;
 use std::path::Path;

@@ -175,7 +175,7 @@ impl Outcome {
         self.row().2
     }
 
-    /// Exit code of a timing run, which fails only if a kernel fails or if the run is incomplete.
+    /// Returns the exit code of a timing run. Such a run fails only if a kernel fails or if the run is incomplete.
     pub fn exit_of_bench(self) -> Exit {
         match self {
             Self::Fail | Self::Incomplete => self.exit(),

@@ -1,4 +1,4 @@
-//! Sequential tests: evidence about a mean that may be looked at after every window.
+//! Sequential tests: evidence about a mean that is valid after every window.
 
 use super::{CONFIDENCE, net};
 
