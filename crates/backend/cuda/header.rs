@@ -112,7 +112,7 @@ pub struct Launch {
     pub matmul: Option<Matmul>,
     /// Bytes that the launch must move; if absent, the bytes of each of its buffers once.
     pub bytes: Option<Number>,
-    /// Floating-point operations of the launch's matrix products.
+    /// Number of floating-point operations of the launch's matrix products.
     pub flops: Option<Number>,
 }
 

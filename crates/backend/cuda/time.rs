@@ -68,9 +68,9 @@ pub struct Stopwatch<'a> {
 
 /// Smallest and largest number of repetitions in one measurement.
 const REPETITIONS: (usize, usize) = (11, 200);
-/// Time after which repetitions end.
+/// Time after which no repetition begins, once the smallest number of repetitions is reached.
 const BUDGET: Duration = Duration::from_millis(60);
-/// Time after which repetitions end if the median is precise enough. The clocks of an idle GPU rise in less time.
+/// Time after which no repetition begins if the median is precise enough. It suffices for the clocks of an idle GPU to rise.
 const ENOUGH: Duration = Duration::from_millis(10);
 /// Required precision of the median: half of its 95 % interval, divided by the median.
 const WITHIN: f64 = 0.005;
@@ -84,7 +84,8 @@ fn repeated(mut once: impl FnMut() -> Result<f64>) -> Result<Spread> {
     Ok(Spread::from_values(values))
 }
 
-/// True if the measured `values` suffice to know the median, or if the measurement has already taken too much time (`spent`).
+/// True if a measurement with these `values`, which took the time `spent`, needs no further repetition: by number, by time, or
+/// because the median is precise enough.
 pub fn enough(values: &[f64], spent: Duration) -> bool {
     let n = values.len();
     let known = || n.is_multiple_of(10) && half_interval(values) <= WITHIN;

@@ -46,7 +46,7 @@ macro_rules! call {
 /// A CUDA toolkit: the compiler, and the headers that kernels include.
 pub struct Toolkit {
     nvrtc: Library,
-    /// libnvrtc-builtins, which libnvrtc expects to be loaded.
+    /// The library libnvrtc-builtins, which must be loaded before libnvrtc compiles.
     _builtins: Option<Library>,
     pub folder: PathBuf,
     pub version: (c_int, c_int),

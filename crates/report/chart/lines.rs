@@ -77,7 +77,7 @@ pub struct Lines {
 
 /// Number of layers between two markers of a line.
 const MARKED: usize = 10;
-/// Least distance of two labels, in pixels.
+/// Smallest vertical distance between two labels, in pixels.
 const LABEL: f64 = 13.0;
 
 impl Chart for Lines {

@@ -44,7 +44,7 @@ impl Scale {
         self.pixels[0] + share * (self.pixels[1] - self.pixels[0])
     }
 
-    /// True if a value is within the axis.
+    /// True if a value is within the range of the axis.
     pub fn holds(&self, value: f64) -> bool {
         let value = if self.log { value.log10() } else { value };
         (self.low..=self.high).contains(&value)

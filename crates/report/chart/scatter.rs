@@ -5,7 +5,7 @@ use super::{Area, Bound, Chart, Coloured, GREY, Mark, Svg, short, unit, width};
 use crate::number;
 use crate::table::{Row, Table};
 
-/// The point of a candidate.
+/// The point of one candidate in the chart.
 #[derive(Clone, Debug)]
 pub struct Point {
     pub name: String,

@@ -1,4 +1,4 @@
-//! Gates as lines in charts.
+//! Draws the bounds of gates as lines in charts.
 
 use crate::chart::Bound;
 use crate::index::Quantity;

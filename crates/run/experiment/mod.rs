@@ -22,7 +22,7 @@ use ulplab_core::record::{Phase, place};
 pub struct Experiment {
     #[serde(flatten)]
     pub head: Head,
-    /// All other keys, as the study of [`Head::kind`] wrote them.
+    /// All other keys: the keys of the study that [`Head::kind`] names.
     #[serde(flatten)]
     pub body: Map<String, Value>,
 }

@@ -279,7 +279,7 @@ fn locate(verdict: &mut Verdict, records: &[&Record]) {
     verdict.window = found.map(|record| record.window.clone());
 }
 
-/// Describes the measurement, its place, and the bound.
+/// Describes the measurement, its layer and site, and the bound.
 fn measured(rule: &Rule, worst: &Summary) -> String {
     let over = match rule.statistic.is_interval() || rule.statistic == Statistic::Sequential {
         true => format!(" over {}", counted(worst.windows as usize, "window")),

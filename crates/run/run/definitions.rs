@@ -10,8 +10,8 @@ use super::Run;
 use ulplab_core::formats::codec;
 use ulplab_core::metrics::{Choice, Logits, METRICS, Pair, RoundTrip, measure_all};
 
-/// Number of columns of the sample: one record of the format with the widest record, and a whole number of every other format's
-/// records.
+/// Number of columns of the sample: one record of the format with the widest record. It is a multiple of the record width of
+/// every other format.
 const COLS: usize = 512;
 const ROWS: usize = 8;
 

@@ -1,4 +1,4 @@
-//! The part of a command line that decides what a run measures and judges.
+//! The options of a command line that determine the measurements and verdicts of a run.
 
 use std::path::PathBuf;
 

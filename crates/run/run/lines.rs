@@ -1,4 +1,4 @@
-//! Records as JSON Lines: one line for each tensor or decision measured, with all its metrics.
+//! Records as JSON Lines: one line for each measured tensor or decision (such as a top-k selection), with all its metrics.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -9,10 +9,10 @@ use serde::Serialize;
 use ulplab_core::metrics::{DELTA_NATS, Metric, NATS, NATS_PER_BYTE};
 use ulplab_core::record::Phase;
 
-/// Share of the loss of uniform guesses: a model with a higher loss hardly predicts the text.
+/// Limit on the reference's loss, as a share of the loss of uniform guesses: a model with a higher loss hardly predicts the text.
 const HARDLY_PREDICTS: f64 = 0.9;
 
-/// The loss of the reference on the run's text, mean over windows.
+/// The mean loss of the reference over the run's windows of text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Loss {
     /// Loss per token, in nats.

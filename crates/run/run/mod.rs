@@ -31,7 +31,7 @@ use ulplab_core::list::grouped;
 use ulplab_core::record::Record;
 use verdict::{Outcome, Verdict};
 
-/// Groups items by recipe, in their order. A caller that looks at every recipe needs only one scan of the items.
+/// Groups items by recipe, in the order of the items. The grouping saves a scan of all items for each recipe.
 pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec<&T>> {
     grouped(all.iter().map(|one| (recipe(one), one))).into_iter().collect()
 }

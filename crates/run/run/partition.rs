@@ -189,7 +189,7 @@ fn dealt<'a>(windows: &[&[&'a Cell]], most: u64, n: usize) -> (u64, Vec<Vec<&'a 
     for (work, window, piece) in pieces {
         let Reverse((load, share)) = least.pop().expect("there is a share");
         let (windows, cells) = &mut shares[share];
-        // If the share already has a piece of this window, the window's own work is not needed again.
+        // If the share already has a piece of this window, the work `WINDOW` for the window is not needed again.
         let again = if windows.insert(window) { 0 } else { WINDOW };
         least.push(Reverse((load + work - again, share)));
         cells.extend(piece);

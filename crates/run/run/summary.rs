@@ -13,7 +13,7 @@ use ulplab_core::metrics::{GAINED, LOST, Metric, NET_LOST, PERPLEXITY};
 use ulplab_core::random::below;
 use ulplab_core::record::{Phase, Record};
 
-/// Least number of windows for an interval: one window shows no variation.
+/// Smallest number of windows that gives an interval: a single window shows no variation.
 pub const LEAST_WINDOWS: u32 = 2;
 
 /// Number of bootstrap resamples.

@@ -65,9 +65,9 @@ impl Flips {
     }
 
     /// Returns evidence that losses are more likely than gains. The evidence is valid after every flip. If losses are not more
-    /// likely, the evidence ever reaches 1/α with probability at most α (Ville 1939). It is a likelihood ratio of the flips: a
-    /// probability of losses that is uniform on (½, 1), over the probability ½. It is a supermartingale for every probability up
-    /// to ½.
+    /// likely, the evidence ever reaches 1/α with probability at most α (Ville 1939). The evidence is a likelihood ratio of the
+    /// flips: the likelihood for a probability of losses that is uniform on (½, 1), divided by the likelihood for the probability
+    /// ½. The ratio is a supermartingale for every probability up to ½.
     pub fn evidence_of_loss(self) -> f64 {
         let (b, c) = (self.lost as f64 + 1.0, self.gained as f64 + 1.0);
         let above_half = beta_reg(c, b, 0.5);

@@ -19,7 +19,7 @@ pub enum Scale {
     Log,
 }
 
-/// A threshold, and the basis of its estimate.
+/// A threshold, and the number of draws from which it was extrapolated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
     pub value: f64,

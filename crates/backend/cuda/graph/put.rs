@@ -27,7 +27,7 @@ pub fn kernel(name: &str, entry: &str) -> Put {
     put
 }
 
-/// Begins a matrix product by cuBLASLt.
+/// Begins a launch of a matrix product by cuBLASLt.
 pub fn product(name: &str, product: Matmul) -> Put {
     let mut put = Put::new(name);
     put.launch.matmul = Some(product);
@@ -107,13 +107,13 @@ impl Put {
         self
     }
 
-    /// Sets the bytes that the launch must move.
+    /// Sets the number of bytes that the launch must read and write at least.
     pub fn bytes(mut self, bytes: i64) -> Self {
         self.launch.bytes = Some(Number::Plain(bytes));
         self
     }
 
-    /// Sets the floating-point operations of the launch's matrix products.
+    /// Sets the number of floating-point operations of the launch's matrix products.
     pub fn flops(mut self, flops: i64) -> Self {
         self.launch.flops = Some(Number::Plain(flops));
         self
