@@ -100,7 +100,7 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
 /// experiment's order.
 fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
     let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
-    // Error and size: smaller is better for both.
+    // Two costs of a candidate, error and size: smaller is better.
     let costs = |candidate: &Candidate| [error(candidate.name), candidate.bytes.vector.unwrap_or(0.0)];
     let beats = |a: &[f64; 2], b: &[f64; 2]| a != b && a[0] <= b[0] && a[1] <= b[1];
     let all: Vec<&Candidate> = candidates.iter().filter(drawn).collect();

@@ -19,8 +19,8 @@ pub(super) struct ProblemCopy {
     pub launches: Vec<BoundLaunch>,
 }
 
-/// Existing memory that a copy of a problem uses, with its contents. Both lists have one entry per buffer or scratch of the
-/// problem, in order; `None` allocates new memory.
+/// Existing memory that a copy of a problem uses, with its contents. The lists have one entry for each buffer and for each
+/// scratch of the problem, in order; `None` allocates new memory.
 #[derive(Default)]
 pub(super) struct Reused {
     pub buffers: Vec<Option<Rc<Memory>>>,

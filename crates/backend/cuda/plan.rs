@@ -43,7 +43,7 @@ pub struct Turn {
 }
 
 impl Launches {
-    /// Appends a launch. Reuses the step of an earlier launch if it is equal.
+    /// Appends a launch. Reuses an equal step of an earlier launch.
     pub(super) fn add(&mut self, step: Step, arguments: Vec<Named>) -> Result<(), String> {
         refuse(self.turns.len() == MOST, format_args!("more than {MOST} launches"))?;
         let known = self.steps.iter().position(|known| *known == step);

@@ -85,7 +85,7 @@ impl<'d> Session<'d> {
         variant.is_for(&self.device.arch)
     }
 
-    /// Returns the kernel that compares repeated contents; compiles it on first use.
+    /// Returns the kernel that checks that the contents of a buffer repeat. Compiles this kernel on first use.
     pub fn repeats(&self) -> Result<&Repeats> {
         match self.repeats.get() {
             Some(repeats) => Ok(repeats),

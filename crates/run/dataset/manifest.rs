@@ -257,7 +257,7 @@ impl Dataset {
     }
 }
 
-/// Returns the path and blake3 of each file of a checkpoint that affects its results.
+/// Returns the path and blake3 of each file in a checkpoint's folder that affects the results of the checkpoint.
 fn hash_folder(folder: &Path) -> Result<Vec<(String, String)>> {
     let files = with_extension(folder, "list the checkpoint", &["json", "safetensors"])?;
     files.par_iter().map(|path| hash_file(path)).collect()

@@ -1,4 +1,4 @@
-//! Mistakes in an experiment file, with their places.
+//! Mistakes in an experiment file, each with its place in the file.
 
 use std::fmt;
 

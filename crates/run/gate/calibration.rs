@@ -41,7 +41,7 @@ pub struct Calibration {
     /// Number of windows from which one draw of a statistic is computed. `texts` names the texts of these windows.
     pub windows: usize,
     pub texts: Vec<String>,
-    /// Number of these windows that are random inputs instead of text; `drawn` describes the random inputs.
+    /// Number of windows in a draw that are random inputs instead of text; `drawn` describes the random inputs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub drawn_windows: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -202,7 +202,7 @@ impl Effect {
 }
 
 impl CalibratedGate {
-    /// Creates the entry of a gate from its rule.
+    /// Creates the entry of a gate from the gate's rule.
     pub fn new(rule: &Rule, recipes: Vec<CalibratedRecipe>) -> Self {
         Self {
             metric: rule.metric.clone(),
@@ -226,6 +226,8 @@ impl CalibratedGate {
 pub struct Judged(Option<Bound>);
 
 impl Judged {
+    /// Determines the bound of a gate for a recipe. The bound is unknown if the draws of the calibration support none.
+    ///
     /// # Errors
     /// Returns an error if the metric does not exist.
     pub fn new(gate: &CalibratedGate, recipe: &CalibratedRecipe) -> Result<Self> {

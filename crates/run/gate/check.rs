@@ -10,7 +10,7 @@ use ulplab_core::error::did_you_mean;
 use ulplab_core::metrics::{Bound, METRICS, Metric};
 use ulplab_core::pattern::{matches, matches_nothing};
 
-/// The measurements that an experiment plans; gates are checked against them.
+/// The planned measurements of an experiment. Gates must refer to these measurements.
 #[derive(Clone, Copy)]
 pub struct GateContext<'a> {
     pub plan: &'a Plan,

@@ -111,7 +111,7 @@ impl<'a> Binding<'a> {
         {
             return Ok(verdict);
         }
-        // Too few windows do not excuse a NaN: such a value counts as defined, and fails.
+        // A NaN fails even with too few windows: a statistic that is NaN counts as defined.
         let (thin, firm): (Vec<&Summary>, Vec<&Summary>) = here.partition(|s| rule.statistic.undefined(s).is_some());
         let worst = worst(rule.statistic, bound.better, firm.into_iter());
         if let Some(worst) = worst.filter(|worst| !bound.admits(rule.statistic.value(worst))) {

@@ -36,7 +36,7 @@ pub fn by_recipe<T>(all: &[T], recipe: impl Fn(&T) -> &str) -> HashMap<&str, Vec
     grouped(all.iter().map(|one| (recipe(one), one))).into_iter().collect()
 }
 
-/// Identity of a run: all inputs needed to reproduce its numbers. Its file is written once and never changed.
+/// Identity of a run: all inputs needed to reproduce the run's numbers. The manifest's file is written once and never changed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     pub schema: u32,
@@ -47,7 +47,7 @@ pub struct Manifest {
     pub commit: Option<String>,
     pub program: Program,
     pub experiment: Experiment,
-    /// The plan of the experiment, from its study.
+    /// The plan of the experiment, made by the experiment's study.
     pub plan: Plan,
     /// Command line that began the run.
     pub invocation: Invocation,
@@ -94,7 +94,7 @@ pub struct Manifest {
 pub struct Program {
     /// Digest of the sources that affect results.
     pub sources: String,
-    /// Commit of these sources, with `+` behind it if there were uncommitted changes; `None` if unknown.
+    /// Commit of the program's sources, with `+` behind it if there were uncommitted changes; `None` if unknown.
     pub commit: Option<String>,
     /// Widest SIMD instruction set of the machine. Results do not depend on it.
     pub vectors: String,

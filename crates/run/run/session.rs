@@ -42,7 +42,7 @@ pub struct Session {
     pub threads: usize,
     /// Number of cells that the process finished.
     pub cells: usize,
-    /// Estimated cost of these cells.
+    /// Estimated cost of the finished cells.
     #[serde(default)]
     pub cost: u64,
     /// Name of the machine.
@@ -57,7 +57,7 @@ pub struct Session {
     /// `done`, or the error message; `None` while the process works, or if it was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// True if the scheduler has started the same task again; not part of the file.
+    /// True if the scheduler has started the task of this session again; not part of the file.
     #[serde(skip)]
     restarted: bool,
 }

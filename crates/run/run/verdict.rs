@@ -13,7 +13,7 @@ pub enum Status {
     /// The rule holds on all planned cells.
     Pass,
     Fail,
-    /// The rule does not fail on the measurements, but there are too few of them for a pass.
+    /// The rule does not fail on the measurements, but too few measurements exist for a pass.
     NotJudged,
     /// The recipe cannot run on this device: another run must judge it.
     NotForDevice,
@@ -49,7 +49,7 @@ pub struct Verdict {
     pub window: Option<String>,
     /// Number of windows that the value is computed from.
     pub windows: u32,
-    /// A sentence: the measurement, its place and the bound; or the reason why the rule was not judged.
+    /// A sentence: the measurement, its layer and site, and the bound; or the reason why the rule was not judged.
     pub message: String,
     /// The failures of the rule, if any.
     #[serde(default)]

@@ -57,8 +57,9 @@ impl Flips {
         self.lost + self.gained
     }
 
-    /// Returns the p-value of McNemar's test that both directions are equally likely. The test is two-sided and exact: each of n
-    /// flips is a loss with probability ½. Returns 1 if there are no flips. The actual level is at most the nominal level.
+    /// Returns the p-value of McNemar's test of the hypothesis that losses and gains are equally likely. The test is two-sided
+    /// and exact: each of n flips is a loss with probability ½. Returns 1 if there are no flips. The actual level is at most the
+    /// nominal level.
     pub fn exact(self) -> f64 {
         let (n, least) = (self.all() as usize, self.lost.min(self.gained) as usize);
         (2.0 * cumulative(least, n, 0.5)).min(1.0)
