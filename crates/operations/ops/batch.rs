@@ -1,5 +1,5 @@
-//! Batches of a problem's independent rows: small batches of chosen rows, and batches with more elements than 32 bits can
-//! address.
+//! Batches of a problem's independent rows. Tests run kernels on small batches of chosen rows, and on batches with more elements
+//! than 32 bits can address.
 
 use std::ops::Range;
 
@@ -10,27 +10,31 @@ use super::{Buffer, Case, Problem};
 pub struct Batch {
     /// Name of the size that holds the number of rows.
     pub dim: &'static str,
-    /// Buffers with a dimension for the rows, and the index of that dimension. All rows share every other buffer.
+    /// Names of the buffers with a dimension for the rows, each with the index of that dimension. All rows share every other
+    /// buffer.
     pub buffers: Vec<(&'static str, usize)>,
     /// Number of rows, if a test can only repeat all rows together; `None` if it can pick single rows. Rows cannot be picked if
-    /// they have different sizes, lie in tiles, share a state when picked twice, or if a result depends on all rows. Buffers may
-    /// then have any number of parts per row.
+    /// they have different sizes, lie in tiles, share a state when picked twice, or if a result depends on all rows. If it is
+    /// `Some`, the row dimension of a buffer may differ from the number of rows.
     together: Option<usize>,
-    /// Names of further sizes that grow with the number of rows.
+    /// Names of other sizes of the case that grow in proportion to the number of rows.
     sizes: Vec<&'static str>,
-    /// Names of pools: buffers that all rows share. Each repetition of the rows has its own copy.
+    /// Names of pools: buffers that all rows share and address by index. Each repetition of the rows gets its own copy of the
+    /// pool.
     pools: Vec<&'static str>,
     /// Integer buffers with indices into other buffers.
     naming: Vec<Naming>,
-    /// Outputs with padding, and the number of bytes before the padding. Repeated rows are inserted before the padding.
+    /// Names of outputs with padding, each with the number of bytes before the padding. Repeated rows are inserted before the
+    /// padding.
     used: Vec<(&'static str, usize)>,
 }
 
-/// Buffer of indices into another buffer, such as slots of a pool. Each repetition of the rows has indices into its own copy.
+/// Buffer of indices into another buffer, such as slots of a pool. If rows are repeated, each repetition indexes its own copy of
+/// that buffer.
 #[derive(Clone, Copy, Debug)]
 struct Naming {
     buffer: &'static str,
-    /// Number of places that the indices address: the offset between the indices of two repetitions.
+    /// Number of elements that the indices can address. Each repetition adds this number to the indices of the repetition before.
     places: usize,
     /// Number of final entries that are not repeated: 1 for an array of sequence starts, which ends with the last sequence's end;
     /// else 0.
@@ -39,7 +43,7 @@ struct Naming {
 
 /// Limit in bytes for all buffers of a problem whose rows are repeated.
 pub const MOST_REPEATED: usize = 56 << 30;
-/// Limit in bytes for these buffers and the kernel's scratch memory together.
+/// Limit in bytes for all buffers of a problem whose rows are repeated, including the kernel's scratch memory.
 pub const MOST_WITH_SCRATCH: usize = 64 << 30;
 /// Number of elements or bytes that a 32-bit index can address. Large cases exceed it, and kernels must still be right.
 const COUNTED: usize = 1 << 32;
@@ -60,7 +64,7 @@ impl Batch {
         self
     }
 
-    /// Declares that a test can only repeat all `rows` rows together. The sizes in `sizes` grow with the number of rows.
+    /// Declares that a test can only repeat all `rows` rows together. The sizes named in `sizes` then grow in proportion.
     #[must_use]
     pub fn together(mut self, rows: usize, sizes: &[&'static str]) -> Self {
         self.together = Some(rows);
@@ -68,21 +72,21 @@ impl Batch {
         self
     }
 
-    /// Adds the buffer `indices`, with one slot per row in the buffer `pool` of `places` slots, which all rows share. A negative
-    /// index means no slot.
+    /// Adds the index buffer `indices`. For each row, it holds a slot of the buffer `pool`, which has `places` slots and is
+    /// shared by all rows. A negative index means no slot.
     #[must_use]
     pub fn pool(mut self, indices: &'static str, pool: &'static str, places: usize) -> Self {
         self.pools.push(pool);
         self.numbers(indices, places, 0)
     }
 
-    /// Adds a buffer with the end of each group of rows; the last end equals `rows`.
+    /// Adds an index buffer with the end of each group of rows; the last end equals `rows`.
     #[must_use]
     pub fn ends(self, buffer: &'static str, rows: usize) -> Self {
         self.along(0, &[buffer]).numbers(buffer, rows, 0)
     }
 
-    /// Adds a buffer with the index of the first token of each row, followed by the number of all tokens, `tokens`.
+    /// Adds an index buffer with the index of the first token of each row, followed by the number of all tokens, `tokens`.
     #[must_use]
     pub fn starts(self, buffer: &'static str, tokens: usize) -> Self {
         self.numbers(buffer, tokens, 1)
@@ -119,7 +123,7 @@ impl Batch {
         Some([buffer.shape[axis], buffer.shape[..axis].iter().product()])
     }
 
-    /// Picks these rows of a buffer with contents `bytes`: returns the new shape and the new bytes.
+    /// Picks the rows with the indices `rows` from a buffer with contents `bytes`. Returns the new shape and the new bytes.
     pub(crate) fn picked(&self, buffer: &Buffer, bytes: &[u8], rows: &[usize]) -> (Vec<usize>, Vec<u8>) {
         let mut shape = buffer.shape.clone();
         let (Some(axis), Some([count, blocks])) = (self.axis(buffer), self.rows_in(buffer)) else {
@@ -136,7 +140,7 @@ impl Batch {
         (shape, picked)
     }
 
-    /// A copy of a buffer with all rows repeated `times` times.
+    /// Copies a buffer with all rows repeated `times` times. The bytes stay the same, except those of index buffers.
     fn repeated(&self, buffer: &Buffer, times: usize) -> Buffer {
         let mut buffer = buffer.clone();
         if let Some(naming) = self.naming.iter().find(|naming| naming.buffer == buffer.name) {
@@ -156,7 +160,7 @@ impl Batch {
 }
 
 impl Naming {
-    /// The indices of all repetitions as little-endian bytes.
+    /// Returns the indices of all repetitions as little-endian bytes.
     fn repeated(&self, buffer: &Buffer, times: usize) -> Vec<u8> {
         let size = buffer.dtype.bitsize() / 8;
         let number = |bytes: &[u8]| {
@@ -184,8 +188,8 @@ impl Problem {
         rows.filter(|rows| *rows > 0)
     }
 
-    /// Makes a problem, without judgements, from the given rows in the given order; a row may occur several times. `None` if rows
-    /// depend on each other or can only be repeated together.
+    /// Makes a problem from the given rows in the given order, without checks of the outputs. A row may occur several times.
+    /// Returns `None` if rows depend on each other or can only be repeated together.
     pub fn of_rows(&self, case: &Case, rows: &[usize]) -> Option<(Case, Self)> {
         let batch = self.batch.as_ref().filter(|batch| batch.together.is_none())?;
         self.with_rows(case, rows.len(), |buffer| {
@@ -198,9 +202,10 @@ impl Problem {
         })
     }
 
-    /// Makes a problem, without judgements, with all rows repeated `times` times, one batch after the other. A buffer holds the
-    /// bytes of one repetition, to be copied by the caller; only index buffers hold all repetitions. `None` if rows depend on
-    /// each other, or if the rows are not the first dimension of a buffer: copies of the bytes would then not be repeated rows.
+    /// Makes a problem with all rows repeated `times` times, one batch after the other, without checks of the outputs. A buffer
+    /// holds the bytes of one repetition, which the caller copies; only index buffers hold all repetitions. Returns `None` if
+    /// rows depend on each other, or if the rows are not the first dimension of a buffer: appended copies of its bytes would then
+    /// not be repeated rows.
     pub fn repeated(&self, case: &Case, times: usize) -> Option<(Case, Self)> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let mut blocks = self.buffers.iter().filter_map(|buffer| batch.rows_in(buffer));
@@ -213,9 +218,9 @@ impl Problem {
         Some((case, problem))
     }
 
-    /// Number of repetitions at which the rows exceed the largest grid dimension, and each buffer of rows exceeds 2³² elements.
-    /// If that needs too much memory, 2³¹ elements and 2³² bytes are enough. Limits that need more than [`MOST_REPEATED`] bytes
-    /// are ignored.
+    /// Number of repetitions at which the rows exceed the largest grid dimension, and each buffer of rows exceeds 2³² elements. A
+    /// buffer that would need more than [`MOST_REPEATED`] bytes for this only has to exceed 2³¹ elements and 2³² bytes. Limits
+    /// that still need more memory are ignored; `None` if none remains.
     pub fn times_to_large(&self) -> Option<usize> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let of_rows = || self.buffers.iter().filter(|buffer| batch.repeats(buffer).is_some());

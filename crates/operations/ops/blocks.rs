@@ -16,11 +16,11 @@ pub struct Blocks {
     pub format: &'static str,
     /// Elements per block.
     pub width: usize,
-    /// Operations whose kernels are timed in this format.
+    /// Groups of operations whose kernels are timed in this format.
     timed: &'static [Timed],
 }
 
-/// Groups of operations on block formats. Each format lists the groups whose kernels are timed in it.
+/// Groups of operations on block formats: [`Blocks::timed`] lists those whose kernels are timed.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Timed {
     Quantize,
@@ -57,11 +57,11 @@ pub const BLOCKS: &[Blocks] = &[
     blocks(NVFP4, "e2m1/b16:e4m3/t:f32", 16, &[Quantize, Dequantize, Fused]),
 ];
 
-/// Key of NVFP4, the only format with a global scale above its block scales.
+/// Key of NVFP4, the only block format with a global scale in addition to its block scales.
 pub const NVFP4: &str = "nvfp4";
 
-/// Largest magnitude of the tensor, which kernels get as an input to compute NVFP4's global scale. Some blocks have larger values
-/// on purpose.
+/// Value of the input `amax`, the stated largest magnitude of the tensor, from which kernels compute NVFP4's global scale. Some
+/// blocks have larger values on purpose.
 pub const AMAX: f32 = 3.0;
 
 impl Blocks {
@@ -98,8 +98,8 @@ impl Blocks {
         self.format.parse()
     }
 
-    /// Encodes `[rows, cols]`. Formats with a global scale compute it from `amax` if `amax` is given, else from the largest
-    /// magnitude of the tensor.
+    /// Encodes a matrix `[rows, cols]`. Formats with a global scale compute it from `amax` if `amax` is `Some`, else from the
+    /// largest magnitude of the matrix.
     pub fn encode(&self, x: &[f32], cols: usize, amax: Option<f32>) -> Result<Encoded, String> {
         let stored = [amax.unwrap_or(AMAX)];
         let global = match amax {
@@ -153,8 +153,8 @@ pub fn amax_input() -> Buffer {
     Buffer::input("amax", Dtype::F32, &[1], AMAX.to_le_bytes().into())
 }
 
-/// Builds the problem of an operation that quantizes its result. The exact result before quantization is `want`; `error` bounds
-/// the kernel's error before quantization. The first buffer of `buffers` has the rows.
+/// Builds the problem of an operation that quantizes its result. `want` is the exact result before quantization, and `error`
+/// bounds the kernel's error before quantization. The first buffer of `buffers` has the rows.
 pub(super) fn quantized(
     case: &Case,
     mut buffers: Vec<Buffer>,
@@ -202,8 +202,8 @@ fn random(name: &str, rows: usize, cols: usize, data: &Data) -> Vec<f32> {
     x
 }
 
-/// Returns 7 · 448, or 7 times a number that is a code or a tie of E4M3. The block scale is then 7, and multiplying by the
-/// rounded 1/7 instead of dividing by 7 moves ties off the tie.
+/// Returns 7 · 448, or 7 times a number that is an E4M3 code or lies midway between two codes (a tie). The block scale is then 7.
+/// A kernel that multiplies by the rounded 1/7 instead of dividing by 7 moves ties off the midpoint.
 pub(super) fn tie_by_seven(i: usize) -> f32 {
     7.0 * if i.is_multiple_of(16) { 448.0 } else { (i % 32) as f32 }
 }
@@ -214,7 +214,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
     let kinds = match which {
         "finite" => 9,
         "special" => 11,
-        // The kinds of `special`, but with a normal number in place of each NaN.
+        // Same as `special`, but with a normal number in place of each NaN.
         "infinite" => 11,
         "all" => 13,
         other => return Err(format!("no edges '{other}'")),

@@ -18,7 +18,7 @@ use ulplab_core::formats::{KvRecord, PAGE};
 /// Names of the operations that a kernel can replace in a model. The last two write and read records of a KV cache.
 pub const CALLED: [&str; 6] = ["mhc_pre", "rmsnorm", "rope", "swiglu", "record_write", "record_read"];
 
-/// Type of the tensors that kernels read and write. With either type, the weights of norms and mixing are f32.
+/// Type of the tensors that kernels read and write. The weights of norms and of mixing are always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Type {
@@ -73,7 +73,7 @@ impl Type {
         *self == Self::F32
     }
 
-    /// Name of the type in keys of cases, and the element type.
+    /// Name of the type in the keys of cases, and the matching element type.
     fn stored(self) -> (&'static str, Dtype) {
         match self {
             Self::F32 => ("f32", Dtype::F32),
@@ -157,7 +157,7 @@ impl StandIn {
     }
 
     /// Writes rows `[rows, record.dim]` as bf16 into pages of a KV cache, in order, and reads them back into `x`. Returns true if
-    /// the runner did so.
+    /// the runner did both.
     pub fn store(&self, record: &KvRecord, x: &mut [f32]) -> bool {
         if !["record_write", "record_read"].iter().all(|op| self.takes(op)) {
             return false;
@@ -169,7 +169,7 @@ impl StandIn {
         let write = || {
             let buffers = vec![
                 Buffer::bf16("x", &[rows, record.dim], x),
-                // Kernels read the next three buffers only in the `normed` form.
+                // Kernels read the next three buffers only in cases with the key `form` = `normed`.
                 Buffer::f32("weight", &[record.dim], &vec![1.0; record.dim]),
                 Buffer::integers("positions", 8, vec![0; rows]),
                 Buffer::f32("cos_sin", &[1, ROPE / 2, 2], &[1.0, 0.0].repeat(ROPE / 2)),

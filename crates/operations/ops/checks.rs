@@ -70,8 +70,8 @@ pub fn guards(bands: &[Band]) -> Measured {
     })
 }
 
-/// Adds up counts of wrong bytes. `found` has pairs of a count and a description of the place; `of` is the number of bytes that
-/// were checked.
+/// Adds up counts of wrong bytes in one measurement. `found` has pairs of a count and a description of the place; `of` is the
+/// number of bytes that were checked.
 fn counted(
     site: &'static str,
     found: impl Iterator<Item = (usize, String)>,
@@ -142,7 +142,7 @@ fn pairs<'a>(problem: &'a Problem, first: &'a Outputs, second: &'a Outputs) -> i
     })
 }
 
-/// Counts the bytes in which rows differ between a run of the whole problem and a run on another batch of these rows.
+/// Counts the bytes in which rows differ between a run of the whole problem and a run on another batch that consists of `rows`.
 pub fn batch(problem: &Problem, rows: &[usize], first: &Outputs, batched: &Outputs) -> Measured {
     let written = first.0.iter().filter_map(|(name, bytes)| {
         let buffer = problem.buffers.iter().find(|buffer| buffer.name == *name)?;
@@ -206,7 +206,7 @@ fn violations(output: &'static str, count: usize, of: usize, failure: impl FnOnc
     }
 }
 
-/// Selects the measurements that prove a kernel wrong.
+/// Selects the measurements that show that a kernel is wrong.
 pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
     measured
         .iter()

@@ -112,7 +112,7 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
     Grid::new(dtype, &[("dtype", dtype)], dims)
         .large("m4.b15.512", [15, 4, 1, 512, 64, 258, 1031])
         .random("m4.b9.128", [9, 4, 1, 128, 64, 34, 133])
-        // Kernels that are specialised for long windows need cases with m = 128 of their own.
+        // Kernels have specialised code for long windows, so these cases have windows of m = 128 tokens.
         .large("m128.b14.512", [14, 128, 0, 512, 64, 9, 1025])
         .random("m3.b17.24", [17, 3, 1, 24, 8, 343, 1030])
         .random("m5.b7.40", [7, 5, 0, 40, 12, 29, 141])
@@ -177,7 +177,7 @@ impl Step {
         };
         for (row, token) in step.rows() {
             if case.inputs == Inputs::Edges {
-                // Every kind of edge occurs at every position.
+                // Combine every kind of edge row with every position.
                 step.edge(row, token, (row + row / POSITIONS) % KINDS);
             }
             // Fill slots that kernels must not read with NaN: slots not written yet, and the slot of the current token.
@@ -190,14 +190,14 @@ impl Step {
         step
     }
 
-    /// Indices of the rows that are not padding, each with the position of its token.
+    /// Returns the index of each row that is not padding, with the position of its token.
     fn rows(&self) -> Vec<(usize, usize)> {
         let rows = self.tokens.iter().enumerate();
         rows.filter_map(|(row, token)| Some((row, usize::try_from(*token).ok()?)))
             .collect()
     }
 
-    /// Indices of the rows whose token completes a window, each with the position of the token.
+    /// Returns the index of each row whose token completes a window, with the position of the token.
     fn complete(&self) -> impl Iterator<Item = (usize, usize)> {
         let [_, rate, ..] = self.sizes;
         let rows = self.rows().into_iter();
@@ -246,7 +246,7 @@ impl Step {
         rope
     }
 
-    /// The two rings after the token's row has been stored.
+    /// Returns the rings of kv and of gates after the token's row has been stored.
     fn pushed(&self) -> [Vec<f32>; 2] {
         let [_, rate, .., slots, width] = self.sizes;
         let (mut kv, mut gate) = (self.ring_kv.clone(), self.ring_gate.clone());
@@ -262,7 +262,7 @@ impl Step {
         [kv, gate]
     }
 
-    /// The entries of all rows that complete a window, pooled from these rings.
+    /// Pools the entries of all rows that complete a window from the given rings.
     fn completed(&self, ring_kv: &[f32], ring_gate: &[f32]) -> Result<Completed, String> {
         let sizes @ [_, rate, dim, .., slots, width] = self.sizes;
         let (rows, tokens): (Vec<usize>, Vec<usize>) = self.complete().unzip();
@@ -294,8 +294,8 @@ impl Step {
         })
     }
 
-    /// Number of bytes that must move: each input once, only the pooled slots of the state, and one written row of state and
-    /// entries.
+    /// Number of bytes that must move: each input once, except that only the pooled slots of the state are read; and one written
+    /// row of the state and of the entries.
     fn bytes(&self) -> u64 {
         let [_, rate, dim, turned, .., width] = self.sizes;
         let (rows, complete) = (self.rows(), self.complete());
@@ -310,12 +310,12 @@ impl Step {
     }
 }
 
-/// Number of different positions, and number of kinds of edge rows.
+/// Number of different token positions, then number of kinds of edge rows.
 const POSITIONS: usize = 15;
 const KINDS: usize = 5;
 
-/// Positions of the rows' tokens: every phase of a window, first windows, and padding, as far as caches and tables allow. In
-/// timed cases every row completes a window.
+/// Returns the position of each row's token. Positions include every place in a window, the first windows, and padding, as far as
+/// the sizes of caches and tables allow. In timed cases every row completes a window.
 fn tokens(case: &Case, sizes: Sizes) -> Vec<i32> {
     let [rate, windows, positions] = [sizes[1], sizes[4], case.dim("P")].map(|size| size as i32);
     if case.timed {
@@ -346,7 +346,7 @@ struct Completed {
 }
 
 impl Completed {
-    /// Judgements of stages and entries, computed from the stages that the kernel wrote.
+    /// Returns the checks of stages and entries. Their expected values are computed from the stages that the kernel wrote.
     fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let [rows, rate, dim, ..] = self.sizes;
         let stages = outputs.get("stages");
@@ -387,7 +387,7 @@ impl Completed {
         parts
     }
 
-    /// Judgement of all entries, given the rotated values that the kernel wrote.
+    /// Returns the check of all entries, given the rotated values that the kernel wrote.
     fn entries(&self, rotated: &[f32]) -> Judge {
         let [rows, _, dim, _, capacity, ..] = self.sizes;
         let shape = [rows, capacity, dim];

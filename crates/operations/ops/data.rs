@@ -25,7 +25,7 @@ pub struct Rows {
     pub values: Vec<f32>,
 }
 
-/// Function that looks up the activations at all sites that match a pattern.
+/// Function that looks up the activations at all sites that match a pattern. A site is a named tensor of the model.
 pub type Sites<'a> = dyn Fn(&str) -> Result<Vec<Rows>, String> + Send + Sync + 'a;
 
 /// Source of test inputs: random numbers that depend on the seed and on a purpose string, and activations of the model.
@@ -133,7 +133,7 @@ impl<'a> Data<'a> {
         Err(format!("{path}: '{name}' is {is} {has:?}, expected {dtype} {shape:?}"))
     }
 
-    /// Values of the f32 tensor `name` in the user's file; the result of `drawn` if the file lacks the tensor.
+    /// Returns the values of the f32 tensor `name` in the user's file, or the result of `drawn` if the file lacks the tensor.
     pub fn given_or(
         &self,
         case: &Case,
@@ -187,7 +187,7 @@ pub fn round_to_bf16(values: &mut [f32]) {
         .for_each(|x| *x = half::bf16::from_f32(*x).to_f32());
 }
 
-/// Rounds values in place to `dtype`, bfloat16 or f32.
+/// Rounds values in place to `dtype`, which is bfloat16 or f32 (no change).
 pub(super) fn round_to(dtype: Dtype, values: &mut [f32]) {
     if dtype == Dtype::BF16 {
         round_to_bf16(values);
@@ -261,7 +261,8 @@ pub fn is_real(dtype: Dtype) -> bool {
     matches!(dtype, F64 | F32 | BF16 | F16 | F8_E4M3 | F8_E5M2)
 }
 
-/// Encodes a number as little-endian bytes of `dtype`. Types other than f64 and integers are rounded from the nearest f32.
+/// Encodes a number as little-endian bytes of `dtype`. For float types other than f64, the number is first rounded to f32, then
+/// to `dtype`.
 pub fn number_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
     let narrow = x as f32;
     match dtype {

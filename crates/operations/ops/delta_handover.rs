@@ -35,14 +35,15 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let next_reads = next_reads(&step, &next_states, case);
     let [t, n, heads, key, dim] = case.sizes(["T", "N", "HV", "K", "V"]);
     let (bound, shape) = (step.bound as f32, state_shape(case, "out_vk"));
-    // Each sequence and head has one query, so each row is a group of its own.
+    // The RMS error is judged per group of rows. Each sequence and head has only one row, so each row is a group.
     let by = (groups(n * heads, |row| row), vec![0.0; n * heads]);
     let next_o = Judge::rms("next_o", Dtype::BF16, &[n, heads, dim], next_o, by, BAR, WHY_READ);
     let judges = vec![
         judge_o("o", &prefill, o, reads),
         next_o.by_rows(next_reads),
         match is_carried(case) {
-            // The gate of the decode token errs by more than one decay of prefill, but by less than GATE of them together.
+            // The error of the decode gate exceeds that of one prefill decay, but not that of GATE prefill decays. So count the
+            // gate as GATE decays.
             true => judge_carried("state", &shape, next_states, t + GATE),
             false => judge_states("state", &shape, next_states),
         },
@@ -65,7 +66,8 @@ const WHY_READ: &str = "products in bf16: a root-mean-square error of the state 
                         an average query reads from it, because one query may read almost nothing";
 
 fn of_type(gate: &'static str) -> Vec<Case> {
-    // `carried` cases only decay the states. Without a product in between, rounding the states between chunks shows.
+    // `carried` cases only decay the states. No product adds errors, so the error of a kernel that rounds the states between
+    // chunks shows.
     let carried = grid(gate, "carried").random("carried", [1, 17 * 64 + 5, 2]);
     // Order: number of sequences, tokens per sequence, heads.
     let short = grid(gate, "short")
@@ -91,8 +93,8 @@ fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> 
     )
 }
 
-/// For every head of every sequence, the mean square of the output that an average query reads from the state. A single query may
-/// read much less; the error of the state is then large relative to that query's output.
+/// For every head of every sequence, returns the mean square of the output that an average query reads from the state. A single
+/// query may read much less; the error of the state is then large relative to the output of that query.
 fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     let [heads, keys, values] = case.sizes(["H", "K", "V"]);
     let squares: Vec<f64> = states
@@ -109,7 +111,7 @@ fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     step.indices.iter().flat_map(of_slot).collect()
 }
 
-/// The decode case for the one token after each sequence, with the names of sizes that `delta_decode` uses.
+/// Makes the `delta_decode` case for the one token after each sequence.
 fn decode(case: &Case) -> Case {
     let n = case.dim("N") as i64;
     let mut dims = vec![("B", n), ("slots", n), ("G", 1), ("vk", 1), ("size", 4)];
@@ -127,7 +129,7 @@ fn decode(case: &Case) -> Case {
     }
 }
 
-/// Buffers of prefill and of decode. The final states of prefill are the states of decode, as one buffer.
+/// Buffers of prefill and of decode. One buffer holds both the final states of prefill and the states of decode.
 fn buffers(prefill: &Prefill, step: &Step, case: &Case) -> Vec<Buffer> {
     let mut before = prefill.buffers(case);
     let mut after = step.buffers();

@@ -19,8 +19,8 @@ use super::grid::{Grid, element_bytes, named};
 use super::judge::{Judge, UNIT};
 use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 
-/// Allowed relative root-mean-square error. Published kernels with bf16 operands stay within it. Rounding the operands alone
-/// gives 4·10⁻³ to 5·10⁻³ at every length.
+/// Largest allowed root-mean-square error, relative to the expected values. Published kernels with bf16 operands stay within it.
+/// Rounding the operands alone gives 4·10⁻³ to 5·10⁻³ at every length.
 pub(super) const BAR: f64 = 1e-2;
 
 /// Lengths of sequences: empty, and around multiples of the chunk length 64.
@@ -115,8 +115,8 @@ const WHY_BAR: &str = "products in bf16: published kernels stay within a root-me
                                   sequence and head; rounding the operands alone gives 4e-3 to 5e-3";
 
 fn of_type(gate: &'static str) -> Vec<Case> {
-    // Order: T, H, HV, K, V; then 1 if initial states are [V, K], and 1 if final states are. Large batches repeat the rows: short
-    // sequences make the states large, long sequences make the token buffers large.
+    // Order: T, H, HV, K, V; then 1 if the initial states are [V, K], and 1 if the final states are [V, K]. Large batches repeat
+    // the rows: short sequences make the states large, long sequences make the token buffers large.
     let grid = |dtype, sequences| {
         let dims = move |([t, h, hv, k, v], [input, out]): ([i64; 5], [i64; 2])| {
             let varied = t == LENGTHS.iter().sum::<usize>() as i64;
@@ -164,7 +164,7 @@ fn of_type(gate: &'static str) -> Vec<Case> {
     [bf16.done(), long.done(), many.done(), carried.done(), f32.done()].concat()
 }
 
-/// Judges outputs `[T, HV, V]` in bf16. Each pair of a sequence and a head is a group.
+/// Requires bf16 outputs `[T, HV, V]` to have small RMS errors. The rows of a sequence and a head form a group.
 pub(super) fn judge_o(output: &'static str, prefill: &Prefill, o: Vec<f64>, reads: Vec<f64>) -> Judge {
     let (starts, shape) = (&prefill.starts, &prefill.v.shape);
     let heads = shape[1];
@@ -174,7 +174,7 @@ pub(super) fn judge_o(output: &'static str, prefill: &Prefill, o: Vec<f64>, read
     Judge::rms(output, Dtype::BF16, shape, o, (groups, none), BAR, WHY_BAR).by_rows(reads)
 }
 
-/// Judges f32 states `[N, HV, …]`. Each matrix of the last two dimensions is a group.
+/// Requires f32 states `[N, HV, …]` to have small RMS errors. Each matrix of the last two dimensions is a group.
 pub(super) fn judge_states(output: &'static str, shape: &[usize], states: Vec<f64>) -> Judge {
     let (rows, cols) = (shape[2], shape[3]);
     let means = states.par_chunks(rows * cols);
@@ -185,7 +185,7 @@ pub(super) fn judge_states(output: &'static str, shape: &[usize], states: Vec<f6
     Judge::rms(output, Dtype::F32, shape, states, groups, BAR, WHY_BAR).by_rows(usual)
 }
 
-/// Numbers the group of each of `rows` rows with the function `group`.
+/// Returns the group number of each of `rows` rows; `group` computes it from the row index.
 pub(super) fn groups(rows: usize, group: impl Fn(usize) -> usize) -> Vec<u32> {
     (0..rows).map(|row| group(row) as u32).collect()
 }
@@ -195,7 +195,8 @@ pub(super) fn is_carried(case: &Case) -> bool {
     case.word("sequences") == Some("carried")
 }
 
-/// Judges states that are only decayed. The bound holds for a kernel that decays in each of `tokens` steps or once per chunk.
+/// Requires states that were only decayed to be within an error bound. The bound holds for kernels that decay the state in each
+/// of `tokens` steps, and for kernels that decay it once per chunk.
 pub(super) fn judge_carried(output: &'static str, shape: &[usize], states: Vec<f64>, tokens: usize) -> Judge {
     let bound = move |_, want: f64| 12.0 * UNIT * tokens as f64 * want.abs() + 1e-37;
     Judge::within(output, Dtype::F32, shape, states, bound, WHY_CARRIED)
@@ -258,8 +259,8 @@ impl Prefill {
         prefill
     }
 
-    /// Sets β to 0 and decays near 1, which leave a third of a state after a thousand tokens; one token in the middle has the
-    /// decay e^-12.
+    /// Sets β to 0 and the decays near 1, so that a third of a state is left after a thousand tokens. One token in the middle has
+    /// the decay e^-12.
     fn carried(&mut self) {
         self.g.data.iter_mut().for_each(|g| *g *= 2f32.powi(-10));
         let tokens = self.starts[self.starts.len() - 1];
@@ -319,8 +320,8 @@ impl Prefill {
         ]
     }
 
-    /// Expected o; for each row `[T, HV]` of o, the mean square that an average query would read in place of the actual one; and
-    /// the expected final states in their layout.
+    /// Returns three lists: the expected o; for each row `[T, HV]` of o, the mean square that an average query would read instead
+    /// of the actual query; and the expected final states in their layout.
     pub fn want(&self, case: &Case) -> Result<[Vec<f64>; 3], String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(Tensor::cast);
         linear::l2_normalize(&mut q, linear::L2_EPS);
@@ -362,7 +363,7 @@ impl Prefill {
     }
 }
 
-/// Shape of the initial states if `layout` is `in_vk`, of the final states if it is `out_vk`.
+/// Shape of the initial states if `layout` is `in_vk`, or of the final states if it is `out_vk`.
 pub(super) fn state_shape(case: &Case, layout: &str) -> [usize; 4] {
     let [n, hv, k, v] = case.sizes(["N", "HV", "K", "V"]);
     match case.dim(layout) {

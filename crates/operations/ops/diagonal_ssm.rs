@@ -27,7 +27,8 @@ fn cases() -> Vec<Case> {
         .large("short", [96, 2048, 32])
         .edges("edges", [32, 4096, 32])
         .random("odd", [5, 77, 7])
-        // Long enough for kernels to split the steps into more than two pieces. Each piece hands its states to the next.
+        // This case has so many steps that kernels may split them into more than two pieces. Each piece hands its states to the
+        // next.
         .random("long", [3, 8200, 32])
         .edges("wide", [3, 130, 100])
         .done()
@@ -85,7 +86,7 @@ fn edges(a: &mut [f32], b: &mut [f32], c: &mut [f32], u: &mut [f32], steps: usiz
 const WHY: &str = "f32 arithmetic: let m be the sum of the magnitudes of a state's terms; each step adds an error of 3 \
                    units of 2^-24 of m, which decays as the state does, and y adds N + 8 units of |c| m";
 
-/// Absolute error of a step whose result is subnormal in f32: there, errors are not relative to the result.
+/// Absolute error of a step whose result is subnormal in f32. Such a result has no relative error bound.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 20) as f64;
 
 /// Error bound of y, `[H, S]`. Let m be the sum of the magnitudes of a state's terms: m ← |a| m + |b u|. Every step adds an error
@@ -101,7 +102,7 @@ fn bounds(ssm: &DiagonalSsm<f64>, u: &Tensor<f64>) -> Vec<f64> {
             let [a, b, c] = [ssm.a, ssm.b, ssm.c].map(|x| x.row(head).iter().map(|x| x.abs()).collect::<Vec<f64>>());
             let (mut magnitude, mut error) = (vec![0.0; states], vec![0.0; states]);
             for (bound, u) in bounds.iter_mut().zip(u.row(head)) {
-                // Absolute error for subnormal results, whose errors are not relative.
+                // Begin with an absolute error for subnormal results, which have no relative error bound.
                 let mut sum = 2f64.powi(-140);
                 for n in 0..states {
                     magnitude[n] = a[n] * magnitude[n] + b[n] * u.abs();

@@ -1,6 +1,6 @@
-//! Makes the operations of [`Operation`], which work on a user's tensors, available as kernel operations. Inputs are drawn for
-//! the sizes of a case; expected values and bounds come from [`Operation`]. So a program in any language gets the judgement of
-//! Python's `assert_close`.
+//! Makes the operations of [`Operation`], which work on a user's tensors, available as kernel operations. Inputs are drawn at
+//! random for the sizes of a case; expected values and bounds come from [`Operation`]. So a program in any language can be
+//! checked like with Python's `assert_close`.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Operation {
             .collect()
     }
 
-    /// Numbers that a case may set, with their defaults; NaN if the operation computes the default.
+    /// Names of the numbers that a case may set, with their defaults; NaN if the operation computes the default.
     fn numbers(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let numbers = self.drawn().numbers;
         self.takes.iter().filter_map(|takes| match takes.kind {
@@ -63,8 +63,9 @@ impl Op for &'static Operation {
         self.doc
     }
 
-    /// Makes one case for each set of sizes in f32 and in bfloat16. Further cases use the first sizes: one for each other word,
-    /// optional tensor and varied number, and one with all of them.
+    /// Makes one case for each set of sizes in f32 and in bfloat16. Further cases use the first set of sizes: one case for each
+    /// key value other than the default, including `given` for optional tensors; one for each varied number; and one with the
+    /// last value of every key and all varied numbers.
     fn cases(&self) -> Vec<Case> {
         let cases = self.drawn();
         let keys = self.keys();
@@ -193,8 +194,8 @@ impl Operation {
     }
 }
 
-/// Judges an output. If several values of a part are right (ties, for example), the expected value is the one that the program's
-/// output has.
+/// Returns the check of an output. If several values of a range are right (for example with ties), the value in the program's
+/// output counts as the expected one.
 fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, String> {
     let why = operation.drawn().why;
     if !crowded(&output).is_empty() {

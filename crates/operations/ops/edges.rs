@@ -14,7 +14,8 @@ pub(super) enum Edge {
     Last(f32),
 }
 
-/// Changes the rows of `x` to these kinds in turn. `first` is the column of [`Edge::One`] in the first row.
+/// Changes the rows of `x` to these kinds, row by row, and begins again after the last kind. `first` is the column of
+/// [`Edge::One`] in the first row.
 pub(super) fn set(x: &mut [f32], cols: usize, first: usize, kinds: &[Edge]) {
     for (row, (x, kind)) in x.chunks_exact_mut(cols).zip(kinds.iter().cycle()).enumerate() {
         match *kind {

@@ -102,8 +102,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Makes the cases for one combination of types: of x, of the shared expert's storage and of the routed experts' storage. Rows go
-/// to `one` expert, or are `spread` over all.
+/// Makes the cases for one combination of types: of x, of the shared expert's weights, and of the routed experts' weights. `to`
+/// is the routing: all rows go to `one` expert, or are `spread` over all.
 fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec<Case> {
     let keys = [
         ("dtype", dtype),
@@ -143,7 +143,7 @@ const WHY: &str = "f32 arithmetic: sums of D products, whose errors the activati
                    products for each expert, all in any order, each rounding by at most 2^-24; then half a step of the type \
                    that is stored";
 
-/// Moves the slots that have an expert to the front of each row, as the reference expects choices and weights.
+/// Moves the slots that have an expert to the front of each row, because the reference expects them there.
 fn in_front(routed: &Routed) -> (Choice<Bounded>, Tensor<Bounded>) {
     let Routed {
         k,
@@ -203,7 +203,8 @@ fn expert(gate_up: &[f32], down: &[f32], [dim, inner]: [usize; 2]) -> Expert<Bou
     }
 }
 
-/// Draws a matrix. Values of g and u come out large (deviation [`GATES`]); results of `down` are about as large as its inputs.
+/// Draws a matrix. Gate and up weights are so large that g and u have the standard deviation [`GATES`]; results of `down` are
+/// about as large as its inputs.
 fn drawn(name: &str, [rows, cols]: [usize; 2], data: &Data) -> Vec<f32> {
     let mut values = data.normal(&format!("experts/{name}"), rows * cols);
     let size = if name.contains("gate_up") { GATES } else { 1.0 };

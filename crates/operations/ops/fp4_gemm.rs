@@ -62,15 +62,15 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     for (at, scale) in w_scale.iter_mut().enumerate() {
         let (row, of_row) = (at / blocks, at % blocks);
         *scale = match (edges, of_row % 3) {
-            // Rows use every scale code, one code per row, so that a NaN does not hide other faults. The tile of 128 rows after
-            // them uses a largest scale that is just too large to decode codes with one multiplication.
+            // The rows up to 255 use every scale code, one code per row, so that a NaN does not hide other faults. In the next
+            // tile of 128 rows, the largest scale is just too large to decode codes with one multiplication.
             (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
             (true, 0 | 2) => row as u8,
             _ if nvfp4 => 0x28 + *scale % 32,
             _ => 118 + *scale % 8,
         };
     }
-    // Blocks of positive and negative zeros.
+    // Set the first blocks of some rows to zeros of both signs.
     let zeros = w
         .par_chunks_mut(k / 2)
         .enumerate()
@@ -129,8 +129,8 @@ const WHY: &str = "weights are exact in bf16, the order of the sums is defined, 
                    (crates/core/accumulator.rs), and f32 and bf16 are rounded to nearest even, so every bit is defined; any NaN \
                    matches any other";
 
-/// y in f32, exact to the bit if `N` is f32; with the error bound of another accumulator if `N` is
-/// [`Bounded`](reference::Bounded).
+/// Computes y. If `N` is f32, y has the exact bits that the operation defines. If `N` is [`Bounded`](reference::Bounded), y has
+/// the error bound of the kernel's accumulator `sums`.
 fn want<N: Summed>(
     sums: Sums,
     x: &[f32],

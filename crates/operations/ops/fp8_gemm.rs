@@ -58,15 +58,16 @@ fn of_type(out: &'static str) -> Vec<Case> {
     let random = [
         [8, 320, 384],
         [9, 64, 128],
-        // Neither B, N nor K is a multiple of a tile.
+        // Neither B, N nor K of these shapes is a multiple of a tile.
         [33, 200, 1104],
         [63, 130, 144],
         [64, 1, 16],
         [65, 129, 2064],
         [128, 384, 1536],
-        // More tiles than multiprocessors, a partial last tile, and rows of y that are not aligned.
+        // This shape has more tiles than multiprocessors, a partial last tile, and rows of y that are not aligned.
         [3, 4300, 1040],
-        // The number of tiles per multiprocessor is not a multiple of four, so few of them begin with new scales.
+        // Four tiles of 32 weights share a scale. Here the number of tiles per multiprocessor is not a multiple of four, so most
+        // multiprocessors begin in the middle of such a group.
         [2, 9600, 160],
         // K needs more stages than the pipeline's ring buffer has. The second shape also has a partial last block.
         [1, 70, 16384],
@@ -80,7 +81,7 @@ fn of_type(out: &'static str) -> Vec<Case> {
         .each("", &random, Grid::random)
         .each("edges", &[[13, 264, 912], [64, 128, 4096]], Grid::edges)
         .when(out == "bf16", |grid| {
-            // Rows of x too long for shared memory, and more tiles than multiprocessors.
+            // This shape has rows of x too long for shared memory, and more tiles than multiprocessors.
             let grid = grid.each("", &[[33, 4264, 1552]], Grid::random);
             grid.each("", &timed.collect::<Vec<_>>(), Grid::timed)
         })
@@ -99,8 +100,8 @@ pub fn product(x: Coded, w: Coded, n: usize) -> Vec<f32> {
     want(Sums::Defined, [x.0, w.0], [x.1, w.1], [x.0.len() / k, n, k])
 }
 
-/// y in f32, exact to the bit if `N` is f32; with the error bound of another accumulator if `N` is
-/// [`Bounded`](reference::Bounded).
+/// Computes y. If `N` is f32, y has the exact bits that the operation defines. If `N` is [`Bounded`](reference::Bounded), y has
+/// the error bound of the kernel's accumulator `sums`.
 fn want<N: Summed>(sums: Sums, [x, w]: [&[u8]; 2], [x_scale, w_scale]: [&[f32]; 2], [_, n, k]: [usize; 3]) -> Vec<N> {
     let (x, w) = (e4m3_factors(x), e4m3_factors(w));
     let blocks = k.div_ceil(BLOCK);

@@ -4,7 +4,7 @@ use super::{Case, Inputs};
 
 type Dims = Vec<(&'static str, i64)>;
 
-/// Cases that share a name prefix and keys. Most methods add cases; [`Grid::done`] returns the list.
+/// List of cases that share a name prefix and keys. Most methods add cases; [`Grid::done`] returns the list.
 pub struct Grid<'a, Shape> {
     prefix: String,
     keys: Vec<(&'static str, String)>,
@@ -42,7 +42,7 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         }
     }
 
-    /// Sets the function that names shapes for [`Grid::each`].
+    /// Sets the function that names a shape; [`Grid::each`] uses the name in the names of cases.
     pub fn named(self, names: impl Fn(Shape) -> String + 'a) -> Self {
         Self {
             names: Box::new(names),
@@ -55,7 +55,7 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         self.add(name, shape, Inputs::Random)
     }
 
-    /// Adds a case of random numbers; its test also repeats the rows until buffers exceed 2³² elements.
+    /// Adds a case of random numbers. Its test also runs kernels with the rows repeated until buffers exceed 2³² elements.
     pub fn large(mut self, name: &str, shape: Shape) -> Self {
         self = self.random(name, shape);
         self.last().large = true;
@@ -87,7 +87,7 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         })
     }
 
-    /// Changes a key for all cases that are added after this call.
+    /// Changes the value of a key for all cases that are added after this call.
     pub fn key(mut self, name: &str, value: &str) -> Self {
         let key = self.keys.iter_mut().filter(|(key, _)| *key == name);
         key.for_each(|(_, set)| *set = value.into());

@@ -1,6 +1,6 @@
-//! Checks for every kernel. It must write all of its outputs and nothing else. A second run, a replay as a CUDA graph, and a run
-//! on other rows of its batch must give the same bytes. These checks judge every operation, so this file is part of the digest
-//! that identifies an operation's judgement.
+//! Checks for every kernel. A kernel must write all of its outputs and nothing else. A second run, a replay as a CUDA graph, and
+//! a run on other batches of the rows must give the same bytes. These checks judge every operation, so this file is part of the
+//! digest that identifies how an operation is judged.
 
 use super::checks;
 use super::checks::{Band, Repeated};
@@ -45,7 +45,8 @@ pub trait Guarded {
 pub struct Checked {
     /// The outputs of the first run.
     pub outputs: Outputs,
-    /// Metric `violations` of each check: guard bands, inputs, second run, graph, batches; from [`judged`], also of outputs.
+    /// Number of `violations` in each check: guard bands, inputs, second run, graph, batches. [`judged`] adds the metrics of the
+    /// outputs.
     pub measured: Vec<Measured>,
 }
 
@@ -54,10 +55,10 @@ pub fn outputs(kernel: &impl Guarded) -> Result<Outputs> {
     kernel.run(POISONS[0])
 }
 
-/// Limit in bytes of all buffers of a problem for the checks with a graph and with other batches. These checks find the same
-/// faults on small problems.
+/// Limit in bytes for all buffers of a problem. Larger problems skip the checks with a CUDA graph and with other batches, because
+/// these checks find the same faults on small problems.
 const MOST_CHECKED: usize = 256 << 20;
-/// Numbers of rows of the other batches.
+/// Numbers of rows of the batches that [`batches`] tries.
 const BATCHES: [usize; 7] = [1, 2, 7, 8, 33, 64, 128];
 
 /// Runs a kernel, and checks guard bands and inputs. A deterministic kernel runs again with another poison byte and is replayed
@@ -109,8 +110,8 @@ fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>>
     Ok(measured)
 }
 
-/// Runs a kernel, checks it like [`check`], and judges its outputs. If all is right and the case is large, the kernel also runs
-/// with rows repeated until addresses exceed 32 bits: every repetition of a row must have the same outputs.
+/// Runs a kernel, checks it like [`check`], and judges its outputs. If all checks pass and the case is large, the kernel also
+/// runs with rows repeated until addresses exceed 32 bits: every repetition of a row must have the same outputs.
 pub fn judged(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let Checked { outputs, mut measured } = check(kernel, deterministic)?;
     let problem = kernel.problem();

@@ -6,7 +6,8 @@ use super::Step;
 use crate::ops::data::element;
 use crate::ops::judge::{UNIT, bf16_error};
 
-/// Absolute error of a product or an exponential whose result is subnormal, per unit of the factor that is multiplied by it.
+/// Absolute error of a product or an exponential whose result is subnormal. If a factor multiplies the result, it also multiplies
+/// this error.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
 
 /// If β = sigmoid(x) is below this value, a kernel may return 0, because the reciprocal 1 + e⁻ˣ nearly overflows.
@@ -37,7 +38,7 @@ impl Bounds {
         // sum: the root halves the relative error, and each of the few following operations adds one rounding.
         let norm = (keys as f64 / 2.0 + 8.0) * UNIT;
         let sum = (keys as f64 + 2.0) * UNIT;
-        // For every value channel of a head: the error of k dᵀ per unit of k, and the error of o.
+        // For every value channel of a head: the error of k dᵀ divided by k, and the error of o.
         let of_head = |head: usize| -> Vec<[f64; 2]> {
             let Ok(slot) = usize::try_from(step.indices[head / values]) else {
                 return vec![[0.0, -1.0]; channels];
@@ -66,7 +67,7 @@ impl Bounds {
                 let off = k_error + UNIT * (v.abs() + read.abs());
                 let d_error = beta * off + 10.0 * UNIT * d.abs() + LOST * (v - read).abs();
                 let written = d_error + (norm + 2.0 * UNIT) * d.abs();
-                // This bound holds for both ways to compute o: (α S)ᵀq + (k·q) d, and the sum over the updated state.
+                // This bound holds for both ways to compute o: (α S)ᵀq + (k·q) d, or qᵀ times the updated state.
                 let o = step.scale() * (q_error * (1.0 + UNIT))
                     + overlap * (d_error + (2.0 * norm + sum + 8.0 * UNIT) * d.abs());
                 [written, 1.01 * o]
@@ -121,10 +122,10 @@ impl Step {
         let factor = f64::from(self.a_log[of_token / self.gates()]).exp();
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let error = if !x.is_finite() {
-            // An infinite gate gives either its limit, which is exact, or a decay of 0.
+            // With an infinite gate, the log decay is exactly the limit of its formula, or the decay is 0.
             0.0
         } else if self.bound == 0.0 {
-            // The derivative of softplus is a sigmoid. 1 + eˣ has the error of eˣ.
+            // The slope of softplus is a sigmoid. The rounding error of 1 + eˣ is that of eˣ.
             factor * sigmoid(x) * x.abs() + 16.0 * g.abs()
         } else {
             let y = factor * x;

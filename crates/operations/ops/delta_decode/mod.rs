@@ -43,7 +43,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         _ => step.want::<linear::Kv>(),
     }?;
     let (buffers, pool) = (step.buffers(), step.pool());
-    // The state of each token is read and written.
+    // Memory traffic includes the state of each token twice: it is read and written.
     let used = step.users.iter().flatten().count() * pool.size() / step.users.len();
     let bytes = 2 * used + buffers.iter().map(Buffer::size).sum::<usize>();
     let (o_shape, bound) = (step.v.shape.clone(), step.bound as f32);
@@ -86,7 +86,7 @@ fn of_type(kind: &'static str, layout: &'static str, state: &'static str) -> Vec
             .timed("b32", [32, 64, 1, 128, 128])
             .timed("b256", [256, 64, 1, 128, 128]),
         grid(form, 2)
-            // Only two heads, so that more than 65,536 rows fit in memory.
+            // This case has only two heads, so that more than 65,536 rows fit in memory.
             .large("pair", [3, 1, 2, 128, 128])
             .random("grouped", [3, 2, 3, 128, 128])
             .edges("edges", [11, 2, 2, 128, 128])
@@ -217,23 +217,23 @@ impl Step {
         self.v.shape[1]
     }
 
-    /// Number of gates per value head: 1 or K.
+    /// Number of gates per value head: 1 (GDN) or K (KDA).
     fn gates(&self) -> usize {
         self.dt_bias.len() / self.values()
     }
 
-    /// Row of q and k that belongs to a value head. Both indices count over all tokens.
+    /// Returns the row of q and k for a value head. Both indices count heads over all tokens.
     fn key_head(&self, head: usize) -> usize {
         head * self.q.shape[1] / self.values()
     }
 
-    /// The two dimensions of a state, in memory order.
+    /// Sizes of the two dimensions of a state, in memory order.
     fn stored(&self) -> [usize; 2] {
         let (key, value) = (self.q.cols(), self.v.cols());
         if self.vk { [value, key] } else { [key, value] }
     }
 
-    /// Normalized q, normalized k, log decays, and β.
+    /// Returns normalized q, normalized k, log decays, and β.
     fn prepared(&self) -> Result<[Tensor<f64>; 4], String> {
         let [q, k] = [&self.q, &self.k].map(|x| {
             let mut x = x.cast();
@@ -254,7 +254,7 @@ impl Step {
         Ok([q, k, gate.log_decay()?, linear::beta(&self.beta.cast(), false)])
     }
 
-    /// Expected o and expected state pool, both without rounding.
+    /// Returns the expected o and the expected state pool, both without rounding.
     pub fn want<L: linear::Layout>(&self) -> Result<(Vec<f64>, Vec<f64>), String> {
         let [q, k, g, beta] = self.prepared()?;
         let inputs = linear::Inputs {
@@ -286,7 +286,7 @@ impl Step {
     }
 }
 
-/// Wraps log decays: one per head if `g` has two dimensions, else one per key channel.
+/// Wraps log decays as one per head if `g` has two dimensions, else as one per key channel.
 pub(super) fn decay(g: &Tensor<f64>) -> linear::Decay<'_, f64> {
     match g.shape.len() {
         2 => linear::Decay::Head(g),
