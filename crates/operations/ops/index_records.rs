@@ -43,13 +43,13 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, h, n] = case.sizes(["B", "H", "N"]);
     let record = layout(case)?;
     let (width, stride) = (n.div_ceil(PAGE), record.page_stride(PAGE));
-    // Rows see all entries, half of them, one, none, or a number near the page size of 64.
+    // Rows may see all entries, half of them, one, none, or a number near the page size of 64.
     let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
     let count = |row: usize| match case.timed {
         true => n,
         false => counts[row % counts.len()].min(n),
     };
-    // Rows whose distance is a multiple of 64 see equally many entries, with the same contents.
+    // Two rows see the same number of entries with the same contents if the difference of their indices is a multiple of 64.
     let distinct = if case.timed { TIMED_PAGES } else { width * b.min(64) };
     let page_of = |row: usize, page: usize| (row * width + page) % distinct;
     let mut contents = contents(case, record, data, distinct)?;
@@ -121,11 +121,11 @@ fn of_type(record: &'static str) -> Vec<Case> {
         [9, 5, 1],
         [33, 1, 65],
         [3, 128, 200],
-        // Neither the number of heads nor the number of entries is a multiple of a tile.
+        // Neither the number of heads nor the number of entries of this shape is a multiple of a tile.
         [65, 72, 70],
         [128, 64, 64],
         [1, 64, 5000],
-        // Several rows per warpgroup of the GPU, and more pages per warpgroup than pipeline stages.
+        // With this shape, each warpgroup has several rows, and more pages than pipeline stages.
         [4400, 64, 2],
     ];
     Grid::of(record, &[("record", record)], ["B", "H", "N"])
@@ -217,17 +217,17 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
         if slot % 8 == 3 || slot % 8 == 5 {
             contents[scales.clone()].copy_from_slice(&random[scales]);
         } else if slot % 8 == 6 {
-            // Extreme powers of two as scales: the smallest and the largest.
+            // Use extreme powers of two as scales: the smallest and the largest.
             let least = match slot / 8 % 2 {
                 _ if of_fp8 => [0, 0, 0x40, 0],
                 0 => [0, 1, 127, 254],
-                // All four block scales are the smallest, so that terms of larger blocks do not hide an error.
+                // Use the smallest scale for all four blocks, so that terms of larger blocks do not hide an error.
                 _ => [0; 4],
             };
             contents[scales].copy_from_slice(&least);
         } else if slot % 16 == 12 && !of_fp8 {
-            // NaN scale with nonzero codes of one sign. A kernel that decodes the scale as infinity would otherwise also get NaN,
-            // from infinities of both signs.
+            // Use a NaN scale, and nonzero codes of one sign only. With both signs, a kernel that decodes the scale as infinity
+            // would also get NaN, from infinities of both signs.
             contents[codes].iter_mut().for_each(|codes| *codes |= 0x11);
             contents[scales][0] = 255;
         }
@@ -235,7 +235,8 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
     Ok(contents)
 }
 
-/// Keys as [`Factor`]s for the tensor-core sums, the scale of each key, and the summation rule of the tensor cores.
+/// Returns the keys as [`Factor`]s for the tensor-core sums, the scale of each key, and the rule by which tensor cores round
+/// sums.
 fn keys(record: &KvRecord, pages: Vec<u8>) -> Result<(Vec<Factor>, Vec<f32>, &'static Accumulator), String> {
     let slots = pages.len() / record.page_stride(PAGE) * PAGE;
     if record.name == "index_fp8" {
@@ -255,9 +256,9 @@ struct Scoring<'a> {
     sizes: [usize; 3],
     /// Number of entries that each row may see.
     counts: Vec<usize>,
-    /// Number of different pages, and true if all other pages repeat them.
+    /// Number of different pages, and true if all other pages are copies of them.
     distinct: (usize, bool),
-    /// Keys as factors, the scale of each key, and the summation rule.
+    /// Keys as factors, the scale of each key, and the rule by which tensor cores round sums.
     keys: (Vec<Factor>, Vec<f32>, &'static Accumulator),
     query: &'a [Factor],
     weights: &'a [f32],

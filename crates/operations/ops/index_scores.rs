@@ -41,7 +41,7 @@ fn cases() -> Vec<Case> {
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, h, d, n] = case.sizes(["B", "H", "D", "N"]);
     let dtype = case.float_type("dtype");
-    // Rows see all entries, half of them, one, none, or a number near the tile size of 64.
+    // Rows may see all entries, half of them, one, none, or a number near the tile size of 64.
     let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
     let counts: Vec<usize> = (0..b).map(|row| counts[row % counts.len()].min(n)).collect();
     let mut q = data.normal("index_scores/q", b * h * d);

@@ -28,9 +28,9 @@ fn cases() -> Vec<Case> {
             false => (0, format!("{dtype}.{weights}.{out}")),
         };
         let large = [
-            // K is small and N is large, so that repeated rows make y large and the columns of y fill a grid.
+            // In this shape, K is small and N is large, so that repeated rows make y large and the columns of y fill a grid.
             [3, 1, 5000, 24],
-            // Rows of x are wider than rows of y, so that x becomes large. Many CTAs read the same row of x.
+            // In this shape, rows of x are wider than rows of y, so that x becomes large. Many CTAs read the same row of x.
             [3, 33, 4, 72],
         ];
         let random = [

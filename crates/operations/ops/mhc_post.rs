@@ -48,7 +48,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         let [large, small] = [100, -120].map(|power| One(2f32.powi(power)));
         let kinds = [Random, Zeros, large, small, One(f32::INFINITY), One(f32::NAN)];
         edges::set(&mut x, STREAMS * dim, 0, &kinds);
-        // Set other channels of y than of x: an infinity or NaN of x in the same channel would hide a fault in y.
+        // Put edge values into other channels of y than of x. An infinity or NaN of x in the same channel would hide a fault in
+        // y.
         edges::set(&mut y, dim, 5, &kinds);
     }
     round_to(dtype, &mut x);
@@ -61,7 +62,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let mut post = weights("mhc_post/post", STREAMS, 2.0);
     let mut comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
     if case.inputs == Inputs::Edges {
-        // A zero weight times an infinity or a NaN must give NaN.
+        // Set some weights to zero: times an infinity or a NaN, they must give NaN.
         for weights in [&mut post, &mut comb] {
             weights.iter_mut().step_by(3).for_each(|weight| *weight = 0.0);
         }

@@ -22,13 +22,14 @@ use super::{Batch, Buffer, Case, Data, Inputs, KernelOp, Problem, Scalar};
 const WIDTH: usize = 2 * STREAMS + STREAMS * STREAMS;
 const ITERATIONS: usize = 20;
 const EPS: f32 = 1e-6;
-/// The ε of cases with [`FEW`] tokens. It is so large that an error shows if any of the Sinkhorn normalizations omits it.
+/// The ε of cases with [`FEW`] tokens. It is so large that a kernel that omits it in any Sinkhorn normalization fails.
 const LARGE_EPS: f32 = 1e-3;
-/// Numbers of tokens of the cases with [`LARGE_EPS`]; each variant takes one of them.
+/// Numbers of tokens of the cases with [`LARGE_EPS`]. Variants differ in the numbers of tokens that they support; each supports
+/// one of these.
 const FEW: [usize; 4] = [3, 7, 37, 201];
 /// The ε of the RMS norms. It differs from [`EPS`], so that a kernel that swaps them fails.
 const NORM_EPS: f32 = 1e-5;
-/// Number of tokens that are computed at a time.
+/// Number of tokens whose expected outputs are computed at a time.
 const CHUNK: usize = 64;
 
 pub(super) const MHC_PRE: KernelOp = KernelOp {
@@ -65,7 +66,7 @@ fn cases() -> Vec<Case> {
             .random("narrow", [37, 72])
             .random("t1.64", [1, 64])
             .random("t8.64", [8, 64])
-            // More tokens than the GPU runs thread blocks at a time.
+            // This case has more tokens than the GPU runs thread blocks at a time.
             .random("t2000.21", [2000, 21])
             .done()
     };
@@ -158,7 +159,7 @@ struct Site {
 
 impl Site {
     /// Gives the first three streams the same weight, so that the streams of an edge token cancel. A kernel that computes the
-    /// square of the mixture from products of streams then gets 0 or less. Moves rows of comb logits so far from 0 that
+    /// square of the mixture from products of streams then gets 0 or less. Also moves rows of comb logits so far from 0 that
     /// exponentials overflow or become 0.
     fn edges(&mut self) {
         let row = self.projection.len() / WIDTH;
@@ -172,7 +173,7 @@ impl Site {
         }
     }
 
-    /// Judgements of y (stored as `dtype`), post and comb.
+    /// Checks of y (stored as `dtype`), post and comb.
     fn judges(&self, x: &[f32], dim: usize, dtype: Dtype) -> Vec<Judge> {
         let connection = HyperConnection {
             projection: Tensor::new([WIDTH, STREAMS * dim], widened(&self.projection)),
@@ -225,10 +226,10 @@ const WHY_POST: &str = "the slope of a sigmoid, at most 1/4, times the error of 
 const WHY_COMB: &str = "each logit is moved by its error bound, one at a time, and the resulting changes after 20 Sinkhorn \
                         iterations are added up";
 
-/// Error bound of a sum of products, relative to the sum of their magnitudes: 256 sequential additions. Each errs by up to two
-/// units, because tensor cores truncate instead of rounding.
+/// Error bound of a sum of products, relative to the sum of their magnitudes. The bound assumes 256 additions in sequence. Each
+/// errs by up to two units, because tensor cores truncate instead of rounding.
 const SUM: f64 = 256.0 * 2.0 * UNIT;
-/// Likely error of such a sum, relative to the root mean square of its partial sums over all orders of the terms
+/// Likely error of a sum of products, relative to the root mean square of its partial sums over all orders of the terms
 /// ([`reference::bounded`]).
 const LIKELY: f64 = LAMBDA * 16.0 * 2.0 * UNIT;
 
@@ -265,7 +266,7 @@ impl Site {
             })
             .unzip();
 
-        // A sigmoid has a slope of at most 1/4 and a value of at most 1. Computing it adds a few units.
+        // The slope of a sigmoid is at most 1/4, and its value is at most 1. Its computation adds an error of a few units.
         let sigmoid = |error: &f64| 1.01 * (error / 4.0 + 8.0 * UNIT);
         let pre: Vec<f64> = errors[..STREAMS].iter().map(sigmoid).collect();
         let post = errors[STREAMS..2 * STREAMS]
@@ -274,7 +275,7 @@ impl Site {
             .collect();
         let comb = normalized(&logits[2 * STREAMS..], &errors[2 * STREAMS..], connection.eps).1;
 
-        // The weights of pre are at most 1 + ε. The mixture takes four products and their sum.
+        // The weights of pre are at most 1 + ε. The mixture consists of four products and their sum.
         let streams = |channel: usize| x.iter().skip(channel).step_by(dim);
         let errors = (0..dim).map(|channel| {
             let each = streams(channel).zip(&pre).map(|(x, pre)| x.abs() * (pre + 5.0 * UNIT));
@@ -299,8 +300,8 @@ impl Site {
     }
 }
 
-/// Mixing matrix of these logits, and its error bounds. Each logit is moved by its error bound, one at a time, and the changes of
-/// the matrix are added up.
+/// Returns the mixing matrix of these logits, and its error bounds: each logit is moved by its error bound, one at a time, and
+/// the changes of the matrix are added up.
 pub fn normalized(logits: &[f64], errors: &[f64], eps: f64) -> (Vec<f64>, Vec<f64>) {
     let comb = sinkhorn(logits, eps);
     // None of the 39 normalizations amplifies errors, and each adds a few units.

@@ -126,7 +126,8 @@ pub trait Op: Sync {
         Ok(())
     }
 
-    /// True if the operation defines the bits of its sums of products. A kernel may then declare another accumulator ([`sums`]).
+    /// True if the operation defines the bits of its sums of products. A kernel may then state that it adds differently
+    /// ([`sums`]).
     fn defines_sums(&self) -> bool {
         false
     }
@@ -185,7 +186,7 @@ impl Op for KernelOp {
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        // All cases of an operation define the same sizes and keys.
+        // All cases of an operation set the same sizes and keys, so the first case shows which ones `case` must set.
         let cases = (self.cases)();
         let known = cases.first().ok_or("the operation has no cases")?;
         let mut sizes = known.dims.iter().filter(|(name, _)| case.size(name).is_none());
@@ -328,15 +329,15 @@ pub struct Problem {
     pub judges: Vec<Judge>,
     /// Batch of independent rows; `None` if the rows depend on each other.
     pub batch: Option<Batch>,
-    /// Number of runs, one after the other, before outputs are judged. In-place buffers keep their contents from run to run.
+    /// Number of times that a kernel runs before its outputs are judged. In-place buffers keep their contents from run to run.
     pub runs: usize,
     /// True if kernels also run with its rows repeated past 2³² elements ([`Case::large`]).
     pub large: bool,
 }
 
 impl Problem {
-    /// Creates a problem without scalars and matrix products. Judged outputs that are not in `buffers` are appended. Every buffer
-    /// counts once as memory traffic, except `amax`, which has four bytes that some formats do not read.
+    /// Creates a problem without scalars and matrix products. Adds buffers for judged outputs that are not in `buffers`. Every
+    /// buffer counts once as memory traffic, except `amax`, whose four bytes some formats do not read.
     pub fn new(mut buffers: Vec<Buffer>, judges: Vec<Judge>) -> Self {
         for judge in judges.iter().filter(|judge| !matches!(judge.rule, Rule::Parts(_))) {
             if buffers.iter().all(|buffer| buffer.name != judge.output) {
@@ -371,7 +372,7 @@ pub enum Scalar {
     F32(f32),
 }
 
-/// Operations on a user's tensors that also have cases, so that programs can be judged on them.
+/// Operations on a user's tensors that also have cases with drawn inputs, on which programs can be tested.
 pub fn of_tensors() -> impl Iterator<Item = &'static dyn Op> {
     let with_cases = OPERATIONS.iter().filter(|operation| operation.cases.is_some());
     with_cases.map(|operation| operation as &dyn Op)

@@ -88,7 +88,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         let numbers = || combined(sums, &experts, &matrices, &hidden, of_y);
         let judges = sums.judges(("y", out, of_y), &defined, numbers, WHY);
         let judges = judges.unwrap_or_else(|why| {
-            // Hidden values that make sums overflow cannot come from a right kernel, so every y is judged wrong.
+            // No right kernel writes hidden values that make sums overflow. So expect NaN, which makes every y count as wrong.
             let nan = vec![f64::NAN; rows * dim];
             vec![Judge::within("y", out, &of_y, nan, |_, _| 0.0, why)]
         });
@@ -102,7 +102,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     buffers.extend(down.buffers(["down", "down_scale", "down_tensor"]));
     buffers.push(Buffer::output("hidden", Dtype::BF16, &shape));
     buffers.push(Buffer::output("y", out, &[rows, dim]));
-    // Memory traffic: experts without rows need not be read, and `hidden` need not be written to memory.
+    // Memory traffic does not include experts without rows, which need not be read, and `hidden`, which need not be written.
     let used = routed.places.iter().filter(|places| !places.is_empty()).count();
     let sent: usize = routed.places.iter().map(Vec::len).sum();
     let weights = gate_up.bytes_of_one() + down.bytes_of_one();
@@ -131,12 +131,12 @@ fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Cas
     let timed = [[1, 8], [8, 64], [64, 64]].map(|[b, experts]| [b, experts, 6, 4096, 2048]);
     let timed = &timed[..if format == "mxfp4" { 3 } else { 2 }];
     grid.each("", &[[1, 4, 2, 64, 32]], Grid::random)
-        // D is large, so that few rows exceed 2³² elements, and B stays within the kernels' limit.
+        // D is large, so that few rows exceed 2³² elements and B stays within the kernels' limit.
         .each("", &[[3, 4, 2, 7168, 32]], Grid::large)
         .each("", &[[7, 4, 2, 64, 96], [9, 7, 3, 96, 160]], Grid::random)
         .each("", &[[8, 5, 1, 32, 1120]], Grid::random)
         .each("", &[[2, 256, 6, 1312, 224], [33, 3, 2, 544, 288]], Grid::random)
-        // More experts than a thread block has threads (first shape), or more slots than a warp has lanes (second shape).
+        // The first shape has more experts than a thread block has threads; the second has more slots than a warp has lanes.
         .each("", &[[9, 300, 6, 64, 32], [3, 40, 36, 32, 64]], Grid::random)
         .each("edges", &[[64, 9, 4, 288, 160], [24, 5, 2, 1152, 544]], Grid::edges)
         .when(bf16, |grid| {
@@ -181,8 +181,8 @@ impl Matrices {
             scales: vec![0xff; count * rows * blocks],
             tensor: vec![f32::NAN; count * halves],
         };
-        // Gates get a standard deviation of about 6, so that one in ten exceeds the clamp limit. Codes have a deviation of about
-        // 3. The scales multiply that by 2^-5.5 for 4096 columns (MXFP4), or by about 1.2 (NVFP4).
+        // Choose scales so that gates have a standard deviation of about 6, and one in ten exceeds the clamp limit. Codes have a
+        // deviation of about 3. The scales multiply that by 2^-5.5 for 4096 columns (MXFP4), or by about 1.2 (NVFP4).
         let least = (124.0 - (cols as f32).log2() / 2.0).round() as u8;
         let used = routed
             .places
@@ -298,8 +298,8 @@ fn hidden<N: Summed, T: Clone + Default>(
     all
 }
 
-/// Hidden value for the products of gate and up, and the bound of its f32 error before rounding to bfloat16. The error is that of
-/// [`swiglu`](super::swiglu) and of the product with the weight.
+/// Returns the hidden value for the products of gate and up, and the bound of its f32 error before rounding to bfloat16. The
+/// bound includes the error of [`swiglu`](super::swiglu) and of the product with the weight.
 pub fn between(products: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
     let (y, lost) = activated(products, limit);
     let y = y * weight;

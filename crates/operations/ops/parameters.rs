@@ -17,8 +17,8 @@ pub struct Parameters {
     pub keys: Vec<(String, Vec<String>)>,
     /// Optional numbers.
     pub scalars: Vec<Range>,
-    /// Inputs that may come from a file, with their shapes as expressions of sizes. If the shape is empty, it also depends on
-    /// keys.
+    /// Inputs that may come from a file, with their shapes as expressions of sizes. An empty shape means that the shape also
+    /// depends on keys.
     pub tensors: Vec<(String, Vec<String>)>,
     /// True if a case may combine any values of keys, and may omit keys. The default of a key is its first value.
     pub free: bool,

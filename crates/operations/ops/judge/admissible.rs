@@ -29,7 +29,7 @@ struct StoredBlocks<'a> {
     scale: &'a [u8],
 }
 
-/// Distance of a code or scale from the admissible range, capped at 2: 0 is right, 1 is just outside.
+/// Distance of a code or scale from the range of admissible values, capped at 2: 0 is right, 1 is next to the range.
 type Distance = u8;
 
 impl Judge {
@@ -104,8 +104,8 @@ impl Judge {
         ]
     }
 
-    /// Counts wrong codes or scales of an output. `found` returns the stored code, and true if it still has the poison bytes.
-    /// `wanted` returns the lowest and the highest admissible code, and a text that explains them.
+    /// Counts wrong codes or scales of an output. `found` returns the stored code, and true if its bytes still have the value
+    /// from before the run. `wanted` returns the lowest and the highest admissible code, and a text that explains them.
     fn said_of(
         &self,
         (output, shape): (&'static str, [usize; 2]),
@@ -177,7 +177,7 @@ impl StoredBlocks<'_> {
         u32::from_le_bytes(bytes)
     }
 
-    /// Factor or divisor of elements that belongs to the stored scale.
+    /// Number by which the format multiplies or divides elements before it encodes them, for the stored scale.
     fn factor(&self, block: usize) -> f32 {
         self.single.factor(self.scale_at(block), self.magnitudes(block)[1])
     }

@@ -47,7 +47,7 @@ impl Judge {
         values::kinds(self.dtype, [want, number(self.dtype, got, at)], got, at)
     }
 
-    /// Describes a wrong element: returns its bound, and a text with the expected value, the value found and the bound.
+    /// Describes a wrong element: returns its bound, and a text with the expected value, the output's value and the bound.
     pub(super) fn by_bound<'a>(
         &'a self,
         bound: &'a Bound,
@@ -78,9 +78,9 @@ impl Judge {
     }
 
     /// Compares numbers with `want`. Returns the number of elements beyond their bound (`violations`), the largest ratio of error
-    /// to bound (`bound_ratio`), and the usual metrics if `metrics` is set. The ratio is infinite for a NaN that is not expected,
-    /// or an infinity other than the expected one. `said` takes the worst element and its ratio, and returns its bound and a
-    /// description.
+    /// to bound (`bound_ratio`), and further metrics such as the signal-to-noise ratio if `metrics` is set. The ratio is infinite
+    /// for a NaN that is not expected, or an infinity other than the expected one. `said` takes the worst element and its ratio,
+    /// and returns its bound and a description.
     pub(super) fn near(
         &self,
         want: &[f64],
@@ -144,7 +144,8 @@ impl Judge {
         all
     }
 
-    /// Checks all errors together, after each element was found within its own bound. Returns a failure, or `right` if they pass.
+    /// Checks all errors of an output together. Call it after each element was found within its own bound. Returns a failure, or
+    /// `right` if the errors pass.
     pub(super) fn together_of(&self, together: &Together, got: &[u8], right: Measured) -> Measured {
         let said = together(&values::numbers(self.dtype, got)).join("; ");
         if said.is_empty() {

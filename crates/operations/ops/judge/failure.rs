@@ -18,7 +18,7 @@ pub(super) struct WorstElement {
 }
 
 impl Judge {
-    /// Turns a measurement into a failure if any element is `bad`; `said` describes the first bad element.
+    /// Turns a measurement into a failure if any element is `bad`, else returns `right`. `said` describes the first bad element.
     pub(super) fn first_wrong(
         &self,
         right: Measured,

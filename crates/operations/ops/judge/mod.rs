@@ -35,13 +35,13 @@ pub struct Judge {
     pub dtype: Dtype,
     /// Shape in elements.
     pub shape: Vec<usize>,
-    /// Indices of the rows of the output that are judged; `None` for all rows.
+    /// Indices of the judged rows in the whole output; `None` if all rows are judged.
     pub rows: Option<Vec<usize>>,
     /// The requirement.
     pub rule: Rule,
     /// Reason for the bound, which messages show.
     pub why: Cow<'static, str>,
-    /// True if unequal bits are counted ([`UNEQUAL`]) but are not a failure, because another judgement decides.
+    /// True if unequal bits are only counted ([`UNEQUAL`]) and never fail, because another judgement of the output decides.
     pub fact: bool,
 }
 
@@ -112,11 +112,11 @@ impl Rule {
     }
 }
 
-/// Part of the outputs, with its judgement.
+/// Part of the outputs, with the check that it must pass.
 pub struct Part {
     /// The judgement of the part.
     pub judge: Judge,
-    /// Bytes of the part, under the output name of the judgement.
+    /// Bytes of the part, stored under the output name of `judge`.
     pub outputs: Outputs,
 }
 
@@ -137,7 +137,7 @@ pub struct Measured {
     pub failure: Option<Box<Failure>>,
 }
 
-/// Measures the outputs with each of the judgements.
+/// Measures the outputs with each of the judgements, in order.
 pub fn judge(judges: &[Judge], outputs: &Outputs) -> Vec<Measured> {
     judges.iter().flat_map(|judge| judge.measure(outputs)).collect()
 }
@@ -225,8 +225,8 @@ impl Judge {
         Ok(Self::each(output, dtype, shape, want, bounds, why))
     }
 
-    /// Requires the root-mean-square error of each group of rows to be at most `bar`, relative to the root mean square of `want`.
-    /// `added` is added to the sum of squares of each group.
+    /// Requires the root-mean-square error of each group of rows to be at most `bar` times the root mean square of `want` in the
+    /// group. `added` has one number per group, which is added to the sum of squares of `want`.
     pub fn rms(
         output: &'static str,
         dtype: Dtype,
@@ -246,8 +246,8 @@ impl Judge {
         Self::new(output, dtype, shape, Rule::Rms(rule), why)
     }
 
-    /// Also limits the errors of single rows and elements, and the gain of each group. `of_rows` has, for each row, the mean
-    /// square of an average row in its place.
+    /// Also limits the errors of single rows and elements, and the gain of each group. For each row, `of_rows` has the mean
+    /// square that an average row at this position would have.
     pub fn by_rows(mut self, of_rows: Vec<f64>) -> Self {
         if let Rule::Rms(rms) = &mut self.rule {
             rms.usual = Some(of_rows);
@@ -280,7 +280,7 @@ impl Judge {
         Self::new(output, dtype, shape, Rule::Finite, why)
     }
 
-    /// Judges the parts into which `parts` splits the outputs.
+    /// Creates a check that splits the outputs with `parts` and judges each part on its own.
     pub fn parts(
         output: &'static str,
         parts: impl Fn(&Outputs) -> Vec<Part> + Send + Sync + 'static,
@@ -328,7 +328,7 @@ impl Judge {
         self
     }
 
-    /// Sets the row indices, in the whole output, of the rows that this judgement covers.
+    /// Sets the indices of the rows that this judgement covers. The indices count rows of the whole output.
     pub fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
         self
@@ -395,8 +395,8 @@ impl Judge {
         }
     }
 
-    /// Error bounds of all elements: 0 if bits are compared; for groups of rows, the allowed root-mean-square error. `None` if
-    /// there are no expected values.
+    /// Error bounds of all elements: 0 if bits are compared; for RMS checks, the allowed RMS error of the element's group. `None`
+    /// if there are no expected values.
     pub fn bounds(&self) -> Option<Vec<f64>> {
         match &self.rule {
             Rule::Equal { .. } => Some(vec![0.0; self.shape.iter().product()]),
@@ -444,13 +444,13 @@ impl Judge {
 /// Unit roundoff of f32, 2^-24: half an ulp, relative.
 pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
-/// Error bound of a number y after rounding to bfloat16, if the error is at most `error` before. The rounding adds half a spacing
-/// of the largest possible number.
+/// Error bound of a number y after rounding to bfloat16, if the error before is at most `error`. The rounding adds half a spacing
+/// at the largest magnitude that the number can have.
 pub fn bf16_error(y: f64, error: f64) -> f64 {
     error + half_spacing(Dtype::BF16, y.abs() + error)
 }
 
-/// Error bound of a number y after it is stored as `dtype` (bfloat16 or f32), if the error is at most `error` before.
+/// Error bound of a number y after it is stored as `dtype` (bfloat16 or f32), if the error before is at most `error`.
 pub(crate) fn stored_error(dtype: Dtype, y: f64, error: f64) -> f64 {
     match dtype {
         Dtype::BF16 => bf16_error(y, error),

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 /// Function that returns true for wrong elements.
 pub type Bad<'a> = &'a (dyn Fn(usize) -> bool + Sync);
-/// Function that returns the kinds of a wrong element as a bit set.
+/// Function that returns the kinds of a wrong element ([`KINDS`](super::values::KINDS)) as a bit set.
 pub type Kinds<'a> = &'a (dyn Fn(usize) -> u16 + Sync);
 
 /// Common sizes of vectors, tiles and blocks. Kernels often get the partial last one wrong.
@@ -96,7 +96,8 @@ fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
     let named = (0..shape.len()).filter(|at| !(chosen && *at == 0 && last > 0));
     let narrowed = named.map(|at| narrow(&spread.hit[at], at, shape.len()));
     let narrowed: Vec<Option<String>> = narrowed.collect();
-    // If a dimension has no description but not all of its indices are hit, the described ranges also contain right elements.
+    // A dimension without a description counts as entirely wrong. If not all of its indices are hit, the described ranges also
+    // contain right elements.
     let whole = |(hit, words): (&Vec<bool>, &Option<String>)| words.is_some() || count(hit) == hit.len();
     let volume: usize = spread.hit.iter().map(|hit| count(hit)).product();
     let filled = !chosen && volume == spread.count && spread.hit.iter().zip(&narrowed).all(whole);
@@ -166,8 +167,8 @@ fn before(at: usize, of: usize, several: bool) -> String {
     }
 }
 
-/// Describes the hit indices of dimension `at`. `None` if all indices are hit, or if there is no pattern, so that only their
-/// number can be given.
+/// Describes the hit indices of dimension `at`. Returns `None` if all indices are hit, or if the indices have no pattern, so that
+/// only their number can be given.
 fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     let (size, some) = (hit.len(), count(hit));
     let first = hit.iter().position(|hit| *hit)?;
@@ -186,7 +187,7 @@ fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     }
     let one = one(at, of);
     let period = [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-    // The power-of-two periods need two occurrences. Any other period, such as a number of heads, needs three: two may be chance.
+    // The periods above need two occurrences. Any other period, such as a number of heads, needs three: two may be chance.
     let begins: Vec<usize> = (0..size)
         .filter(|at| hit[*at] && (*at == 0 || !hit[at - 1]))
         .take(3)
@@ -201,7 +202,7 @@ fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     found.next()
 }
 
-/// The range of remainders modulo `period` that contains exactly the hit indices; `None` if there is none.
+/// Returns the range of remainders modulo `period` that contains exactly the hit indices; `None` if no range does.
 fn residues(hit: &[bool], period: usize) -> Option<(usize, usize)> {
     let low = hit[..period].iter().position(|hit| *hit)?;
     let high = hit[..period].iter().rposition(|hit| *hit)?;
@@ -224,7 +225,7 @@ fn ordinal(n: usize) -> String {
     }
 }
 
-/// Describes a range up to the end that begins after the last whole tile; `None` if it begins elsewhere.
+/// Describes the range from `first` to the end if it begins after the last whole tile; `None` if it begins elsewhere.
 fn tail(first: usize, size: usize) -> Option<String> {
     let tile = TILES
         .into_iter()

@@ -17,8 +17,7 @@ const ELEMENT: f64 = 10.0;
 /// error divided by √rows. Rows err independently, but rows of large numbers weigh more. The largest multiple was 1.4 in the same
 /// emulated kernels, and 2.5 for 16,384 states after 17 tokens on a GPU, where few roundings average out.
 const GAIN: f64 = 4.0;
-/// Lower limit of the RMS of a row to which errors are relative. Sums of smaller numbers have terms below the smallest normal
-/// f32.
+/// Smallest RMS of a row to which errors are relative. Sums of smaller numbers have terms below the smallest normal f32.
 const SMALL: f64 = 1e-33;
 
 /// Data of a judgement by RMS error ([`Rule::Rms`](super::Rule::Rms)).
@@ -29,8 +28,9 @@ pub struct Rms {
     pub groups: Vec<u32>,
     /// For each group, a number that is added to the sum of squares of its expected values.
     pub added: Vec<f64>,
-    /// For each row, the mean square of an average row in its place. If given, rows, elements and the gain of each group are
-    /// also judged. Errors of a row are then relative to this mean square or to the row's own, whichever is larger.
+    /// For each row, the mean square that an average row at this position would have. If `Some`, the errors of rows and elements
+    /// and the gain of each group are also judged. Errors of a row are then relative to this mean square or to that of the row
+    /// itself, whichever is larger.
     pub usual: Option<Vec<f64>>,
     /// Largest allowed RMS error of a group, relative to the RMS of its expected values.
     pub bar: f64,
@@ -64,7 +64,7 @@ enum Of {
 /// Sums over a row, or over all rows of a group.
 #[derive(Clone, Copy, Default)]
 struct Sums {
-    /// Sum of squares of expected values. For groups, sum of the squares to which errors are relative.
+    /// Sum of squares of expected values; for groups, sum of the squares to which the errors of their rows are relative.
     squares: f64,
     /// Sum of squared errors.
     error: f64,
@@ -89,8 +89,8 @@ impl Sums {
         (self.gain / self.squares).abs()
     }
 
-    /// Limit of the relative gain. `squares`² / `fourths` is the effective number of rows: the number of rows if all are equally
-    /// large.
+    /// Limit of the relative gain. `squares`² / `fourths` is the effective number of rows. It equals the number of rows if all
+    /// rows are equally large.
     fn gain_limit(&self, bar: f64) -> f64 {
         GAIN * bar * self.fourths.sqrt() / self.squares
     }
@@ -101,7 +101,8 @@ fn larger(a: Ratio, b: Ratio) -> Ratio {
     if b.0 > a.0 { b } else { a }
 }
 
-/// Returns √(error / want) / limit; infinite if the quotient is NaN, because all expected values are finite.
+/// Returns √(error / want) / limit; infinite if the quotient is NaN. All expected values are finite, so a NaN comes from the
+/// output.
 fn over(error: f64, want: f64, limit: f64) -> f64 {
     match error / want {
         _ if error == 0.0 => 0.0,
@@ -125,7 +126,8 @@ impl Judge {
             sums
         };
         let rows: Vec<Sums> = want.par_chunks(cols).enumerate().map(of_row).collect();
-        // Sum of squares to which errors of a row are relative: of the row, or of an average row in its place if that is larger.
+        // Sum of squares to which the errors of a row are relative: that of the row, or that of an average row at its position if
+        // it is larger.
         let squares = |row: usize| {
             by.usual.as_ref().map_or(rows[row].squares, |usual| {
                 let usual = usual[row].max(SMALL * SMALL) * cols as f64;

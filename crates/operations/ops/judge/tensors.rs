@@ -1,4 +1,4 @@
-//! Converts judgements to tensors and sentences, for users who debug a kernel outside of this program.
+//! Converts checks of outputs to tensors and sentences, for users who debug a kernel outside of this program.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -40,10 +40,10 @@ impl Tensor<'_> {
     }
 }
 
-/// Writes arrays to a file.
+/// Writes tensors to a safetensors file.
 ///
 /// # Errors
-/// Two have one name, or the file cannot be written.
+/// Returns an error if two tensors have the same name, or if the file cannot be written.
 pub fn write(file: &Path, tensors: &[Tensor], metadata: &Metadata) -> ulplab_core::error::Result<()> {
     let slot = |tensor: &Tensor| Slot::new(&tensor.name, tensor.dtype, &tensor.shape[..]);
     write_safetensors(file, tensors.iter().map(slot).collect(), metadata, |writer| {

@@ -40,7 +40,7 @@ pub fn bits(dtype: Dtype, bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(all)
 }
 
-/// Bits of a number that is exactly representable in the type.
+/// Bits of a number in the type `dtype`; the type must represent the number exactly.
 pub fn stored(dtype: Dtype, x: f64) -> u64 {
     match dtype {
         Dtype::F64 => x.to_bits(),
@@ -100,13 +100,13 @@ pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u1
         .fold(of_codes, |kinds, (_, kind)| kinds | kind)
 }
 
-/// Bit set of the kinds of a wrong code: still the poison bytes, zero, or next to an admissible code.
+/// Bit set of the kinds of a wrong code: its bytes were never written, it is zero, or it is next to an admissible code.
 pub fn code_kinds(poison: bool, zero: bool, next: bool) -> u16 {
     u16::from(poison) * POISON + u16::from(zero) * GOT_ZERO + u16::from(next) * NEXT_CODE
 }
 
-/// Kind of two bit patterns that are one step apart; 0 if they are not. Floats are compared as sign and magnitude, other codes as
-/// integers.
+/// Returns the kind of error of bits that are one step away from the expected bits; 0 at any other distance. Floats are compared
+/// as sign and magnitude, other codes as integers.
 pub fn neighbours(dtype: Dtype, want: u64, got: u64) -> u16 {
     let sign = 1u64 << (dtype.bitsize() - 1);
     let rank = |bits: u64| {
@@ -120,7 +120,7 @@ pub fn neighbours(dtype: Dtype, want: u64, got: u64) -> u16 {
     if steps == 1 { next } else { 0 }
 }
 
-/// Text with the expected and the found element: numbers with their bits, or codes.
+/// Text with the expected element and the output's element: numbers with their bits, or codes.
 pub fn both(dtype: Dtype, want: u64, got: u64) -> String {
     let width = dtype.bitsize() / 4;
     let text = |bits: u64| match is_number(dtype) {
@@ -133,7 +133,7 @@ pub fn both(dtype: Dtype, want: u64, got: u64) -> String {
     format!("want {}, got {}", text(want), text(got))
 }
 
-/// Texts of two numbers with the digits of an f32, or with all digits if the short texts would be equal.
+/// Texts of two numbers with the digits of an f32. If these texts would be equal for different numbers, they have all digits.
 pub fn apart(want: f64, got: f64) -> [String; 2] {
     let short = [want, got].map(plain);
     match short[0] == short[1] && want.to_bits() != got.to_bits() {
@@ -152,7 +152,7 @@ pub fn plain(x: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), String::from)
 }
 
-/// A bound with two significant digits.
+/// Text of a bound with two significant digits.
 pub fn short(x: f64) -> String {
     match x {
         0.0 => "0".into(),
