@@ -42,7 +42,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let judges = parts.chain(amax).collect();
     let mut batch = Batch::new("T", &["x", "data", "scale"]);
     if find {
-        // If the kernel finds the largest magnitude itself, the result depends on all rows. So the rows can only be repeated all
+        // If the kernel finds the largest magnitude itself, each result depends on all rows. So a test can only repeat all rows
         // together.
         batch = batch.together(rows, &[]);
     }
@@ -54,7 +54,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 
 const WHY: &str = "the format defines every code and scale to the bit (docs/formats.md)";
 
-/// Makes cases. Kernels find the largest magnitude of the tensor if `find` is 1; else it is an input.
+/// Makes cases. If `find` is 1, kernels find the largest magnitude of the tensor themselves; else they read it from an input.
 fn of_type(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
     let (edges, level) = if find == 1 { ("finite", ".find") } else { ("all", "") };
     let keys = [("format", blocks.key), ("dtype", dtype), ("edges", edges)];
@@ -64,15 +64,16 @@ fn of_type(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
         .also("FIND", find)
         .each("random", &[[37, 7168]], Grid::large)
         .each("random", &[[3, 640]], Grid::random)
-        // Rows that end with a partial block. The kernel that finds the largest magnitude itself reads only whole blocks.
+        // This shape has rows that end with a partial block. Kernels that find the largest magnitude themselves read only whole
+        // blocks.
         .when(find == 0, |grid| grid.each("random", &[[5, 328]], Grid::random))
         .each(edges, &[[208, 1024]], Grid::edges)
         .when(find == 1, |grid| {
-            // The first shape has too few rows to contain the row with infinities: it has NaN but no infinity.
+            // The first shape ends before the row with infinities, so it has NaN but no infinity.
             let grid = grid
                 .key("edges", "all")
                 .each("all", &[[10, 512], [26, 512]], Grid::edges);
-            // The infinity lies in the last vectors of the tensor, which are fewer than the lanes of a warp.
+            // In this shape, the infinity is in the last few vectors of the tensor, which do not fill a warp.
             let grid = grid.key("edges", "infinite").each("infinite", &[[11, 80]], Grid::edges);
             grid.key("edges", edges)
         })

@@ -47,7 +47,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let dtype = case.float_type("dtype");
     let edges = case.inputs == Inputs::Edges;
     let mut q = data.normal("record_attention/q", b * h * CHANNELS);
-    // A sink weighs about as much as all keys together, so that errors in the treatment of sinks show.
+    // Give the sink about the weight of all keys together, so that errors in the treatment of sinks show.
     let mut sinks = data.normal("record_attention/sinks", h);
     sinks.iter_mut().for_each(|sink| *sink += ((window + k) as f32).ln());
     if edges {
@@ -56,7 +56,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         }
         let rows = q.chunks_exact_mut(h * CHANNELS).enumerate();
         rows.for_each(|(row, q)| match row % 7 {
-            // Large scores in rows with one or with all keys: exp overflows unless the maximum score is subtracted.
+            // Give rows with one key and rows with all keys large scores: exp overflows unless the maximum score is subtracted.
             1 | 6 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
             2 => q.fill(0.0),
             _ => {}
@@ -124,8 +124,8 @@ const WHY: &str = "a score errs by at most (D + 32) units of 2^-24 of the sum of
 const WHY_RMS: &str = "roundings of exponentials and results to bfloat16 are independent of each other: their squares add up, \
                        each at most 2^-8 of what is rounded";
 
-/// Numbers of rows, heads, window places and entry places; true if each row has its own pools; true if the window, and if the
-/// entries, have a list of slots.
+/// Numbers of rows, of heads, and of slots per row of the window and of the entries. Then true if each row has its own pools,
+/// and, for the window and for the entries, true if a list names the slots.
 type Shape = ([i64; 4], bool, [bool; 2]);
 
 fn of_type(record: &'static KvRecord) -> Vec<Case> {
@@ -189,11 +189,11 @@ struct Part {
     own: bool,
     listed: bool,
     bytes: Vec<u8>,
-    /// Number of slots of a pool.
+    /// Number of slots in a pool.
     pool: usize,
     slots: Vec<i32>,
     count: Vec<i32>,
-    /// Numbers of the pool, decoded and rounded like in a kernel.
+    /// Elements of the pool, decoded and rounded to bfloat16 as kernels do it.
     decoded: Vec<f32>,
 }
 
@@ -207,7 +207,7 @@ impl Part {
     ) -> Result<Self, String> {
         let (rows_of_batch, window) = (case.dim("B"), name == "window");
         let (own, listed) = (case.dim(own) > 0, case.dim(listed) > 0);
-        // Rows whose distance is a multiple of 64 have the same slots.
+        // Two rows use the same slots if the difference of their indices is a multiple of 64.
         let pools = if own { rows_of_batch } else { 1 };
         let shared = if own { 1 } else { rows_of_batch.min(64) };
         let pool = (places * if listed { shared } else { 1 }).div_ceil(PAGE) * PAGE;
@@ -220,7 +220,7 @@ impl Part {
         let codec = codec(record.name)?;
         let mut bytes = codec.encode(&values, CHANNELS).part("pages").to_vec();
         let counts = match window {
-            // By row: full, one key, half, none (a padding row), full, all but one.
+            // Number of keys, by row: all, one, half, none (a padding row), all, all but one.
             true => [places, 1, places.div_ceil(2), 0, places, places.saturating_sub(1)],
             false => [places, 0, 1, 0, places / 2, places.saturating_sub(1)],
         };
@@ -248,11 +248,11 @@ impl Part {
             count: (0..rows_of_batch).map(|row| count(row) as i32).collect(),
             decoded: Vec::new(),
         };
-        // Slots that no row reads are filled with NaN, in every format.
+        // Fill slots that no row reads with NaN, in every record format.
         let mut read = vec![false; pools * pool];
         (0..rows_of_batch).for_each(|row| part.read(row).for_each(|slot| read[slot] = true));
         let nan = (0..read.len()).filter(|slot| !read[*slot]);
-        // In edge cases, the first key of row 4 of every seven rows is also NaN.
+        // In edge cases, also set the first key of row 4 of every seven rows to NaN.
         let edge = |kind: usize| {
             let of_kind =
                 (0..rows_of_batch).filter(move |row| case.inputs == Inputs::Edges && window && row % 7 == kind);
@@ -261,8 +261,8 @@ impl Part {
         for slot in nan.chain(edge(4)) {
             rows(record, slot).for_each(|place| bytes[place].fill(0xff));
         }
-        // Row 2 of every seven (zero queries) reads a key with the scale 2^8, which just overflows when it is multiplied by
-        // 2^120. Row 5 reads a key with a NaN in its second half only.
+        // In row 2 of every seven (whose query is zero), set the scale of a key to 2^8, which just overflows when it is
+        // multiplied by 2^120. In row 5, put a NaN into the second half of a key only.
         edge(2)
             .into_iter()
             .for_each(|slot| large_scale(record, slot, &mut bytes));
@@ -274,7 +274,7 @@ impl Part {
         Ok(part)
     }
 
-    /// Slots that a row reads, as indices into the pools of all rows together.
+    /// Returns the slots that a row reads, as indices into the concatenated pools of all rows.
     fn read(&self, row: usize) -> impl Iterator<Item = usize> {
         let first = if self.own { row * self.pool } else { 0 };
         let slot = move |place: usize| match self.listed {
@@ -328,14 +328,15 @@ pub struct Head {
     pub want: Vec<f64>,
     /// Error bounds, one per channel.
     pub bounds: Vec<f64>,
-    /// Σ p² k² over keys and channels: sum of the squares of the terms whose factor p is rounded before the second product.
+    /// Σ p² k² over keys and channels. A kernel may round p before the second product; these are the squares of the terms that
+    /// such roundings change.
     energy: f64,
 }
 
-/// Computes the attention of one head: a query, the keys that it reads, and its sink. The output is stored as `dtype`.
+/// Computes the attention of one head from a query, the keys that the head reads, and its sink. The output is stored as `dtype`.
 pub fn attend(q: &[f32], keys: &[&[f32]], (sink, scale): (f32, f32), dtype: Dtype) -> Head {
     let (sink, scale) = (f64::from(sink), f64::from(scale));
-    // Score of a key, and its error bound.
+    // Returns the score of a key, and its error bound.
     let score = |key: &&[f32]| {
         let products = q.iter().zip(*key).map(|(q, k)| f64::from(*q) * f64::from(*k));
         let [sum, size] = products.fold([0.0; 2], |[sum, size], x| [sum + x, size + x.abs()]);

@@ -26,7 +26,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let dim = layout.dim;
     let slots = Slots::new(case, data);
     let mut pages = data.bytes("pages", slots.pages * layout.page_stride(PAGE));
-    // In edge cases the pages keep their random bytes.
+    // In edge cases the pages keep their random bytes; in all others, write encoded vectors to the slots.
     if case.inputs != Inputs::Edges {
         let tokens = record.encode(&vectors(case, data, dim)?, dim);
         slots.scatter(layout, tokens.part("pages"), &mut pages);

@@ -19,9 +19,9 @@ use ulplab_core::formats::{Format, Group, KvRecord, PAGE, Place, RECORDS, Scalin
 
 /// Number of channels that are rotated; they are the last channels of a token.
 pub(super) const ROPE: usize = 64;
-/// Number of positions in the table of cosines and sines: more than 16 bits can index.
+/// Number of positions in the table of cosines and sines. It exceeds 2^16, so 16-bit indices overflow.
 const POSITIONS: usize = (1 << 16) + 4096;
-/// Number of positions that tokens use: the last ones of the table.
+/// Number of positions that tokens use. They are the last positions of the table.
 const USED: usize = 20480;
 const EPS: f32 = 1e-6;
 
@@ -64,7 +64,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         slots.buffer(case),
         Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
     ];
-    // Two tokens must not share a slot, so rows cannot be picked singly.
+    // No two tokens may share a slot, so a test cannot pick single rows (it may pick a row twice).
     let batch = Batch::new("T", &["x", "positions", "slots"]).together(slots.of.len(), &[]);
     let batch = batch.pool("slots", "pages", slots.pages * PAGE);
     let judge = if normed {
@@ -136,11 +136,12 @@ fn cos_sin(tokens: usize) -> Vec<f32> {
     table
 }
 
-/// Midpoint and half-width of an interval.
+/// Midpoint and half-width of an interval of values.
 type Range = [f64; 2];
 
-/// For each channel, the interval of bf16 values that the `normed` form may have before quantization. Norm and rotation are
-/// computed in f64; the error bound of f32 arithmetic is added and subtracted. `positions` are the positions of the tokens.
+/// For each channel, returns the interval of bf16 values that a kernel of the `normed` form may compute before quantization. Norm
+/// and rotation are computed in f64; the error bound of f32 arithmetic is added and subtracted. `positions` are the positions of
+/// the tokens.
 fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Vec<Range> {
     let dim = weight.len();
     let mut ranges = vec![Range::default(); x.len()];
@@ -170,7 +171,7 @@ fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Ve
     ranges
 }
 
-/// Interval of bf16 values of a number that is y within an error bound.
+/// Interval of bf16 values to which numbers within `bound` of y round.
 fn around(y: f64, bound: f64) -> Range {
     // Add an absolute error: for subnormal f32 numbers, errors are not relative.
     let bound = bound + 2f64.powi(-146);
@@ -184,8 +185,8 @@ fn around(y: f64, bound: f64) -> Range {
     [(low + high) / 2.0, (high - low) / 2.0 + zero]
 }
 
-/// Splits the pages into judged parts. Unquantized channels must be within their intervals; codes and scales must be admissible;
-/// all other bytes of the pages, including the padding of tokens, must have their expected values.
+/// Splits the pages into parts, each with its check. Unquantized channels must be within their intervals; codes and scales must
+/// be admissible; all other bytes of the pages, including the padding of tokens, must have their expected values.
 fn normed_parts(record: &KvRecord, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
     let gather = |place: Place| -> Vec<u8> {
         let bytes = |(_, slot)| got[byte_range(record, place, slot)].iter().copied();

@@ -25,7 +25,8 @@ fn cases() -> Vec<Case> {
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-/// Adds the cases of row-wise norms for this element type: one has the shape `odd`; timed cases are added if `timed` is true.
+/// Adds the cases of row-wise norms for this element type. One case has the shape `odd`; timed cases are added only if `timed` is
+/// true.
 pub(super) fn rows(grid: Grid<[i64; 2]>, dtype: &str, odd: [i64; 2], timed: bool) -> Vec<Case> {
     grid.also("S", element_bytes(dtype))
         .each("random", &[[1037, 1024]], Grid::large)
@@ -41,7 +42,7 @@ pub(super) fn rows(grid: Grid<[i64; 2]>, dtype: &str, odd: [i64; 2], timed: bool
 
 /// Adds the input tensors of a norm, and its ε, to the parameters of user cases.
 pub(super) fn with_inputs(parameters: Parameters) -> Parameters {
-    // In this range of ε, squares that underflow in f32 are negligible.
+    // For ε in this range, squares that underflow in f32 are negligible.
     let parameters = parameters.scalar("eps", [1e-12, 1.0]);
     parameters.tensor("x", &["T", "C"]).tensor("weight", &["C"])
 }
@@ -80,7 +81,7 @@ pub(super) fn why(cols: usize) -> String {
 
 const EPS: f32 = 1e-6;
 
-/// Expected normalized rows in f64, the buffer of weights, and ε.
+/// Returns the expected normalized rows in f64, the buffer of weights, and ε.
 ///
 /// # Errors
 /// Returns an error if the squares of a user's row overflow f32: the f32 result is then undefined.
@@ -114,7 +115,7 @@ pub(super) fn error(cols: usize, eps: f32, y: f64) -> f64 {
     units(cols) * UNIT * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
 }
 
-/// Maximum number of additions that a square goes through.
+/// Maximum number of additions through which a square passes.
 fn additions(cols: usize) -> f64 {
     cols.div_ceil(32).max(32) as f64 + 11.0
 }

@@ -80,7 +80,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("cos", &table, &cos),
         Buffer::f32("sin", &table, &sin),
     ];
-    // Arithmetic does not define the bits of a NaN, so any NaN equals any other.
+    // Arithmetic does not define the bits of a NaN, so any NaN counts as equal to any other.
     let judge = Judge::equal("x", dtype, &shape, want, WHY).any_nan(d - r..d);
     Ok(Problem {
         bytes: (2 * t * h * r * size + 4 * t * r) as u64,
@@ -170,7 +170,7 @@ struct Pairs {
 }
 
 impl Pairs {
-    /// Pair `i` of a row (one head of one token), and its cosine and sine.
+    /// Returns pair `i` of a row (one head of one token), and its cosine and sine.
     fn at(&self, row: usize, i: usize) -> ([f32; 2], [f32; 2]) {
         let [size, h, d, r] = self.sizes;
         let angle = row / h * (r / 2) + i;
@@ -191,7 +191,7 @@ impl Pairs {
         });
     }
 
-    /// True if `got` are the bytes of an element computed with an FMA: its first or second product is not rounded.
+    /// Returns true if `got` holds the bytes that a kernel with an FMA gives: it does not round the first or the second product.
     fn admits(&self, at: usize, got: &[u8]) -> bool {
         let [size, _, d, r] = self.sizes;
         let Some(channel) = (at % d).checked_sub(d - r) else {

@@ -9,8 +9,8 @@ pub(super) struct Routed {
     pub experts: Vec<i32>,
     /// Weights `[B, K]`; NaN for slots without an expert.
     pub weights: Vec<f32>,
-    /// For each expert, with the shared expert last, its places in ascending order. Place row · (K + 1) + slot is a slot of a
-    /// row; slot K belongs to the shared expert.
+    /// For each expert, with the shared expert last, its places in ascending order. A place is an index row · (K + 1) + slot into
+    /// the slots of all rows; slot K belongs to the shared expert.
     pub places: Vec<Vec<usize>>,
 }
 
@@ -56,7 +56,7 @@ impl Routed {
         }
     }
 
-    /// Places of a row that have an expert, in the order in which their results are added.
+    /// Returns the places of a row that have an expert, in the order in which the results of the experts are added.
     pub fn added(&self, row: usize) -> impl Iterator<Item = usize> {
         let experts = self.experts[row * self.k..][..self.k].iter().enumerate();
         let mut slots: Vec<_> = experts.filter(|(_, expert)| **expert >= 0).collect();
@@ -95,7 +95,7 @@ pub(super) fn distinct(drawn: &[u8], count: usize) -> Vec<usize> {
     chosen
 }
 
-/// Numbers of rows of each expert for the routing `counts`: widths of tiles, and the neighbours of these widths.
+/// Number of rows of each expert for the routing `counts`: the widths of tiles, and these widths plus or minus one.
 const COUNTS: [usize; 15] = [0, 1, 7, 8, 9, 0, 16, 31, 32, 33, 48, 63, 64, 65, 70];
 
 /// Changes a row to a special pattern: slots without an expert, experts in descending order, one expert twice, or extreme

@@ -20,9 +20,9 @@ use super::judge::{Judge, Part};
 use super::routed::distinct;
 use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Outputs, Problem, Scalar};
 
-/// Factor of the weights: DeepSeek-V4's `routed_scaling_factor`.
+/// Constant factor of the weights: DeepSeek-V4's `routed_scaling_factor`.
 const SCALE: f32 = 1.5;
-/// One of this many rows is padding.
+/// One row out of this many rows is padding.
 const PADDED: usize = 7;
 
 pub(super) const ROUTER: KernelOp = KernelOp {
@@ -37,7 +37,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, experts, k, tokens] = case.sizes(["B", "E", "K", "V"]);
     let routed = Routed::new(case, data);
     let Routed { logits, token, .. } = &routed;
-    // Each way of selecting ignores one input, bias or table; that input has only one element or row.
+    // Selection by bias ignores the table, and selection by table ignores the bias. The ignored input has only one element or
+    // row.
     let (bias, table) = match &routed.selection {
         Selection::Bias(bias) => (bias.iter().map(|x| x.value() as f32).collect(), vec![-1; k]),
         Selection::Table(table) => (vec![f32::NAN], table.iter().map(|expert| *expert as i32).collect()),
@@ -67,7 +68,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         ..Problem::new(buffers, judges)
     };
     if case.key("select") == "table" {
-        // Traffic: kernels read only the table entries of the rows' tokens, and only the logits of the selected experts.
+        // Traffic includes only the table entries of the rows' tokens, and only the logits of the selected experts.
         problem.bytes = (rows * (4 + 4 * 4 * k)) as u64;
     }
     Ok(problem)
@@ -176,7 +177,7 @@ impl Routed {
         }
     }
 
-    /// Judgements of the experts that the kernel chose, and of the weights for these experts.
+    /// Returns the checks of the experts that the kernel chose, and of the weights for these experts.
     fn parts(&self, outputs: &Outputs) -> Vec<Part> {
         let chosen = i32_values(outputs.get("experts"));
         let (rows, k) = (self.token.len(), self.choice.k);
@@ -214,8 +215,8 @@ impl Routed {
         Judge::bounded("weights", Dtype::F32, &want.shape, &want.data, WHY_WEIGHTS)
     }
 
-    /// Writes the expected experts of a row to `admitted`: in each slot the kernel's expert if it is admissible there, else the
-    /// best of the remaining experts.
+    /// Writes the expected experts of a row to `admitted`. In each slot, this is the kernel's expert if it is admissible there,
+    /// else the best of the remaining experts.
     fn admit(&self, row: usize, chosen: &[i32], admitted: &mut [i32]) {
         let mut left = vec![true; self.experts];
         for (admitted, &expert) in admitted.iter_mut().zip(chosen) {
@@ -285,7 +286,7 @@ fn edge((row, logits): (usize, &mut [f32])) {
         6 => (0..experts)
             .filter(|e| (e + row) % 7 > 1)
             .for_each(|e| logits[e] = f32::NEG_INFINITY),
-        // Integers, so that many scores tie exactly, also between experts of different lanes.
+        // Round the logits to integers, so that many scores tie exactly, including those of experts in different lanes.
         7 => logits.iter_mut().for_each(|x| *x = x.round()),
         // Two numbers below the threshold 20: softplus(x) differs from x by more than the two numbers differ from each other.
         8 => (0..experts).for_each(|e| logits[e] = [10.0, 10.000_02][(e + row / 9) % 2]),

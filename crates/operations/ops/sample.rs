@@ -31,8 +31,8 @@ fn cases() -> Vec<Case> {
         .each("", &[[1, 256], [2, 1]], Grid::random)
         .each("", &[[7, 63]], Grid::large)
         .each("", &[[9, 1000], [65, 257], [66_000, 5]], Grid::random)
-        // The last vocabulary has more parts of 4096 tokens than a warp has lanes, and the best token of some rows is in the last
-        // part.
+        // The last shape splits a row into more parts of 4096 tokens than a warp has lanes, and the best token of some rows is in
+        // the last part.
         .each("edges", &[[24, 300], [33, 4096], [8, 131_101]], Grid::edges)
         .each("", &[1, 8, 64].map(|rows| [rows, 129_280]), Grid::timed)
         .done()
@@ -40,10 +40,10 @@ fn cases() -> Vec<Case> {
 
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, vocabulary] = case.sizes(["B", "V"]);
-    // Neighbouring rows have different temperatures and positions. Every fifth row is padding, and nearly a third of the rows is
-    // greedy. At a temperature near 0, noise decides only between equal logits.
+    // Neighbouring rows have different temperatures and positions. Every fifth row is padding; nearly a third of the rows is
+    // greedy (temperature 0). At a temperature near 0, noise decides only between equal logits.
     let temperature = |row: usize| if row % 8 == 5 { 1e-6 } else { [0.0, 0.7, 1.3][row % 3] };
-    // Sequence numbers so large that all 32 bits are used.
+    // Use sequence numbers that need all 32 bits.
     let sequence: Vec<i32> = (0..rows).map(|row| row as i32 / 2 * 60_001).collect();
     let position: Vec<i32> = (0..rows)
         .map(|row| if row % 5 == 4 { -1 } else { (row * 37 % 4000) as i32 })
@@ -116,7 +116,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// Judges the tokens. The expected token is the kernel's own if it is admissible, else the best one.
+    /// Checks the tokens. The token that counts as expected is the kernel's own if rounding errors allow it, else the one with
+    /// the largest score.
     fn judged(&self, outputs: &Outputs) -> Part {
         let found = i32_values(outputs.get("token")).into_par_iter();
         let vocabulary = self.logits.len() / self.position.len();
@@ -156,9 +157,9 @@ impl Rows {
         }
     }
 
-    /// Changes every eighth row, if its token is drawn, so that two tokens remain. The first has the largest noise, with a
-    /// uniform number near 1. The score of the second is lower by half of the noise that the first loses if its uniform number is
-    /// 2^-24 smaller.
+    /// Leaves only two tokens possible in every eighth row whose token is drawn. The first token has the largest noise, so its
+    /// uniform number is near 1. If this number were 2^-24 smaller, the noise would be smaller; the score of the second token is
+    /// lower than that of the first by half of this difference.
     fn nearly_second(&mut self) {
         let vocabulary = self.logits.len() / self.position.len();
         let drawn = |row: &usize| row % 8 == 7 && self.position[*row] >= 0 && self.temperature[*row] > 0.0;

@@ -32,7 +32,7 @@ fn cases() -> Vec<Case> {
             cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
         }
     }
-    // Only one group, because the test repeats groups together with their rows, and a thread may loop over all groups.
+    // This case has only one group. The test repeats groups together with their rows, and a thread may loop over all groups.
     cases.push(case("m", [8064, 512], "one", false));
     for groups in ["m", "k"] {
         let shapes = [
@@ -45,7 +45,7 @@ fn cases() -> Vec<Case> {
         ];
         cases.extend(shapes.map(|(shape, ends)| case(groups, shape, ends, false)));
     }
-    // Only with one group of whole tiles are the tiles of repeated rows the same tiles again.
+    // Repeated rows give the same tiles again only if there is one group, and if it consists of whole tiles.
     let large = ["plain.384x256.one", "m.8064x512.one", "k.384x256.one"];
     cases
         .iter_mut()
@@ -71,8 +71,9 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Makes the rows repeatable if they fill whole tiles of every group; else returns `None`. Repeated rows then append the same
-/// tiles, before the padding. A group of columns stores its tiles of all rows together, so only one such group is allowed.
+/// Describes how rows can be repeated, if they fill whole tiles of every group; else returns `None`. Repeated rows then append
+/// the same tiles, before the padding. A group of columns stores its tiles of all rows together, so only one such group is
+/// allowed.
 fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
     let whole = |rows: &usize| rows.is_multiple_of(128);
     let fits = match groups {
@@ -115,7 +116,7 @@ fn placement(groups: &str, shape: [usize; 2], ends: &[usize]) -> Result<Placemen
     Layout::find(name)?.place(&shape, ends)
 }
 
-/// Ends of the groups of rows (`m`) or columns (`k`). Without groups, the only end is the number of rows.
+/// Returns the end of each group of rows (`m`) or columns (`k`). Without groups, the only end is the number of rows.
 fn ends(groups: &str, [h, w]: [usize; 2], spread: &str) -> Vec<usize> {
     let all = if groups == "k" { w } else { h };
     let even = [1, 3, 8, 9, 16, 21, 30, 32].map(|end| end * all / 32);

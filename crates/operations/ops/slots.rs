@@ -8,7 +8,7 @@ use super::data::Data;
 use super::{Buffer, Case, Inputs};
 use ulplab_core::formats::{Encoded, KvRecord, PAGE, Part, Place, RECORDS};
 
-/// Record format of a case.
+/// Finds the record format of a case.
 pub(super) fn layout(case: &Case) -> Result<&'static KvRecord, String> {
     record_named(case.key("record"))
 }
@@ -86,7 +86,7 @@ impl Slots {
     }
 }
 
-/// Byte range, in the pages, of one field (`place`) of the token in this slot.
+/// Byte range, in the pages, of the field `place` of the token in this slot.
 pub(super) fn byte_range(record: &KvRecord, place: Place, slot: usize) -> std::ops::Range<usize> {
     let first = slot / PAGE * record.page_stride(PAGE) + record.offset(place, slot % PAGE, PAGE);
     first..first + place.bytes

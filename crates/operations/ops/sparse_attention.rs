@@ -36,7 +36,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("sinks", &[h], &rows.sinks),
     ];
     let judge = Judge::bounded("out", dtype, &[b, h, d], &want, WHY)?;
-    // Traffic: only the vectors that are read.
+    // Traffic includes only those vectors that a row reads.
     let size = dtype.bitsize() / 8;
     let keys: usize = (0..b).map(|row| rows.keys(row).len()).sum();
     Ok(Problem {
@@ -161,8 +161,8 @@ impl Rows {
         }
     }
 
-    /// Vectors that a row reads, in order, as pairs: 0 for the window or 1 for entries, and the index of the vector among the
-    /// vectors of all rows.
+    /// Returns the vectors that a row reads, in order. Each is a pair: 0 for the window or 1 for entries, and the index of the
+    /// vector among the vectors of all rows.
     fn keys(&self, row: usize) -> Vec<(usize, usize)> {
         let [_, _, _, window, n, k] = self.sizes;
         let Ok(position) = usize::try_from(self.position[row]) else {

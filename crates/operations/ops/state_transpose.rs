@@ -47,7 +47,7 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
         .random("tall", [2, 3, 136, 8])
         .large("odd", [3, 5, 37, 129])
         .random("column", [2, 2, 131, 1])
-        // Rows and columns are whole chunks of 16 bytes, as kernels with vector loads require.
+        // Rows and columns of this shape are whole chunks of 16 bytes, as kernels with vector loads require.
         .large("chunks", [3, 1, 40, 72])
         .done()
 }

@@ -59,7 +59,7 @@ pub struct Matrices {
     cols: usize,
     codes: Vec<u8>,
     scales: Vec<u8>,
-    /// For each matrix, the global scale above its block scales; 1 if the format has none.
+    /// For each matrix, the global scale that applies in addition to its block scales; 1 if the format has none.
     levels: Vec<f32>,
     /// Decoded elements of all matrices: the numbers that kernels compute with.
     pub values: Vec<f32>,
@@ -143,8 +143,8 @@ impl Matrices {
         Ok(())
     }
 
-    /// Input buffers of codes and scales, with `lead` as the leading dimensions. If the storage has no scales, the second buffer
-    /// holds one unused number per index of the first dimension.
+    /// Creates input buffers of codes and scales, with `lead` as the leading dimensions. If the storage has no scales, the second
+    /// buffer holds one unused number per index of the first dimension.
     pub fn buffers(&self, [codes, scales]: [&'static str; 2], lead: &[usize]) -> Result<[Buffer; 2], String> {
         let shape = |cols: usize| [lead, &[cols]].concat();
         Ok(match self.storage {

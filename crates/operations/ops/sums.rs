@@ -1,5 +1,5 @@
-//! Judgement of sums of products in operations that define these sums to the bit. By default, the bits of Hopper's tensor cores
-//! are required. A kernel may declare another accumulator; then its sums must be within an error bound.
+//! Checks sums of products in operations that define these sums to the bit. By default, outputs must have the bits of Hopper's
+//! tensor cores. A kernel may declare another accumulator; then its sums must be within an error bound.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -23,7 +23,7 @@ pub enum Sums {
     Defined,
     /// Products are exact, and are added in f32 in any order.
     F32,
-    /// Hopper's tensor cores, with the steps in any order.
+    /// Products are summed by Hopper's tensor cores, which may process the steps in any order.
     Wgmma,
 }
 
@@ -55,8 +55,8 @@ impl Sums {
         stated.map_or(Self::Defined, |(_, sums, _)| *sums)
     }
 
-    /// Judgements of an output `[rows, cols]`. For [`Sums::Defined`], the bits must equal `want`. For another accumulator, the
-    /// numbers must be within the error bounds of `numbers`, and unequal bits are only counted.
+    /// Creates the checks of an output `[rows, cols]`. For [`Sums::Defined`], the bits must equal `want`. For another
+    /// accumulator, the numbers must be within the error bounds of `numbers`, and unequal bits are only counted.
     ///
     /// # Errors
     /// Returns an error if the error bounds do not decide whether a sum overflows, or if an error has no bound.
@@ -126,7 +126,7 @@ impl Summed for f32 {
     }
 
     fn positive(self) -> Self {
-        // Not `max`: NaN must stay NaN.
+        // `max` would drop a NaN, so compare with 0 instead.
         if self < 0.0 { 0.0 } else { self }
     }
 }

@@ -1,8 +1,8 @@
-//! Exact top-K: the K best entries of each row, in the order of their indices.
+//! Exact top-K: the K best entries of each row, in ascending order of their indices.
 //!
 //! The K largest of the first `count` scores are chosen, and ties go to the smaller index, as [`top_k`] defines: −0 equals 0, and
-//! NaN of either sign is larger than any number. So the chosen set is unique. Its indices are written in ascending order, in
-//! which attention reads memory. If `count` is less than K, the rest of the output is −1.
+//! NaN of either sign is larger than any number. So the chosen set is unique. Its indices are written in ascending order, because
+//! attention reads memory in this order. If `count` is less than K, the rest of the output is −1.
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
@@ -31,7 +31,8 @@ fn cases() -> Vec<Case> {
         .each("edges", &[[120, 3001, 32], [120, 3003, 512]], Grid::edges)
         .each("edges", &[[121, 4100, 1024], [16, 40_002, 2048]], Grid::edges)
         .each("edges", &[[15, 262_144, 512], [65, 1, 32]], Grid::edges)
-        // Row 43 ends with a partial vector of three scores, in a part with more scores than the kernel has group maxima.
+        // In these shapes, row 43 ends with a partial vector of three scores, in a part of the row with more scores than group
+        // maxima.
         .each("edges", &[[44, 4203, 32], [44, 33_791, 32]], Grid::edges)
         .each("edges", &[[46, 8191, 512], [45, 12_003, 2048]], Grid::edges)
         .each("", &[1, 64].map(|rows| [rows, 8192, 512]), Grid::timed)
@@ -70,7 +71,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("scores", &[rows, entries], &scores),
         Buffer::integers("count", 4, counts.iter().map(|count| *count as i64)),
     ];
-    // Traffic: if a row has at most K scores, all of them are chosen, so its scores need not be read.
+    // Traffic does not include the scores of a row with at most K scores: all of them are chosen, so kernels need not read them.
     let read: usize = counts.iter().filter(|count| **count > best).sum();
     Ok(Problem {
         bytes: 4 * (read + rows + rows * best) as u64,
@@ -100,9 +101,9 @@ fn count(number: usize, entries: usize, best: usize) -> usize {
     counts[number % counts.len()].min(entries)
 }
 
-/// Replaces random scores by scores of this kind, among which kernels easily choose wrong ones.
+/// Replaces random scores by scores of this kind. Each kind makes kernels choose wrong scores easily.
 fn edge(kind: usize, scores: &mut [f32], best: usize) {
-    // Permutation of the indices, so that equal scores are not adjacent.
+    // Permute the indices, so that equal scores are not adjacent.
     let count = scores.len();
     let place = move |at: usize| at * 7919 % count;
     let set = |scores: &mut [f32], range: std::ops::Range<usize>, value: &dyn Fn(usize) -> f32| {
@@ -126,7 +127,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
                 if at % 4 == 0 { f32::MIN } else { at as f32 }
             });
         }
-        // First fewer than K, then (kind 5) more than K NaN scores, of both signs and with several payloads; the first also has
+        // NaN scores of both signs and with several payloads: fewer than K in kind 4, more than K in kind 5. Kind 4 also has
         // infinities.
         4 => {
             set(scores, 0..best - 3, &nan);
@@ -147,7 +148,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
                 sign * f32::from_bits(1f32.to_bits() + (at % 3000) as u32)
             });
         }
-        // The largest scores are adjacent: at the end, then (10) at the beginning, then (11) in the middle.
+        // The largest scores are adjacent: at the end (kind 9), at the beginning (kind 10), or in the middle (kind 11).
         9 => (0..count).for_each(|at| scores[at] = at as f32),
         10 => (0..count).for_each(|at| scores[at] = -(at as f32)),
         11 => {
@@ -159,7 +160,8 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
             scores.iter_mut().for_each(|score| *score = score.round());
             set(scores, 0..1, &|_| f32::MAX);
         }
-        // K isolated scores near the end are the largest, but so low that any score beyond `count` would be larger.
+        // K isolated scores near the end are the largest. They are so low that any number after the first `count` scores would be
+        // larger.
         13 => {
             scores.fill(-1e30);
             let apart = ((count / 16).saturating_sub(64) / best).max(1);

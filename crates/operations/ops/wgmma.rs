@@ -18,7 +18,7 @@ const WIDTHS: [i64; 9] = [8, 16, 24, 32, 64, 96, 128, 192, 256];
 /// Number of rows of D of an instruction (its M).
 const ROWS: usize = 64;
 
-/// Minimum number of elements of D, in total, in the cases with all kinds of edge inputs.
+/// Minimum total number of elements of D in the cases that use all kinds of edge inputs.
 const VECTORS: i64 = 1 << 20;
 
 pub(super) const WGMMA: KernelOp = KernelOp {
@@ -76,7 +76,7 @@ fn of_type(operand: &'static str, width: i64) -> Vec<Case> {
     let name = width.to_string();
     let keys = [("operand", operand), ("width", &name)];
     let dims = move |(tiles, steps): (i64, i64)| vec![("M", tiles), ("N", width), ("K", step * steps)];
-    // An instruction reads 32 bytes of a row per step; 128 bytes are four steps.
+    // An instruction reads 32 bytes of a row per step, so 128 bytes take four steps.
     Grid::new(format!("{operand}.n{width}"), &keys, dims)
         .edges("step", (VECTORS / (ROWS as i64 * width) + 1, 1))
         .large("random", (13, 1))
@@ -91,7 +91,7 @@ fn accumulator(case: &Case) -> &'static Accumulator {
     }
 }
 
-/// Expected D of all tiles.
+/// Computes the expected D of all tiles.
 fn want(accumulator: &Accumulator, [a, b]: [&[u16]; 2], c: &[f32], [width, terms]: [usize; 2]) -> Vec<f32> {
     let factors =
         |codes: &[u16]| -> Vec<Factor> { codes.par_iter().map(|code| accumulator.operand.factor(*code)).collect() };
@@ -105,7 +105,7 @@ fn want(accumulator: &Accumulator, [a, b]: [&[u16]; 2], c: &[f32], [width, terms
     d
 }
 
-/// Kind of inputs of a tile; the kinds of [`KINDS`] take turns.
+/// Kind of inputs of a tile. Consecutive tiles use the kinds of [`KINDS`] in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Normal,
@@ -115,7 +115,7 @@ enum Kind {
     Outliers,
     /// The two halves of a step nearly cancel.
     Cancelling,
-    /// C has very different magnitudes, and large ones.
+    /// C has elements of very different magnitudes, some of them large.
     LargeSums,
     /// Nearly all products are zeros of either sign, and C is small.
     ZeroProducts,
@@ -124,7 +124,7 @@ enum Kind {
     Wide,
     /// NaN and infinities among normal numbers.
     Special,
-    /// Sums that overflow, if the range of the operands allows it.
+    /// Sums overflow, if the range of the operands allows it.
     Huge,
     /// All products are zeros of either sign; C has random bits, including zeros of either sign.
     OnlySums,
@@ -160,7 +160,7 @@ impl Rows {
         self.operand == Operand::E4m3
     }
 
-    /// Codes of `rows` rows of A or B (`name`); each tile has `in_tile` rows.
+    /// Draws the codes of `rows` rows of A or B (`name`); each tile has `in_tile` rows.
     fn codes(&self, name: &str, rows: usize, in_tile: usize, data: &Data) -> Vec<u16> {
         let normal = data.normal(&format!("wgmma/{name}"), rows * self.terms);
         let bits = data.words(&format!("wgmma/{name}/bits"), rows * self.terms);
@@ -188,7 +188,7 @@ impl Rows {
     fn code(&self, kind: Kind, x: f32, bits: u32, chosen: bool) -> u16 {
         let (low, pick) = (bits as u16, bits >> 16);
         let sign = if self.is_e4m3() { low & 0x80 } else { low & 0x8000 };
-        // Random sign and fraction, with this biased exponent.
+        // Code with this biased exponent, and with random sign and fraction.
         let with_exponent = |biased: u32| match self.operand {
             Operand::E4m3 => low & 0x87 | (biased as u16) << 3,
             Operand::Bf16 => low & 0x807f | (biased as u16) << 7,
@@ -240,7 +240,7 @@ impl Rows {
         }
     }
 
-    /// Elements of C; each tile has `in_tile` elements.
+    /// Draws the elements of C; each tile has `in_tile` elements.
     fn sums(&self, len: usize, in_tile: usize, data: &Data) -> Vec<f32> {
         let mut sums = data.normal("wgmma/c", len);
         let bits = data.words("wgmma/c/bits", len);
@@ -252,7 +252,7 @@ impl Rows {
 
     fn sum(&self, kind: Kind, x: f32, bits: u32) -> f32 {
         let small = |binades: u32| x * 2f32.powi(-((bits >> 8) as i32 % binades as i32));
-        // Random bits, changed to a finite number if they are not.
+        // Random bits as an f32. If they encode a NaN or an infinity, one changed exponent bit makes the number finite.
         let any = f32::from_bits(if bits >> 23 & 0xff == 0xff {
             bits ^ 1 << 23
         } else {
