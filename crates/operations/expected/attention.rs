@@ -2,14 +2,14 @@
 //! query. Keys and values may be in the pages of a cache. Sequences may have different lengths and may be packed
 //! ([`super::paging`]).
 //!
-//! Error bound: a score has the error of its sum of products. Its exponential has that error, 4u, and 4u per unit of the
-//! exponent. An error of a weight moves the output by its share of |v − o|. The additions of p·v are a sum with as many terms as
-//! keys. If a kernel rounds weights before it multiplies them (`p`), each weight errs independently by up to half an ulp. Such a
-//! rounding is uniform within ±h, so its variance is h²/3; h² is, averaged over a binade, half of its largest value. Both factors
-//! together give 1/6. Weights are stored as `p_scale`·exp(s − max): a weight below half of the smallest number of the type
-//! becomes 0, and counts in full. Where roundings of weights dominate the error, the root mean square and the mean of all errors
-//! are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax
-//! functions*, 2021.)
+//! Error bound: a score has the error of its sum of products. The relative error of its exponential is this error, plus 4u, plus
+//! 4u per unit of the exponent. If the weight of a value v is wrong by δ, the output o moves by δ·|v − o|. The sum of p·v has as
+//! many terms as there are keys. If a kernel rounds weights before it multiplies them (`p` names the type), each weight errs
+//! independently by up to half an ulp, h. Such a rounding is uniform within ±h, so its variance is h²/3; averaged over a binade,
+//! h² is half of its largest value. Both factors together give 1/6. Kernels store weights as `p_scale`·exp(s − max): a weight
+//! below half of the smallest number of the type becomes 0, so all of it is an error. Where roundings of weights dominate, the
+//! root mean square and the mean of all errors are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately
+//! computing the log-sum-exp and softmax functions*, 2021.)
 
 use rayon::prelude::*;
 use reference::LAMBDA;
@@ -122,9 +122,10 @@ struct Sizes {
     batch: usize,
     /// Number of queries per sequence; if sequences are packed, number of queries of all sequences.
     queries: usize,
-    /// Start offsets of packed sequences of queries, and the end of the last one; `None` if sequences are not packed.
+    /// Start offset of each packed sequence of queries, followed by the end of the last sequence; `None` if sequences are not
+    /// packed.
     starts: Option<Vec<usize>>,
-    /// Number of pages of keys. Without a block table, one page per sequence, or one page for all if sequences are packed.
+    /// Number of pages of keys. Without a block table, each sequence is one page, or all sequences together if they are packed.
     pages: usize,
     /// Number of keys per page.
     page: usize,
@@ -187,7 +188,7 @@ impl Sizes {
         starts.map_or(self.queries, |starts| starts[sequence + 1] - starts[sequence])
     }
 
-    /// Batch index and token index, in q, of a sequence's query.
+    /// Returns the batch index and the token index, in q, of query `token` of a sequence.
     fn query(&self, sequence: usize, token: usize) -> [usize; 2] {
         let starts = self.starts.as_ref();
         starts.map_or([sequence, token], |starts| [0, starts[sequence] + token])
@@ -197,7 +198,7 @@ impl Sizes {
     fn row(&self, at: usize) -> [usize; 3] {
         if let Some(starts) = &self.starts {
             let (token, head) = (at / self.heads, at % self.heads);
-            // The last sequence that starts at or before this token: earlier sequences with the same start have no queries.
+            // Take the last sequence that starts at or before this token. Earlier sequences with the same start have no queries.
             let sequence = starts.partition_point(|start| *start <= token) - 1;
             return [sequence, head, token - starts[sequence]];
         }
@@ -217,7 +218,7 @@ impl Sizes {
     }
 }
 
-/// For one query: each output element with its error bound and standard deviation, then the log-sum-exp with its error bound.
+/// Result of one query: output elements as [value, error bound, standard deviation], and the log-sum-exp with its error bound.
 pub(super) type Row = (Vec<[f64; 3]>, (f64, f64));
 
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
@@ -311,7 +312,8 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     let values = |col| places.iter().map(value(col));
     let (mut columns, (log, log_error)) =
         weighted(call, &scores, sink, Some(call.number("p_scale")), sizes.values, values);
-    // The fault `unused_values` multiplies unused values by weights of 0: that is 0 for finite values, and NaN otherwise.
+    // With the fault `unused_values`, weights of 0 multiply unused values. The products are 0 for finite values, and NaN
+    // otherwise.
     let unused: Vec<(usize, usize)> = all.unused(b).filter(|_| call.is("unused_values")).collect();
     for (col, [o, error, spread]) in columns.iter_mut().enumerate() {
         if log > f64::NEG_INFINITY && unused.iter().map(value(col)).any(|v| !v.is_finite()) {
@@ -327,15 +329,16 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     (columns, (log * per, log_error * per))
 }
 
-/// Score of a query and a key: their dot product times both factors. Returns the score and its error bound.
+/// Returns the score of a query and a key, and its error bound. The score is their dot product times `scale` times `base`.
 pub(super) fn score(call: &Call, [q, k]: [&[f64]; 2], [scale, base]: [f64; 2]) -> (f64, f64) {
     let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k), call.u);
     let score = terms.sum * scale * base;
     (score, terms.error() * scale.abs() + 3.0 * call.u * score.abs())
 }
 
-/// Means of values, weighted by the exponentials of scores. `scores` has scores with their error bounds. A kernel that rounds
-/// weights (`p`) stores them as `p_scale`·exp(s − max); if `p_scale` is `None`, it divides them by their sum before it rounds.
+/// Computes means of values, weighted by the exponentials of scores. `scores` has pairs of a score and its error bound. A kernel
+/// that rounds weights (`p`) stores them as `p_scale`·exp(s − max). If `p_scale` is `None`, it divides them by their sum before
+/// it rounds.
 pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     call: &Call,
     scores: &[(f64, f64)],
@@ -361,12 +364,12 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     let of_sink = sink.map(|sink| (sink - most).exp());
     let sums = Terms::of_any_scale(powers.iter().map(|(power, _)| *power).chain(of_sink), call.u);
     powers.iter_mut().for_each(|(power, _)| *power /= sums.sum);
-    // Equal weights have equal errors.
+    // Errors of equal weights are equal, so group the weights by value.
     let equal = Equal::of(powers.iter().map(|(p, _)| *p));
     let of_sum = sums.error() / sums.sum + 4.0 * call.u;
     let p = call.dtype("p");
-    // The kernel chooses the power of two of stored weights. So allow half a spacing at the lower end of a binade, relative to
-    // the weight, and half of the smallest step.
+    // The kernel may scale the weights that it stores by a power of two. So allow the largest relative rounding error, half a
+    // spacing at the lower end of a binade, and half of the smallest step of the type.
     let stored_one = p_scale.map_or(1.0, |p_scale| p_scale * sums.sum);
     let least = p.map_or(0.0, |p| half_spacing(p, 0.0) / stored_one);
     let rounded = |weight: f64| match p {
@@ -381,8 +384,8 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
         let of_weights = equal.together(all.clone().map(|(v, (p, relative))| p * relative * (v - o).abs()));
         let (most, squares) = equal.sums(all.clone().map(|(v, (p, _))| rounded(*p) * v.abs()));
         let spread = (squares / 6.0).sqrt();
-        // The factor 1/6 is an average over many different weights. Weights that are divided by their sum first may be few and
-        // equal, so they get the full square.
+        // The factor 1/6 is an average over many different weights. If weights are divided by their sum first, a few of them may
+        // be equal, so use the factor 1.
         let likely = if p_scale.is_some() { spread } else { squares.sqrt() };
         let of_rounding = f64::min(most, LAMBDA * likely);
         let lost: f64 = all.map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs())).sum();

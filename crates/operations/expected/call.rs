@@ -47,9 +47,9 @@ pub enum Given {
 pub struct Call {
     operation: &'static Operation,
     pub(super) given: BTreeMap<String, Given>,
-    /// Unit roundoff of the type in which kernels compute and add.
+    /// Unit roundoff of the type in which kernels compute.
     pub u: f64,
-    /// Type of the outputs, and of intermediate results that `cast` rounds.
+    /// Type of the outputs. The argument `cast` makes kernels also round intermediate results to it.
     pub dtype: Dtype,
     /// The fault that is computed instead of the right operation; `None` for the right operation.
     pub fault: Option<&'static str>,
@@ -101,7 +101,7 @@ impl Call {
         self.operation
     }
 
-    /// Copies the call with a fault, or with another value of a word argument.
+    /// Copies the call, but sets another fault, and another value of one word argument if `word` is given.
     #[must_use]
     pub fn with(&self, fault: Option<&'static str>, word: Option<(&str, &str)>) -> Self {
         let mut other = self.clone();
@@ -153,7 +153,7 @@ impl Call {
         takes.map(|takes| takes.kind)
     }
 
-    /// Value of a number, or its default.
+    /// Value of a number argument, or its default.
     pub fn number(&self, name: &str) -> f64 {
         match (self.given.get(name), self.kind(name)) {
             (Some(Given::Number(number)), _) => *number,
@@ -189,7 +189,7 @@ impl Call {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Scale factor of scores, or of queries: the number `scale`, or 1/√dim if it is not given.
+    /// Scale factor of scores or queries: the number argument `scale`, or 1/√dim if it is not given.
     pub(super) fn scale(&self, dim: usize) -> f64 {
         match self.number("scale") {
             scale if scale.is_nan() => (dim as f64).sqrt().recip(),
@@ -202,7 +202,7 @@ impl Call {
         self.number(name) != 0.0
     }
 
-    /// Value of a word, or the first of its allowed values.
+    /// Value of a word argument, or its default: the first of its allowed values.
     pub fn word(&self, name: &str) -> &str {
         match (self.given.get(name), self.kind(name)) {
             (Some(Given::Word(word)), _) => word,
@@ -211,7 +211,7 @@ impl Call {
         }
     }
 
-    /// Element type that a word names; `None` for `f32`, which means no rounding.
+    /// Element type that a word argument names; `None` for `f32`, because results in f32 need no rounding.
     pub fn dtype(&self, name: &str) -> Option<Dtype> {
         match self.word(name) {
             "bf16" => Some(Dtype::BF16),

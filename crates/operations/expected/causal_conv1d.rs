@@ -2,8 +2,9 @@
 //! operation also returns the new state, which is the last inputs. With one token, this is a decode step.
 //!
 //! Error bound: W products and the bias are a sum of W + 1 terms, which f32 adds in any order. SiLU adds its own error and
-//! propagates that of the sum ([`super::near`]). If a kernel rounds to the output's type before SiLU (`cast`), half a spacing is
-//! added to the error of the sum. The state is copied without an error.
+//! Error bound: the result before SiLU is a sum of W + 1 terms (W products and the bias), which f32 adds in any order. SiLU adds
+//! its own error and propagates the error of the sum ([`super::near`]). If a kernel rounds to the output's type before SiLU
+//! (`cast`), half a spacing is added to the error of the sum. The state is copied without an error.
 
 use rayon::prelude::*;
 
@@ -75,7 +76,7 @@ struct Sizes {
     channels: usize,
     tokens: usize,
     taps: usize,
-    /// Number of tokens in the state.
+    /// Number of earlier tokens in the state.
     kept: usize,
     tokens_first: bool,
 }
@@ -104,7 +105,7 @@ impl Sizes {
         })
     }
 
-    /// Inputs of one channel: those in the state, then the tokens of the call.
+    /// Returns the inputs of one channel: first those in the state, then the tokens of the call.
     fn inputs(self, call: &Call, [batch, channel]: [usize; 2]) -> Vec<f64> {
         let state = match call.optional("state") {
             Some(state) => state.data[(batch * self.channels + channel) * self.kept..][..self.kept].to_vec(),
@@ -153,7 +154,7 @@ fn one(call: &Call, sizes: Sizes, inputs: &[f64], channel: usize, token: usize) 
     let taps = sizes.taps;
     let weight = &call.tensor("weight").data[channel * taps..][..taps];
     let late = usize::from(call.is("one_late"));
-    // The token's own input is the last of the first `kept + token + 1` inputs.
+    // Index of the input that a tap multiplies. The input of the token itself is the last of the first `kept + token + 1` inputs.
     let input = |tap: usize| (sizes.kept + token + 1 + tap).checked_sub(taps + late);
     let product = |tap: usize| input(tap).map_or(0.0, |at| weight[tap] * inputs[at]);
     let bias = call.optional("bias").map_or(0.0, |bias| bias.data[channel]);

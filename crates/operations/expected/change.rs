@@ -1,4 +1,4 @@
-//! Changes of a call's arguments, for faults that are the right operation on wrong arguments.
+//! Changes the arguments of a call, to compute faults that equal the right operation on wrong arguments.
 
 use super::{Call, Given, Tensor};
 
@@ -45,8 +45,8 @@ impl Call {
         self.rotate(name, dim, |_, all| all / 2);
     }
 
-    /// Rotates a tensor to the left along a dimension. `by` computes the number of elements from the sizes of one slice and of
-    /// all slices.
+    /// Rotates a tensor to the left along a dimension. `by` returns the number of elements to rotate by, given the number of
+    /// elements of one slice and of all slices.
     fn rotate(&mut self, name: &str, dim: usize, by: impl Fn(usize, usize) -> usize) {
         self.edit(name, |tensor| {
             let (slice, all) = tensor.slices(dim);
@@ -85,8 +85,8 @@ impl Call {
 }
 
 impl Tensor {
-    /// Number of elements of a slice at one index of a dimension, and of all slices of that dimension; at least 1. Dimension 0 is
-    /// the last.
+    /// Returns the number of elements of a slice at one index of a dimension, and of all slices along that dimension; both at
+    /// least 1. Dimension 0 is the last dimension.
     fn slices(&self, dim: usize) -> (usize, usize) {
         let dims = self.shape.len();
         let count = |from: usize| self.shape[from..].iter().product::<usize>().max(1);

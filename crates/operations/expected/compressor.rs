@@ -92,7 +92,7 @@ impl<'a> Step<'a> {
         call.expect("ring_kv", &[rows, step.slots(), width])?;
         call.expect("ring_gate", &[rows, step.slots(), width])?;
         let positions = call.tensor("cos").shape[0];
-        // A token's entry must fit into the row, and its window's position into the tables.
+        // The row must have room for the token's entry, and the tables must have the position of the token's window.
         let most = f64::min((places * rate) as f64, positions as f64) - 1.0;
         let fits = |t: &&f64| t.fract() == 0.0 && (-1.0..=most).contains(*t);
         match call.tensor("position").data.iter().find(|t| !fits(t)) {
@@ -112,13 +112,13 @@ impl<'a> Step<'a> {
         self.rate * (1 + usize::from(self.overlap))
     }
 
-    /// Row index and position of each token that is not padding.
+    /// Returns the row index and the position of each token that is not padding.
     fn tokens(&self) -> impl Iterator<Item = (usize, usize)> {
         let tokens = self.call.tensor("position").data.iter().enumerate();
         tokens.filter(|(_, t)| **t >= 0.0).map(|(row, t)| (row, *t as usize))
     }
 
-    /// The two rings after the tokens' rows have been stored.
+    /// Returns the rings of kv and of gates after the tokens' rows have been stored.
     fn pushed(&self) -> [Vec<f64>; 2] {
         let (call, width, slots, rate) = (self.call, self.width(), self.slots(), self.rate);
         let [kv, gate, ape, mut ring_kv, mut ring_gate] =
@@ -134,12 +134,12 @@ impl<'a> Step<'a> {
         [ring_kv, ring_gate]
     }
 
-    /// The entry of a row that is completed by token `t`.
+    /// Computes the entry of a row that token `t` completes.
     fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> Vec<Near> {
         let (call, width, slots, dim) = (self.call, self.width(), self.slots(), self.dim);
         let own = t / self.rate * self.rate;
-        // Number of tokens before the own window that are pooled. Token numbers below are larger by one turn of the ring
-        // (`slots`), so that they cannot be negative.
+        // Number of pooled tokens before the window of `t`. Token numbers below are larger by the length of the ring (`slots`),
+        // so that they cannot be negative.
         let before = match call.fault {
             Some("window_before_missing") => 0,
             Some("absent_pooled") if self.overlap => self.rate,
@@ -155,7 +155,7 @@ impl<'a> Step<'a> {
             };
             let gate = |token: usize| match call.is("mean_pooled") {
                 true => call.exact(0.0),
-                // The gate was rounded once, when ape was added.
+                // Adding ape to the gate rounded it once.
                 false => call.near(read(ring_gate, token), call.u * read(ring_gate, token).abs()),
             };
             let weights = powers(&tokens.clone().map(gate).collect::<Vec<Near>>());
@@ -171,7 +171,7 @@ impl<'a> Step<'a> {
         entry
     }
 
-    /// Rotates the last channels of an entry; `own` is the position of the first token of its window.
+    /// Rotates the last channels of an entry; `own` is the position of the first token of the entry's window.
     fn turn(&self, entry: &mut [Near], own: usize) {
         let (call, pairs) = (self.call, self.pairs);
         let at = match call.fault {

@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use ulplab_core::random::{gaussian, stream};
 
-/// Maximum number of elements of a drawn tensor. More elements suggest that sizes were mixed up.
+/// Maximum number of elements of a drawn tensor. A larger tensor suggests that the sizes were given in the wrong order.
 const MOST: usize = 1 << 28;
 
 /// Cases of an operation whose inputs are drawn at random.
@@ -15,9 +15,9 @@ pub struct Cases {
     pub sizes: &'static [&'static [i64]],
     /// Numbers that all cases set instead of using the defaults.
     pub numbers: &'static [(&'static str, f64)],
-    /// Numbers that get one additional case each, with this value.
+    /// Numbers that are also varied: each gets one additional case with this value.
     pub varied: &'static [(&'static str, f64)],
-    /// Words that cases cannot choose, because inputs are drawn for their first value only.
+    /// Names of word arguments that cases cannot set, because inputs are drawn for their default only.
     pub fixed: &'static [&'static str],
     /// Optional tensors that can be drawn.
     pub optional: &'static [&'static str],
@@ -65,7 +65,8 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Draws all inputs of an operation. `size` and `word` return the sizes, words and optional tensors that the case sets.
+    /// Draws all inputs of an operation. `size` and `word` return what the case sets for the name of a size, of a word argument,
+    /// or of an optional tensor.
     ///
     /// # Errors
     /// Returns an error if a tensor would have too many elements, or if the sizes do not fit together.
@@ -102,7 +103,7 @@ impl<'a> Draw<'a> {
         sizes.try_into().expect("as many sizes as letters")
     }
 
-    /// Returns true if the case sets the word `name` to `value`, which must not be its default.
+    /// Returns true if the case sets the word argument `name` to `value`. Do not call it for the default value.
     pub fn is(&self, name: &str, value: &str) -> bool {
         (self.word)(name).is_some_and(|word| word == value)
     }
@@ -112,7 +113,7 @@ impl<'a> Draw<'a> {
         self.is(name, GIVEN)
     }
 
-    /// Lets the draw end with the error `why` unless `fits` is true.
+    /// Makes [`Draw::inputs`] return the error `why` unless `fits` is true.
     pub fn require(&mut self, fits: bool, why: &str) {
         if !fits {
             self.wrong.get_or_insert_with(|| why.into());

@@ -1,25 +1,26 @@
 //! Detects sums whose rounding errors add up instead of averaging out.
 //!
-//! When a sum s adds a term t, the rounding is the remainder of t modulo the spacing q of the numbers around s. So equal terms
-//! have equal roundings while s stays within a binade, and a sum of n terms may err by n roundings instead of √n.
-//! [`multiplicity`] estimates how many roundings are equal, M. It looks at a sample of m = √n terms, at least 64, for three
-//! signs:
+//! When a sum s adds a term t, the rounding error is the remainder of t modulo the spacing q of the numbers around s. So equal
+//! terms have equal rounding errors while s stays within a binade, and a sum of n terms may err by n roundings instead of √n.
+//! [`multiplicity`] estimates M, the number of roundings that are equal. It examines a sample of m = √n terms, at least 64, for
+//! three signs of equal roundings:
 //!
 //! * **Equal terms.** If value i occurs c_i times, M = Σc_i²/n: 1 if all terms differ, n if all are equal. Two random terms are
 //!   equal with probability M/n, so a sample of √n terms has about M/2 equal pairs. Terms of opposite sign have opposite
 //!   roundings: c_i is then the difference of the two counts. If roundings are equal within a group and independent between
 //!   groups, their variance is at most M times as large (Cauchy and Schwarz).
 //! * **Terms that differ from the term [`LAG`] places later by a multiple of q**, or by nearly nothing: ramps, slow curves,
-//!   patterns whose period divides the lag. Terms that so differ from the negated later term are subtracted from the count.
+//!   patterns whose period divides the lag. Pairs whose sum is
+//!   such a multiple, or nearly 0, are subtracted from the count.
 //! * **Roundings of one sign**: small terms of one sign that the sum absorbs. The mean remainder is more than four standard
 //!   errors from 0.
 //!
 //! For the last two signs, all terms are assumed to be equal: M = n. Terms that are multiples of q are added exactly and are
 //! ignored: products of FP8, FP4 and small integers. Random terms show none of the three signs.
 
-/// Sums with at most this many terms are not examined, because the likely bound, λ√n, exceeds the worst case, n.
+/// Sums with at most this many terms are not examined. For so few terms, the likely bound, λ√n, exceeds the worst case, n.
 pub const FEW: usize = 64;
-/// Distance of the terms of a pair. It is a multiple of 16 and of all small periods except 7.
+/// Distance of the two terms of a pair. It is a multiple of 16 and of all small periods except 7.
 const LAG: usize = 240;
 
 /// Indices of the terms in the sample.
@@ -30,8 +31,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Chooses a sample of `terms` terms: all of up to 256, else multiples of the golden ratio, which do not coincide with a
-    /// pattern.
+    /// Chooses a sample of `terms` terms. Up to 256 terms are all in the sample; of more terms, multiples of the golden ratio are
+    /// chosen, which do not coincide with a pattern.
     pub fn of(terms: usize) -> Self {
         const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
         let places = if terms <= FEW {
@@ -50,8 +51,8 @@ impl Places {
         self.places.iter().map(|at| [*at, (at + LAG) % self.terms])
     }
 
-    /// Number of roundings that are equal (M), from 1 to the number of terms, for a sum with unit roundoff `u` and partial sums
-    /// of about `size`. `pairs` has the terms at the indices of [`Self::pairs`].
+    /// Returns the number of roundings that are equal (M), from 1 to the number of terms, for a sum with unit roundoff `u` and
+    /// partial sums of about `size`. `pairs` has the terms at the indices of [`Self::pairs`].
     pub fn multiplicity(
         &self,
         u: f64,
@@ -62,7 +63,7 @@ impl Places {
         if self.places.is_empty() || u == 0.0 || !(size.is_normal()) {
             return 1.0;
         }
-        // Half a spacing of the numbers near `size` is u times the power of two of `size`.
+        // Compute the spacing of the numbers near `size`: 2u times the power of two of `size`.
         let spacing = 2.0 * u * f64::from_bits(size.to_bits() & 0x7ff0_0000_0000_0000);
         let inverse = spacing.recip();
         scratch.clear();
@@ -74,11 +75,12 @@ impl Places {
             for (sign, off) in signs.iter_mut().zip([off, left_over(2.0 * units)]) {
                 *sign = [sign[0] + off, sign[1] + off * off];
             }
-            // While the sum is smaller, the next smaller spacing counts.
+            // Ignore terms that are multiples of the spacing. Check half of the spacing, too, which applies while the sum is
+            // smaller.
             if off != 0.0 || left_over(2.0 * units) != 0.0 {
                 scratch.push(term.to_bits());
                 again += usize::from(seen_before(&mut seen, term.to_bits()));
-                // Pairs that are close in magnitude count +1 if their signs are equal and −1 if not: random signs cancel.
+                // A close pair counts +1 if its terms have equal signs, and −1 if not. With random signs, the counts cancel.
                 let near = |sum: f64| left_over(sum * inverse).abs() < 1.0 / 16.0;
                 close += match (near(later - term), near(later + term)) {
                     (true, _) => 1,
@@ -97,8 +99,8 @@ impl Places {
         1.0f64.max(self.repeated(scratch))
     }
 
-    /// True if the numbers have digits that look random at 2⁻¹⁷ of the largest and below. Their products with any other numbers
-    /// then also look random, unless the other numbers cancel the differences ([`level`]).
+    /// Returns true if the numbers have digits that look random at 2⁻¹⁷ of the largest and below. Their products with any other
+    /// numbers then also look random, unless the other numbers cancel the differences ([`level`]).
     pub fn irregular(&self, pairs: &[[f64; 2]], scratch: &mut Vec<u64>) -> bool {
         let largest = pairs.iter().fold(0.0, |largest: f64, [x, _]| largest.max(x.abs()));
         let alone = self.multiplicity(2f64.powi(-18), largest, pairs.iter().copied(), scratch) == 1.0;
@@ -118,7 +120,8 @@ impl Places {
             pairs += (count - 2.0 * negative).powi(2) - count;
             spread += 2.0 * count * (count - 1.0);
         }
-        // With random signs, pairs of equal and of opposite sign are equally likely: 3 standard deviations are allowed.
+        // With random signs, equal and opposite signs are equally likely in a pair. So ignore an excess of up to 3 standard
+        // deviations.
         if pairs <= 3.0 * spread.sqrt() {
             return 1.0;
         }
@@ -133,7 +136,7 @@ pub fn level(u: f64, size: f64, pairs: impl Iterator<Item = [f64; 2]>) -> bool {
     pairs.take(8).map(near).sum::<usize>() >= 4
 }
 
-/// Difference between a number and its nearest integer; 0 for NaN and for numbers of 2⁵¹ or more.
+/// Returns the difference between a number and its nearest integer; 0 for NaN and for numbers of 2⁵¹ or more.
 #[inline(always)]
 fn left_over(x: f64) -> f64 {
     // Adding and subtracting this number rounds to an integer.
@@ -142,7 +145,7 @@ fn left_over(x: f64) -> f64 {
     if x.abs() < (1u64 << 51) as f64 { off } else { 0.0 }
 }
 
-/// True if the hash of these bits was seen before. A quick test that nearly all terms differ.
+/// Returns true if the hash of these bits was seen before. This is a quick test that nearly all terms differ.
 #[inline(always)]
 fn seen_before(seen: &mut [u64; 64], bits: u64) -> bool {
     let hash = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
@@ -167,7 +170,8 @@ impl Equal {
             return Self::default();
         }
         let numbers: Vec<u64> = numbers.map(f64::to_bits).collect();
-        // Hash table with the first number of each group (index plus 1), and the group's index.
+        // Hash table: for each hash, the index of a group's first number plus 1 (0 if the entry is free), and the index of the
+        // group.
         let mask = (4 * numbers.len()).next_power_of_two() - 1;
         let mut table = vec![(0u32, 0u32); mask + 1];
         let mut groups = 0;
@@ -195,15 +199,15 @@ impl Equal {
         Self { group, groups }
     }
 
-    /// Bound of a sum of errors. Each error is at most as large as given; errors of equal numbers are equal, and other errors are
-    /// independent. The bound is the smaller of the sum of all, and λ times the root of the sum of the squares of group sums
-    /// (Hoeffding).
+    /// Bound of the sum of errors that are at most as large as `errors`. Errors of equal numbers are equal, and all other errors
+    /// are independent. The bound is the smaller one of the sum of all errors, and λ times the root of the sum of the squares of
+    /// group sums (Hoeffding).
     pub fn together(&self, errors: impl Iterator<Item = f64>) -> f64 {
         let (sum, squares) = self.sums(errors);
         f64::min(sum, reference::LAMBDA * squares.sqrt())
     }
 
-    /// Sum of the numbers, and sum of the squares of group sums.
+    /// Returns the sum of the numbers, and the sum of the squares of the sums of the groups.
     pub fn sums(&self, numbers: impl Iterator<Item = f64>) -> (f64, f64) {
         let add = |(sum, squares), x: f64| (sum + x, squares + x * x);
         if self.group.is_empty() {

@@ -24,8 +24,7 @@ const ITERATIONS: usize = 20;
 const EPS: f32 = 1e-6;
 /// The ε of cases with [`FEW`] tokens. It is so large that a kernel that omits it in any Sinkhorn normalization fails.
 const LARGE_EPS: f32 = 1e-3;
-/// Numbers of tokens of the cases with [`LARGE_EPS`]. Variants differ in the numbers of tokens that they support; each supports
-/// one of these.
+/// Numbers of tokens of the cases with [`LARGE_EPS`]. Each variant supports at least one of these numbers.
 const FEW: [usize; 4] = [3, 7, 37, 201];
 /// The ε of the RMS norms. It differs from [`EPS`], so that a kernel that swaps them fails.
 const NORM_EPS: f32 = 1e-5;
