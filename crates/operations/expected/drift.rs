@@ -10,8 +10,7 @@
 //!   roundings: c_i is then the difference of the two counts. If roundings are equal within a group and independent between
 //!   groups, their variance is at most M times as large (Cauchy and Schwarz).
 //! * **Terms that differ from the term [`LAG`] places later by a multiple of q**, or by nearly nothing: ramps, slow curves,
-//!   patterns whose period divides the lag. Pairs whose sum is
-//!   such a multiple, or nearly 0, are subtracted from the count.
+//!   patterns whose period divides the lag. Pairs whose sum is such a multiple, or nearly 0, are subtracted from the count.
 //! * **Roundings of one sign**: small terms of one sign that the sum absorbs. The mean remainder is more than four standard
 //!   errors from 0.
 //!
@@ -31,8 +30,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Chooses a sample of `terms` terms. Up to 256 terms are all in the sample; of more terms, multiples of the golden ratio are
-    /// chosen, which do not coincide with a pattern.
+    /// Chooses a sample of `terms` terms: all terms if there are up to 256. Otherwise, indices follow multiples of the golden
+    /// ratio, so that they do not coincide with a pattern.
     pub fn of(terms: usize) -> Self {
         const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
         let places = if terms <= FEW {
@@ -75,7 +74,7 @@ impl Places {
             for (sign, off) in signs.iter_mut().zip([off, left_over(2.0 * units)]) {
                 *sign = [sign[0] + off, sign[1] + off * off];
             }
-            // Ignore terms that are multiples of the spacing. Check half of the spacing, too, which applies while the sum is
+            // Ignore multiples of the spacing. The second condition is for half of the spacing, which applies while the sum is
             // smaller.
             if off != 0.0 || left_over(2.0 * units) != 0.0 {
                 scratch.push(term.to_bits());

@@ -2,14 +2,14 @@
 //! per head, KDA one per key channel. The final state is also an output. With one token, this is a decode step.
 //!
 //! Error bound of one token, to first order plus one percent. Columns of S are independent. α errs by (4 + 2|g|)·u. If q and k
-//! are normalized, they err by half the error of their sum of squares plus 4u. r = Sᵀk has the error of its sum, an error common
-//! to all its terms (|r|·ρ), and an independent error per term. d has |β| times the error of r, plus 3u. S has |k| times the
-//! error of d, the error of α·S, and its own rounding. A kernel may read q before or after the update: the errors of both sums
-//! count, and so does the error of d times k·q.
+//! are normalized, they err by half the error of their sum of squares plus 4u. r = Sᵀk has three errors: that of its sum, |r|·ρ
+//! from the relative error ρ that all its terms share, and an independent error per term. d has |β| times the error of r, plus
+//! 3u. S has |k| times the error of d, the error of α·S, and its own rounding. A kernel may read q before or after the update:
+//! the bound adds the errors of both sums, and the error of d times k·q.
 //!
-//! The error from earlier tokens is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|). The
-//! length ε of the error of each column follows from this norm and from the length of the error that a token adds. An element of
-//! a state errs by at most ε, and an output by |s|·|q|·ε.
+//! The error from earlier tokens is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|). So the
+//! length ε of the error vector of a column is at most this norm times its previous length, plus the length that the token adds.
+//! An element of a state errs by at most ε, and an output by |s|·|q|·ε.
 
 use std::ops::Range;
 
@@ -90,12 +90,12 @@ struct Sizes {
     values: usize,
     key: usize,
     value: usize,
-    /// Number of decays per head: 1 or K.
+    /// Number of decays per head: 1 (GDN) or K (KDA).
     gates: usize,
 }
 
 impl Sizes {
-    /// Sizes of the call, and the range of token rows of each sequence.
+    /// Returns the sizes of the call, and the range of token rows of each sequence.
     fn of(call: &Call) -> Result<(Self, Vec<Range<usize>>), String> {
         let shapes = call.shapes_of(&[("state", ""), ("cu_seqlens", "")])?;
         let [batch, tokens, heads, key, values, value] = shapes.sizes(["B", "T", "H", "K", "HV", "V"]);
@@ -138,15 +138,15 @@ struct Token {
     /// Normalized and scaled q; normalized k.
     q: Vec<f64>,
     k: Vec<f64>,
-    /// Relative errors of q and k.
+    /// Relative error of q, and relative error of k.
     off: [f64; 2],
     /// Decays with their relative errors: one per head, or one per key channel.
     decays: Vec<(f64, f64)>,
     beta: Option<f64>,
 }
 
-/// State of one value head as `[V, K]`, error bound of each element (`error`), and length of each column's error vector
-/// (`length`).
+/// State of one value head as `[V, K]`, with the error bound of each element (`error`) and the length of the error vector of each
+/// column (`length`).
 struct Head {
     state: Vec<f64>,
     error: Vec<f64>,
@@ -163,7 +163,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let heads: Vec<Done> = heads.map(|at| head(call, sizes, &sequences, at)).collect();
     let out = |at: usize| {
         let (row, place) = (at / (values * value), at % (values * value));
-        // Number of sequences that end at or before this row; some of them may be empty.
+        // Count the sequences that end at or before this row, which include empty ones: this is the index of the row's sequence.
         let sequence = sequences.partition_point(|rows| rows.end <= row);
         heads[sequence * values + place / value].0[(row - sequences[sequence].start) * value + place % value]
     };
@@ -183,7 +183,8 @@ fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Don
     let size = key * value;
     let (sequence, own) = (at / sizes.values, at % sizes.values);
     let rows = sequences[sequence].clone();
-    // Index of the initial state, and the first token that changes it. The fault continues with the state of earlier sequences.
+    // Index of the initial state, and the first token that changes it. With the fault, the state of earlier sequences carries
+    // over.
     let (from, first) = match call.is("state_carried_over") && call.has("cu_seqlens") {
         true => (own, 0),
         false => (at, rows.start),
@@ -206,7 +207,7 @@ fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Don
         let given = Token::of(call, sizes, [row, own]);
         let v = &call.tensor("v").data[(row * sizes.values + own) * value..][..value];
         let columns = v.iter().enumerate().map(|(col, v)| head.step(call, &given, col, *v));
-        // With `state_carried_over`, tokens of earlier sequences change the state, but only the own tokens give outputs.
+        // With `state_carried_over`, tokens of earlier sequences change the state, but only tokens of this sequence give outputs.
         let columns: Vec<(f64, f64)> = columns.collect();
         outputs.extend(columns.into_iter().filter(|_| rows.contains(&row)));
     }
@@ -269,7 +270,7 @@ impl Head {
         for (at, s) in state.iter_mut().enumerate() {
             *s *= decay(at).0;
         }
-        // Separate the error that all terms may share, such as that of a common decay, from the independent error of each term.
+        // Separate the error that all terms may share, such as that of a decay per head, from the independent error of each term.
         let of_decay = (0..keys).map(|at| decay(at).1).fold(0.0, f64::max);
         let equal = Equal::of(state.iter().copied());
         let read_by = |x: &[f64], of_x: f64| {

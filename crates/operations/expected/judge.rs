@@ -1,4 +1,4 @@
-//! Compares outputs with the expected ones, and explains differences by known faults.
+//! Compares outputs with the expected ones, and searches for known faults that explain the differences.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub struct Judged {
     pub bounds: Vec<f64>,
     /// Comparison of the output with `expected`.
     pub comparison: Comparison,
-    /// Explanations for the elements outside of their bounds, the best first.
+    /// Explanations for the elements outside of their bounds; the best one comes first.
     pub like: Vec<Likeness>,
     /// Properties of all errors together that a right kernel does not show ([`Output::spread`]).
     pub together: Vec<String>,
@@ -30,20 +30,21 @@ pub struct Likeness {
     pub what: String,
     /// Number of elements that this explanation leaves outside of their bounds.
     pub outside: usize,
-    /// True if this is not a fault and expects the same numbers with a wider bound, so only the bound explains the output.
+    /// True if the explanation is not a fault, and expects the same numbers with wider bounds. Then only the bounds explain the
+    /// output.
     pub wider: bool,
 }
 
 /// Reason why an output was not compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refused {
-    /// The arguments do not fit together.
+    /// The arguments of the call do not fit together.
     Call(String),
     /// The output's shape differs from that of the operation's output.
     Shape(String),
 }
 
-/// Fraction of the wrong elements that an explanation may leave unexplained.
+/// Fraction of the wrong elements that an explanation may leave outside of their bounds.
 const STILL_OUTSIDE: f64 = 0.02;
 
 /// Compares the output `name` of a call, or its first output, with the expected one.
@@ -62,7 +63,8 @@ pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtyp
     expected.overflow(dtype);
     let mut bounds = expected.bounds(dtype);
     if expected.exact {
-        // In exact outputs, signs of zeros must match. 0 and −0 compare as equal, so a negative bound marks the element as wrong.
+        // In exact outputs, signs of zeros must match. 0 and −0 compare as equal, so set a negative bound, which no error
+        // satisfies.
         for ((got, want), bound) in got.iter().zip(&expected.value).zip(&mut bounds) {
             if *got == 0.0 && *want == 0.0 && got.is_sign_negative() != want.is_sign_negative() {
                 *bound = -1.0;
@@ -96,7 +98,7 @@ pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtyp
     Ok(judged)
 }
 
-/// Ranges of an output that have more right alternatives than are tried.
+/// Returns the ranges of an output for which more alternatives may be right than are tried ([`MOST_CHOICES`]).
 pub(crate) fn crowded(expected: &Output) -> Vec<Range<usize>> {
     let parts = expected.others.chunk_by(|a, b| a.start == b.start);
     let crowded = parts.filter(|others| others.len() >= MOST_CHOICES);
@@ -115,7 +117,7 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
     Ok(outputs.swap_remove(at))
 }
 
-/// For every range with alternatives, makes the alternative that fits `got` best the expected one.
+/// For every range with alternatives, replaces the expected values by those alternative values that fit `got` best.
 pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     let exact = expected.exact;
     let outside = |start: usize, value: &[f64], error: &[f64]| {
@@ -143,7 +145,7 @@ pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     if exact {
         return;
     }
-    // If a value may be too large for the type, an infinity in the output is also right.
+    // If the error bound allows a value that overflows in this type, an infinity in the output is also right.
     let overflow = overflow(dtype);
     for ((value, error), got) in expected.value.iter_mut().zip(&expected.error).zip(got) {
         if got.is_infinite() && value.is_finite() && *value * got.signum() + error >= overflow {
@@ -153,7 +155,8 @@ pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
 }
 
 impl Choice {
-    /// Matches the found numbers with the possible ones, each used once. Found numbers without a match get the unused ones.
+    /// Matches the numbers in the output with the possible numbers. Each possible number is used once. Numbers without a match
+    /// get the unused possible numbers.
     fn settle(&self, got: &[f64], bound: impl Fn(f64) -> f64) -> Vec<f64> {
         let mut taken = vec![false; self.of.len()];
         let mut take = |got: f64| {
@@ -167,20 +170,20 @@ impl Choice {
         let found: Vec<Option<f64>> = got.iter().map(|got| take(*got)).collect();
         let rest = self.of.iter().zip(&taken).filter(|(_, taken)| !**taken);
         let mut rest = rest.map(|(x, _)| *x);
-        // An unused number never matches the found number that it replaces, so the element counts as wrong.
+        // An unused possible number differs from the output's number that it replaces, so the element counts as wrong.
         let mut or_left = |found: Option<f64>| found.or_else(|| rest.next()).unwrap_or(f64::NAN);
         found.into_iter().map(&mut or_left).collect()
     }
 }
 
-/// All explanations that leave at most [`STILL_OUTSIDE`] of the wrong elements unexplained.
+/// Returns all explanations that leave at most [`STILL_OUTSIDE`] of the wrong elements outside of their bounds.
 fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Judged) -> Vec<Likeness> {
     let limit = (judged.comparison.outside as f64 * STILL_OUTSIDE) as usize;
     let mut found = Vec::new();
     let mut try_one = |what: String, no_fault: bool, other: &[f64], bounds: &[f64]| {
         let outside = compare(got, other, Allowed::Bounds(bounds), true).outside;
         if outside <= limit {
-            // Total width of the bounds. Of two explanations, the one with wider bounds says less, and is sorted behind.
+            // Total width of the bounds. Of two explanations, that with wider bounds says less, so it comes later.
             let allowed: f64 = bounds.iter().filter(|bound| bound.is_finite()).sum();
             let here = Allowed::Bounds(&judged.bounds);
             let wider = no_fault && compare(other, &judged.expected.value, here, true).outside <= limit;
@@ -203,7 +206,7 @@ fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Jud
         (what, false, call.with(Some(fault.name), None))
     });
     for (what, no_fault, other) in words.chain(faults) {
-        // Another layout changes the shape or fails, and is skipped.
+        // Skip arguments that change the shape or give an error, such as another layout.
         if let Ok(mut other) = output(&other, name)
             && other.shape == judged.expected.shape
         {
@@ -221,7 +224,7 @@ fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Jud
     found.into_iter().map(|(.., like)| like).collect()
 }
 
-/// Expected numbers of simple mistakes: a wrong sign, all zeros, neighbouring rows, or a constant factor. Each with bounds.
+/// Returns the expected numbers and bounds of simple mistakes: a wrong sign, all zeros, neighbouring rows, or a constant factor.
 fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let (want, bounds) = (&judged.expected.value, &judged.bounds);
     let cols = judged.expected.shape.last().copied().unwrap_or(1);
@@ -237,7 +240,7 @@ fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
             all.push((format!("each row the one that is expected of {what}"), want, bounds));
         }
     }
-    // A constant factor, as from a wrong or missing scale.
+    // Find the constant factor that fits best, as from a wrong or missing scale.
     let (mut along, mut square) = (0.0, 0.0);
     for (got, want) in got
         .iter()
@@ -250,8 +253,8 @@ fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let factor = along / square;
     if factor.is_finite() && factor != 0.0 && (factor - 1.0).abs() > 1e-4 {
         let by = |x: &[f64]| x.iter().map(|x| x * factor).collect::<Vec<f64>>();
-        // The factor is only known to the precision of the numbers, and the product may have been rounded before: widen the
-        // bounds.
+        // Widen the bounds: the factor is only as precise as the numbers, and kernels may round before they multiply by the
+        // factor.
         let other = by(want);
         let spare = other.iter().zip(bounds);
         let spare = spare.map(|(want, bound)| 2.5 * bound * factor.abs().max(1.0) + 1e-4 * want.abs());

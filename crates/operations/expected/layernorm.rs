@@ -1,9 +1,9 @@
 //! LayerNorm of rows, y = w·(x − mean)·(var + ε)^−½ + b, computed on numbers that carry their error bound ([`super::near`]).
 //!
 //! The computed mean m errs by e_m. The sum of squared differences from m has the error of a sum, 3u of each square, and n·e_m²:
-//! the linear term in e_m cancels, because Σ(x − m) = 0. A kernel that computes the mean of squares minus the square of the mean
-//! (`variance`) has the error of that sum and additionally 2|m|·e_m + e_m² + 4u·(m² + var), which is large if rows are far from
-//! zero. The error of the root follows from the smallest possible variance, at least 0, and from the largest.
+//! the linear term in e_m cancels, because Σ(x − m) = 0. A kernel may compute the mean of squares minus the square of the mean
+//! (`variance`). Then it has the error of that sum and additionally 2|m|·e_m + e_m² + 4u·(m² + var), which is large if rows are
+//! far from zero. The error of the root follows from the smallest possible variance, at least 0, and from the largest.
 
 use rayon::prelude::*;
 
@@ -55,7 +55,7 @@ pub(super) const LAYERNORM: Operation = Operation {
     ..Operation::NONE
 };
 
-/// Mean of a row, and the root of its variance by which differences from the mean are divided.
+/// Returns the mean of a row, and the root √(var + ε) by which differences from the mean are divided.
 fn moments(call: &Call, x: &[f64]) -> [Near; 2] {
     let x = call.pick("half_of_row", &x[..x.len().div_ceil(2)], x);
     let (n, u) = (x.len() as f64, call.u);
@@ -102,7 +102,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         let [mean, root] = moments(call, &x.data[from * cols..][..cols]);
         (0..cols).map(move |col| {
             let difference = call.exact(x.data[row * cols + col]) - mean;
-            // Add the product of both errors: it matters in nearly constant rows, where the relative error of the root is large.
+            // Add the product of the errors of both factors. It matters in nearly constant rows, where the relative error of the
+            // root is large.
             let both = difference.error() * root.error() / root.value().powi(2);
             let mut y = wider(difference / root, both);
             if let Some(weight) = call.optional("weight") {

@@ -83,14 +83,14 @@ pub(super) const MATMUL: Operation = Operation {
     ..Operation::NONE
 };
 
-/// Sizes of a product, and the layout of b.
+/// Sizes of a product, and true or false for the layout of b.
 #[derive(Clone, Copy)]
 struct Sizes {
     batches: usize,
     m: usize,
     n: usize,
     k: usize,
-    /// Number of terms that are summed; less than K for some faults.
+    /// Number of terms that are summed: K, or less for some faults.
     used: usize,
     b_batched: bool,
     b_by_n: bool,
@@ -177,13 +177,13 @@ impl Sizes {
     }
 }
 
-/// Number of partial sums of each element from which the mean square is computed.
+/// Maximum number of pieces into which the sum of each element is split to compute the mean square of its partial sums.
 const PARTS: usize = 8;
 
-/// Sample of each element's terms, from which the pattern of its roundings is estimated ([`super::drift`]).
+/// Sampled terms of each element, from which the number of equal roundings is estimated ([`super::drift`]).
 struct Sample {
     places: Places,
-    /// Sampled elements of each row of a, and (next field) of each column of b.
+    /// Sampled elements of each row of a; the next field has those of each column of b.
     rows: Vec<[f64; 2]>,
     columns: Vec<[f64; 2]>,
     /// For each row of a and each column of b, true if the digits of its elements look random.
@@ -220,7 +220,7 @@ impl Sample {
         }
     }
 
-    /// Number of roundings of an element that are equal instead of independent.
+    /// Returns the number of roundings of an element that are equal instead of independent.
     fn multiplicity(&self, sizes: Sizes, at: usize, terms: &Terms, scratch: &mut Vec<u64>) -> f64 {
         let count = self.places.pairs().len();
         let (row, column) = (at / sizes.n, at % sizes.n);
@@ -231,7 +231,7 @@ impl Sample {
             &self.columns[column * count..][..count],
         );
         let pairs = a.iter().zip(b).map(|(a, b)| [a[0] * b[0], a[1] * b[1]]);
-        // Fast path for most elements of random operands. It requires terms that are large enough not to be absorbed by the sum.
+        // Most elements of random operands take this fast path. It requires that terms are too large for the sum to absorb them.
         let irregular = count > 0 && (self.irregular[0][row] || self.irregular[1][column]);
         let large = terms.squares > terms.count * (16.0 * terms.u * terms.size()).powi(2);
         if irregular && large && !level(terms.u, terms.size(), pairs.clone()) {
@@ -255,7 +255,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let (magnitudes, squares) = (of(f64::abs), of(|x| x * x));
     let sample = Sample::of(sizes, operands);
     let (alpha, bias) = (call.number("alpha"), call.optional("bias"));
-    // Number of terms that share both scales.
+    // Number of terms that share the scale of a and the scale of b.
     let block = [a.block, b.block].into_iter().flatten().min();
     let exact = block.is_none() && alpha == 1.0 && bias.is_none();
     let of_f32 = half_spacing(Dtype::F32, 1.0);

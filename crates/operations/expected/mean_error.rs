@@ -1,22 +1,22 @@
-//! Checks the mean and the mean square of many elements' errors, which detects faults that bounds of single elements miss.
+//! Checks the mean and the mean square of the errors of many elements. This detects faults that bounds of single elements miss.
 //!
 //! A kernel stores r(v + e): v is the number in f64, e the error of the computation, r the rounding to the stored type. The bound
 //! of an element only ensures |e| ≤ E. The mean over n elements has narrower bounds, which are derived here.
 //!
 //! Let t = stored − r(v). t is 0 if all numbers within E of v round to the same number. Otherwise t is 0 or one spacing, and its
 //! mean is the mean of e, if v is equally likely at any place between two stored numbers. So the rounding to the stored type
-//! drops out of the mean of t, even if the type is coarse. Use weights w = 1 / bound, times the sign of v for a gain (all
-//! magnitudes too large), or without it for an offset. Then a right kernel has
+//! drops out of the mean of t, even if the type is coarse. Use weights w = 1 / bound. For an offset, this is all; for a gain (all
+//! magnitudes too large), multiply w by the sign of v. Then a right kernel has
 //!
 //! |Σ w t| ≤ Σ w·8u |v| + √(2 Σ over rows of (Σ w E)²) + 8 √(Σ over places of (Σ w s)²)
 //!
-//! The first part may have the same direction everywhere: two functions of up to 2 ulp, such as a reciprocal root and a quotient;
-//! an exponential adds 2u |x| ([`Rows::leaning`](super::Rows)). The second part varies between rows: all elements of a row may
-//! share its error, and rows are independent. E is 8 times the scale of a sum's roundings, √n·u, or, for few terms, (n + 8) u,
-//! which is at least 8 √n·u / √2. The third part is from the place of v between two stored numbers, for elements that can be
-//! rounded either way; s is the spacing there. Numbers with the same digits, and numbers of a row that differ by less than E,
-//! count as one place. The second and third parts are exceeded once in 10¹³ (Hoeffding: 2 exp(−8² / 2)). Rows of equal numbers
-//! count as one row.
+//! The first part bounds errors that may have the same direction everywhere: those of two functions of up to 2 ulp, such as a
+//! reciprocal root and a quotient; an exponential adds 2u |x| ([`Rows::leaning`](super::Rows)). The second part varies between
+//! rows: all elements of a row may share its error, and rows are independent. E is 8 times the scale of a sum's roundings, √n·u,
+//! or, for few terms, (n + 8) u, which is at least 8 √n·u / √2. The third part comes from the place of v between two stored
+//! numbers, for elements that can be rounded either way; s is the spacing there. Numbers with the same digits, and numbers of a
+//! row that differ by less than E, count as one place. Right kernels exceed the second and third parts once in 10¹³ (Hoeffding: 2
+//! exp(−8² / 2)). Rows of equal numbers count as one row.
 //!
 //! Mean square: an error that is symmetric, and more often small than large, within ±E has a mean square of at most E² / 3 (Gauss
 //! 1823). The part of an error that rounding does not explain, max(0, |stored − v| − s / 2), is at most |e|. Take each row's mean
@@ -30,7 +30,7 @@ use safetensors::Dtype;
 
 use super::{Rows, half_spacing, rounded};
 
-/// Approximate maximum of elements that are examined, which takes a quarter of a second.
+/// Approximate maximum number of elements that are examined. It takes a quarter of a second to examine them.
 const MOST: usize = 1 << 20;
 
 /// An output with its expected values and bounds; all slices have one entry per element.
@@ -50,21 +50,21 @@ pub struct Elements<'a> {
 /// Mean and mean square of an output's errors. Each error in a mean is divided by its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MeanErrors {
-    /// Number of elements that have a bound, and an error bound smaller than their value.
+    /// Number of examined elements: each has a bound above 0, and an error bound of at most its magnitude.
     pub elements: usize,
-    /// Number of different rows of such elements.
+    /// Number of different rows with examined elements.
     pub rows: usize,
-    /// Mean error in the direction away from zero.
+    /// Mean error in the direction away from zero; negative if magnitudes are too small.
     pub gain: f64,
-    /// Mean error in the upward direction.
+    /// Mean error in the upward direction; negative if numbers are too small.
     pub offset: f64,
-    /// Largest magnitude of `gain` and of `offset` that a right kernel has.
+    /// Largest magnitude of `gain` and of `offset` that right kernels have.
     pub allowed: f64,
     /// Relative gain: the common factor that fits the errors best, minus 1.
     pub relative_gain: f64,
     /// Mean square of the errors, relative to the error bounds of the computation.
     pub square: f64,
-    /// The largest mean square that a right kernel has.
+    /// Largest `square` that right kernels have.
     pub square_allowed: f64,
 }
 
@@ -77,7 +77,7 @@ struct Group {
     square: f64,
 }
 
-/// An element whose error bound allows rounding up and down.
+/// An element that a right kernel may round up or down.
 struct Either {
     digits: f64,
     /// Error bound of the computation, divided by the value.
@@ -99,7 +99,7 @@ impl MeanErrors {
             let row = first..first + of.cols;
             let known = |at: usize| {
                 let (value, error) = (of.value[at], of.error[at]);
-                // If the error bound exceeds the value, the value has no certain digits, and its place between stored numbers is
+                // Skip elements whose error bound exceeds the value: no digit is certain, and the place between stored numbers is
                 // unknown.
                 of.got[at].is_finite() && value.is_finite() && of.bound[at] > 0.0 && error <= value.abs()
             };
@@ -162,14 +162,15 @@ fn digits(x: f64) -> f64 {
     }
 }
 
-/// Key of a row. Rows have equal keys if their numbers agree up to order, signs and powers of two.
+/// Key of a row. Two rows have equal keys if they consist of the same numbers, except for order, signs and powers of two.
 fn key(row: &[f64]) -> Vec<u64> {
     let mut key: Vec<u64> = row.iter().map(|x| digits(*x).to_bits()).collect();
     key.sort_unstable();
     key
 }
 
-/// Root of the sum, over places between stored numbers, of the square of the summed steps of all elements at the place.
+/// Sums the steps of all elements at the same place between stored numbers. Returns the root of the sum of the squares of these
+/// sums.
 fn together(all: &[Either]) -> f64 {
     let root = |key: &dyn Fn(&Either) -> (u64, usize)| {
         let mut steps: Vec<_> = all.iter().map(|one| (key(one), one.weighted_step)).collect();
@@ -178,8 +179,7 @@ fn together(all: &[Either]) -> f64 {
         let squares = of_places.map(|same| same.iter().map(|(_, step)| step).sum::<f64>().powi(2));
         squares.sum::<f64>().sqrt()
     };
-    // Within a row, numbers that differ by less than their error count as one place. If there are many rows, all numbers of a row
-    // do.
+    // Within a row, numbers that differ by less than their error count as one place. With many rows, the whole row counts as one.
     let apart = all.iter().map(|one| one.nearness).fold(2f64.powi(-40), f64::max);
     let many = all.iter().any(|one| one.group >= 1 << 11);
     let cell = |one: &Either| {
