@@ -2,11 +2,12 @@
 //! comb for mixing the block's output back. With logits l = (fn·x/rms(x))·scale + base: y = Σ_j (σ(l_j) + ε)·X_j, normed; post =
 //! 2σ(l); and comb is the matrix of the exponentials of the other logits, with rows and columns normalized in turn (Sinkhorn).
 //!
-//! Error bound: for y and post, that of the logits and the mixture ([`super::streams`]) and of sigmoids. For comb, propagating
-//! the errors through the normalizations would amplify them, which normalizing does not do. So each logit of comb is moved by its
-//! error bound, one at a time, and the changes of the result are added up; each of the 2·iterations normalizations adds 8u. A
-//! kernel may compute the mean square of the mixture from products of streams X_j·X_k. Each product errs by at most E·|X_j|·|X_k|
-//! with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz). So y has an additional relative error of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)).
+//! Error bound: for y and post, that of the logits and the mixture ([`super::streams`]) and of sigmoids. For comb, errors are not
+//! propagated through the normalizations, because the bounds would grow although normalizing does not amplify errors. Instead,
+//! each logit of comb is moved by its error bound, one at a time, and the changes of the result are added up; each of the
+//! 2·iterations normalizations adds 8u. A kernel may compute the mean square of the mixture from products of streams X_j·X_k.
+//! Each product errs by at most E·|X_j|·|X_k| with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz). So y has an additional relative
+//! error of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)).
 
 use rayon::prelude::*;
 use reference::ops::hyper_connection::HyperConnection;
@@ -120,7 +121,7 @@ fn by_products(call: &Call, x: &[f64], weights: &[Near], mixed: &[Near]) -> f64 
     finite(widening * most * lengths.sum::<f64>().powi(2) / (2.0 * squares))
 }
 
-/// Mixing matrix comb of a token's logits, with error bounds.
+/// Computes the mixing matrix comb from a token's logits, with error bounds.
 fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
     let (streams, iterations) = (logits.len().isqrt(), call.number("iterations"));
     let mut connection = HyperConnection {
@@ -133,7 +134,7 @@ fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
         eps: call.number("eps"),
     };
     let zeros = Numbers::full([1, streams, 1], 0.0);
-    // The projection is zero, so the reference's logits are the base, which holds the given logits.
+    // The projection is zero, so the reference uses the base as the logits; the base has the given logits.
     let of = |connection: &HyperConnection<f64>| connection.pre(&zeros).1.comb.data;
     let comb = of(&connection);
     let units = 16.0 * iterations * call.u;

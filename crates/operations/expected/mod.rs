@@ -1,7 +1,7 @@
 //! Operations on a user's tensors: their results in f64, and the largest error of a right kernel.
 //!
-//! The error bound of an output has two parts. The first is the error of the computation ([`Output::error`]): each operation's
-//! file derives it from the values that occur on the way. The second is half a spacing of the stored type ([`half_spacing`]). No
+//! The error bound of an output has two parts. The first is the error of the computation ([`Output::error`]), which each
+//! operation's file derives from its intermediate values. The second is half a spacing of the stored type ([`half_spacing`]). No
 //! tolerance is chosen by hand: an operation runs on numbers that carry their error bound (`near.rs`). `docs/error-models.md` has
 //! the reasons. Outputs that are only moved or chosen must be equal (`Output.exact`).
 //!
@@ -90,17 +90,17 @@ pub struct Operation {
     pub takes: &'static [Takes],
     /// Known faults of kernels for this operation.
     pub faults: &'static [Fault],
-    /// Cases with random inputs, on which programs in any language are judged; `None` if the folder `ops` has cases of this
-    /// operation.
+    /// Cases with random inputs, on which programs in any language are tested; `None` if an operation in the folder `ops` has
+    /// cases for this one.
     pub cases: Option<&'static draw::Cases>,
     /// True if `kernels/NAME.cu` has kernels that run on these cases.
     pub kernels: bool,
-    /// Description of the rows, if the operation computes each row independently and without sums of products; else `None`.
-    /// (Tensor cores truncate sums of products, so their mean error is not 0.)
+    /// Description of the rows, if each row is computed independently and without sums of products; else `None`. Only then is the
+    /// mean error checked: tensor cores truncate sums of products, so their mean error is not 0.
     pub rows: Option<Rows>,
-    /// Names of the module classes that compute this operation, with or without their package, as recordings of calls name them.
-    /// The required tensors are the module's arguments, in order; other arguments are module parameters and attributes of the
-    /// same name.
+    /// Names of the module classes that compute this operation, with or without their package, as they occur in recordings of
+    /// calls. The required tensors are the module's arguments, in order. The values of other arguments are the parameters and
+    /// attributes of the module with the same name.
     pub modules: &'static [&'static str],
     /// Computes the outputs of a call.
     pub compute: fn(&Call) -> Result<Vec<Output>, String>,
@@ -110,10 +110,10 @@ pub struct Operation {
 pub struct Rows {
     /// Names of the inputs that have one row per row of the output.
     pub inputs: &'static [&'static str],
-    /// True if the first dimension alone counts rows; otherwise all dimensions except the last do.
+    /// True if only the first dimension counts rows; false if all dimensions except the last do.
     pub first_dimension: bool,
-    /// Systematic error of the exponentials of a row with these values, in units of roundoff: the part that may have one
-    /// direction.
+    /// Returns the systematic error of the exponentials of a row with these values, in units of roundoff. Such errors may have
+    /// the same direction in all elements.
     pub leaning: fn(&[f64]) -> f64,
 }
 
@@ -161,8 +161,8 @@ pub struct Fault {
     pub doc: &'static str,
     /// Optional argument without which the fault changes nothing.
     pub needs: Option<&'static str>,
-    /// Change of a call's arguments, after which the right operation gives the fault's result; `None` if [`Operation::compute`]
-    /// implements the fault.
+    /// Function that changes a call's arguments so that the right operation gives the result of the fault; `None` if
+    /// [`Operation::compute`] implements the fault.
     pub change: Option<fn(&mut Call)>,
 }
 
@@ -194,17 +194,18 @@ pub struct Output {
     pub value: Vec<f64>,
     /// Error bound of each element before it is rounded to the stored type.
     pub error: Vec<f64>,
-    /// Standard deviation of each element's error from independent roundings, if they dominate the error; empty if they do not.
+    /// Standard deviation of each element's error from independent roundings, if these dominate the error; empty if they do not.
     pub spread: Vec<f64>,
-    /// Alternative values of some ranges that are also right, because a right kernel's error may change a decision.
+    /// Alternative values of some ranges that are also right, because rounding errors may change a decision (such as a chosen
+    /// expert).
     pub others: Vec<Other>,
-    /// Ranges of elements that may be any of several numbers, such as tied indices.
+    /// Ranges of elements that are chosen from several numbers, such as tied indices.
     pub choices: Vec<Choice>,
     /// True if the elements must be equal bit for bit, except for NaN payloads.
     pub exact: bool,
 }
 
-/// Alternative values of a range of elements; they must be used all together.
+/// Alternative values of a range of elements. Either all of them are used, or none.
 #[derive(Clone, Debug)]
 pub struct Other {
     /// Index of the first element.
@@ -238,7 +239,7 @@ impl Output {
         }
     }
 
-    /// Creates an output from numbers with error bounds. An infinity must be the same infinity, and NaN must be NaN.
+    /// Creates an output from numbers with error bounds. Kernels must have the same infinity for an infinity, and NaN for NaN.
     fn of(name: &'static str, shape: Vec<usize>, numbers: impl IntoIterator<Item = Near>) -> Self {
         // The error bound is infinite if it is unknown (NaN).
         let error = |x: Near| match x.error() {
@@ -250,7 +251,7 @@ impl Output {
         Self::new(name, shape, value, error)
     }
 
-    /// Creates an output whose elements must be equal.
+    /// Creates an output whose elements must be equal bit for bit, except for NaN payloads.
     pub fn exact(name: &'static str, shape: Vec<usize>, value: Vec<f64>) -> Self {
         let error = vec![0.0; value.len()];
         Self {
@@ -259,7 +260,7 @@ impl Output {
         }
     }
 
-    /// Replaces elements by infinity if all values within their error bound overflow in this type.
+    /// Replaces elements by infinity if every value within their error bound overflows in this type.
     pub(crate) fn overflow(&mut self, dtype: Dtype) {
         let exact = self.exact;
         for (value, error) in self.value.iter_mut().zip(&self.error) {
@@ -285,7 +286,7 @@ pub fn bound(dtype: Dtype, value: f64, error: f64) -> f64 {
     error + half_spacing(dtype, value.abs() + error) + f64::from(f32::MIN_POSITIVE)
 }
 
-/// Smallest magnitude that rounds to infinity in this type; infinity if there is none.
+/// Smallest magnitude that rounds to infinity in this type; infinity if the type has no such magnitude.
 pub(crate) fn overflow(dtype: Dtype) -> f64 {
     match dtype {
         Dtype::F16 => 65_520.0,
@@ -295,7 +296,8 @@ pub(crate) fn overflow(dtype: Dtype) -> f64 {
     }
 }
 
-/// Half the spacing of a type's numbers near `x`: the largest error of rounding to nearest. 0 for types that are not floats.
+/// Half the spacing of a type's numbers near `x`, which is the largest error of rounding to nearest; 0 for types that are not
+/// floats.
 pub fn half_spacing(dtype: Dtype, x: f64) -> f64 {
     // Bits of the significand, including the leading one, and exponent of the smallest normal number.
     let (digits, least) = match dtype {

@@ -2,10 +2,10 @@
 //! ([`super::routing`]), plus an optional shared expert for all tokens.
 //!
 //! Error bound: the computation uses numbers that carry their error bound ([`super::near`]). In the second product, errors of the
-//! inner elements are independent. If a kernel stores intermediate values in a type (`stored`), they are rounded to it: gate and
-//! up, their product, the output of an expert, its weight, the product of these two, and the running sum of outputs. Since the
-//! kernel may multiply by the weight before or after storing, all roundings except the first may be half a spacing at the lower
-//! end of a binade. The last sum has k terms, or k + 1 with a shared expert.
+//! inner elements are independent. If a kernel stores intermediate values in a type (`stored`), these are rounded to it: gate and
+//! up, their product, the output of an expert, its weight, the product of these two, and the running sum of outputs. The kernel
+//! may multiply by the weight before or after storing. So all roundings except the first may be half a spacing at the lower end
+//! of a binade. The last sum has k terms, or k + 1 with a shared expert.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -110,8 +110,8 @@ struct Expert<'a> {
     limit: f64,
 }
 
-/// Rounding error of a number that is stored with an unknown factor: half a spacing at the lower end of a binade, or half of the
-/// smallest step.
+/// Rounding error of a number that may be multiplied by an unknown factor before it is stored: half a spacing at the lower end of
+/// a binade, or half of the smallest step.
 fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
     dtype.map_or(0.0, |dtype| {
         (half_spacing(dtype, 1.0) * x.abs()).max(half_spacing(dtype, 0.0))
@@ -119,7 +119,7 @@ fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
 }
 
 impl Expert<'_> {
-    /// Output of this expert for the token `x`.
+    /// Computes the output of this expert for the token `x`.
     fn apply(self, call: &Call, x: &[f64]) -> Vec<Near> {
         let (dim, inner, dtype) = (x.len(), self.inner, call.dtype("stored"));
         let rounded = |x: Near| wider(x, rounding(dtype, x.value().abs() + x.error()));
@@ -127,7 +127,7 @@ impl Expert<'_> {
             let sum = call.dot(&self.w13[row * dim..][..dim], x);
             dtype.map_or(sum, |dtype| stored(sum, dtype))
         };
-        // A kernel may clamp stored numbers to the limit rounded to their type.
+        // A kernel may round the limit to the stored type before it clamps numbers.
         let off = dtype.map_or(0.0, |dtype| (self.limit - super::rounded(dtype, self.limit)).abs());
         let limit = (!self.limit.is_nan()).then(|| call.near(self.limit, off));
         let hidden = |at: usize| {
@@ -219,7 +219,7 @@ impl<'a> Moe<'a> {
         }
     }
 
-    /// Router logits of a token.
+    /// Returns the router logits of a token.
     fn logits(&self, token: usize) -> Vec<Near> {
         let (call, x, experts) = (self.call, self.call.tensor("x"), self.router.experts);
         if let Some(logits) = call.optional("logits") {
@@ -231,7 +231,7 @@ impl<'a> Moe<'a> {
         (0..experts).map(logit).collect()
     }
 
-    /// Output of a token that is routed to these experts.
+    /// Computes the output of a token that is routed to the experts in `chosen`.
     fn combined(&self, x: &[f64], chosen: &Chosen) -> Vec<Near> {
         let (call, dtype) = (self.call, self.call.dtype("stored"));
         let mut parts: Vec<Vec<Near>> = Vec::new();

@@ -1,9 +1,9 @@
 //! Numbers that carry an error bound, for computations with any unit roundoff u, and with sums that may be added in any order.
 //!
-//! An operation on such numbers propagates the bounds of its operands to first order, so that even sums in a type of few digits,
-//! whose error may be as large as the sum, have a bound. Then it adds its own rounding ([`reference::errors`]). A sum of many
-//! terms adds the bound of [`Terms`], which examines the terms: their number, their sizes, and how many of their roundings are
-//! equal.
+//! An operation on these numbers propagates the bounds of its operands and adds its own rounding ([`reference::errors`]). The
+//! bounds are propagated to first order, so that even sums in a type of few digits, whose error may be as large as the sum, have
+//! a bound. A sum of many terms adds the bound of [`Terms`], which examines the terms: their number, their sizes, and how many of
+//! their roundings are equal.
 
 use reference::Real;
 use reference::errors::{ErrorModel, Number};
@@ -13,7 +13,7 @@ use super::drift::Equal;
 use super::sum::Terms;
 use super::{Call, half_spacing};
 
-/// A number with the bound of a kernel's error.
+/// A number with a bound of the error that a kernel may make.
 pub(super) type Near = Number<AnyOrder>;
 
 /// Error bound of a number, and unit roundoff of the type in which the kernel computes; `u` is 0 for constants.
@@ -24,12 +24,12 @@ pub(super) struct AnyOrder {
 }
 
 impl Call {
-    /// A number without an error, for a kernel that computes in the call's type.
+    /// Creates a number without an error, for a kernel that computes with the unit roundoff of the call.
     pub(super) fn exact(&self, value: f64) -> Near {
         self.near(value, 0.0)
     }
 
-    /// A number with this error bound.
+    /// Creates a number with this error bound.
     pub(super) fn near(&self, value: f64, error: f64) -> Near {
         Near::with(value, AnyOrder { error, u: self.u })
     }
@@ -52,7 +52,7 @@ impl Call {
         wider(sum, terms.iter().map(|term| term.error()).sum())
     }
 
-    /// Sum of terms with independent errors; only the errors of equal terms are equal.
+    /// Sum of terms with independent errors. Only terms of equal value have equal errors.
     pub(super) fn sum_independent(&self, terms: &[Near]) -> Near {
         let sum = self.sum(terms.iter().map(|term| term.value()));
         let equal = Equal::of(terms.iter().map(|term| term.value()));
@@ -60,8 +60,8 @@ impl Call {
     }
 }
 
-/// Exponentials e^(x − max) of all numbers x. All of them share the error of the maximum. A number that is masked with −∞ gives
-/// 0, even if its error is infinite.
+/// Exponentials e^(x − max) of all numbers x. All of them share the error of the maximum. A score of −∞ is masked: its
+/// exponential is 0, even if its error bound is infinite.
 pub(super) fn powers(scores: &[Near]) -> Vec<Near> {
     let masked = |x: &Near| x.value() == f64::NEG_INFINITY;
     let seen = scores.iter().filter(|x| !masked(x)).copied();
@@ -76,7 +76,8 @@ pub(super) fn wider(x: Near, error: f64) -> Near {
     Near::with(x.value(), AnyOrder { error: own + error, u })
 }
 
-/// A result with the roundoff of the operand `of`, and with an error bound that allows for a lost subnormal step of f32.
+/// Creates a result with the unit roundoff of the operand `of`. Its error bound also allows a kernel to lose a subnormal step of
+/// f32.
 pub(super) fn result(of: Near, value: f64, error: f64) -> Near {
     let u = of.model().u;
     let error = error + f64::from(f32::MIN_POSITIVE) * u;
@@ -89,8 +90,8 @@ pub(super) fn stored(x: Near, dtype: Dtype) -> Near {
 }
 
 /// SiLU, g/(1 + e^−g), with an error bound: the relative error of the exponential, (4 + 2|g|)·u, to the extent that it affects
-/// the sum, and 4u for the sum and the quotient. If the exponential may overflow in f32, in some libraries from 2^127.5, 0
-/// is also right.
+/// the sum, and 4u for the sum and the quotient. In some libraries, the exponential overflows in f32 from 2^127.5 on; where it
+/// may overflow, 0 is also right.
 ///
 /// The error of g itself is multiplied by the slope of SiLU. The second derivative is at most ½, so ¼·error² bounds the
 /// remainder.

@@ -6,13 +6,13 @@ use super::Call;
 /// Locations of the keys of all sequences.
 pub struct Keys<'a> {
     call: &'a Call,
-    /// Number of tokens per page; without pages, number of tokens per row of the key tensor.
+    /// Number of tokens per page; without pages, number of tokens per sequence in the key tensor.
     page: usize,
     /// Number of pages of the cache.
     pages: usize,
-    /// Block table with the pages of every sequence, and its number of columns; `None` without pages.
+    /// Block table, which lists the pages of every sequence, and its number of columns; `None` without pages.
     table: Option<(&'a [f64], usize)>,
-    /// Start offsets of packed sequences, and the end of the last one; `None` if sequences are not packed.
+    /// Start offset of each packed sequence, followed by the end of the last sequence; `None` if sequences are not packed.
     starts: Option<Vec<usize>>,
     /// Capacity of each sequence in tokens.
     room: usize,
@@ -20,8 +20,8 @@ pub struct Keys<'a> {
     lengths: Vec<usize>,
 }
 
-/// Reads the start offsets of packed sequences with `tokens` tokens in total, and the end of the last one; `None` if they are not
-/// given.
+/// Reads the start offset of each packed sequence, followed by the end of the last sequence; `None` if `name` is not given. The
+/// sequences have `tokens` tokens in total.
 ///
 /// # Errors
 /// Returns an error if the numbers do not start with 0, do not ascend, or do not end with the number of tokens.
@@ -48,7 +48,7 @@ pub fn starts(call: &Call, name: &str, tokens: usize) -> Result<Option<Vec<usize
 }
 
 impl<'a> Keys<'a> {
-    /// Locations of the keys of `batch` sequences; the key tensor has `pages` pages of `page` tokens.
+    /// Finds the keys of `batch` sequences in a key tensor with `pages` pages of `page` tokens.
     ///
     /// # Errors
     /// Returns an error if the table or the lengths have another shape, or contain invalid pages or lengths.
@@ -103,7 +103,7 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// Number of keys of a sequence, as used to align its queries with its keys.
+    /// Number of keys of a sequence, from which the position of its queries among its keys follows.
     pub fn length(&self, sequence: usize, queries: usize) -> usize {
         match self.call.fault {
             Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
@@ -113,7 +113,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Number of keys that are read, of `length` keys.
+    /// Number of keys that a kernel reads if there are `length` keys; only faults read fewer.
     pub fn read(&self, length: usize) -> usize {
         match self.call.fault {
             Some("last_key_missing") => length.saturating_sub(1),
@@ -124,9 +124,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Page and slot of each place that is reserved for a sequence but holds no key.
+    /// Returns the page and the slot of each place that is reserved for a sequence but holds no key.
     pub fn unused(&self, sequence: usize) -> impl Iterator<Item = (usize, usize)> {
-        // Count only the last, partly used page: pages that are not used at all may be missing.
+        // Of the reserved places, count only those of the last used page. The other pages may be missing in the table.
         let room = self.room.min(self.lengths[sequence].next_multiple_of(self.page.max(1)));
         let keys = if self.starts.is_some() {
             0..0
@@ -136,7 +136,7 @@ impl<'a> Keys<'a> {
         keys.map(move |key| self.place(sequence, key))
     }
 
-    /// Page of a sequence's key, and slot within the page.
+    /// Returns the page of a sequence's key, and the slot within the page.
     pub fn place(&self, sequence: usize, key: usize) -> (usize, usize) {
         let next = (sequence + 1) % self.lengths.len();
         if let Some(starts) = &self.starts {

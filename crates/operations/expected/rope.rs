@@ -89,7 +89,8 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             let column = angles * columns + own;
             let [kept, crossed] =
                 [(channel, cos), (other, sin)].map(|(of, by)| call.exact(x[of]) * call.exact(by.data[column]));
-            // The second channel of a pair adds the product with the sine; for the inverse rotation it subtracts.
+            // The product with the sine is added for the second channel of a pair, and subtracted for the first; the inverse
+            // rotation swaps both.
             if second == back { kept - crossed } else { kept + crossed }
         })
     };

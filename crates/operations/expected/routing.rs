@@ -14,8 +14,8 @@ use reference::Real;
 use super::Call;
 use super::near::Near;
 
-/// Maximum number of choices that are tried per token, the most likely first. If a token has more, and none of the tried ones
-/// fits, the token is not judged.
+/// Maximum number of choices of experts that are tried per token; the most likely are tried first. If a token has more choices,
+/// and none of the tried choices fits the output, the token is not judged.
 pub const MOST_CHOICES: usize = 64;
 
 /// Rule for selecting a token's experts.
@@ -35,7 +35,7 @@ pub struct Router {
 pub(super) type Chosen = Vec<(usize, Near)>;
 
 impl Router {
-    /// Scores of all experts, and the numbers (with bias) by which experts are selected.
+    /// Returns the scores of all experts, and the scores (with bias) by which experts are selected.
     fn scores(call: &Call, logits: &[Near]) -> [Vec<Near>; 2] {
         let u = call.u;
         let softplus = |logit: &Near| {
@@ -43,7 +43,7 @@ impl Router {
             let score = (l.max(0.0) + (-l.abs()).exp().ln_1p()).sqrt();
             call.near(score, score * (0.5 * (error + (4.0 + 2.0 * l.abs()) * u) + 4.0 * u))
         };
-        // Written out instead of using operators on `Near`: e⁻ˡ overflows before σ(l) underflows.
+        // Compute the sigmoid in f64 here. With operators on `Near`, e⁻ˡ would overflow before σ(l) underflows.
         let sigmoid = |logit: &Near| {
             let (l, error) = (logit.value(), logit.error());
             let score = 1.0 / (1.0 + (-l).exp());
@@ -58,8 +58,8 @@ impl Router {
             _ => {
                 let values = logits.iter().map(|logit| logit.value());
                 let most = values.fold(f64::NEG_INFINITY, f64::max);
-                // A kernel may multiply by log₂e before it subtracts the maximum. The error of the maximum does not change the
-                // order.
+                // A kernel may multiply by log₂e before it subtracts the maximum. All experts share the error of the maximum, so
+                // it does not change their order.
                 let one = call.near(1.0, u);
                 let power = |logit: &Near| (*logit * one - call.exact(most) * one).exp();
                 let powers: Vec<Near> = logits.iter().map(power).collect();
@@ -75,7 +75,7 @@ impl Router {
         [scores, deciding.collect()]
     }
 
-    /// All choices of experts that the errors of these logits allow; the choice by the exact scores comes first.
+    /// Returns all choices of experts that the errors of these logits allow. The choice by the exact scores comes first.
     pub(super) fn choices(&self, call: &Call, logits: &[Near]) -> Vec<Chosen> {
         let [scores, deciding] = Self::scores(call, logits);
         let bounds: Vec<(f64, f64)> = deciding.iter().map(|score| (score.value(), score.error())).collect();
@@ -92,8 +92,8 @@ impl Router {
         sets.collect()
     }
 
-    /// All choices of groups that the errors allow for a token. With a bias, a group's score is the sum of its two best experts;
-    /// without a bias, that of its best expert.
+    /// Returns all choices of groups that the errors allow for a token. With a bias, a group's score is the sum of the scores of
+    /// its two best experts; without a bias, it is the score of its best expert.
     fn groups(&self, call: &Call, deciding: &[(f64, f64)]) -> Vec<Vec<usize>> {
         if self.chosen_groups == self.groups {
             return vec![(0..self.groups).collect()];
@@ -108,7 +108,7 @@ impl Router {
                 all.sort_by(|a, b| b.total_cmp(a));
                 all.iter().take(best).sum::<f64>()
             };
-            // The sum of the largest scores errs by at most the sum of the equally many largest errors.
+            // The sum of the `best` largest scores errs by at most the sum of the `best` largest errors.
             let score = largest(|(score, _)| *score);
             (score, largest(|(_, error)| *error) + call.u * score.abs())
         };
@@ -144,7 +144,7 @@ impl Router {
     }
 }
 
-/// All choices of `k` indices that the errors of the scores allow; the choice by the exact scores comes first.
+/// Returns all choices of `k` indices that the errors of the scores allow. The choice by the exact scores comes first.
 pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].0.total_cmp(&scores[a].0).then(a.cmp(&b)));
@@ -153,8 +153,8 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     if k == order.len() || k == 0 {
         return sets;
     }
-    // An index is sure if its score surely exceeds that of every index outside of the first choice. An index is open if it is not
-    // sure and may reach the lowest score of the first choice.
+    // The first choice has the `k` largest scores. An index is sure if its score surely exceeds all scores outside of the first
+    // choice. An index is open if it is not sure and may reach the lowest score of the first choice.
     let reach = |at: &usize| scores[*at].0 + scores[*at].1;
     let least = |at: &usize| scores[*at].0 - scores[*at].1;
     let best_out = order[k..].iter().map(reach).fold(f64::NEG_INFINITY, f64::max);
@@ -163,14 +163,14 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let open = |at: &usize| !sure.contains(at) && reach(at) >= worst_in;
     let open: Vec<usize> = order.iter().copied().filter(open).collect();
     let mut picks: Vec<usize> = (0..k - sure.len()).collect();
-    // A choice is allowed only if no index that is left out surely exceeds one that is picked.
+    // A choice is allowed if no open index outside of it surely has a higher score than an index in it.
     let allowed = |picks: &[usize]| {
         let picked = picks.iter().map(|pick| reach(&open[*pick]));
         let worst = picked.fold(f64::INFINITY, f64::min);
         let out = (0..open.len()).filter(|at| !picks.contains(at));
         out.map(|at| least(&open[at])).fold(f64::NEG_INFINITY, f64::max) <= worst
     };
-    // Open indices are ordered by score, so earlier picks are more likely.
+    // Open indices are in descending order of scores, so the first combinations are the most likely ones.
     for _ in 0..MOST_CHOICES * MOST_CHOICES {
         if sets.len() > MOST_CHOICES || !next(&mut picks, open.len()) {
             return sets;

@@ -135,7 +135,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// The token with the best score, followed by the other tokens that rounding errors allow.
+    /// Returns the token with the best score, followed by the other tokens that rounding errors allow.
     fn tokens(&self) -> Vec<usize> {
         let len = self.logits.len();
         let seen = match self.call.fault {
@@ -150,13 +150,13 @@ impl Row<'_> {
         top_k(&scores, seen, 1, &mut best);
         let best = best[0] as usize;
         if self.call.is("last_of_ties") {
-            // With this fault, ties are resolved without rounding errors: the last of the equal scores wins.
+            // This fault ignores rounding errors: the last token with the best score wins.
             return vec![seen - 1 - best];
         }
         if !scores[best].is_finite() {
             return vec![best];
         }
-        // A token is right if no other token's score surely exceeds its own.
+        // A token is right if rounding errors may make its score the best: no other score surely exceeds it.
         let surely = scores.iter().zip(&errors).map(|(score, error)| score - error);
         let least = surely.fold(f64::NEG_INFINITY, f64::max);
         let near = (0..seen).filter(|at| *at != best && errors[*at] > 0.0 && scores[*at] + errors[*at] >= least);

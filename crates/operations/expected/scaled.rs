@@ -14,7 +14,7 @@ use super::{Call, Tensor};
 
 /// Scaled numbers of an operand, and the size of its scale blocks along K.
 pub struct Operand {
-    /// Shape: batch dimensions, then two matrix dimensions.
+    /// Shape: the batch dimensions, then the two dimensions of a matrix.
     pub shape: Vec<usize>,
     /// Elements, multiplied by their scales.
     pub data: Vec<f64>,
@@ -35,7 +35,8 @@ struct Scales<'a> {
 }
 
 impl Scales<'_> {
-    /// Scale of an element. With a fault, which is named without the operand's letter, another element's scale.
+    /// Returns the scale of an element; with a fault, the scale of another element. `fault` is the fault's name without the
+    /// letter of the operand.
     fn at(&self, batch: usize, [outer, k]: [usize; 2], fault: &str) -> f64 {
         let [outers, ks] = self.counts;
         let mut outer = outer / self.blocks[0] % outers.max(1);
@@ -52,8 +53,8 @@ impl Scales<'_> {
     }
 }
 
-/// Possible block sizes if `count` scales are given for `size` elements: all elements for one scale; `stated` if it is not 0;
-/// otherwise a power of two with a partial last block, and equal blocks.
+/// Returns the possible block sizes if `count` scales are given for `size` elements. One scale has all elements as its block.
+/// `stated` is the only size if it is not 0. Otherwise a power of two with a partial last block, and equal blocks, are possible.
 fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     if count == 1 {
         return vec![size.max(1)];
@@ -70,7 +71,7 @@ fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     found
 }
 
-/// The operand `name` (a or b), with its codes decoded and multiplied by its scales.
+/// Returns the operand `name` (a or b), with its codes decoded and multiplied by its scales.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit, or if codes are not bytes.
@@ -96,7 +97,7 @@ pub fn operand(call: &Call, name: &str) -> Result<Operand, String> {
     Ok(Operand { shape, data, block })
 }
 
-/// Shape and decoded numbers of an operand, before they are multiplied by scales.
+/// Returns the shape and the decoded numbers of an operand, before they are multiplied by scales.
 fn decoded(call: &Call, name: &str) -> Result<(Vec<usize>, Vec<f64>), String> {
     let tensor = call.tensor(name);
     let Tensor { shape, data } = tensor;
@@ -192,11 +193,11 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
     }))
 }
 
-/// Error bound of a sum that comes from the scales of its terms. Blocks of `block` terms share a scale.
+/// Error bound that the scales of a sum's terms contribute. Each block of `block` terms shares a scale.
 pub fn error(terms: &Terms, block: usize, u: f64) -> f64 {
     let block = block as f64;
     let shared = if block < terms.count { block } else { 1.0 };
-    // Equal terms have equal roundings. They are uniform, so their mean square is a third of the square of the largest.
+    // Equal terms have equal roundings. A rounding is uniform, so its mean square is a third of the square of its largest value.
     let equal = (terms.multiplicity / 3.0).max(1.0);
     let before = terms.magnitudes.min(LAMBDA * (shared * equal * terms.squares).sqrt());
     3.0 * u * (terms.sum.abs() + before)

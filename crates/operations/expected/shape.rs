@@ -5,7 +5,7 @@
 
 use super::{Call, Kind, Tensor};
 
-/// Sizes of a call's tensors, by the letters of their shapes.
+/// Sizes of a call's tensors, by the letters that stand for them in the descriptions of shapes.
 #[derive(Clone, Debug, Default)]
 pub struct Shapes<'a> {
     /// Leading dimensions for which `...` stands.
@@ -73,13 +73,13 @@ impl<'a> Shapes<'a> {
         known.map(|(_, size)| *size)
     }
 
-    /// Adds the sizes of a tensor, if its shape matches these dimensions; `None` if it does not.
+    /// Returns these sizes and those of `tensor`, if its shape matches `dims`; else `None`.
     fn with(&self, dims: &[&'static str], tensor: &'a Tensor) -> Option<Self> {
         let mut all = self.clone();
         let mut own = &tensor.shape[..];
         let dims = match dims {
             ["...", last @ ..] => {
-                // A scalar counts as one row of one element.
+                // For a shape with `...`, a scalar counts as one row of one element.
                 if own.is_empty() {
                     own = &[1];
                 }

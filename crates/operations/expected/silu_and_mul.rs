@@ -41,7 +41,7 @@ pub(super) const SILU_AND_MUL: Operation = Operation {
     rows: Some(Rows {
         inputs: &["x"],
         first_dimension: false,
-        // For gates below −88, the f32 result is 0, so larger exponents do not occur.
+        // For gates below −88, the f32 result is 0. So the exponent is at most 88.
         leaning: |_| 2.0 * 88.0,
     }),
     modules: &["SiluAndMul"],

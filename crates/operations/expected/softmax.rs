@@ -47,8 +47,8 @@ pub(super) const SOFTMAX: Operation = Operation {
     ..Operation::NONE
 };
 
-/// Systematic error of a row, in units of roundoff: 2 ulp times the largest exponent, for the exponential itself and again for
-/// the sum, which has the mean error of the exponentials.
+/// Systematic error of a row, in units of roundoff. An exponential errs by up to 2 units per unit of its exponent, and the sum of
+/// the exponentials by their mean error. So the total is 4 times the largest exponent.
 fn exponents(row: &[f64]) -> f64 {
     let magnitudes = row.iter().filter(|x| **x > 0.0).map(|x| x.ln().abs());
     4.0 * magnitudes.fold(0.0, f64::max)
@@ -57,7 +57,7 @@ fn exponents(row: &[f64]) -> f64 {
 fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let [cols] = call.shapes()?.sizes(["C"]);
     let x = call.tensor("x");
-    // A kernel may multiply the scale by log₂e first, and round the product.
+    // A kernel may first multiply the scale by log₂e, and round this product.
     let scale = call.number("scale");
     let scale = call.near(scale, call.u * scale.abs());
     let rows = x.data.len() / cols.max(1);

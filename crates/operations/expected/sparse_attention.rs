@@ -37,7 +37,7 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
         next_row_indices of indices: "the indices are those of the next row" => |call| call.roll("indices", 1);
         first_entries of indices: "the first entries are read in the place of those of the indices"
             => |call| {
-                // Entries 0, 1, 2 … in place of the indices, as far as there are entries.
+                // Replace the indices by 0, 1, 2 …; by −1 if there are fewer entries than indices.
                 let entries = call.tensor("entries").shape.get(1).copied().unwrap_or_default();
                 call.edit("indices", |indices| {
                     for row in indices.rows_mut() {

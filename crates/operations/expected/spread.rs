@@ -1,10 +1,10 @@
 //! Checks all errors of an output together, if independent roundings dominate them. Their root mean square and their mean have
 //! much narrower bounds than single errors.
 //!
-//! Let σ be the standard deviation of an element's error e, and subtract from e the bound of its other errors. Then the mean of
-//! (e/σ)² is near 1. The variance of a rounding varies within a binade and is at most twice its average. Elements of a row may
-//! share a rounding, so a mean over N elements of R rows counts as R independent numbers: (e/σ)² has a standard deviation of √2,
-//! and e/σ one of 1.
+//! Let σ be the standard deviation of an element's error from roundings. Let e be the element's error, reduced by the bound of
+//! its other errors. Then the mean of (e/σ)² is near 1. The variance of a rounding varies within a binade and is at most twice
+//! its average. Elements of a row may share a rounding, so a mean over N elements of R rows counts as R independent numbers:
+//! (e/σ)² has a standard deviation of √2, and e/σ one of 1.
 
 use reference::LAMBDA;
 use safetensors::Dtype;
@@ -15,7 +15,8 @@ use ulplab_core::error::counted;
 /// Minimum number of elements for this check.
 const FEWEST: usize = 1000;
 
-/// Describes properties that the errors of a right kernel do not have; empty if there are none, or if there are too few elements.
+/// Describes properties of the errors that right kernels do not show. The list is empty if there are none, or if there are too
+/// few elements.
 pub(crate) fn found(expected: &Output, got: &[f64], dtype: Dtype) -> Vec<String> {
     let cols = expected.shape.last().copied().unwrap_or(1).max(1);
     let (mut count, mut square, mut gain) = (0usize, 0.0, 0.0);

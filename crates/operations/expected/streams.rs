@@ -7,13 +7,13 @@ use reference::errors::ErrorModel;
 use super::Call;
 use super::near::{AnyOrder, Near};
 
-/// (mean + ε)^−½ of `count` numbers, given the sum of their squares.
+/// Computes (mean + ε)^−½, where the mean is that of `count` squares with the sum `squares`.
 pub(super) fn inverse_rms(squares: Near, count: usize, eps: Near) -> Near {
     Near::ONE / (squares / Near::exact(count as f64) + eps).sqrt()
 }
 
-/// Logits (fn·x/rms(x))·scale + base of a token with `streams` streams. `scale` has one number for all logits, or three: for the
-/// first `streams` logits, for the next `streams`, and for all others.
+/// Computes the logits (fn·x/rms(x))·scale + base of a token with `streams` streams. `scale` has one number for all logits, or
+/// three: for the first `streams` logits, for the next `streams`, and for all others.
 pub(super) fn logits(call: &Call, x: &[f64], streams: usize) -> Vec<Near> {
     let [projection, base, scale] = ["fn", "base", "scale"].map(|name| &call.tensor(name).data);
     let inverse = inverse_rms(call.dot(x, x), x.len(), call.exact(call.number("norm_eps")));
@@ -36,8 +36,8 @@ pub(super) fn mixed(call: &Call, x: &[f64], weights: &[Near]) -> Vec<Near> {
     (0..channels).map(mixed).collect()
 }
 
-/// RMSNorm of a row: divides by the root mean square and multiplies by the call's `weight`. Faults set `divided` to false to skip
-/// the division.
+/// RMSNorm of a row: divides by the root mean square and multiplies by the call's `weight`. `divided` is false for a fault that
+/// leaves out the division.
 pub(super) fn normed(call: &Call, row: Vec<Near>, eps: f64, divided: bool) -> Vec<Near> {
     let weight = call.optional("weight").map(|weight| &weight.data);
     let inverse = inverse_rms(AnyOrder::dot(&row, &row), row.len(), call.exact(eps));

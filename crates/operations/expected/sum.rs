@@ -9,7 +9,7 @@ use super::drift::{FEW, Places};
 pub struct Sums {
     /// Name of the assumption in arguments.
     pub name: &'static str,
-    /// Number of significand bits of a partial sum; `None` if sums are exact.
+    /// Number of significand bits of a partial sum; `None` if sums have no rounding errors.
     bits: Option<i32>,
     /// Clause that describes the assumption in messages.
     pub meaning: &'static str,
@@ -60,7 +60,7 @@ pub struct Terms {
     pub u: f64,
 }
 
-/// Number of terms from one partial sum to the next in the mean square of partial sums.
+/// Number of terms between the partial sums from which their mean square is computed.
 const PIECE: usize = 64;
 
 impl Terms {
@@ -69,8 +69,8 @@ impl Terms {
         Self::scaled(terms, u, 1.0)
     }
 
-    /// Same as [`Self::of`], for terms that kernels may multiply by an unknown factor, such as weights before the division by
-    /// their sum. These terms are never assumed to be multiples of a spacing.
+    /// Same as [`Self::of`], for terms that kernels may multiply by an unknown factor, such as weights that are not yet divided
+    /// by their sum. Such terms are never assumed to be multiples of a spacing.
     pub fn of_any_scale(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
         Self::scaled(terms, u, std::f64::consts::FRAC_1_SQRT_2)
     }
@@ -92,7 +92,7 @@ impl Terms {
         all
     }
 
-    /// Statistics of the products of two vectors' elements, computed in several independent lanes for speed.
+    /// Statistics of the products of two vectors' elements. Sums are computed in several independent SIMD lanes, for speed.
     pub fn dot(a: &[f64], b: &[f64], u: f64) -> Self {
         let count = a.len().min(b.len());
         let mut all = Self { u, ..Self::default() };
@@ -111,7 +111,7 @@ impl Terms {
         all
     }
 
-    /// Estimates how many roundings are equal. `term` returns the term at an index, which is multiplied by `factor`.
+    /// Estimates how many roundings are equal, and stores this number. The terms are `factor` times the results of `term`.
     fn look(&mut self, factor: f64, term: impl Fn(usize) -> f64) {
         let places = Places::of(self.count as usize);
         let pairs = places.pairs().map(|pair| pair.map(|at| factor * term(at)));
@@ -123,7 +123,7 @@ impl Terms {
         (self.sum * self.sum + self.squares).max(self.partial).sqrt()
     }
 
-    /// Bound of the error of the sum of rounded products, in any order: the smaller of two bounds.
+    /// Error bound of the sum of rounded products, added in any order: the smaller one of the worst-case and the likely bound.
     ///
     /// The worst case is n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*, §4.2).
     ///
@@ -147,8 +147,7 @@ impl Terms {
         self.count * (self.sum * self.sum + self.squares).max(self.partial / 3.0)
     }
 
-    /// Ratio of the error bound to that of independent roundings: √(M/6), but at most the ratio of the worst case, n·u /
-    /// (λ·u·√n).
+    /// Factor by which the error bound exceeds that of independent roundings: √(M/6), limited by the worst case, n·u / (λ·u·√n).
     pub fn widening(&self) -> f64 {
         let most = self.count / (LAMBDA * LAMBDA);
         f64::min(self.multiplicity / 6.0, most).max(1.0).sqrt()

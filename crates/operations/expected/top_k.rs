@@ -97,8 +97,8 @@ fn chosen(call: &Call, x: &[f64], k: usize) -> Vec<usize> {
     indices
 }
 
-/// Adds a [`Choice`] for each run of equal elements in the output: their indices may be any of the equal elements', each used
-/// once. `start` is the output element of the row's first index.
+/// Adds a [`Choice`] for each run of equal elements in the output. Any index of such an element is right, but each index may be
+/// used only once. `start` is the output element of the row's first index.
 fn ties(x: &[f64], indices: &[usize], start: usize, choices: &mut Vec<Choice>) {
     let equal = |a: usize, b: usize| x[a] == x[b] || x[a].is_nan() && x[b].is_nan();
     let mut from = 0;
