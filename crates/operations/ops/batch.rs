@@ -57,7 +57,7 @@ impl Batch {
         none.along(0, buffers)
     }
 
-    /// Adds buffers whose dimension number `axis` counts the rows.
+    /// Adds buffers in which the dimension with the index `axis` counts the rows.
     #[must_use]
     pub fn along(mut self, axis: usize, buffers: &[&'static str]) -> Self {
         self.buffers.extend(buffers.iter().map(|name| (*name, axis)));

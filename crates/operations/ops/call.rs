@@ -35,7 +35,7 @@ pub struct Call {
     pub op: &'static str,
     /// The sizes and keys of the call.
     pub case: Case,
-    /// Buffers and scalars of the call; the problem has no judgements.
+    /// Buffers and scalars of the call. The problem has no checks of its outputs.
     pub problem: Problem,
 }
 
@@ -139,7 +139,8 @@ impl StandIn {
         self.runner.ops().iter().any(|other| other == op)
     }
 
-    /// Outputs of the call; `None` if the runner does not support the operation, or if this or an earlier call has failed.
+    /// Runs the call and returns its outputs. Returns `None` if the runner does not support the operation, or if this or an
+    /// earlier call has failed.
     fn run(&self, op: &'static str, call: impl FnOnce() -> Call) -> Option<Outputs> {
         if !self.takes(op) || self.seen().failure.is_some() {
             return None;

@@ -75,7 +75,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// The three stages of an entry, each with the reason for its error bound.
+/// The three stages of an entry (pooled, normed, rotated), each with the reason for its error bound.
 const STAGES: [(&str, &str); 3] = [
     (
         "pooled",
@@ -180,7 +180,7 @@ impl Step {
                 // Combine every kind of edge row with every position.
                 step.edge(row, token, (row + row / POSITIONS) % KINDS);
             }
-            // Fill slots that kernels must not read with NaN: slots not written yet, and the slot of the current token.
+            // Put NaN into the slots that kernels must not read: slots not written yet, and the slot of the current token.
             for slot in (0..slots).filter(|slot| *slot >= token || *slot == token % slots) {
                 for ring in [&mut step.ring_kv, &mut step.ring_gate] {
                     ring[(row * slots + slot) * width..][..width].fill(f32::NAN);

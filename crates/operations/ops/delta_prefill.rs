@@ -110,7 +110,7 @@ fn bounds(prefill: &Prefill, case: &Case) -> [Vec<f64>; 2] {
 
 const WHY: &str = "f32 arithmetic: a step does not increase existing errors and adds at most (3 K + 40) units of 2^-24 of \
                    the state's column and of |v|";
-/// The reason for [`BAR`].
+/// Reason for the limit [`BAR`], which messages show.
 const WHY_BAR: &str = "products in bf16: published kernels stay within a root-mean-square error of 1e-2 over a \
                                   sequence and head; rounding the operands alone gives 4e-3 to 5e-3";
 

@@ -118,7 +118,7 @@ fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec
         (false, false) => format!("{dtype}.{weights}.{routed}.{to}"),
     };
     let grid = experts_of_rows(prefix, &keys);
-    // D is large, so that few rows exceed 2³² elements: the kernels sort rows by expert in one warp, which limits B.
+    // D is large, so that few rows exceed 2³² elements. The kernels limit B, because they sort rows by expert in one warp.
     if to == "one" {
         let grid = grid.each("", &[[3, 5, 1, 7168, 8]], Grid::large);
         return grid.each("", &[[65, 5, 1, 72, 40]], Grid::random).done();

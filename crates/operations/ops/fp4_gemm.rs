@@ -2,8 +2,9 @@
 //! or NVFP4 (E2M1 codes, an E4M3 scale per 16 columns, and an f32 scale of the tensor, which is 1 for MXFP4).
 //!
 //! A weight is its code times its block scale. E2M1 has 2 significant bits and E4M3 has 4, so this product is exact in bfloat16.
-//! With E8M0 it is exact down to 2^-128, which is subnormal. Only codes of 4 and 6 with the scale 2^126, and of 2 to 6 with
-//! 2^127, exceed the range, also that of f32: these weights are infinite. A NaN scale makes even weights of code 0 NaN.
+//! With E8M0 it is exact down to 2^-128, which is subnormal. Codes of 4 and 6 with the scale 2^126, and codes of 2 to 6 with the
+//! scale 2^127, exceed the range of bfloat16 and of f32: these weights are infinite. A NaN scale makes even weights of code 0
+//! NaN.
 //!
 //! The order of sums is part of the definition. Tensor cores sum 1024 columns at a time, 16 columns per step, from the first to
 //! the last ([`WGMMA_BF16`]). These sums are added in f32, in ascending order. Then the tensor's scale is multiplied in f32, and

@@ -22,8 +22,8 @@ pub trait Guarded {
     /// returns the contents of all buffers that the kernel writes.
     fn run(&self, poison: u8) -> Result<Outputs>;
 
-    /// Same as [`Guarded::run`], but each run replays one CUDA graph. Launches that only keep intermediate values for the
-    /// judgement are left out, and so are their outputs. `None` if the kernel cannot be captured in a graph.
+    /// Same as [`Guarded::run`], but each run replays one CUDA graph. Launches that only store intermediate values for the checks
+    /// are left out, and so are their outputs. Returns `None` if the kernel cannot be captured in a graph.
     fn replayed(&self, poison: u8) -> Result<Option<Outputs>>;
 
     /// Runs the kernel on a batch of these rows of the problem. `None` if the kernel does not support such a batch.

@@ -54,7 +54,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let page_of = |row: usize, page: usize| (row * width + page) % distinct;
     let mut contents = contents(case, record, data, distinct)?;
     for row in 0..b.min(64) {
-        // Kernels must not read entries that a row may not see. Fill them with 255, which decodes to NaN in every format.
+        // Put 255, which decodes to NaN in every format, into entries that a row may not see. Kernels must not read them.
         for entry in count(row)..width * PAGE {
             if !case.timed {
                 let at = page_of(row, entry / PAGE) * PAGE + entry % PAGE;

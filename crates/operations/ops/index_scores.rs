@@ -53,7 +53,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     round_to(dtype, &mut q);
     round_to(dtype, &mut keys);
     for (row, keys) in keys.chunks_exact_mut(n * d).enumerate() {
-        // Kernels must not read entries that a row may not see. Fill them with NaN.
+        // Put NaN into entries that a row may not see. Kernels must not read them.
         keys[counts[row] * d..].fill(f32::NAN);
     }
     let scale = ((h * d) as f32).sqrt().recip();

@@ -132,7 +132,7 @@ pub trait Op: Sync {
         false
     }
 
-    /// Makes the inputs and judgements of a case. The result depends only on the case and on `data`.
+    /// Makes the inputs of a case and the judgements of its outputs. The result depends only on the case and on `data`.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String>;
 }
 
@@ -325,7 +325,7 @@ pub struct Problem {
     pub bytes: u64,
     /// Number of floating-point operations of matrix products; 0 if there are none.
     pub flops: u64,
-    /// Judgements of the outputs.
+    /// Judgements of the outputs: the requirements that they must meet.
     pub judges: Vec<Judge>,
     /// Batch of independent rows; `None` if the rows depend on each other.
     pub batch: Option<Batch>,
@@ -391,7 +391,7 @@ pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
     })
 }
 
-/// Makes the inputs and judgements of a case.
+/// Makes the inputs of a case and the judgements of its outputs.
 ///
 /// # Errors
 /// Returns an error if the operation cannot make the inputs.
@@ -402,7 +402,7 @@ pub fn problem_with(op: &dyn Op, case: &Case, data: &Data) -> Result<Problem, St
     })
 }
 
-/// Makes the inputs and judgements of a case that needs no model.
+/// Makes the inputs and the judgements of a case that needs no model.
 ///
 /// # Errors
 /// Returns an error if the case needs activations of a model, or if the operation cannot make the inputs.

@@ -248,7 +248,7 @@ impl Part {
             count: (0..rows_of_batch).map(|row| count(row) as i32).collect(),
             decoded: Vec::new(),
         };
-        // Fill slots that no row reads with NaN, in every record format.
+        // Put NaN into slots that no row reads, in every record format.
         let mut read = vec![false; pools * pool];
         (0..rows_of_batch).for_each(|row| part.read(row).for_each(|slot| read[slot] = true));
         let nan = (0..read.len()).filter(|slot| !read[*slot]);

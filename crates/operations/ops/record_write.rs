@@ -64,7 +64,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         slots.buffer(case),
         Buffer::in_place("pages", Dtype::U8, &page_shape, before.clone()),
     ];
-    // No two tokens may share a slot, so a test cannot pick single rows (it may pick a row twice).
+    // No two tokens may share a slot. So a test cannot pick single rows, because it may pick a row twice.
     let batch = Batch::new("T", &["x", "positions", "slots"]).together(slots.of.len(), &[]);
     let batch = batch.pool("slots", "pages", slots.pages * PAGE);
     let judge = if normed {
@@ -173,7 +173,7 @@ fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Ve
 
 /// Interval of bf16 values to which numbers within `bound` of y round.
 fn around(y: f64, bound: f64) -> Range {
-    // Add an absolute error: for subnormal f32 numbers, errors are not relative.
+    // Add an absolute error, because subnormal f32 numbers have no relative error bound.
     let bound = bound + 2f64.powi(-146);
     let [low, high] = [y - bound, y + bound].map(|x| bf16::from_f32(x as f32).to_f64());
     // Widen the interval of zero a little, so that a zero of either sign is inside.

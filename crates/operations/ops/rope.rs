@@ -121,8 +121,8 @@ fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
 }
 
-/// Tables with edge factors: factors that leave numbers unchanged, factors whose products with short numbers are ties of bf16,
-/// and subnormal factors.
+/// Tables with edge factors: factors that leave numbers unchanged, factors whose products with numbers of few bits are ties of
+/// bf16, and subnormal factors.
 fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     let tie = 1.0 + 2_f32.powi(-8);
     let some = [

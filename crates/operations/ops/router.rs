@@ -144,7 +144,7 @@ impl Routed {
         };
         for (logits, &token) in logits.chunks_exact_mut(experts).zip(&token) {
             match &selection {
-                // Fill logits that no kernel may read with NaN.
+                // Set logits that no kernel may read to NaN.
                 _ if token < 0 => logits.fill(f32::NAN),
                 Selection::Table(table) => {
                     let own = &table[token as usize * k..][..k];

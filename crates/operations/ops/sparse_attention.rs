@@ -182,7 +182,7 @@ impl Rows {
             .collect()
     }
 
-    /// Fills the vectors that no row reads with NaN.
+    /// Puts NaN into the vectors that no row reads.
     fn poison(&mut self) {
         let [b, _, d, window, n, _] = self.sizes;
         let mut read = [vec![false; b * window], vec![false; b * n]];

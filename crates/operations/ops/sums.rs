@@ -96,7 +96,7 @@ impl Sums {
     }
 }
 
-/// Number type in which sums of products are computed: f32 with the bits of tensor cores, or [`Bounded`] with the error of
+/// Number type in which sums of products are computed: f32 with the bits of tensor cores, or [`Bounded`] with error bounds for
 /// another accumulator.
 pub trait Summed: Copy + Default + Send + Sync + Add<Output = Self> + AddAssign + Mul<Output = Self> {
     /// Converts an f32, without an error.

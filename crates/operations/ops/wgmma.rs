@@ -12,10 +12,10 @@ use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem};
 use ulplab_core::accumulator::{Accumulator, Factor, Operand, WGMMA_BF16, WGMMA_E4M3};
 use ulplab_core::formats::E4M3;
 
-/// Number of columns of D of an instruction (its N).
+/// Numbers of columns of D (the N of an instruction) that are tested.
 const WIDTHS: [i64; 9] = [8, 16, 24, 32, 64, 96, 128, 192, 256];
 
-/// Number of rows of D of an instruction (its M).
+/// Number of rows of D (the M of an instruction).
 const ROWS: usize = 64;
 
 /// Minimum total number of elements of D in the cases that use all kinds of edge inputs.

@@ -27,7 +27,7 @@ use ulplab_core::metrics::{Metric, UNEQUAL};
 use ulplab_core::record::{Failure, Worst};
 pub use values::{POISON_BYTE, is_number, number, numbers};
 
-/// Requirement on one output, with its reason.
+/// Judgement of one output: the requirement that the output must meet, with the reason.
 pub struct Judge {
     /// Name of the output, or of a part of it. Records of measurements use this name as their site.
     pub output: &'static str,
@@ -322,7 +322,7 @@ impl Judge {
         self
     }
 
-    /// Counts bits that differ from the expected bits without reporting a failure.
+    /// Changes the judgement so that it only counts bits that differ from the expected bits and never fails.
     pub(crate) fn only_fact(mut self) -> Self {
         self.fact = true;
         self

@@ -157,7 +157,7 @@ fn one(at: usize, of: usize) -> String {
     }
 }
 
-/// Words that precede one index, or several indices, of dimension `at`.
+/// Words that precede one index, or several indices, of dimension `at` in a description.
 fn before(at: usize, of: usize, several: bool) -> String {
     match (of > 2 && at + 1 < of, several) {
         (true, false) => format!("dimension {at} at"),
