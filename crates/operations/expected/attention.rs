@@ -122,8 +122,7 @@ struct Sizes {
     batch: usize,
     /// Number of queries per sequence; if sequences are packed, number of queries of all sequences.
     queries: usize,
-    /// Start offset of each packed sequence of queries, followed by the end of the last sequence; `None` if sequences are not
-    /// packed.
+    /// Start offset of each packed sequence of queries, followed by the end of the last one; `None` if sequences are not packed.
     starts: Option<Vec<usize>>,
     /// Number of pages of keys. Without a block table, each sequence is one page, or all sequences together if they are packed.
     pages: usize,
@@ -312,8 +311,7 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     let values = |col| places.iter().map(value(col));
     let (mut columns, (log, log_error)) =
         weighted(call, &scores, sink, Some(call.number("p_scale")), sizes.values, values);
-    // With the fault `unused_values`, weights of 0 multiply unused values. The products are 0 for finite values, and NaN
-    // otherwise.
+    // The fault `unused_values` multiplies unused values by weights of 0. The products are 0 for finite values, else NaN.
     let unused: Vec<(usize, usize)> = all.unused(b).filter(|_| call.is("unused_values")).collect();
     for (col, [o, error, spread]) in columns.iter_mut().enumerate() {
         if log > f64::NEG_INFINITY && unused.iter().map(value(col)).any(|v| !v.is_finite()) {

@@ -51,7 +51,7 @@ pub struct Call {
     pub u: f64,
     /// Type of the outputs. The argument `cast` makes kernels also round intermediate results to it.
     pub dtype: Dtype,
-    /// The fault that is computed instead of the right operation; `None` for the right operation.
+    /// Name of the fault (known mistake of kernels) that is computed; `None` if the right operation is computed.
     pub fault: Option<&'static str>,
 }
 

@@ -1,7 +1,6 @@
 //! Causal depthwise convolution: y_t = f(bias + Σ_j w_j·x_{t−W+1+j}) for every channel. Earlier inputs come from a state; the
 //! operation also returns the new state, which is the last inputs. With one token, this is a decode step.
 //!
-//! Error bound: W products and the bias are a sum of W + 1 terms, which f32 adds in any order. SiLU adds its own error and
 //! Error bound: the result before SiLU is a sum of W + 1 terms (W products and the bias), which f32 adds in any order. SiLU adds
 //! its own error and propagates the error of the sum ([`super::near`]). If a kernel rounds to the output's type before SiLU
 //! (`cast`), half a spacing is added to the error of the sum. The state is copied without an error.

@@ -92,8 +92,7 @@ fn scan<T: Real>(call: &Call, [a, b, c, u, state]: [&[T]; 5], sum: impl Fn(&[T],
         _ => steps,
     };
     let mut state = state.to_vec();
-    // For the fault `segment_power`: contribution to the present states of the states before the current part. It lacks the decay
-    // of the last step.
+    // For the fault `segment_power`: the part of the states that comes from before the current segment, without the last decay.
     let mut kept = state.clone();
     let mut y = Vec::with_capacity(steps);
     for (step, u) in u.iter().enumerate() {

@@ -74,8 +74,7 @@ impl Places {
             for (sign, off) in signs.iter_mut().zip([off, left_over(2.0 * units)]) {
                 *sign = [sign[0] + off, sign[1] + off * off];
             }
-            // Ignore multiples of the spacing. The second condition is for half of the spacing, which applies while the sum is
-            // smaller.
+            // Ignore multiples of the spacing. The second condition is for half of the spacing, in case the sum is still smaller.
             if off != 0.0 || left_over(2.0 * units) != 0.0 {
                 scratch.push(term.to_bits());
                 again += usize::from(seen_before(&mut seen, term.to_bits()));
@@ -119,8 +118,7 @@ impl Places {
             pairs += (count - 2.0 * negative).powi(2) - count;
             spread += 2.0 * count * (count - 1.0);
         }
-        // With random signs, equal and opposite signs are equally likely in a pair. So ignore an excess of up to 3 standard
-        // deviations.
+        // With random signs, equal and opposite signs are equally likely. So ignore an excess of up to 3 standard deviations.
         if pairs <= 3.0 * spread.sqrt() {
             return 1.0;
         }
@@ -169,8 +167,7 @@ impl Equal {
             return Self::default();
         }
         let numbers: Vec<u64> = numbers.map(f64::to_bits).collect();
-        // Hash table: for each hash, the index of a group's first number plus 1 (0 if the entry is free), and the index of the
-        // group.
+        // Hash table: for each hash, the index of a group's first number plus 1 (0 if the entry is free), and the group's index.
         let mask = (4 * numbers.len()).next_power_of_two() - 1;
         let mut table = vec![(0u32, 0u32); mask + 1];
         let mut groups = 0;

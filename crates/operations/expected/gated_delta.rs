@@ -183,8 +183,7 @@ fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Don
     let size = key * value;
     let (sequence, own) = (at / sizes.values, at % sizes.values);
     let rows = sequences[sequence].clone();
-    // Index of the initial state, and the first token that changes it. With the fault, the state of earlier sequences carries
-    // over.
+    // Index of the initial state, and the first token that changes it. With the fault, earlier sequences also change the state.
     let (from, first) = match call.is("state_carried_over") && call.has("cu_seqlens") {
         true => (own, 0),
         false => (at, rows.start),

@@ -19,7 +19,7 @@ pub struct Judged {
     pub comparison: Comparison,
     /// Explanations for the elements outside of their bounds; the best one comes first.
     pub like: Vec<Likeness>,
-    /// Properties of all errors together that a right kernel does not show ([`Output::spread`]).
+    /// Texts, each about a property of all errors together that right kernels do not show ([`Output::spread`]).
     pub together: Vec<String>,
 }
 
@@ -30,8 +30,7 @@ pub struct Likeness {
     pub what: String,
     /// Number of elements that this explanation leaves outside of their bounds.
     pub outside: usize,
-    /// True if the explanation is not a fault, and expects the same numbers with wider bounds. Then only the bounds explain the
-    /// output.
+    /// True if the explanation is not a fault, and expects the same numbers with wider bounds. Then only the bounds explain it.
     pub wider: bool,
 }
 
@@ -63,8 +62,7 @@ pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtyp
     expected.overflow(dtype);
     let mut bounds = expected.bounds(dtype);
     if expected.exact {
-        // In exact outputs, signs of zeros must match. 0 and −0 compare as equal, so set a negative bound, which no error
-        // satisfies.
+        // Signs of zeros must match in exact outputs. 0 and −0 compare as equal, so set a negative bound, which no error meets.
         for ((got, want), bound) in got.iter().zip(&expected.value).zip(&mut bounds) {
             if *got == 0.0 && *want == 0.0 && got.is_sign_negative() != want.is_sign_negative() {
                 *bound = -1.0;
@@ -253,8 +251,7 @@ fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let factor = along / square;
     if factor.is_finite() && factor != 0.0 && (factor - 1.0).abs() > 1e-4 {
         let by = |x: &[f64]| x.iter().map(|x| x * factor).collect::<Vec<f64>>();
-        // Widen the bounds: the factor is only as precise as the numbers, and kernels may round before they multiply by the
-        // factor.
+        // Widen the bounds: the factor is only as precise as the numbers, and kernels may round before multiplying by it.
         let other = by(want);
         let spare = other.iter().zip(bounds);
         let spare = spare.map(|(want, bound)| 2.5 * bound * factor.abs().max(1.0) + 1e-4 * want.abs());

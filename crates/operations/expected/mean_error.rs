@@ -169,8 +169,7 @@ fn key(row: &[f64]) -> Vec<u64> {
     key
 }
 
-/// Sums the steps of all elements at the same place between stored numbers. Returns the root of the sum of the squares of these
-/// sums.
+/// Sums the steps of all elements at the same place between stored numbers. Returns the root of the sum of the squared sums.
 fn together(all: &[Either]) -> f64 {
     let root = |key: &dyn Fn(&Either) -> (u64, usize)| {
         let mut steps: Vec<_> = all.iter().map(|one| (key(one), one.weighted_step)).collect();

@@ -93,7 +93,7 @@ pub struct Operation {
     /// Cases with random inputs, on which programs in any language are tested; `None` if an operation in the folder `ops` has
     /// cases for this one.
     pub cases: Option<&'static draw::Cases>,
-    /// True if `kernels/NAME.cu` has kernels that run on these cases.
+    /// True if `kernels/NAME.cu` has kernels that run on the cases in `cases`.
     pub kernels: bool,
     /// Description of the rows, if each row is computed independently and without sums of products; else `None`. Only then is the
     /// mean error checked: tensor cores truncate sums of products, so their mean error is not 0.
@@ -196,8 +196,7 @@ pub struct Output {
     pub error: Vec<f64>,
     /// Standard deviation of each element's error from independent roundings, if these dominate the error; empty if they do not.
     pub spread: Vec<f64>,
-    /// Alternative values of some ranges that are also right, because rounding errors may change a decision (such as a chosen
-    /// expert).
+    /// Alternative values of some ranges that are also right, because rounding errors may change a decision (such as a top-k).
     pub others: Vec<Other>,
     /// Ranges of elements that are chosen from several numbers, such as tied indices.
     pub choices: Vec<Choice>,
@@ -296,8 +295,7 @@ pub(crate) fn overflow(dtype: Dtype) -> f64 {
     }
 }
 
-/// Half the spacing of a type's numbers near `x`, which is the largest error of rounding to nearest; 0 for types that are not
-/// floats.
+/// Half the spacing of a type's numbers near `x`: the largest error of rounding to nearest. It is 0 for types of integers.
 pub fn half_spacing(dtype: Dtype, x: f64) -> f64 {
     // Bits of the significand, including the leading one, and exponent of the smallest normal number.
     let (digits, least) = match dtype {

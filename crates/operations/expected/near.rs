@@ -76,8 +76,7 @@ pub(super) fn wider(x: Near, error: f64) -> Near {
     Near::with(x.value(), AnyOrder { error: own + error, u })
 }
 
-/// Creates a result with the unit roundoff of the operand `of`. Its error bound also allows a kernel to lose a subnormal step of
-/// f32.
+/// Creates a result with the unit roundoff of `of`. Its error bound also allows a kernel to lose a subnormal step of f32.
 pub(super) fn result(of: Near, value: f64, error: f64) -> Near {
     let u = of.model().u;
     let error = error + f64::from(f32::MIN_POSITIVE) * u;

@@ -1,7 +1,8 @@
 //! SwiGLU activation, y = SiLU(gate)·up, of rows with all gates first and then all ups.
 //!
 //! Error bound: that of [`silu`], propagated by the product ([`super::near`]). With `cast = "before_up"` (`F.silu(gate) * up` in
-//! PyTorch), the activation is rounded to the output's type before the product: half a spacing times up is added.
+//! PyTorch), the activation is rounded to the output's type before the product, which adds half a spacing times `up` to the
+//! error.
 
 use rayon::prelude::*;
 

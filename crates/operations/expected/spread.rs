@@ -15,8 +15,7 @@ use ulplab_core::error::counted;
 /// Minimum number of elements for this check.
 const FEWEST: usize = 1000;
 
-/// Describes properties of the errors that right kernels do not show. The list is empty if there are none, or if there are too
-/// few elements.
+/// Describes properties of the errors that right kernels do not show; empty if there are none, or too few elements.
 pub(crate) fn found(expected: &Output, got: &[f64], dtype: Dtype) -> Vec<String> {
     let cols = expected.shape.last().copied().unwrap_or(1).max(1);
     let (mut count, mut square, mut gain) = (0usize, 0.0, 0.0);

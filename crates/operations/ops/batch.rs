@@ -10,8 +10,7 @@ use super::{Buffer, Case, Problem};
 pub struct Batch {
     /// Name of the size that holds the number of rows.
     pub dim: &'static str,
-    /// Names of the buffers with a dimension for the rows, each with the index of that dimension. All rows share every other
-    /// buffer.
+    /// Names of the buffers with a dimension for the rows, each with the index of that dimension. Rows share all other buffers.
     pub buffers: Vec<(&'static str, usize)>,
     /// Number of rows, if a test can only repeat all rows together; `None` if it can pick single rows. Rows cannot be picked if
     /// they have different sizes, lie in tiles, share a state when picked twice, or if a result depends on all rows. If it is
@@ -19,18 +18,15 @@ pub struct Batch {
     together: Option<usize>,
     /// Names of other sizes of the case that grow in proportion to the number of rows.
     sizes: Vec<&'static str>,
-    /// Names of pools: buffers that all rows share and address by index. Each repetition of the rows gets its own copy of the
-    /// pool.
+    /// Names of pools: buffers that all rows share and address by index. If rows are repeated, each repetition has its own pools.
     pools: Vec<&'static str>,
     /// Integer buffers with indices into other buffers.
     naming: Vec<Naming>,
-    /// Names of outputs with padding, each with the number of bytes before the padding. Repeated rows are inserted before the
-    /// padding.
+    /// Outputs with padding, each with the number of bytes before the padding. Repeated rows are inserted before the padding.
     used: Vec<(&'static str, usize)>,
 }
 
-/// Buffer of indices into another buffer, such as slots of a pool. If rows are repeated, each repetition indexes its own copy of
-/// that buffer.
+/// Buffer of indices into another buffer, such as slots of a pool. Each repetition of the rows indexes its own copy.
 #[derive(Clone, Copy, Debug)]
 struct Naming {
     buffer: &'static str,

@@ -20,7 +20,7 @@ pub struct Blocks {
     timed: &'static [Timed],
 }
 
-/// Groups of operations on block formats. [`Blocks::timed`] lists the groups whose kernels are timed in a format.
+/// Groups of operations on block formats. `Blocks::timed` lists the groups whose kernels are timed in a format.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Timed {
     Quantize,

@@ -261,8 +261,7 @@ pub fn is_real(dtype: Dtype) -> bool {
     matches!(dtype, F64 | F32 | BF16 | F16 | F8_E4M3 | F8_E5M2)
 }
 
-/// Encodes a number as little-endian bytes of `dtype`. For float types other than f64, the number is first rounded to f32, then
-/// to `dtype`.
+/// Encodes a number as little-endian bytes of `dtype`. For float types other than f64, the number is first rounded to f32.
 pub fn number_bytes(x: f64, dtype: Dtype) -> Vec<u8> {
     let narrow = x as f32;
     match dtype {

@@ -42,8 +42,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         judge_o("o", &prefill, o, reads),
         next_o.by_rows(next_reads),
         match is_carried(case) {
-            // The error of the decode gate exceeds that of one prefill decay, but not that of GATE prefill decays. So count the
-            // gate as GATE decays.
+            // Count the decode gate as GATE decays: its error exceeds that of one prefill decay, but not that of GATE decays.
             true => judge_carried("state", &shape, next_states, t + GATE),
             false => judge_states("state", &shape, next_states),
         },
@@ -66,8 +65,7 @@ const WHY_READ: &str = "products in bf16: a root-mean-square error of the state 
                         an average query reads from it, because one query may read almost nothing";
 
 fn of_type(gate: &'static str) -> Vec<Case> {
-    // `carried` cases only decay the states. No product adds errors, so the error of a kernel that rounds the states between
-    // chunks shows.
+    // `carried` cases only decay the states. No product adds errors, so a kernel that rounds the states between chunks fails.
     let carried = grid(gate, "carried").random("carried", [1, 17 * 64 + 5, 2]);
     // Order: number of sequences, tokens per sequence, heads.
     let short = grid(gate, "short")

@@ -27,8 +27,7 @@ fn cases() -> Vec<Case> {
         .large("short", [96, 2048, 32])
         .edges("edges", [32, 4096, 32])
         .random("odd", [5, 77, 7])
-        // This case has so many steps that kernels may split them into more than two pieces. Each piece hands its states to the
-        // next.
+        // This case has so many steps that kernels may split them into three or more pieces, and pass states from piece to piece.
         .random("long", [3, 8200, 32])
         .edges("wide", [3, 130, 100])
         .done()

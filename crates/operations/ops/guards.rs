@@ -45,8 +45,7 @@ pub trait Guarded {
 pub struct Checked {
     /// The outputs of the first run.
     pub outputs: Outputs,
-    /// Number of `violations` in each check: guard bands, inputs, second run, graph, batches. [`judged`] adds the metrics of the
-    /// outputs.
+    /// Number of `violations` of each check: guard bands, inputs, second run, graph, batches. [`judged`] adds metrics of outputs.
     pub measured: Vec<Measured>,
 }
 

@@ -235,8 +235,7 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
     Ok(contents)
 }
 
-/// Returns the keys as [`Factor`]s for the tensor-core sums, the scale of each key, and the rule by which tensor cores round
-/// sums.
+/// Returns the keys as [`Factor`]s for the tensor-core sums, the scale of each key, and the rounding rule of the tensor cores.
 fn keys(record: &KvRecord, pages: Vec<u8>) -> Result<(Vec<Factor>, Vec<f32>, &'static Accumulator), String> {
     let slots = pages.len() / record.page_stride(PAGE) * PAGE;
     if record.name == "index_fp8" {
@@ -258,7 +257,7 @@ struct Scoring<'a> {
     counts: Vec<usize>,
     /// Number of different pages, and true if all other pages are copies of them.
     distinct: (usize, bool),
-    /// Keys as factors, the scale of each key, and the rule by which tensor cores round sums.
+    /// Keys as factors, the scale of each key, and the rounding rule of the tensor cores.
     keys: (Vec<Factor>, Vec<f32>, &'static Accumulator),
     query: &'a [Factor],
     weights: &'a [f32],

@@ -126,8 +126,7 @@ pub trait Op: Sync {
         Ok(())
     }
 
-    /// True if the operation defines the bits of its sums of products. A kernel may then state that it adds differently
-    /// ([`sums`]).
+    /// True if the operation defines the bits of its sums of products. Kernels may then declare other arithmetic ([`sums`]).
     fn defines_sums(&self) -> bool {
         false
     }

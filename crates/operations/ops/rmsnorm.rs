@@ -25,8 +25,7 @@ fn cases() -> Vec<Case> {
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-/// Adds the cases of row-wise norms for this element type. One case has the shape `odd`; timed cases are added only if `timed` is
-/// true.
+/// Adds cases of row-wise norms for this element type. One case has the shape `odd`; timed cases are added if `timed` is true.
 pub(super) fn rows(grid: Grid<[i64; 2]>, dtype: &str, odd: [i64; 2], timed: bool) -> Vec<Case> {
     grid.also("S", element_bytes(dtype))
         .each("random", &[[1037, 1024]], Grid::large)

@@ -37,8 +37,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, experts, k, tokens] = case.sizes(["B", "E", "K", "V"]);
     let routed = Routed::new(case, data);
     let Routed { logits, token, .. } = &routed;
-    // Selection by bias ignores the table, and selection by table ignores the bias. The ignored input has only one element or
-    // row.
+    // Selection by bias ignores the table, and selection by table the bias. The ignored input has one element or row.
     let (bias, table) = match &routed.selection {
         Selection::Bias(bias) => (bias.iter().map(|x| x.value() as f32).collect(), vec![-1; k]),
         Selection::Table(table) => (vec![f32::NAN], table.iter().map(|expert| *expert as i32).collect()),

@@ -72,8 +72,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
 }
 
 /// Describes how rows can be repeated, if they fill whole tiles of every group; else returns `None`. Repeated rows then append
-/// the same tiles, before the padding. A group of columns stores its tiles of all rows together, so only one such group is
-/// allowed.
+/// the same tiles, before the padding. A group of columns stores its tiles of all rows together, so only one is allowed.
 fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
     let whole = |rows: &usize| rows.is_multiple_of(128);
     let fits = match groups {

@@ -160,8 +160,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
             scores.iter_mut().for_each(|score| *score = score.round());
             set(scores, 0..1, &|_| f32::MAX);
         }
-        // K isolated scores near the end are the largest. They are so low that any number after the first `count` scores would be
-        // larger.
+        // K isolated scores near the end are the largest. They are so low that any number after the first `count` is larger.
         13 => {
             scores.fill(-1e30);
             let apart = ((count / 16).saturating_sub(64) / best).max(1);

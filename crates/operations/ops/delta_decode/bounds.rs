@@ -6,8 +6,7 @@ use super::Step;
 use crate::ops::data::element;
 use crate::ops::judge::{UNIT, bf16_error};
 
-/// Absolute error of a product or an exponential whose result is subnormal. If a factor multiplies the result, it also multiplies
-/// this error.
+/// Absolute error of a product or an exponential whose result is subnormal. A factor of the result also multiplies this error.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
 
 /// If β = sigmoid(x) is below this value, a kernel may return 0, because the reciprocal 1 + e⁻ˣ nearly overflows.

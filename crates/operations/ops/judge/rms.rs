@@ -89,8 +89,7 @@ impl Sums {
         (self.gain / self.squares).abs()
     }
 
-    /// Limit of the relative gain. `squares`² / `fourths` is the effective number of rows. It equals the number of rows if all
-    /// rows are equally large.
+    /// Limit of the relative gain. `squares`² / `fourths` is the effective number of rows: their number if all are equally large.
     fn gain_limit(&self, bar: f64) -> f64 {
         GAIN * bar * self.fourths.sqrt() / self.squares
     }
