@@ -101,7 +101,7 @@ impl Call {
         self.operation
     }
 
-    /// Copies the call, but sets another fault, and another value of one word argument if `word` is given.
+    /// Copies the call, but sets its fault to `fault`, and one word argument to another value if `word` is given.
     #[must_use]
     pub fn with(&self, fault: Option<&'static str>, word: Option<(&str, &str)>) -> Self {
         let mut other = self.clone();

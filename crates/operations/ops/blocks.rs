@@ -65,7 +65,7 @@ pub const NVFP4: &str = "nvfp4";
 pub const AMAX: f32 = 3.0;
 
 impl Blocks {
-    /// The block format that a case names.
+    /// Finds the block format that a case names.
     ///
     /// # Errors
     /// Returns an error if the case names an unknown format.
@@ -84,7 +84,7 @@ impl Blocks {
         dtype == "bf16" && self.timed.contains(&operation)
     }
 
-    /// An empty grid of `[T, C]` cases with this format and element type; `edges` names the set of edge values.
+    /// Creates an empty grid of `[T, C]` cases with this format and element type. `edges` names the set of edge values.
     pub(super) fn matrices(&self, dtype: &str, edges: &str) -> Grid<'static, [i64; 2]> {
         let keys = [("format", self.key), ("dtype", dtype), ("edges", edges)];
         grid::matrices(format!("{}.{dtype}", self.key), &keys).also("W", self.width as i64)
@@ -109,7 +109,7 @@ impl Blocks {
         Ok(self.format()?.encode(x, cols, global))
     }
 
-    /// Output buffers for the codes and scales of a matrix `[rows, cols]`.
+    /// Creates output buffers for the codes and scales of a matrix `[rows, cols]`.
     pub fn outputs(&self, rows: usize, cols: usize) -> Result<Vec<Buffer>, String> {
         let parts = self.format()?.parts(rows, cols).into_iter().take(2);
         Ok(parts
@@ -117,7 +117,7 @@ impl Blocks {
             .collect())
     }
 
-    /// Input buffers with these codes and scales.
+    /// Creates input buffers with these codes and scales.
     pub fn inputs(&self, encoded: Encoded) -> Vec<Buffer> {
         let parts = encoded.parts.into_iter().take(2);
         parts
@@ -126,7 +126,7 @@ impl Blocks {
     }
 }
 
-/// Cases for every combination of block format and type of elements.
+/// Makes the cases of every combination of a block format and an element type.
 pub(super) fn blocks_and_types(cases: impl Fn(&Blocks, &str) -> Vec<Case>) -> Vec<Case> {
     let blocks: Vec<&Blocks> = BLOCKS.iter().collect();
     grid::pairs(&blocks, &["bf16", "f32"], cases)
@@ -173,7 +173,7 @@ pub(super) fn quantized(
     })
 }
 
-/// Input buffer `[T, cols]` in the case's element type, and its rounded values as f32.
+/// Creates the input buffer `name` `[T, cols]` in the case's element type. Also returns its rounded values as f32.
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
     let (rows, dtype) = (case.dim("T"), case.float_type("dtype"));
     if let Some(bytes) = data.given(case, name, dtype, &[rows, cols])? {

@@ -260,7 +260,7 @@ impl Operations<f32> for StandIn {
         }
     }
 
-    /// The residual streams and the normed input are always bf16, with any type of the other tensors.
+    /// Runs the mHC pre-block. The residual streams and the normed input are always bf16, even if the other tensors are f32.
     fn mhc_pre(
         &self,
         mixer: &HyperConnection<f32>,

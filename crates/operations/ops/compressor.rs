@@ -233,7 +233,7 @@ impl Step {
         }
     }
 
-    /// Tables of cosines and sines for all positions.
+    /// Computes the cosines and the sines for all positions.
     fn tables(&self, positions: usize) -> (Vec<f32>, Vec<f32>) {
         let rope: Rope<f32> = self.rope(positions);
         let turns = (0..positions).flat_map(|position| rope.turns(position));

@@ -76,7 +76,7 @@ fn of_type(gate: &'static str) -> Vec<Case> {
     [short.done(), carried.done()].concat()
 }
 
-/// An empty grid of cases. A shape is the number of sequences, tokens per sequence, and heads.
+/// Creates an empty grid of cases. A shape is the number of sequences, tokens per sequence, and heads.
 fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> {
     let dims = move |[n, t, h]: [i64; 3]| {
         // A chunk has up to 64 tokens of one sequence.

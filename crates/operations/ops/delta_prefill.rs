@@ -67,7 +67,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// The independent rows are sequences of different lengths, whose tokens are packed one sequence after the other.
+/// Describes the independent rows: sequences of different lengths, whose tokens are packed one sequence after the other.
 fn batch(case: &Case) -> Batch {
     let batch = Batch::new("N", &["q", "k", "v", "g", "beta", "initial", "o", "final"]);
     batch

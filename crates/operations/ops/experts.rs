@@ -166,7 +166,7 @@ fn in_front(routed: &Routed) -> (Choice<Bounded>, Tensor<Bounded>) {
     (choice, exact([experts.len() / k, *k], &weights))
 }
 
-/// Random matrices of all routed experts; experts without rows get NaN.
+/// Draws the matrices of all routed experts; experts without rows get NaN.
 fn matrices(
     name: &str,
     storage: Storage,
@@ -184,7 +184,7 @@ fn matrices(
     Ok(all)
 }
 
-/// Decoded routed experts in index order; experts without rows are empty.
+/// Splits decoded matrices into routed experts, in index order. Experts without rows are empty.
 fn experts(gate_up: &[f32], down: &[f32], used: &[bool], [dim, inner]: [usize; 2]) -> Vec<Expert<Bounded>> {
     let pairs = gate_up
         .chunks_exact(2 * inner * dim)

@@ -142,7 +142,7 @@ const WHY: &str = "keys are decoded exactly, the order of the sums is defined, t
                    (crates/core/accumulator.rs), and f32 is rounded to nearest even, so every bit is defined; any NaN matches any \
                    other; entries that a row may not see are -infinity";
 
-/// Query `[B, H, 128]` as bytes, its element type, and its numbers as [`Factor`]s.
+/// Draws the query `[B, H, 128]`. Returns its bytes, its element type, and its numbers as [`Factor`]s.
 fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), String> {
     let (rows, of_row) = (case.dim("B"), case.dim("H") * CHANNELS);
     let edges = case.inputs == Inputs::Edges;
@@ -185,8 +185,8 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
     Ok((bf16_bytes(&values), Dtype::BF16, bf16_factors(&values)))
 }
 
-/// Contents of `pages` pages of keys. Edge cases have keys of random codes and scales, keys of zeros of both signs, and keys
-/// without negative channels.
+/// Draws the contents of `pages` pages of keys. Edge cases have keys of random codes and scales, keys of zeros of both signs, and
+/// keys without negative channels.
 fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result<Vec<u8>, String> {
     let mut values = data.normal("index_records/keys", pages * PAGE * CHANNELS);
     if case.inputs == Inputs::Edges {

@@ -20,8 +20,8 @@ pub(super) const MHC_POST: KernelOp = KernelOp {
     ..KernelOp::NONE
 };
 
-/// Cases `[B, C]` of operations on residual streams: a shape whose rows are repeated past 2³² elements (`large`), a shape of edge
-/// values, and a shape of `many` rows.
+/// Makes the cases `[B, C]` of an operation on residual streams. Tests repeat the rows of the shape `large` past 2³² elements;
+/// the shape `edges` has edge values, and the shape `many` has many rows.
 pub(super) fn rows_of_streams(large: [i64; 2], edges: [i64; 2], many: [i64; 2]) -> Vec<Case> {
     let of_type = |dtype| {
         Grid::of(dtype, &[("dtype", dtype)], ["B", "C"])

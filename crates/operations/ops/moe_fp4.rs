@@ -272,8 +272,8 @@ impl Matrices {
     }
 }
 
-/// Hidden values `[B, K + 1, I]`: `each` maps the products of gate and up, and the router's weight, to a hidden value. Slots
-/// without an expert have 0.
+/// Computes the hidden values `[B, K + 1, I]`: `each` maps the products of gate and up, and the router's weight, to a hidden
+/// value. Slots without an expert have 0.
 fn hidden<N: Summed, T: Clone + Default>(
     sums: Sums,
     routed: &Routed,
@@ -307,7 +307,7 @@ pub fn between(products: [f64; 2], weight: f64, limit: f64) -> (f64, f64) {
     (y, error(13.0, products[0], y) + least)
 }
 
-/// Output y: for each row, the sum of its experts' down products, computed from the hidden values.
+/// Computes the output y: for each row, the sum of its experts' down products, computed from the hidden values.
 fn combined<N: Summed>(
     sums: Sums,
     routed: &Routed,

@@ -116,8 +116,8 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
     cases.into_iter().flat_map(Grid::done).collect()
 }
 
-/// Table of cosines and sines by position and channel pair. The angle is the f32 product of position and frequency. Positions
-/// that no token uses are NaN.
+/// Makes a table of cosines and sines by position and channel pair. The angle is the f32 product of position and frequency.
+/// Positions that no token uses are NaN.
 fn cos_sin(tokens: usize) -> Vec<f32> {
     let frequencies = frequencies(ROPE, 1.6e5, None);
     let of = |position: usize| {

@@ -76,8 +76,8 @@ impl Routed {
     }
 }
 
-/// Empty grid with shapes `[B, E, K, D, I]`: number of rows, of experts, of experts per row, and of channels of a row and of an
-/// expert's hidden layer.
+/// Creates an empty grid with shapes `[B, E, K, D, I]`: number of rows, of experts, of experts per row, and of channels of a row
+/// and of an expert's hidden layer.
 pub(super) fn experts_of_rows(prefix: String, keys: &[(&'static str, &str)]) -> Grid<'static, [i64; 5]> {
     Grid::of(prefix, keys, ["B", "E", "K", "D", "I"]).named(|[b, e, _, d, i]| format!("b{b}.{e}x{d}x{i}"))
 }

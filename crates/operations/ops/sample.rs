@@ -43,7 +43,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     // Neighbouring rows have different temperatures and positions. Every fifth row is padding; nearly a third of the rows is
     // greedy (temperature 0). At a temperature near 0, noise decides only between equal logits.
     let temperature = |row: usize| if row % 8 == 5 { 1e-6 } else { [0.0, 0.7, 1.3][row % 3] };
-    // Use sequence numbers that need all 32 bits.
+    // Use large sequence numbers: in the case with 66,000 rows, they reach nearly 2^31.
     let sequence: Vec<i32> = (0..rows).map(|row| row as i32 / 2 * 60_001).collect();
     let position: Vec<i32> = (0..rows)
         .map(|row| if row % 5 == 4 { -1 } else { (row * 37 % 4000) as i32 })

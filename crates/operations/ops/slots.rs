@@ -120,7 +120,7 @@ pub fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
     }
 }
 
-/// KV vectors of a case. Random vectors have different magnitudes by token and channel.
+/// Returns the KV vectors of a case: random ones with different magnitudes by token and channel, or those of the model's site.
 pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, String> {
     let tokens = case.dim("T");
     let Inputs::Site(pattern) = case.inputs else {
