@@ -155,7 +155,7 @@ impl<'a> Step<'a> {
             };
             let gate = |token: usize| match call.is("mean_pooled") {
                 true => call.exact(0.0),
-                // Adding ape to the gate rounded it once.
+                // The gate has one rounding error, from the addition of ape.
                 false => call.near(read(ring_gate, token), call.u * read(ring_gate, token).abs()),
             };
             let weights = powers(&tokens.clone().map(gate).collect::<Vec<Near>>());

@@ -97,7 +97,7 @@ impl Places {
         1.0f64.max(self.repeated(scratch))
     }
 
-    /// Returns true if the numbers have digits that look random at 2⁻¹⁷ of the largest and below. Their products with any other
+    /// Returns true if the numbers have digits that look random below 2⁻¹⁷ of the largest number. Their products with any other
     /// numbers then also look random, unless the other numbers cancel the differences ([`level`]).
     pub fn irregular(&self, pairs: &[[f64; 2]], scratch: &mut Vec<u64>) -> bool {
         let largest = pairs.iter().fold(0.0, |largest: f64, [x, _]| largest.max(x.abs()));
