@@ -57,12 +57,12 @@ impl fmt::Display for Bytes {
 pub struct Parts(Vec<(String, f64)>);
 
 impl Parts {
-    /// Adds `bytes` for the part `what`.
+    /// Adds `bytes` to the memory estimate, for the part `what` of the run.
     pub fn add(&mut self, what: impl Into<String>, bytes: f64) {
         self.0.push((what.into(), bytes));
     }
 
-    /// Adds `bytes` for the part `what` of a source.
+    /// Adds `bytes` to the memory estimate, for the tensor or buffer `what` of one data source.
     pub fn of_source(&mut self, source: &str, what: &str, bytes: f64) {
         self.add(format!("for {what} of source '{source}'"), bytes);
     }

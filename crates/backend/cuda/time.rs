@@ -48,7 +48,7 @@ pub struct Times {
     pub graph: Option<Spread>,
     /// Same as `graph`, but each run uses other memory that is not in the L2 cache.
     pub rotated: Option<Spread>,
-    /// Same as `graph`, on memory in the L2 cache, however large the buffers are.
+    /// Same as `graph`, but with all data in the L2 cache: each large buffer is mapped repeatedly to one small part of memory.
     pub cached: Option<Spread>,
     /// Time of runs back to back, including the launch overhead of the host.
     pub hot: Spread,

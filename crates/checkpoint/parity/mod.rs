@@ -251,7 +251,7 @@ pub fn diagnose_from(
     if !named && !own_exact.is_empty() {
         return Diagnosis::exact(&storage, own_exact, tolerated);
     }
-    // Report rules that reproduce every byte, but whose scales have another meaning.
+    // Only rules that define the scales differently from the declared format reproduce every byte: report this.
     if asked.rules == Rules::ReadAlike && !exact.is_empty() {
         let own = problem.format;
         let finding = storage::read_otherwise(&problem, &exact[0].format, &own);

@@ -230,7 +230,8 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
     })
 }
 
-/// Returns a chart with the lines `all`, and folded charts of the lines without a colour in that chart, all with the same axis.
+/// Returns a chart with the lines `all`, followed by charts that stay closed until the reader opens them: these repeat the lines
+/// that are grey in the first chart, in colours of their own. All charts have the same axis.
 /// `finish` completes each chart, and returns its caption.
 fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> String) -> Vec<Figure> {
     let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
@@ -243,8 +244,8 @@ fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> St
     })
 }
 
-/// Returns a line chart of all recipes, made from the empty `chart`, and folded charts of the recipes without a colour in that
-/// chart, all with the same axis.
+/// Returns a line chart of all recipes, and closed charts of those that are grey in it, as [`with_lines`] does. `chart` is the
+/// template without lines.
 pub fn recipe_lines(run: &Summarized, chart: &Lines, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
     let series = |candidate: &Candidate| Series {
         name: candidate.name.into(),

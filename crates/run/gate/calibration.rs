@@ -202,7 +202,7 @@ impl Effect {
 }
 
 impl CalibratedGate {
-    /// Creates the entry of a gate from the gate's rule.
+    /// Creates a gate's entry in the calibration file from its rule and the measurements on each recipe.
     pub fn new(rule: &Rule, recipes: Vec<CalibratedRecipe>) -> Self {
         Self {
             metric: rule.metric.clone(),

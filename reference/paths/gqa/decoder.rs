@@ -11,8 +11,8 @@ use crate::paths::{self, LoadError, Loader, Path, RopeConfig, Source, Takes, Ten
 use crate::sites::Growth;
 use crate::{Numerics, Real, SiteInfo};
 
-/// Sizes of a model and the kinds of its layers, read from a `config.json`. The fields are common to all decoder-only models,
-/// except `own`, which has the properties that only models of one path have.
+/// Sizes of a model and the kinds of its layers, read from a `config.json`. All decoder-only models have these fields; `own` holds
+/// the fields of one kind of model ([`Path`]).
 #[derive(Clone, Debug)]
 pub struct Decoder<Own> {
     /// Number of token ids; each id is below this number.

@@ -143,7 +143,7 @@ impl Mix {
             }
         }
         let each = match right.peek() {
-            // The wrong recipe has all rounds of the right recipe, and others, each of which is a suspect.
+            // Here the wrong recipe rounds as the right recipe does, and has additional `round` entries. Each of these is a suspect.
             None => {
                 here.common = Some(common);
                 added.into_iter().map(|round| vec![round]).collect()

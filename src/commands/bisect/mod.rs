@@ -108,7 +108,7 @@ fn by_size(a: f64, b: f64) -> Ordering {
     a.total_cmp(&b)
 }
 
-/// The level of an answer, from coarse to fine.
+/// Granularity at which a bisection localizes a failure, from coarse to fine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Level {
     Layers,

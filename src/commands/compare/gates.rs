@@ -1,4 +1,4 @@
-//! Gates of the command line, and the tensors that they bind.
+//! Gates (required bounds of metrics) given on the command line, and the tensors to which they apply.
 
 use std::fmt;
 use std::str::FromStr;

@@ -7,7 +7,7 @@ use crate::studies::study::Text;
 use ulplab_core::error::Result;
 use ulplab_core::pattern::matches;
 
-/// The numbers of one source at one site and layer.
+/// A tensor recorded at one site of one layer, under the name `source` that the experiment gives to the pattern of the site.
 pub struct Sample {
     pub source: String,
     pub layer: Option<u32>,

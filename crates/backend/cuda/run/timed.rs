@@ -16,7 +16,7 @@ use ulplab_operations::ops::guards::GUARD;
 pub struct LaunchTimes {
     /// Time of one launch in a graph that has only launches of this step, on the run's own memory.
     pub alone: Option<Spread>,
-    /// Same as `alone`, with all memory in the L2 cache, however large it is.
+    /// Same as `alone`, but with all data in the L2 cache: each large buffer is mapped repeatedly to one small part of memory.
     pub cached: Option<Spread>,
     /// Microseconds that all launches of this step add to a run: the time of a whole run minus the time of a run without them.
     /// `None` if the run has no other step.
