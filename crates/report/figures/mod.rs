@@ -244,7 +244,7 @@ fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> St
     })
 }
 
-/// Returns a line chart of all recipes, and closed charts of those that are grey in it, as [`with_lines`] does. `chart` is the
+/// Returns a line chart of all recipes, and closed charts of those that are grey in it, as `with_lines` does. `chart` is the
 /// template without lines.
 pub fn recipe_lines(run: &Summarized, chart: &Lines, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
     let series = |candidate: &Candidate| Series {
