@@ -106,15 +106,19 @@ impl<'a> Keys<'a> {
         self.refuse(found != layers, key, message)
     }
 
-    /// Returns one flag per layer from a list of type names: true for the name `yes`, false for `no`; other names are errors.
-    pub fn which(&self, key: &str, [yes, no]: [&str; 2], types: &[String], layers: usize) -> Result<Vec<bool>, String> {
+    /// Reads a list of type names as one flag per layer: true for the name `yes`, false for `no`; other names are errors. `None` if
+    /// the key is missing or null.
+    pub fn which(&self, key: &str, [yes, no]: [&str; 2], layers: usize) -> Result<Option<Vec<bool>>, String> {
+        let Some(types) = self.optional::<Vec<String>>(key)? else {
+            return Ok(None);
+        };
         self.for_each_layer(key, types.len(), layers)?;
         let each = types.iter().map(|name| match name {
             name if name == yes => Ok(true),
             name if name == no => Ok(false),
             other => Err(self.wrong(key, format!("has '{other}', expected '{yes}' or '{no}'"))),
         });
-        each.collect()
+        each.collect::<Result<_, _>>().map(Some)
     }
 
     /// Returns one flag per layer, true if it has experts, from `decoder_sparse_step` and `mlp_only_layers` of Qwen's families.

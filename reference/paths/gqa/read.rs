@@ -256,13 +256,10 @@ impl Read<'_> {
 
     /// Returns one flag per layer from `layer_types`: true if the layer has a window; `None` if the key is missing.
     fn layer_types(&self, count: usize) -> Result<Option<Vec<bool>>, String> {
-        let Some(types) = self.keys.optional::<Vec<String>>("layer_types")? else {
-            return Ok(None);
-        };
         let full = self
             .keys
-            .which("layer_types", ["full_attention", "sliding_attention"], &types, count)?;
-        Ok(Some(full.into_iter().map(|full| !full).collect()))
+            .which("layer_types", ["full_attention", "sliding_attention"], count)?;
+        Ok(full.map(|full| full.into_iter().map(|full| !full).collect()))
     }
 
     fn ropes(&self, around: Around, layers: &mut [LayerConfig]) -> Result<Vec<RopeConfig>, String> {

@@ -55,6 +55,9 @@ fn of_text(keys: &Keys<'_>, family: &'static Family) -> Result<Config, String> {
     Ok(config)
 }
 
+/// Names of the mixers in `layer_types`: attention and delta rule.
+pub(super) const MIXERS: [&str; 2] = ["full_attention", "linear_attention"];
+
 /// Maximum kernel size of the convolution in tokens; published models have 4.
 const MOST_TAPS: usize = 1 << 10;
 
@@ -154,13 +157,8 @@ impl Read<'_> {
     fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {
         let keys = self.keys;
         let interval = keys.up_to("full_attention_interval", MOST_LAYERS)?.unwrap_or(4);
-        let full: Vec<bool> = match keys.optional::<Vec<String>>("layer_types")? {
-            None => (0..count).map(|at| (at + 1).is_multiple_of(interval)).collect(),
-            Some(types) => {
-                let names = ["full_attention", "linear_attention"];
-                keys.which("layer_types", names, &types, count)?
-            }
-        };
+        let full = keys.which("layer_types", MIXERS, count)?;
+        let full = full.unwrap_or_else(|| (0..count).map(|at| (at + 1).is_multiple_of(interval)).collect());
         let experts = match self.family.experts {
             Experts::Said => keys.with_experts(count)?,
             Experts::All => vec![true; count],

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::ops::linear_attention::Sizes;
 use crate::ops::sigmoid_router::Groups;
-use crate::paths::hybrid::read::has_state;
+use crate::paths::hybrid::read::{MIXERS, has_state};
 use crate::paths::hybrid::{Config, Family, Hybrid, LayerConfig, Routing};
 use crate::paths::keys::{Keys, MOST_SIZE};
 
@@ -186,13 +186,7 @@ impl Read<'_> {
             [Some(_), None] => return Err(self.linear.missing("kda_layers")),
             [None, Some(_)] => return Err(self.linear.missing("full_attn_layers")),
         };
-        let named = match keys.optional::<Vec<String>>("layer_types")? {
-            None => None,
-            Some(types) => {
-                let names = ["full_attention", "linear_attention"];
-                Some(keys.which("layer_types", names, &types, count)?)
-            }
-        };
+        let named = keys.which("layer_types", MIXERS, count)?;
         let full = match (listed, named) {
             (Some(listed), Some(named)) if listed != named => {
                 return Err(keys.wrong("layer_types", "differs from the lists of linear_attn_config".into()));
@@ -201,10 +195,9 @@ impl Read<'_> {
             (None, None) => return Err(keys.missing("layer_types")),
         };
         let first = keys.optional::<usize>("first_k_dense_replace")?;
-        let sparse = match keys.optional::<Vec<String>>("mlp_layer_types")? {
+        let sparse = match keys.which("mlp_layer_types", ["sparse", "dense"], count)? {
             None => (0..count).map(|at| at >= first.unwrap_or(1)).collect(),
-            Some(types) => {
-                let sparse = keys.which("mlp_layer_types", ["sparse", "dense"], &types, count)?;
+            Some(sparse) => {
                 let differs = |first: usize| sparse.iter().enumerate().any(|(at, sparse)| *sparse != (at >= first));
                 if let Some(first) = first.filter(|first| differs(*first)) {
                     let message = format!("is {first}, which differs from mlp_layer_types");
