@@ -11,6 +11,9 @@ use crate::ops::gated_mlp::{Activation, GatedMlp};
 use crate::paths::{LoadError, Loader};
 use crate::{Numerics, Real, Tensor};
 
+/// Names of the gate, up and down projections in most checkpoints.
+pub(in crate::paths) const NAMES: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
 /// Builder of the parts of one layer, or of the parts outside all layers (`layer` is then `None`).
 pub(in crate::paths) struct Parts<'c, 'a, 'w, T: Real, O> {
     pub config: &'c Decoder<O>,
@@ -23,8 +26,7 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
     /// Makes a dense feed-forward layer from the tensors `mlp.gate_proj`, `mlp.up_proj` and `mlp.down_proj`.
     pub fn dense(&mut self, bias: bool) -> Result<GatedMlp<T>, LoadError> {
         let sizes = [self.config.hidden_size, self.config.intermediate_size];
-        let names = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
-        self.gated_mlp(MLP_WEIGHTS, names, sizes, bias)
+        self.gated_mlp((MLP_WEIGHTS, 0), ("mlp", NAMES), sizes, bias)
     }
 
     /// Makes a mixture of experts. The tensors of an expert are `BLOCK.experts.NUMBER.NAME`, the router is `BLOCK.gate`.
@@ -40,7 +42,13 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
                 Routing::Sigmoid { .. } => self.load.vector(&format!("{gate}.e_score_correction_bias"), count)?,
             },
             per_token: config.num_experts_per_tok,
-            experts: self.each_expert(&format!("{block}.experts"), names, count, sizes)?,
+            experts: {
+                let expert = |number| {
+                    let stem = format!("{block}.experts.{number}");
+                    self.gated_mlp((EXPERT_WEIGHTS, number), (&stem, names), sizes, false)
+                };
+                (0..count).map(expert).collect::<Result<_, _>>()?
+            },
             shared: None,
         })
     }
@@ -123,7 +131,7 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
             return Ok(Mlp::Mixture(match config.own.family.experts {
                 Experts::GptOss => self.stacked()?,
                 Experts::Mixtral => self.mixture("block_sparse_moe", ["w1", "w3", "w2"])?,
-                Experts::Qwen | Experts::None => self.mixture("mlp", ["gate_proj", "up_proj", "down_proj"])?,
+                Experts::Qwen | Experts::None => self.mixture("mlp", NAMES)?,
             }));
         }
         if !config.own.family.fused {

@@ -2,7 +2,6 @@
 
 use super::decoder::Decodes;
 use super::parts::Parts;
-use super::sites::*;
 use crate::ops::gated_mlp::{Activation, GatedMlp};
 use crate::ops::projection::Projection;
 use crate::paths::LoadError;
@@ -26,47 +25,26 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         })
     }
 
-    /// Makes a SwiGLU layer; `sites` and `names` are those of the gate, up and down projections, each with a tensor of its own.
+    /// Makes a SwiGLU layer from the tensors `STEM.NAME`; `sites` and `names` are those of the gate, up and down projections.
+    /// `number` is the index of the layer among all layers with these sites.
     pub fn gated_mlp(
         &mut self,
-        sites: [&'static str; 3],
-        names: [&str; 3],
+        (sites, number): ([&'static str; 3], usize),
+        (stem, names): (&str, [&str; 3]),
         [hidden, inner]: [usize; 2],
         bias: bool,
     ) -> Result<GatedMlp<T>, LoadError> {
+        let shapes = [[inner, hidden], [inner, hidden], [hidden, inner]];
+        let mut one = |at: usize| {
+            let name = format!("{stem}.{}", names[at]);
+            self.linear_from(number * shapes[at][0], sites[at], &name, shapes[at], bias)
+        };
         Ok(GatedMlp {
-            gate: self.linear(sites[0], names[0], [inner, hidden], bias)?,
-            up: self.linear(sites[1], names[1], [inner, hidden], bias)?,
-            down: self.linear(sites[2], names[2], [hidden, inner], bias)?,
+            gate: one(0)?,
+            up: one(1)?,
+            down: one(2)?,
             activation: Activation::Silu,
         })
-    }
-
-    /// Makes `count` SwiGLU experts from the tensors `STEM.NUMBER.NAME.weight`, one tensor for each matrix of each expert.
-    pub fn each_expert(
-        &mut self,
-        stem: &str,
-        names: [&str; 3],
-        count: usize,
-        [hidden, inner]: [usize; 2],
-    ) -> Result<Vec<GatedMlp<T>>, LoadError> {
-        let shapes = [[inner, hidden], [inner, hidden], [hidden, inner]];
-        let mut experts = Vec::new();
-        for number in 0..count {
-            let mut one = |at: usize| -> Result<_, LoadError> {
-                let weight = self
-                    .load
-                    .tensor(&format!("{stem}.{number}.{}.weight", names[at]), &shapes[at])?;
-                Ok(self.projection(EXPERT_WEIGHTS[at], number * shapes[at][0], weight, None))
-            };
-            experts.push(GatedMlp {
-                gate: one(0)?,
-                up: one(1)?,
-                down: one(2)?,
-                activation: Activation::Silu,
-            });
-        }
-        Ok(experts)
     }
 
     /// Makes a projection from the tensor `NAME.weight` and, if `bias` is true, `NAME.bias`.
@@ -77,12 +55,24 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         shape: [usize; 2],
         bias: bool,
     ) -> Result<Projection<T>, LoadError> {
+        self.linear_from(0, site, name, shape, bias)
+    }
+
+    /// Makes a projection like [`Self::linear`]; `first` is the index of its first row at the site.
+    fn linear_from(
+        &mut self,
+        first: usize,
+        site: &'static str,
+        name: &str,
+        shape: [usize; 2],
+        bias: bool,
+    ) -> Result<Projection<T>, LoadError> {
         let weight = self.load.tensor(&format!("{name}.weight"), &shape)?;
         let bias = match bias {
             true => Some(self.load.vector(&format!("{name}.bias"), shape[0])?),
             false => None,
         };
-        Ok(self.projection(site, 0, weight, bias))
+        Ok(self.projection(site, first, weight, bias))
     }
 
     /// Splits the tensor `NAME.weight` `[sum of outputs, inputs]` by rows into `N` projections of the same input.

@@ -10,7 +10,7 @@ use crate::paths::LoadError;
 use crate::paths::gqa::attention::Attention;
 use crate::paths::gqa::layer::Layer;
 use crate::paths::gqa::mlp::{Mlp, SharedExpert};
-use crate::paths::gqa::parts::Parts;
+use crate::paths::gqa::parts::{NAMES, Parts};
 use crate::paths::gqa::projections::pick;
 use crate::{Real, Tensor};
 
@@ -160,15 +160,15 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         }
         let (config, kimi) = (self.config, self.config.own.family.form == Form::Kimi);
         let (block, matrices, shared) = match kimi {
-            false => ("mlp", ["gate_proj", "up_proj", "down_proj"], "shared_expert"),
+            false => ("mlp", NAMES, "shared_expert"),
             true => ("block_sparse_moe", ["w1", "w3", "w2"], "shared_experts"),
         };
         let mut mixture = self.mixture(block, matrices)?;
         let hidden = config.hidden_size;
         let sites = [SHARED_GATE_WEIGHT, SHARED_UP_WEIGHT, SHARED_DOWN_WEIGHT];
-        let names = ["gate_proj", "up_proj", "down_proj"].map(|name| format!("{block}.{shared}.{name}"));
+        let stem = format!("{block}.{shared}");
         let sizes = [hidden, config.own.shared_expert_intermediate_size];
-        let mlp = self.gated_mlp(sites, names.each_ref().map(String::as_str), sizes, false)?;
+        let mlp = self.gated_mlp((sites, 0), (&stem, NAMES), sizes, false)?;
         let gate = match kimi {
             true => None,
             false => {
