@@ -37,14 +37,21 @@ enum Order {
 }
 
 impl<'a> Buffers<'a> {
-    /// Returns the tensor of scales after a check of its type.
-    fn scale_tensor(&self, scaling: Scaling, format: &Format) -> Result<Tensor<'a>, String> {
+    /// Returns the scales in the order of the file, after a check of their type.
+    fn plain_scales(&self, scaling: Scaling, format: &Format) -> Result<Scales<'a>, String> {
         let name = self.data.name;
         let none = || format!("tensor '{name}' has no scales next to it, which '{format}' needs");
         let tensor = self.scale.ok_or_else(none)?;
         let what = format!("{} scales", scaling.scale.kind());
         expect_type(&tensor, scale_types(&scaling.scale), &what)?;
-        Ok(tensor)
+        let mut scales = Scales {
+            tensor,
+            scaling,
+            order: Order::Plain,
+            shared: false,
+        };
+        scales.shared = scaling.group == Group::Tensor && scales.count() == 1;
+        Ok(scales)
     }
 
     /// Derives the order of the scales from their shape; a matrix must have one scale per group. `None` if the format has no
@@ -58,7 +65,7 @@ impl<'a> Buffers<'a> {
         let Some(scaling) = format.scaling else {
             return Ok(None);
         };
-        let mut scales = Scales::new(self.scale_tensor(scaling, format)?, scaling);
+        let mut scales = self.plain_scales(scaling, format)?;
         let (tensor, count) = (scales.tensor, scales.count());
         let Stack { experts, rows, cols } = *stack;
         let (down, across) = scaling.group.count(rows, cols);
@@ -77,7 +84,6 @@ impl<'a> Buffers<'a> {
         let height = scaling.group.tile(rows, cols).0;
         let last = tensor.shape.last().unwrap_or(&1) * scales.per_element();
         let in_order = last == across || scaling.group == Group::Tensor || down.min(across) <= 1;
-        scales.shared = scaling.group == Group::Tensor && count == 1;
         if scales.shared || (count == experts * down * across && in_order) {
             return Ok(Some(scales));
         }
@@ -102,10 +108,9 @@ impl<'a> Buffers<'a> {
 
     /// Accepts scales in any order, if there are at least as many as groups.
     pub(super) fn unordered(&self, scaling: Scaling, format: &Format, stack: &Stack) -> Result<Scales<'a>, String> {
-        let mut scales = Scales::new(self.scale_tensor(scaling, format)?, scaling);
+        let scales = self.plain_scales(scaling, format)?;
         let (tensor, count, experts) = (scales.tensor, scales.count(), stack.experts);
         let (down, across) = scaling.group.count(stack.rows, stack.cols);
-        scales.shared = scaling.group == Group::Tensor && count == 1;
         if scales.shared || (count >= experts * down * across && count.is_multiple_of(experts.max(1))) {
             return Ok(scales);
         }
@@ -122,15 +127,6 @@ fn misshapen(Tensor { name, dtype, shape, .. }: &Tensor, expected: &str) -> Stri
 }
 
 impl<'a> Scales<'a> {
-    fn new(tensor: Tensor<'a>, scaling: Scaling) -> Self {
-        Self {
-            tensor,
-            scaling,
-            order: Order::Plain,
-            shared: false,
-        }
-    }
-
     /// True if there is one scale per group, in row-major order.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.order, Order::Plain)
