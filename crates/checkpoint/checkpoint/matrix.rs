@@ -294,7 +294,7 @@ fn in_words(words: &Words, other: bool) -> Matrix {
         let zero = |col: usize| zeros[row * across + columns[col]];
         codes.extend((0..cols).map(|col| words.code(row, col, other) as f32 - zero(col)));
     }
-    let scale = |group: usize, row: usize| stored[words.scale_at(group, row)];
+    let scale = |group: usize, row: usize| stored[words.index_of(group, row, rows)];
     let scales_of = |row: usize| (0..across).map(move |group| scale(group, row));
     Matrix {
         rows,

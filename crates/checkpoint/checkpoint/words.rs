@@ -141,11 +141,11 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Flat index of the scale of a group and an output channel in the tensor of scales.
-    pub fn scale_at(&self, group: usize, output: usize) -> usize {
+    /// Flat index of a group and an output in a tensor with an entry for each group and each of `outputs` outputs.
+    pub fn index_of(&self, group: usize, output: usize, outputs: usize) -> usize {
         match self.packing {
             Packing::Rows => output * self.groups() + group,
-            _ => group * self.outputs + output,
+            _ => group * outputs + output,
         }
     }
 
@@ -164,10 +164,7 @@ impl<'a> Words<'a> {
     /// Zero point of a group and an output channel, with the offset added; `None` if none are stored.
     pub fn zero(&self, group: usize, output: usize, other: bool) -> Option<i32> {
         let per = 32 / self.bits;
-        let word = match self.packing {
-            Packing::Rows => output / per * self.groups() + group,
-            _ => group * self.outputs.div_ceil(per) + output / per,
-        };
+        let word = self.index_of(group, output / per, self.outputs.div_ceil(per));
         Some(self.field(self.zeros?, word, output % per, other) as i32 + self.offset)
     }
 
