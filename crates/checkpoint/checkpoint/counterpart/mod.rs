@@ -18,15 +18,15 @@ use ulplab_core::tensorfile::Tensor;
 /// All matrices of a source.
 #[derive(Default)]
 pub struct Sources<'s> {
-    held: Vec<Held<'s>>,
-    /// For each place (normalised name of a matrix): the prefixes of its tensors, and their indices in `held`.
-    at: HashMap<Place, Vec<(String, usize)>>,
+    /// For each place (normalised name of a matrix): its tensors.
+    at: HashMap<Place, Vec<Held<'s>>>,
     /// True if stacks interleave the rows of gate and up, as gpt-oss does.
     interleaved: bool,
 }
 
 /// A tensor of the source.
 struct Held<'s> {
+    prefix: String,
     name: &'s str,
     /// Shape as stored, normally rows before columns.
     shape: Vec<usize>,
@@ -127,8 +127,13 @@ impl<'s> Sources<'s> {
 
     fn add(&mut self, name: &'s str, shape: Vec<usize>, values: Values<'s>) {
         let (prefix, place) = place(name);
-        self.at.entry(place).or_default().push((prefix, self.held.len()));
-        self.held.push(Held { name, shape, values });
+        let held = Held {
+            prefix,
+            name,
+            shape,
+            values,
+        };
+        self.at.entry(place).or_default().push(held);
     }
 
     /// Finds the source of each matrix, in the order of `wanted`, or the reason that a matrix has no source. `rows` gives the row
@@ -144,14 +149,11 @@ impl<'s> Sources<'s> {
         let places: Vec<(String, Place)> = wanted.iter().map(|(name, _)| place(name)).collect();
         let within = |prefix: &str, at: usize| search.find(prefix, &places[at], &wanted[at].1);
         let held = self.at.iter();
-        let held = held.flat_map(|(place, all)| all.iter().map(move |(prefix, _)| (place, prefix.as_str())));
+        let held = held.flat_map(|(place, all)| all.iter().map(move |held| (place, held.prefix.as_str())));
         let prefixes = assigned(&places, held, |prefix, at| within(prefix, at).is_some());
         let found = |search: &Search<'s>, at: usize| -> Result<Counterpart<'s>, String> {
             let none = || match self.at.get(&places[at].1).and_then(|all| all.first()) {
-                Some((_, other)) => {
-                    let Held { name, shape, .. } = &self.held[*other];
-                    format!("'{name}' of shape {shape:?}")
-                }
+                Some(Held { name, shape, .. }) => format!("'{name}' of shape {shape:?}"),
                 None => "none".into(),
             };
             match prefixes.get(&places[at].0) {
@@ -174,9 +176,9 @@ impl<'s> Sources<'s> {
 
     /// Returns the tensor with this prefix at a place (normalised name); `None` if there are several or none.
     fn get(&self, prefix: &str, place: &Place) -> Option<&Held<'s>> {
-        let mut all = self.at.get(place)?.iter().filter(|(of, _)| of == prefix);
-        let (_, first) = all.next()?;
-        all.next().is_none().then(|| &self.held[*first])
+        let mut all = self.at.get(place)?.iter().filter(|held| held.prefix == prefix);
+        let first = all.next()?;
+        all.next().is_none().then_some(first)
     }
 }
 
