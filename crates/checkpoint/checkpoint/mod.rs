@@ -148,10 +148,11 @@ impl Checkpoint {
     ) -> Result<Report> {
         let convention = convention(&self.file, &self.sections);
         let methods = self.sections.iter();
+        let of_file = |flaw| Finding::of_flaw(&files::FILES, flaw, "");
         let mut report = Report {
             convention,
             stated: methods.map(|section| (section.file, section.method.clone())).collect(),
-            findings: files::files(&self.flaws),
+            findings: self.flaws.iter().map(of_file).collect(),
             ..Report::default()
         };
         report.findings.extend(files::conventions(&self.sections, convention));

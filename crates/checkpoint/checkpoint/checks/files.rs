@@ -4,7 +4,6 @@ use super::{Check, Finding, error, not_judged};
 use crate::checkpoint::config::Section;
 use crate::checkpoint::conventions::{CHECKPOINTS, Convention, gptq};
 use ulplab_core::list::distinct;
-use ulplab_core::tensorfile::Flaw;
 
 pub const FILES: Check = error(
     "files",
@@ -20,11 +19,6 @@ pub const CONVENTION: Check = error(
     "The method that the configuration names is the one whose names the tensors have, and `config.json` says the same as \
      `hf_quant_config.json`.",
 );
-
-/// Returns a finding for each flaw of a file.
-pub fn files(flaws: &[Flaw]) -> Vec<Finding> {
-    flaws.iter().map(|flaw| Finding::of_flaw(&FILES, flaw, "")).collect()
-}
 
 /// Returns a finding for a key of the configuration that is not understood.
 pub fn not_understood(section: &Section, why: impl Into<String>) -> Finding {
