@@ -91,19 +91,20 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
     let db = |noise: &[Noise]| -> Vec<f64> { noise.iter().map(Noise::db).collect() };
     let rows = db(&shortfall.rows);
     let median = spread(&rows).map_or(f64::NEG_INFINITY, |(median, _)| median);
-    let more = |found: String, noise: Noise| format!("{found}: {:.1} dB more noise than rounding gives", noise.db());
-    if let Some((row, col, noise)) = shortfall.first.filter(|_| median <= NEAREST) {
+    let from = |found: String, (row, col, noise): (usize, usize, Noise)| {
+        let more = format!("{:.1} dB more noise than rounding gives", noise.db());
+        format!("{found}, the first at row {row}, column {col}: {more}")
+    };
+    if let Some(first) = shortfall.first.filter(|_| median <= NEAREST) {
         let cells = counted(shortfall.cells, "part");
-        let place = format!("the first at row {row}, column {col}");
-        let found = format!("{cells} of rows with a mean error of more than a step, {place}");
-        return Some((more(found, noise), format!("at most {ONE_STEP:.1} dB more")));
+        let found = format!("{cells} of rows with a mean error of more than a step");
+        return Some((from(found, first), format!("at most {ONE_STEP:.1} dB more")));
     }
-    if let Some((row, col, noise)) = shortfall.element.filter(|_| median <= ROUNDED) {
+    if let Some(first) = shortfall.element.filter(|_| median <= ROUNDED) {
         let elements = counted(shortfall.elements, "element");
-        let place = format!("the first at row {row}, column {col}");
-        let found = format!("{elements} farther than a step and a half from the nearest code, {place}");
+        let found = format!("{elements} farther than a step and a half from the nearest code");
         let expected = "the nearest codes, as those of the other elements";
-        return Some((more(found, noise), expected.into()));
+        return Some((from(found, first), expected.into()));
     }
     let of = |one: &str, what: &str, noise: &[Noise], all: &[f64]| {
         let limit = limit(all, (ROUNDED, 3.0)).filter(|_| all.len() >= ENOUGH)?;
@@ -113,11 +114,8 @@ pub fn parts(shortfall: &Shortfall) -> Option<(String, String)> {
         let over: Vec<usize> = (0..all.len()).filter(over).collect();
         let worst = *over.iter().max_by(|a, b| all[**a].total_cmp(&all[**b]))?;
         let found = format!("{} of {} {what} have more noise than the others", over.len(), all.len());
-        let more = format!(
-            "the worst is {one} {worst}, {:.1} dB more than rounding gives",
-            all[worst]
-        );
-        let found = format!("{found}: {more}");
+        let most = all[worst];
+        let found = format!("{found}: the worst is {one} {worst}, {most:.1} dB more than rounding gives");
         Some((found, format!("at most {limit:.1} dB more")))
     };
     of("row", "rows", &shortfall.rows, &rows).or_else(|| of("column", "columns", &shortfall.cols, &db(&shortfall.cols)))
