@@ -86,13 +86,17 @@ pub fn read(folder: &Path) -> Result<(Vec<Section>, Option<String>)> {
 /// Finds the section in a configuration, at most `depth` objects deep: multimodal models keep the section in the configuration of
 /// their text model.
 fn section(config: &Value, depth: usize) -> Option<&Value> {
-    let of = |key: &str| config.get(key).filter(|value| !value.is_null());
-    let early = || of("compression_config").filter(|value| value.get("config_groups").is_some());
-    of("quantization_config").or_else(early).or_else(|| {
+    let early = || given(config, "compression_config").filter(|value| value.get("config_groups").is_some());
+    given(config, "quantization_config").or_else(early).or_else(|| {
         let inner = config.as_object()?.values().filter(|value| value.is_object());
         let mut inner = inner.filter(|_| depth > 0);
         inner.find_map(|value| section(value, depth - 1))
     })
+}
+
+/// Returns the value of a key of an object; `None` if the key is missing or null.
+pub fn given<'v>(object: &'v Value, key: &str) -> Option<&'v Value> {
+    object.get(key).filter(|value| !value.is_null())
 }
 
 fn json(folder: &Path, name: &str) -> Result<Option<(std::path::PathBuf, Value)>> {

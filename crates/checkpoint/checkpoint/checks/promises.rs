@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::names::MISSING_PART;
 use super::{Check, Finding, error, warning};
-use crate::checkpoint::config::Section;
+use crate::checkpoint::config::{Section, given};
 use crate::checkpoint::parts::{Matrices, Parts, kin, module};
 use ulplab_core::error::counted;
 use ulplab_core::tensorfile::Tensor;
@@ -79,7 +79,7 @@ pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
 
 /// True if a section implies static scales for the KV cache.
 fn quantizes_cache(section: &Section) -> bool {
-    let of = |key: &str| section.value.get(key).filter(|value| !value.is_null());
+    let of = |key: &str| given(&section.value, key);
     let scheme = of("kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));
     let algorithm = of("kv_cache_quant_algo").filter(|name| name.as_str() != Some("none"));
     let group = section.value.pointer("/export/kv_cache_group");

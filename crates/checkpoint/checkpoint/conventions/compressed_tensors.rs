@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Convention, PLAIN, Packing, Part, not_converted, of_weight};
-use crate::checkpoint::config::{Modules, Scheme, Section};
+use crate::checkpoint::config::{Modules, Scheme, Section, given};
 use ulplab_core::formats::Group;
 
 pub const CONVENTION: Convention = Convention {
@@ -60,7 +60,7 @@ fn is_class(target: &str) -> bool {
 fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
     let (mut named, mut class) = (false, false);
     for (_, group, targets) in groups(section)? {
-        if group.get("weights").is_none_or(Value::is_null) {
+        if given(group, "weights").is_none() {
             continue;
         }
         for target in targets {
@@ -76,7 +76,7 @@ fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
 pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let mut of_class = None;
     for (name, group, targets) in groups(section)? {
-        let Some(weights) = group.get("weights").filter(|weights| !weights.is_null()) else {
+        let Some(weights) = given(group, "weights") else {
             continue;
         };
         let read = || {
@@ -98,7 +98,7 @@ pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String>
 /// Possible names of the static activation scale; empty if there is none. NVFP4 computes the block scales of activations at run
 /// time, so that only its global scale is static.
 fn inputs_of(group: &Value, weights: &Scheme) -> &'static [&'static str] {
-    let inputs = group.get("input_activations").filter(|inputs| !inputs.is_null());
+    let inputs = given(group, "input_activations");
     let dynamic = inputs.map(|inputs| inputs.get("dynamic").cloned().unwrap_or(false.into()));
     let bits = inputs.and_then(|inputs| inputs.get("num_bits")).and_then(Value::as_u64);
     match (dynamic, weights.element, bits) {

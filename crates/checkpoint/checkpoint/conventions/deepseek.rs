@@ -1,7 +1,7 @@
 //! DeepSeek, and FP8 checkpoints with the same convention.
 
 use super::{Convention, PLAIN, STATIC};
-use crate::checkpoint::config::{Scheme, Section};
+use crate::checkpoint::config::{Scheme, Section, given};
 use ulplab_core::formats::Group;
 
 pub const CONVENTION: Convention = Convention {
@@ -23,8 +23,7 @@ fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     if of_expert && section.text("expert_dtype") == Some("fp4") {
         return Ok(Some(Scheme::new("e2m1", 4, Some(Group::block(32)), inputs)));
     }
-    let sizes = section.value.get("weight_block_size").filter(|sizes| !sizes.is_null());
-    let group = sizes.map(|value| {
+    let group = given(&section.value, "weight_block_size").map(|value| {
         let size = |at: usize| value.get(at)?.as_u64().filter(|size| *size > 0);
         let two = value.as_array().is_some_and(|sizes| sizes.len() == 2);
         match size(0).zip(size(1)).filter(|_| two) {

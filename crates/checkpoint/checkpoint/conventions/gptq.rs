@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Convention, PLAIN, Packing, Part, integers, not_converted, number, of_weight};
-use crate::checkpoint::config::{Modules, Scheme, Section};
+use crate::checkpoint::config::{Modules, Scheme, Section, given};
 
 pub const CONVENTION: Convention = Convention {
     name: "GPTQ",
@@ -45,8 +45,9 @@ pub const CONVENTION: Convention = Convention {
 
 /// Finds the first rule of `dynamic` that matches a module. Returns true if the module is quantized, and the keys of the rule.
 fn rule<'s>(section: &'s Section, module: &str) -> Result<Option<(bool, &'s Value)>, String> {
-    let rules = section.value.get("dynamic").filter(|rules| !rules.is_null());
-    let Some(rules) = rules else { return Ok(None) };
+    let Some(rules) = given(&section.value, "dynamic") else {
+        return Ok(None);
+    };
     let wrong = || format!("key 'dynamic' is {rules}, expected an object");
     for (rule, own) in rules.as_object().ok_or_else(wrong)? {
         let (quantized, regex) = match (rule.strip_prefix("-:"), rule.strip_prefix("+:")) {

@@ -12,7 +12,7 @@ mod quark;
 
 use serde_json::Value;
 
-use super::config::{Modules, Scheme, Section};
+use super::config::{Modules, Scheme, Section, given};
 use crate::packed;
 
 pub use part::{Ending, Packing, Part};
@@ -100,12 +100,11 @@ fn not_converted(section: &Section, key: &str) -> Result<Vec<Modules>, String> {
 
 /// Reads an integer from the configuration; `None` if the key is missing or null.
 fn number(place: &Value, key: &str) -> Result<Option<i64>, String> {
-    let value = place.get(key).filter(|value| !value.is_null());
     let number = |value: &Value| {
         let wrong = || format!("key '{key}' is {value}, expected an integer");
         value.as_i64().ok_or_else(wrong)
     };
-    value.map(number).transpose()
+    given(place, key).map(number).transpose()
 }
 
 /// Scheme of integers in groups, from `bits` and `group_size`. A group size of -1 means one group for all input channels. `own`

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Convention, PLAIN, STATIC, not_converted};
-use crate::checkpoint::config::{Inputs, Modules, Scheme, Section};
+use crate::checkpoint::config::{Inputs, Modules, Scheme, Section, given};
 use ulplab_core::formats::Group;
 
 pub const CONVENTION: Convention = Convention {
@@ -49,7 +49,7 @@ fn layer_scheme(layer: &Value) -> Result<Scheme, String> {
             return Err(format!("weights are '{dtype}' with '{qscheme}', expected {expected}"));
         }
     };
-    let inputs = layer.get("input_tensors").filter(|inputs| !inputs.is_null());
+    let inputs = given(layer, "input_tensors");
     let dynamic = inputs.map(|inputs| inputs.get("is_dynamic").and_then(Value::as_bool));
     let inputs: Inputs = match dynamic {
         None | Some(Some(true)) => Some(&[]),
