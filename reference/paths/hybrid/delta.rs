@@ -1,5 +1,6 @@
 //! The gated delta rule as the mixer of a layer: projections, convolution, gates, delta rule, gated norm.
 
+use super::latent::columns;
 use super::sites::*;
 use crate::ops::linear_attention::{
     self, Chunked, Decay, Gate, Inputs, Kv, L2_EPS, Recurrent, Sizes, State, beta, l2_normalize,
@@ -54,14 +55,12 @@ impl<T: Real> Low<T> {
 impl<T: Real> Mixer<T> for DeltaRule<T> {
     /// Returns the zero state: the last inputs of the convolution, `[kernel − 1, channels]`, and the matrices `[HV, K, V]`.
     fn memory(&self) -> Memory<T> {
-        let Sizes {
-            value_heads,
-            key_dim,
-            value_dim,
-            ..
-        } = self.sizes;
-        let conv = Tensor::full(self.conv.state(), T::ZERO);
-        Memory::State([conv, Tensor::full([value_heads, key_dim, value_dim], T::ZERO)])
+        let sizes = self.sizes;
+        let matrices = [sizes.value_heads, sizes.key_dim, sizes.value_dim];
+        Memory::State([
+            Tensor::full(self.conv.state(), T::ZERO),
+            Tensor::full(matrices, T::ZERO),
+        ])
     }
 
     fn forward(&self, x: &Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String> {
@@ -117,26 +116,20 @@ impl<T: Real> Mixer<T> for DeltaRule<T> {
 impl<T: Real> DeltaRule<T> {
     /// Returns queries and keys `[T, H, K]`, L2-normalised, and values `[T, HV, V]`; updates the convolution's state `conv`.
     fn queries_keys_values(&self, x: &Tensor<T>, conv: &mut Tensor<T>, cx: &mut Context<'_, T>) -> [Tensor<T>; 3] {
-        let Sizes {
-            heads,
-            value_heads,
-            key_dim,
-            value_dim,
-        } = self.sizes;
+        let sizes = self.sizes;
         let mut mixed = self.qkv.apply(x);
         cx.pass(LINEAR_QKV, &mut mixed);
         let mixed = self.conv.apply(&mixed, conv);
         self.pass_state(LINEAR_CONV_STATE, conv, x.rows(), cx);
         let part = |first: usize, heads: usize, dim: usize| {
-            let rows = mixed.data.chunks_exact(mixed.cols());
-            let data = rows.flat_map(|row| &row[first..first + heads * dim]).copied();
-            Tensor::new([x.rows(), heads, dim], data.collect())
+            let data = columns(&mixed, mixed.cols(), first, heads * dim).data;
+            Tensor::new([x.rows(), heads, dim], data)
         };
-        let keys = heads * key_dim;
+        let keys = sizes.heads * sizes.key_dim;
         let mut all = [
-            part(0, heads, key_dim),
-            part(keys, heads, key_dim),
-            part(2 * keys, value_heads, value_dim),
+            part(0, sizes.heads, sizes.key_dim),
+            part(keys, sizes.heads, sizes.key_dim),
+            part(2 * keys, sizes.value_heads, sizes.value_dim),
         ];
         all[..2].iter_mut().for_each(|x| l2_normalize(x, T::from_f64(L2_EPS)));
         for (site, x) in [LINEAR_QUERY, LINEAR_KEY, LINEAR_VALUE].into_iter().zip(&mut all) {

@@ -77,7 +77,7 @@ impl<T: Real> Mixer<T> for LatentAttention<T> {
 }
 
 /// Returns the columns `first..first + len` of the numbers of `x`, taken as rows of `width` numbers.
-fn columns<T: Real>(x: &Tensor<T>, width: usize, first: usize, len: usize) -> Tensor<T> {
+pub(super) fn columns<T: Real>(x: &Tensor<T>, width: usize, first: usize, len: usize) -> Tensor<T> {
     let rows = x.data.chunks_exact(width);
     let data: Vec<T> = rows.flat_map(|row| &row[first..first + len]).copied().collect();
     Tensor::new([x.data.len() / width, len], data)
