@@ -67,6 +67,17 @@ pub(super) fn has_state(keys: &Keys<'_>, key: &str, kernel: usize) -> Result<(),
     keys.refuse(!(2..=MOST_TAPS).contains(&kernel), key, message)
 }
 
+/// Returns the kinds of layers without a window; one flag per layer says which have attention, and which have experts.
+pub(super) fn layers(full: Vec<bool>, experts: Vec<bool>, rope: Option<usize>) -> Vec<LayerConfig> {
+    let layer = |(full, experts)| LayerConfig {
+        full,
+        window: None,
+        rope,
+        experts,
+    };
+    full.into_iter().zip(experts).map(layer).collect()
+}
+
 struct Read<'a> {
     keys: &'a Keys<'a>,
     family: &'static Family,
@@ -164,13 +175,7 @@ impl Read<'_> {
             Experts::All => vec![true; count],
             Experts::None => vec![false; count],
         };
-        let layer = |(full, experts)| LayerConfig {
-            full,
-            window: None,
-            rope: Some(0),
-            experts,
-        };
-        Ok(full.into_iter().zip(experts).map(layer).collect())
+        Ok(layers(full, experts, Some(0)))
     }
 
     fn rope(&self, head_dim: usize, most_tokens: Option<usize>) -> Result<RopeConfig, String> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::ops::linear_attention::Sizes;
 use crate::ops::sigmoid_router::Groups;
-use crate::paths::hybrid::read::{MIXERS, has_state};
+use crate::paths::hybrid::read::{MIXERS, has_state, layers};
 use crate::paths::hybrid::{Config, Family, Hybrid, LayerConfig, Routing};
 use crate::paths::keys::{Keys, MOST_SIZE};
 
@@ -206,13 +206,7 @@ impl Read<'_> {
                 sparse
             }
         };
-        let layer = |(full, experts)| LayerConfig {
-            full,
-            window: None,
-            rope: None,
-            experts,
-        };
-        Ok(full.into_iter().zip(sparse).map(layer).collect())
+        Ok(layers(full, sparse, None))
     }
 
     /// Returns one flag per layer: true if it has attention. The lists number layers from 1; each layer must be in one list only.
