@@ -51,7 +51,8 @@ struct Rows<'s> {
     held: &'s Held<'s>,
     /// Index of the source matrix in its stack.
     matrix: usize,
-    /// Number of rows that are taken.
+    /// Number of rows of the source matrix, and of the rows that are taken.
+    all: usize,
     count: usize,
     /// The rows of the source matrix that are taken.
     share: Share,
@@ -279,10 +280,12 @@ impl<'s> Search<'s> {
             (false, true) => true,
             (false, false) => return None,
         };
+        let all = if turned { b } else { a };
         Some(Rows {
             held,
             matrix,
-            count: if turned { b } else { a },
+            all,
+            count: all,
             share: Share::From(0),
             turned,
             square: a == b,
@@ -363,16 +366,8 @@ impl Rows<'_> {
         }
         Some(match share {
             Share::Second(own) => Share::From(own * self.count),
-            Share::From(first) if 2 * self.count == self.all() => Share::Second(first / self.count.max(1)),
+            Share::From(first) if 2 * self.count == self.all => Share::Second(first / self.count.max(1)),
             _ => Share::Halves,
         })
-    }
-
-    /// Number of rows of the source matrix.
-    fn all(&self) -> usize {
-        let [.., down, across] = self.held.shape[..] else {
-            return 0;
-        };
-        if self.turned { across } else { down }
     }
 }
