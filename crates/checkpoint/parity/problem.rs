@@ -53,11 +53,6 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn rotated(self, format: &Format) -> Self {
-        let rotation = format.rotation.map(|_| *format);
-        Self { rotation, ..self }
-    }
-
     /// Value at a flat index.
     pub fn value(&self, at: usize) -> f32 {
         match (self.values, self.rotation) {
@@ -123,7 +118,8 @@ impl<'a> Problem<'a> {
         format: &Format,
         done: &'a AtomicUsize,
     ) -> Self {
-        let source = source.rotated(format);
+        let rotation = format.rotation.map(|_| *format);
+        let source = Source { rotation, ..source };
         let format = Format {
             rotation: None,
             ..*format
