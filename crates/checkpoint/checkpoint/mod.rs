@@ -178,7 +178,6 @@ impl Checkpoint {
             let stated = Stated::new(&source.sections, convention, &mut Vec::new());
             (source, gather(&source.file, stated.convention), stated)
         });
-        let held = source.as_ref().map(|(_, matrices, _)| matrices);
         let sources = source.as_ref().map(|(source, matrices, stated)| {
             let interleaved = source.model.as_deref() == Some("gpt_oss");
             Sources::new(matrices, stated.subjects(matrices), interleaved)
@@ -193,7 +192,7 @@ impl Checkpoint {
         if let Some(section) = found.as_ref().and_then(|_| Folding::rotation(&self.sections)) {
             report.findings.push(source::rotated(section.file));
         }
-        if let (Some(found), Some(source)) = (&found, held) {
+        if let (Some(found), Some((_, source, _))) = (&found, &source) {
             let used = found.iter().flatten().flat_map(Counterpart::names).collect();
             let whole = selected.len() == matrices.len();
             let plain = whole::against(&matrices, source, &used, folding != Folding::Unstated);

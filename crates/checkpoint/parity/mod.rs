@@ -142,10 +142,9 @@ pub struct Scope {
 impl Scope {
     /// Creates the scope of all items of a unit, at any place.
     fn everywhere(of: usize, unit: &'static str) -> Self {
-        let (place, region) = (None, of);
         Self {
-            place,
-            region,
+            place: None,
+            region: of,
             of,
             unit,
         }

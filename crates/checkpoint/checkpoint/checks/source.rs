@@ -129,16 +129,14 @@ pub fn low(
     against: &Against,
     [other, turned]: [Option<Against>; 2],
 ) -> Option<Finding> {
-    let Subject {
-        name, parts, reading, ..
-    } = subject;
+    let parts = subject.parts;
     let (codes, scale) = (parts.codes?, parts.scale?);
-    let (found, least) = (against.db(against.noise), least(reading.bits()));
+    let (found, least) = (against.db(against.noise), least(subject.reading.bits()));
     let with = |db: f64, what: &str| format!("{which}SQNR {found:.2} dB, and {db:.2} dB {what}");
     let enough = |other: Option<Against>| other.map(|other| other.db(other.noise)).filter(|db| *db >= least);
     let inverted = |noise: f64| Some(against.db(noise)).filter(|db| *db >= least);
     let global = parts.global.zip(inverted(against.noise_global_inverted));
-    let (check, subject, found) = if let Some(db) = enough(other) {
+    let (check, tensor, found) = if let Some(db) = enough(other) {
         let what = "with the codes of each byte or word in the other order";
         (&CODE_ORDER, codes, with(db, what))
     } else if let Some(db) = enough(turned) {
@@ -151,5 +149,5 @@ pub fn low(
         (&LOW_SQNR, codes, format!("{which}SQNR {found:.2} dB"))
     };
     let expected = format!("{least} dB or more");
-    Some(Finding::new(check, (subject.name, name), found, expected))
+    Some(Finding::new(check, (tensor.name, subject.name), found, expected))
 }

@@ -135,9 +135,7 @@ impl<'a> Codes<'a> {
     }
 
     fn see(&self, cell: Cell) -> Option<SampledCell> {
-        let Self {
-            problem, maker, view, ..
-        } = *self;
+        let (problem, maker, view) = (self.problem, self.maker, self.view);
         let (own, stored) = match maker.format.scaling {
             None => (0, 0),
             Some(_) => {
