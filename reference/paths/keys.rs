@@ -89,6 +89,15 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// Finds the family of `model_type`; `of` returns the `model_type` of a family.
+    pub fn family<F>(&self, families: &'static [F], of: fn(&F) -> &'static str) -> Result<&'static F, String> {
+        let name: String = self.needed("model_type")?;
+        families.iter().find(|family| of(family) == name).ok_or_else(|| {
+            let known: Vec<&str> = families.iter().map(of).collect();
+            format!("model_type is '{name}', expected one of {}", known.join(", "))
+        })
+    }
+
     /// Makes a reader of `map`, the object that is the value of `key`.
     pub fn within<'b>(&self, key: &str, map: &'b Map<String, Value>) -> Keys<'b>
     where

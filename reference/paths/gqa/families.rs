@@ -228,8 +228,3 @@ pub const FAMILIES: &[Family] = &[
         ..OLMO2
     },
 ];
-
-/// Returns the model types of [`FAMILIES`].
-pub(super) fn model_types() -> Vec<&'static str> {
-    FAMILIES.iter().map(|family| family.model_type).collect()
-}

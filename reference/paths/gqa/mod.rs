@@ -32,7 +32,7 @@ pub(in crate::paths) type Context<'a, T> = super::context::Context<'a, T, Option
 /// Transformers with grouped-query attention.
 pub static PATH: Path = Path {
     name: "gqa",
-    model_types: families::model_types,
+    model_types: || FAMILIES.iter().map(|family| family.model_type).collect(),
     sites: SITES,
     read: |json, inert| Ok(Box::new(read::config(json, inert)?)),
     nearest: read::nearest,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows, model_types};
+use super::families::{Biases, Experts, FAMILIES, Family, QueryKeyNorm, Windows};
 use super::{Config, GroupedQuery, LayerConfig, Routing};
 use crate::ops::softmax_router::Softmax;
 use crate::paths::RopeConfig;
@@ -16,12 +16,9 @@ use crate::paths::rope::Around;
 pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let keys = Keys::new(&map, inert);
-    let name: String = keys.needed("model_type")?;
-    let family = FAMILIES.iter().find(|family| family.model_type == name);
-    let family =
-        family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", model_types().join(", ")))?;
+    let family = keys.family(FAMILIES, |family| family.model_type)?;
     let config = Read { keys: &keys, family }.config()?;
-    keys.finish(&format!("a {name}"), &[INERT])?;
+    keys.finish(&format!("a {}", family.model_type), &[INERT])?;
     Ok(config)
 }
 

@@ -81,8 +81,3 @@ pub const FAMILIES: &[Family] = &[
         mrope: false,
     },
 ];
-
-/// Returns the model types of [`FAMILIES`].
-pub(super) fn model_types() -> Vec<&'static str> {
-    FAMILIES.iter().map(|family| family.model_type).collect()
-}

@@ -42,7 +42,7 @@ use super::Path;
 /// Transformers with a gated delta rule in most layers.
 pub static PATH: Path = Path {
     name: "hybrid",
-    model_types: families::model_types,
+    model_types: || FAMILIES.iter().map(|family| family.model_type).collect(),
     sites: SITES,
     read: |json, inert| Ok(Box::new(read::config(json, inert)?)),
     nearest: |_| None,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::families::{Experts, FAMILIES, Family, Form, model_types};
+use super::families::{Experts, FAMILIES, Family, Form};
 use super::{Config, Hybrid, LayerConfig, Routing, kimi};
 use crate::ops::linear_attention::Sizes;
 use crate::ops::softmax_router::Softmax;
@@ -27,10 +27,7 @@ const BESIDE_TEXT: &str =
 pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let map: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let keys = Keys::new(&map, inert);
-    let name: String = keys.needed("model_type")?;
-    let family = FAMILIES.iter().find(|family| family.model_type == name);
-    let family =
-        family.ok_or_else(|| format!("model_type is '{name}', expected one of {}", model_types().join(", ")))?;
+    let family = keys.family(FAMILIES, |family| family.model_type)?;
     let Some(inner) = family.nested else {
         return of_text(&keys, family);
     };
@@ -42,7 +39,7 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     let mut config = of_text(&text, family)?;
     // `transformers` reads `tie_word_embeddings` of the outer object, not of `text_config`.
     config.tie_word_embeddings = keys.flag("tie_word_embeddings", false)?;
-    keys.finish(&format!("a {name}"), &[INERT, BESIDE_TEXT])?;
+    keys.finish(&format!("a {}", family.model_type), &[INERT, BESIDE_TEXT])?;
     Ok(config)
 }
 
