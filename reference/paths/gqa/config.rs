@@ -26,9 +26,7 @@ pub struct GroupedQuery {
 }
 
 impl Decodes for GroupedQuery {
-    fn path() -> &'static Path {
-        &PATH
-    }
+    const PATH: &'static Path = &PATH;
 
     fn layer_types(&self, layer: LayerConfig) -> Vec<&'static str> {
         let mut types = vec![

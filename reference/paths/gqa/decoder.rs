@@ -72,8 +72,8 @@ pub struct LayerConfig {
 
 /// The part of a configuration that is specific to one path, and the constructor of the path's layers.
 pub(in crate::paths) trait Decodes: Clone + Debug + Send + Sync + 'static {
-    /// Returns the path that these models belong to.
-    fn path() -> &'static Path;
+    /// The path that these models belong to.
+    const PATH: &'static Path;
 
     /// Lists the names and values of the sizes that only this path has.
     fn sizes(&self) -> Vec<(&'static str, usize)> {
@@ -99,7 +99,7 @@ pub(in crate::paths) trait Decodes: Clone + Debug + Send + Sync + 'static {
 
 impl<O: Decodes> paths::Config for Decoder<O> {
     fn path(&self) -> &'static Path {
-        O::path()
+        O::PATH
     }
 
     fn layers(&self) -> usize {

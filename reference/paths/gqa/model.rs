@@ -93,7 +93,7 @@ impl<T: paths::Scalar, O: Decodes> paths::Model<T> for Model<T, O> {
         paths::model::begins_empty(&start)?;
         let ropes = self.config.ropes.iter();
         Ok(Box::new(State {
-            path: O::path().name,
+            path: O::PATH.name,
             layers: self.layers.iter().map(|layer| layer.mixer.memory()).collect(),
             tokens: 0,
             ropes: ropes
@@ -112,7 +112,7 @@ impl<T: paths::Scalar, O: Decodes> paths::Model<T> for Model<T, O> {
     ) -> Result<Tensor<T>, String> {
         let config = &self.config;
         let state = state.of_mut::<State<T>>()?;
-        if state.path != O::path().name {
+        if state.path != O::PATH.name {
             return Err(paths::model::other());
         }
         let ids = input.ids()?;

@@ -41,9 +41,7 @@ pub struct Hybrid {
 }
 
 impl Decodes for Hybrid {
-    fn path() -> &'static Path {
-        &PATH
-    }
+    const PATH: &'static Path = &PATH;
 
     fn sizes(&self) -> Vec<(&'static str, usize)> {
         let delta = [
