@@ -19,10 +19,9 @@ pub const CONVENTION: Convention = Convention {
         if section.method == "auto-round" {
             return auto_round(section, module, "gptq");
         }
-        let own = match rule(section, module)? {
-            Some((true, own)) => Some(own),
-            _ => None,
-        };
+        let own = rule(section, module)?
+            .filter(|(quantized, _)| *quantized)
+            .map(|(_, own)| own);
         integers(section, own, symmetric(section, own))
     }],
     targets: |section, module| Ok(rule(section, module)?.and_then(|(quantized, _)| (!quantized).then_some(false))),
