@@ -79,9 +79,8 @@ pub fn indices(matrices: &Matrices, sections: &[&Section]) -> Vec<Finding> {
 
 /// True if a section implies static scales for the KV cache.
 fn quantizes_cache(section: &Section) -> bool {
-    let of = |key: &str| given(&section.value, key);
-    let scheme = of("kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));
-    let algorithm = of("kv_cache_quant_algo").filter(|name| name.as_str() != Some("none"));
+    let scheme = given(&section.value, "kv_cache_scheme").filter(|scheme| scheme.get("dynamic") != Some(&true.into()));
+    let algorithm = given(&section.value, "kv_cache_quant_algo").filter(|name| name.as_str() != Some("none"));
     let group = section.value.pointer("/export/kv_cache_group");
     let group = group.is_some_and(|group| group.as_array().is_some_and(|group| !group.is_empty()));
     scheme.is_some() || algorithm.is_some() || group

@@ -34,8 +34,11 @@ pub const CONVENTION: Convention = Convention {
     ..PLAIN
 };
 
-/// Returns the groups of `config_groups`: the name, the group and its targets.
-fn groups(section: &Section) -> Result<Vec<(&String, &Value, Vec<&str>)>, String> {
+/// A group of `config_groups` that quantizes weights: its name, the group, its `weights` and its targets.
+type WeightGroup<'s> = (&'s String, &'s Value, &'s Value, Vec<&'s str>);
+
+/// Returns the groups of `config_groups` that quantize weights.
+fn groups(section: &Section) -> Result<Vec<WeightGroup<'_>>, String> {
     let Some(groups) = section.value.get("config_groups").and_then(Value::as_object) else {
         return Err("key 'config_groups' is missing, expected an object".into());
     };
@@ -45,7 +48,8 @@ fn groups(section: &Section) -> Result<Vec<(&String, &Value, Vec<&str>)>, String
         let wrong = |target| format!("{name}: a target is {target}, expected a string");
         let targets = list.into_iter().flatten();
         let targets = targets.map(|target| target.as_str().ok_or_else(|| wrong(target)));
-        all.push((name, group, targets.collect::<Result<_, _>>()?));
+        let targets = targets.collect::<Result<_, _>>()?;
+        all.extend(given(group, "weights").map(|weights| (name, group, weights, targets)));
     }
     Ok(all)
 }
@@ -59,14 +63,9 @@ fn is_class(target: &str) -> bool {
 /// unknown.
 fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
     let (mut named, mut class) = (false, false);
-    for (_, group, targets) in groups(section)? {
-        if given(group, "weights").is_none() {
-            continue;
-        }
-        for target in targets {
-            class |= is_class(target);
-            named |= !is_class(target) && Modules::parse(target)?.has(module)?;
-        }
+    for target in groups(section)?.into_iter().flat_map(|(.., targets)| targets) {
+        class |= is_class(target);
+        named |= !is_class(target) && Modules::parse(target)?.has(module)?;
     }
     Ok(if named { Some(true) } else { (!class).then_some(false) })
 }
@@ -75,10 +74,7 @@ fn targets(section: &Section, module: &str) -> Result<Option<bool>, String> {
 /// names.
 pub fn scheme(section: &Section, module: &str) -> Result<Option<Scheme>, String> {
     let mut of_class = None;
-    for (name, group, targets) in groups(section)? {
-        let Some(weights) = given(group, "weights") else {
-            continue;
-        };
+    for (name, group, weights, targets) in groups(section)? {
         let read = || {
             let scheme = weights_of(weights).map_err(|why| format!("{name}: {why}"))?;
             let inputs = Some(inputs_of(group, &scheme));

@@ -273,8 +273,7 @@ impl<'s> Search<'s> {
             return None;
         };
         let fits = |down: usize, across: usize| across == cols && rows.is_none_or(|rows| rows == down);
-        let (straight, turned) = (fits(a, b), fits(b, a));
-        let turned = match (straight, turned) {
+        let turned = match (fits(a, b), fits(b, a)) {
             (true, true) => self.turned[held.rank()],
             (true, false) => false,
             (false, true) => true,
