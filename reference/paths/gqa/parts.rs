@@ -54,14 +54,6 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
     }
 }
 
-/// Returns the columns `first`, `first + step`, `first + 2 * step`, … of a matrix as rows.
-fn turned<T: Real>(matrix: &Tensor<T>, first: usize, step: usize) -> Tensor<T> {
-    let columns = (first..matrix.cols()).step_by(step);
-    let shape = [columns.len(), matrix.rows()];
-    let column = |at: usize| matrix.data.iter().skip(at).step_by(matrix.cols()).copied();
-    Tensor::new(shape, columns.flat_map(column).collect())
-}
-
 impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
     pub(super) fn layer(&mut self, layer: LayerConfig) -> Result<Layer<T>, LoadError> {
         let config = self.config;
@@ -164,8 +156,9 @@ impl<T: Real> Parts<'_, '_, '_, T, GroupedQuery> {
         // The iterator is empty in a dry read, which only lists the tensors that the model needs.
         let stacks = gate_up.into_iter().zip(down).enumerate();
         let experts = stacks.map(|(number, (gate_up, down))| {
+            let (gate_up, down) = (gate_up.swapped(), down.swapped());
             let mut part = |site, matrix: &Tensor<T>, biases: &Tensor<T>, first: usize, step: usize| {
-                let weight = turned(matrix, first, step);
+                let weight = matrix.pick((first..matrix.rows()).step_by(step));
                 let bias = biases.row(number)[first..].iter().step_by(step).copied();
                 self.projection(site, number * weight.rows(), weight, Some(bias.collect()))
             };
