@@ -4,7 +4,7 @@ use safetensors::Dtype;
 
 use super::Stack;
 use super::scales::Scales;
-use ulplab_core::error::counted;
+use ulplab_core::error::{counted, refuse};
 use ulplab_core::formats::{Element, Encoded, Format, Half, Part};
 use ulplab_core::layouts::Layout;
 use ulplab_core::metrics::unravel;
@@ -286,8 +286,6 @@ fn code_types(element: &Element) -> Vec<Dtype> {
 
 pub(super) fn expect_type(tensor: &Tensor, fits: &[Dtype], what: &str) -> Result<(), String> {
     let (name, found, expected) = (tensor.name, tensor.dtype, type_names(fits));
-    match fits.contains(&found) {
-        true => Ok(()),
-        false => Err(format!("tensor '{name}': type {found}, expected {expected} for {what}")),
-    }
+    let message = format_args!("tensor '{name}': type {found}, expected {expected} for {what}");
+    refuse(!fits.contains(&found), message)
 }

@@ -29,7 +29,7 @@ pub use stack::{Stack, leading, matrix_name, spread};
 pub use unread::nothing;
 pub use work::{in_batches, in_matrices};
 
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::formats::{FORMATS, Format, Group, NVFP4_RULES, Scale, Scaling, codec, unpack};
 use ulplab_core::layouts::Layout;
 use ulplab_core::pattern;
@@ -247,11 +247,8 @@ impl Naming {
             Some(entry) => entry.shape.clone(),
             None => buffers.shape(&format).map_err(|why| Error::data(file.path(), why))?,
         };
-        if Stack::new(&shape).is_none() {
-            return Err(wrong(format!(
-                "shape {shape:?} has more elements than memory has addresses"
-            )));
-        }
+        let message = format_args!("shape {shape:?} has more elements than memory has addresses");
+        refuse(Stack::new(&shape).is_none(), message).map_err(wrong)?;
         Ok(Packed {
             name: name.into(),
             format,

@@ -73,11 +73,12 @@ impl<'a> Buffers<'a> {
             check_layout(layout, scaling.scale.bytes())?;
             let placement = layout.place(&[down, across], &[])?;
             let (found, expected) = (count * scaling.scale.bytes(), experts.saturating_mul(placement.len()));
-            if found != expected {
-                let (name, layout, each) = (tensor.name, layout.name, each(experts));
-                let found = format!("the buffer has {found} bytes, expected {expected}{each}");
-                return Err(format!("tensor '{name}', layout {layout}: {found}"));
-            }
+            let (name, layout, each) = (tensor.name, layout.name, each(experts));
+            let bytes = format_args!("the buffer has {found} bytes, expected {expected}{each}");
+            refuse(
+                found != expected,
+                format_args!("tensor '{name}', layout {layout}: {bytes}"),
+            )?;
             scales.order = Order::Placed(placement);
             return Ok(Some(scales));
         }
