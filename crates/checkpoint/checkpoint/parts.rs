@@ -1,9 +1,10 @@
 //! Groups the tensors of a checkpoint into quantized matrices by their names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::conventions::{Convention, Part};
 use crate::packed::{self, Buffers};
+use ulplab_core::list::grouped;
 use ulplab_core::tensorfile::{Tensor, TensorFile};
 
 /// The tensors that belong to one matrix, or to one stack of matrices.
@@ -137,19 +138,17 @@ const FUSED: &[&[&str]] = &[
 
 /// Groups the names of matrices that a fused kernel computes together. Each group has at least two names.
 pub fn fused<'n>(names: impl Iterator<Item = &'n str>) -> Vec<Vec<&'n str>> {
-    let mut groups: HashMap<(String, usize), Vec<&str>> = HashMap::new();
-    for name in names {
+    let placed = |name: &'n str| {
         let parts: Vec<&str> = name.split('.').collect();
-        let place = parts.iter().enumerate().find_map(|(at, part)| {
+        let (at, fused) = parts.iter().enumerate().find_map(|(at, part)| {
             let fused = FUSED.iter().position(|fused| fused.contains(part))?;
             Some((at, fused))
-        });
-        if let Some((at, fused)) = place {
-            let around = [&parts[..at], &["*"], &parts[at + 1..]].concat().join(".");
-            groups.entry((around, fused)).or_default().push(name);
-        }
-    }
-    let mut groups: Vec<Vec<&str>> = groups.into_values().filter(|names| names.len() > 1).collect();
+        })?;
+        let around = [&parts[..at], &["*"], &parts[at + 1..]].concat().join(".");
+        Some(((around, fused), name))
+    };
+    let groups = grouped(names.filter_map(placed)).into_iter().map(|(_, names)| names);
+    let mut groups: Vec<Vec<&str>> = groups.filter(|names| names.len() > 1).collect();
     groups.sort();
     groups
 }
