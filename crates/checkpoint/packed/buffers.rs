@@ -181,10 +181,9 @@ impl<'a> Buffers<'a> {
             *last = cols * element.stored_bits() / 8;
         }
         let (name, found, codes) = (data.name, data.shape, element.name);
-        if self.data_shape()? != expected {
-            let expected = format!("{expected:?} for the {codes} codes of a {shape:?} tensor");
-            return Err(format!("tensor '{name}': shape {found:?}, expected {expected}"));
-        }
+        let of_shape = format_args!("{expected:?} for the {codes} codes of a {shape:?} tensor");
+        let message = format_args!("tensor '{name}': shape {found:?}, expected {of_shape}");
+        refuse(self.data_shape()? != expected, message)?;
         let Some(at) = data.bytes.iter().position(|code| element.bits == 6 && *code > 0x3f) else {
             return Ok(stack);
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Nonfinite, reads_as};
-use ulplab_core::error::{Error, Result};
+use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::formats::Format;
 use ulplab_core::tensorfile::{KEY, Metadata, TensorFile};
 
@@ -55,9 +55,8 @@ impl Manifest {
         };
         let wrong = |why: String| Error::data(file.path(), format!("metadata '{KEY}': {why}"));
         let manifest: Self = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-        if manifest.version != VERSION {
-            return Err(wrong(format!("version {}, expected {VERSION}", manifest.version)));
-        }
+        let message = format_args!("version {}, expected {VERSION}", manifest.version);
+        refuse(manifest.version != VERSION, message).map_err(wrong)?;
         Ok(manifest)
     }
 
