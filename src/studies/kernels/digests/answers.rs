@@ -14,7 +14,7 @@ use ulplab_operations::ops::judge::{Judge, Measured, POISON_BYTE, Rms, Rule};
 use ulplab_operations::ops::{Buffer, Case, Outputs, Problem, Role, Scalar};
 
 use super::Digest;
-use crate::studies::kernels::power::outputs::{FOLLOWED, Named, right_after, right_bytes, stored, without_metrics};
+use crate::studies::kernels::power::outputs::{FOLLOWED, right_after, right_bytes, stored, without_metrics};
 
 /// Returns two digests of a case: of the kernels' inputs, and of the verdicts on outputs. `whole` is true if the judgement runs a
 /// model on the outputs. This takes long, so only one wrong output is judged. If `guarded` is true, the checks around a kernel
@@ -175,11 +175,11 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
     let Some(right) = right_bytes(judge).or_else(|| finite(judge)) else {
         return;
     };
-    let mut say = |named: Named| verdict(digest, &judge.measure(&Outputs(named)));
-    say(right.clone());
-    for (at, (_, bytes)) in right.iter().enumerate() {
+    let mut say = |outputs: &Outputs| verdict(digest, &judge.measure(outputs));
+    say(&right);
+    for (at, (_, bytes)) in right.0.iter().enumerate() {
         // Change quantized outputs byte by byte: they consist of codes and scales, whose elements have different sizes.
-        let dtype = if right.len() == 1 { judge.dtype } else { Dtype::U8 };
+        let dtype = if right.0.len() == 1 { judge.dtype } else { Dtype::U8 };
         let size = (dtype.bitsize() / 8).max(1);
         let count = bytes.len() / size;
         if count == 0 {
@@ -187,8 +187,8 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
         }
         let mut with = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut wrong = right.clone();
-            change(&mut wrong[at].1);
-            say(wrong);
+            change(&mut wrong.0[at].1);
+            say(&wrong);
         };
         let low_bit = |bytes: &mut [u8]| bytes.iter_mut().step_by(size).for_each(|byte| *byte ^= 1);
         let sign = |bytes: &mut [u8]| {
@@ -220,7 +220,7 @@ pub fn ladder(digest: &mut Digest, judge: &Judge) {
 }
 
 /// Passes two outputs to `say`: one just inside its bounds, one just outside. Elements deviate upwards and downwards in turn.
-fn near(judge: &Judge, say: &mut dyn FnMut(Named)) {
+fn near(judge: &Judge, say: &mut dyn FnMut(&Outputs)) {
     let want = match &judge.rule {
         Rule::Within { want, .. } | Rule::Admissible { want, .. } | Rule::Rms(Rms { want, .. }) => want,
         _ => return,
@@ -231,14 +231,14 @@ fn near(judge: &Judge, say: &mut dyn FnMut(Named)) {
             let share = if at % 2 == 0 { share } else { -share };
             if *bound > 0.0 { x + share * bound } else { *x }
         });
-        say(stored(judge, &moved.collect::<Vec<_>>()));
+        say(&stored(judge, &moved.collect::<Vec<_>>()));
     }
 }
 
 /// Returns zeros for an output that is only required to be finite.
-fn finite(judge: &Judge) -> Option<Named> {
+fn finite(judge: &Judge) -> Option<Outputs> {
     let size = judge.shape.iter().product::<usize>() * judge.dtype.bitsize() / 8;
-    matches!(judge.rule, Rule::Finite).then(|| vec![(judge.output, vec![0; size])])
+    matches!(judge.rule, Rule::Finite).then(|| Outputs(vec![(judge.output, vec![0; size])]))
 }
 
 /// Fault of a simulated kernel: the run or the data that is wrong.

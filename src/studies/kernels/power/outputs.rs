@@ -30,18 +30,19 @@ pub struct Judged<'a> {
     /// The expected numbers. `None` if bits are compared, or if all numbers are zero or not finite.
     pub numbers: Option<Numbers>,
     /// The bytes that a correct kernel writes, by the name of the output.
-    right: Named,
-    store: Box<dyn Fn(&[f64]) -> Named + 'a>,
-    refuses: Box<dyn Fn(Named) -> bool + 'a>,
+    right: Outputs,
+    store: Box<dyn Fn(&[f64]) -> Outputs + 'a>,
+    refuses: Box<dyn Fn(&Outputs) -> bool + 'a>,
 }
-
-/// Bytes of outputs, each with the name of the output.
-pub type Named = Vec<(&'static str, Vec<u8>)>;
 
 impl<'a> Judged<'a> {
     /// Builds a [`Judged`] from a judgement; `rule` lists the kinds of all comparisons that the output must pass. `None` if no
     /// particular values are expected.
-    fn new(judge: impl Deref<Target = Judge> + 'a, rule: String, refuses: impl Fn(Named) -> bool + 'a) -> Option<Self> {
+    fn new(
+        judge: impl Deref<Target = Judge> + 'a,
+        rule: String,
+        refuses: impl Fn(&Outputs) -> bool + 'a,
+    ) -> Option<Self> {
         Some(Self {
             name: judge.output,
             rule,
@@ -56,25 +57,25 @@ impl<'a> Judged<'a> {
 
     /// True if the judgement rejects these numbers in place of the correct ones.
     pub fn refuses(&self, numbers: &[f64]) -> bool {
-        (self.refuses)((self.store)(numbers))
+        (self.refuses)(&(self.store)(numbers))
     }
 
     /// True if the judgement rejects the outputs of a correct kernel.
     pub fn refuses_right(&self) -> bool {
-        (self.refuses)(self.right.clone())
+        (self.refuses)(&self.right)
     }
 
     /// True if the judgement rejects a flip of the lowest bit of one element near the middle; `None` without elements.
     pub fn refuses_a_bit(&self) -> Option<bool> {
         let mut wrong = self.right.clone();
-        let (_, bytes) = wrong.iter_mut().find(|(name, _)| *name == self.name)?;
+        let (_, bytes) = wrong.0.iter_mut().find(|(name, _)| *name == self.name)?;
         let size = self.dtype.bitsize() / 8;
         let (middle, end) = (bytes.len() / size / 2, bytes.len() / size);
         // Skip NaN: its payload may not matter.
         let mut elements = (middle..end).chain(0..middle);
         let at = elements.find(|at| !number(self.dtype, bytes, *at).is_nan())?;
         bytes[at * size] ^= 1;
-        Some((self.refuses)(wrong))
+        Some((self.refuses)(&wrong))
     }
 }
 
@@ -105,9 +106,8 @@ pub fn judged(problem: &mut Problem) -> Vec<Judged<'_>> {
 fn of_judges(judges: Vec<&Judge>) -> Option<Judged<'_>> {
     let first = judges[0];
     let kinds: Vec<&str> = judges.iter().map(|judge| judge.kind()).collect();
-    Judged::new(first, kinds.join(", "), move |named| {
-        let outputs = Outputs(named);
-        judges.iter().any(|judge| wrong(&judge.measure(&outputs)))
+    Judged::new(first, kinds.join(", "), move |outputs| {
+        judges.iter().any(|judge| wrong(&judge.measure(outputs)))
     })
 }
 
@@ -121,13 +121,13 @@ fn of_part<'a>(problem: &'a Problem, mut part: Part, whole: Option<(&'a Judge, &
     match whole.zip(place(&own, problem)) {
         Some(((judge, outputs), place)) => {
             let right = outputs.clone();
-            Judged::new(own, rule, move |named| {
+            Judged::new(own, rule, move |written| {
                 let mut outputs = right.clone();
-                named.iter().for_each(|(_, bytes)| place.write(&mut outputs, bytes));
+                written.0.iter().for_each(|(_, bytes)| place.write(&mut outputs, bytes));
                 wrong(&judge.measure(&outputs))
             })
         }
-        None => Judged::new(own, rule, move |named| wrong(&also.measure(&Outputs(named)))),
+        None => Judged::new(own, rule, move |outputs| wrong(&also.measure(outputs))),
     }
 }
 
@@ -160,9 +160,9 @@ fn numbers(judge: &Judge) -> Option<Numbers> {
 }
 
 /// Returns the bytes that a judgement expects: the expected values rounded to the type of the output.
-pub fn right_bytes(judge: &Judge) -> Option<Named> {
+pub fn right_bytes(judge: &Judge) -> Option<Outputs> {
     match &judge.rule {
-        Rule::Equal { want, .. } => Some(vec![(judge.output, want.clone())]),
+        Rule::Equal { want, .. } => Some(Outputs(vec![(judge.output, want.clone())])),
         Rule::Within { want, .. } | Rule::Rms(Rms { want, .. }) | Rule::Admissible { want, .. } => {
             Some(stored(judge, want))
         }
@@ -171,15 +171,15 @@ pub fn right_bytes(judge: &Judge) -> Option<Named> {
 }
 
 /// Converts numbers to the bytes of an output, or to the codes and scales of its format.
-pub fn stored(judge: &Judge, values: &[f64]) -> Named {
+pub fn stored(judge: &Judge, values: &[f64]) -> Outputs {
     let narrow: Vec<f32> = values.iter().map(|x| *x as f32).collect();
-    match &judge.rule {
+    Outputs(match &judge.rule {
         Rule::Admissible { format, above, .. } => {
             let encoded = format.encode(&narrow, judge.shape[1], GlobalScale::Stored(&[*above]));
             ["data", "scale"].map(|part| (part, encoded.part(part).to_vec())).into()
         }
         _ => vec![(judge.output, float_bytes(judge.dtype, &narrow))],
-    }
+    })
 }
 
 /// Location of a part among the outputs.
@@ -228,7 +228,7 @@ fn place(judge: &Judge, problem: &Problem) -> Option<Place> {
 pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
     let written = problem.buffers.iter().filter(|buffer| buffer.role != Role::In);
     let mut outputs = Outputs(written.map(|buffer| (buffer.name, before(buffer))).collect());
-    let own = problem.judges.iter().filter_map(right_bytes).flatten();
+    let own = problem.judges.iter().filter_map(right_bytes).flat_map(|right| right.0);
     for (name, bytes) in own {
         if let Some((_, into)) = outputs.0.iter_mut().find(|(output, _)| *output == name) {
             *into = bytes;
@@ -242,8 +242,8 @@ pub fn right_after(problem: &Problem, rounds: usize) -> Outputs {
                 let Some(place) = place(&part.judge, problem) else {
                     continue;
                 };
-                let bytes = right_bytes(&part.judge).into_iter().flatten();
-                bytes.for_each(|(_, bytes)| place.write(&mut outputs, &bytes));
+                let right = right_bytes(&part.judge).unwrap_or_default();
+                right.0.iter().for_each(|(_, bytes)| place.write(&mut outputs, bytes));
             }
             if outputs.0 == before.0 {
                 break;
