@@ -107,19 +107,28 @@ pub fn numbers(name: &str, dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Vec<f
 
 /// Returns the range in which a type represents every integer exactly; both ends are included.
 fn holds(dtype: Dtype) -> [i64; 2] {
-    let real = |bits: u32| [-(1 << bits), 1 << bits];
     match dtype {
+        dtype if is_real(dtype) => {
+            let most = 2 << float(dtype).0;
+            [-most, most]
+        }
         Dtype::I32 => [i32::MIN.into(), i32::MAX.into()],
         Dtype::I16 => [i16::MIN.into(), i16::MAX.into()],
         Dtype::I8 => [i8::MIN.into(), i8::MAX.into()],
         Dtype::U8 => [0, u8::MAX.into()],
-        Dtype::F64 => real(53),
-        Dtype::F32 => real(24),
-        Dtype::F16 => real(11),
-        Dtype::BF16 => real(8),
-        Dtype::F8_E4M3 => real(4),
-        Dtype::F8_E5M2 => real(3),
         _ => [i64::MIN, i64::MAX],
+    }
+}
+
+/// Returns the stored significand bits of a type of real numbers, and the base-2 exponent of its smallest normal number.
+fn float(dtype: Dtype) -> (i32, i32) {
+    match dtype {
+        Dtype::F64 => (52, -1022),
+        Dtype::F32 => (23, -126),
+        Dtype::BF16 => (7, -126),
+        Dtype::F16 => (10, -14),
+        Dtype::F8_E5M2 => (2, -14),
+        _ => (3, -6),
     }
 }
 
@@ -144,14 +153,8 @@ fn uniform(purpose: &str, len: usize, data: &Data) -> impl IndexedParallelIterat
 /// Returns numbers that kernels often compute wrongly: zeros, neighbours of 1, the smallest normal and subnormal numbers, and
 /// powers of two far from 1.
 fn edges(dtype: Dtype) -> Vec<f64> {
-    let (digits, least, subnormal): (i32, i32, i32) = match dtype {
-        Dtype::F64 => (52, -1022, -1074),
-        Dtype::F32 => (23, -126, -149),
-        Dtype::BF16 => (7, -126, -133),
-        Dtype::F16 => (10, -14, -24),
-        Dtype::F8_E5M2 => (2, -14, -16),
-        _ => (3, -6, -9),
-    };
+    let (digits, least) = float(dtype);
+    let subnormal = least - digits;
     let two = |power: i32| 2f64.powi(power);
     let far = 20.min(-least);
     let mut edges = vec![
