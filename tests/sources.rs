@@ -21,13 +21,16 @@ use ulplab::studies::model::Sample;
 use ulplab::studies::recall::{RecallStudy, Recipe, Scores, drawn, of_vectors};
 use ulplab::studies::round_trip::{Numbers, Stored, draw, measure, theory};
 use ulplab::studies::{self, Lab, ParsedExperiment};
+use ulplab_operations::ops::Rows;
 
 fn sample(origin: &Numbers, shape: [usize; 2]) -> Sample {
     Sample {
         source: "numbers".into(),
-        layer: None,
-        cols: shape[1],
-        values: draw(origin, shape, &mut stream(3, "numbers")).expect("a distribution"),
+        rows: Rows {
+            layer: None,
+            cols: shape[1],
+            values: draw(origin, shape, &mut stream(3, "numbers")).expect("a distribution"),
+        },
     }
 }
 

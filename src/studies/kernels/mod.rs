@@ -22,7 +22,7 @@ pub mod workers;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::model::{Sample, recorded};
+use super::model::recorded;
 use super::study::Text;
 use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::session::Bench;
@@ -345,10 +345,5 @@ pub fn sites(text: Text<'_>, pattern: &str) -> std::result::Result<Vec<Rows>, St
         found.is_empty(),
         format_args!("'{pattern}' matches no site of the model"),
     )?;
-    let rows = |sample: Sample| Rows {
-        layer: sample.layer,
-        cols: sample.cols,
-        values: sample.values,
-    };
-    Ok(found.into_iter().map(rows).collect())
+    Ok(found.into_iter().map(|sample| sample.rows).collect())
 }

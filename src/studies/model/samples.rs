@@ -6,14 +6,13 @@ use super::run::from_start;
 use crate::studies::study::Text;
 use ulplab_core::error::Result;
 use ulplab_core::pattern::matches;
+use ulplab_operations::ops::Rows;
 
 /// A tensor recorded at one site of one layer, under the name `source` that the experiment gives to the pattern of the site.
 pub struct Sample {
     pub source: String,
-    pub layer: Option<u32>,
-    /// Number of channels of a row. All numbers of a token at the site form one row.
-    pub cols: usize,
-    pub values: Vec<f32>,
+    /// All numbers of a token at the site form one row.
+    pub rows: Rows,
 }
 
 /// Records tensors while the reference reads a text. Each entry of `sites` is a source's name, and a pattern of the sites to
@@ -36,12 +35,13 @@ impl Numerics<f32> for Collector<'_> {
     fn site(&mut self, site: &Site, tensor: &mut Tensor<f32>) {
         for (source, at) in self.sites {
             if matches(at, &site.to_string()) && !tensor.data.is_empty() {
-                self.samples.push(Sample {
-                    source: source.to_string(),
+                let rows = Rows {
                     layer: site.layer.map(|layer| layer as u32),
                     cols: tensor.shape[1..].iter().product(),
                     values: tensor.data.clone(),
-                });
+                };
+                let source = source.to_string();
+                self.samples.push(Sample { source, rows });
             }
         }
     }

@@ -14,6 +14,7 @@ use ulplab_core::formats::Codec;
 use ulplab_core::metrics::{NSR, Pair, RoundTrip};
 use ulplab_core::random::stream;
 use ulplab_core::record::Record;
+use ulplab_operations::ops::Rows;
 
 /// The format that a recipe stores numbers in.
 pub struct Stored {
@@ -26,34 +27,36 @@ pub struct Stored {
 pub fn drawn(study: &RoundTripStudy, seed: u64, window: &str) -> Vec<Sample> {
     let sample = |source: &Source<_>| {
         let mut rng = stream(seed, &format!("{}/{window}", source.name));
-        Some(Sample {
-            source: source.name.clone(),
+        let rows = Rows {
             layer: None,
             cols: study.shape[1],
             values: draw(&source.from, study.shape, &mut rng)?,
-        })
+        };
+        let source = source.name.clone();
+        Some(Sample { source, rows })
     };
     study.sources.iter().filter_map(sample).collect()
 }
 
 /// Measures one recipe on the samples of a window. `rival` is the recipe that it is compared with, if any.
 pub fn measure(blank: &Record, samples: &[Sample], stored: &Stored, rival: Option<&Stored>) -> Vec<Record> {
-    let one = |sample: &Sample| {
-        let blank = at(blank, sample.layer, &sample.source);
+    let one = |Sample { source, rows }: &Sample| {
+        let (want, cols) = (&rows.values, rows.cols);
+        let blank = at(blank, rows.layer, source);
         let read_back = |stored: &Stored| {
-            let mut values = sample.values.clone();
-            let round = |values: &mut [f32]| stored.codec.round(values, sample.cols);
-            rounded_or_noise(stored.noise, &sample.source, &mut values, sample.cols, round);
-            (Pair::new(&sample.values, &values), values)
+            let mut values = want.clone();
+            let round = |values: &mut [f32]| stored.codec.round(values, cols);
+            rounded_or_noise(stored.noise, source, &mut values, cols, round);
+            (Pair::new(want, &values), values)
         };
         let (pair, values) = read_back(stored);
         let codec = &stored.codec;
-        let bits = 8.0 * codec.bytes_per_row(sample.cols) / sample.cols as f64;
-        let mut trip = RoundTrip::new(&pair, &sample.values, &values, sample.cols, bits);
-        let theory = |format| theory::nsr(format, &sample.values, sample.cols);
+        let bits = 8.0 * codec.bytes_per_row(cols) / cols as f64;
+        let mut trip = RoundTrip::new(&pair, want, &values, cols, bits);
+        let theory = |format| theory::nsr(format, want, cols);
         trip.theory_nsr = codec.format().and_then(theory);
         trip.rival_nsr = rival.and_then(|rival| NSR.measure(&read_back(rival).0));
-        let shape = [sample.values.len() / sample.cols, sample.cols];
+        let shape = [want.len() / cols, cols];
         let of_pair = records(&blank, &pair, &shape);
         of_pair.chain(records(&blank, &trip, &shape)).collect::<Vec<_>>()
     };
