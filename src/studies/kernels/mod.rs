@@ -210,7 +210,9 @@ impl Variants<'_> {
             if here.is_empty() {
                 continue;
             }
-            let fault = self.fault(source);
+            // No fault is planted in a file that does not have it.
+            let planted = |fault: &&Mutant| self.mutant == Some(&*source.full_name(&fault.name));
+            let fault = source.header.mutants.iter().find(planted);
             let cases = crate::ops::find(&source.op).map_err(Error::Usage)?.cases();
             let works = here.iter().filter_map(|cell| {
                 let named = |case: &&Case| self.cells.study.case_names[cell.window] == case.name;
@@ -235,12 +237,6 @@ impl Variants<'_> {
             })?;
         }
         Ok(())
-    }
-
-    /// Returns the fault to plant; `None` if none is planted, or the fault is of another file.
-    fn fault<'s>(&self, source: &'s KernelFile) -> Option<&'s Mutant> {
-        let named = |mutant: &&Mutant| self.mutant == Some(&*source.full_name(&mutant.name));
-        source.header.mutants.iter().find(named)
     }
 
     fn cell(&self, cell: &Cell, variant: &Variant, draw: Draw, bench: &Bench) -> Result<Vec<Record>> {
