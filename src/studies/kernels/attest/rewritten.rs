@@ -11,6 +11,7 @@ use crate::backend::cuda::{Source, Toolkit};
 use crate::ops::{COMPOSITIONS, Data};
 use crate::provenance;
 use crate::run::seal;
+use crate::studies::kernels::NO_MODEL;
 use crate::studies::kernels::digests::{CodeDigests, Digests, JudgementDigests};
 use ulplab_core::atomic::write_atomic;
 use ulplab_core::error::{Exit, Result};
@@ -79,9 +80,7 @@ pub(super) fn digests(files: &[Rewritten]) -> Result<Now> {
             let failed = |file: &Rewritten| (file.source.op.clone(), Err(why.to_string()));
             Ok(files.iter().map(failed).collect())
         }),
-        false => all(&Data::new(0, &|pattern| {
-            Err(format!("no model is read for '{pattern}'"))
-        })),
+        false => all(&Data::new(0, &NO_MODEL)),
     }
 }
 
