@@ -135,7 +135,7 @@ pub fn cases_of(study: &KernelStudy, recipe: &str) -> Result<Vec<Case>, Mistake>
 /// Returns the names of the cases of [`cases_of`] without reading the cases, so that a stored run needs none of their files. The
 /// set is empty if the recipe's operation is unknown.
 pub fn names_of(study: &KernelStudy, recipe: &str) -> HashSet<String> {
-    let Ok(operation) = operation_of(study, recipe) else {
+    let Ok(operation) = Operation::find(study, op_of(recipe)) else {
         return HashSet::new();
     };
     let shipped = operation.op.cases().into_iter().map(|case| case.name);
@@ -149,14 +149,10 @@ pub(super) fn op_of(recipe: &str) -> &str {
     recipe.split_once('.').map_or(recipe, |(op, _)| op)
 }
 
-fn operation_of<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, String> {
-    Operation::find(study, op_of(recipe))
-}
-
 /// Returns the operation of a recipe, or the mistake in its name. If the recipe is a program, the mistake is at the program's key
 /// `op`.
 fn known<'a>(study: &'a KernelStudy, recipe: &str) -> Result<Operation<'a>, Mistake> {
-    operation_of(study, recipe).map_err(|why| {
+    Operation::find(study, op_of(recipe)).map_err(|why| {
         let why = format!("'{recipe}': {why}");
         match study.commands.iter().position(|command| command.recipe() == recipe) {
             Some(at) => Mistake::at("op", why).within("command", at),
