@@ -36,7 +36,9 @@ impl Show for ModelStudy {
         let intro = "Error after the last layer, and at the logits, against the size of a stored KV vector; less is \
                      better on both axes. Nothing measured beats the formats on the stepped line in both. Filled \
                      marks pass all gates that bind them, crosses fail a gate, hollow marks are not judged or not bound by any gate.";
-        let front = Section::new("front", "What a byte buys", intro, front(run));
+        let finals = columns::finals(run.index).into_iter();
+        let figures = finals.flat_map(|(title, quantity)| against_bytes(run, title, quantity));
+        let front = Section::new("front", "What a byte buys", intro, figures.collect());
         let intro = "Local: every layer is fed the reference's input, so a layer that stands out is sensitive by \
                      itself. Cumulative: the candidate runs free, so a rising line is error that adds up and a flat \
                      one error that the model damps. Both charts have the same axis; rest the pointer on a layer to \
@@ -110,13 +112,6 @@ fn widens(wide: &Recipe, narrow: &Recipe) -> bool {
     };
     let wide = formats(wide);
     formats(narrow).iter().all(|format| wide.contains(format))
-}
-
-fn front(run: &Summarized) -> Vec<Figure> {
-    let finals = columns::finals(run.index).into_iter();
-    finals
-        .flat_map(|(title, quantity)| against_bytes(run, title, quantity))
-        .collect()
 }
 
 fn against_bytes(run: &Summarized, title: &str, quantity: Quantity) -> Vec<Figure> {
