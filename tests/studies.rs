@@ -26,6 +26,7 @@ mod recipe;
 #[path = "studies/selection.rs"]
 mod selection;
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 use reference::paths::Config;
@@ -164,7 +165,11 @@ struct Sums<'a>(&'a Harmonic);
 
 impl ReadyRecipes for Sums<'_> {
     fn run(&self, lab: &Lab, cells: &[&Cell]) -> Result<()> {
-        lab.each_window(cells, |bench, cells| bench.each(cells, |_, blank| self.0.sum(blank)))
+        let orders = self.0.recipes.iter().map(|order| (order.name.as_str(), order));
+        let orders: HashMap<&str, &Order> = orders.collect();
+        lab.each_window(cells, |bench, cells| {
+            bench.each(cells, &orders, |_, blank| self.0.sum(blank))
+        })
     }
 }
 

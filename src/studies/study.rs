@@ -383,17 +383,25 @@ pub struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures cells in parallel. `measure` gets the cell and a record with the cell's identity but no measurement.
+    /// Measures cells in parallel. `measure` gets the entry of the cell's recipe in `recipes`, and a record with the cell's
+    /// identity but no measurement. A missing entry is an error, because a cell without records would pass every gate.
     ///
     /// # Errors
-    /// If `measure` fails, or [`Error::Interrupted`] after a signal.
-    pub fn each(&self, cells: &[&Cell], measure: impl Fn(&Cell, Record) -> Result<Vec<Record>> + Sync) -> Result<()> {
+    /// If `measure` fails, there is no such recipe, or [`Error::Interrupted`] after a signal.
+    pub fn each<T: Sync>(
+        &self,
+        cells: &[&Cell],
+        recipes: &HashMap<&str, T>,
+        measure: impl Fn(&T, Record) -> Result<Vec<Record>> + Sync,
+    ) -> Result<()> {
         cells.par_iter().try_for_each(|cell| {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
+            let recipe = recipes.get(cell.recipe.as_str());
+            let recipe = recipe.ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))?;
             let blank = Record::blank(&cell.id, &cell.recipe, cell.phase, self.window);
-            (self.done)(cell, measure(cell, blank)?)
+            (self.done)(cell, measure(recipe, blank)?)
         })
     }
 }
@@ -408,15 +416,6 @@ pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), 
         true => Ok(()),
         false => Err(matches_nothing("site", at, sites.iter().map(String::as_str))),
     }
-}
-
-/// Returns the entry of a cell's recipe. A missing entry is an error, because a cell without records would pass every gate.
-///
-/// # Errors
-/// If there is no such recipe.
-pub fn of_recipe<'m, T>(kept: &'m HashMap<&str, T>, cell: &Cell) -> Result<&'m T> {
-    kept.get(cell.recipe.as_str())
-        .ok_or_else(|| Error::Usage(format!("there is no recipe '{}'", cell.recipe)))
 }
 
 /// A [`Study`] that is read from the keys of an experiment file. The doc comment of the implementing type becomes its description

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::{Parts, halve_tokens};
 use super::null::{Null, Wanted, each, infos, plan, redrawn};
-use super::study::{Bench, Body, ReadyRecipes, Study, Text, by_window, check_among, of_recipe};
+use super::study::{Bench, Body, ReadyRecipes, Study, Text, by_window, check_among};
 use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
@@ -302,9 +302,8 @@ fn window(recipes: &HashMap<&str, ReadyRecipe>, bench: &Bench, cells: &[&Cell]) 
     let text = bench.text.ok_or_else(|| none(bench, "text"))?;
     let want = run_reference(text.model, text.ids)?;
     finite(&want.logits, bench.window)?;
-    let measure = |cell: &Cell, blank: Record| -> Result<Vec<Record>> {
-        let ready = of_recipe(recipes, cell)?;
-        if cell.recipe == REFERENCE {
+    let measure = |ready: &ReadyRecipe, blank: Record| -> Result<Vec<Record>> {
+        if blank.recipe == REFERENCE {
             let exact = run_reference(&*bench.inputs.open()?.load::<f64>()?, text.ids)?;
             return ready.read(bench, text, Probe::new(&ready.rounding, &exact, blank));
         }
@@ -323,9 +322,9 @@ fn window(recipes: &HashMap<&str, ReadyRecipe>, bench: &Bench, cells: &[&Cell]) 
         records.extend(sizes.into_iter().flatten());
         Ok(records)
     };
-    bench.each(cells, |cell, blank| {
+    bench.each(cells, recipes, |ready, blank| {
         let targets = text.ids.len() - 1;
-        Ok(with_loss_per_byte(measure(cell, blank)?, targets, bench.bytes))
+        Ok(with_loss_per_byte(measure(ready, blank)?, targets, bench.bytes))
     })
 }
 

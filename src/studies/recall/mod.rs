@@ -18,7 +18,7 @@ use super::model::probe::Probe;
 use super::model::{finite, run_reference, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
-use super::study::{Body, ReadyRecipes, Study, by_window, check_among, of_recipe};
+use super::study::{Body, ReadyRecipes, Study, by_window, check_among};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Source, Window, written_out};
@@ -205,15 +205,13 @@ impl Study for RecallStudy {
         Ok(by_window(self, bytes.collect(), move |bench, cells| {
             let Some(text) = bench.text else {
                 let drawn = measure::drawn(self, seed, bench.window);
-                return bench.each(cells, |cell, blank| {
-                    let (recipe, rounding) = of_recipe(&recipes, cell)?;
+                return bench.each(cells, &recipes, |(recipe, rounding), blank| {
                     Ok(of_vectors(&blank, seed, recipe, rounding, selection, &drawn))
                 });
             };
             let want = run_reference(text.model, text.ids)?;
             finite(&want.logits, bench.window)?;
-            bench.each(cells, |cell, blank| {
-                let (recipe, rounding) = of_recipe(&recipes, cell)?;
+            bench.each(cells, &recipes, |(recipe, rounding), blank| {
                 let got = match recipe.score_noise {
                     Some(size) => measure::of_noise(&blank, seed, size, &want),
                     None => Probe::new(rounding, &want, blank).run(text)?,

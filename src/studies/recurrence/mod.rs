@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::{Parts, halve_rows};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_recipes, check_sources, doublings, draw_names};
-use super::study::{Body, ReadyRecipes, Study, by_window, of_recipe};
+use super::study::{Body, ReadyRecipes, Study, by_window};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::Plan;
@@ -186,8 +186,8 @@ impl Study for RecurrenceStudy {
         let methods = null::each(&self.recipes, |recipe| Method::resolve(recipe, &self.sources, seed))?;
         Ok(by_window(self, HashMap::new(), move |bench, cells| {
             let want = walk::exact(self, seed, bench.window)?;
-            bench.each(cells, |cell, blank| {
-                walk::measure(&blank, self, seed, of_recipe(&methods, cell)?, &want)
+            bench.each(cells, &methods, |method, blank| {
+                walk::measure(&blank, self, seed, method, &want)
             })
         }))
     }

@@ -16,7 +16,7 @@ use super::limits::{Parts, halve_windows, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
-use super::study::{Body, ReadyRecipes, Study, by_window, check_among, of_recipe};
+use super::study::{Body, ReadyRecipes, Study, by_window, check_among};
 use crate::backend::rounding::Noise;
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
@@ -188,8 +188,7 @@ impl Study for RoundTripStudy {
                 Some(text) => recorded(&sites, text)?,
                 None => measure::drawn(self, seed, bench.window),
             };
-            bench.each(cells, |cell, blank| {
-                let (candidate, against) = of_recipe(&stores, cell)?;
+            bench.each(cells, &stores, |(candidate, against), blank| {
                 let rival = against.and_then(|name| stores.get(name));
                 Ok(measure(&blank, &samples, candidate, rival.map(|(rival, _)| rival)))
             })

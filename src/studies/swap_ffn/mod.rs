@@ -27,7 +27,7 @@ use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{
     check_checkpoint, check_draws, check_phases, check_recipes, check_sources, doublings, draw_names,
 };
-use super::study::{Body, ReadyRecipes, Study, by_window, of_recipe};
+use super::study::{Body, ReadyRecipes, Study, by_window};
 use crate::experiment::{Mistake, Source};
 use crate::run::RecipeInfo;
 use crate::run::plan::Plan;
@@ -249,8 +249,8 @@ impl Study for SwapFfnStudy {
         let methods = null::each(&self.recipes, |recipe| Method::resolve(recipe, &self.sources, seed))?;
         Ok(by_window(self, HashMap::new(), move |bench, cells| {
             let want = exact(self, seed, bench.window)?;
-            bench.each(cells, |cell, blank| {
-                measure(&blank, self, seed, of_recipe(&methods, cell)?, &want)
+            bench.each(cells, &methods, |method, blank| {
+                measure(&blank, self, seed, method, &want)
             })
         }))
     }
