@@ -15,7 +15,7 @@ use crate::run::summary::summarize;
 use crate::run::verdict::Verdict;
 use crate::studies::Text;
 use crate::studies::model::probe::{Probe, Trace};
-use crate::studies::model::{Kept, Streams, Watch, finite, run_from, run_reference};
+use crate::studies::model::{Kept, Streams, Watch, run_finite, run_from};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::Bound;
 use ulplab_core::record::{Phase, Record, place};
@@ -81,8 +81,7 @@ impl<'a> Bench<'a> {
     ) -> Result<Self> {
         let start = Instant::now();
         let traced = windows.par_iter().map(|(name, ids)| {
-            let want = run_reference(model, ids)?;
-            finite(&want.logits, name)?;
+            let want = run_finite(model, ids, name)?;
             let text = Text { model, ids };
             Ok(Window { name, text, want })
         });

@@ -15,7 +15,7 @@ use crate::experiment::Mistake;
 use crate::progress::{self, Lines};
 use crate::signal;
 use crate::studies::limits::{Parts, available};
-use crate::studies::model::{Recipe, finite, run_reference};
+use crate::studies::model::{Recipe, run_finite};
 use ulplab_core::atomic::write_text;
 use ulplab_core::error::{Error, Result, refuse};
 use ulplab_core::input;
@@ -74,11 +74,9 @@ impl<'a> Measure<'a> {
             refuse(stored.fingerprint != fingerprint, message).map_err(|why| Error::data(file, why))?;
             points = stored.points;
         }
-        let reference = windows.par_iter().map(|(name, ids)| {
-            let logits = run_reference(&*model, ids)?.logits;
-            finite(&logits, name)?;
-            Ok((*ids, logits))
-        });
+        let reference = windows
+            .par_iter()
+            .map(|(name, ids)| Ok((*ids, run_finite(&*model, ids, name)?.logits)));
         let bar = progress::bar(None, "", true);
         Ok(Self {
             _lines: Lines::new(&bar, "forward passes", false),

@@ -37,7 +37,7 @@ pub use calls::Calls;
 use probe::Probe;
 pub use recipe::Recipe;
 pub use resumed::{Kept, Streams, Watch, run_from};
-pub use run::{finite, from_start, run_recorded, run_reference, run_step, with_loss_per_byte};
+pub use run::{from_start, run_finite, run_recorded, run_reference, run_step, with_loss_per_byte};
 pub use samples::{Sample, recorded};
 use weights::Weighing;
 
@@ -300,8 +300,7 @@ fn none(bench: &Bench, what: &str) -> Error {
 /// Measures the cells of a window.
 fn window(recipes: &HashMap<&str, ReadyRecipe>, bench: &Bench, cells: &[&Cell]) -> Result<()> {
     let text = bench.text.ok_or_else(|| none(bench, "text"))?;
-    let want = run_reference(text.model, text.ids)?;
-    finite(&want.logits, bench.window)?;
+    let want = run_finite(text.model, text.ids, bench.window)?;
     let measure = |ready: &ReadyRecipe, blank: Record| -> Result<Vec<Record>> {
         if blank.recipe == REFERENCE {
             let exact = run_reference(&*bench.inputs.open()?.load::<f64>()?, text.ids)?;

@@ -68,10 +68,13 @@ pub fn with_loss_per_byte(mut records: Vec<Record>, targets: usize, bytes: Optio
     records
 }
 
-/// Checks that the reference's logits are finite. Candidates cannot be compared with NaN or infinite logits.
-pub fn finite(logits: &Tensor<f32>, window: &str) -> Result<()> {
+/// Runs the reference on a window, and checks that its logits are finite. Candidates cannot be compared with NaN or infinite
+/// logits.
+pub fn run_finite(model: &dyn Model<f32>, ids: &[u32], window: &str) -> Result<Trace<f32>> {
+    let trace = run_reference(model, ids)?;
+    let logits = &trace.logits;
     match logits.data.iter().position(|x| !x.is_finite()) {
-        None => Ok(()),
+        None => Ok(trace),
         Some(first) => {
             let (row, col, value) = (first / logits.cols(), first % logits.cols(), logits.data[first]);
             let message = format!("window {window}: logit [{row}, {col}] is {value}");

@@ -15,7 +15,7 @@ pub use measure::{drawn, of_vectors};
 
 use super::limits::{Parts, halve_windows};
 use super::model::probe::Probe;
-use super::model::{finite, run_reference, sites_at};
+use super::model::{run_finite, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
 use super::study::{Body, ReadyRecipes, Study, by_window, check_among};
@@ -209,8 +209,7 @@ impl Study for RecallStudy {
                     Ok(of_vectors(&blank, seed, recipe, rounding, selection, &drawn))
                 });
             };
-            let want = run_reference(text.model, text.ids)?;
-            finite(&want.logits, bench.window)?;
+            let want = run_finite(text.model, text.ids, bench.window)?;
             bench.each(cells, &recipes, |(recipe, rounding), blank| {
                 let got = match recipe.score_noise {
                     Some(size) => measure::of_noise(&blank, seed, size, &want),
