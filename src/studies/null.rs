@@ -1,7 +1,6 @@
 //! The null experiment, on which the gates of a study are calibrated. It computes the study's recipes correctly on other data of
 //! the same distribution, and also with noise in place of their rounding errors.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
@@ -36,7 +35,7 @@ pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for
 /// A recipe whose rounding errors may be replaced by noise.
 pub trait Candidate: Clone {
     /// Returns the recipe's name, its description in one line, and true if noise replaces its errors.
-    fn head(&self) -> (&str, Cow<'_, str>, bool);
+    fn head(&self) -> (&str, &str, bool);
 
     fn name(&self) -> &str {
         self.head().0
@@ -87,9 +86,9 @@ pub fn each<'a, R: Candidate, T>(
 
 /// Returns name and description of each recipe for reports.
 pub fn infos<R: Candidate>(recipes: &[R]) -> Vec<RecipeInfo> {
-    let info = |(name, doc, noise): (&str, Cow<str>, bool)| RecipeInfo {
+    let info = |(name, doc, noise): (&str, &str, bool)| RecipeInfo {
         noise,
-        ..RecipeInfo::new(name, &doc)
+        ..RecipeInfo::new(name, doc)
     };
     recipes.iter().map(|recipe| info(recipe.head())).collect()
 }

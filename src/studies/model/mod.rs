@@ -165,7 +165,13 @@ impl Study for ModelStudy {
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        infos(&self.recipes)
+        let mut all = infos(&self.recipes);
+        for (info, recipe) in all.iter_mut().zip(&self.recipes) {
+            if let Some(other) = &recipe.against {
+                info.doc += &format!("; compared with '{other}', not with the reference");
+            }
+        }
+        all
     }
 
     /// Accepts the sites of all known models, because gates are checked before the model is read.

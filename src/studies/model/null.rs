@@ -1,7 +1,5 @@
 //! Recipes of the null experiment, on which gates of a model are calibrated.
 
-use std::borrow::Cow;
-
 use reference::Site;
 use reference::paths::PATHS;
 use reference::sites::Growth;
@@ -19,12 +17,8 @@ use ulplab_core::record::Phase;
 const BF16_ONLY: [&str; 1] = ["mhc_pre"];
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, Cow<'_, str>, bool) {
-        let doc = match &self.against {
-            Some(other) => format!("{}; compared with '{other}', not with the reference", self.doc).into(),
-            None => (&self.doc).into(),
-        };
-        (&self.name, doc, self.noise)
+    fn head(&self) -> (&str, &str, bool) {
+        (&self.name, &self.doc, self.noise)
     }
 
     fn against(&self) -> Option<&str> {

@@ -3,8 +3,6 @@
 mod measure;
 mod show;
 
-use std::borrow::Cow;
-
 use reference::SiteInfo;
 use reference::paths::Config;
 use reference::sites::Decision;
@@ -110,8 +108,8 @@ impl Recipe {
 }
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, Cow<'_, str>, bool) {
-        (&self.name, (&self.doc).into(), self.noise)
+    fn head(&self) -> (&str, &str, bool) {
+        (&self.name, &self.doc, self.noise)
     }
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {

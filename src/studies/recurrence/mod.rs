@@ -7,7 +7,6 @@ pub mod prefill;
 mod show;
 mod walk;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use reference::paths::Config;
@@ -100,8 +99,8 @@ pub struct Round {
 }
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, Cow<'_, str>, bool) {
-        (&self.name, (&self.doc).into(), self.noise)
+    fn head(&self) -> (&str, &str, bool) {
+        (&self.name, &self.doc, self.noise)
     }
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {

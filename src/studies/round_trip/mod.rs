@@ -5,7 +5,6 @@ mod measure;
 mod show;
 pub mod theory;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use reference::paths::Config;
@@ -71,8 +70,8 @@ pub struct Recipe {
 }
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, Cow<'_, str>, bool) {
-        (&self.name, (&self.doc).into(), self.noise)
+    fn head(&self) -> (&str, &str, bool) {
+        (&self.name, &self.doc, self.noise)
     }
 
     fn against(&self) -> Option<&str> {

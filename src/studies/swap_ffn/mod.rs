@@ -12,7 +12,6 @@ mod show;
 mod sizes;
 mod teacher;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use rayon::prelude::*;
@@ -163,8 +162,8 @@ impl Recipe {
 }
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, Cow<'_, str>, bool) {
-        (&self.name, (&self.doc).into(), self.noise)
+    fn head(&self) -> (&str, &str, bool) {
+        (&self.name, &self.doc, self.noise)
     }
 
     fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
