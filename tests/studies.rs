@@ -39,6 +39,7 @@ use ulplab::record::{Phase, Record};
 use ulplab::report::figures::{Section, figure};
 use ulplab::report::index::{Index, Quantity};
 use ulplab::report::overview::Column;
+use ulplab::report::table::{Row, Table};
 use ulplab::report::{Show, Summarized};
 use ulplab::run::RecipeInfo;
 use ulplab::run::plan::{Cell, Plan};
@@ -88,7 +89,11 @@ impl Show for Harmonic {
     }
 
     fn sections(&self, run: &Summarized) -> Vec<Section> {
-        let sums = vec![format!("{} orders of summation", run.candidates.len())];
+        let sums = Table {
+            heads: vec!["orders of summation".into()],
+            rows: vec![Row::new([run.candidates.len().to_string()])],
+            numbers: true,
+        };
         vec![Section {
             id: "sums",
             title: "Sums",

@@ -94,30 +94,23 @@ fn overview(text: &mut String, run: &Summarized, limit: usize) {
     }
 }
 
-/// Appends the sections of the study: tables, lists, and charts as tables of their numbers. Leaves out folded charts, which
+/// Appends the sections of the study: tables, and charts as tables of their numbers. Leaves out folded charts, which
 /// repeat recipes that are grey in other charts.
 fn sections(text: &mut String, run: &Summarized, limit: usize) {
     for section in figures::sections(run) {
         for figure in section.figures(false) {
             match &figure.content {
+                // Leave out the caption of a chart: it describes lines, which the table of the chart's numbers does not have.
                 Content::Chart(chart) => {
                     let title = format!("{}: {}", section.title, escape(chart.title()));
                     chart.table().append(text, &title, limit);
                 }
-                Content::Table(table) => table.append(text, section.title, limit),
-                Content::List(items) => {
-                    *text += &format!("\n### {}\n\n", section.title);
-                    for item in items {
-                        if text.len() + item.len() + RESERVE < limit {
-                            *text += &format!("* {}\n", escape(item));
-                        }
+                Content::Table(table) => {
+                    table.append(text, section.title, limit);
+                    if !figure.caption.is_empty() && text.len() + figure.caption.len() + RESERVE < limit {
+                        *text += &format!("\n{}\n", escape(&figure.caption));
                     }
                 }
-            }
-            // Leave out the caption of a chart: it describes lines, which the table of the chart's numbers does not have.
-            let chart = matches!(figure.content, Content::Chart(_));
-            if !chart && !figure.caption.is_empty() && text.len() + figure.caption.len() + RESERVE < limit {
-                *text += &format!("\n{}\n", escape(&figure.caption));
             }
         }
     }

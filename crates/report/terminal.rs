@@ -101,19 +101,18 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the short tables and lists of the study, in lines that fit. The other reports show charts and longer tables.
+/// Returns the short tables of the study, in lines that fit. The other reports show charts and longer tables.
 fn sections(run: &Summarized, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for section in figures::sections(run) {
         for figure in section.figures(false) {
-            let shown = match &figure.content {
-                Content::Table(table) if table.rows.len() <= ROWS => table.lines(width),
-                Content::List(items) if items.len() <= ROWS => items.clone(),
-                _ => continue,
-            };
-            lines.push(clip(section.title, width));
-            lines.extend(shown.iter().map(|line| clip(line, width)));
-            lines.push(String::new());
+            if let Content::Table(table) = &figure.content
+                && table.rows.len() <= ROWS
+            {
+                lines.push(clip(section.title, width));
+                lines.extend(table.lines(width).iter().map(|line| clip(line, width)));
+                lines.push(String::new());
+            }
         }
     }
     lines

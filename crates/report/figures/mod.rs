@@ -33,7 +33,7 @@ impl Section {
     }
 }
 
-/// A chart, a table or a list, with a caption below.
+/// A chart or a table, with a caption below.
 pub struct Figure {
     pub content: Content,
     pub caption: String,
@@ -46,7 +46,6 @@ pub struct Figure {
 pub enum Content {
     Chart(Box<dyn Chart>),
     Table(Table),
-    List(Vec<String>),
 }
 
 impl Content {
@@ -55,7 +54,6 @@ impl Content {
         match self {
             Self::Chart(chart) => chart.is_empty(),
             Self::Table(table) => table.rows.is_empty(),
-            Self::List(items) => items.is_empty(),
         }
     }
 }
@@ -69,12 +67,6 @@ impl<C: Chart + 'static> From<C> for Content {
 impl From<Table> for Content {
     fn from(table: Table) -> Self {
         Self::Table(table)
-    }
-}
-
-impl From<Vec<String>> for Content {
-    fn from(items: Vec<String>) -> Self {
-        Self::List(items)
     }
 }
 
