@@ -2,15 +2,12 @@
 
 use std::collections::HashMap;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::{self, Decision, Evidence, Flips, Limits, net};
+use crate::statistics::{self, Decision, Evidence, Flips, Limits, bootstrap, net};
 use ulplab_core::list::grouped;
 use ulplab_core::metrics::{GAINED, LOST, Metric, NET_LOST, PERPLEXITY};
-use ulplab_core::random::below;
 use ulplab_core::record::{Phase, Record};
 
 /// Smallest number of windows that gives an interval: a single window shows no variation.
@@ -198,11 +195,7 @@ fn described(values: &[f64], seed: impl FnOnce() -> [u8; 32]) -> [f64; 5] {
     if min == max {
         return [all; 5];
     }
-    let mut rng = ChaCha8Rng::from_seed(seed());
-    let mut means: Vec<f64> = (0..RESAMPLES)
-        .map(|_| mean((0..values.len()).map(|_| values[below(&mut rng, values.len())]).sum()))
-        .collect();
-    means.sort_by(f64::total_cmp);
+    let means = bootstrap(values, seed(), RESAMPLES, |resample| mean(resample.iter().sum()));
     // Cut off 2.5 % of the resamples at each end.
     let outside = RESAMPLES / 40;
     [all, min, max, means[outside], means[RESAMPLES - 1 - outside]]

@@ -42,28 +42,33 @@ pub fn limits(values: &[f64], seed: [u8; 32]) -> Option<Limits> {
     if values.iter().all(|value| *value == values[0]) {
         return Some(Limits::new(values[0], values[0]));
     }
-    let mut rng = ChaCha8Rng::from_seed(seed);
-    let mut resample = vec![0.0; n];
-    let mut distances: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            for value in &mut resample {
-                *value = values[below(&mut rng, n)];
-            }
-            let (again, its_error) = mean_and_error(resample.iter().copied(), n);
-            match again == mean {
-                true => 0.0,
-                // Infinite if all values of the resample are equal.
-                false => (again - mean) / its_error,
-            }
-        })
-        .collect();
-    distances.sort_by(f64::total_cmp);
+    let distances = bootstrap(values, seed, RESAMPLES, |resample| {
+        let (again, its_error) = mean_and_error(resample.iter().copied(), n);
+        match again == mean {
+            true => 0.0,
+            // Infinite if all values of the resample are equal.
+            false => (again - mean) / its_error,
+        }
+    });
     let outside = ((1.0 - CONFIDENCE) * RESAMPLES as f64) as usize;
     let limit = |distance: f64| Some(mean - distance * error).filter(|limit| limit.is_finite());
     Some(Limits::new(
         limit(distances[RESAMPLES - 1 - outside])?,
         limit(distances[outside])?,
     ))
+}
+
+/// Returns a statistic of `resamples` bootstrap resamples of the values, sorted. The seed decides the resamples.
+pub fn bootstrap(values: &[f64], seed: [u8; 32], resamples: usize, statistic: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    let mut rng = ChaCha8Rng::from_seed(seed);
+    let mut resample = vec![0.0; values.len()];
+    let once = |_| {
+        resample.fill_with(|| values[below(&mut rng, values.len())]);
+        statistic(&resample)
+    };
+    let mut found: Vec<f64> = (0..resamples).map(once).collect();
+    found.sort_by(f64::total_cmp);
+    found
 }
 
 /// Returns the mean of `n` values, and its standard error; the standard error of a single value is NaN.

@@ -9,7 +9,7 @@ mod sequential;
 mod tail;
 
 pub use binomial::{Flips, draws_for, rate_above, rate_below, same_share};
-pub use limit::{LEAST_WINDOWS, Limits, limits, mean_and_error};
+pub use limit::{LEAST_WINDOWS, Limits, bootstrap, limits, mean_and_error};
 pub use median::{half_interval, outside};
 pub use sequential::{Decision, Evidence, decide};
 pub use tail::{LEAST_EXCESSES, Scale, Threshold, threshold};
