@@ -3,17 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::scale::Scale;
-use super::{Chart, Svg, by_place, short, width};
+use super::{Chart, Series, Svg, by_place, short, width};
 use crate::number;
 use crate::table::Table;
-
-/// A row of the heat map.
-#[derive(Clone, Debug)]
-pub struct HeatRow {
-    pub name: String,
-    /// Pairs of layer and value, in the order of layers.
-    pub values: Vec<(u32, f64)>,
-}
 
 /// A heat map with the legend of its colours.
 #[derive(Clone, Debug)]
@@ -22,7 +14,8 @@ pub struct Heat {
     pub unit: String,
     /// Name of the metric, which decides how its values are formatted.
     pub metric: String,
-    pub rows: Vec<HeatRow>,
+    /// Rows, each with its points in the order of layers.
+    pub rows: Vec<Series>,
     /// Further values that the scale must include, so that heat maps next to each other have the same colours.
     pub range: Vec<f64>,
     /// Width in pixels of the view box; the height follows from the rows.
@@ -43,7 +36,7 @@ const LABELS: usize = 20;
 impl Heat {
     /// Returns the scale of the values, and all layers; `None` if there is nothing to draw.
     fn scale(&self) -> Option<(Scale, Vec<u32>)> {
-        let values = || self.rows.iter().flat_map(|row| &row.values);
+        let values = || self.rows.iter().flat_map(|row| &row.points);
         let scale = Scale::over(values().map(|value| value.1).chain(self.range.iter().copied()), true)?;
         let layers: BTreeSet<u32> = values().map(|value| value.0).collect();
         (!layers.is_empty()).then(|| (scale, layers.into_iter().collect()))
@@ -60,8 +53,7 @@ impl Chart for Heat {
     }
 
     fn table(&self) -> Table {
-        let rows = self.rows.iter().map(|row| (&row.name[..], &row.values[..]));
-        by_place(rows, |layer| format!("{AXIS} {layer}"), &self.metric)
+        by_place(&self.rows, |layer| format!("{AXIS} {layer}"), &self.metric)
     }
 
     fn svg(&self) -> String {
@@ -78,7 +70,7 @@ impl Chart for Heat {
         for (at, row) in self.rows.iter().enumerate() {
             let y = TOP + ROW * at as f64;
             svg.text(left - 8.0, y + 12.0, "label end", &short(&row.name));
-            for (layer, value) in &row.values {
+            for (layer, value) in &row.points {
                 let Ok(column) = layers.binary_search(layer) else {
                     continue;
                 };

@@ -7,7 +7,7 @@ use super::{Area, Chart, Coloured, GREY, Mark, Svg, by_place, escape, short, uni
 use crate::number;
 use crate::table::Table;
 
-/// A line of the chart.
+/// A line of a line chart, or a row of a heat map.
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
@@ -90,8 +90,7 @@ impl Chart for Lines {
     }
 
     fn table(&self) -> Table {
-        let rows = self.series.iter().map(|series| (&series.name[..], &series.points[..]));
-        by_place(rows, |place| self.place(place), &self.metric)
+        by_place(&self.series, |place| self.place(place), &self.metric)
     }
 
     fn svg(&self) -> String {

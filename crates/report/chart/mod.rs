@@ -8,7 +8,7 @@ mod scale;
 mod scatter;
 
 pub use dots::{Dot, DotRow, Dots};
-pub use heat::{Heat, HeatRow};
+pub use heat::Heat;
 pub use lines::{Axis, Bound, Lines, Series};
 pub use scale::Scale;
 pub use scatter::{Point, Scatter, front};
@@ -41,29 +41,25 @@ pub trait Chart {
 /// the last one.
 const COLUMNS: usize = 8;
 
-/// Returns a table with one row per name, with values at some of the places (layers or steps); `head` formats a place.
-fn by_place<'a>(
-    rows: impl Iterator<Item = (&'a str, &'a [(u32, f64)])> + Clone,
-    head: impl Fn(u32) -> String,
-    metric: &str,
-) -> Table {
-    let values = rows.clone().flat_map(|(_, values)| values);
-    let all: BTreeSet<u32> = values.map(|value| value.0).collect();
+/// Returns a table with one row per series, with values at some of the places (layers or steps); `head` formats a place.
+fn by_place(series: &[Series], head: impl Fn(u32) -> String, metric: &str) -> Table {
+    let points = series.iter().flat_map(|series| &series.points);
+    let all: BTreeSet<u32> = points.map(|point| point.0).collect();
     let every = all.len().div_ceil(COLUMNS).max(1);
     let mut places: Vec<u32> = all.into_iter().rev().step_by(every).collect();
     places.reverse();
-    let cell = |values: &[(u32, f64)], place: u32| {
-        let found = values.iter().find(|value| value.0 == place);
+    let cell = |series: &Series, place: u32| {
+        let found = series.points.iter().find(|point| point.0 == place);
         found.map_or("—".into(), |(_, value)| number::of_metric(metric, *value))
     };
-    let row = |(name, values): (&str, &[(u32, f64)])| {
-        let cells = places.iter().map(|place| cell(values, *place));
-        Row::new(std::iter::once(name.to_string()).chain(cells))
+    let row = |series: &Series| {
+        let cells = places.iter().map(|place| cell(series, *place));
+        Row::new(std::iter::once(series.name.clone()).chain(cells))
     };
     let heads = places.iter().copied().map(head);
     Table {
         heads: std::iter::once(String::new()).chain(heads).collect(),
-        rows: rows.map(row).collect(),
+        rows: series.iter().map(row).collect(),
         numbers: true,
     }
 }

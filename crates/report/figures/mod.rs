@@ -125,12 +125,17 @@ pub fn unit(quantity: Quantity) -> String {
 /// Returns the line of a recipe by layer: a solid line in the recipe's colour.
 pub fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Option<Series> {
     run.index.layers(candidate.name, quantity)?;
-    Some(Series {
+    Some(solid(candidate, by_layer(run, candidate, quantity)))
+}
+
+/// Returns a solid line through points in a recipe's colour.
+fn solid(candidate: &Candidate, points: Vec<(u32, f64)>) -> Series {
+    Series {
         name: candidate.name.into(),
         slot: candidate.slot,
         dashed: false,
-        points: by_layer(run, candidate, quantity),
-    })
+        points,
+    }
 }
 
 /// Returns pairs of a layer and the mean of a quantity over the windows.
@@ -239,11 +244,7 @@ fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> St
 /// Returns a line chart of all recipes, and closed charts of those that are grey in it, as `with_lines` does. `chart` is the
 /// template without lines.
 pub fn recipe_lines(run: &Summarized, chart: &Lines, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
-    let series = |candidate: &Candidate| Series {
-        name: candidate.name.into(),
-        slot: candidate.slot,
-        dashed: false,
-        points: points(candidate),
-    };
-    with_lines(chart, run.candidates.iter().map(series).collect(), |_| String::new())
+    let all = run.candidates.iter();
+    let all = all.map(|candidate| solid(candidate, points(candidate)));
+    with_lines(chart, all.collect(), |_| String::new())
 }

@@ -5,10 +5,10 @@ mod families;
 
 use super::{ModelStudy, Recipe};
 use crate::experiment::Reading;
-use crate::report::chart::{Heat, HeatRow, Point, Scatter};
+use crate::report::chart::{Heat, Point, Scatter};
 use crate::report::figures::{
     Figure, HALF, Section, by_layer, captions, figure, final_value, fold, gates, of_group, own_error, plain_lines,
-    unit, wide,
+    series, unit, wide,
 };
 use crate::report::index::{Index, Quantity};
 use crate::report::overview::Column;
@@ -179,15 +179,12 @@ fn heat(run: &Summarized) -> Vec<Figure> {
     let range = recipes.iter().flat_map(values);
     let range: Vec<f64> = range.flatten().map(|(_, value)| value).collect();
     let map = |(title, quantity): (&str, Quantity)| {
-        let row = |candidate: &&Candidate| HeatRow {
-            name: candidate.name.into(),
-            values: by_layer(run, candidate, quantity),
-        };
+        let rows = recipes.iter().filter_map(|candidate| series(run, candidate, quantity));
         let heat = Heat {
             title: title.into(),
             unit: unit(quantity),
             metric: quantity.metric.into(),
-            rows: recipes.iter().map(row).filter(|row| !row.values.is_empty()).collect(),
+            rows: rows.filter(|row| !row.points.is_empty()).collect(),
             range: range.clone(),
             width: 1120.0,
         };
