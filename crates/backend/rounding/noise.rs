@@ -34,24 +34,10 @@ impl Noise {
             })),
         }
     }
-
-    /// Replaces the rounding errors in rows of `cols` numbers. The draw depends only on the seed, on the tensor's name `what` and
-    /// on the exact numbers, and not on the place or order of rounding.
-    fn replace(self, what: &str, exact: &[f32], rounded: &mut [f32], cols: usize) {
-        if exact == rounded {
-            return;
-        }
-        let mut hash = blake3::Hasher::new();
-        hash.update(format!("{}/{what}/", self.seed).as_bytes());
-        hash.update(&exact.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
-        let mut rng = ChaCha8Rng::from_seed(*hash.finalize().as_bytes());
-        for (exact, rounded) in exact.chunks(cols).zip(rounded.chunks_mut(cols)) {
-            of_energy(&mut rng, self.gain, exact, rounded);
-        }
-    }
 }
 
-/// Rounds rows of `cols` numbers with `round`. If `noise` is given, it replaces the rounding errors; `what` is the tensor's name.
+/// Rounds rows of `cols` numbers with `round`. If `noise` is given, it replaces the rounding errors. The draw depends only on the
+/// seed, on the tensor's name `what` and on the exact numbers, and not on the place or order of rounding.
 pub fn rounded_or_noise(
     noise: Option<Noise>,
     what: &str,
@@ -61,8 +47,15 @@ pub fn rounded_or_noise(
 ) {
     let exact = noise.map(|noise| (noise, values.to_vec()));
     round(values);
-    if let Some((noise, exact)) = exact {
-        noise.replace(what, &exact, values, cols);
+    let Some((Noise { seed, gain }, exact)) = exact.filter(|(_, exact)| exact != values) else {
+        return;
+    };
+    let mut hash = blake3::Hasher::new();
+    hash.update(format!("{seed}/{what}/").as_bytes());
+    hash.update(&exact.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+    let mut rng = ChaCha8Rng::from_seed(*hash.finalize().as_bytes());
+    for (exact, rounded) in exact.chunks(cols).zip(values.chunks_mut(cols)) {
+        of_energy(&mut rng, gain, exact, rounded);
     }
 }
 
