@@ -126,13 +126,19 @@ impl Running<'_> {
             buffers: buffers.collect::<Result<_>>()?,
             scratch: scratch.collect::<Result<_>>()?,
         };
-        let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, &reused)?;
-        let own = self.set.buffers.iter().zip(&set.buffers).zip(&reused.buffers);
-        for ((from, to), _) in own.filter(|(_, reused)| reused.is_none()) {
-            self.device.copy(from, to, from.len)?;
+        self.copied(&reused).map(Some)
+    }
+
+    /// Copies the contents of all buffers, except those with reused memory, and runs the preparing launches.
+    fn copied(&self, reused: &Reused) -> Result<ProblemCopy> {
+        let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, reused)?;
+        for (at, (from, to)) in self.set.buffers.iter().zip(&set.buffers).enumerate() {
+            if reused.buffer(at).is_none() {
+                self.device.copy(from, to, from.len)?;
+            }
         }
         self.prepare(&set)?;
-        Ok(Some(set))
+        Ok(set)
     }
 
     /// Times runs on `sets` copies in turn; `None` if that is more than [`MOST_SETS`] copies.
@@ -140,14 +146,7 @@ impl Running<'_> {
         if sets > MOST_SETS {
             return Ok(None);
         }
-        let more = (1..sets).map(|_| {
-            let set = ProblemCopy::new(self.device, self.case, self.problem, &self.plan, &Reused::default())?;
-            for (from, to) in self.set.buffers.iter().zip(&set.buffers) {
-                self.device.copy(from, to, from.len)?;
-            }
-            self.prepare(&set)?;
-            Ok(set)
-        });
+        let more = (1..sets).map(|_| self.copied(&Reused::default()));
         let more = more.collect::<Result<Vec<_>>>()?;
         let works = std::iter::once(&self.set).chain(&more);
         let works: Vec<_> = works.map(|set| move || self.launch_on(set, false)).collect();
