@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::invocation::quoted;
 use super::plan::Cell;
 use super::store::SCHEMA;
-use super::{Manifest, lines, seal, session};
+use super::{Manifest, lines, runs, seal, session};
 use ulplab_core::atomic::{create_atomic, is_temporary, write_atomic};
 use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::input;
@@ -109,8 +109,7 @@ impl Folder {
             return refused(path, format!("{message}{near}"));
         }
         if path.is_dir() && !file.exists() {
-            let runs = within(path).into_iter().map(|name| path.join(name));
-            let newest = runs.filter(|run| run.join(RUN).exists()).max();
+            let newest = runs::newest(path);
             let newest = newest.map_or(String::new(), |run| format!("; its last run is {}", run.display()));
             return refused(path, format!("not a run: it has no {RUN}{newest}"));
         }

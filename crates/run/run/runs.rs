@@ -9,6 +9,7 @@ use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
 
 use super::folder::RUN;
+use crate::entries::entries;
 
 /// Folder of all runs.
 const HOME: &str = "runs";
@@ -42,13 +43,9 @@ pub fn unused(path: &Path) -> PathBuf {
 /// Returns the newest run in a folder. Runs are named by their time, so the newest is the last by name.
 pub fn newest(home: &Path) -> Result<PathBuf> {
     let nothing = || Error::Usage(format!("{}: no run to resume", home.display()));
-    let runs = in_folder(home).filter(|path| path.join(RUN).is_file());
+    let paths = entries(home, "read").unwrap_or_default().into_iter();
+    let runs = paths.filter(|path| path.join(RUN).is_file());
     runs.max().ok_or_else(nothing)
-}
-
-fn in_folder(folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path())
 }
 
 /// Returns the latest run in `runs/*` or `runs/*/*`, except calibrations, which are not meant to be judged. A run without a
@@ -66,8 +63,10 @@ pub fn newest_of_all() -> Result<PathBuf> {
         #[serde(default)]
         gate: Vec<IgnoredAny>,
     }
-    let runs: Vec<PathBuf> = in_folder(Path::new(HOME)).collect();
-    let nested = runs.iter().flat_map(|folder| in_folder(folder));
+    let runs = entries(Path::new(HOME), "read").unwrap_or_default();
+    let nested = runs
+        .iter()
+        .flat_map(|folder| entries(folder, "read").unwrap_or_default());
     let all = runs.iter().cloned().chain(nested);
     let mut newest = None;
     for path in all.filter(|path| path.join(RUN).is_file()) {
