@@ -27,12 +27,12 @@ pub fn lines(failures: &Failures) -> Vec<Line<'_>> {
     lines.collect()
 }
 
-/// Describes the number of further failing cells; empty if there are none.
-pub fn more(failures: &Failures) -> String {
+/// Describes the number of further failing cells; `None` if there are none.
+pub fn more(failures: &Failures) -> Option<String> {
     match failures.more() {
-        0 => String::new(),
-        1 => "one more cell fails".into(),
-        more => format!("{more} more cells fail"),
+        0 => None,
+        1 => Some("one more cell fails".into()),
+        more => Some(format!("{more} more cells fail")),
     }
 }
 
@@ -45,8 +45,6 @@ pub fn text(failures: &Failures) -> String {
             text += &format!("  because: {why}\n");
         }
     }
-    match more(failures) {
-        more if more.is_empty() => text,
-        more => text + &format!("{more}\n"),
-    }
+    text.extend(more(failures).map(|more| more + "\n"));
+    text
 }

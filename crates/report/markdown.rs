@@ -68,10 +68,7 @@ fn wrong(text: &mut String, checks: &[&Check], limit: usize) {
         rows.extend(consequence.map(|text| row([recipe, "", text, ""].into_iter())));
         let lines = failures::lines(found).into_iter();
         rows.extend(lines.map(|line| row([recipe, line.window, line.message, line.why].into_iter())));
-        let more = failures::more(found);
-        if !more.is_empty() {
-            rows.push(row([recipe, "", &more, ""].into_iter()));
-        }
+        rows.extend(failures::more(found).map(|more| row([recipe, "", &more, ""].into_iter())));
     }
     let titles = "recipe,window or case,what is wrong,why the bound is what it is";
     let titles: Vec<&str> = titles.split(',').collect();

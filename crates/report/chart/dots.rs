@@ -60,10 +60,8 @@ impl Chart for Dots {
         }
     }
 
-    fn svg(&self) -> String {
-        let Some(x) = self.scale() else {
-            return String::new();
-        };
+    fn svg(&self) -> Option<String> {
+        let x = self.scale()?;
         let heads = self.rows.iter().skip(1).filter(|row| row.head).count() as f64;
         let widest = |get: fn(&DotRow) -> &str| self.rows.iter().map(|row| width(&short(get(row)))).fold(0.0, f64::max);
         let notes = widest(|row| &row.note);
@@ -85,7 +83,7 @@ impl Chart for Dots {
             y += ROW + if row.head && at > 0 { HEAD } else { 0.0 };
             self.row(&mut svg, row, y, area, &x);
         }
-        svg.finish()
+        Some(svg.finish())
     }
 }
 

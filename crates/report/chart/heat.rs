@@ -56,10 +56,8 @@ impl Chart for Heat {
         by_place(&self.rows, |layer| format!("{AXIS} {layer}"), &self.metric)
     }
 
-    fn svg(&self) -> String {
-        let Some((scale, layers)) = self.scale() else {
-            return String::new();
-        };
+    fn svg(&self) -> Option<String> {
+        let (scale, layers) = self.scale()?;
         // The axis label is below the names of the recipes, and may be wider than these names.
         let names = self.rows.iter().map(|row| width(&short(&row.name)));
         let left = 12.0 + names.chain([width(AXIS)]).fold(0.0, f64::max);
@@ -87,7 +85,7 @@ impl Chart for Heat {
         }
         svg.text(left - 8.0, bottom + 14.0, "tick end", AXIS);
         legend(&mut svg, &scale, left, bottom + 30.0);
-        svg.finish()
+        Some(svg.finish())
     }
 }
 

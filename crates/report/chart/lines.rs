@@ -93,10 +93,8 @@ impl Chart for Lines {
         by_place(&self.series, |place| self.place(place), &self.metric)
     }
 
-    fn svg(&self) -> String {
-        let Some([x, y]) = self.scales() else {
-            return String::new();
-        };
+    fn svg(&self) -> Option<String> {
+        let [x, y] = self.scales()?;
         let names = self.named().map(|series| width(&short(&series.name)));
         let names = names.fold(0.0, f64::max);
         let [wide, high] = self.size;
@@ -119,7 +117,7 @@ impl Chart for Lines {
         self.bound_label(&mut svg, area, &x, &y);
         self.labels(&mut svg, area, &x, &y);
         self.readings(&mut svg, area, &x);
-        svg.finish()
+        Some(svg.finish())
     }
 }
 

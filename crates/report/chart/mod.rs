@@ -30,8 +30,8 @@ pub trait Chart {
     /// True if there is nothing to draw.
     fn is_empty(&self) -> bool;
 
-    /// Returns the chart as SVG; empty if there is nothing to draw.
-    fn svg(&self) -> String;
+    /// Returns the chart as SVG; `None` if there is nothing to draw.
+    fn svg(&self) -> Option<String>;
 
     /// Returns the chart's numbers, for reports without pictures.
     fn table(&self) -> Table;

@@ -66,11 +66,9 @@ impl Chart for Scatter {
         }
     }
 
-    fn svg(&self) -> String {
+    fn svg(&self) -> Option<String> {
         let points: Vec<&Point> = self.drawable().collect();
-        let Some([x, y]) = self.scales() else {
-            return String::new();
-        };
+        let [x, y] = self.scales()?;
         let [wide, high] = self.size;
         let area = Area {
             left: 52.0,
@@ -123,7 +121,7 @@ impl Chart for Scatter {
             let class = format!("series {class} s{}", point.slot);
             svg.text(anchor, place[3] - 3.0, &class, &name);
         }
-        svg.finish()
+        Some(svg.finish())
     }
 }
 

@@ -92,5 +92,5 @@ fn chart(report: &Report, title: &str, unit: &str, value: impl Fn(&Judged) -> Op
         rows: rows.into_iter().take(ROWS).map(row).collect(),
         width: 1120.0,
     };
-    dots.svg()
+    dots.svg().unwrap_or_default()
 }

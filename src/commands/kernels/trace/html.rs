@@ -66,5 +66,5 @@ fn chart(all: &Traces, trace: &Trace) -> String {
         rows: trace.launches.iter().filter_map(row).collect(),
         width: 1180.0,
     };
-    dots.svg()
+    dots.svg().unwrap_or_default()
 }
