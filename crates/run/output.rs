@@ -112,15 +112,6 @@ pub fn width_of(terminal: Option<u16>, columns: Option<&str>) -> usize {
     known.unwrap_or(WIDTH)
 }
 
-/// Returns the text with hidden characters replaced, as by [`CleanWriter`].
-pub fn clean(text: &str) -> String {
-    let mut clean = CleanWriter::new(Vec::new(), false);
-    clean
-        .write_all(text.as_bytes())
-        .expect("writing to memory does not fail");
-    String::from_utf8_lossy(&clean.inner).into_owned()
-}
-
 /// A writer that replaces hidden characters except line ends and tabs, makes commands to GitHub Actions ineffective, and ignores
 /// a closed pipe.
 pub struct CleanWriter<W> {
@@ -138,10 +129,6 @@ impl<W: Write> CleanWriter<W> {
             colour,
             begins: true,
         }
-    }
-
-    pub fn into_inner(self) -> W {
-        self.inner
     }
 
     /// Returns the position of the first bytes to replace: a hidden character, `::` at the beginning of a line, or `##[`.
