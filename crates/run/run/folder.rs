@@ -102,8 +102,10 @@ impl Folder {
         }
         if !path.exists() {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let others = path.parent().map(within).unwrap_or_default();
-            let near = did_you_mean(&name, others.iter().map(String::as_str));
+            // The parent of a bare name is empty: read `.` instead.
+            let beside = |parent: &Path| names(&Path::new(".").join(parent)).ok();
+            let others = path.parent().and_then(beside);
+            let near = did_you_mean(&name, others.iter().flatten().filter_map(|name| name.to_str()));
             let message =
                 "there is no such folder; expected the folder of a run, which `ulplab sweep` names in its last line";
             return refused(path, format!("{message}{near}"));
@@ -323,13 +325,6 @@ fn remove_unbegun(path: &Path) -> Result<()> {
 
 fn names(folder: &Path) -> std::io::Result<Vec<OsString>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
-}
-
-/// Returns the names of a folder's entries that are valid UTF-8; none if the folder cannot be read.
-fn within(folder: &Path) -> Vec<String> {
-    // The parent of a bare name is empty: read `.` instead.
-    let all = names(&Path::new(".").join(folder)).unwrap_or_default().into_iter();
-    all.filter_map(|name| name.into_string().ok()).collect()
 }
 
 /// Reads a manifest from the bytes of `run.json`. Returns the reason if the bytes are not the output of [`seal::json`] for a
