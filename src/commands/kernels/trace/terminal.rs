@@ -38,12 +38,12 @@ pub fn launches(all: &Traces, trace: &Trace) -> Rows {
             turns.to_string(),
             megabytes(cost),
             gigaflops(cost),
-            optional(each, hundredths),
-            optional(us, hundredths),
-            optional(cached, hundredths),
-            optional(added, hundredths),
-            optional(limit, hundredths),
-            optional(us.zip(limit).map(|(us, limit)| limit / us), hundredths),
+            hundredths(each),
+            hundredths(us),
+            hundredths(cached),
+            hundredths(added),
+            hundredths(limit),
+            hundredths(share(us, limit)),
         ]
     };
     for launch in &trace.launches {
@@ -74,9 +74,8 @@ pub fn side_by_side(all: &Traces) -> Rows {
         let figures = all.traces.iter().map(figure);
         std::iter::once(name.to_string()).chain(figures).collect::<Vec<_>>()
     };
-    let us = |get: fn(Times) -> Option<Spread>| {
-        move |trace: &Trace| optional(trace.us.and_then(get).map(|us| us.median), hundredths)
-    };
+    let us =
+        |get: fn(Times) -> Option<Spread>| move |trace: &Trace| hundredths(trace.us.and_then(get).map(|us| us.median));
     let limit = |trace: &Trace| Some(trace.least.limit(&all.ceilings?, trace.products));
     let mut rows = vec![
         of("", &|trace| trace.kernel.clone()),
@@ -88,16 +87,13 @@ pub fn side_by_side(all: &Traces) -> Rows {
         of("µs, in a graph, rotated", &us(|us| us.rotated)),
         of("µs, in a graph, cached", &us(|us| us.cached)),
         of("µs, sum of the launches alone", &|trace| {
-            optional(trace.us_of_launches(), hundredths)
+            hundredths(trace.us_of_launches())
         }),
         of("share of the limit", &|trace| {
-            optional(
-                trace.whole().zip(limit(trace)).map(|(us, limit)| limit / us),
-                hundredths,
-            )
+            hundredths(share(trace.whole(), limit(trace)))
         }),
         of("a second", &|trace| {
-            optional(trace.whole().map(|us| 1e6 / us), |rate| format!("{rate:.0}"))
+            trace.whole().map_or(NONE.into(), |us| format!("{:.0}", 1e6 / us))
         }),
     ];
     // Drops rows that have no figure in any variant.
@@ -107,12 +103,13 @@ pub fn side_by_side(all: &Traces) -> Rows {
 
 const NONE: &str = "—";
 
-fn optional(value: Option<f64>, write: impl Fn(f64) -> String) -> String {
-    value.map_or(NONE.into(), write)
+/// Returns the share of a time that the least possible time takes.
+fn share(us: Option<f64>, limit: Option<f64>) -> Option<f64> {
+    Some(limit? / us?)
 }
 
-fn hundredths(value: f64) -> String {
-    format!("{value:.2}")
+fn hundredths(value: Option<f64>) -> String {
+    value.map_or(NONE.into(), |value| format!("{value:.2}"))
 }
 
 fn megabytes(cost: Cost) -> String {
