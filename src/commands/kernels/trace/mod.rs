@@ -77,7 +77,7 @@ pub struct Trace {
 }
 
 /// All turns (repetitions in a run) of one launch of a variant.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Launch {
     pub name: String,
     /// Entry point and grid of the kernel, or sizes of the matrix product.
@@ -144,9 +144,7 @@ impl Trace {
                     cost(step, arguments, problem, plan)
                 }
             },
-            us: None,
-            us_cached: None,
-            us_added: None,
+            ..Launch::default()
         };
         let steps = plan.run.steps.iter().enumerate().filter(|(_, step)| !step.tap);
         Self {
