@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use ulplab_core::list::grouped;
-use ulplab_core::metrics::{self, Better, METRICS, Metric, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER};
+use ulplab_core::metrics::{self, Better, Metric, OF_COPY, OF_COPY_ROTATED, OF_LIMIT, OF_MATMUL, TIMES_PEER};
 use ulplab_core::record::{Phase, Record, Worst};
 
 /// A record of BASE, and the record of NEW with the same key.
@@ -67,11 +67,7 @@ pub struct Numbers {
 /// True if a metric is a time or computed from times, so that it differs from run to run even if nothing else does.
 pub fn timed(metric: &str) -> bool {
     let shares = [&OF_COPY, &OF_COPY_ROTATED, &OF_MATMUL, &OF_LIMIT, &TIMES_PEER];
-    known(metric).is_some_and(|metric| metric.unit == "µs" || shares.iter().any(|share| share.name == metric.name))
-}
-
-fn known(name: &str) -> Option<&'static Metric> {
-    METRICS.iter().copied().find(|metric| metric.name == name)
+    Metric::find(metric).is_ok_and(|metric| metric.unit == "µs" || shares.iter().any(|share| share.name == metric.name))
 }
 
 impl Pair<'_> {
@@ -97,13 +93,13 @@ impl Pair<'_> {
     /// worsening.
     pub fn worsening(&self) -> f64 {
         let (base, new) = (self.base.value, self.new.value);
-        match known(&self.base.metric).map(|metric| metric.better) {
+        match Metric::find(&self.base.metric).map(|metric| metric.better) {
             _ if base == new || base.is_nan() && new.is_nan() => 0.0,
             _ if new.is_nan() => f64::INFINITY,
             _ if base.is_nan() => f64::NEG_INFINITY,
-            Some(Better::Higher) => base - new,
-            Some(Better::Lower) => new - base,
-            None => (new - base).abs(),
+            Ok(Better::Higher) => base - new,
+            Ok(Better::Lower) => new - base,
+            Err(_) => (new - base).abs(),
         }
     }
 
