@@ -117,17 +117,15 @@ impl<'a> Bench<'a> {
     pub fn wrong(&mut self, rules: &[&'a Rule]) -> Result<Vec<Verdict>> {
         self.rules = rules.to_vec();
         let records = self.keep(Side::Wrong, &SuspectSet::at(self.mix.all()))?;
-        let verdicts = self.verdicts(&records)?;
-        let failed: Vec<Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).cloned().collect();
-        if failed.is_empty() {
-            let said: Vec<&str> = verdicts.iter().map(|verdict| &*verdict.message).collect();
-            let (recipe, said) = (&self.mix.wrong.name, said.join("; "));
-            let message = format!("recipe '{recipe}' fails no gate, so there is nothing to search: {said}");
-            return Err(Error::Usage(message));
-        }
+        let mut failed = self.verdicts(&records)?;
+        let said: Vec<&str> = failed.iter().map(|verdict| &*verdict.message).collect();
+        let (recipe, said) = (&self.mix.wrong.name, said.join("; "));
+        let message = format_args!("recipe '{recipe}' fails no gate, so there is nothing to search: {said}");
+        Error::refuse(!failed.iter().any(Verdict::fails), message)?;
+        self.note(&SuspectSet::at(self.mix.all()), &failed);
+        failed.retain(Verdict::fails);
         let fails = |rule: &&Rule| failed.iter().any(|verdict| verdict.rule == **rule);
         self.rules.retain(fails);
-        self.note(&SuspectSet::at(self.mix.all()), &failed);
         self.tell(&failed);
         Ok(failed)
     }
@@ -210,10 +208,10 @@ impl<'a> Bench<'a> {
         }
         (self.progress)(self.cells, &self.mix.words(wrong));
         let records = self.records(wrong, windows)?;
-        let verdicts = self.verdicts(&records)?;
-        let failed: Vec<Verdict> = verdicts.iter().filter(|verdict| verdict.fails()).cloned().collect();
-        self.note(wrong, if failed.is_empty() { &verdicts } else { &failed });
-        Ok(Some(failed))
+        let mut verdicts = self.verdicts(&records)?;
+        self.note(wrong, &verdicts);
+        verdicts.retain(Verdict::fails);
+        Ok(Some(verdicts))
     }
 
     /// Runs a recipe on these windows. Skips the first layers that equal those of the right or the wrong recipe.
@@ -305,12 +303,12 @@ impl<'a> Bench<'a> {
 
     /// Records the result of a test.
     fn note(&mut self, wrong: &SuspectSet, verdicts: &[Verdict]) {
-        let fails = verdicts.iter().any(Verdict::fails);
-        self.answers.insert(wrong.clone(), fails);
+        let failed = verdicts.iter().find(|verdict| verdict.fails());
+        self.answers.insert(wrong.clone(), failed.is_some());
         self.tests.push(Test {
             wrong: self.mix.words(wrong),
-            fails,
-            value: verdicts.first().map_or(f64::NAN, |verdict| verdict.value),
+            fails: failed.is_some(),
+            value: failed.or(verdicts.first()).map_or(f64::NAN, |verdict| verdict.value),
             cells: self.cells,
             seconds: self.seconds(),
         });
