@@ -78,9 +78,11 @@ impl<'a> Comparison<'a> {
             failures: Vec::new(),
         };
         if want.shape != got.shape {
-            comparison.fail(format!("shape: want {:?}, got {:?}", want.shape, got.shape));
+            comparison
+                .failures
+                .push(format!("shape: want {:?}, got {:?}", want.shape, got.shape));
         } else if want.kind() != got.kind() {
-            comparison.fail(format!(
+            comparison.failures.push(format!(
                 "type: want {}, got {}: one is exact, the other is not",
                 want.dtype, got.dtype
             ));
@@ -115,10 +117,6 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    fn fail(&mut self, failure: String) {
-        self.failures.push(failure);
-    }
-
     fn judge_exact(&mut self) {
         let (want, got) = (self.want, self.got);
         let mut exact = IntegerDifferences::default();
@@ -131,7 +129,7 @@ impl<'a> Comparison<'a> {
         if let Some((index, x, y)) = &exact.first {
             let (count, n) = (exact.mismatches, want.shape.iter().product::<usize>());
             let first = format!("first at {index:?}: want {x}, got {y}");
-            self.fail(format!("{count} of {n} elements differ, {first}"));
+            self.failures.push(format!("{count} of {n} elements differ, {first}"));
         }
         self.exact = Some(exact);
     }
@@ -145,7 +143,7 @@ impl<'a> Comparison<'a> {
             let (x, y) = (digits(at.want, want.dtype), digits(at.got, got.dtype));
             let place = format!("differ first at {:?}: want {x}, got {y}", at.index);
             let [want, got] = self.nonfinite;
-            self.fail(format!(
+            self.failures.push(format!(
                 "NaN/Inf: {want} elements of the reference, {got} of the candidate; {place}"
             ));
         }
@@ -176,7 +174,7 @@ impl<'a> Comparison<'a> {
                     Some(value) => format!("{name} is {value:?}"),
                     None => format!("{name} is not defined between {} and {}", want.dtype, got.dtype),
                 };
-                self.fail(format!("{found}; gate {gate}"));
+                self.failures.push(format!("{found}; gate {gate}"));
             }
             self.gates.push(GateResult { gate, value, pass });
         }
