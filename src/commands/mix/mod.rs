@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::bisect::model_study;
-use super::sweep::{self, Prepared, SweepArgs};
+use super::sweep::{self, SweepArgs};
 use crate::experiment::Window;
 use crate::json;
 use crate::signal;
@@ -171,7 +171,9 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     }
     let texts = prepared.inputs.texts.iter().map(|text| &text.ids[..]);
     let windows: Vec<(&str, &[u32])> = names.iter().map(String::as_str).zip(texts).collect();
-    let fingerprint = fingerprint(args, &prepared);
+    // The fingerprint covers everything that the measurements depend on.
+    let parts = (prepared.manifest.identity(), &args.at, &args.formats);
+    let fingerprint = blake3::hash(json::line(&parts).as_bytes()).to_hex().to_string();
     let mut measure = Measure::new(
         (folder, &question.parsed.experiment.inert),
         model,
@@ -206,12 +208,6 @@ fn check(args: &MixArgs) -> Result<()> {
     let message = "-o writes the recipe of a budget: expected --bytes or --kl";
     Error::refuse(args.output.is_some() && unasked, message)?;
     args.output.as_deref().map_or(Ok(()), check_writable)
-}
-
-/// Returns the digest of everything that the measurements depend on.
-fn fingerprint(args: &MixArgs, prepared: &Prepared) -> String {
-    let parts = (prepared.manifest.identity(), &args.at, &args.formats);
-    blake3::hash(json::line(&parts).as_bytes()).to_hex().to_string()
 }
 
 /// Searches, and measures the resulting front on the held-out windows.
