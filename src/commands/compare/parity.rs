@@ -57,9 +57,8 @@ pub fn run_to(args: &ParityArgs, compare: &CompareArgs, out: &mut dyn Write) -> 
     for packed in &found {
         let name = args.tensor.as_deref().unwrap_or(&packed.name);
         let tensor = source_of(&source, name, &packed.shape, any_name)?;
-        if tensor.bytes.is_empty() {
-            return Err(Error::data(want, format!("tensor '{name}' is empty")));
-        }
+        let empty = format_args!("tensor '{name}' is empty");
+        refuse(tensor.bytes.is_empty(), empty).map_err(|why| Error::data(want, why))?;
         pairs.push((packed, tensor));
     }
     // If the user names a tensor, the other tensors are ignored.

@@ -12,7 +12,7 @@ use super::numbers::{Pair, Pairs, timed, worst};
 use super::output::sentence;
 use crate::dataset::parse_toml;
 use crate::run::verdict::Status;
-use ulplab_core::error::{Error, Result, did_you_mean};
+use ulplab_core::error::{Error, Result, did_you_mean, refuse};
 use ulplab_core::input;
 use ulplab_core::metrics::Metric;
 use ulplab_core::pattern::matches;
@@ -128,9 +128,8 @@ impl FromStr for Gate {
 pub fn read(file: &Path) -> Result<Vec<Gate>> {
     let text = input::text(file)?;
     let rules: Rules = parse_toml(file, &text)?;
-    if rules.changes.is_empty() {
-        return Err(Error::config(file, "the file has no [[change]]"));
-    }
+    let none = refuse(rules.changes.is_empty(), "the file has no [[change]]");
+    none.map_err(|why| Error::config(file, why))?;
     let gate = |demand: Demand| {
         let metric = demand.metric.clone();
         let error = |message: String| Error::config(file, format!("change of {metric}: {message}"));
