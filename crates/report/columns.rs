@@ -44,6 +44,12 @@ pub fn fitted<S: AsRef<str>>(heads: &[&str], rows: &[Vec<S>], least: &[usize], w
     std::iter::once(head).chain(body).collect()
 }
 
+/// Returns the lines of [`fitted`] as a text, with one of the `width` characters as left margin.
+pub fn with_margin(heads: &[&str], rows: &[Vec<String>], least: &[usize], width: usize) -> String {
+    let lines = fitted(heads, rows, least, width.saturating_sub(1));
+    lines.iter().map(|line| format!(" {line}\n")).collect()
+}
+
 /// Returns one line for each non-empty cell; all but the first are indented.
 fn folded<S: AsRef<str>>(heads: &[&str], row: &[S], width: usize) -> Vec<String> {
     let told = heads.iter().zip(row).filter(|(_, cell)| !cell.as_ref().is_empty());

@@ -8,7 +8,7 @@ use super::{Baseline, all, incomparable};
 use crate::commands::diff;
 use crate::json;
 use crate::output::width;
-use crate::report::columns::fitted;
+use crate::report::columns::with_margin;
 use crate::report::number::significant;
 use crate::run::Run;
 use crate::run::verdict::Verdict;
@@ -128,7 +128,7 @@ impl History {
             vec![number, accepted, base.by.clone(), commit, base.why.clone()]
         });
         let heads = ["", "accepted", "by", "commit", "why"];
-        table(&mut text, &heads, &entries.collect::<Vec<_>>(), &[3]);
+        text += &with_margin(&heads, &entries.collect::<Vec<_>>(), &[3], width());
         for (before, base) in self.baselines.iter().enumerate() {
             if !base.incomparable.is_empty() {
                 let (number, why) = (before + 1, base.incomparable.join("; "));
@@ -140,7 +140,7 @@ impl History {
         let heads = ["gate", "recipe"].into_iter().chain(numbers.iter().map(String::as_str));
         let heads: Vec<&str> = heads.chain(["worse by", "in a row"]).collect();
         let rows: Vec<Vec<String>> = self.numbers.iter().map(Drift::row).collect();
-        table(&mut text, &heads, &rows, &[]);
+        text += &with_margin(&heads, &rows, &[], width());
         text
     }
 }
@@ -160,13 +160,6 @@ impl Drift {
         row.extend(self.values.iter().map(value));
         row.extend([worse, steps]);
         row
-    }
-}
-
-fn table(text: &mut String, heads: &[&str], rows: &[Vec<String>], least: &[usize]) {
-    // Leaves one character of the width for the left margin.
-    for line in fitted(heads, rows, least, width().saturating_sub(1)) {
-        *text += &format!(" {line}\n");
     }
 }
 

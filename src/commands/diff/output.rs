@@ -2,7 +2,7 @@
 
 use super::numbers::{Change, Numbers};
 use super::{Diff, Side};
-use crate::report::columns::fitted;
+use crate::report::columns::with_margin;
 use crate::report::markdown::{LIMIT, escape, row, table};
 use crate::report::number::{signed, significant};
 use crate::run::verdict::Status;
@@ -38,10 +38,8 @@ pub fn terminal(diff: &Diff, width: usize, colour: bool) -> String {
     for block in blocks(diff) {
         text += &format!("\n{}\n", block.title);
         let least: &[usize] = if block.heads == CHANGES { &LEAST } else { &[] };
-        // Leaves one character of the width for the left margin.
-        let lines = fitted(block.heads, &block.rows, least, width.saturating_sub(1));
         if !block.rows.is_empty() {
-            text.extend(lines.iter().map(|line| format!(" {line}\n")));
+            text += &with_margin(block.heads, &block.rows, least, width);
         }
     }
     let name = diff.outcome.name();
