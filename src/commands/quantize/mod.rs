@@ -115,9 +115,7 @@ pub fn quantize(args: &QuantizeArgs) -> Result<Exit> {
             Err(why) => refused.push(format!("tensor '{}': {why}", tensor.name)),
         }
     }
-    if !refused.is_empty() {
-        return Err(refusal(&args.input, &refused, "use --skip to leave tensors out"));
-    }
+    refuse_tensors(&args.input, &refused, "use --skip to leave tensors out")?;
     for (why, names) in &unfits {
         errln!("{}: copied, {why}", first_of(names));
     }
@@ -256,10 +254,7 @@ impl Plan {
             Nonfinite::add(&mut job.nonfinite, Some(nonfinite));
         }
         let hint = "use --skip to leave tensors out, or --allow-nonfinite to quantize them anyway";
-        match refused.is_empty() {
-            true => Ok(()),
-            false => Err(refusal(&args.input, &refused, hint)),
-        }
+        refuse_tensors(&args.input, &refused, hint)
     }
 
     /// Returns the NaN and infinities of a matrix, and how many elements decode to them; `None` if all elements are finite.
@@ -297,14 +292,15 @@ fn first_of(names: &[&str]) -> String {
     }
 }
 
-/// Returns an error that lists the refused tensors, one a line up to a screenful, and a hint.
-fn refusal(file: &Path, refused: &[String], hint: &str) -> Error {
+/// Returns an error that lists the refused tensors, one a line up to a screenful, and a hint, if there are any.
+fn refuse_tensors(file: &Path, refused: &[String], hint: &str) -> Result<()> {
     const SHOWN: usize = 20;
     let mut lines = refused[..refused.len().min(SHOWN)].to_vec();
     if refused.len() > SHOWN {
         lines.push(format!("and {} more", counted(refused.len() - SHOWN, "tensor")));
     }
-    Error::data(file, format!("{}; {hint}", lines.join("\n  ")))
+    let message = format_args!("{}; {hint}", lines.join("\n  "));
+    refuse(!refused.is_empty(), message).map_err(|why| Error::data(file, why))
 }
 
 /// The reason why a tensor cannot be quantized.
