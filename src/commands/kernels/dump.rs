@@ -1,7 +1,7 @@
 //! `ulplab kernels dump`: writes the inputs of a case, the expected outputs and their bounds as files for a debugger.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::backend::program::{metadata, write_inputs};
 use crate::dataset::{Checkpoint, Manifest as Datasets};
@@ -61,7 +61,12 @@ pub fn run(args: &DumpArgs) -> Result<Exit> {
     let file = |name: &str| args.folder.join(format!("{name}.safetensors"));
     write_inputs(&file("inputs"), op.name(), &case, &problem)?;
     let judges = &problem.judges;
-    let write = |name: &str, tensors: Vec<Tensor>| write(&file(name), op.name(), &case, &problem, &numbered(tensors));
+    let mut metadata = metadata(op.name(), &case, &problem);
+    for judge in judges {
+        let judged = format!("{}: {}", judge.how(), judge.why);
+        metadata.insert(format!("{}.judged", judge.output), judged);
+    }
+    let write = |name: &str, tensors: Vec<Tensor>| judge::write(&file(name), &numbered(tensors), &metadata);
     write("want", judges.iter().filter_map(|judge| judge.wanted()).collect())?;
     write("bound", judges.iter().filter_map(|judge| judge.bound()).collect())?;
     for name in ["inputs", "want", "bound"] {
@@ -111,13 +116,4 @@ fn numbered(mut tensors: Vec<Tensor>) -> Vec<Tensor> {
         }
     }
     tensors
-}
-
-fn write(file: &Path, op: &str, case: &Case, problem: &Problem, tensors: &[Tensor]) -> Result<()> {
-    let mut metadata = metadata(op, case, problem);
-    for judge in &problem.judges {
-        let judged = format!("{}: {}", judge.how(), judge.why);
-        metadata.insert(format!("{}.judged", judge.output), judged);
-    }
-    judge::write(file, tensors, &metadata)
 }
