@@ -175,10 +175,8 @@ fn of_experiment(args: &BisectArgs, of: &Path) -> Result<Exit> {
     if let Some(file) = &args.dump {
         return dump::run(args, file, &study, &prepared, &*prepared.inputs.open()?.load()?);
     }
-    let name = match args.recipe.clone().or(failing) {
-        Some(name) => name,
-        None => only_bound(&question)?,
-    };
+    let name = args.recipe.clone().or(failing);
+    let name = name.map_or_else(|| only_bound(&question), Ok)?;
     let (right, wrong) = (recipe(&study, &args.right)?, recipe(&study, &name)?);
     let both = format_args!("'{name}' is both the right recipe and the one that fails");
     Error::refuse(right.name == wrong.name, both)?;

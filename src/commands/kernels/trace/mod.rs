@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::backend::cuda::header::Factor;
 use crate::backend::cuda::plan::{Named, SMS, Step, Work};
-use crate::backend::cuda::session::Bench;
 use crate::backend::cuda::time::Times;
 use crate::backend::cuda::{Device, Plan, Session, Source, Variant};
 use crate::run::ceilings::Ceilings;
@@ -256,7 +255,13 @@ pub fn run(args: &TraceArgs) -> Result<Exit> {
         all.ceilings = Some(session.watch.ceilings()?);
         let bench = kernels.case(&case, &problem);
         for ((variant, _), trace) in planned.iter().zip(&mut all.traces) {
-            time(&bench, variant, trace)?;
+            // Checks the variant before it times the whole run and each launch.
+            let running = bench.right(variant)?;
+            trace.us = Some(running.time()?);
+            for (launch, times) in trace.launches.iter_mut().zip(running.trace()?) {
+                [launch.us, launch.us_cached] = [times.alone, times.cached].map(|time| time.map(|time| time.median));
+                launch.us_added = times.added;
+            }
         }
     }
     if let Some(file) = &args.html {
@@ -299,15 +304,4 @@ fn choose<'a>(args: &TraceArgs, op: &dyn Op, source: &'a Source, sms: i64) -> Re
     let none = format_args!("no variant of {} accepts case '{}'", op.name(), case.name);
     Error::refuse(variants.is_empty(), none)?;
     Ok((case, variants))
-}
-
-/// Checks a variant, and times the whole run and each launch.
-fn time(bench: &Bench, variant: &Variant, trace: &mut Trace) -> Result<()> {
-    let running = bench.right(variant)?;
-    trace.us = Some(running.time()?);
-    for (launch, times) in trace.launches.iter_mut().zip(running.trace()?) {
-        [launch.us, launch.us_cached] = [times.alone, times.cached].map(|time| time.map(|time| time.median));
-        launch.us_added = times.added;
-    }
-    Ok(())
 }
