@@ -56,6 +56,7 @@ pub fn texts(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
 /// Returns the digest of the judgement of every operation (blake3, in hexadecimal), by the name of the operation's module.
 pub fn digests(texts: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut rooms: BTreeMap<String, Room> = BTreeMap::new();
+    let is_other = |place: &str| OTHERS.iter().any(|other| Path::new(place).starts_with(other));
     for (place, text) in texts.iter().filter(|(place, _)| !is_other(place)) {
         rooms.entry(room(place)).or_default().files.push((place, text));
     }
@@ -125,10 +126,6 @@ impl Room<'_> {
         }
         hasher.finalize()
     }
-}
-
-fn is_other(place: &str) -> bool {
-    OTHERS.iter().any(|other| Path::new(place).starts_with(other))
 }
 
 /// Returns the name of the room that a file belongs to.

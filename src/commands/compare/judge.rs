@@ -3,6 +3,7 @@
 use safetensors::Dtype;
 
 use super::gates::Gate;
+use crate::gate::NONFINITE;
 use crate::run::verdict::Status;
 use ulplab_core::error::refuse;
 use ulplab_core::metrics::{Eval, Logits, Metric, Pair, unravel};
@@ -99,12 +100,14 @@ impl<'a> Comparison<'a> {
     pub fn unjudged(&self) -> Option<Unjudged> {
         let elements = self.want.shape.iter().product::<usize>() as u64;
         let equal = self.worst.as_ref().is_none_or(|worst| worst.want == worst.got);
+        // A gate on the metric of numbers that are not finite bounds only how many of them there are.
+        let bounds_numbers = |judged: &GateResult| judged.gate.metric.name != NONFINITE;
         match () {
             () if !self.failures.is_empty() => None,
             () if elements == 0 => Some(Unjudged::Empty),
             () if self.exact.is_some() => None,
             () if self.nonfinite[0] == elements => Some(Unjudged::NotFinite),
-            () if !self.gates.iter().any(GateResult::binds) && !equal => Some(Unjudged::NoGate),
+            () if !self.gates.iter().any(bounds_numbers) && !equal => Some(Unjudged::NoGate),
             () => None,
         }
     }
@@ -178,13 +181,6 @@ impl<'a> Comparison<'a> {
             }
             self.gates.push(GateResult { gate, value, pass });
         }
-    }
-}
-
-impl GateResult<'_> {
-    /// True if the gate bounds the numbers; false if it bounds only how many of them are not finite.
-    fn binds(&self) -> bool {
-        self.gate.metric.name != crate::gate::NONFINITE
     }
 }
 
