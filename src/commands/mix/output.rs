@@ -104,8 +104,8 @@ pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
         "{:>4}  {unit:>11}  {:>7}  {:>6}  {:>21}  {:>21}  {:>6}  raised\n",
         "step", "of bf16", "bits", "KL, chosen on", "KL, held out", "flips"
     );
-    let shown = |at: &usize| is_shown(*at, found);
-    for at in (0..found.points.len()).filter(shown) {
+    let shown: Vec<usize> = (0..found.points.len()).filter(|at| is_shown(*at, found)).collect();
+    for &at in &shown {
         let point = &found.points[at];
         let (step, bytes, of_bf16, bits) = (point.step, point.bytes, point.of_bf16, point.bits);
         let flips = point.held_out.unwrap_or(point.chosen_on).flips;
@@ -122,13 +122,12 @@ pub fn text(found: &Front, groups: &Groups, args: &MixArgs) -> String {
         text += &format!("{step:>4}  {bytes:>11.0}  {of_bf16:>7.3}  {bits:>6.2}  {chosen_on:>21}  {held:>21}  ");
         text += &format!("{flips:>6.3}  {raised}{mark}\n");
     }
-    let left_out = found.points.len() - (0..found.points.len()).filter(shown).count();
-    if left_out > 0 {
+    if let left_out @ 1.. = found.points.len() - shown.len() {
         text += &format!("      and {} between, which --json has\n", counted(left_out, "point"));
     }
     match (found.chosen, args.kl) {
         (Some(chosen), _) => {
-            let recipe = groups.recipe("front", "the point of the budget", &found.points[chosen].assignment);
+            let recipe = groups.recipe(CHOSEN, "the point of the budget", &found.points[chosen].assignment);
             text += &format!("\n{}", as_toml(&recipe));
             if let Some(file) = &args.output {
                 text += &format!("\nulplab sweep {}\n", file.display());
