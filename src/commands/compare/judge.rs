@@ -5,7 +5,6 @@ use safetensors::Dtype;
 use super::gates::Gate;
 use crate::gate::NONFINITE;
 use crate::run::verdict::Status;
-use ulplab_core::error::refuse;
 use ulplab_core::metrics::{Eval, Logits, Metric, Pair, unravel};
 use ulplab_core::record::Worst;
 use ulplab_core::tensorfile::{Kind, Tensor};
@@ -56,13 +55,6 @@ pub(super) struct GateResult<'a> {
     /// Value of the metric; `None` if it is not defined.
     pub value: Option<f64>,
     pub pass: bool,
-}
-
-/// Refuses a tensor of a type that `ulplab compare` cannot read.
-pub(super) fn supported(tensor: &Tensor) -> Result<(), String> {
-    let (name, dtype) = (tensor.name, tensor.dtype);
-    let why = format_args!("tensor '{name}': type {dtype} cannot be compared");
-    refuse(tensor.kind() == Kind::Unsupported, why)
 }
 
 impl<'a> Comparison<'a> {

@@ -23,7 +23,7 @@ use parity::ParityArgs;
 use ulplab_checkpoint::parity::copies::{Pairing, unmatched};
 use ulplab_core::pattern;
 use ulplab_core::pattern::selects;
-use ulplab_core::tensorfile::TensorFile;
+use ulplab_core::tensorfile::{Kind, TensorFile};
 
 /// Compare the tensors of two files; the first is the reference.
 ///
@@ -113,10 +113,8 @@ pub fn run_to(args: &CompareArgs, out: &mut dyn Write) -> Result<Exit> {
 
 /// Returns the named metrics and the metrics of the gates, in the order of [`METRICS`].
 fn metrics(names: &[String], gates: &[Gate]) -> Result<Vec<&'static Metric>> {
-    let mut named = HashSet::new();
-    for name in names {
-        named.insert(pair_metric(name)?.name);
-    }
+    let named = names.iter().map(|name| Ok(pair_metric(name)?.name));
+    let mut named = named.collect::<Result<HashSet<_>>>()?;
     named.extend(gates.iter().map(|gate| gate.metric.name));
     let chosen = METRICS.iter().copied().filter(|metric| named.contains(metric.name));
     Ok(chosen.collect())
@@ -165,7 +163,9 @@ fn pair<'a>(args: &CompareArgs, want: &'a TensorFile, got: &'a TensorFile) -> Re
     }
     refuse(pairing.pairs.is_empty(), "no tensor is in both files").map_err(Error::NothingSelected)?;
     for (tensor, file) in pairing.pairs.iter().flat_map(|(a, b)| [(a, want), (b, got)]) {
-        judge::supported(tensor).map_err(|message| Error::data(file.path(), message))?;
+        let (name, dtype) = (tensor.name, tensor.dtype);
+        let why = format_args!("tensor '{name}': type {dtype} cannot be compared");
+        refuse(tensor.kind() == Kind::Unsupported, why).map_err(|why| Error::data(file.path(), why))?;
     }
     Ok(pairing)
 }
