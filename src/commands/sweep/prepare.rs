@@ -100,10 +100,11 @@ pub fn prepare<'a>(args: &SweepArgs, question: &'a Question) -> Result<Prepared<
     for recipe in &mut recipes {
         recipe.bytes = ready.bytes(&recipe.name);
     }
+    let folder = args.experiment.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut manifest = Manifest {
         schema: store::SCHEMA,
         version: env!("CARGO_PKG_VERSION").into(),
-        commit: commit(&args.experiment),
+        commit: itself::commit_of(folder.unwrap_or(Path::new("."))),
         program: provenance::program(),
         experiment: parsed.experiment.clone(),
         plan,
@@ -170,10 +171,4 @@ fn partition(asked: &PartitionArg) -> Result<Partition> {
         errln!("--partition {partition}, from {from}");
     }
     Ok(partition)
-}
-
-/// Returns the commit of the working tree that contains the experiment, with `+` appended if the tree has uncommitted changes.
-fn commit(experiment: &Path) -> Option<String> {
-    let folder = experiment.parent().filter(|folder| !folder.as_os_str().is_empty());
-    itself::commit_of(folder.unwrap_or(Path::new(".")))
 }
