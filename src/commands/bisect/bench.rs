@@ -22,7 +22,7 @@ use ulplab_core::record::{Phase, Record, place};
 
 /// Windows of text, the reference's tensors on each window, and the stored runs of the right and the wrong recipe.
 pub struct Bench<'a> {
-    pub model: &'a dyn Model<f32>,
+    pub config: &'a dyn Config,
     pub mix: &'a Mix,
     /// The rules (gates) that the wrong recipe fails.
     pub rules: Vec<&'a Rule>,
@@ -86,7 +86,7 @@ impl<'a> Bench<'a> {
             Ok(Window { name, text, want })
         });
         Ok(Self {
-            model,
+            config: model.config(),
             mix,
             rules: Vec::new(),
             windows: traced.collect::<Result<_>>()?,
@@ -103,10 +103,6 @@ impl<'a> Bench<'a> {
 
     pub fn seconds(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
-    }
-
-    pub fn config(&self) -> &'a dyn Config {
-        self.model.config()
     }
 
     /// Runs the wrong recipe on all windows. Stores the rules that it fails and the outputs of its layers. `rules` are the gates
@@ -149,12 +145,12 @@ impl<'a> Bench<'a> {
 
     /// Runs the right or the wrong recipe on all windows. Stores its records and the outputs of its layers.
     fn keep(&mut self, side: Side, wrong: &SuspectSet) -> Result<Vec<Record>> {
-        let rounding = self.mix.rounding(wrong, self.config()).map_err(Mistake::usage)?;
+        let rounding = self.mix.rounding(wrong, self.config).map_err(Mistake::usage)?;
         let exact = self.mix.recipe(wrong).rounds.is_empty();
         (self.progress)(self.cells, &self.mix.words(wrong));
         let each = self.pairs(&(0..self.windows.len()).collect());
         let run = |&(phase, at): &(Phase, usize)| {
-            let (window, path) = (&self.windows[at], self.config().path());
+            let (window, path) = (&self.windows[at], self.config.path());
             let blank = self.blank(phase, window);
             // A recipe that rounds nothing is the reference: its records are computed from the stored tensors.
             if exact {
@@ -216,7 +212,7 @@ impl<'a> Bench<'a> {
 
     /// Runs a recipe on these windows. Skips the first layers that equal those of the right or the wrong recipe.
     fn records(&mut self, wrong: &SuspectSet, windows: &BTreeSet<usize>) -> Result<Vec<Record>> {
-        let config = self.config();
+        let config = self.config;
         let rounding = self.mix.rounding(wrong, config).map_err(Mistake::usage)?;
         let ends = [(Side::Right, BTreeSet::new()), (Side::Wrong, self.mix.all())];
         let ends = ends.map(|(side, those)| (self.mix.first_difference(wrong, &those, config.layers()), side));
@@ -240,7 +236,7 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// Returns an error if the reference fails.
     pub fn watch(&mut self, wrong: &SuspectSet, phase: Phase, watch: &mut (dyn Watch + Send)) -> Result<Vec<Record>> {
-        let rounding = self.mix.rounding(wrong, self.config()).map_err(Mistake::usage)?;
+        let rounding = self.mix.rounding(wrong, self.config).map_err(Mistake::usage)?;
         (self.progress)(self.cells, &self.mix.words(wrong));
         self.cells += 1;
         let window = &self.windows[self.window()];

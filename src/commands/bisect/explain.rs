@@ -132,7 +132,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     }
     let mut taken = Vec::new();
     if down_to >= Level::Sites {
-        let mut capture = Capture::new(bench.mix, &wrong, bench.config())?;
+        let mut capture = Capture::new(bench.mix, &wrong, bench.config)?;
         let phase = bench.rules.first().map_or(Phase::Cumulative, |rule| rule.phase);
         bench.watch(&wrong, phase, &mut capture)?;
         taken = capture.taken;
@@ -141,7 +141,7 @@ pub fn explain(bench: &mut Bench, failed: &[Verdict], down_to: Level) -> Result<
     if let (None, [culprit], [taken]) = (&undivided, &mut culprits[..], &mut taken[..]) {
         culprit.divide(bench, taken, down_to)?;
         wrong = culprit.wrong.clone();
-        let rounding = bench.mix.rounding(&wrong, bench.config()).map_err(Mistake::usage)?;
+        let rounding = bench.mix.rounding(&wrong, bench.config).map_err(Mistake::usage)?;
         taken.got = rounding.applied(&taken.site, &taken.input);
     }
     Ok(Explanation {
@@ -221,7 +221,7 @@ fn undivided(bench: &Bench, culprits: &[Culprit], tensors: usize) -> Option<Stri
     let suspects = culprits.iter().flat_map(|culprit| &culprit.wrong.suspects);
     let suspects: Vec<usize> = suspects.copied().collect();
     match (&suspects[..], tensors) {
-        (&[suspect], 1) => bench.mix.undivided(suspect, bench.config()),
+        (&[suspect], 1) => bench.mix.undivided(suspect, bench.config),
         ([_], tensors) => Some(format!("{} pass there, not one", counted(tensors, "tensor"))),
         (several, _) => Some(format!("{} places or formats were found, not one", several.len())),
     }
@@ -245,7 +245,7 @@ struct Rank {
 impl Rank {
     /// Runs the wrong recipe once, with the reference's tensors as input of every layer.
     fn measure(bench: &mut Bench) -> Result<Self> {
-        let (mix, config) = (bench.mix, bench.config());
+        let (mix, config) = (bench.mix, bench.config);
         let right = mix.rounding(&SuspectSet::default(), config).map_err(Mistake::usage)?;
         let single = |at| mix.rounding(&SuspectSet::at(BTreeSet::from([at])), config);
         let singles = (0..mix.suspects.len()).map(single);
