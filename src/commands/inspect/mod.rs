@@ -111,18 +111,13 @@ pub fn run(args: &InspectArgs) -> Result<Exit> {
         true => FileKind::Checkpoint,
         false => FileKind::Tensors,
     };
-    match (args.taken_as.unwrap_or(default), named, &args.html) {
-        (FileKind::Checkpoint, None, _) => return checkpoint::run(args),
-        (FileKind::Checkpoint, Some(flag), _) => {
-            let why = "has no meaning with --as checkpoint, whose conventions say it";
-            return Err(Error::Usage(format!("--{flag} {why}")));
-        }
-        (FileKind::Tensors, _, Some(_)) => {
-            let why = "--html is written of a checkpoint only; --as checkpoint takes any file for one";
-            return Err(Error::Usage(why.into()));
-        }
-        (FileKind::Tensors, ..) => {}
+    if args.taken_as.unwrap_or(default) == FileKind::Checkpoint {
+        let why = "has no meaning with --as checkpoint, whose conventions say it";
+        let wrong = named.map(|flag| Error::Usage(format!("--{flag} {why}")));
+        return wrong.map_or_else(|| checkpoint::run(args), Err);
     }
+    let why = "--html is written of a checkpoint only; --as checkpoint takes any file for one";
+    Error::refuse(args.html.is_some(), why)?;
     let file = TensorFile::open(&args.file)?;
     let source = args.source.as_ref().map(TensorFile::open).transpose()?;
     let subjects = subjects(args, &file, source.as_ref())?;
