@@ -331,9 +331,11 @@ fn text(description: &Description) -> String {
             "       {internal}: numbers that kernels are launched with, in no shape"
         ));
     }
+    let meaning = |name: &str| KEYS.iter().find(|(key, _)| *key == name).map(|(_, word)| *word);
     // A key with the same value in all cases does not distinguish cases, so it is not printed.
     for (key, values) in keys.iter().filter(|(_, values)| values.len() > 1) {
-        let word = word_of_key(op, key).map_or(String::new(), |word| format!("{word}: "));
+        let word = meaning(&format!("{op}.{key}")).or_else(|| meaning(key));
+        let word = word.map_or(String::new(), |word| format!("{word}: "));
         lines.push(format!("key    {key}: {word}{}", values.join(", ")));
     }
     lines.extend([String::new(), "how outputs are judged".into()]);
@@ -379,9 +381,3 @@ const KEYS: [(&str, &str); 26] = [
     ("stored", "format of the weights"),
     ("width", "columns of the instruction"),
 ];
-
-/// Returns the meaning of a key of an operation.
-fn word_of_key(op: &str, key: &str) -> Option<&'static str> {
-    let find = |name: &str| KEYS.iter().find(|(key, _)| *key == name).map(|(_, word)| *word);
-    find(&format!("{op}.{key}")).or_else(|| find(key))
-}
