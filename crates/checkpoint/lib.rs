@@ -9,7 +9,7 @@
 //! use ulplab_checkpoint::parity::{StoredBytes, diagnose};
 //!
 //! let x: Vec<f32> = (0..64).map(|i| (i as f32 * 0.7).sin()).collect();
-//! E2M1 elements, one E4M3 scale for each block of 16 elements, and one f32 global scale for the tensor.
+//! // E2M1 elements, one E4M3 scale for each block of 16 elements, and one f32 global scale for the tensor.
 //! let format: Format = "e2m1/b16:e4m3/t:f32".parse()?;
 //! let encoded = format.encode(&x, 64, GlobalScale::Own);
 //!
