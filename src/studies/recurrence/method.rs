@@ -259,8 +259,12 @@ struct WithNoise<P>(P, Option<Noise>);
 
 impl<P: Policy<f32>> Policy<f32> for WithNoise<P> {
     fn round(&self, what: Intermediate, values: &mut [f32], cols: usize) {
-        let round = |values: &mut [f32]| self.0.round(what, values, cols);
-        rounded_or_noise(self.1, &snake_case(what), values, cols, round);
+        match self.1 {
+            None => self.0.round(what, values, cols),
+            noise => rounded_or_noise(noise, &snake_case(what), values, cols, |values| {
+                self.0.round(what, values, cols);
+            }),
+        }
     }
 
     fn add_decay(&self, sum: f64, decay: f64) -> f64 {
