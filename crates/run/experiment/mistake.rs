@@ -52,6 +52,15 @@ impl Mistake {
         self
     }
 
+    /// Calls `make` for each item of the array `key`. A mistake gets the item as its place.
+    ///
+    /// # Errors
+    /// Returns the first mistake.
+    pub fn each<'a, T, R>(key: &str, items: &'a [T], make: impl Fn(&'a T) -> Result<R, Self>) -> Result<Vec<R>, Self> {
+        let one = |(at, item)| make(item).map_err(|mistake| mistake.within(key, at));
+        items.iter().enumerate().map(one).collect()
+    }
+
     /// Prepends `key` and `index` to the path: the value is element `index` of the array of tables `[[key]]`.
     pub fn within(mut self, key: &str, index: usize) -> Self {
         self.path.splice(0..0, [Step::Key(key.into()), Step::Index(index)]);

@@ -28,8 +28,7 @@ pub struct GateContext<'a> {
 /// Returns an error with the gate's index if a gate applies to no recipe, if its metric is not measured at its site, or if its
 /// bound does not separate good from bad values.
 pub fn check(rules: &[Rule], experiment: &GateContext) -> Result<(), Mistake> {
-    let mut rules = rules.iter().enumerate();
-    rules.try_for_each(|(at, rule)| check_rule(rule, experiment).map_err(|mistake| mistake.within("gate", at)))
+    Mistake::each("gate", rules, |rule| check_rule(rule, experiment)).map(drop)
 }
 
 fn check_rule(rule: &Rule, experiment: &GateContext) -> Result<(), Mistake> {

@@ -69,11 +69,10 @@ impl Method {
         if let Some(source) = strange.next() {
             return wrong(format!("form '{}' is not for source '{}'", name(form), source.name));
         }
-        let rounds = recipe.rounds.iter().enumerate().map(|(at, round)| {
-            SiteRounding::resolve(round, form, sources).map_err(|mistake| mistake.within("round", at))
-        });
         Ok(Self {
-            rounds: rounds.collect::<Result<_, _>>()?,
+            rounds: Mistake::each("round", &recipe.rounds, |round| {
+                SiteRounding::resolve(round, form, sources)
+            })?,
             noise: Noise::asked(recipe.noise, recipe.gain, seed)?,
             prefill: known,
             form: form.clone(),

@@ -49,13 +49,11 @@ impl Method {
     /// # Errors
     /// If the recipe has a mistake, with its place in the recipe.
     pub fn resolve(recipe: &Recipe, sources: &[Source<Weights>], seed: u64) -> Result<Self, Mistake> {
-        let rounds = recipe.rounds.iter().enumerate();
-        let rounds = rounds.map(|(at, round)| resolve(round, sources).map_err(|mistake| mistake.within("round", at)));
         let margin = recipe.margin.unwrap_or(0.0);
         let message = format_args!("margin = {margin}, expected a number from 0 on");
         Mistake::refuse(!(margin.is_finite() && margin >= 0.0), "margin", message)?;
         Ok(Self {
-            rounds: rounds.collect::<Result<_, _>>()?,
+            rounds: Mistake::each("round", &recipe.rounds, |round| resolve(round, sources))?,
             noise: Noise::asked(recipe.noise, recipe.gain, seed)?,
             router: recipe.router.unwrap_or_default(),
             margin,

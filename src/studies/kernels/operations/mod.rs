@@ -201,11 +201,10 @@ pub fn check_definitions(study: &KernelStudy) -> Result<(), Mistake> {
         let tried = study.own_cases.iter().any(|case| case.op == op.name);
         refuse(!tried, "no [[case]] says how large its sizes are").map_err(wrong)?;
     }
-    let mut commands = study.commands.iter().enumerate();
-    commands.try_for_each(|(at, command)| {
-        let wrong = |mistake: Mistake| mistake.of(format!("command '{}'", command.recipe()));
-        check_command(command).map_err(|mistake| wrong(mistake).within("command", at))
-    })
+    let checked = |command: &Command| {
+        check_command(command).map_err(|mistake| mistake.of(format!("command '{}'", command.recipe())))
+    };
+    Mistake::each("command", &study.commands, checked).map(drop)
 }
 
 /// Checks the user's cases, and the patterns that select cases.
@@ -255,10 +254,8 @@ fn check_patterns(study: &KernelStudy, run: &BTreeSet<&str>) -> Result<(), Mista
         Err(Mistake::new(why).within("cases", at))
     };
     unmatched(&study.cases, run)?;
-    for (at, command) in study.commands.iter().enumerate() {
-        let checked = unmatched(&command.cases, &BTreeSet::from([&*command.op]));
-        checked.map_err(|mistake| mistake.within("command", at))?;
-    }
+    let of_command = |command: &Command| unmatched(&command.cases, &BTreeSet::from([&*command.op]));
+    Mistake::each("command", &study.commands, of_command)?;
     study.variants.iter().try_for_each(|variant| {
         let why = format_args!("'{}': cases leave none that it is tried on", variant.name);
         Mistake::refuse(cases_of(study, &variant.name)?.is_empty(), "cases", why)
