@@ -6,9 +6,10 @@ use std::str::FromStr;
 use reference::Site;
 use reference::paths::{Config, TensorSpec};
 use reference::sites::{Decision, Flow};
+use serde_json::json;
 
 use super::study::Study;
-use crate::experiment::{Mistake, Window};
+use crate::experiment::Mistake;
 use crate::run::plan::{Plan, REFERENCE};
 use ulplab_core::pattern::matches;
 
@@ -90,31 +91,6 @@ impl Parts {
     }
 }
 
-/// Halves the number of tokens. Returns the changed line of the experiment file (`tokens = …`); `None` if there are too few
-/// tokens.
-pub fn halve_tokens(tokens: &mut usize) -> Option<String> {
-    (*tokens > 2).then(|| {
-        *tokens /= 2;
-        format!("tokens = {tokens}")
-    })
-}
-
-/// Halves the rows of a draw. Returns the changed line of the experiment file (`shape = …`); `None` if there is only one row.
-pub fn halve_rows([rows, cols]: &mut [usize; 2]) -> Option<String> {
-    (*rows > 1).then(|| {
-        *rows /= 2;
-        format!("shape = [{rows}, {cols}]")
-    })
-}
-
-/// Halves each window: the tokens if there is text, else the rows. Returns the changed line of the experiment file.
-pub fn halve_windows(windows: &[Window], tokens: &mut usize, shape: &mut [usize; 2]) -> Option<String> {
-    match windows.is_empty() {
-        true => halve_rows(shape),
-        false => halve_tokens(tokens),
-    }
-}
-
 /// Refuses a plan with more than `MOST_CELLS` cells.
 pub fn check_cells(plan: &Plan) -> Result<(), Mistake> {
     let (windows, phases) = (plan.windows.len(), plan.phases.len());
@@ -179,10 +155,18 @@ pub fn check_size(
 
 /// Halves the experiment's size until the run fits. Returns the changed line of the experiment file; `None` if no size fits.
 fn smaller(study: &dyn Study, config: Option<&dyn Config>, threads: usize, limit: Bytes) -> Option<String> {
-    let mut half = study.boxed();
-    while let Some(key) = half.halve() {
-        if parts(&*half, config, threads).total() <= limit.0 {
-            return Some(key);
+    let (reading, shape) = (study.reading(), study.body().shift_remove("shape"));
+    let shape = shape.and_then(|shape| serde_json::from_value::<[usize; 2]>(shape).ok());
+    let ([rows, cols], text) = (shape.unwrap_or_default(), !reading.windows.is_empty());
+    let (mut size, least) = if text { (reading.tokens, 2) } else { (rows, 1) };
+    while size > least {
+        size /= 2;
+        let (key, value, line) = match text {
+            true => ("tokens", json!(size), format!("tokens = {size}")),
+            false => ("shape", json!([size, cols]), format!("shape = [{size}, {cols}]")),
+        };
+        if parts(&*study.with(key, value)?, config, threads).total() <= limit.0 {
+            return Some(line);
         }
     }
     None

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::study::Keys;
 use crate::experiment::{Mistake, Window};
-use crate::run::RecipeInfo;
 use crate::run::plan::Plan;
 use ulplab_core::record::Phase;
 
@@ -33,21 +34,13 @@ pub struct Null {
 pub const ROUNDS_NOTHING: &str = "it rounds nothing, so that no noise stands for its error";
 
 /// A recipe whose rounding errors may be replaced by noise.
-pub trait Candidate: Clone {
-    /// Returns the recipe's name, its description in one line, and true if noise replaces its errors.
-    fn head(&self) -> (&str, &str, bool);
-
-    fn name(&self) -> &str {
-        self.head().0
-    }
+pub trait Candidate: Clone + Serialize + DeserializeOwned {
+    fn name(&self) -> &str;
 
     /// Returns the name of the other recipe that this recipe is compared with, if any.
     fn against(&self) -> Option<&str> {
         None
     }
-
-    /// Returns the recipe's keys `name`, `noise` and `gain`.
-    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>);
 
     /// Returns the recipe under the name `name`, with its errors replaced by noise that is `gain` times as large.
     #[must_use]
@@ -66,10 +59,9 @@ pub trait Candidate: Clone {
 
 /// Returns the recipe under a new name, with its keys `noise` and `gain` set, so that noise replaces its rounding errors.
 pub fn louder<R: Candidate>(recipe: &R, name: String, gain: f64) -> R {
-    let mut louder = recipe.clone();
-    let (own_name, noise, own_gain) = louder.noise_keys();
-    (*own_name, *noise, *own_gain) = (name, true, Some(gain));
-    louder
+    let mut keys = serde_json::to_value(recipe).expect("a recipe is plain data");
+    (keys["name"], keys["noise"], keys["gain"]) = (name.into(), true.into(), gain.into());
+    serde_json::from_value(keys).expect("a recipe has these keys")
 }
 
 /// Returns the value that `make` gives for each recipe, by the recipe's name. A mistake gets the recipe as its place in the file.
@@ -82,15 +74,6 @@ pub fn each<'a, R: Candidate, T>(
         Err(mistake) => Err(mistake.in_recipe(recipe.name(), at)),
     };
     recipes.iter().enumerate().map(one).collect()
-}
-
-/// Returns name and description of each recipe for reports.
-pub fn infos<R: Candidate>(recipes: &[R]) -> Vec<RecipeInfo> {
-    let info = |(name, doc, noise): (&str, &str, bool)| RecipeInfo {
-        noise,
-        ..RecipeInfo::new(name, doc)
-    };
-    recipes.iter().map(|recipe| info(recipe.head())).collect()
 }
 
 /// Returns the plan that runs all recipes in all windows.

@@ -47,7 +47,9 @@ pub trait Study: Keys + Show + Send + Sync {
     fn plan(&self) -> Plan;
 
     /// Returns name and description of each recipe, in the experiment's order.
-    fn recipes(&self) -> Vec<RecipeInfo>;
+    fn recipes(&self) -> Vec<RecipeInfo> {
+        infos(&self.body())
+    }
 
     /// Checks that the site pattern `at` of a gate matches a site that records have; see [`check_among`]. Layer 0 stands for all
     /// layers.
@@ -84,11 +86,6 @@ pub trait Study: Keys + Show + Send + Sync {
 
     /// Adds estimates of the memory in use while `at_once` cells are measured in parallel.
     fn memory(&self, parts: &mut Parts, config: Option<&dyn Config>, at_once: f64);
-
-    /// Halves the experiment's amount of data. Returns the changed line of the experiment file; `None` if it cannot be halved.
-    fn halve(&mut self) -> Option<String> {
-        None
-    }
 
     /// Resolves the formats, sites and kernels of all recipes, and checks that they fit together.
     ///
@@ -447,16 +444,32 @@ impl Kind {
     }
 }
 
-/// Converts a study to the keys that a stored run has, and to a boxed copy.
+/// Name, description and `noise` of each `[[recipe]]` among a study's keys.
+pub fn infos(body: &Map<String, Value>) -> Vec<RecipeInfo> {
+    let recipes = body.get("recipe").and_then(Value::as_array).into_iter().flatten();
+    let info = |recipe: &Value| {
+        let text = |key: &str| recipe[key].as_str().unwrap_or_default();
+        RecipeInfo {
+            noise: recipe["noise"] == true,
+            ..RecipeInfo::new(text("name"), text("doc"))
+        }
+    };
+    recipes.map(info).collect()
+}
+
+/// Converts a study to the keys that a stored run has.
 pub trait Keys {
     fn body(&self) -> Map<String, Value>;
 
-    fn boxed(&self) -> Box<dyn Study>;
+    /// Returns the study with another value of one key; `None` if the study cannot have that value.
+    fn with(&self, key: &str, value: Value) -> Option<Box<dyn Study>>;
 }
 
 impl<T: Body> Keys for T {
-    fn boxed(&self) -> Box<dyn Study> {
-        Box::new(self.clone())
+    fn with(&self, key: &str, value: Value) -> Option<Box<dyn Study>> {
+        let mut body = self.body();
+        body.insert(key.into(), value);
+        Some(Box::new(serde_json::from_value::<T>(Value::Object(body)).ok()?))
     }
 
     fn body(&self) -> Map<String, Value> {

@@ -18,7 +18,6 @@ use crate::experiment::{MOST_DRAWS, Mistake, Window, written_out};
 use crate::gate::CHECKS;
 use crate::ops::{self, OPS};
 use crate::report::Show;
-use crate::run::RecipeInfo;
 use crate::run::invocation::Invocation;
 use crate::run::plan::{Cell, Plan, RecipePlan};
 use crate::studies::limits::Parts;
@@ -227,11 +226,6 @@ impl Study for KernelStudy {
              (`ulplab kernels attest --check`). The power of judgements is {} (`ulplab kernels list OP`)",
             power::known(&Vec::from_iter(ops), &power)
         ))
-    }
-
-    fn recipes(&self) -> Vec<RecipeInfo> {
-        let info = |variant: &Variant| RecipeInfo::new(&variant.name, &variant.doc);
-        self.variants.iter().map(info).collect()
     }
 
     /// Accepts the sites of checks and times, which all experiments of kernels have, and the outputs of the operations.

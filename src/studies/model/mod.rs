@@ -19,9 +19,9 @@ use reference::{Real, Site, SiteInfo, SiteKind};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Parts, halve_tokens};
-use super::null::{Null, Wanted, each, infos, plan, redrawn};
-use super::study::{Bench, Body, ReadyRecipes, Study, Text, by_window, check_among};
+use super::limits::Parts;
+use super::null::{Null, Wanted, each, plan, redrawn};
+use super::study::{Bench, Body, Keys, ReadyRecipes, Study, Text, by_window, check_among, infos};
 use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
@@ -165,7 +165,7 @@ impl Study for ModelStudy {
     }
 
     fn recipes(&self) -> Vec<RecipeInfo> {
-        let mut all = infos(&self.recipes);
+        let mut all = infos(&self.body());
         for (info, recipe) in all.iter_mut().zip(&self.recipes) {
             if let Some(other) = &recipe.against {
                 info.doc += &format!("; compared with '{other}', not with the reference");
@@ -204,10 +204,6 @@ impl Study for ModelStudy {
             format!("for '{REFERENCE}', the check in f64"),
             8.0 * weights + 2.0 * trace,
         );
-    }
-
-    fn halve(&mut self) -> Option<String> {
-        halve_tokens(&mut self.tokens)
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

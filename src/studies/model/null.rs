@@ -17,16 +17,12 @@ use ulplab_core::record::Phase;
 const BF16_ONLY: [&str; 1] = ["mhc_pre"];
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, &str, bool) {
-        (&self.name, &self.doc, self.noise)
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn against(&self) -> Option<&str> {
         self.against.as_deref()
-    }
-
-    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
-        (&mut self.name, &mut self.noise, &mut self.gain)
     }
 
     fn right(&self, phase: Phase) -> Result<(Self, bool), String> {

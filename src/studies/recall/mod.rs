@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use measure::{drawn, of_vectors};
 
-use super::limits::{Parts, halve_windows};
+use super::limits::Parts;
 use super::model::probe::Probe;
 use super::model::{run_finite, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
@@ -21,7 +21,6 @@ use crate::backend::recipe::Round;
 use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
-use crate::run::RecipeInfo;
 use crate::run::plan::Plan;
 use ulplab_core::record::Phase;
 
@@ -108,12 +107,8 @@ impl Recipe {
 }
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, &str, bool) {
-        (&self.name, &self.doc, self.noise)
-    }
-
-    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
-        (&mut self.name, &mut self.noise, &mut self.gain)
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn with_noise(&self, name: String, gain: f64) -> Self {
@@ -148,10 +143,6 @@ impl Study for RecallStudy {
         null::plan(&[Phase::Local], windows, &self.recipes)
     }
 
-    fn recipes(&self) -> Vec<RecipeInfo> {
-        null::infos(&self.recipes)
-    }
-
     fn check_site(&self, at: &str) -> Result<(), String> {
         check_among(at, site_names(&self.sources, Scores::is_site))
     }
@@ -170,10 +161,6 @@ impl Study for RecallStudy {
                 parts.of_source(&source.name, "the scores of all threads", 2.0 * 4.0 * scores * at_once);
             }
         }
-    }
-
-    fn halve(&mut self) -> Option<String> {
-        halve_windows(&self.windows, &mut self.tokens, &mut self.shape)
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

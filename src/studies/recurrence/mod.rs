@@ -13,12 +13,11 @@ use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Parts, halve_rows};
+use super::limits::Parts;
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_recipes, check_sources, doublings, draw_names};
 use super::study::{Body, ReadyRecipes, Study, by_window};
 use crate::experiment::{Mistake, Source};
-use crate::run::RecipeInfo;
 use crate::run::plan::Plan;
 use ulplab_core::formats::Direction;
 use ulplab_core::record::Phase;
@@ -99,12 +98,8 @@ pub struct Round {
 }
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, &str, bool) {
-        (&self.name, &self.doc, self.noise)
-    }
-
-    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
-        (&mut self.name, &mut self.noise, &mut self.gain)
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn right(&self, _phase: Phase) -> Result<(Self, bool), String> {
@@ -142,10 +137,6 @@ impl Study for RecurrenceStudy {
         null::plan(&[Phase::Local], draw_names(self.draws), &self.recipes)
     }
 
-    fn recipes(&self) -> Vec<RecipeInfo> {
-        null::infos(&self.recipes)
-    }
-
     fn check_site(&self, at: &str) -> Result<(), String> {
         let of = |source: &Source<_>, what: &str| {
             let all = format!("{}.{what}", source.name);
@@ -175,10 +166,6 @@ impl Study for RecurrenceStudy {
             let bytes = (piece + 12.0 * kept) * (1.0 + at_once);
             parts.of_source(&source.name, "inputs of a piece and the states kept", bytes);
         }
-    }
-
-    fn halve(&mut self) -> Option<String> {
-        halve_rows(&mut self.shape)
     }
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

@@ -11,7 +11,7 @@ use reference::paths::Config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Parts, halve_windows, site_cols};
+use super::limits::{Parts, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
@@ -19,7 +19,6 @@ use super::study::{Body, ReadyRecipes, Study, by_window, check_among};
 use crate::backend::rounding::Noise;
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
-use crate::run::RecipeInfo;
 use crate::run::plan::Plan;
 use ulplab_core::error::did_you_mean;
 use ulplab_core::formats::{Codec, codec};
@@ -70,16 +69,12 @@ pub struct Recipe {
 }
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, &str, bool) {
-        (&self.name, &self.doc, self.noise)
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn against(&self) -> Option<&str> {
         self.against.as_deref()
-    }
-
-    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
-        (&mut self.name, &mut self.noise, &mut self.gain)
     }
 }
 
@@ -139,10 +134,6 @@ impl Study for RoundTripStudy {
         null::plan(&[Phase::Local], windows, &self.recipes)
     }
 
-    fn recipes(&self) -> Vec<RecipeInfo> {
-        null::infos(&self.recipes)
-    }
-
     fn check_site(&self, at: &str) -> Result<(), String> {
         check_among(at, site_names(&self.sources, Numbers::is_site))
     }
@@ -163,10 +154,6 @@ impl Study for RoundTripStudy {
                 add("the values that threads round", 8.0 * rows * cols * at_once);
             }
         }
-    }
-
-    fn halve(&mut self) -> Option<String> {
-        halve_windows(&self.windows, &mut self.tokens, &mut self.shape)
     }
 
     fn ready<'a>(&'a self, seed: u64, config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {

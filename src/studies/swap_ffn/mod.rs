@@ -21,14 +21,13 @@ use reference::paths::swap_ffn::{self, BANKS, Decisions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Parts, halve_rows};
+use super::limits::Parts;
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{
     check_checkpoint, check_draws, check_phases, check_recipes, check_sources, doublings, draw_names,
 };
 use super::study::{Body, ReadyRecipes, Study, by_window};
 use crate::experiment::{Mistake, Source};
-use crate::run::RecipeInfo;
 use crate::run::plan::Plan;
 use ulplab_core::error::{Error, Result};
 use ulplab_core::metrics::{self, Decided};
@@ -162,12 +161,8 @@ impl Recipe {
 }
 
 impl Candidate for Recipe {
-    fn head(&self) -> (&str, &str, bool) {
-        (&self.name, &self.doc, self.noise)
-    }
-
-    fn noise_keys(&mut self) -> (&mut String, &mut bool, &mut Option<f64>) {
-        (&mut self.name, &mut self.noise, &mut self.gain)
+    fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns the recipe as correct code computes it on a CPU; an error if kernels compute it.
@@ -215,10 +210,6 @@ impl Study for SwapFfnStudy {
         null::plan(&self.phases, draw_names(self.draws), &self.recipes)
     }
 
-    fn recipes(&self) -> Vec<RecipeInfo> {
-        null::infos(&self.recipes)
-    }
-
     fn check_site(&self, at: &str) -> Result<(), String> {
         let of = |source: &Source<_>| {
             let at = |what: &&str| {
@@ -238,10 +229,6 @@ impl Study for SwapFfnStudy {
             let bytes = bytes(source.from.config(), sequences, tokens, at_once);
             parts.of_source(&source.name, "models, banks and checkpoints", bytes);
         }
-    }
-
-    fn halve(&mut self) -> Option<String> {
-        halve_rows(&mut self.shape)
     }
 
     fn ready<'a>(&'a self, seed: u64, _config: Option<&dyn Config>) -> Result<Box<dyn ReadyRecipes + 'a>, Mistake> {
