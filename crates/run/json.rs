@@ -1,6 +1,7 @@
 //! JSON output for programs.
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use ulplab_core::error::{Error, Result};
 
@@ -14,6 +15,28 @@ pub fn print(value: &impl Serialize) -> Result<()> {
 /// Returns a value as JSON in one line.
 pub fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain data has a form in JSON")
+}
+
+/// Returns the keys of a table of plain data. Keys without a value are left out.
+pub fn keys(table: &impl Serialize) -> Map<String, Value> {
+    let mut value = serde_json::to_value(table).expect("plain data has a form in JSON");
+    drop_nulls(&mut value);
+    match value {
+        Value::Object(keys) => keys,
+        _ => unreachable!("a table has keys"),
+    }
+}
+
+/// Removes the keys without a value from all objects in a value.
+pub fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Array(parts) => parts.iter_mut().for_each(drop_nulls),
+        Value::Object(keys) => {
+            keys.retain(|_, value| !value.is_null());
+            keys.values_mut().for_each(drop_nulls);
+        }
+        _ => {}
+    }
 }
 
 /// True if a value is its type's default, which files leave out.

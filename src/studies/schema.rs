@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::STUDIES;
 use crate::experiment::Head;
+use crate::json::drop_nulls;
 use ulplab_core::formats::{ELEMENTS, FORMATS, RECORDS, codec};
 
 /// Returns the JSON Schema of experiment files, with the keys of each kind.
@@ -47,6 +48,7 @@ pub fn schema() -> Value {
         "$defs": definitions,
     });
     list_formats(&mut schema);
+    drop_nulls(&mut schema);
     schema
 }
 

@@ -21,6 +21,7 @@ use crate::backend::cuda::{Device, Source as KernelFile};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Mistake, Rule};
 use crate::gate::{self, GateContext};
+use crate::json;
 use crate::ops::COMPOSITIONS;
 use crate::provenance;
 use crate::report::Show;
@@ -473,9 +474,6 @@ impl<T: Body> Keys for T {
     }
 
     fn body(&self) -> Map<String, Value> {
-        match serde_json::to_value(self) {
-            Ok(Value::Object(keys)) => keys,
-            _ => unreachable!("a study is a table of plain data"),
-        }
+        json::keys(self)
     }
 }

@@ -8,12 +8,13 @@ mod text;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::ser::Error;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 pub use mistake::{Mistake, Step};
 pub use text::{MOST_DRAWS, Reading, Window, written_out};
+
+use crate::json;
 use ulplab_core::pattern::matches;
 use ulplab_core::record::{Phase, place};
 
@@ -30,10 +31,7 @@ pub struct Experiment {
 /// Writes keys in the order of a file: short values first, gates last.
 impl Serialize for Experiment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut file = match serde_json::to_value(&self.head).map_err(S::Error::custom)? {
-            Value::Object(head) => head,
-            _ => Map::new(),
-        };
+        let mut file = json::keys(&self.head);
         let gates = file.shift_remove_entry("gate");
         file.extend(self.body.clone().into_iter().chain(gates));
         file.serialize(serializer)

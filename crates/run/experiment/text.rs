@@ -22,10 +22,8 @@ pub struct Window {
     #[serde(default, skip_serializing_if = "is_default")]
     pub offset: usize,
     /// In place of `offset`: this draw of the first byte, with the experiment's seed; each draw is as likely to begin at any byte.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<usize>,
     /// So many windows, the draws 1, 2, … of the text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draws: Option<usize>,
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Cell;
 use super::{now, scheduler};
-use crate::signal;
+use crate::{json, signal};
 use ulplab_core::atomic::{is_temporary, write_atomic};
 use ulplab_core::error::{Error, Result};
 use ulplab_core::input;
@@ -37,7 +37,6 @@ pub struct Session {
     /// Seconds from the start to the last sign of life.
     pub seconds: f64,
     /// `slice:M/N` if the process works on a share of the cells; `None` for all cells.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
     pub threads: usize,
     /// Number of cells that the process finished.
@@ -46,16 +45,13 @@ pub struct Session {
     #[serde(default)]
     pub cost: u64,
     /// Name of the machine.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// The scheduler's name of the task.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     /// Number of times that the scheduler had started the task before.
     #[serde(default)]
     pub restarts: u32,
     /// `done`, or the error message; `None` while the process works, or if it was killed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
     /// True if the scheduler has started the task of this session again; not part of the file.
     #[serde(skip)]
@@ -128,7 +124,7 @@ impl Work {
             ended,
             ..self.begun.clone()
         };
-        let text = serde_json::to_vec_pretty(&session).expect("plain data has a form in JSON");
+        let text = serde_json::to_vec_pretty(&json::keys(&session)).expect("plain data has a form in JSON");
         write_atomic(&self.file, |out| out.write_all(&text))
     }
 }

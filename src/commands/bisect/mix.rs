@@ -8,6 +8,7 @@ use reference::paths::Config;
 use crate::backend::recipe::{Ranges, Round};
 use crate::backend::rounding::Rounding;
 use crate::experiment::Mistake;
+use crate::json;
 use crate::studies::model::Recipe;
 use ulplab_core::error::counted;
 
@@ -83,7 +84,9 @@ impl Mix {
     /// Returns an error if a recipe is invalid, or if the recipes differ in more than their rounds.
     pub fn new(right: Recipe, wrong: Recipe, config: &dyn Config, seed: u64) -> Result<Self, Mistake> {
         for recipe in [&right, &wrong] {
-            if let Some(key) = beyond_rounds(recipe) {
+            let keys = json::keys(recipe);
+            let mut beyond_rounds = ["kernels", "step", "chunk", "cuts", "against"].into_iter();
+            if let Some(key) = beyond_rounds.find(|key| keys.contains_key(*key)) {
                 let message = format!("'{key}' cannot be searched: bisect looks for places that are rounded");
                 return Err(Mistake::at(key, message).of(format!("recipe '{}'", recipe.name)));
             }
@@ -298,16 +301,4 @@ impl Mix {
         }
         names.join(", ")
     }
-}
-
-/// Returns a key of a recipe that sets something other than rounding; `None` if there is none.
-fn beyond_rounds(recipe: &Recipe) -> Option<&'static str> {
-    let keys = [
-        ("kernels", !recipe.kernels.is_empty()),
-        ("step", recipe.step.is_some()),
-        ("chunk", recipe.chunk.is_some()),
-        ("cuts", recipe.cuts.is_some()),
-        ("against", recipe.against.is_some()),
-    ];
-    keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
 }

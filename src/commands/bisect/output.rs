@@ -9,6 +9,7 @@ use super::BisectArgs;
 use super::explain::{Culprit, Explanation};
 use super::mix::Mix;
 use crate::experiment::{Experiment, Rule};
+use crate::json;
 use crate::studies::model::Recipe;
 use ulplab_core::error::{Error, Result, counted};
 
@@ -28,9 +29,7 @@ pub fn recipe(recipe: &Recipe) -> String {
     }
     text += "round = [\n";
     for round in &recipe.rounds {
-        let Ok(Value::Object(keys)) = serde_json::to_value(round) else {
-            continue;
-        };
+        let keys = json::keys(round);
         let said = keys.iter().filter_map(|(key, value)| match value {
             Value::String(value) => Some(format!("{key} = {}", quoted(value))),
             Value::Bool(true) => Some(format!("{key} = true")),

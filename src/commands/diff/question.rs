@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::verdicts;
 use crate::experiment::{Experiment, Rule};
+use crate::json;
 use crate::run::Manifest;
 use ulplab_core::text::shown;
 
@@ -145,10 +146,7 @@ fn list(names: Vec<&str>) -> String {
 
 /// Compares the keys of the experiment file, except those in [`APART`].
 fn keys(base: &Experiment, new: &Experiment) -> Vec<Difference> {
-    let [base, new] = [base, new].map(|experiment| match serde_json::to_value(experiment) {
-        Ok(Value::Object(keys)) => keys,
-        _ => Default::default(),
-    });
+    let [base, new] = [base, new].map(json::keys);
     let names: BTreeSet<&String> = base.keys().chain(new.keys()).collect();
     let text = |value: Option<&Value>| value.map_or(NOTHING.into(), Value::to_string);
     let mut all = Vec::new();

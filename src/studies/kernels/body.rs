@@ -33,7 +33,6 @@ use ulplab_operations::ops::sums::ACCUMULATORS;
 #[serde(default, deny_unknown_fields)]
 pub struct KernelStudy {
     /// The model that some cases read: a name in `datasets/manifest.toml`, or the path of a folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens of the window of text.
     pub tokens: usize,
@@ -57,7 +56,6 @@ pub struct KernelStudy {
     pub cases: Vec<String>,
     /// Draws of the inputs of every case, with `seed` and the numbers after it [default: 1]. All must be right. Cases whose inputs are a
     /// model's have one, and times are taken of the first.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub draws: Option<u64>,
     /// The resolved patterns: variants and programs, and the names of their cases. Only a stored run has them.
     #[serde(rename = "recipe", skip_serializing_if = "Vec::is_empty")]
@@ -108,10 +106,8 @@ pub struct Command {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watch: Vec<String>,
     /// Why outputs of two runs may differ.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nondeterministic: Option<String>,
     /// The accumulator of its sums of products, where the operation defines their bits: `f32` (the default), `wgmma` or `defined`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accumulator: Option<String>,
 }
 

@@ -50,7 +50,6 @@ const COST_OF_F64: u64 = 2;
 #[serde(default, deny_unknown_fields)]
 pub struct ModelStudy {
     /// Name of a checkpoint in `datasets/manifest.toml`, or the path of a folder with `config.json` and safetensors.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens in each window of text.
     pub tokens: usize,
@@ -63,7 +62,6 @@ pub struct ModelStudy {
     #[serde(rename = "window", deserialize_with = "written_out")]
     pub windows: Vec<Window>,
     /// `cuts` of the recipe `reference`, which measures f32 against f64.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reference_cuts: Option<u64>,
     #[serde(rename = "recipe", deserialize_with = "recipe::written_out")]
     pub recipes: Vec<Recipe>,

@@ -25,12 +25,10 @@ pub struct Recipe {
     #[serde(default)]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
     /// In the place of this recipe one for each of some layers, which shows how sensitive each is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub each: Option<Each>,
     /// Kernels that stand in for operations of the model, as `op.variant`; of several for one operation the first that takes
     /// the sizes.
@@ -40,26 +38,20 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Type::is_f32")]
     pub dtype: Type,
     /// A kernel that computes the whole model token by token, `decode_step.VARIANT`; it runs free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     /// Format of the matrices in these kernels: `f32`, `bf16` or `fp8_b64_f32` (the checkpoint's own FP8 codes, if it has them).
     /// The suffix `+mxfp4` or `+nvfp4` sets the format of routed experts. Kernels decode matrices on read; activations stay f32.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
     /// Format in which these kernels store index keys, and queries: `index_fp8` or `index_mxfp4`; as f32 if it isn't said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
     /// Tokens per call of the model: `1` is decoding; by default, one call reads all tokens. A state is rounded after every call.
     /// Otherwise only the order of sums changes, so the recipe shows the effect of that order. The candidate is free-running.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<NonZeroUsize>,
     /// Tokens are read in calls of 1 to 64, cut where this number, the experiment's seed and the window's name draw it. Another number
     /// gives another order of sums. It runs free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuts: Option<u64>,
     /// Compare with another recipe in the place of the reference: how near do kernels come to what they should compute? Both run
     /// free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
 }
 

@@ -29,7 +29,6 @@ use ulplab_core::record::Phase;
 #[serde(default, deny_unknown_fields)]
 pub struct RecallStudy {
     /// The model whose indexer selects: a name in `datasets/manifest.toml`, or the path of a folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens in each window of text.
     pub tokens: usize,
@@ -83,13 +82,11 @@ pub struct Recipe {
     #[serde(default)]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     /// Roundings on the way to the scores.
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
     /// Gaussian noise added to the scores, in standard deviations of the row's scores.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_noise: Option<f64>,
 }
 

@@ -32,7 +32,6 @@ pub use measure::{Stored, measure};
 #[serde(default, deny_unknown_fields)]
 pub struct RoundTripStudy {
     /// The model of sources at its sites: a name in `datasets/manifest.toml`, or the path of a folder.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens in each window of text.
     pub tokens: usize,
@@ -61,10 +60,8 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     /// The recipe that this one is compared with on the same numbers, by `sqnr_gain`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
 }
 

@@ -91,21 +91,17 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub noise: bool,
     /// The size of the noise, in multiples of the rounding error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
     #[serde(default, rename = "round", skip_serializing_if = "Vec::is_empty")]
     pub rounds: Vec<Round>,
     /// A reading of the router other than the reference's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router: Option<Router>,
     /// Decisions with a larger margin in the reference's logits must not fall otherwise (`flips_outside`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
     /// Kernels that compute all of it, as `swap_ffn.variant`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<String>,
     /// Operands of the products of kernels: `bf16` or `e4m3/token:f32`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
 }
 

@@ -20,10 +20,8 @@ pub struct OwnCase {
     /// Unique within the operation: letters, digits, '_', '-' and '.'.
     pub name: String,
     /// `random`, `edges`, or `site:PATTERN` for what passes at sites of the model. Random, if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
     /// A safetensors file whose tensors are inputs, with the names of the buffers; inputs that it lacks are random.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tensors: Option<String>,
     /// True if kernels are timed on it.
     #[serde(default)]

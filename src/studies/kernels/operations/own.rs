@@ -52,7 +52,6 @@ pub struct OwnOp {
 pub struct Input {
     pub name: String,
     /// `f32`, `bf16`, …; the `dtype` of the case, if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
     /// Sizes, numbers, or expressions over sizes.
     pub shape: Vec<Size>,
@@ -67,14 +66,12 @@ pub struct Input {
 pub struct Output {
     pub name: String,
     /// `f32`, `bf16`, …; the `dtype` of the case, if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<String>,
     /// Sizes, numbers, or expressions over sizes.
     pub shape: Vec<Size>,
     /// The bits must be those that the reference writes, which writes this output in its own type.
     #[serde(default)]
     pub equal: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
     /// Why this near is near enough.
     pub why: String,
