@@ -1,5 +1,6 @@
 //! A recipe of a recurrence: the form of the computation, and its roundings.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
@@ -66,8 +67,8 @@ impl Method {
             _ => {}
         }
         let mut strange = sources.iter().filter(|source| places(form, &source.from).is_none());
-        if let Some(source) = strange.next() {
-            return wrong(format!("form '{}' is not for source '{}'", name(form), source.name));
+        if let Some(Source { name, .. }) = strange.next() {
+            return wrong(format!("form '{}' is not for source '{name}'", snake_case(form)));
         }
         Ok(Self {
             rounds: Mistake::each("round", &recipe.rounds, |round| {
@@ -197,7 +198,7 @@ impl SiteRounding {
             all.extend(places.into_iter().map(|(place, _)| place));
         }
         if !all.iter().any(|place| matches(&round.at, place)) {
-            let what = format!("place of form '{}'", name(form));
+            let what = format!("place of form '{}'", snake_case(form));
             return Err(at(matches_nothing(&what, &round.at, all.iter().map(String::as_str))));
         }
         if !round.direction.is_nearest() {
@@ -291,23 +292,13 @@ fn places(form: &Form, origin: &Operation) -> Option<Vec<(String, usize)>> {
 }
 
 /// Returns the name of an intermediate in snake case: `state_operand` for `StateOperand`.
-fn snake_case(what: Intermediate) -> String {
+fn snake_case(what: impl Debug) -> String {
     let mut name = String::new();
-    for c in format!("{what:?}").chars() {
+    for c in format!("{what:?}").chars().take_while(|c| *c != '(') {
         if c.is_ascii_uppercase() && !name.is_empty() {
             name.push('_');
         }
         name.push(c.to_ascii_lowercase());
     }
     name
-}
-
-fn name(form: &Form) -> &'static str {
-    match form {
-        Form::Recurrent => "recurrent",
-        Form::OnePass => "one_pass",
-        Form::Folded => "folded",
-        Form::Chunked(_) => "chunked",
-        Form::Prefill(_) => "prefill",
-    }
 }
