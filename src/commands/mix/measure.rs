@@ -10,10 +10,10 @@ use reference::paths::Model;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::rounding::Rounding;
-use crate::dataset::Checkpoint;
 use crate::experiment::Mistake;
 use crate::progress::{self, Lines};
 use crate::signal;
+use crate::studies::inputs::Inputs;
 use crate::studies::limits::{Parts, available};
 use crate::studies::model::{Recipe, run_finite};
 use ulplab_core::atomic::write_text;
@@ -32,8 +32,7 @@ pub struct Point {
 
 /// The logits of the reference on every window, and the measurements of recipes against them.
 pub struct Measure<'a> {
-    /// Folder of the checkpoint, and the keys of its `config.json` that change no result.
-    source: (&'a Path, &'a [String]),
+    inputs: &'a Inputs,
     model: Box<dyn Model<f32>>,
     windows: Vec<(&'a [u32], Tensor<f32>)>,
     seed: u64,
@@ -59,7 +58,7 @@ impl<'a> Measure<'a> {
     /// # Errors
     /// Returns an error if the reference fails or the file belongs to another search.
     pub fn new(
-        source: (&'a Path, &'a [String]),
+        inputs: &'a Inputs,
         model: Box<dyn Model<f32>>,
         windows: &[(&str, &'a [u32])],
         seed: u64,
@@ -82,7 +81,7 @@ impl<'a> Measure<'a> {
             _lines: Lines::new(&bar, "forward passes", false),
             bar,
             windows: reference.collect::<Result<_>>()?,
-            source,
+            inputs,
             model,
             seed,
             known: StoredPoints { fingerprint, points },
@@ -136,9 +135,8 @@ impl<'a> Measure<'a> {
     fn measured(&self, recipe: &Recipe, windows: std::ops::Range<usize>) -> Result<Vec<Point>> {
         let config = self.model.config();
         let rounding = recipe.resolve(config, self.seed).map_err(Mistake::usage)?;
-        let (folder, inert) = self.source;
         let own = match rounding.rounds_weights {
-            true => Some(Checkpoint::open_without(folder, inert)?.load_by(&mut &rounding)?),
+            true => Some(self.inputs.open()?.load_by(&mut &rounding)?),
             false => None,
         };
         let model = own.as_deref().unwrap_or(&*self.model);

@@ -134,8 +134,6 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     let question = sweep::read(&sweep)?;
     let study = model_study(&question.parsed.experiment, "mix")?;
     let prepared = sweep::prepare(&sweep, &question)?;
-    let no_model = || Error::Usage("the experiment has no model".into());
-    let folder = prepared.inputs.folder.as_deref().ok_or_else(no_model)?;
     let names: Vec<String> = study.windows.iter().map(Window::name).collect();
     let held = args.held_out.unwrap_or(names.len() / 2);
     let Some(chosen_on @ 1..) = names.len().checked_sub(held) else {
@@ -175,7 +173,7 @@ pub fn run(args: &MixArgs) -> Result<Exit> {
     let parts = (prepared.manifest.identity(), &args.at, &args.formats);
     let fingerprint = blake3::hash(json::line(&parts).as_bytes()).to_hex().to_string();
     let mut measure = Measure::new(
-        (folder, &question.parsed.experiment.inert),
+        &prepared.inputs,
         model,
         &windows,
         question.parsed.experiment.seed,
