@@ -145,12 +145,7 @@ impl Check<'_> {
 /// of the run.
 pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     let mut verdicts: Vec<&Verdict> = run.verdicts.iter().collect();
-    verdicts.sort_by_key(|verdict| match verdict.status {
-        Status::Fail => 0,
-        Status::NotJudged => 1,
-        Status::NotForDevice => 2,
-        Status::Pass => 3,
-    });
+    verdicts.sort_by_key(|verdict| verdict.status);
     let check = |verdict: &'a Verdict| {
         let rule = &verdict.rule;
         Check {

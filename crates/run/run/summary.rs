@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 
 use crate::statistics::{self, Decision, Evidence, Flips, Limits, bootstrap, net};
 use ulplab_core::list::grouped;
@@ -17,7 +16,7 @@ pub const LEAST_WINDOWS: u32 = 2;
 const RESAMPLES: usize = 2000;
 
 /// Statistics of one metric at one site, over the windows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     pub recipe: String,
     pub phase: Phase,
@@ -34,11 +33,9 @@ pub struct Summary {
     pub ci_low: f64,
     pub ci_high: f64,
     /// Values in the order of the windows; not stored with a summary.
-    #[serde(skip)]
     pub values: Vec<f64>,
     /// Flips (predictions that changed between right and wrong) of each window, in the same order; only for the metric
     /// `net_lost`. Empty if the flips of a window are unknown.
-    #[serde(skip)]
     pub flips: Vec<net::Window>,
 }
 

@@ -1,22 +1,23 @@
 //! Verdicts of rules (gates and controls) on a run, as data. The module `gate` computes these verdicts.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::experiment::Rule;
 use ulplab_core::error::Exit;
 use ulplab_core::record::Failure;
 
+// Reports list verdicts in the derived order.
 /// Status of a rule on one recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The rule holds on all planned cells.
-    Pass,
     Fail,
     /// The rule does not fail on the measurements, but too few measurements exist for a pass.
     NotJudged,
     /// The recipe cannot run on this device: another run must judge it.
     NotForDevice,
+    /// The rule holds on all planned cells.
+    Pass,
 }
 
 impl Status {
@@ -32,7 +33,7 @@ impl Status {
 }
 
 /// Verdict of one rule on one recipe.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     pub rule: Rule,
     pub recipe: String,
@@ -52,7 +53,6 @@ pub struct Verdict {
     /// A sentence: the measurement, its layer and site, and the bound; or the reason why the rule was not judged.
     pub message: String,
     /// The failures of the rule, if any.
-    #[serde(default)]
     pub failures: Failures,
 }
 
@@ -76,7 +76,7 @@ impl Verdict {
 }
 
 /// Measurements that violate a rule.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Failures {
     /// Failed measurements of the worst cells, grouped by cell.
     pub worst: Vec<FailedMeasurement>,
@@ -85,7 +85,7 @@ pub struct Failures {
 }
 
 /// A measurement that violates a rule.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FailedMeasurement {
     pub cell: String,
     /// Window of the measurement; for kernels, the case.
@@ -95,7 +95,6 @@ pub struct FailedMeasurement {
     #[serde(with = "ulplab_core::record::nullable")]
     pub value: f64,
     /// Number of elements that the value is computed from; for `violations`, the number of checked elements.
-    #[serde(default)]
     pub n: u64,
     #[serde(flatten)]
     pub failure: Failure,

@@ -1,6 +1,5 @@
 //! A threshold for a given rate of false alarms, from draws of a correct candidate.
 
-use serde::{Deserialize, Serialize};
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 
 use super::binomial::{cumulative, draws_for, rate_above};
@@ -10,8 +9,7 @@ use super::binomial::{cumulative, draws_for, rate_above};
 pub const LEAST_EXCESSES: usize = 10;
 
 /// The scale on which a tail is assumed to fall at least as fast as an exponential tail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// The values themselves, of either sign.
     Linear,
@@ -20,11 +18,10 @@ pub enum Scale {
 }
 
 /// A threshold, and the number of draws from which it was extrapolated.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
     pub value: f64,
     /// Number of excesses that a tail was fitted to; `None` if the threshold is one of the draws.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excesses: Option<usize>,
 }
 
