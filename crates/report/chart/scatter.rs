@@ -25,7 +25,7 @@ impl Coloured for Point {
 }
 
 /// A scatter chart. Both axes are logarithmic, and less is better on both.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Scatter {
     pub title: String,
     pub unit: String,

@@ -92,9 +92,8 @@ fn bits(run: &Summarized, source: &str) -> Vec<Figure> {
             unit: "relative L2 error".into(),
             cost_unit: "bits stored per element".into(),
             points,
-            bound: None,
-            guide: Vec::new(),
             size: [HALF[0], 460.0],
+            ..Scatter::default()
         };
         figure(scatter, String::new())
     })
