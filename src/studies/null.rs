@@ -5,11 +5,12 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::study::Keys;
+use super::study::Study;
 use crate::experiment::{Mistake, Window};
-use crate::run::plan::Plan;
+use crate::json::keys;
+use crate::run::plan::{Plan, REFERENCE};
 use ulplab_core::record::Phase;
 
 /// A pair of recipe and phase that a gate checks.
@@ -82,9 +83,15 @@ pub fn plan<R: Candidate>(phases: &[Phase], windows: impl Iterator<Item = String
 }
 
 impl Null {
-    /// Makes the null experiment. Calls `study` with all its recipes, each once: the recipes that stand for the wanted ones, and
-    /// the recipes that these are compared with. `known` has the recipes of the original study.
-    pub fn new<R: Candidate, S: Keys>(wanted: &[Wanted], known: &[R], study: impl FnOnce(Vec<R>) -> S) -> Self {
+    /// Makes the null experiment of a study: `draws` times as much data, in these phases. It has each of its recipes once: the
+    /// recipes that stand for the wanted ones, and the recipes that these are compared with. `known` has the recipes of the study.
+    pub fn new<R: Candidate>(
+        study: &dyn Study,
+        draws: usize,
+        phases: &[Phase],
+        wanted: &[Wanted],
+        known: &[R],
+    ) -> Self {
         let find = |name: &str| known.iter().find(|recipe| recipe.name() == name);
         let mut all: Vec<R> = Vec::new();
         let names = wanted.iter().map(|wanted| {
@@ -107,15 +114,22 @@ impl Null {
             all.extend(rival.filter(|rival| !all.iter().any(|other| other.name() == rival.name())));
             at += 1;
         }
-        Self {
-            body: study(all).body(),
-            names,
+        all.retain(|recipe| recipe.name() != REFERENCE);
+        let mut body = study.body();
+        let drawn = body.get("draws").and_then(Value::as_u64).map(|own| draws as u64 * own);
+        let windows = redrawn(study.reading().windows, draws);
+        let changed = json!({ "phases": phases, "draws": drawn, "window": windows, "recipe": all });
+        for (key, value) in keys(&changed) {
+            if let Some(own) = body.get_mut(&key) {
+                *own = value;
+            }
         }
+        Self { body, names }
     }
 }
 
 /// Returns `draws` times as many windows as `own`, drawn from the same texts. None of the new windows is in `own`.
-pub fn redrawn(own: &[Window], draws: usize) -> Vec<Window> {
+fn redrawn(own: &[Window], draws: usize) -> Vec<Window> {
     let mut all: Vec<Window> = Vec::with_capacity(draws * own.len());
     for window in own.iter().cycle().take(draws * own.len()) {
         let of_text = own.iter().chain(&all).filter(|other| other.text == window.text);

@@ -177,11 +177,7 @@ impl Study for RecurrenceStudy {
         }))
     }
 
-    fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
-            draws: draws * self.draws,
-            recipes,
-            ..self.clone()
-        }))
+    fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        Ok(Null::new(self, draws, phases, wanted, &self.recipes))
     }
 }

@@ -178,12 +178,7 @@ impl Study for RoundTripStudy {
         }))
     }
 
-    fn null(&self, draws: usize, _phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
-            draws: draws * self.draws,
-            windows: null::redrawn(&self.windows, draws),
-            recipes,
-            ..self.clone()
-        }))
+    fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
+        Ok(Null::new(self, draws, phases, wanted, &self.recipes))
     }
 }

@@ -238,12 +238,7 @@ impl Study for SwapFfnStudy {
     }
 
     fn null(&self, draws: usize, phases: &[Phase], wanted: &[Wanted]) -> Result<Null, String> {
-        Ok(Null::new(wanted, &self.recipes, |recipes| Self {
-            phases: phases.to_vec(),
-            draws: draws * self.draws,
-            recipes,
-            ..self.clone()
-        }))
+        Ok(Null::new(self, draws, phases, wanted, &self.recipes))
     }
 
     fn uses_gpu(&self) -> bool {
