@@ -21,11 +21,9 @@ use ulplab_operations::ops::{Case, Data, Problem};
 #[derive(Debug, clap::Args)]
 pub struct DumpArgs {
     /// The operation: a name from `ulplab kernels list`, or an operation of the experiment.
-    #[arg(value_name = "OP")]
     pub op: String,
     /// The case: a name from `ulplab kernels describe OP`. A case that reads a model reads the experiment's model, or else the
     /// shipped one.
-    #[arg(value_name = "CASE")]
     pub case: String,
     /// Folder for the files; created if missing.
     #[arg(value_name = "DIR")]

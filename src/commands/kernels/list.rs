@@ -20,7 +20,6 @@ use ulplab_core::list::grouped;
 #[derive(Debug, Default, clap::Args)]
 pub struct ListArgs {
     /// Show only this operation.
-    #[arg(value_name = "OP")]
     op: Option<String>,
     /// Show all that there is of every operation.
     #[arg(long, conflicts_with = "op")]

@@ -19,7 +19,6 @@ use ulplab_operations::ops::{Buffer, Case, Op, Role, Scalar};
 #[derive(Debug, clap::Args)]
 pub struct DescribeArgs {
     /// The operation: a name from `ulplab kernels list`, or an operation of the experiment.
-    #[arg(value_name = "OP")]
     pub op: String,
     /// An experiment file with further operations (`[[op]]`) and cases (`[[case]]`).
     #[arg(long, value_name = "FILE")]

@@ -26,7 +26,6 @@ use ulplab_operations::ops::{Case, Op, Problem};
 #[derive(Debug, clap::Args)]
 pub struct TraceArgs {
     /// The operation: a name from `ulplab kernels list`.
-    #[arg(value_name = "OP")]
     pub op: String,
     /// A variant; give several to compare [default: the last variant in the file that accepts the case].
     #[arg(long = "variant", value_name = "NAME")]
