@@ -46,7 +46,7 @@ use ulplab::run::plan::{Cell, Plan};
 use ulplab::studies::inputs::Inputs;
 use ulplab::studies::limits::Parts;
 use ulplab::studies::measure::records;
-use ulplab::studies::{Body, Kind, Lab, ReadyRecipes, Study, check_among};
+use ulplab::studies::{Kind, Lab, ReadyRecipes, Study, check_among};
 use ulplab::{Error, Result};
 
 /// How far sums of 1/i in f32 are off.
@@ -69,10 +69,6 @@ struct Order {
     name: String,
     /// From the smallest term on.
     rising: bool,
-}
-
-impl Body for Harmonic {
-    const NAME: &'static str = "harmonic";
 }
 
 impl Show for Harmonic {
@@ -178,7 +174,7 @@ impl ReadyRecipes for Sums<'_> {
     }
 }
 
-const KIND: Kind = Kind::new::<Harmonic>();
+const KIND: Kind = Kind::new::<Harmonic>("harmonic");
 
 const FILE: &str = "name = 'sums'
 question = 'Which order?'

@@ -19,14 +19,14 @@ pub mod swap_ffn;
 
 pub use parse::{ParsedExperiment, parse, read, read_as};
 pub use schema::schema;
-pub use study::{Bench, Body, Keys, Kind, Lab, Measured, Planned, ReadyRecipes, Share, Study, Text, check_among};
+pub use study::{Bench, Keys, Kind, Lab, Measured, Planned, ReadyRecipes, Share, Study, Text, check_among};
 
 /// All kinds of experiments.
 pub const STUDIES: &[Kind] = &[
-    Kind::new::<model::ModelStudy>(),
-    Kind::new::<round_trip::RoundTripStudy>(),
-    Kind::new::<recall::RecallStudy>(),
-    Kind::new::<recurrence::RecurrenceStudy>(),
-    Kind::new::<swap_ffn::SwapFfnStudy>(),
-    Kind::new::<kernels::KernelStudy>(),
+    Kind::new::<model::ModelStudy>("model"),
+    Kind::new::<round_trip::RoundTripStudy>("round_trip"),
+    Kind::new::<recall::RecallStudy>("recall"),
+    Kind::new::<recurrence::RecurrenceStudy>("recurrence"),
+    Kind::new::<swap_ffn::SwapFfnStudy>("swap_ffn"),
+    Kind::new::<kernels::KernelStudy>("kernels"),
 ];

@@ -1,9 +1,12 @@
 //! Parses an experiment file or a stored run to the study of its kind.
 
+use std::any::TypeId;
+
 use schemars::SchemaGenerator;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Body, Kind, STUDIES, Study};
+use super::{Kind, STUDIES, Study};
 use crate::experiment::file::ExperimentFile;
 use crate::experiment::{Experiment, Head, Mistake};
 use crate::run::RecipeInfo;
@@ -90,8 +93,9 @@ pub fn read(experiment: &Experiment) -> Result<Box<dyn Study>> {
 ///
 /// # Errors
 /// If the experiment's keys cannot be read.
-pub fn read_as<B: Body>(experiment: &Experiment) -> Result<Option<B>> {
-    if experiment.kind != B::NAME {
+pub fn read_as<B: Study + DeserializeOwned + 'static>(experiment: &Experiment) -> Result<Option<B>> {
+    let known = |kind: &Kind| kind.name == experiment.kind && (kind.id)() == TypeId::of::<B>();
+    if !STUDIES.iter().any(known) {
         return Ok(None);
     }
     let body = Value::Object(experiment.body.clone());

@@ -1,5 +1,6 @@
 //! Interface between a kind of experiment and the rest of the program.
 
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -416,16 +417,12 @@ pub fn check_among(at: &str, sites: impl Iterator<Item = String>) -> Result<(), 
     }
 }
 
-/// A [`Study`] that is read from the keys of an experiment file. The doc comment of the implementing type becomes its description
-/// in the JSON Schema.
-pub trait Body: Study + Clone + Serialize + DeserializeOwned + JsonSchema + 'static {
-    /// Value of the key `kind` in an experiment file.
-    const NAME: &'static str;
-}
-
 /// A kind of experiment: an entry of the list of studies.
 pub struct Kind {
+    /// Value of the key `kind` in an experiment file.
     pub name: &'static str,
+    /// Identifies the type of the study.
+    pub id: fn() -> TypeId,
     /// Parses the study from the keys of a file, except the keys that all kinds share.
     pub parse: fn(&ExperimentFile) -> Result<Box<dyn Study>>,
     /// Reads the study from the keys of a stored run.
@@ -434,10 +431,12 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Returns the kind whose experiments are read as the type `B`.
-    pub const fn new<B: Body>() -> Self {
+    /// Returns the kind whose experiments are read as the type `B`. The doc comment of the type becomes its description in the JSON
+    /// Schema.
+    pub const fn new<B: Study + DeserializeOwned + JsonSchema + 'static>(name: &'static str) -> Self {
         Self {
-            name: B::NAME,
+            name,
+            id: TypeId::of::<B>,
             parse: |file| Ok(Box::new(file.body::<B>()?)),
             read: |body| Ok(Box::new(serde_json::from_value::<B>(Value::Object(body.clone()))?)),
             schema: B::json_schema,
@@ -466,7 +465,7 @@ pub trait Keys {
     fn with(&self, key: &str, value: Value) -> Option<Box<dyn Study>>;
 }
 
-impl<T: Body> Keys for T {
+impl<T: Study + Serialize + DeserializeOwned + 'static> Keys for T {
     fn with(&self, key: &str, value: Value) -> Option<Box<dyn Study>> {
         let mut body = self.body();
         body.insert(key.into(), value);

@@ -22,7 +22,7 @@ use crate::run::invocation::Invocation;
 use crate::run::plan::{Cell, Plan, RecipePlan};
 use crate::studies::limits::Parts;
 use crate::studies::null::{Null, Wanted};
-use crate::studies::study::{Body, ReadyRecipes, Study};
+use crate::studies::study::{ReadyRecipes, Study};
 use ulplab_core::error::{Result, did_you_mean};
 use ulplab_core::pattern::{matches, matches_nothing};
 use ulplab_core::record::Phase;
@@ -166,10 +166,6 @@ impl KernelStudy {
             ..self.clone()
         })
     }
-}
-
-impl Body for KernelStudy {
-    const NAME: &'static str = "kernels";
 }
 
 impl Study for KernelStudy {

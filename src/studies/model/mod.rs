@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::Parts;
 use super::null::{Null, Wanted, each, plan};
-use super::study::{Bench, Body, Keys, ReadyRecipes, Study, Text, by_window, check_among, infos};
+use super::study::{Bench, Keys, ReadyRecipes, Study, Text, by_window, check_among, infos};
 use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Rule, Window, written_out};
 use crate::report::Show;
@@ -126,10 +126,6 @@ impl ModelStudy {
         };
         Err(Mistake::at("against", message))
     }
-}
-
-impl Body for ModelStudy {
-    const NAME: &'static str = "model";
 }
 
 impl Study for ModelStudy {

@@ -16,7 +16,7 @@ use super::model::probe::Probe;
 use super::model::{run_finite, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
-use super::study::{Body, ReadyRecipes, Study, by_window, check_among};
+use super::study::{ReadyRecipes, Study, by_window, check_among};
 use crate::backend::recipe::Round;
 use crate::backend::rounding::{Noise, Rounding};
 use crate::experiment::{Mistake, Source, Window, written_out};
@@ -118,10 +118,6 @@ impl Candidate for Recipe {
             None => null::louder(self, name, gain),
         }
     }
-}
-
-impl Body for RecallStudy {
-    const NAME: &'static str = "recall";
 }
 
 impl Study for RecallStudy {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::Parts;
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_checkpoint, check_draws, check_recipes, check_sources, doublings, draw_names};
-use super::study::{Body, ReadyRecipes, Study, by_window};
+use super::study::{ReadyRecipes, Study, by_window};
 use crate::experiment::{Mistake, Source};
 use crate::run::plan::Plan;
 use ulplab_core::formats::Direction;
@@ -112,10 +112,6 @@ impl RecurrenceStudy {
     pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
         doublings(CHECKPOINT, self.shape[1])
     }
-}
-
-impl Body for RecurrenceStudy {
-    const NAME: &'static str = "recurrence";
 }
 
 impl Study for RecurrenceStudy {

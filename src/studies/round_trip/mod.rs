@@ -15,7 +15,7 @@ use super::limits::{Parts, site_cols};
 use super::model::{passes_tensor, recorded, sites_at};
 use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{check_recipes, check_sources_and_windows, draw_names, site_names};
-use super::study::{Body, ReadyRecipes, Study, by_window, check_among};
+use super::study::{ReadyRecipes, Study, by_window, check_among};
 use crate::backend::rounding::Noise;
 use crate::experiment::{Mistake, Source, Window, written_out};
 use crate::report::Show;
@@ -73,10 +73,6 @@ impl Candidate for Recipe {
     fn against(&self) -> Option<&str> {
         self.against.as_deref()
     }
-}
-
-impl Body for RoundTripStudy {
-    const NAME: &'static str = "round_trip";
 }
 
 impl RoundTripStudy {

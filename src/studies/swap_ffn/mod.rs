@@ -26,7 +26,7 @@ use super::null::{self, Candidate, Null, Wanted};
 use super::sources::{
     check_checkpoint, check_draws, check_phases, check_recipes, check_sources, doublings, draw_names,
 };
-use super::study::{Body, ReadyRecipes, Study, by_window};
+use super::study::{ReadyRecipes, Study, by_window};
 use crate::experiment::{Mistake, Source};
 use crate::run::plan::Plan;
 use ulplab_core::error::{Error, Result};
@@ -177,10 +177,6 @@ impl SwapFfnStudy {
     pub fn checkpoints(&self) -> impl Iterator<Item = usize> + use<> {
         doublings(1, self.shape[1])
     }
-}
-
-impl Body for SwapFfnStudy {
-    const NAME: &'static str = "swap_ffn";
 }
 
 impl Study for SwapFfnStudy {
