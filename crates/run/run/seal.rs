@@ -23,13 +23,8 @@ const KEY: &str = "blake3";
 
 /// Returns an object as indented JSON. Its last key is the digest of all bytes before the digest.
 pub fn json(content: &impl Serialize) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Sealed<'a, T> {
-        #[serde(flatten)]
-        content: &'a T,
-        blake3: &'static str,
-    }
-    let whole = Sealed { content, blake3: "" };
+    let mut whole = serde_json::to_value(content).expect("plain data has a form in JSON");
+    whole[KEY] = "".into();
     let mut text = serde_json::to_vec_pretty(&whole).expect("plain data has a form in JSON");
     text.truncate(text.len() - CLOSE_JSON.trim_end().len());
     seal(&mut text, CLOSE_JSON);

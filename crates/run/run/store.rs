@@ -8,6 +8,7 @@ use std::iter::repeat_n;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_json::json;
 
 use super::loss::Loss;
 use super::table::{self, Column};
@@ -99,37 +100,29 @@ fn provenance(manifest: &Manifest, rows: usize) -> Vec<Column> {
     ]
 }
 
-/// The first and the last line of `records.jsonl`; the key `type` distinguishes them from measurements.
+/// The first line of `records.jsonl`; the key `type` distinguishes it from measurements.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line<'a> {
     Manifest(&'a Manifest),
-    Summary {
-        records: usize,
-        summaries: usize,
-        pass: usize,
-        fail: usize,
-        /// Number of verdicts with the status `not judged`; a verdict is one rule on one recipe.
-        not_judged: usize,
-        complete: bool,
-        /// Loss of the reference, if it read text.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reference: Option<Loss>,
-    },
 }
 
 /// Writes the manifest, then all measurements, then a line of counts. A file without this last line was truncated.
 pub fn write_jsonl(run: &Run, path: &Path) -> Result<()> {
     let count = |status| run.verdicts.iter().filter(|verdict| verdict.status == status).count();
-    let end = Line::Summary {
-        records: run.records.len(),
-        summaries: run.summaries.len(),
-        pass: count(Status::Pass),
-        fail: count(Status::Fail),
-        not_judged: count(Status::NotJudged) + count(Status::NotForDevice),
-        complete: run.manifest.complete,
-        reference: Loss::of(run),
-    };
+    let mut end = json!({
+        "type": "summary",
+        "records": run.records.len(),
+        "summaries": run.summaries.len(),
+        // Verdicts by status; a verdict is one rule on one recipe.
+        "pass": count(Status::Pass),
+        "fail": count(Status::Fail),
+        "not_judged": count(Status::NotJudged) + count(Status::NotForDevice),
+        "complete": run.manifest.complete,
+    });
+    if let Some(loss) = Loss::of(run) {
+        end["reference"] = json!(loss);
+    }
     write_atomic(path, |writer| {
         serde_json::to_writer(&mut *writer, &Line::Manifest(&run.manifest))?;
         writer.write_all(b"\n")?;

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::backend::cuda::{Device, Session};
 use crate::json;
@@ -26,13 +27,6 @@ pub struct ProbeArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-}
-
-/// The result of a probe: the device, and the summation rules that fit each instruction.
-#[derive(Debug, Serialize)]
-struct Findings {
-    device: String,
-    instructions: Vec<Finding>,
 }
 
 /// The summation rules that reproduce an instruction's results on all vectors.
@@ -67,10 +61,7 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
     let device = Device::open()?;
     let session = Session::open(&device)?;
     let kernels = session.load(&source);
-    let mut findings = Findings {
-        device: device.describe(),
-        instructions: Vec::new(),
-    };
+    let mut findings = Vec::new();
     for case in &cases {
         let chosen = |variant: &str| selects(&args.only, &[], &name(case, variant));
         let variants = source.header.variants.iter().filter(|variant| chosen(&variant.name));
@@ -91,17 +82,14 @@ pub fn run(args: &ProbeArgs) -> Result<Exit> {
             if !args.json {
                 outln!("{}", found.line());
             }
-            findings.instructions.push(found);
+            findings.push(found);
         }
     }
-    let (device, all) = (&findings.device, findings.instructions.len());
-    let equal = findings
-        .instructions
-        .iter()
-        .filter(|finding| finding.as_assumed())
-        .count();
+    let (device, all) = (device.describe(), findings.len());
+    let equal = findings.iter().filter(|finding| finding.as_assumed()).count();
     let summary = || format!("{device}: {equal} of {all} instructions sum as assumed, bit for bit\n");
-    json::print_or(args.json, &findings, summary)?;
+    let found = json!({ "device": device, "instructions": findings });
+    json::print_or(args.json, &found, summary)?;
     Ok(Exit::judged(equal == all))
 }
 
