@@ -44,9 +44,7 @@ struct Status {
     missing: usize,
     tasks: Tasks,
     /// Estimated seconds until the running tasks are done; `None` if unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     seconds_left: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     last_failure: Option<Failure>,
 }
 
@@ -74,7 +72,7 @@ pub fn run(args: &StatusArgs) -> Result<Exit> {
     let (folder, manifest) = open_run(args.run.as_deref())?;
     let status = Status::of(&folder, &manifest, Timestamp::now())?;
     match args.json {
-        true => outln!("{}", json::line(&status)),
+        true => outln!("{}", json::line(&json::keys(&status))),
         false => status.print(&folder, &manifest.experiment.name),
     }
     Ok(Exit::Pass)
