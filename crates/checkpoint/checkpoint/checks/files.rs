@@ -1,20 +1,20 @@
 //! Checks of the files of a checkpoint and of its configuration.
 
-use super::{Check, Finding, error, not_judged};
+use super::{Check, Finding, Severity};
 use crate::checkpoint::config::Section;
 use crate::checkpoint::conventions::{CHECKPOINTS, Convention, gptq};
 use ulplab_core::list::distinct;
 
-pub const FILES: Check = error(
+pub const FILES: Check = Severity::Error.check(
     "files",
     "Every tensor of the index is in the file that the index names, and the reverse; every file is whole.",
 );
-pub const CONFIGURATION: Check = not_judged(
+pub const CONFIGURATION: Check = Severity::NotJudged.check(
     "configuration",
     "Everything that the configuration says of quantization is understood, the method before all; what is not cannot be compared \
      with the tensors, and nothing that it may excuse is an error.",
 );
-pub const CONVENTION: Check = error(
+pub const CONVENTION: Check = Severity::Error.check(
     "convention",
     "The method that the configuration names is the one whose names the tensors have, and `config.json` says the same as \
      `hf_quant_config.json`.",

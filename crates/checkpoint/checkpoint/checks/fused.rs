@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, Finding, error, warning};
+use super::{Check, Finding, Severity};
 use crate::checkpoint::parts::{Matrices, fused};
 use ulplab_core::tensorfile::Tensor;
 
-pub const FUSED_GLOBAL: Check = error(
+pub const FUSED_GLOBAL: Check = Severity::Error.check(
     "fused_global",
     "Gate and up, or q, k and v, have the same global scale: a fused kernel reads one of them for all, and the block scales of the \
      others are then of another number.",
 );
-pub const FUSED_TENSOR_SCALE: Check = warning(
+pub const FUSED_TENSOR_SCALE: Check = Severity::Warning.check(
     "fused_tensor_scale",
     "The same for the only scale of an FP8 matrix, and for scales of activations: servers take the largest and quantize the codes \
      once more, with a second rounding.",

@@ -36,6 +36,11 @@ pub enum Severity {
 }
 
 impl Severity {
+    const fn check(self, name: &'static str, doc: &'static str) -> Check {
+        let severity = self;
+        Check { name, severity, doc }
+    }
+
     /// Name of the severity in outputs.
     pub fn name(self) -> &'static str {
         match self {
@@ -59,22 +64,6 @@ pub struct Finding {
     pub found: String,
     /// Text or number that was expected.
     pub expected: String,
-}
-
-const fn check(severity: Severity, name: &'static str, doc: &'static str) -> Check {
-    Check { name, severity, doc }
-}
-
-const fn error(name: &'static str, doc: &'static str) -> Check {
-    check(Severity::Error, name, doc)
-}
-
-const fn warning(name: &'static str, doc: &'static str) -> Check {
-    check(Severity::Warning, name, doc)
-}
-
-const fn not_judged(name: &'static str, doc: &'static str) -> Check {
-    check(Severity::NotJudged, name, doc)
 }
 
 /// All checks, in the order of the documentation.

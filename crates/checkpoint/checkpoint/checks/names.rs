@@ -1,33 +1,33 @@
 //! Checks for missing and surplus tensors, and for wrong types and shapes.
 
-use super::{Check, Finding, error};
+use super::{Check, Finding, Severity};
 use crate::checkpoint::conventions::Convention;
 use crate::checkpoint::parts::{Matrices, Parts, kin, module};
 use crate::checkpoint::stated::Stated;
 use ulplab_core::tensorfile::Tensor;
 
-pub const MISSING_PART: Check = error(
+pub const MISSING_PART: Check = Severity::Error.check(
     "missing_part",
     "Codes have all the scales and zero points that their convention needs.",
 );
-pub const LEFT_OVER: Check = error(
+pub const LEFT_OVER: Check = Severity::Error.check(
     "left_over",
     "Every scale has codes: beside a floating-point weight, or beside nothing, it is a part of a matrix that was replaced.",
 );
-pub const SHAPE: Check = error(
+pub const SHAPE: Check = Severity::Error.check(
     "shape",
     "Types and shapes of scales, zero points and group indices fit those of the codes and the block size.",
 );
-pub const STATED_FORMAT: Check = error(
+pub const STATED_FORMAT: Check = Severity::Error.check(
     "stated_format",
     "Codes and scales have the format that the configuration states.",
 );
-pub const IGNORED_QUANTIZED: Check = error(
+pub const IGNORED_QUANTIZED: Check = Severity::Error.check(
     "ignored_quantized",
     "Modules that the configuration leaves unquantized, or that none of its targets names, are not quantized: loaders would read \
      codes as weights.",
 );
-pub const UNQUANTIZED: Check = error(
+pub const UNQUANTIZED: Check = Severity::Error.check(
     "unquantized",
     "Modules that the configuration does not leave out are quantized: those whose namesakes in other layers are, and, where a \
      convention lists every exception, every module whose name ends with `_proj`; and every module that is a target by its name \

@@ -3,23 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::names::MISSING_PART;
-use super::{Check, Finding, error, warning};
+use super::{Check, Finding, Severity};
 use crate::checkpoint::config::{Section, given};
 use crate::checkpoint::parts::{Matrices, Parts, kin, module};
 use ulplab_core::error::counted;
 use ulplab_core::tensorfile::Tensor;
 
-pub const MISSING_INPUT_SCALE: Check = error(
+pub const MISSING_INPUT_SCALE: Check = Severity::Error.check(
     "missing_input_scale",
     "Where activations are quantized by a static scale, every matrix has it: those that the configuration says, and those whose \
      namesakes have one. Experts that calibration never reached have none, and loaders divide by what memory holds.",
 );
-pub const MISSING_KV_SCALE: Check = error(
+pub const MISSING_KV_SCALE: Check = Severity::Error.check(
     "missing_kv_scale",
     "Where the configuration quantizes the KV cache, every attention layer has a scale of keys and one of values, if one of its \
      namesakes has either.",
 );
-pub const NO_KV_SCALE: Check = warning(
+pub const NO_KV_SCALE: Check = Severity::Warning.check(
     "no_kv_scale",
     "Where the configuration quantizes the KV cache, the file has scales for it: without, loaders take 1.",
 );

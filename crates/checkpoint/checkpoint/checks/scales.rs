@@ -2,39 +2,39 @@
 
 use safetensors::Dtype;
 
-use super::{Check, Finding, error, warning};
+use super::{Check, Finding, Severity};
 use crate::checkpoint::measure::Measured;
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::subject::Subject;
 use ulplab_core::metrics::unravel;
 use ulplab_core::tensorfile::Tensor;
 
-pub const NONFINITE_SCALE: Check = error(
+pub const NONFINITE_SCALE: Check = Severity::Error.check(
     "nonfinite_scale",
     "No scale is NaN or infinite: NaN is 0xff in E8M0, 0x7f and 0xff in E4M3.",
 );
-pub const NEGATIVE_SCALE: Check = error(
+pub const NEGATIVE_SCALE: Check = Severity::Error.check(
     "negative_scale",
     "No scale is negative; E4M3 scales have no sign bit set.",
 );
-pub const ZERO_SCALE: Check = error(
+pub const ZERO_SCALE: Check = Severity::Error.check(
     "zero_scale",
     "No global scale and no scale of activations is zero, and no block of codes that are not zero has the scale zero: its values \
      are lost.",
 );
-pub const EXPONENT_AS_NUMBER: Check = error(
+pub const EXPONENT_AS_NUMBER: Check = Severity::Error.check(
     "exponent_as_number",
     "Scales of floating-point numbers are no E8M0 codes: those are all whole numbers from 1 to 254, and as factors they make the gain \
      of a matrix larger than 2^7. The code e means 2^(e - 127).",
 );
-pub const INVERTED_SCALE: Check = error(
+pub const INVERTED_SCALE: Check = Severity::Error.check(
     "inverted_scale",
     "A scale is not the reciprocal of what its convention stores. Independent inputs of K channels come out of a matrix larger by \
      rms · √K. Trained layers keep that gain near 1, since activations would vanish or overflow within a few layers. A finding \
      needs a gain below 2^-8 or above 2^7 that the reciprocal of one of the scales brings between them, and at least half the way to 1 in \
      powers of two: one that is merely outside is no reciprocal.",
 );
-pub const MAGNITUDE: Check = warning(
+pub const MAGNITUDE: Check = Severity::Warning.check(
     "magnitude",
     "The gain rms · √K of a matrix is between 2^-8 and 2^7. Outside, and if no reciprocal explains it, the scales may be of \
      another matrix.",

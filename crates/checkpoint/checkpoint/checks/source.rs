@@ -1,41 +1,41 @@
 //! Checks the distance of a quantized matrix from its source.
 
 use super::scales::INVERTED_SCALE;
-use super::{Check, Finding, error, not_judged};
+use super::{Check, Finding, Severity};
 use crate::checkpoint::measure::Against;
 use crate::checkpoint::shortfall::{Noise, ONE_STEP, Shortfall, spread};
 use crate::checkpoint::subject::Subject;
 use ulplab_core::error::counted;
 
-pub const NO_SOURCE: Check = not_judged(
+pub const NO_SOURCE: Check = Severity::NotJudged.check(
     "no_source",
     "Every quantized matrix has one source of its shape with finite values: the tensor of its name, or the one that loaders take for \
      it. That may have another prefix, be transposed, be one of a stack of experts, be some rows of a fused matrix (`qkv_proj`, \
      `gate_up_proj`), or be quantized itself.",
 );
-pub const FOLDED: Check = not_judged(
+pub const FOLDED: Check = Severity::NotJudged.check(
     "folded",
     "Factors of channels that no file has may lie between a matrix and its source. AWQ is judged with one fitted factor for each input \
      channel, and for `up_proj` and `v_proj` for each output channel too. Where the configuration does not say AWQ, a matrix that is right \
      but for such factors, or whose model is rotated (`transform_config`), is not judged.",
 );
-pub const CODE_ORDER: Check = error(
+pub const CODE_ORDER: Check = Severity::Error.check(
     "code_order",
     "The codes of a byte or word are in the order of the convention. Without the source this cannot be seen: the other order has \
      the same codes in the same blocks.",
 );
-pub const TRANSPOSED: Check = error(
+pub const TRANSPOSED: Check = Severity::Error.check(
     "transposed",
     "A square matrix was not quantized from the transposed source. The matrices of the file that are not square say which way is right.",
 );
-pub const LOW_SQNR: Check = error(
+pub const LOW_SQNR: Check = Severity::Error.check(
     "low_sqnr",
     "The SQNR is at least 8 dB with codes of 4 bits, and 20 dB with 8 bits: 4 bits in groups of 128 give 17 dB or more for normal \
      values, FP8 31 dB. And the noise, against that of rounding to the same codes with scales of the largest magnitudes, is near the \
      median of the matrices of the same format and name in all layers, or of the same format if those are fewer than 4: at most 4 dB \
      above it, or 5 standard deviations as the median deviation gives them; 6 dB or 6 of them if the median is above 1 dB, as with GPTQ.",
 );
-pub const PART_OFF: Check = error(
+pub const PART_OFF: Check = Severity::Error.check(
     "part_off",
     "No part of a matrix has far more noise than the rest, against that of rounding to the same codes with the same scales: rows and \
      columns at most 3 dB above their median, or 5 standard deviations; 6 dB or 6 of them if the median says that codes are not the \

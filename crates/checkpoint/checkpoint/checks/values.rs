@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 
 use super::scales::ZERO_SCALE;
-use super::{Check, Finding, error, warning};
+use super::{Check, Finding, Severity};
 use crate::checkpoint::measure::Measured;
 use crate::checkpoint::parts::Parts;
 use crate::checkpoint::subject::Subject;
@@ -11,30 +11,31 @@ use crate::checkpoint::words::Words;
 use crate::packed::Nonfinite;
 use ulplab_core::tensorfile::Tensor;
 
-pub const NAN_CODE: Check = error("nan_code", "No FP8 code is NaN (0x7f and 0xff in E4M3) or infinite.");
-pub const NONFINITE: Check = error(
+pub const NAN_CODE: Check =
+    Severity::Error.check("nan_code", "No FP8 code is NaN (0x7f and 0xff in E4M3) or infinite.");
+pub const NONFINITE: Check = Severity::Error.check(
     "nonfinite",
     "No other tensor has a NaN or an infinity, whatever its name is and whether or not it is understood.",
 );
-pub const SATURATED: Check = error(
+pub const SATURATED: Check = Severity::Error.check(
     "saturated",
     "Of codes of 4 bits at most a quarter has the largest magnitude, of codes of 8 bits at most a twentieth. A scale of the largest \
      magnitude of a block of 16 puts a twelfth of normal, and 22 % of uniform values there; a scale that is half as large, 39 %. \
      Not judged where there are zero points.",
 );
-pub const DEAD_BLOCKS: Check = warning("dead_blocks", "At most one block in a hundred is all zero.");
-pub const DEAD_MATRIX: Check = error("dead_matrix", "No matrix is all zero.");
-pub const ZERO_POINT: Check = error(
+pub const DEAD_BLOCKS: Check = Severity::Warning.check("dead_blocks", "At most one block in a hundred is all zero.");
+pub const DEAD_MATRIX: Check = Severity::Error.check("dead_matrix", "No matrix is all zero.");
+pub const ZERO_POINT: Check = Severity::Error.check(
     "zero_point",
     "Zero points are in the range of the codes, and in its middle where the configuration says that the codes are symmetric.",
 );
-pub const OFF_CENTRE: Check = error(
+pub const OFF_CENTRE: Check = Severity::Error.check(
     "off_centre",
     "The mean of codes less zero points is within half a step of 0, as that of weights is; zero points that are read with a wrong \
      offset move it by a whole one. Only matrices of 1,024 elements and more with 4 bits, and of 262,144 with 8: by chance the mean of \
      fewer is that far.",
 );
-pub const GROUP_INDEX: Check = error(
+pub const GROUP_INDEX: Check = Severity::Error.check(
     "group_index",
     "Every group index is one of the groups, and every group has as many inputs as the block size says.",
 );

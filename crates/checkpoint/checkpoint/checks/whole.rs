@@ -2,26 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::{Check, Finding, error, not_judged};
+use super::{Check, Finding, Severity};
 use crate::checkpoint::counterpart::{Place, place};
 use crate::checkpoint::parts::{Matrices, is_number, kin};
 use crate::packed::rounded;
 use ulplab_core::error::counted;
 use ulplab_core::tensorfile::Tensor;
 
-pub const MISSING_TENSOR: Check = error(
+pub const MISSING_TENSOR: Check = Severity::Error.check(
     "missing_tensor",
     "No layer lacks a tensor of a module that all other layers of its form have, but for the norm ahead of the first layer, which some \
      models lack. With a source: the file has every tensor of the source whose namesakes it has, and those outside of layers, but for an \
      output head that is tied.",
 );
-pub const PLAIN_DIFFERS: Check = not_judged(
+pub const PLAIN_DIFFERS: Check = Severity::NotJudged.check(
     "plain_differs",
     "Tensors that are not quantized are those of the source, rounded to their type. Programs that move factors between layers change \
      norms and biases: a tensor that differs is not judged.",
 );
 
-pub const DEAD_TENSOR: Check = error(
+pub const DEAD_TENSOR: Check = Severity::Error.check(
     "dead_tensor",
     "A tensor that is not quantized is not all zeros where the source's is not.",
 );
