@@ -1,6 +1,6 @@
 //! JSON output for programs.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use ulplab_core::error::{Error, Result};
@@ -37,6 +37,13 @@ pub fn drop_nulls(value: &mut Value) {
         }
         _ => {}
     }
+}
+
+/// Serializes the keys of a table whose values are not those of its default.
+pub fn unlike_default<T: Default + Serialize, S: Serializer>(table: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    let (mut said, usual) = (keys(table), keys(&T::default()));
+    said.retain(|key, value| usual.get(key) != Some(value));
+    said.serialize(serializer)
 }
 
 /// True if a value is its type's default, which files leave out.

@@ -11,31 +11,19 @@ pub struct Invocation {
     /// The experiment file.
     pub experiment: PathBuf,
     /// True for an experiment of kernels.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kernels: bool,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub only: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skip: Vec<String>,
     /// True if the run ends as soon as every gate is decided.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub until_decided: bool,
     /// True if the run counts as not judged when its text cannot tell formats apart.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub timed: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fast_only: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mutant: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub datasets: Option<PathBuf>,
 }
 

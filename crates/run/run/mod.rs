@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
+use crate::json::unlike_default;
 use ceilings::Ceilings;
 use invocation::Invocation;
 use plan::{Cell, Plan};
@@ -50,6 +51,7 @@ pub struct Manifest {
     /// The plan of the experiment, made by the experiment's study.
     pub plan: Plan,
     /// Command line that began the run.
+    #[serde(serialize_with = "unlike_default")]
     pub invocation: Invocation,
     /// Digest of the inputs, see [`identity`](Self::identity). Runs with the same fingerprint measure the same thing.
     pub fingerprint: String,
