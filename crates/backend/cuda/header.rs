@@ -261,23 +261,17 @@ impl Source {
 
     /// Reads all kernel files of a folder, in the order of their names.
     pub fn read_all(folder: &Path, compositions: &[&Compositions]) -> Result<Vec<Self>> {
-        Self::read_each(folder, compositions)?.into_iter().collect()
-    }
-
-    /// Same as [`read_all`](Self::read_all), but with a separate result for each file.
-    fn read_each(folder: &Path, compositions: &[&Compositions]) -> Result<Vec<Result<Self>>> {
         let paths = with_extension(folder, "read", &["cu"])?;
-        Ok(paths.iter().map(|path| Self::read(path, compositions)).collect())
+        paths.iter().map(|path| Self::read(path, compositions)).collect()
     }
 
     /// Reads the kernel files of a folder, and prints the errors of unreadable ones. Returns the readable files, and true if
     /// there were errors.
     pub fn read_good(folder: &Path, compositions: &[&Compositions]) -> Result<(Vec<Self>, bool)> {
-        let read = Self::read_each(folder, compositions)?;
-        let all = read.len();
-        let said = read.into_iter().map(|read| read.inspect_err(|error| errln!("{error}")));
-        let good: Vec<Self> = said.flatten().collect();
-        let broken = good.len() < all;
+        let paths = with_extension(folder, "read", &["cu"])?;
+        let read = |path| Self::read(path, compositions).inspect_err(|error| errln!("{error}"));
+        let good: Vec<Self> = paths.iter().flat_map(|path| read(path)).collect();
+        let broken = good.len() < paths.len();
         Ok((good, broken))
     }
 
