@@ -9,7 +9,7 @@ use crate::json;
 use crate::ops::{self, Case, OPS};
 use crate::report::columns::{fitted, wrapped};
 use crate::studies::kernels::power::Power;
-use crate::studies::kernels::{folder, power};
+use crate::studies::kernels::{Described, folder, power};
 use ulplab_core::error::{Error, Exit, Result, counted, did_you_mean};
 use ulplab_core::list::grouped;
 
@@ -45,16 +45,9 @@ struct OperationEntry {
     outputs: Vec<JudgementLine>,
     /// The smallest faults that the judgements notice, as `ulplab kernels power` measured them.
     power: Vec<Power>,
-    variants: Vec<KernelEntry>,
-    mutants: Vec<KernelEntry>,
+    variants: Vec<Described>,
+    mutants: Vec<Described>,
     cases: Vec<Case>,
-}
-
-/// A variant (kernel implementation) or a planted fault, named `op.name`.
-#[derive(Debug, Serialize)]
-struct KernelEntry {
-    name: String,
-    doc: String,
 }
 
 pub fn run(args: &ListArgs) -> Result<Exit> {
@@ -123,7 +116,7 @@ impl OperationEntry {
 
     fn new(name: &str, sources: &[Source], power: &[Power]) -> Result<Self> {
         let source = sources.iter().find(|source| source.op == name);
-        let named = |one: &str, doc: &String| KernelEntry {
+        let named = |one: &str, doc: &String| Described {
             name: format!("{name}.{one}"),
             doc: doc.clone(),
         };
@@ -172,7 +165,7 @@ impl OperationEntry {
         let noticed: Vec<(String, String)> = self.power.iter().map(|power| (power.place(), power.text())).collect();
         let heading = "least faults that are noticed, in the best case and in the middle one";
         lines.extend(section(heading, &noticed));
-        let named = |all: &'_ [KernelEntry]| {
+        let named = |all: &'_ [Described]| {
             let lines = all.iter().map(|one| (one.name.clone(), one.doc.clone()));
             lines.collect::<Vec<_>>()
         };

@@ -60,7 +60,7 @@ pub struct KernelStudy {
     /// The resolved patterns: variants and programs, and the names of their cases. Only a stored run has them.
     #[serde(rename = "recipe", skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
-    pub variants: Vec<Variant>,
+    pub variants: Vec<Described>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(skip)]
     pub case_names: Vec<String>,
@@ -72,10 +72,10 @@ pub struct KernelStudy {
     pub sources: Vec<KernelFile>,
 }
 
-/// A recipe of the study: a kernel variant or a program.
+/// A kernel variant, a program or a planted fault: name and description.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Variant {
-    /// Name in the form `op.variant`.
+pub struct Described {
+    /// Name in the form `op.name`.
     pub name: String,
     /// Description in one line.
     pub doc: String,
@@ -158,7 +158,7 @@ impl KernelStudy {
         for (name, doc) in named.into_iter().chain(commands) {
             let cases = operations::cases_of(self, &name)?.into_iter().map(|case| case.name);
             names.extend(cases.filter(|name| !names.contains(name)).collect::<Vec<_>>());
-            variants.push(Variant { name, doc: doc.clone() });
+            variants.push(Described { name, doc: doc.clone() });
         }
         Ok(Self {
             case_names: names,
@@ -187,7 +187,7 @@ impl Study for KernelStudy {
     }
 
     fn plan(&self) -> Plan {
-        let planned = |variant: &Variant| {
+        let planned = |variant: &Described| {
             let cases = operations::names_of(self, &variant.name);
             let windows = (0..self.case_names.len()).filter(|at| cases.contains(&self.case_names[*at]));
             RecipePlan {

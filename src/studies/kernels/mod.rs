@@ -47,7 +47,7 @@ use ulplab_operations::ops::sums::ACCUMULATOR;
 use ulplab_operations::ops::{Case, Data, Problem, Rows};
 
 pub use crate::backend::cuda::shipped::{file, folder};
-pub use body::{Command, KernelStudy};
+pub use body::{Command, Described, KernelStudy};
 pub use compile::ARCHITECTURES;
 pub use lines::line_of;
 pub use selection::{for_others, without_simple};
