@@ -119,7 +119,10 @@ impl Study for Harmonic {
     fn recipes(&self) -> Vec<RecipeInfo> {
         self.recipes
             .iter()
-            .map(|order| RecipeInfo::new(&order.name, ""))
+            .map(|order| RecipeInfo {
+                name: order.name.clone(),
+                ..RecipeInfo::default()
+            })
             .collect()
     }
 

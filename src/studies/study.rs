@@ -446,15 +446,8 @@ impl Kind {
 
 /// Name, description and `noise` of each `[[recipe]]` among a study's keys.
 pub fn infos(body: &Map<String, Value>) -> Vec<RecipeInfo> {
-    let recipes = body.get("recipe").and_then(Value::as_array).into_iter().flatten();
-    let info = |recipe: &Value| {
-        let text = |key: &str| recipe[key].as_str().unwrap_or_default();
-        RecipeInfo {
-            noise: recipe["noise"] == true,
-            ..RecipeInfo::new(text("name"), text("doc"))
-        }
-    };
-    recipes.map(info).collect()
+    let recipes = body.get("recipe").cloned().unwrap_or_else(|| Value::Array(Vec::new()));
+    serde_json::from_value(recipes).expect("recipes have names and descriptions")
 }
 
 /// Converts a study to the keys that a stored run has.

@@ -40,7 +40,11 @@ fn run() -> Run {
     run.manifest.experiment.head.kind = "kernels".into();
     run.manifest.experiment.head.gates.clear();
     run.manifest.experiment.body.clear();
-    run.manifest.recipes = vec![RecipeInfo::new("rope.simple", "one thread for each pair")];
+    run.manifest.recipes = vec![RecipeInfo {
+        name: "rope.simple".into(),
+        doc: "one thread for each pair".into(),
+        ..RecipeInfo::default()
+    }];
     run.manifest.peers = peers.names();
     run.summaries = summarize(&records);
     run.verdicts.clear();

@@ -49,7 +49,10 @@ fn stored(folder: &Path, variants: &[(&str, bool, bool)]) -> (Folder, Manifest) 
             .collect(),
     };
     for (name, takes, selected) in variants {
-        manifest.recipes.push(RecipeInfo::new(name, ""));
+        manifest.recipes.push(RecipeInfo {
+            name: name.to_string(),
+            ..RecipeInfo::default()
+        });
         for (window, case) in ["small", "odd"].into_iter().enumerate() {
             let id = format!("{name}/local/{case}");
             if !selected {

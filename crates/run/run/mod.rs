@@ -222,6 +222,7 @@ pub fn now() -> String {
 
 /// Description of a recipe for reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RecipeInfo {
     pub name: String,
     pub doc: String,
@@ -244,17 +245,6 @@ pub struct CacheBytes {
     /// Bytes per token as a share of the bytes in bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_bf16: Option<f64>,
-}
-
-impl RecipeInfo {
-    /// Creates the description of a recipe without noise and of unknown size.
-    pub fn new(name: &str, doc: &str) -> Self {
-        Self {
-            name: name.into(),
-            doc: doc.into(),
-            ..Self::default()
-        }
-    }
 }
 
 /// A run with all data derived from it: the input of reports.
