@@ -1,8 +1,8 @@
 //! Text that ends with its own digest, so that any changed byte is noticed. The digest has no key: it reveals damage and
 //! accidental edits, but not deliberate changes with a new digest.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use ulplab_core::error::refuse;
 
@@ -34,12 +34,9 @@ pub fn json(content: &impl Serialize) -> Vec<u8> {
 /// Reads an object from the output of [`json`]. Returns the reason if the bytes are not such output, or if the object states
 /// another schema than `schema`.
 pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Result<T, String> {
-    #[derive(Deserialize)]
-    struct Head {
-        schema: u32,
-    }
-    let head: Result<Head, _> = serde_json::from_slice(bytes);
-    if let (Some(expected), Ok(Head { schema })) = (schema, head)
+    let parsed: Result<Value, _> = serde_json::from_slice(bytes);
+    let stated = parsed.as_ref().ok().and_then(|value| value["schema"].as_u64());
+    if let (Some(expected), Some(schema)) = (schema.map(u64::from), stated)
         && schema != expected
     {
         let age = if schema < expected { "an older" } else { "a newer" };
@@ -47,7 +44,7 @@ pub fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: Option<u32>) -> Resu
         return Err(message);
     }
     check(bytes, CLOSE_JSON)?;
-    let mut value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let mut value = parsed.map_err(|error| error.to_string())?;
     value.as_object_mut().and_then(|object| object.shift_remove(KEY));
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
