@@ -52,10 +52,7 @@ impl Rounding {
         config: &dyn Config,
     ) -> Result<Self, Mistake> {
         let places = places(config);
-        let resolved = rounds.iter().enumerate().map(|(at, round)| {
-            Round::resolve(round, config.layers(), &places).map_err(|mistake| mistake.within("round", at))
-        });
-        let rounds = resolved.collect::<Result<Vec<_>, _>>()?;
+        let rounds = Mistake::each("round", rounds, |round| Round::resolve(round, config.layers(), &places))?;
         let rotates = |site: &str| {
             let mut here = places.iter().filter(|place| place.info.name == site);
             here.any(|place| rounds.iter().any(|round| round.asked.hadamard && round.covers(place)))
@@ -85,12 +82,11 @@ impl Rounding {
     /// Returns the mistake and its place in the recipe.
     pub fn check_window(&self, config: &dyn Config, tokens: usize) -> Result<(), Mistake> {
         let places = places(config);
-        for (at, round) in self.rounds.iter().enumerate() {
+        let check = |round: &Round| {
             let here: Vec<&Place> = places.iter().filter(|place| round.covers(place)).collect();
-            let checked = round.check_rows(&here, |place| place.rows(config, tokens));
-            checked.map_err(|mistake| mistake.within("round", at))?;
-        }
-        Ok(())
+            round.check_rows(&here, |place| place.rows(config, tokens))
+        };
+        Mistake::each("round", &self.rounds, check).map(drop)
     }
 
     /// Resolves a recipe for some sites alone, without a model. `sites` lists each site with its layer and the channels of a row;
@@ -115,16 +111,13 @@ impl Rounding {
             meets_cache: true,
         };
         let places: Vec<Place> = sites.iter().map(place).collect();
-        let mut resolved = Vec::new();
-        for (at, round) in rounds.iter().enumerate() {
-            let wrong = |mistake: Mistake| mistake.within("round", at);
-            let read = Round::read(round, usize::MAX).map_err(wrong)?;
-            if places.iter().any(|place| read.covers(place)) {
-                resolved.push(Round::resolve(round, usize::MAX, &places).map_err(wrong)?);
-            }
-        }
+        let resolved = Mistake::each("round", rounds, |round| {
+            let read = Round::read(round, usize::MAX)?;
+            let covers = places.iter().any(|place| read.covers(place));
+            covers.then(|| Round::resolve(round, usize::MAX, &places)).transpose()
+        })?;
         Ok(Self {
-            rounds: resolved,
+            rounds: resolved.into_iter().flatten().collect(),
             noise,
             turned,
             ..Self::default()
