@@ -222,10 +222,11 @@ pub fn now() -> String {
 
 /// Description of a recipe for reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct RecipeInfo {
     pub name: String,
+    #[serde(default)]
     pub doc: String,
+    #[serde(default)]
     pub noise: bool,
     #[serde(flatten)]
     pub bytes: CacheBytes,
