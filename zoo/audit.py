@@ -130,21 +130,22 @@ def _count(counts: dict[str, Count], entry: str, passed: bool, hidden: bool = Fa
     count.hidden += hidden
 
 
-def _ask_of_fault(answers: list[Answer], module: ModuleType, seeds: Iterable[int]) -> None:
+def _ask_of_fault(answers: list[Answer], module: ModuleType, seeds: Iterable[int], own: bool) -> None:
     number = module.ENTRY.id
     for usual in (True, False):
         for seed in seeds:
             inputs = draw(module, seed, usual)
             wrong, right = (_outputs(module, inputs, fault) for fault in (True, False))
             oracle = {**right, "numbers": np.asarray(module.want(inputs))} if hasattr(module, "want") else right
-            noticed = refused(module, inputs, True) is not None
+            noticed = own and refused(module, inputs, True) is not None
             for answer in answers:
                 gate = answer.gate
                 what = _compares(gate)
                 want = _source(module, inputs) if gate.reference == "source" else oracle[what]
                 passed, same = gate.passes(wrong[what], want), _same(wrong[what], right[what])
                 _count(answer.usual if usual else answer.telling, number, passed, same)
-                _count(answer.ulplab_usual if usual else answer.ulplab_telling, number, not noticed)
+                if own:
+                    _count(answer.ulplab_usual if usual else answer.ulplab_telling, number, not noticed)
                 if gate.reference == "source":
                     _count(answer.right, number, gate.passes(right[what], want))
                 # Where zeros are wanted, they should pass.
@@ -152,13 +153,13 @@ def _ask_of_fault(answers: list[Answer], module: ModuleType, seeds: Iterable[int
                     _count(answer.zeros, number, gate.passes(np.zeros_like(want), want))
 
 
-def ask(gates: list[Gate], seeds: Iterable[int] = SEEDS) -> list[Answer]:
-    """The answers of each gate; the gate that lets most faults pass comes first."""
+def ask(gates: list[Gate], seeds: Iterable[int] = SEEDS, own: bool = True) -> list[Answer]:
+    """The answers of each gate; the gate that lets most faults pass comes first. `own` asks ulplab's own gate, too."""
     answers = [Answer(gate) for gate in gates]
     for module in entries("faults").values():
         asked = [answer for answer in answers if _applies(answer.gate, module)]
         if asked:
-            _ask_of_fault(asked, module, seeds)
+            _ask_of_fault(asked, module, seeds, own)
     for module in entries("controls").values():
         # A choice without numbers is one between two functions, of which no comparison of one with the other says anything.
         comparable = [answer for answer in answers if answer.gate.reference == "right" and hasattr(module, "numbers")]
