@@ -296,10 +296,13 @@ fn kernels_that_cannot_run_are_not_judged() {
             std::fs::remove_file(&file).unwrap();
         }
     }
-    let output = ulplab(&["kernels", "check", "--out", path(&folder.path().join("run"))])
-        .env("ULPLAB_KERNELS", &kernels)
-        .output()
-        .unwrap();
+    let check = |run: &str| {
+        ulplab(&["kernels", "check", "--out", path(&folder.path().join(run))])
+            .env("ULPLAB_KERNELS", &kernels)
+            .output()
+            .unwrap()
+    };
+    let output = check("run");
     let said = stdout(&output) + &stderr(&output);
     if ulplab::backend::cuda::Toolkit::open().is_err() {
         assert!(code(&output) == 96 && said.contains("NVRTC"), "{said}");
@@ -314,6 +317,13 @@ fn kernels_that_cannot_run_are_not_judged() {
             .starts_with("NOT RUN: kernels were compiled, and none of "),
         "{said}"
     );
+    // A mistake of a header was found without a GPU.
+    let file = kernels.join("scale_layout.cu");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replacen("args = [\"x\", ", "args = [\"z\", ", 1)).unwrap();
+    let output = check("mistaken");
+    let said = stdout(&output) + &stderr(&output);
+    assert!(code(&output) == 2 && said.contains("FAIL "), "{said}");
 }
 
 #[test]

@@ -44,12 +44,13 @@ impl ReadyKernels<'_> {
         Compile { study, planned }.run(why)
     }
 
-    /// Compiles the kernels on a machine without a GPU. Returns the exit code if no program is selected; `None` if the run goes
-    /// on with programs.
+    /// Compiles the kernels on a machine without a GPU. Returns the exit code if a header has a mistake or no program is
+    /// selected; `None` if the run goes on with programs.
     fn without_device(&self, planned: Planned, why: &Error) -> Result<Option<Exit>> {
         let program = |cell: &Cell| programs::is_of(&self.study.commands, cell);
-        if !planned.cells.iter().all(program) {
-            self.compile(&planned, &format!("no GPU ({why})"))?;
+        let any_kernel = !planned.cells.iter().all(program);
+        if any_kernel && self.compile(&planned, &format!("no GPU ({why})"))? == Exit::Usage {
+            return Ok(Some(Exit::Usage));
         }
         let (programs, variants): (Vec<Cell>, Vec<Cell>) = planned.cells.drain(..).partition(program);
         if programs.is_empty() {
