@@ -329,7 +329,10 @@ impl Watch for Errors<'_> {
         for (at, _) in suspects.filter(|(_, suspect)| here(suspect)) {
             let [right, wrong] = [&self.right, &self.singles[at]].map(|rounding| rounding.applied(site, tensor));
             let error = RELATIVE_L2.measure(&Pair::new(&right.data, &wrong.data));
-            self.own[at] = self.own[at].max(error.unwrap_or(0.0));
+            let error = error.unwrap_or(0.0);
+            if by_size(error, self.own[at]).is_gt() {
+                self.own[at] = error;
+            }
         }
     }
 }
