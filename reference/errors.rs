@@ -335,11 +335,14 @@ impl<M: ErrorModel> Real for Number<M> {
     fn product(product: &Product<'_, Self>, y: &mut [Self]) {
         let [x, w, y_stride] = [product.x_stride, product.w_strides.0, product.y_stride];
         let rows: Vec<M::Row> = (0..product.m)
-            .map(|row| M::row(product.x[row * x..].iter().take(product.k)))
+            .map(|row| M::row(product.x[row * x..][..product.k].iter()))
             .collect();
         for column in 0..product.n {
-            let w = product.w[column * w..].iter().step_by(product.w_strides.1);
-            let w = M::row(w.take(product.k));
+            let w = &product.w[column * w..];
+            let w = match product.w_strides.1 {
+                1 => M::row(w[..product.k].iter()),
+                stride => M::row(w.iter().step_by(stride).take(product.k)),
+            };
             for (row, x) in rows.iter().enumerate() {
                 let y = &mut y[row * y_stride + column];
                 let sum = vectorized!({ M::dot(x, &w) });

@@ -1,11 +1,12 @@
 //! The reference in f32 in the place of a kernel.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use reference::paths::deepseek_v4::{Config, Model, State, StateParts};
 use reference::{Choice, Numerics, Site, Tensor};
 use ulplab::metrics::VIOLATIONS;
-use ulplab::ops::data::{f32_bytes, floats};
+use ulplab::ops::data::{f32_bytes, floats, round_to_bf16};
 use ulplab::ops::{Case, Data, Outputs, Problem};
 use ulplab_decode_step::{Caches, Formats};
 
@@ -28,12 +29,9 @@ mod text;
 #[path = "decode_step/weights.rs"]
 mod weights;
 
-/// What goes wrong at one site of one layer, in one run.
+/// What goes wrong at one site of one layer, in one run. Several mistakes may be made together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mistake<'a> {
-    None,
-    /// All of these, where activations are of sixteen bits.
-    Several(&'a [Mistake<'a>]),
+enum Mistake {
     /// All numbers are a thousandth too large.
     Scaled(&'static str),
     /// Numbers are rounded to bf16.
@@ -66,14 +64,16 @@ enum Mistake<'a> {
     Swapped,
 }
 
-impl Mistake<'_> {
-    /// Whether it is this one, or has it among others.
-    fn has(self, other: Mistake) -> bool {
-        match self {
-            Self::Several(all) => all.contains(&other),
-            one => one == other,
-        }
-    }
+/// Mistakes that are made together, and the outputs that each makes wrong. None of these outputs follows directly from another one of
+/// them, so that a mistake that is told again in what follows is noticed.
+type Together<'a> = &'a [(Mistake, &'a [&'a str])];
+
+/// The outputs that a kernel with these mistakes makes wrong are those of the mistakes, and no others.
+fn told_at_their_places(together: Together, wrong: impl FnOnce(&[Mistake]) -> Vec<&'static str>) {
+    let mistakes: Vec<Mistake> = together.iter().map(|(mistake, _)| *mistake).collect();
+    let places: BTreeSet<&str> = together.iter().flat_map(|(_, places)| places.iter().copied()).collect();
+    let found: BTreeSet<&str> = wrong(&mistakes).into_iter().collect();
+    assert_eq!(found, places, "{mistakes:?}");
 }
 
 /// Keeps what passes as the kernels' taps do.
@@ -82,7 +82,7 @@ struct Kernel<'a, 'p> {
     taps: &'a mut Vec<(&'static str, Vec<u8>)>,
     /// Run and row.
     at: [usize; 2],
-    mistake: Mistake<'a>,
+    mistakes: &'a [Mistake],
     formats: Formats<'a>,
     eight: Option<Eight<'a>>,
     sixteen: Option<&'a mut Sixteen<'p>>,
@@ -123,10 +123,15 @@ impl Kernel<'_, '_> {
         keep_row(self.problem, self.taps, name, [self.at[0], layer, self.at[1]], bytes);
     }
 
-    /// A site where the mistake is made: in the fourth layer, or the fifth if the fourth has no such site.
-    fn hit(&self, site: &Site, name: &str) -> bool {
-        let last = if name.starts_with("attention.indexer") { 4 } else { 3 };
-        site.name == name && site.layer == Some(last) && self.at[1] == 0 && self.at[0] + 3 > self.problem.runs
+    /// True if this mistake is made at the site: in the fourth layer, or the fifth if the fourth has no such site.
+    fn hit(&self, site: &Site, mistake: Mistake) -> bool {
+        let last = if site.name.starts_with("attention.indexer") {
+            4
+        } else {
+            3
+        };
+        let here = site.layer == Some(last) && self.at[1] == 0 && self.at[0] + 3 > self.problem.runs;
+        here && self.mistakes.contains(&mistake)
     }
 }
 
@@ -154,31 +159,30 @@ impl Numerics<f32> for Kernel<'_, '_> {
         let [run, row] = self.at;
         // Products go wrong where other mistakes are made.
         let hit = matches!(site.layer, None | Some(3)) && row == 0 && run + 3 > self.problem.runs;
-        let mistake = if hit { self.mistake } else { Mistake::None };
+        let mistakes = if hit { self.mistakes } else { &[] };
         let (problem, taps, place) = (self.problem, &mut *self.taps, [run, site.layer.unwrap_or(0), row]);
         let mut keep = |name: &str, bytes: &[u8]| keep_row(problem, taps, name, place, bytes);
         if let Some(eight) = &self.eight {
-            eight.before(site, tensor, mistake);
+            eight.before(site, tensor, mistakes);
         }
         if let Some(sixteen) = &self.sixteen {
-            sixteen.before(site, tensor, mistake, &mut keep);
+            sixteen.before(site, tensor, mistakes, &mut keep);
         }
-        for x in &mut tensor.data {
-            match self.mistake {
-                Mistake::Scaled(name) if self.hit(site, name) => *x *= 1.001,
-                Mistake::Rounded(name) if self.hit(site, name) => *x = half::bf16::from_f32(*x).to_f32(),
-                _ => {}
-            }
+        if self.hit(site, Mistake::Scaled(site.name)) {
+            tensor.data.iter_mut().for_each(|x| *x *= 1.001);
+        }
+        if self.hit(site, Mistake::Rounded(site.name)) {
+            round_to_bf16(&mut tensor.data);
         }
         self.keep(site, &f32_bytes(&tensor.data));
         if let Some(eight) = &mut self.eight {
             let (problem, taps) = (self.problem, &mut *self.taps);
             let mut keep = |name: &str, bytes: &[u8]| keep_row(problem, taps, name, place, bytes);
-            eight.after(site, &tensor.data, mistake, &mut keep);
+            eight.after(site, &tensor.data, mistakes, &mut keep);
         }
         read_of_records(self.formats, site, tensor);
         if let Some(sixteen) = &mut self.sixteen {
-            sixteen.after(site, tensor, mistake);
+            sixteen.after(site, tensor, mistakes);
         }
     }
 
@@ -189,9 +193,7 @@ impl Numerics<f32> for Kernel<'_, '_> {
                 .indices
                 .sort_unstable_by_key(|index| u32::try_from(*index).unwrap_or(u32::MAX));
         }
-        if let Mistake::Chosen(name) = self.mistake
-            && self.hit(site, name)
-        {
+        if self.hit(site, Mistake::Chosen(site.name)) {
             let scores = &choice.scores.data;
             let left = (0..scores.len() as i32).filter(|index| !choice.indices.contains(index));
             let left = left.filter(|index| scores[*index as usize].is_finite());
@@ -213,14 +215,14 @@ fn bytes(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// What kernels leave that compute as the reference does in f32, but for a mistake.
-fn outputs(config: &Config, problem: &Problem, formats: Formats, mistake: Mistake) -> Outputs {
+/// What kernels leave that compute as the reference does in f32, but for these mistakes.
+fn outputs(config: &Config, problem: &Problem, formats: Formats, mistakes: &[Mistake]) -> Outputs {
     let model: Model<f32> = Model::load(config.clone(), &mut Stacked::new(problem)).unwrap();
-    outputs_of(&model, problem, formats, mistake)
+    outputs_of(&model, problem, formats, mistakes)
 }
 
 /// The same, with this model.
-fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: Mistake) -> Outputs {
+fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistakes: &[Mistake]) -> Outputs {
     let config = model.config();
     let (runs, vocabulary) = (problem.runs, config.vocab_size);
     let (mut token, mut position) = (integers(problem, "token"), integers(problem, "position"));
@@ -262,9 +264,9 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
                 problem,
                 taps: &mut outputs,
                 at: [run, row],
-                mistake,
+                mistakes,
                 formats: Formats {
-                    record: formats.record.filter(|_| mistake != Mistake::NumbersRead),
+                    record: formats.record.filter(|_| !mistakes.contains(&Mistake::NumbersRead)),
                     ..formats
                 },
                 eight: formats.activations.map(|_| Eight::new(problem, config)),
@@ -275,7 +277,7 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
             logits[at * vocabulary..][..vocabulary].copy_from_slice(&found.data);
             let order = |a: &usize, b: &usize| found.data[*a].total_cmp(&found.data[*b]).then(b.cmp(a));
             tokens[at] = (0..vocabulary).max_by(order).unwrap() as i32;
-            if mistake == Mistake::Token && run + 1 == runs {
+            if mistakes.contains(&Mistake::Token) && run + 1 == runs {
                 tokens[at] = (tokens[at] + 1) % vocabulary as i32;
             }
             let given = forced[at + rows];
@@ -283,13 +285,13 @@ fn outputs_of(model: &Model<f32>, problem: &Problem, formats: Formats, mistake: 
             position[row] = (position[row] + 1).min(last as i32 - 1);
         }
         let mut parts: StateParts<f32> = state.to_parts();
-        if mistake == Mistake::StateStale {
+        if mistakes.contains(&Mistake::StateStale) {
             let keys = &mut parts.layers[1].window.keys;
             let end = keys.data.len();
             keys.data[end - 3..].fill(0.0);
         }
         if let Some(records) = &mut caches.records {
-            for run in 0..runs - usize::from(mistake == Mistake::RecordStale) {
+            for run in 0..runs - usize::from(mistakes.contains(&Mistake::RecordStale)) {
                 let vector = |site: &str, layer: usize| {
                     let (_, name) = TAPS.iter().find(|(tap, _)| *tap == site).unwrap();
                     let (_, values) = outputs.iter().find(|(tap, _)| tap == name).unwrap();
@@ -391,13 +393,17 @@ fn formats(case: &Case) -> Formats<'_> {
 fn decode_step_reads_the_records_that_it_stores() {
     let all = small(|case| case.name == "v4_nvfp4.small.b3");
     let (case, problem, config) = &all[0];
-    for (mistake, places) in [
-        (Mistake::Scaled("attention.kv.window"), &["at_kv_window"][..]),
-        (Mistake::RecordStale, &["window_pages", "csa_pages"]),
-        (Mistake::NumbersRead, &["at_heads"]),
-    ] {
-        let found = wrong(problem, &outputs(config, problem, formats(case), mistake));
-        assert_eq!(found, places, "{mistake:?}");
+    let all: [Together; 2] = [
+        &[(Mistake::Scaled("attention.kv.window"), &["at_kv_window"])],
+        &[
+            (Mistake::RecordStale, &["window_pages", "csa_pages"]),
+            (Mistake::NumbersRead, &["at_heads"]),
+        ],
+    ];
+    for together in all {
+        told_at_their_places(together, |mistakes| {
+            wrong(problem, &outputs(config, problem, formats(case), mistakes))
+        });
     }
 }
 
@@ -411,19 +417,21 @@ fn decode_step_scores_the_index_keys_that_it_stores() {
     });
     let mut count = 0;
     for (case, problem, config) in &all {
-        for (mistake, places) in [
-            (Mistake::Scaled("attention.indexer.key"), &["at_index_key"][..]),
+        let numbers: Together = &[
+            (Mistake::Scaled("attention.indexer.key"), &["at_index_key"]),
             (Mistake::Scaled("attention.indexer.query"), &["at_index_query"]),
-            (Mistake::Chosen("attention.indexer.topk"), &["at_topk"]),
-        ] {
-            let found = wrong(problem, &outputs(config, problem, formats(case), mistake));
-            assert_eq!(found, places, "{}: {mistake:?}", case.name);
-        }
-        let mut right = outputs(config, problem, formats(case), Mistake::None);
-        let pages = right.0.iter_mut().find(|(name, _)| *name == "index_pages").unwrap();
-        let at = pages.1.iter().position(|byte| *byte != 0xff).unwrap();
-        pages.1[at] ^= 1;
-        assert_eq!(wrong(problem, &right), ["index_pages"], "{}", case.name);
+        ];
+        told_at_their_places(numbers, |mistakes| {
+            wrong(problem, &outputs(config, problem, formats(case), mistakes))
+        });
+        let choice = Mistake::Chosen("attention.indexer.topk");
+        told_at_their_places(&[(choice, &["at_topk", "index_pages"])], |mistakes| {
+            let mut outputs = outputs(config, problem, formats(case), mistakes);
+            let pages = outputs.0.iter_mut().find(|(name, _)| *name == "index_pages").unwrap();
+            let at = pages.1.iter().position(|byte| *byte != 0xff).unwrap();
+            pages.1[at] ^= 1;
+            wrong(problem, &outputs)
+        });
         count += 1;
     }
     assert_eq!(count, 3);
@@ -434,7 +442,7 @@ fn decode_step_accepts_the_reference_in_f32() {
     // One of the wide ones is enough here, and `sixteen` tells that nothing is wrong with one more but what it does: each takes 10 s.
     let elsewhere = ["mxfp4.wide.b2", "w8a16.bf16+mxfp4.v4_fp8.index_fp8.small.b3"];
     for (case, problem, config) in &small(|case| !elsewhere.iter().any(|end| case.name.ends_with(end))) {
-        let outputs = outputs(config, problem, formats(case), Mistake::None);
+        let outputs = outputs(config, problem, formats(case), &[]);
         assert_eq!(wrong(problem, &outputs), [""; 0], "{}", case.name);
         for (name, bytes) in outputs.0.iter().filter(|(name, _)| !name.ends_with("pages")) {
             let some = floats(bytes, 4).iter().any(|x| *x != 0.0);
@@ -448,28 +456,30 @@ fn decode_step_accepts_the_reference_in_f32() {
 fn decode_step_tells_a_fault_at_its_site() {
     let all = small(|case| case.name == "small.b3");
     let (_, problem, config) = &all[0];
-    let outputs = |config, problem, mistake| outputs(config, problem, Formats::F32, mistake);
-    for (mistake, place) in [
-        (Mistake::Scaled("attention.input"), "at_attention_input"),
-        (Mistake::Rounded("attention.query"), "at_query"),
-        (Mistake::Scaled("attention.kv.window"), "at_kv_window"),
-        (Mistake::Rounded("attention.indexer.query"), "at_index_query"),
-        (Mistake::Chosen("attention.indexer.topk"), "at_topk"),
-        (Mistake::Scaled("attention.heads"), "at_heads"),
-        (Mistake::Rounded("attention.output"), "at_attention_output"),
-        (Mistake::Chosen("moe.router"), "at_router"),
-        (Mistake::Scaled("moe.output"), "at_moe_output"),
-        (Mistake::Scaled("output"), "at_output"),
-        (Mistake::StateStale, "window"),
-        (Mistake::Token, "tokens"),
-    ] {
-        let found = wrong(problem, &outputs(config, problem, mistake));
-        // The next run would read the wrong token.
-        let expected = if mistake == Mistake::Token {
-            &[place, "token"][..]
-        } else {
-            &[place]
-        };
-        assert_eq!(found, expected, "{mistake:?}");
+    let all: [Together; 3] = [
+        &[
+            (Mistake::Scaled("attention.input"), &["at_attention_input"]),
+            (Mistake::Chosen("attention.indexer.topk"), &["at_topk"]),
+            (Mistake::Rounded("attention.output"), &["at_attention_output"]),
+            (Mistake::Scaled("moe.output"), &["at_moe_output"]),
+            (Mistake::StateStale, &["window"]),
+        ],
+        &[
+            (Mistake::Rounded("attention.query"), &["at_query"]),
+            (Mistake::Scaled("attention.kv.window"), &["at_kv_window"]),
+            (Mistake::Rounded("attention.indexer.query"), &["at_index_query"]),
+            (Mistake::Chosen("moe.router"), &["at_router"]),
+            (Mistake::Scaled("output"), &["at_output"]),
+        ],
+        &[
+            (Mistake::Scaled("attention.heads"), &["at_heads"]),
+            // The next run would read the wrong token.
+            (Mistake::Token, &["tokens", "token"]),
+        ],
+    ];
+    for together in all {
+        told_at_their_places(together, |mistakes| {
+            wrong(problem, &outputs(config, problem, Formats::F32, mistakes))
+        });
     }
 }

@@ -176,10 +176,8 @@ pub fn bf16_factors(x: &[f32]) -> Vec<Factor> {
 
 /// Converts E4M3 codes to tensor-core factors.
 pub fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
-    codes
-        .par_iter()
-        .map(|code| Operand::E4m3.factor((*code).into()))
-        .collect()
+    let factors: Vec<Factor> = (0..256).map(|code| Operand::E4m3.factor(code)).collect();
+    codes.par_iter().map(|code| factors[usize::from(*code)]).collect()
 }
 
 /// Error bound of a tensor-core sum whose terms may be spread over the steps in any order. A step adds several terms to the

@@ -10,7 +10,7 @@ use ulplab::ops::{Outputs, Problem};
 use ulplab_core::accumulator::{Factor, Operand, WGMMA_E4M3};
 
 use super::super::{buffer, bytes, values};
-use super::{Mistake, formats, outputs, small, wrong};
+use super::{Mistake, Together, formats, outputs, small, told_at_their_places, wrong};
 
 /// Codes and scales of a row.
 #[derive(Default)]
@@ -50,10 +50,10 @@ impl<'a> Eight<'a> {
     }
 
     /// Puts what products of codes give in the place of those of numbers.
-    pub fn before(&self, site: &Site, tensor: &mut Tensor<f32>, mistake: Mistake) {
+    pub fn before(&self, site: &Site, tensor: &mut Tensor<f32>, mistakes: &[Mistake]) {
         let (config, layer) = (self.config, site.layer.unwrap_or(0));
         let product = |weights: &str, layer: usize, row: &Row, heads: usize| {
-            let values = self.product((weights, layer, 1), row, mistake);
+            let values = self.product((weights, layer, 1), row, mistakes);
             Tensor::new([heads, values.len() / heads], values)
         };
         let heads = config.num_attention_heads;
@@ -79,7 +79,7 @@ impl<'a> Eight<'a> {
         if turned > 0 {
             self.rope.apply(&mut found, turned, |_| site.first_row, false);
         }
-        if mistake == Mistake::Bit(site.name) {
+        if mistakes.contains(&Mistake::Bit(site.name)) {
             found.data[3] = found.data[3].next_up();
         }
         assert_eq!(tensor.data.len(), found.data.len());
@@ -87,28 +87,28 @@ impl<'a> Eight<'a> {
     }
 
     /// Makes codes of what has passed at a site, and what is computed of them before the next one.
-    pub fn after(&mut self, site: &Site, x: &[f32], mistake: Mistake, keep: &mut Keep) {
+    pub fn after(&mut self, site: &Site, x: &[f32], mistakes: &[Mistake], keep: &mut Keep) {
         let (groups, layer) = (self.config.o_groups, site.layer.unwrap_or(0));
         match site.name {
             "attention.input" => {
-                self.input = coded("at_attention_input", x, x.len(), mistake, keep);
-                let low = self.product(("q_a", layer, 1), &self.input, mistake);
+                self.input = coded("at_attention_input", x, x.len(), mistakes, keep);
+                let low = self.product(("q_a", layer, 1), &self.input, mistakes);
                 let mut low = Tensor::new([1, low.len()], low);
                 rmsnorm(&mut low, Some(&self.norm("q_norm", layer)), 1e-6);
-                if mistake == Mistake::Scaled("at_low_query") {
+                if mistakes.contains(&Mistake::Scaled("at_low_query")) {
                     low.data.iter_mut().for_each(|x| *x *= 1.0001);
                 }
                 keep("at_low_query", &f32_bytes(&low.data));
-                self.low = coded("at_low_query", &low.data, low.data.len(), mistake, keep);
+                self.low = coded("at_low_query", &low.data, low.data.len(), mistakes, keep);
             }
             "attention.heads" => {
-                let heads = coded("at_heads", x, x.len() / groups, mistake, keep);
-                let mut low = self.product(("o_a", layer, groups), &heads, mistake);
-                if mistake == Mistake::Bit("at_low_heads") {
+                let heads = coded("at_heads", x, x.len() / groups, mistakes, keep);
+                let mut low = self.product(("o_a", layer, groups), &heads, mistakes);
+                if mistakes.contains(&Mistake::Bit("at_low_heads")) {
                     low[3] = low[3].next_up();
                 }
                 keep("at_low_heads", &f32_bytes(&low));
-                self.low_heads = coded("at_low_heads", &low, low.len(), mistake, keep);
+                self.low_heads = coded("at_low_heads", &low, low.len(), mistakes, keep);
             }
             _ => {}
         }
@@ -120,7 +120,7 @@ impl<'a> Eight<'a> {
     }
 
     /// A row by weights of so many groups, each of which multiplies its part of the row.
-    fn product(&self, (weights, layer, groups): (&str, usize, usize), row: &Row, mistake: Mistake) -> Vec<f32> {
+    fn product(&self, (weights, layer, groups): (&str, usize, usize), row: &Row, mistakes: &[Mistake]) -> Vec<f32> {
         let name = format!("{weights}_scales");
         let shape = |name: &str| {
             let [_, rows, cols] = buffer(self.problem, name).shape[..] else {
@@ -135,10 +135,11 @@ impl<'a> Eight<'a> {
         let of = |codes: &[u8]| -> Vec<Factor> { codes.iter().map(|code| self.factors[usize::from(*code)]).collect() };
         let factors = of(&row.codes);
         assert_eq!((row.codes.len(), row.scales.len()), (groups * cols, groups * across));
+        let [first_group, in_turn] = [Mistake::FirstGroup, Mistake::InTurn].map(|mistake| mistakes.contains(&mistake));
         let element = |at: usize| {
             let (group, in_group) = (at / (rows / groups), at % (rows / groups));
             let tile_row = group * down / groups + in_group / 128;
-            let group = if mistake == Mistake::FirstGroup { 0 } else { group };
+            let group = if first_group { 0 } else { group };
             let w_row = &w[(group * (rows / groups) + in_group) * cols..][..cols];
             let x_row = &factors[at / (rows / groups) * cols..][..cols];
             let mut sum = 0.0f32;
@@ -146,9 +147,9 @@ impl<'a> Eight<'a> {
                 let of_x = row.scales[at / (rows / groups) * across + block];
                 let of_w = scales[tile_row * across + block];
                 let product = WGMMA_E4M3.dot(x, &of(w), 0.0);
-                sum = match mistake {
-                    Mistake::InTurn => of_w.mul_add(of_x * product, sum),
-                    _ => (of_x * of_w).mul_add(product, sum),
+                sum = match in_turn {
+                    true => of_w.mul_add(of_x * product, sum),
+                    false => (of_x * of_w).mul_add(product, sum),
                 };
             }
             sum
@@ -158,15 +159,17 @@ impl<'a> Eight<'a> {
 }
 
 /// Numbers as codes, with a scale for 128 columns of rows of `cols`.
-fn coded(name: &'static str, x: &[f32], cols: usize, mistake: Mistake, keep: &mut Keep) -> Row {
+fn coded(name: &'static str, x: &[f32], cols: usize, mistakes: &[Mistake], keep: &mut Keep) -> Row {
     let encoded = codec("e4m3/b128:f32(deepgemm)").unwrap().encode(x, cols);
     let mut codes = encoded.part("data").to_vec();
     let mut scales: Vec<f32> = floats(encoded.part("scale"), 4).into_iter().map(|x| x as f32).collect();
     let last = codes.len() - 1;
-    match mistake {
-        Mistake::Code(place) if place == name => codes[last] ^= 1,
-        Mistake::Scale(place) if place == name => *scales.last_mut().unwrap() = scales.last().unwrap().next_up(),
-        _ => {}
+    if mistakes.contains(&Mistake::Code(name)) {
+        codes[last] ^= 1;
+    }
+    if mistakes.contains(&Mistake::Scale(name)) {
+        let last = scales.last_mut().unwrap();
+        *last = last.next_up();
     }
     keep(&format!("{name}_codes"), &codes);
     keep(&format!("{name}_scales"), &f32_bytes(&scales));
@@ -178,27 +181,37 @@ fn coded(name: &'static str, x: &[f32], cols: usize, mistake: Mistake, keep: &mu
 fn decode_step_follows_products_of_codes() {
     let all = small(|case| case.name == "w8a8.small.b3");
     let (case, problem, config) = &all[0];
-    let found = |mistake| wrong(problem, &outputs(config, problem, formats(case), mistake));
-    for (mistake, places) in [
-        (Mistake::Code("at_attention_input"), &["at_attention_input_codes"][..]),
-        (Mistake::Scale("at_attention_input"), &["at_attention_input_scales"]),
-        (Mistake::Scaled("at_low_query"), &["at_low_query"]),
-        (Mistake::Code("at_low_query"), &["at_low_query_codes"]),
-        (Mistake::Scale("at_low_query"), &["at_low_query_scales"]),
-        (Mistake::Scaled("attention.query"), &["at_query"]),
-        (Mistake::Code("at_heads"), &["at_heads_codes"]),
-        (Mistake::Scale("at_heads"), &["at_heads_scales"]),
-        (Mistake::Bit("at_low_heads"), &["at_low_heads"]),
-        (Mistake::Code("at_low_heads"), &["at_low_heads_codes"]),
-        (Mistake::Scale("at_low_heads"), &["at_low_heads_scales"]),
-        (Mistake::Bit("attention.output"), &["at_attention_output"]),
-        (Mistake::FirstGroup, &["at_low_heads"]),
-        (
+    let all: [Together; 5] = [
+        &[
+            (Mistake::Code("at_attention_input"), &["at_attention_input_codes"]),
+            (Mistake::Code("at_low_query"), &["at_low_query_codes"]),
+            (Mistake::Code("at_heads"), &["at_heads_codes"]),
+            (Mistake::Code("at_low_heads"), &["at_low_heads_codes"]),
+        ],
+        &[
+            (Mistake::Scale("at_attention_input"), &["at_attention_input_scales"]),
+            (Mistake::Scale("at_low_query"), &["at_low_query_scales"]),
+            (Mistake::Scale("at_heads"), &["at_heads_scales"]),
+            (Mistake::Scale("at_low_heads"), &["at_low_heads_scales"]),
+        ],
+        &[
+            (Mistake::Scaled("at_low_query"), &["at_low_query"]),
+            (Mistake::Bit("at_low_heads"), &["at_low_heads"]),
+        ],
+        &[
+            (Mistake::Scaled("attention.query"), &["at_query"]),
+            (Mistake::FirstGroup, &["at_low_heads"]),
+            (Mistake::Bit("attention.output"), &["at_attention_output"]),
+        ],
+        &[(
             Mistake::InTurn,
             &["at_attention_output", "at_low_query", "at_low_heads"],
-        ),
-    ] {
-        assert_eq!(found(mistake), places, "{mistake:?}");
+        )],
+    ];
+    for together in all {
+        told_at_their_places(together, |mistakes| {
+            wrong(problem, &outputs(config, problem, formats(case), mistakes))
+        });
     }
 }
 
@@ -207,8 +220,8 @@ fn decode_step_follows_products_of_codes() {
 fn decode_step_tells_products_of_numbers_from_those_of_codes() {
     let all = small(|case| case.name == "w8a8.small.b3");
     let (case, problem, config) = &all[0];
-    let Outputs(right) = outputs(config, problem, formats(case), Mistake::None);
-    let Outputs(numbers) = outputs(config, problem, super::Formats::F32, Mistake::None);
+    let Outputs(right) = outputs(config, problem, formats(case), &[]);
+    let Outputs(numbers) = outputs(config, problem, super::Formats::F32, &[]);
     let kept = |name: &str| name.starts_with("at_low") || name.ends_with("_codes") || name.ends_with("_scales");
     let mixed = right.into_iter().zip(numbers);
     let mixed = mixed.map(|(right, numbers)| if kept(right.0) { right } else { numbers });

@@ -14,7 +14,7 @@ use ulplab_core::accumulator::{Factor, Operand, WGMMA_BF16};
 use super::super::{buffer, integers, values};
 use super::eight::Keep;
 use super::weights::{Stacked, read};
-use super::{Mistake, bytes, formats, outputs_of, small, wrong};
+use super::{Mistake, Together, bytes, formats, outputs_of, small, told_at_their_places, wrong};
 
 /// The first or the second matrices of all experts, as tensor cores read them, and the rows and columns of each.
 struct Experts(Vec<Factor>, [usize; 2]);
@@ -108,17 +108,17 @@ impl<'a> Sixteen<'a> {
     }
 
     /// Puts what follows from bfloat16 in the place of what the reference has.
-    pub fn before(&self, site: &Site, tensor: &mut Tensor<f32>, mistake: Mistake, keep: &mut Keep) {
+    pub fn before(&self, site: &Site, tensor: &mut Tensor<f32>, mistakes: &[Mistake], keep: &mut Keep) {
         match site.name {
             "attention.heads" => {
                 let heads = self.config.num_attention_heads;
-                tensor.data = self.heads(site.layer.unwrap(), mistake);
+                tensor.data = self.heads(site.layer.unwrap(), mistakes);
                 round_to_bf16(&mut tensor.data);
                 self.rope.apply(tensor, heads, |_| site.first_row, true);
             }
             "moe.output" => {
-                tensor.data = self.mixture(site.layer.unwrap(), mistake, keep);
-                if mistake.has(Mistake::Bit(site.name)) {
+                tensor.data = self.mixture(site.layer.unwrap(), mistakes, keep);
+                if mistakes.contains(&Mistake::Bit(site.name)) {
                     tensor.data[3] = tensor.data[3].next_up();
                 }
             }
@@ -126,11 +126,11 @@ impl<'a> Sixteen<'a> {
                 let streams = Tensor::new([1, 4, self.config.hidden_size], self.streams.clone());
                 let mut input = self.head_mixer.apply(&streams);
                 rmsnorm(&mut input, Some(&values(self.problem, "final_norm")), 1e-6);
-                if mistake.has(Mistake::Scaled("at_head_input")) {
+                if mistakes.contains(&Mistake::Scaled("at_head_input")) {
                     input.data.iter_mut().for_each(|x| *x *= 1.0001);
                 }
                 keep("at_head_input", &f32_bytes(&input.data));
-                rounded(&mut input.data, site, mistake);
+                rounded(&mut input.data, site, mistakes);
                 tensor.data = self.head.apply(&input).data;
             }
             _ => {}
@@ -138,19 +138,19 @@ impl<'a> Sixteen<'a> {
     }
 
     /// Rounds what passes on from a site, and keeps what is read behind others.
-    pub fn after(&mut self, site: &Site, tensor: &mut Tensor<f32>, mistake: Mistake) {
+    pub fn after(&mut self, site: &Site, tensor: &mut Tensor<f32>, mistakes: &[Mistake]) {
         let layer = site.layer.unwrap_or(0);
         let x = &mut tensor.data;
         match site.name {
-            "attention.input" => rounded(x, site, mistake),
+            "attention.input" => rounded(x, site, mistakes),
             "attention.query" => {
-                rounded(x, site, mistake);
+                rounded(x, site, mistakes);
                 self.query.clone_from(x);
             }
             "attention.kv.window" => self.keys[layer][0].push(x.clone()),
             "attention.kv.compressed" => self.keys[layer][1].push(x.clone()),
             "moe.input" => {
-                rounded(x, site, mistake);
+                rounded(x, site, mistakes);
                 self.input.clone_from(x);
             }
             "output" => self.streams.clone_from(x),
@@ -159,7 +159,7 @@ impl<'a> Sixteen<'a> {
     }
 
     /// Attention of a layer to its window and to its entries, those that were chosen if any are.
-    fn heads(&self, layer: usize, mistake: Mistake) -> Vec<f32> {
+    fn heads(&self, layer: usize, mistakes: &[Mistake]) -> Vec<f32> {
         let config = self.config;
         let [window, entries] = &self.keys[layer];
         let recent = window.len().saturating_sub(config.sliding_window);
@@ -171,7 +171,7 @@ impl<'a> Sixteen<'a> {
             }
             _ => keys.extend(entries),
         }
-        if mistake.has(Mistake::LeftOut("key")) {
+        if mistakes.contains(&Mistake::LeftOut("key")) {
             keys.pop();
         }
         let scale = (config.head_dim as f32).sqrt().recip();
@@ -182,7 +182,7 @@ impl<'a> Sixteen<'a> {
             let scores: Vec<f32> = keys.iter().map(dot).collect();
             let top = scores.iter().copied().fold(*sink, f32::max);
             let p: Vec<f32> = scores.iter().map(|score| (score - top).exp()).collect();
-            let of_sink = if mistake.has(Mistake::LeftOut("sink")) {
+            let of_sink = if mistakes.contains(&Mistake::LeftOut("sink")) {
                 0.0
             } else {
                 (sink - top).exp()
@@ -199,7 +199,7 @@ impl<'a> Sixteen<'a> {
     }
 
     /// The sum of the experts, those of the router in the order of their numbers and the shared one last.
-    fn mixture(&self, layer: usize, mistake: Mistake, keep: &mut Keep) -> Vec<f32> {
+    fn mixture(&self, layer: usize, mistakes: &[Mistake], keep: &mut Keep) -> Vec<f32> {
         let config = self.config;
         let (k, count) = (config.num_experts_per_tok, config.n_routed_experts);
         let inner = config.moe_intermediate_size;
@@ -217,11 +217,11 @@ impl<'a> Sixteen<'a> {
             scores: sigma.clone(),
         };
         let mut weights = expert_weights(&sigma, &choice, config.routed_scaling_factor as f32).data;
-        if mistake.has(Mistake::Scaled("at_expert_weights")) {
+        if mistakes.contains(&Mistake::Scaled("at_expert_weights")) {
             weights[0] *= 1.0001;
         }
         keep("at_expert_weights", &f32_bytes(&weights));
-        if mistake.has(Mistake::Swapped) {
+        if mistakes.contains(&Mistake::Swapped) {
             experts.swap(0, 1);
         }
         keep("at_experts", &bytes(&experts));
@@ -242,11 +242,11 @@ impl<'a> Sixteen<'a> {
                 *own = gate / (1.0 + (-gate).exp()) * up.clamp(-limit, limit) * weights[slot];
             }
             round_to_bf16(own);
-            if mistake.has(Mistake::Bit("at_hidden")) && slot == 0 {
+            if mistakes.contains(&Mistake::Bit("at_hidden")) && slot == 0 {
                 // The next number of bf16 may be as near to what was rounded, if it lies between both.
                 own[3] = f32::from_bits(own[3].to_bits() + (2 << 16));
             }
-            if !mistake.has(Mistake::LeftOut("shared expert")) || slot < k {
+            if !mistakes.contains(&Mistake::LeftOut("shared expert")) || slot < k {
                 let products = self.down.product(expert, own);
                 y.iter_mut().zip(products).for_each(|(y, product)| *y += product);
             }
@@ -257,8 +257,8 @@ impl<'a> Sixteen<'a> {
 }
 
 /// Rounds what passes on from a site.
-fn rounded(x: &mut [f32], site: &Site, mistake: Mistake) {
-    if !mistake.has(Mistake::Unrounded(site.name)) {
+fn rounded(x: &mut [f32], site: &Site, mistakes: &[Mistake]) {
+    if !mistakes.contains(&Mistake::Unrounded(site.name)) {
         round_to_bf16(x);
     }
 }
@@ -273,7 +273,7 @@ fn decode_step_follows_products_of_bf16() {
         panic!("no case {name}")
     };
     let model = Model::load(config.clone(), &mut Stacked::new(problem)).unwrap();
-    let together: [&[(Mistake, &[&str])]; 3] = [
+    let all: [Together; 3] = [
         &[
             (Mistake::LeftOut("key"), &["at_heads"]),
             (Mistake::Bit("moe.output"), &["at_moe_output"]),
@@ -294,10 +294,9 @@ fn decode_step_follows_products_of_bf16() {
             (Mistake::Bit("at_hidden"), &["at_hidden"]),
         ],
     ];
-    for mistakes in together {
-        let places: Vec<&str> = mistakes.iter().flat_map(|(_, places)| places.iter().copied()).collect();
-        let mistakes: Vec<Mistake> = mistakes.iter().map(|(mistake, _)| *mistake).collect();
-        let outputs = outputs_of(&model, problem, formats(case), Mistake::Several(&mistakes));
-        assert_eq!(wrong(problem, &outputs), places, "{mistakes:?}");
+    for together in all {
+        told_at_their_places(together, |mistakes| {
+            wrong(problem, &outputs_of(&model, problem, formats(case), mistakes))
+        });
     }
 }

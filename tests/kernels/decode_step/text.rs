@@ -9,7 +9,7 @@ use ulplab::dataset::Checkpoint;
 use ulplab_decode_step::{Formats, Reading};
 
 use super::super::datasets;
-use super::{Mistake, outputs_of, read_of_records, weights};
+use super::{outputs_of, read_of_records, weights};
 
 /// What passes at the sites, before it is stored; rows of later calls follow those of earlier ones.
 struct Passed {
@@ -74,7 +74,7 @@ fn decode_step_passes_a_text_as_the_reference_does() {
         model.run(&mut state, &[*id], &mut want).unwrap();
     }
     let mut got = Passed::new(Formats::F32);
-    let left = outputs_of(&model, &problem, formats, Mistake::None);
+    let left = outputs_of(&model, &problem, formats, &[]);
     let logits = reading.pass(&left, &mut got).unwrap();
     got.tensors.insert("logits".into(), logits);
     assert_eq!((got.tensors.len(), got.choices.len()), (61 * 9 + 29 * 2 + 1, 29 + 58));
