@@ -1,14 +1,14 @@
 //! Bit-exact model of the sums of Hopper's tensor cores.
 //!
-//! One step of `wgmma` adds the previous sum and the products of 32 bytes of a row of A and of a row of B, in fixed point. The
-//! hardware finds the largest exponent of these terms and truncates each term towards zero, to a fixed number of fraction bits
-//! below that exponent. It adds the truncated terms exactly, and truncates the sum towards zero to the number of bits that it
-//! keeps of an f32. The exponent of a product is the sum of the exponents of its factors. The product of two significands may be
-//! 2 or more; it is not normalized, so it then has one more bit. Zeros have no exponent. The order of the terms of a step does
-//! not matter; the order of steps does.
+//! One step of `wgmma` adds the previous sum and the products of 32 bytes of a row of A with 32 bytes of a row of B, in fixed
+//! point. The hardware finds the largest exponent of these terms and truncates each term towards zero, to a fixed number of
+//! fraction bits below that exponent. It adds the truncated terms exactly, and truncates the sum towards zero to the number of
+//! bits that it keeps of an f32. The exponent of a product is the sum of the exponents of its factors. The product of two
+//! significands may be 2 or more; it is not normalized, so it then has one more bit. Zeros have no exponent. The order of the
+//! terms of a step does not matter; the order of steps does.
 //!
-//! NVIDIA does not document this. It was measured: every `wgmma` shape of `kernels/wgmma.cu` gives these bits on 10⁶ vectors and
-//! more (`docs/findings/tensor-core-sums.md`). arXiv 2511.10909 and 2512.07004 describe similar models.
+//! NVIDIA does not document this rule. Measurements confirm it: every `wgmma` shape of `kernels/wgmma.cu` gives the bits of this
+//! model on 10⁶ vectors and more (`docs/findings/tensor-core-sums.md`). arXiv 2511.10909 and 2512.07004 describe similar models.
 
 use reference::vectorized;
 use serde::Serialize;
@@ -22,17 +22,19 @@ pub enum Operand {
     Bf16,
 }
 
-/// Rule by which one kind of matrix instruction adds products.
+/// Rule by which one kind of matrix instruction adds products: the products per step, and the fraction bits that each term and
+/// each sum keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Accumulator {
     /// Format of both factors of a product.
     #[serde(skip)]
     pub operand: Operand,
-    /// Number of products that one step adds.
+    /// Number of products that one summation step adds.
     pub terms: usize,
-    /// Number of fraction bits to which each term is truncated, counted from the largest exponent of its step.
+    /// Number of fraction bits that each term keeps, counted from the largest exponent among the terms of its step. Lower bits
+    /// are truncated.
     pub aligned_bits: u32,
-    /// Number of fraction bits that the f32 sum keeps.
+    /// Number of fraction bits that the f32 sum keeps after each step.
     pub kept_bits: u32,
 }
 
@@ -73,7 +75,7 @@ const INFINITE: i16 = 0x2000;
 /// Exponent that marks a NaN.
 const NOT_A_NUMBER: i16 = 0x2001;
 
-/// Largest supported number of terms of a step.
+/// Largest supported number of products per summation step.
 pub const MOST_TERMS: usize = 32;
 
 impl Factor {
@@ -122,7 +124,7 @@ impl Operand {
         }
     }
 
-    /// Returns the value of a factor.
+    /// Converts a decoded operand to its value.
     pub fn value(self, factor: Factor) -> f64 {
         let sign = if factor.significand < 0 { -1.0 } else { 1.0 };
         match factor.exponent {
@@ -138,12 +140,12 @@ impl Accumulator {
     /// Adds the products of two rows to `c` step by step, and returns the sum. The last step may have fewer terms: zeros fill it.
     ///
     /// # Panics
-    /// If the rows differ in length, or a step of the rule has more than 32 terms.
+    /// If the rows differ in length, or `terms` exceeds [`MOST_TERMS`].
     pub fn dot(&self, a: &[Factor], b: &[Factor], c: f32) -> f32 {
         assert_eq!(a.len(), b.len(), "rows of one length");
         assert!(self.terms <= MOST_TERMS, "at most {MOST_TERMS} terms");
-        // The number of terms is a constant of each compiled loop. Shorter steps are padded with zeros, which do not change the
-        // sum.
+        // Each arm compiles a loop with a constant number of products per step. A step with fewer products is padded with zeros,
+        // which do not change the sum.
         vectorized!(match self.terms {
             16 if self.narrow() => sum_of_steps::<16, false>(*self, a, b, c),
             MOST_TERMS if self.narrow() => sum_of_steps::<MOST_TERMS, false>(*self, a, b, c),
@@ -151,15 +153,16 @@ impl Accumulator {
         })
     }
 
-    /// True if the products of a step and their sum fit in 32 bits, in units of 2^(largest exponent − aligned bits).
+    /// True if 32-bit integers can hold the products of a step and their sum, in units of 2^(largest exponent − aligned bits).
     pub fn narrow(&self) -> bool {
         let fraction = self.operand.fraction_bits();
         let largest = (self.terms as u64) * ((2 << fraction) - 1u64).pow(2);
         (2 * fraction..32).contains(&self.aligned_bits) && largest << (self.aligned_bits - 2 * fraction) < 1 << 31
     }
 
-    /// Adds the terms of one step to `c`. The loops have no closures, which might not be compiled for the instruction set that
-    /// [`vectorized`] selects. `WIDE` selects 64-bit sums, for rules that are not [`narrow`](Self::narrow).
+    /// Adds the products of one step, at most `TERMS`, to the sum `c`. The loops avoid closures: the compiler might not compile a
+    /// closure for the instruction set that [`vectorized`] selects. `WIDE` selects 64-bit sums; 32 bits suffice for a rule that
+    /// is [`narrow`](Self::narrow).
     #[inline(always)]
     fn step<const TERMS: usize, const WIDE: bool>(&self, a: &[Factor; TERMS], b: &[Factor; TERMS], c: f32) -> f32 {
         let (mut exponents, mut infinite) = ([0; TERMS], !c.is_finite());
@@ -215,7 +218,7 @@ impl Accumulator {
     }
 }
 
-/// Computes [`Accumulator::dot`] in steps of up to `TERMS` terms. `WIDE` selects 64-bit sums, for rules that are not
+/// Computes [`Accumulator::dot`] in steps of up to `TERMS` terms. `WIDE` selects 64-bit sums; 32 bits suffice for a rule that is
 /// [`narrow`](Accumulator::narrow).
 #[inline(always)]
 pub fn sum_of_steps<const TERMS: usize, const WIDE: bool>(
@@ -250,7 +253,7 @@ fn shifted(x: i64, by: i32) -> i64 {
     }
 }
 
-/// Returns the sum of a step with an infinite or NaN term.
+/// Returns the sum of a step in which `c` or an operand is infinite or NaN.
 #[cold]
 fn special(a: &[Factor], b: &[Factor], c: f32) -> f32 {
     let (mut above, mut below, mut nan) = (c == f32::INFINITY, c == f32::NEG_INFINITY, c.is_nan());

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 
 /// Suffix of temporary files, whose names start with a dot.
 const ENDING: &str = ".tmp";
-/// Error message if the path of a file to write is a folder.
+/// Error message for an output path that is a folder.
 pub const IS_FOLDER: &str = "is a folder; expected the name of a file to write";
 
 /// Temporary files that this process is writing; [`abandon`] removes them.
@@ -31,8 +31,8 @@ pub fn abandon() {
     open.iter().for_each(|path| drop(std::fs::remove_file(path)));
 }
 
-/// Removes the temporary files for `path` that killed processes left. A file lock marks the files of running writers, which stay.
-/// On file systems without locks all files stay.
+/// Removes the temporary files that killed processes left for `path`. A running writer holds a lock on its file, so that file is
+/// not removed. On a file system without locks, no file is removed.
 pub fn tidy(path: &Path) {
     let Some(prefix) = prefix(path) else { return };
     let entries = std::fs::read_dir(folder_of(path)).into_iter().flatten().flatten();
@@ -53,7 +53,8 @@ fn prefix(path: &Path) -> Option<OsString> {
     Some(prefix)
 }
 
-/// Lets `write` fill a temporary file in the folder of `path`, syncs it to disk, and renames it to `path`.
+/// Writes the file `path` atomically: `write` fills a temporary file in the same folder, which is synced to disk and renamed to
+/// `path`.
 ///
 /// The temporary file is unique: writers in other threads, processes and containers use other names. If two writers write to the
 /// same path, the complete file of the later one remains. On any failure (full disk, read-only folder, an error from `write`) the
@@ -93,14 +94,14 @@ pub fn create_atomic(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io
     Ok(true)
 }
 
-/// True if `name` is the name of a temporary file, whether its writer is running or was killed.
+/// True if a file of this name is a temporary file. The process that writes the file may still be running.
 pub fn is_temporary(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b".") && name.ends_with(ENDING.as_bytes())
 }
 
-/// Lets `write` fill a temporary file, and syncs it to disk. The file is in the folder of `path`, since a rename cannot cross
-/// file systems.
+/// Creates a temporary file, lets `write` fill it, and syncs it to disk. The file is in the folder of `path`, since a rename
+/// cannot cross file systems.
 fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<Temporary> {
     if path.is_dir() {
         return Err(Error::data(path, IS_FOLDER));
@@ -115,7 +116,7 @@ fn filled(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()
     OPEN.lock()
         .unwrap_or_else(PoisonError::into_inner)
         .insert(temporary.to_path_buf());
-    // An error of the lock is ignored. Its only effect: `tidy` does not remove the file if this process is killed.
+    // A failed lock is ignored. Its only effect is that `tidy` does not remove the file after this process is killed.
     let _ = file.try_lock();
     let mut writer = BufWriter::new(file);
     let written = write(&mut writer)

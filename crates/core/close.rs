@@ -1,18 +1,19 @@
 //! Compares two tensors element by element, in f64: |got − want| ≤ bound.
 //!
 //! The bound is either the rule of numpy and torch, `atol + rtol·|want|`, or one bound for each element, from the error analysis
-//! of an operation. A fast first pass counts elements that are surely inside; a second pass describes the elements that fail.
+//! of an operation. A fast first pass counts the elements that are surely within their bounds; a second pass describes the
+//! elements that fail.
 
 use rayon::prelude::*;
 use reference::vectorized;
 
 /// An element type that converts exactly to f64. The conversions vectorise.
 pub trait Widen: Copy + Sync {
-    /// The type of the fast first pass: f32 for types that convert exactly to f32, since a register holds twice as many f32;
-    /// otherwise f64.
+    /// Type in which the fast first pass computes: f32 if `Self` converts exactly to f32, otherwise f64. A SIMD register holds
+    /// twice as many f32 as f64.
     type Quick: Quick;
 
-    /// Converts the element to the type of the fast pass.
+    /// Converts the element to the type in which the fast first pass compares.
     fn quick(self) -> Self::Quick;
 
     /// Converts the element to f64.
@@ -22,7 +23,7 @@ pub trait Widen: Copy + Sync {
     }
 }
 
-/// f32 or f64, the type in which the fast pass computes.
+/// Trait of f32 and f64, the types in which the fast first pass of a comparison computes.
 pub trait Quick: Copy + Into<f64> {
     /// Factor by which `rtol` and `atol` are multiplied before they are rounded to this type, so that rounding never makes the
     /// bound too large.
@@ -57,7 +58,7 @@ macro_rules! quick {
             #[inline(always)]
             fn inside(got: Self, want: Self, rtol: Self, atol: Self) -> u32 {
                 let bound = atol + rtol * want.abs();
-                // `&` instead of `&&`, which would branch.
+                // `&` avoids the branch of `&&`.
                 u32::from((got - want).abs() <= bound) & u32::from(bound < Self::INFINITY)
             }
         })*
@@ -79,7 +80,8 @@ impl Widen for half::f16 {
 
     #[inline(always)]
     fn quick(self) -> f32 {
-        // The product with 2^112 corrects the exponent bias. It is exact, also for subnormal numbers.
+        // The product with 2^112 corrects the exponent bias, from 15 of f16 to 127 of f32. It is exact, also for subnormal
+        // numbers.
         const REBIAS: f32 = f32::from_bits(0x7780_0000);
         let bits = u32::from(self.to_bits());
         let magnitude = f32::from_bits((bits & 0x7fff) << 13) * REBIAS;
@@ -103,7 +105,7 @@ pub enum Allowed<'a> {
 }
 
 impl Allowed<'_> {
-    /// Returns the bound of an element. An element whose bound is not finite counts as outside.
+    /// Returns the bound of an element. An element whose bound is not finite counts as outside its bound.
     #[inline(always)]
     pub fn at(self, index: usize, want: f64) -> f64 {
         match self {
@@ -127,7 +129,8 @@ pub struct Element {
 }
 
 impl Element {
-    /// Returns the distance divided by the bound: infinite if a value is not finite, or if the bound is 0 or less.
+    /// Returns the distance between the two values, divided by the bound. The ratio is infinite if a value is not finite, or if
+    /// the bound is 0 or less.
     pub fn ratio(&self) -> f64 {
         let off = (self.got - self.want).abs();
         match off.is_nan() || self.bound < 0.0 {
@@ -163,16 +166,16 @@ pub struct Comparison {
     pub elements: usize,
     /// Number of elements outside their bounds, including those counted in `nan`, `infinite` and `unbounded`.
     pub outside: usize,
-    /// Number of pairs with one NaN, or with two NaN if NaN may not match NaN.
+    /// Number of failed pairs that contain a NaN. A pair of two NaN fails only if `equal_nan` is false.
     pub nan: usize,
     /// Number of pairs with an infinity whose other value is not the same infinity.
     pub infinite: usize,
     /// Number of pairs of finite values with an infinite or NaN bound. Such pairs cannot be compared, and count as outside their
     /// bounds.
     pub unbounded: usize,
-    /// Number of pairs of two NaN, if NaN may match NaN. Such pairs are not compared.
+    /// Number of pairs of two NaN if `equal_nan` is true, else 0. Such pairs are not compared.
     pub nan_pairs: usize,
-    /// The failed element with the largest distance in units of its bound, the first of equals; `None` if all are inside.
+    /// The failed element with the largest ratio of distance to bound, the first in a tie; `None` if no element failed.
     pub worst: Option<Element>,
     /// True if at least one expected value is finite.
     pub finite: bool,
@@ -183,13 +186,14 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Number of elements except those in `unbounded` and `nan_pairs`, which are not compared. If it is 0, the comparison shows
-    /// nothing, and must not pass.
+    /// Number of elements that were compared with a finite bound: all except `unbounded` and `nan_pairs`. If it is 0, the
+    /// comparison shows nothing, and must not pass.
     pub fn judged(&self) -> usize {
         self.elements - self.unbounded - self.nan_pairs
     }
 
-    /// Appends the result for the elements that follow the elements of `self`.
+    /// Merges `next` into `self`. The elements of `next` follow the elements of `self`, so the index of the worst element of
+    /// `next` is shifted.
     pub fn append(&mut self, mut next: Self) {
         if let Some(worst) = &mut next.worst {
             worst.index += self.elements;
@@ -205,7 +209,7 @@ impl Comparison {
         }
     }
 
-    /// Adds the counts of elements outside their bounds, and keeps the worst element.
+    /// Adds the counts of `other` to the counts of `self`, and keeps the worse of the two worst elements.
     fn count(&mut self, other: &Self) {
         self.outside += other.outside;
         self.nan += other.nan;
@@ -216,7 +220,7 @@ impl Comparison {
     }
 }
 
-/// Returns the element with the larger distance in units of its bound; `a` if the distances are equal.
+/// Returns the element with the larger ratio of distance to bound; `a` if the ratios are equal.
 fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
     match (a, b) {
         (Some(a), Some(b)) => Some(if b.ratio() > a.ratio() { b } else { a }),
@@ -226,7 +230,7 @@ fn worse(a: Option<Element>, b: Option<Element>) -> Option<Element> {
 
 /// Number of elements that a thread compares at a time.
 pub const PIECE: usize = 1 << 16;
-/// Number of elements after which the fast pass checks whether one of them was not surely inside.
+/// Length of a run: the fast pass compares this many elements, then checks if any of them may be outside its bound.
 pub const RUN: usize = 512;
 
 /// Compares `got` with `want`. Two NaN match only if `equal_nan`; an infinity matches only the same infinity.
@@ -260,7 +264,7 @@ pub fn compare<G: Widen, W: Widen<Quick = G::Quick>>(
         all
     });
     let first = want.first().map(|first| first.widen());
-    // Usually, both scans (`zeros_pass` and `constant`) stop at one of the first elements.
+    // The scans for `zeros_pass` and `constant` cost little: usually, they stop at one of the first elements.
     let zero_passes = |(at, want): (usize, &W)| {
         let bound = allowed.at(at, want.widen());
         want.widen().abs() <= bound && bound < f64::INFINITY
@@ -311,7 +315,7 @@ impl<G: Widen, W: Widen<Quick = G::Quick>> Piece<'_, G, W> {
         counts
     }
 
-    /// Compares each element of a run in which some elements were not surely inside, and counts the failures by kind.
+    /// Compares all elements of a run ([`RUN`] elements) in which the fast pass saw possible failures; counts failures by kind.
     #[inline(never)]
     fn describe(&self, got: &[G], want: &[W], from: usize, counts: &mut Comparison) {
         for (at, (got, want)) in got.iter().zip(want).enumerate() {

@@ -21,7 +21,7 @@ pub enum Exit {
     Setup = 96,
     /// A gate failed.
     GateFailed = 100,
-    /// The reference computation failed: its result is not finite, or disagrees with its own check.
+    /// The reference computation failed: its result is not finite, or it failed a self-check.
     ReferenceFailed = 101,
     /// Cells (recipe, phase and input window) of the run are missing, so its gates cannot be checked.
     Incomplete = 103,
@@ -35,7 +35,7 @@ impl Exit {
         if hold { Self::Pass } else { Self::GateFailed }
     }
 
-    /// Returns the exit with this code; `None` if ulplab has no such exit code.
+    /// Returns the [`Exit`] with this exit code; `None` if ulplab has no such code.
     pub fn from_code(code: i32) -> Option<Self> {
         use Exit::{Bug, GateFailed, Incomplete, Interrupted, NotJudged, Pass, ReferenceFailed, Setup, Usage};
         let all = [
@@ -61,10 +61,11 @@ pub fn refuse(wrong: bool, why: impl Display) -> Result<(), String> {
     if wrong { Err(why.to_string()) } else { Ok(()) }
 }
 
-/// The result of a fallible operation, with [`Error`] unless another type is given.
+/// `std::result::Result` whose error type is [`Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error that a user can act on: each message names the file, the key or tensor, what was found and what was expected.
+/// An error that a user can act on: each message names the file, the key or tensor, the value that was found and the value that
+/// was expected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line asks for something that does not exist or is not possible.
@@ -105,7 +106,8 @@ pub enum Error {
     /// The reference could not compute a result, or its result is not finite. The text names the result and the reason.
     #[error("the reference failed: {0}")]
     Reference(String),
-    /// A run lacks cells, so its gates cannot be checked. The text names the missing cells.
+    /// A run lacks cells (results of a recipe on an input window), so its gates cannot be checked. The text names the missing
+    /// cells.
     #[error("incomplete run: {0}")]
     Incomplete(String),
     /// SIGINT or SIGTERM stopped the run.
@@ -163,11 +165,12 @@ impl Error {
 /// Largest number of names that a suggestion lists.
 const LISTED: usize = 8;
 
-/// Suggests names in `valid` that the user may have meant by `wrong`, as the end of an error message; empty if no name is
+/// Returns the end of an error message that suggests names of `valid` similar to the unknown name `wrong`; empty if no name is
 /// similar.
 ///
-/// Case does not matter. A name with at most one typo is the only suggestion. Otherwise all names that begin with `wrong` are
-/// listed, then the names with a word that ends in `wrong`. If there are none, the most similar name is suggested.
+/// Case does not matter. If a name differs from `wrong` by at most one typo, only that name is suggested. Otherwise all names
+/// that begin with `wrong` are listed, then the names that contain a word ending in `wrong`. If no name is listed, the name with
+/// the fewest typos is suggested, unless it has too many.
 pub fn did_you_mean<'a>(wrong: &str, valid: impl IntoIterator<Item = &'a str>) -> String {
     let wrong = wrong.to_lowercase();
     let valid: Vec<(String, &str)> = valid.into_iter().map(|name| (name.to_lowercase(), name)).collect();
@@ -215,7 +218,8 @@ pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// Converts to [`Error::Reference`]: a checkpoint is validated when it is opened, so a later error is not an error of the input.
+/// Converts an error in the creation of a model to [`Error::Reference`]. The input is not the cause: a checkpoint is validated
+/// when it is opened.
 #[expect(
     clippy::from_over_into,
     reason = "a second `From` of errors leaves open what `?` in closures turns into"

@@ -1,13 +1,13 @@
 //! Foundation of the other crates: number formats, layouts of scales, tensors in files, metrics, errors.
 //!
-//! Nothing here runs an experiment, prints, or knows of a GPU. The models are in `reference`.
+//! No module here runs an experiment, prints, or uses a GPU. The crate `reference` contains the models.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`formats`] | elements, scales, block formats, KV records as bytes |
 //! | [`layouts`] | memory layouts of the scales of a GEMM |
-//! | [`metrics`] | one file per metric; sums gathered in one f64 pass |
-//! | [`vacuous`](mod@vacuous) | detection of bounds that no measurement can violate |
+//! | [`metrics`] | metrics, computed from sums that one pass in f64 gathers |
+//! | [`vacuous`](mod@vacuous) | detection of bounds that every measurement satisfies |
 //! | [`tensorfile`] | safetensors and npy, read and written |
 //! | [`close`] | comparison of two tensors, element by element |
 //! | [`accumulator`] | bit-exact sums of tensor cores |

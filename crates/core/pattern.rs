@@ -3,14 +3,14 @@
 use crate::error::{Error, Result, counted, did_you_mean};
 use crate::text::shown;
 
-/// Number of leading characters of a part (between dots) that the edit distance compares, since names from files may be of any
-/// length.
+/// Number of leading characters of a part (between dots) that the edit distance compares. Names from files may be of any length,
+/// and would take too long to compare.
 const COMPARED: usize = 64;
 
 /// True if the whole of `name` matches `pattern`: `*` stands for any characters except a dot, `**` for any characters,
 /// including none; every other character stands for itself.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    // reach[i]: the pattern read so far can match the first i bytes of the name.
+    // reach[i] is true if the pattern read so far can match the first i bytes of the name.
     let name = name.as_bytes();
     let mut reach = vec![false; name.len() + 1];
     reach[0] = true;
@@ -57,7 +57,7 @@ pub fn check(what: &str, patterns: &[&[String]], names: &[&str]) -> Result<()> {
 /// name.
 pub fn matches_nothing<'a>(what: &str, pattern: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
-    // Takes the noun `site` from `site of the model`.
+    // `what` may be a phrase, e.g. `site of the model`: its noun is `site`.
     let noun = what.split(" of ").next().unwrap_or(what);
     let matched = |pattern: &str| names.iter().filter(|name| matches(pattern, name)).count();
     let (wide, around) = (across_dots(pattern), format!("**{pattern}**"));
@@ -105,7 +105,7 @@ fn one_part(pattern: &str, names: &[&str]) -> Option<String> {
     Some(near.join("."))
 }
 
-/// Returns the edit distance between two parts, cut to [`COMPARED`] characters.
+/// Returns the edit distance between two parts of names; only the first [`COMPARED`] characters are compared.
 fn distance(a: &str, b: &str) -> usize {
     let [a, b] = [a, b].map(|part| part.chars().take(COMPARED).collect::<String>());
     strsim::damerau_levenshtein(&a, &b)

@@ -1,4 +1,4 @@
-//! Measurements of a run. Everything after the runner (gates, reports) reads only this type.
+//! Measurements of a run. The runner writes them as [`Record`]; gates and reports read nothing else.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,9 +7,9 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Every layer is fed the reference's input, so that only its own error shows.
+    /// Each layer of the candidate gets the reference's input, so that only the layer's own error shows.
     Local,
-    /// The candidate runs free, so that errors accumulate.
+    /// Each layer gets the output of the candidate's previous layer, so that errors accumulate.
     Cumulative,
 }
 
@@ -32,7 +32,7 @@ impl std::fmt::Display for Phase {
 /// One measured number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Name of the cell that measured the value: `<recipe>/<phase>/<window>`. It is the filter key, the test name and the JUnit
+    /// Name of the cell that measured the value: `<recipe>/<phase>/<window>`. Filters, test reports and JUnit files use this
     /// name.
     pub cell: String,
     /// Name of the recipe.
@@ -41,9 +41,9 @@ pub struct Record {
     pub phase: Phase,
     /// Name of the input window, e.g. `alice@4096`.
     pub window: String,
-    /// Decoder layer, 0-based; `None` for a site outside the layers.
+    /// Decoder layer, 0-based; `None` for a site (tensor) outside the layers.
     pub layer: Option<u32>,
-    /// Site name without the layer, e.g. `attention.kv.window`, `output`, `logits`.
+    /// Name of the site (a tensor of the model) without the layer, e.g. `attention.kv.window`, `output`, `logits`.
     pub site: String,
     /// Name of a metric in `metrics::METRICS`.
     pub metric: String,
@@ -65,7 +65,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Creates a record without a measurement, to be filled in for a cell.
+    /// Creates a record of a cell; the caller then fills in site, metric and value.
     pub fn blank(cell: &str, recipe: &str, phase: Phase, window: &str) -> Self {
         Self {
             cell: cell.to_string(),
@@ -85,7 +85,7 @@ impl Record {
     }
 }
 
-/// Returns the full name of a site: `layers.12.output`, or `logits`.
+/// Returns the full name of a site (a tensor of the model): `layers.12.output`, or `logits` without a layer.
 pub fn place(layer: Option<u32>, site: &str) -> String {
     match layer {
         Some(layer) => format!("layers.{layer}.{site}"),
@@ -109,8 +109,8 @@ pub struct Worst {
 /// Description of a wrong output, readable without the data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// A self-contained sentence. For an output: element, expected and found value, bound, number and pattern of wrong elements.
-    /// For a program: its mistake.
+    /// Self-contained sentence. About an output, it names an element, its expected and found value, its bound, and the number and
+    /// pattern of wrong elements; about a program, its mistake.
     pub message: String,
     /// The worst element; `None` if no element can be named, for example if a program wrote no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Text for output: names and texts of files without hidden characters, and numbers with few digits.
+//! Prepares text for output: replaces hidden characters in names and file contents, and formats numbers with few digits.
 
 /// Character that replaces a hidden character (see [`hidden`]).
 pub const REPLACEMENT: char = '\u{fffd}';

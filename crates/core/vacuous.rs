@@ -1,4 +1,4 @@
-//! Detection of vacuous bounds: bounds that no measurement can violate, so that passing them proves nothing.
+//! Detection of vacuous bounds: bounds that every measurement satisfies, so that passing them proves nothing.
 
 use safetensors::Dtype;
 
@@ -17,8 +17,8 @@ pub fn range(name: &str) -> Option<[f64; 2]> {
     }
 }
 
-/// Explains why no finite measurement can violate a bound; `None` if some measurement can. `metric` is a name that [`range`]
-/// knows.
+/// Explains why every finite measurement satisfies a bound, or that the bound is NaN; `None` if a measurement can violate the
+/// bound. `metric` is a name that [`range`] knows.
 ///
 /// ```
 /// use ulplab_core::vacuous::vacuous;
@@ -68,8 +68,8 @@ fn extent(dtype: Dtype) -> Option<([f64; 2], f64)> {
     })
 }
 
-/// Explains why no finite values of two types can violate a bound on their absolute difference or their distance in ulp; `None`
-/// if some values can, or for other metrics.
+/// Explains why all finite values of two types satisfy a bound on their absolute difference or their distance in ulp; `None` if
+/// some values violate the bound, or for other metrics.
 ///
 /// ```
 /// use safetensors::Dtype;
@@ -100,8 +100,8 @@ pub fn vacuous_between(metric: &str, bound: Bound, [want, got]: [Dtype; 2]) -> O
     })
 }
 
-/// Explains why a metric can never worsen by more than a bound allows; `None` if the metric can. If `relative`, the bound is a
-/// share of the previous value: 0.03 for 3 %.
+/// Explains why a bound on the worsening of a metric is always satisfied, or that the bound is NaN; `None` if the metric can
+/// worsen by more. If `relative` is true, the bound is a fraction of the previous value: 0.03 for 3 %.
 pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -> Option<String> {
     if most.is_nan() {
         return Some(format!("{metric}: NaN is no bound of a change"));
@@ -109,7 +109,7 @@ pub fn vacuous_change(metric: &str, better: Better, most: f64, relative: bool) -
     let [least, largest] = range(metric).unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
     let reach = match (relative, better) {
         (false, _) => largest - least,
-        // A metric that is never negative loses at most its whole value.
+        // A metric that is never negative can fall by at most 100 % of its value.
         (true, Better::Higher) if least >= 0.0 => 1.0,
         (true, _) => (largest - least) / SMALLEST,
     };

@@ -1,4 +1,4 @@
-//! Results of kernels case by case: correctness, size of the error, and time.
+//! Results of kernels, one row per test case: correctness, size of the error, and time.
 
 use super::columns::aligned;
 use super::{Show, number};
@@ -10,7 +10,7 @@ use ulplab_run::run::Run;
 /// Headings of the table's columns.
 pub const HEADS: [&str; 7] = ["kernel", "case", "", "wrong", "error/bound", "µs", "what is wrong"];
 
-/// Result of a kernel on a case.
+/// Result of a kernel on one test case.
 pub struct Row<'a> {
     pub kernel: &'a str,
     pub case: &'a str,
@@ -23,8 +23,8 @@ pub struct Row<'a> {
     message: &'a str,
 }
 
-/// Returns one row for each case of a run; none unless the run's study judges each case by itself. Wrong cases come first.
-/// Otherwise, rows are in the run's order.
+/// Returns one row for each test case of a run: wrong cases first, otherwise in the order of the run. Returns no rows if the
+/// experiment does not judge each test case by itself.
 pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
     if !show.by_case() {
         return Vec::new();
@@ -36,7 +36,7 @@ pub fn rows<'a>(run: &'a Run, show: &dyn Show) -> Vec<Row<'a>> {
 }
 
 impl<'a> Row<'a> {
-    /// Returns the row of a kernel on one case from the case's records; `None` if the records have no count of violations.
+    /// Creates the row of a kernel on one test case from the records of the case; `None` if no record counts violations.
     fn new(records: &[&'a Record]) -> Option<Self> {
         let of = |metric: &'static str| records.iter().filter(move |record| record.metric == metric);
         let largest = |metric| of(metric).map(|record| record.value).reduce(number::larger);

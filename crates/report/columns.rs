@@ -1,5 +1,5 @@
-//! Text tables of limited width. If a table is too wide, whole columns are dropped, then rows are folded. Words and numbers are
-//! never broken.
+//! Text tables of limited width. If a table is too wide, whole columns are dropped; if it is still too wide, each cell gets its
+//! own line. Words and numbers are never broken.
 
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -44,7 +44,7 @@ pub fn fitted<S: AsRef<str>>(heads: &[&str], rows: &[Vec<S>], least: &[usize], w
     std::iter::once(head).chain(body).collect()
 }
 
-/// Returns the lines of [`fitted`] as a text, with one of the `width` characters as left margin.
+/// Returns the table of [`fitted`] as one text with a left margin of one character, which counts towards `width`.
 pub fn with_margin(heads: &[&str], rows: &[Vec<String>], least: &[usize], width: usize) -> String {
     let lines = fitted(heads, rows, least, width.saturating_sub(1));
     lines.iter().map(|line| format!(" {line}\n")).collect()

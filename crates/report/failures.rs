@@ -2,9 +2,9 @@
 
 use ulplab_run::run::verdict::Failures;
 
-/// A measurement that violates a rule.
+/// Text about one failed measurement.
 pub struct Line<'a> {
-    /// Window of the measurement; for kernels, the case.
+    /// Name of the input window of the measurement; for kernels, name of the test case.
     pub window: &'a str,
     pub message: &'a str,
     /// Reason for the bound; empty if it is the same as on the line before.
@@ -27,7 +27,7 @@ pub fn lines(failures: &Failures) -> Vec<Line<'_>> {
     lines.collect()
 }
 
-/// Describes the number of further failing cells; `None` if there are none.
+/// Returns a sentence with the number of failing cells that are not shown; `None` if all are shown.
 pub fn more(failures: &Failures) -> Option<String> {
     match failures.more() {
         0 => None,

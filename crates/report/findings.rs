@@ -4,7 +4,7 @@
 //!
 //! * `{{ value RECIPE QUANTITY }}`: one number.
 //! * `{{ interval RECIPE QUANTITY }}`: one number with its 95 % interval over windows.
-//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: prints nothing; an error if false. Put it next to the conclusion it supports.
+//! * `{{ holds RECIPE QUANTITY >= NUMBER }}`: checks a bound and prints nothing; filling fails if the value violates the bound.
 //! * `{{ run }}`: the run and its machine.
 //! * a table with one row per recipe and one column per line:
 //!   ```text
@@ -23,7 +23,7 @@ use ulplab_core::metrics::{Bound, Metric};
 use ulplab_core::record::Phase;
 use ulplab_run::run::summary::Summary;
 
-/// Fills a template. The error names the template's line and the mistake.
+/// Replaces the `{{ … }}` fields of a template by numbers of the run. The error names the template's line and the mistake.
 pub fn fill(run: &Summarized, template: &str) -> Result<String, String> {
     let mut page = String::new();
     let mut rest = template;
@@ -151,7 +151,7 @@ impl<'a> Query<'a> {
         Ok((Self { recipe, quantity, over }, rest))
     }
 
-    /// Returns the summaries of the query: of one layer, or of all layers.
+    /// Returns the summaries (statistics over windows) that the query selects: of one layer, or of all layers.
     fn layers<'r>(&'r self, run: &'r Summarized) -> Result<Vec<&'r Summary>, String> {
         let Quantity { phase, site, metric } = self.quantity;
         let (recipe, over) = (self.recipe, self.over);

@@ -20,7 +20,7 @@ struct Page<'a> {
     whole: &'a Summarized<'a>,
     /// Failed checks, grouped by rule.
     failed: Vec<Vec<&'a Check<'a>>>,
-    /// Checks that were not judged, grouped by rule and reason.
+    /// Gates and controls (gates that a known bad recipe must meet) that could not be checked, grouped by rule and reason.
     unjudged: Vec<Vec<&'a Check<'a>>>,
     /// Passed checks, grouped by rule.
     passed: Vec<Vec<&'a Check<'a>>>,
@@ -41,13 +41,13 @@ impl Page<'_> {
         })
     }
 
-    /// Returns the anchor of a recipe's worst element, if there is one.
+    /// Returns the HTML anchor of a recipe's worst element; `None` if the page shows no such element.
     fn anchor(&self, recipe: &str) -> Option<String> {
         let at = self.places.iter().position(|place| place.record.recipe == recipe)?;
         Some(format!("worst-{at}"))
     }
 
-    /// True if the passed checks are shown unfolded.
+    /// True if the page shows the list of passed checks unfolded: if no check failed, and at most 20 passed.
     fn short(&self) -> bool {
         self.failed.is_empty() && self.passed.iter().map(Vec::len).sum::<usize>() <= 20
     }
@@ -94,7 +94,7 @@ const LARGEST: usize = 5_000_000;
 /// Largest size of the experiment file in the page, in bytes.
 const LARGEST_FILE: usize = 500_000;
 
-/// Returns the page. It uses no outside resource and no script. It shows as many recipes as fit, and says so if some are left
+/// Returns the page. It uses no outside resource and no script. It shows as many recipes as fit, and states if recipes are left
 /// out.
 pub fn html(run: &Summarized) -> String {
     let mut most = MOST_RECIPES;

@@ -8,7 +8,7 @@ use ulplab_core::record::Phase;
 use ulplab_run::run::Run;
 use ulplab_run::run::summary::Summary;
 
-/// A metric at a site in a phase.
+/// A measured quantity: a metric of one site (a tensor of the model) in one phase (local or cumulative).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quantity<'a> {
     pub phase: Phase,
@@ -22,10 +22,10 @@ impl<'a> Quantity<'a> {
     }
 }
 
-/// Summaries by layer, in the order of layers; `None` is a site outside layers, and comes first.
+/// Summaries by layer, in the order of layers. The key `None`, for a site outside the layers, comes first.
 pub type Layers<'a> = BTreeMap<Option<u32>, &'a Summary>;
 
-/// The summaries of a run by recipe and quantity.
+/// Summaries of a run's measurements (statistics over input windows), by recipe and quantity.
 pub struct Index<'a> {
     summaries: HashMap<(&'a str, Quantity<'a>), Layers<'a>>,
     /// Model architecture of the run; `None` if no sites of a known model were measured.
@@ -53,7 +53,7 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// Returns the summaries of a quantity for a recipe, by layer.
+    /// Returns the summaries (statistics over windows) of a quantity for a recipe, by layer.
     pub fn layers<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Layers<'b>> {
         self.summaries.get(&(recipe, quantity))
     }
@@ -64,12 +64,12 @@ impl<'a> Index<'a> {
         layers.map(|(_, summary)| summary.mean).collect()
     }
 
-    /// Returns the summary of a quantity after the last layer.
+    /// Returns the summary (statistics over windows) of a quantity after the last layer.
     pub fn last<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Summary> {
         self.layers(recipe, quantity)?.get(&self.last_layer).copied()
     }
 
-    /// Returns the summary of a site outside layers.
+    /// Returns the summary (statistics over windows) of a quantity at a site outside the layers.
     pub fn whole<'b>(&'b self, recipe: &'b str, quantity: Quantity<'b>) -> Option<&'b Summary> {
         self.layers(recipe, quantity)?.get(&None).copied()
     }

@@ -9,9 +9,9 @@ use super::verdicts::Check;
 use super::{Summarized, failures};
 use ulplab_run::run::verdict::{Outcome, Status};
 
-/// Returns one suite with one test case per verdict. Verdicts that were not judged, and recipes that no gate applies to, are
-/// skipped tests. If the run was not judged completely, another skipped test says so. If measurements are missing, a test has an
-/// error.
+/// Returns one suite with one test case per verdict (one gate on one recipe). Gates that were not checked, and recipes without
+/// gates, are skipped tests. If only a part of the run was checked, one more skipped test gives the reason. If measurements are
+/// missing, one more test has the status "error".
 pub fn junit(run: &Summarized) -> String {
     let manifest = &run.run.manifest;
     let mut suite = TestSuite::new(clean(&manifest.experiment.name));

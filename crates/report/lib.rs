@@ -37,14 +37,14 @@ use recipes::{Candidate, Gate, Group};
 use verdicts::Check;
 pub use verdicts::{Outcome, Tally};
 
-/// Content that a study adds to reports. The reports themselves do not depend on the kind of experiment.
+/// Content of reports that depends on the kind of experiment. The report formats themselves do not depend on it.
 pub trait Show {
-    /// Returns the model and the text that it reads; empty by default.
+    /// Returns the model and the text windows that the model reads; empty by default.
     fn reading(&self) -> Reading<'_> {
         Reading::default()
     }
 
-    /// Returns the description of the inputs that are drawn at random; `None` by default.
+    /// Describes the random inputs of the experiment; `None` (the default) if no inputs are random.
     fn drawn(&self) -> Option<String> {
         None
     }
@@ -60,12 +60,13 @@ pub trait Show {
         "in the experiment's order"
     }
 
-    /// Returns the sort key of a recipe, smallest first; `None` if unknown. By default, its index `at` in the experiment.
+    /// Returns the sort key of a recipe, usually its error; recipes are sorted in ascending order. `None` if unknown. The default
+    /// is `at`, the index of the recipe in the experiment.
     fn sort_key(&self, _index: &Index, _recipe: &str, at: usize) -> Option<f64> {
         Some(at as f64)
     }
 
-    /// Returns the kind of a recipe, and the recipe that it is compared with. `sized` returns true if the size of a recipe in a
+    /// Returns the kind of a recipe, and the recipe that it is compared with. `sized` returns true for a recipe whose size in a
     /// cache is known.
     fn group(&self, _recipe: &str, _sized: &dyn Fn(&str) -> bool) -> (Group, Option<&str>) {
         (Group::Plain, None)
@@ -76,13 +77,13 @@ pub trait Show {
         None
     }
 
-    /// True if recipes are ranked by size: only recipes of [`Group::Plain`] have colours, and the report names the smallest that
-    /// passes.
+    /// True if recipes are ranked by size. In that case, only recipes of [`Group::Plain`] have colours, and the report names the
+    /// smallest recipe that passes.
     fn ranks_sizes(&self) -> bool {
         false
     }
 
-    /// True if each case is right or wrong by itself; false if means over windows are judged.
+    /// True if each test case passes or fails by itself; false if gates judge means over input windows.
     fn by_case(&self) -> bool {
         false
     }
@@ -96,7 +97,7 @@ pub trait Show {
 /// A report format.
 pub struct Report {
     pub name: &'static str,
-    /// Name of the file in the run's folder.
+    /// Name of the report's file in the run's folder.
     pub file: &'static str,
     pub doc: &'static str,
     write: fn(&Summarized) -> String,
@@ -159,7 +160,7 @@ pub fn terminal(run: &Run, show: &dyn Show, width: usize, colour: bool) -> Strin
     with(run, show, |run| terminal::terminal(run, width, colour))
 }
 
-/// Returns the counts that every report shows; `tally(…).line()` is the verdict line.
+/// Returns the counts of verdicts that every report shows; `tally(…).line()` formats them as the verdict line.
 pub fn tally(run: &Run, show: &dyn Show) -> Tally {
     with(run, show, |run| run.tally.clone())
 }
@@ -175,7 +176,7 @@ pub struct Summarized<'a> {
     tally: Tally,
     /// Loss of the reference.
     loss: Option<Loss>,
-    /// Warning that the measurements cannot tell formats apart, with the reason; shown next to the verdict.
+    /// Warning next to the verdict that the measurements cannot tell formats apart, with the reason; `None` if they can.
     blind: Option<String>,
 }
 
@@ -226,8 +227,8 @@ impl<'a> Summarized<'a> {
     }
 
     /// Names the smallest format that passes, by its size in caches; if no format has a size in caches, by the size of its
-    /// weights. Of equally small formats, it names the one with the least error. Returns `None` if any cell was left out or any
-    /// check was not judged.
+    /// weights. Of equally small formats, it names the one with the least error. Returns `None` if no format passes, any cell was
+    /// not selected, any gate was not checked, or the model hardly predicts the text.
     fn smallest(&self) -> Option<String> {
         let judged = matches!(self.tally.outcome, Outcome::Pass | Outcome::Fail)
             && self.tally.not_judged == 0
@@ -257,7 +258,8 @@ impl<'a> Summarized<'a> {
     }
 
     /// Returns the size and candidate of the smallest passing recipe, and the recipes that it was ranked with. Recipes with
-    /// different gates cannot be compared: only the largest set of recipes with the same gates is ranked.
+    /// different gates cannot be compared: only the largest set of recipes with the same gates is ranked. Returns `None` if two
+    /// sets are the largest, or if no recipe passes.
     fn smallest_of<'c>(
         &self,
         sized: &[(f64, &'c Candidate<'c>)],
@@ -289,7 +291,7 @@ impl<'a> Summarized<'a> {
         Some((*size, smallest, (gates.len() > 1).then(|| names.clone())))
     }
 
-    /// Returns a line with the number of recipes without a row because they were not selected.
+    /// Returns a line with the number of recipes that have no row because none of their cells was selected.
     fn unselected(&self) -> Option<String> {
         let Manifest { cells, recipes, .. } = &self.run.manifest;
         let selected: HashSet<&str> = cells.iter().filter_map(|id| id.split('/').next()).collect();
@@ -304,7 +306,7 @@ impl<'a> Summarized<'a> {
         all.filter(|check| statuses.contains(&check.verdict.status)).collect()
     }
 
-    /// Returns a pair for each reason why recipes were not judged: names of the recipes, and the reason.
+    /// Returns a pair for each reason why gates were not checked: the names of the recipes, and the reason.
     fn unjudged(&self) -> Vec<(String, &str)> {
         let unjudged = self.checks_of(&[Status::NotJudged]).into_iter();
         let reasons = unjudged.map(|check| (check.verdict.message.as_str(), check.verdict.recipe.as_str()));

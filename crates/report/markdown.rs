@@ -1,4 +1,4 @@
-//! Writes `report.md`, which fits `$GITHUB_STEP_SUMMARY`.
+//! Writes `report.md`, which is small enough for `$GITHUB_STEP_SUMMARY`.
 
 use super::figures::{self, Content};
 use super::verdicts::Check;
@@ -13,7 +13,8 @@ const RESERVE: usize = 4 << 10;
 /// Largest number of characters of a text; longer texts are cut.
 const CELL: usize = 1000;
 
-/// Returns verdict, checks, overview and facts, below [`LIMIT`] bytes. A line states the number of table rows that do not fit.
+/// Returns the report (verdict, checks, overview and facts) in less than [`LIMIT`] bytes. A line states the number of table rows
+/// that do not fit.
 pub(super) fn markdown(run: &Summarized) -> String {
     let experiment = &run.run.manifest.experiment;
     let (outcome, question) = (run.tally.outcome.name(), escape(&experiment.question));
@@ -91,8 +92,8 @@ fn overview(text: &mut String, run: &Summarized, limit: usize) {
     }
 }
 
-/// Appends the sections of the study: tables, and charts as tables of their numbers. Leaves out folded charts, which
-/// repeat recipes that are grey in other charts.
+/// Appends the sections of the experiment: tables, and charts as tables of their numbers. Leaves out the charts that
+/// `report.html` hides at first, because they repeat recipes that are grey in other charts.
 fn sections(text: &mut String, run: &Summarized, limit: usize) {
     for section in figures::sections(run) {
         for figure in section.figures(false) {
@@ -113,7 +114,7 @@ fn sections(text: &mut String, run: &Summarized, limit: usize) {
     }
 }
 
-/// Appends the rows of a table until `text` would exceed `limit` bytes.
+/// Appends a table to `text`. Leaves out the rows that would make `text` exceed `limit` bytes, and states their number.
 pub fn table(text: &mut String, title: &str, titles: &[&str], rows: impl Iterator<Item = String>, limit: usize) {
     let rows: Vec<String> = rows.collect();
     let total = rows.len();
@@ -138,7 +139,7 @@ pub fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     cells.fold("|".into(), |row: String, cell| format!("{row} {} |", escape(cell))) + "\n"
 }
 
-/// Escapes plain text, so that Markdown shows it literally, in one line and not too long.
+/// Escapes plain text, so that Markdown shows it literally and in one line. Cuts the text after `CELL` characters.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars().take(CELL) {

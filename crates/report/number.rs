@@ -1,4 +1,4 @@
-//! Formats numbers for readers: with few digits, but enough to be correct.
+//! Formats numbers for readers: with few digits, but with enough digits not to mislead.
 
 use ulplab_core::metrics::Show;
 
@@ -20,7 +20,8 @@ pub fn near_one(x: f64) -> String {
     }
 }
 
-/// Formats a share of equal decisions with three or four decimals; `>0.9999` if these would read 1.
+/// Formats a fraction, e.g. of equal decisions, with three or four decimals; `>0.9999` if a smaller number than 1 would be
+/// rounded to 1.
 pub fn share(x: f64) -> String {
     match 1.0 - x {
         short if short > 0.0 && short < 1e-4 => ">0.9999".into(),
@@ -30,12 +31,12 @@ pub fn share(x: f64) -> String {
     }
 }
 
-/// Formats a quantity whose best value is 0: three significant digits, scientific if far from 1.
+/// Formats a quantity whose best value is 0: three significant digits, in scientific notation below 1e-3 and from 1e4 on.
 pub fn error(x: f64) -> String {
     significant(x, 3)
 }
 
-/// Formats a difference that may have either sign.
+/// Formats a difference with its sign and three significant digits.
 pub fn signed(x: f64) -> String {
     match x.is_nan() {
         true => x.to_string(),
@@ -43,8 +44,8 @@ pub fn signed(x: f64) -> String {
     }
 }
 
-/// Formats `value ±half`, where `half` is the distance to the farther end of the interval. Formats only the value if the interval
-/// has no width or is undefined, as with a single window.
+/// Formats `mean ±half`, where `half` is the distance to the farther end of the confidence interval. Formats only the mean if the
+/// interval has no width or is undefined, as with a single window.
 pub fn interval(mean: f64, low: f64, high: f64) -> String {
     let half = half_width(mean, low, high);
     let sign = if mean < 0.0 { '-' } else { '+' };
@@ -67,13 +68,13 @@ pub fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
-/// Formats decibels and exponents; 0.1 dB is about one per cent of the error.
+/// Formats decibels and exponents with two decimals; 0.1 dB is about one per cent of the error.
 pub fn decibels(x: f64) -> String {
     format!("{x:.2}")
 }
 
-/// Formats a value of the metric named `metric` with the distance to the farther end of its interval, if it has one: `31.52
-/// ±0.05`.
+/// Formats a value of the metric named `metric`, e.g. as `31.52 ±0.05`. The second number is the distance to the farther end of
+/// the confidence interval; it is left out if the value has no interval.
 pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String {
     let half = half_width(mean, low, high);
     let show = Show::of(metric);
@@ -88,7 +89,7 @@ pub fn of_metric_within(metric: &str, mean: f64, low: f64, high: f64) -> String 
     }
 }
 
-/// Formats a number with one decimal, or as a whole number if it is one.
+/// Formats a whole number without decimals, and any other number with one decimal.
 pub fn tenths(x: f64) -> String {
     format!("{x:.0$}", usize::from(x.fract() != 0.0))
 }
@@ -122,7 +123,7 @@ pub fn tick(x: f64) -> String {
     }
 }
 
-/// Formats a number with `digits` significant digits, scientific if far from 1.
+/// Formats a number with `digits` significant digits, in scientific notation below 1e-3 and from 1e4 on.
 pub fn significant(x: f64, digits: i32) -> String {
     let size = x.abs();
     if !x.is_finite() {

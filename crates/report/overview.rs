@@ -33,7 +33,7 @@ impl Column {
 /// Function that returns a column's text for a candidate.
 pub type Cell = Box<dyn Fn(&Index, &Candidate) -> Option<String>>;
 
-/// A recipe's cells, in the order of [`Overview::columns`].
+/// A recipe's table cells, in the order of [`Overview::columns`].
 pub struct Row<'a> {
     pub candidate: &'a Candidate<'a>,
     pub cells: Vec<Option<String>>,
@@ -42,7 +42,7 @@ pub struct Row<'a> {
 /// The overview table.
 pub struct Overview<'a> {
     pub columns: Vec<Column>,
-    /// Rows: the reference first, then by error.
+    /// Rows: the reference first, then the recipes by [`Show::sort_key`](super::Show::sort_key).
     pub rows: Vec<Row<'a>>,
 }
 

@@ -13,13 +13,13 @@ pub use ulplab_run::run::plan::REFERENCE;
 /// The kind of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// The reference: f32, compared with f64.
+    /// The reference, which is computed in f32 and compared with f64.
     Reference,
-    /// A format in every place where it applies.
+    /// A format that rounds all channels of a tensor, in all layers, for all operations that read the tensor.
     Plain,
-    /// A format on some channels, for one reader, or in some layers only.
+    /// A format that rounds only some channels, only in some layers, or only for one operation that reads the tensor.
     Narrowed,
-    /// Kernels instead of the reference's operations, without a format.
+    /// Kernels replace operations of the reference; no tensor is rounded to a format.
     Kernels,
     /// Gaussian noise with the energy of a format's error.
     Noise,
@@ -28,11 +28,11 @@ pub enum Group {
 /// Combined verdict on one recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate<'a> {
-    /// All gates on the recipe pass; controls are not counted.
+    /// All gates on the recipe pass. Controls, which check that a bad recipe is measured as bad, are not counted.
     Pass(Rules<'a>),
     /// At least one gate or control on the recipe fails.
     Fail(Rules<'a>),
-    /// No gate or control on the recipe fails, but only `judged` of `all` of them were judged.
+    /// No gate or control on the recipe fails, but only `judged` of all `all` gates and controls were checked.
     NotJudged { judged: usize, all: usize },
     /// The recipe has controls only, and all of them hold: the run measures this known bad recipe as bad.
     Control,
@@ -67,11 +67,12 @@ pub struct Candidate<'a> {
     /// For a recipe of noise, the recipe whose error the noise replaces; for a narrowed recipe, the plain recipe of the same
     /// format.
     pub origin: Option<&'a str>,
-    /// Index of the recipe's colour in all charts that show all recipes; [`GREY`] if it has none.
+    /// Index of the recipe's colour in all charts that show all recipes; [`GREY`] if the recipe has no colour of its own.
     pub slot: usize,
 }
 
-/// Returns the measured recipes: the reference first, then by error, NaN last.
+/// Returns the measured recipes: the reference first, then the others in ascending order of [`Show::sort_key`], which is usually
+/// the error; NaN and unknown keys last.
 pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Candidate<'a>> {
     let recipes = run.manifest.recipes.iter().enumerate();
     let infos: HashMap<&str, (usize, &RecipeInfo)> =
@@ -95,9 +96,9 @@ pub fn candidates<'a>(run: &'a Run, show: &'a dyn Show, index: &Index) -> Vec<Ca
     candidates
 }
 
-/// Gives distinct colours to the most important recipes. The order of importance is: recipes that a gate judges, then recipes
-/// with the fewest others that are better in both size and error, then the smallest error. Colours are assigned in the
-/// experiment's order.
+/// Gives distinct colours to the most important recipes. The order of importance is: recipes with gates first, then recipes that
+/// are beaten in both size and error by the fewest others, then the smallest error. Colours are assigned in the experiment's
+/// order.
 fn colour(run: &Run, show: &dyn Show, candidates: &mut [Candidate], error: &dyn Fn(&str) -> f64) {
     let drawn = |candidate: &&Candidate| candidate.group == Group::Plain || !show.ranks_sizes();
     // Two costs of a candidate, error and size: smaller is better.
@@ -157,7 +158,7 @@ fn candidate<'a>(
     }
 }
 
-/// Combines the verdicts on a recipe.
+/// Combines all verdicts on a recipe into one.
 fn gate<'a>(verdicts: &[&'a Verdict]) -> Gate<'a> {
     let rules = |counts: &dyn Fn(&Verdict) -> bool| {
         let mut found = verdicts.iter().filter(|verdict| counts(verdict));

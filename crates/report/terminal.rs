@@ -10,12 +10,12 @@ use ulplab_run::run::verdict::Failures;
 
 /// Number of failed checks shown below the table; the other reports show all.
 const FAILURES: usize = 10;
-/// Number of reasons for unjudged checks that are shown below the table.
+/// Number of reasons for unchecked gates that are shown below the table.
 const UNJUDGED: usize = 5;
-/// Number of failing kernels that are shown case by case, and number of lines for each.
+/// Number of failing kernels that are shown case by case, and number of lines for each of these kernels (`CASES`).
 const KERNELS: usize = 3;
 const CASES: usize = 24;
-/// Largest number of rows of a section's table that is shown.
+/// Largest number of rows of a table that the terminal shows; longer tables are left out.
 const ROWS: usize = 16;
 /// Number of characters after which a name is cut.
 const NAME: usize = 24;
@@ -101,7 +101,8 @@ pub fn terminal(run: &Summarized, width: usize, colour: bool) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the short tables of the study, in lines that fit. The other reports show charts and longer tables.
+/// Returns the experiment's tables of at most [`ROWS`] rows, in lines that fit the terminal. The other reports also show charts
+/// and longer tables.
 fn sections(run: &Summarized, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for section in figures::sections(run) {
@@ -118,12 +119,13 @@ fn sections(run: &Summarized, width: usize) -> Vec<String> {
     lines
 }
 
-/// Wraps a sentence to lines that fit, without control characters. Nothing is cut, because the end of a sentence may be decisive.
+/// Wraps a sentence to lines of at most `width` characters, and replaces control characters. Nothing is cut, because the end of a
+/// sentence may be decisive.
 fn sentence(text: &str, width: usize, indent: usize) -> Vec<String> {
     columns::wrapped(&clip(text, usize::MAX), width, indent)
 }
 
-/// Wraps a sentence after its label; further lines are indented to the first word.
+/// Wraps a sentence after its label; further lines are indented to the first word. `painted` is the label with its colour codes.
 fn labelled(label: &str, painted: &str, text: &str, width: usize) -> Vec<String> {
     let indent = label.len() + 1;
     let mut lines = sentence(text, width, indent);

@@ -1,4 +1,4 @@
-//! Counts the verdicts of a run for all reports.
+//! Counts and describes the verdicts of a run for all reports.
 
 use std::collections::HashSet;
 
@@ -12,26 +12,26 @@ use ulplab_run::run::Run;
 pub use ulplab_run::run::verdict::Outcome;
 use ulplab_run::run::verdict::{Status, Verdict};
 
-/// Counts of verdicts; a verdict is one rule judged on one recipe.
+/// Counts of verdicts; a verdict is the result of one rule (gate or control) for one recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
     pub outcome: Outcome,
     /// Number of passed checks, without controls.
     pub pass: usize,
     pub fail: usize,
-    /// Number of controls that hold. A control is a rule that a known bad recipe must measure as bad.
+    /// Number of controls that hold. A control checks that a known bad recipe is measured as bad.
     pub controls: usize,
     pub not_judged: usize,
-    /// Number of recipes that were not judged because they need another device.
+    /// Number of recipes that were not checked because they need another device.
     pub elsewhere: usize,
     /// Number of measured recipes without any gate or control; the reference is not counted.
     pub unbound: usize,
-    /// Number of selected cells without a record.
+    /// Number of selected cells (recipe, phase and window) without a measurement.
     pub missing: usize,
     pub complete: bool,
     /// Description of the selection of cells; empty if all were selected.
     pub selection: String,
-    /// Options that change the experiment of the file; empty if there are none.
+    /// Command-line options that change the settings of the experiment file; empty without such options.
     pub changes: String,
 }
 
@@ -106,12 +106,12 @@ pub struct Check<'a> {
     pub rule: String,
     /// Description of the rule's statistic over windows, e.g. `mean over windows, worst layer`.
     pub statistic: String,
-    /// Number of windows, if the statistic is an interval; else empty.
+    /// Text with the number of windows if the statistic is the end of a confidence interval; else empty.
     pub over: String,
     pub measured: String,
     /// Layer of the measured value.
     pub layer: String,
-    /// Value of the same quantity for the reference (f32 against f64), if measured.
+    /// Value of the rule's metric for the reference (f32 against f64); `—` if it was not measured.
     pub reference: String,
 }
 
@@ -141,8 +141,8 @@ impl Check<'_> {
     }
 }
 
-/// Returns all verdicts: failures first, then verdicts that were not judged, then the rest. Within each part, the order is that
-/// of the run.
+/// Returns all verdicts: failures first, then rules that were not checked, then the rest. Within each group, verdicts are in the
+/// order of the run.
 pub fn checks<'a>(run: &'a Run, index: &Index) -> Vec<Check<'a>> {
     let mut verdicts: Vec<&Verdict> = run.verdicts.iter().collect();
     verdicts.sort_by_key(|verdict| verdict.status);
@@ -185,12 +185,13 @@ fn statistic(rule: &Rule) -> String {
     }
 }
 
-/// Returns the site of a rule's pattern without the prefix `layers.*.` for all layers.
+/// Returns the site that a rule names, without the prefix `layers.*.`, which selects all layers.
 pub fn site(rule: &Rule) -> &str {
     rule.at.strip_prefix("layers.*.").unwrap_or(&rule.at)
 }
 
-/// Returns the reference's value of the rule's metric at the rule's site: the worst over layers of the means over windows.
+/// Returns the reference's value of the rule's metric at the rule's site: the mean over windows in the layer where this mean is
+/// worst.
 fn reference(index: &Index, rule: &Rule) -> Option<f64> {
     let values = index.means(REFERENCE, Quantity::new(rule.phase, site(rule), &rule.metric));
     match rule.require.trim_start().starts_with('<') {

@@ -12,7 +12,7 @@ pub struct Place<'a> {
     element: &'a Worst,
 }
 
-/// Returns the worst element of each recipe that has an error, in the order of `candidates`.
+/// Returns the element with the largest absolute error of each recipe that has errors, in the order of `candidates`.
 pub fn places<'a>(run: &'a Run, candidates: &[Candidate<'a>]) -> Vec<Place<'a>> {
     let mut worst: HashMap<&str, Place> = HashMap::new();
     for record in &run.records {
@@ -56,8 +56,7 @@ impl Place<'_> {
     }
 }
 
-/// Formats a number with as many digits as distinguish it from the next f64 numbers, or, if it is an f32 value, from the next f32
-/// numbers.
+/// Formats a number with the fewest digits that identify it among all f64 numbers; if it is an f32 value, among all f32 numbers.
 fn digits(x: f64) -> String {
     match x as f32 {
         single if f64::from(single) == x => format!("{single:?}"),

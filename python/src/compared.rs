@@ -18,15 +18,15 @@ use crate::{numbers, pool, same_shape, wrong};
 const FAR: f64 = 10.0;
 const JUST: f64 = 2.0;
 
-/// The position of the elements outside their bounds.
+/// Position and properties of the elements outside their bounds.
 #[derive(IntoPyObject)]
 pub struct Place {
-    /// Description of the position.
+    /// Description of the position, e.g. `all in columns 2 to 3`.
     place: String,
-    /// Properties that all of these elements share, as bits: 2 for NaN, 4 for 0, 8 for the opposite sign.
+    /// Properties that all elements outside their bounds share, as bits: 2 for NaN, 4 for 0, 8 for the opposite sign.
     kinds: u16,
-    /// Number of elements far outside of their bounds, and their position. `None` if the position is the same as `place`, or if
-    /// none or all of these elements are far outside.
+    /// Number and position of the elements far outside of their bounds. `None` if this position equals `place`, or if none or all
+    /// of the elements outside their bounds are far outside.
     far: Option<(usize, String)>,
     /// Number of elements just outside of their bounds: their error is less than `JUST` times their bound.
     just: usize,

@@ -1,9 +1,9 @@
-//! Reads tensors in CUDA device memory, chunk by chunk. Loads the CUDA driver library at run time. Needs neither the framework
-//! that made the tensor nor host memory for the whole tensor.
+//! Reads tensors in CUDA device memory, chunk by chunk. This module loads the CUDA driver library at run time. It needs neither
+//! the framework that made the tensor nor host memory for the whole tensor.
 //!
-//! The producer was asked for the tensor on the legacy default stream (`__dlpack__(stream=1)`), and has made that stream wait for
-//! the kernels that write the tensor. Once that stream is idle, two streams of this module copy chunks, each stream to its own
-//! pinned buffer: the host reads one buffer while the other is filled.
+//! The producer of the tensor was called with the legacy default stream (`__dlpack__(stream=1)`), and has made that stream wait
+//! for the kernels that write the tensor. Once that stream is idle, two streams of this module copy chunks, each stream to its
+//! own pinned buffer: the host reads one buffer while the other is filled.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ driver! {
     error_name = "cuGetErrorName" (i32, *mut *const c_char);
     /// Returns the device with this index.
     device = "cuDeviceGet" (*mut i32, i32);
-    /// Returns the primary context of a device, which the CUDA runtime and therefore all libraries use.
+    /// Returns the primary context of a device. The CUDA runtime uses this context, and therefore all libraries do.
     retain = "cuDevicePrimaryCtxRetain" (*mut *mut c_void, i32);
     push = "cuCtxPushCurrent_v2" (*mut c_void);
     pop = "cuCtxPopCurrent_v2" (*mut *mut c_void);
@@ -56,8 +56,8 @@ driver! {
     copy = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, *mut c_void);
 }
 
-/// Returns the driver; `None` if the driver cannot be loaded or initialised. The first call loads it. `ULPLAB_CUDA_DRIVER` names
-/// another file than the system's driver library.
+/// Returns the driver; `None` if the driver cannot be loaded or initialised. The first call loads it, from the file in the
+/// environment variable `ULPLAB_CUDA_DRIVER` or else from the system's driver library.
 fn driver() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let load = || {
@@ -81,7 +81,7 @@ impl Driver {
             return Ok(());
         }
         let mut name = std::ptr::null();
-        // SAFETY: the name is a string of the driver's that is never freed.
+        // SAFETY: the name is a string that belongs to the driver, which never frees it.
         let name = unsafe {
             match (self.error_name)(code, &raw mut name) {
                 0 if !name.is_null() => CStr::from_ptr(name).to_string_lossy(),
@@ -97,7 +97,7 @@ struct Current(&'static Driver);
 
 impl Current {
     fn push(driver: &'static Driver, context: *mut c_void) -> Result<Self, String> {
-        // SAFETY: the context is a primary one that is never released.
+        // SAFETY: the context is a device's primary context, which is never released.
         driver.done("use the device's context", unsafe { (driver.push)(context) })?;
         Ok(Self(driver))
     }
@@ -133,7 +133,7 @@ unsafe impl Send for Reader {}
 static IDLE: Mutex<Vec<Reader>> = Mutex::new(Vec::new());
 
 impl Reader {
-    /// Returns a reader of the memory of this device: an idle one, or else a new one.
+    /// Returns an idle reader of this device's memory, or a new reader if none is idle.
     fn of(device: i32) -> Result<Self, String> {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = idle.iter().position(|reader| reader.device == device) {
@@ -175,7 +175,8 @@ impl Reader {
     /// Starts to copy `len` bytes at `address` to a lane's buffer.
     fn start(&self, lane: Lane, address: u64, len: usize) -> Result<(), String> {
         let _current = Current::push(self.driver, self.context)?;
-        // SAFETY: the producer of the tensor guarantees that these bytes exist, and `Chunks` asks for at most CHUNK bytes.
+        // SAFETY: the producer of the tensor guarantees that these bytes exist, and `Chunks` asks for at most CHUNK bytes, the
+        // size of the buffer.
         let code = unsafe { (self.driver.copy)(lane.buffer, address, len, lane.stream) };
         self.driver.done("copy from the device", code)
     }
@@ -183,10 +184,10 @@ impl Reader {
 
 /// Reads device memory chunk by chunk.
 pub struct Chunks {
-    /// Reader in use. Dropping the chunks returns it to [`IDLE`].
+    /// Reader in use. The destructor of `Chunks` returns the reader to [`IDLE`].
     reader: Option<Reader>,
     address: u64,
-    /// Bytes of all chunks together, and bytes of each chunk except the last.
+    /// Number of bytes of all chunks together, and number of bytes per chunk (`chunk`); the last chunk may be shorter.
     len: usize,
     chunk: usize,
     /// Bytes that were already returned.
@@ -253,8 +254,8 @@ impl Chunks {
 impl Drop for Chunks {
     fn drop(&mut self) {
         let Some(reader) = self.reader.take() else { return };
-        // Wait for the copies, because nothing may write to the buffers of an idle reader or read from the tensor of a dropped
-        // iterator. If waiting fails, the reader is dropped.
+        // Wait for running copies: they must not write to the buffers of an idle reader, or read from a tensor that its producer
+        // may free. If the wait fails, the reader is not reused.
         let waited = reader.lanes.iter().all(|lane| reader.wait(lane.stream).is_ok());
         if waited {
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(reader);

@@ -73,8 +73,8 @@ fn call(op: &str, given: &Bound<'_, PyDict>, dtype: &str, u: f64) -> PyResult<Ca
     Ok(call)
 }
 
-/// Returns an error if an input of type uint8 stands where the operation expects codes of a format, because uint8 would be read
-/// as integers.
+/// Returns an error if an input has type uint8 where the operation expects codes of a format: uint8 elements would be read as
+/// integers.
 fn no_bytes_for_codes(op: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     for (name, value) in given {
         let name: String = name.extract()?;
@@ -148,8 +148,8 @@ pub fn drawn<'py>(py: Python<'py>, op: &str, seed: u64) -> PyResult<Option<Bound
     Ok(Some(given))
 }
 
-/// An output: name, values, error bounds before rounding to the stored type, and true if a right output equals the values bit for
-/// bit.
+/// An output: its name, expected values, error bounds before rounding to the stored type, and true if a correct output must equal
+/// the values bit for bit.
 type Output<'py> = (
     &'static str,
     Bound<'py, PyArrayDyn<f64>>,

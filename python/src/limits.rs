@@ -13,7 +13,7 @@ use ulplab_operations::expected::half_spacing;
 use crate::tensor::{Array, name, named, names};
 use crate::{numbers, pool, same_shape, wrong};
 
-/// Metrics that a limit can be given for.
+/// Metrics on which a caller can set a limit.
 const LIMITED: [&str; 8] = ["cosine", "sqnr", "diff", "relative_l2", "nsr", "max_abs", "ulp", "kl"];
 
 /// Converts a number to a bound on a metric, or on `rtol` or `atol`.
@@ -36,7 +36,8 @@ pub fn vacuous(metric: &str, limit: f64) -> Option<String> {
     ulplab_core::vacuous::vacuous(metric, bound(metric, limit))
 }
 
-/// Returns the reason why no finite numbers of two tensors' types can violate a limit on their difference. None if some can.
+/// Returns the reason why a limit on the difference of two tensors always passes: the largest numbers of both types are too small
+/// to exceed the limit. None if finite numbers can exceed the limit.
 #[pyfunction]
 pub fn vacuous_between(metric: &str, limit: f64, got: &Array, want: &Array) -> Option<String> {
     ulplab_core::vacuous::vacuous_between(metric, bound(metric, limit), [want.dtype, got.dtype])

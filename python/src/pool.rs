@@ -2,7 +2,7 @@
 //!
 //! Threads do not survive a fork: the first computation of a child process would wait forever for workers that do not exist. So a
 //! child has its own thread pool. A fork during a computation would copy locks that nobody releases, so [`before_fork`] waits
-//! until all computations end. All state is in atomics, which cannot be locked when the process forks.
+//! until all computations end. This module keeps its data in atomics, because a lock could be held when the process forks.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use rayon::ThreadPool;
 
-/// State of the computations. Upper half: id of the process that the count belongs to. Lower half: number of running computations
-/// in this process, or [`FORKING`].
+/// Lower 32 bits: number of running computations, or [`FORKING`] while the process forks. Upper 32 bits: id of the process that
+/// wrote the number, so that a child process ignores the number of its parent.
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 const FORKING: u32 = u32::MAX;
 /// Time that a waiting thread sleeps before it checks again.
@@ -27,8 +27,8 @@ struct Own {
     pool: ThreadPool,
 }
 
-/// Returns the number of computations in this process. After a fork, the child does not use the count of its parent but begins at
-/// 0.
+/// Returns the number of running computations of this process, from a value of [`RUNNING`]. The result is 0 in a child process if
+/// the parent wrote the value.
 fn count_of(state: u64) -> u32 {
     if (state >> 32) as u32 == std::process::id() {
         state as u32
@@ -41,7 +41,7 @@ fn state(count: u32) -> u64 {
     u64::from(std::process::id()) << 32 | u64::from(count)
 }
 
-/// Replaces the count by the result of `change`. Waits while `change` returns `None`.
+/// Replaces the number of running computations by the result of `change`. Waits while `change` returns `None`.
 fn change(change: impl Fn(u32) -> Option<u32>) {
     loop {
         let now = RUNNING.load(Ordering::Acquire);
@@ -54,7 +54,7 @@ fn change(change: impl Fn(u32) -> Option<u32>) {
     }
 }
 
-/// A running computation. It is counted until it is dropped.
+/// Guard of a running computation: [`RUNNING`] counts the computation until the guard is dropped.
 struct Counted;
 
 impl Counted {

@@ -1,4 +1,4 @@
-//! Number formats, layouts of scales, and the rule that made stored bytes.
+//! Python functions for number formats and layouts of scales, and for finding the rule that made stored bytes.
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -23,7 +23,7 @@ fn rows_and_cols(shape: &[usize]) -> PyResult<(usize, usize)> {
     }
 }
 
-/// Returns the numbers that a quantizer reads: the elements in f32.
+/// Converts the elements of a tensor to f32, which quantizers read. Returns an error for f64 elements.
 fn read(array: &Array) -> Result<Vec<f32>, String> {
     match array.dtype {
         Dtype::F64 => Err("elements are float64, expected float32 or fewer bits, as quantizers read".into()),
@@ -130,7 +130,7 @@ pub fn unplace<'py>(
         )));
     }
     let scales = placement.inverse(&placed).map_err(wrong)?;
-    // Places the scales again: this gives zeros in the padding, so other bytes differ only there.
+    // Writes the scales in the layout again, with zeros as padding. So only non-zero padding differs from `placed`.
     let clean = placement.forward(&scales).map_err(wrong)?;
     let stale = clean
         .iter()
@@ -177,7 +177,7 @@ pub fn diagnose(
     let diagnosis = pool::run(py, || {
         let x = read(x)?;
         let diagnosis = parity::diagnose(&x, cols, &stored, &format, named);
-        // If the caller names a rule, its cost is not measured: the caller wants this rule.
+        // Compares the errors of two rules, the found rule and the format's best rule, unless the caller names a rule.
         let cost = (!named).then(|| parity::cost::measure(parity::Source::slice(&x), cols, &stored, &diagnosis));
         Ok((diagnosis, cost.flatten()))
     });

@@ -1,7 +1,7 @@
 //! Tensors that are passed by DLPack. Contiguous tensors in host memory are not copied.
 //!
-//! The structures are those of `dlpack.h`, before version 1 and in version 1. A capsule is used only once, as the standard
-//! requires (<https://dmlc.github.io/dlpack/latest/python_spec.html>).
+//! The structures are those of `dlpack.h`, before version 1 and in version 1. A capsule (the Python object that carries a tensor)
+//! is used only once, as the standard requires (<https://dmlc.github.io/dlpack/latest/python_spec.html>).
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
@@ -44,19 +44,19 @@ struct ManagedVersioned {
     tensor: DlTensor,
 }
 
-/// Names of a capsule before and after its use, for each of the two versions.
+/// Names of a DLPack capsule before and after its use, for each of the two versions of the structures.
 const CAPSULES: [[&CStr; 2]; 2] = [
     [c"dltensor", c"used_dltensor"],
     [c"dltensor_versioned", c"used_dltensor_versioned"],
 ];
 
-/// The owner of a tensor's memory, which is released after the last use of the tensor.
+/// DLPack structure that owns a tensor's memory. Its deleter is called after the last use of the tensor.
 enum Owner {
     Old(NonNull<Managed>),
     Versioned(NonNull<ManagedVersioned>),
 }
 
-/// DLPack device types: the host and pinned host memory, and the types that the CUDA driver copies from.
+/// DLPack device types of host memory (pageable, pinned), and of memory that the CUDA driver copies (device, managed).
 const HOST: [i32; 2] = [1, 3];
 const CUDA: [i32; 2] = [2, 13];
 /// Maximum number of dimensions of a tensor. This is numpy's limit, the largest limit of all libraries.
@@ -77,7 +77,7 @@ pub struct Array {
 
 // SAFETY: the producer keeps the memory until the deleter is called, and this module never writes to it.
 unsafe impl Send for Array {}
-// SAFETY: as above. All threads only read.
+// SAFETY: all threads only read the memory, which the producer keeps until the deleter is called.
 unsafe impl Sync for Array {}
 
 impl Drop for Array {
@@ -155,7 +155,7 @@ impl Array {
     #[pyo3(signature = (capsule, dtype=None))]
     fn new(capsule: &Bound<'_, PyCapsule>, dtype: Option<&str>) -> PyResult<Self> {
         let found = capsule.name()?;
-        // SAFETY: the name is a string of the producer's that outlives the capsule.
+        // SAFETY: the name is a string that belongs to the producer and outlives the capsule.
         let found = found.map(|name| unsafe { name.as_cstr() });
         let kind = CAPSULES.iter().position(|[name, _]| found == Some(*name));
         let Some(kind) = kind else {
@@ -409,7 +409,7 @@ fn geometry(tensor: &DlTensor, size: usize) -> PyResult<(Vec<usize>, Option<Vec<
     }
 }
 
-/// Number of elements in a chunk of device memory, at most 8 bytes each.
+/// Number of elements per chunk of device memory. An element has at most 8 bytes, so a chunk fits in a pinned buffer.
 const DEVICE_ELEMENTS: usize = cuda::CHUNK / 8;
 
 /// Iterates over the elements of a tensor, chunk by chunk.

@@ -7,14 +7,15 @@ pub(super) fn of(x: &[f32]) -> u32 {
     x.iter().fold(0, |amax, x| (x.to_bits() & 0x7fff_ffff).max(amax))
 }
 
-/// Raises each element of `largest` to the largest magnitude of its block of `width` elements. The last block may be short.
+/// Sets each element of `largest` (the bits of an f32) to the maximum of itself and the largest magnitude of its block. A block
+/// has `width` elements; the last block may be shorter.
 #[inline(always)]
 pub(super) fn of_blocks<S: pulp::Simd>(simd: S, x: &[f32], width: usize, largest: &mut [u32]) {
     simd.vectorize(AmaxLoop { x, width, largest });
 }
 
-/// Loop of [`of_blocks`], a separate function with explicit SIMD vectors. The optimiser alone would gather elements of several
-/// blocks into one vector.
+/// Loop of [`of_blocks`] with explicit SIMD vectors. A plain loop would be vectorised badly: the optimiser gathers elements of
+/// several blocks into one vector.
 struct AmaxLoop<'a> {
     x: &'a [f32],
     width: usize,
@@ -72,8 +73,8 @@ fn magnitudes<S: pulp::Simd, const N: usize>(simd: S, block: &[S::f32s; N]) -> S
     })
 }
 
-/// Processes blocks of one vector of 16 lanes. Reducing blocks one by one would take mostly shuffles, so 32 blocks are reduced
-/// together: each step keeps the larger of two neighbouring lanes.
+/// Computes the largest magnitude of each block of 16 elements, which is one SIMD vector. Reducing a single block would take
+/// mostly shuffles, so 32 blocks are reduced together: each call of [`halved`] keeps the larger of two neighbouring lanes.
 #[inline(always)]
 fn of_vectors<S: pulp::Simd, const N: usize>(simd: S, vectors: &[[S::f32s; N]], largest: &mut [u32]) {
     let mut lanes = [0; 512];

@@ -23,7 +23,7 @@ pub enum Group {
     Token,
     /// One column: one channel of all rows.
     Column,
-    /// All rows of the tensor that one call encodes.
+    /// The whole tensor that one call encodes.
     Tensor,
 }
 
@@ -43,13 +43,14 @@ impl Group {
         }
     }
 
-    /// Returns the number of groups of a tensor, down and across.
+    /// Returns the number of groups of a tensor from top to bottom (over rows), and from left to right (over channels).
     pub fn count(self, rows: usize, cols: usize) -> (usize, usize) {
         let (height, width) = self.tile(rows, cols);
         (rows.div_ceil(height), cols.div_ceil(width))
     }
 
-    /// Returns the shape of the tensor of scales.
+    /// Returns the shape of the tensor of scales: `[groups down, groups across]`, or one dimension for a scale of the whole
+    /// tensor.
     pub(super) fn shape(self, rows: usize, cols: usize) -> Vec<usize> {
         match self {
             Self::Tensor => vec![rows.min(1)],
@@ -81,12 +82,14 @@ pub struct Format {
     pub convention: Option<&'static Convention>,
     /// The block scales; `None` for a plain cast of elements.
     pub scaling: Option<Scaling>,
-    /// Group of elements that share an f32 global scale above the block scales; `None` without one. Only with [`Scale::E4m3`].
+    /// Group of elements that share an f32 global scale above the block scales; `None` without a global scale. It requires block
+    /// scales of type [`Scale::E4m3`].
     pub global: Option<Group>,
 }
 
 impl Format {
-    /// Returns the representation of the element, with the cast of the convention.
+    /// Returns the representation of the element. Its cast is that of the library in `convention`. Without a library, or if it
+    /// has no cast to this element, the element's default cast is used.
     pub fn repr(&self) -> Repr {
         let of = |convention: &Convention| convention.repr(self.element);
         self.convention.and_then(of).unwrap_or(self.element.repr)
@@ -100,13 +103,13 @@ impl Format {
         }
     }
 
-    /// Returns the number of bytes of the codes of `cols` elements of a row.
+    /// Returns the number of bytes that the codes of `cols` elements take.
     pub(super) fn data_bytes(&self, cols: usize) -> usize {
         cols * self.element.stored_bits() / 8
     }
 
-    /// Returns the number of bytes per row, including scales and zero points. Those that a column or the whole tensor shares are
-    /// not counted.
+    /// Returns the number of bytes per row, including scales and zero points. Scales and zero points that a column or the whole
+    /// tensor shares are not counted.
     pub(super) fn bytes_per_row(&self, cols: usize) -> f64 {
         let per_group = |group, bytes: usize| match group {
             Group::Tile { rows, cols: width } => (cols.div_ceil(width) * bytes) as f64 / rows as f64,
@@ -120,7 +123,8 @@ impl Format {
         self.data_bytes(cols) as f64 + scales + zeros + globals
     }
 
-    /// Returns the parts (name, type, shape) of an encoded `[rows, cols]` tensor, with empty bytes.
+    /// Describes the stored arrays of an encoded `[rows, cols]` tensor (codes, scales, zero points, global scales) by name, type
+    /// and shape; their bytes are left empty.
     pub fn parts(&self, rows: usize, cols: usize) -> Vec<Part> {
         let part = |name, dtype, shape| Part {
             name,
@@ -157,8 +161,8 @@ impl Format {
         Ok(())
     }
 
-    /// Returns the number of elements of type [`Format::dtype`] for `cols` codes of a row: the number of bytes if codes are
-    /// packed.
+    /// Returns the number of stored elements (of type [`Format::dtype`]) per row of `cols` codes. Packed codes, which have fewer
+    /// than 8 bits, are stored as bytes; each other code is one stored element.
     pub(super) fn across(&self, cols: usize) -> usize {
         let packed = self.element.stored_bits() < 8;
         if packed { self.data_bytes(cols) } else { cols }

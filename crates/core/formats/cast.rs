@@ -9,24 +9,24 @@ pub(super) struct Limits {
     pub inverse: f32,
     /// `⌊log2 max⌋`, the `emax` of OCP MX.
     pub exponent: i32,
-    /// Number of bits after the leading one in the largest value.
+    /// Number of bits that the largest value has after its leading one bit.
     pub mantissa_bits: u32,
 }
 
 /// Conversion between f32 and the codes of an element format, without branches, so that loops over it vectorise.
 pub(super) trait Cast: Copy {
-    /// Numbers of bits that a code may take in memory: some of 2, 3, 4, 8 and 16. Loops are compiled only for these widths.
+    /// Numbers of bits that a code may take in memory, a subset of 2, 3, 4, 8 and 16. Loops are compiled only for these widths.
     const WIDTHS: &'static [u32];
 
     fn encode(&self, x: f32) -> u32;
     fn decode(&self, code: u32) -> f32;
 }
 
-/// Bits of infinity. Bits of magnitudes, compared as unsigned integers, have the order finite < infinity < NaN. So their maximum
-/// propagates NaN, which `f32::max` drops.
+/// Bits of the f32 infinity. As unsigned integers, the bits of magnitudes are ordered: finite < infinity < NaN. So an integer
+/// maximum of such bits propagates NaN, which `f32::max` drops.
 pub(super) const INFINITY_BITS: u32 = 0x7f80_0000;
 
-/// Operation that scales the elements of a block by the factor of the block.
+/// Division or multiplication that scales the elements of a block by the factor of the block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     /// True for `x / factor`, false for `x · factor`.
@@ -36,7 +36,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    /// Returns the operation that adds −0 to the result, which changes nothing.
+    /// Returns the operation that divides or multiplies by the factor, and adds −0, which changes nothing.
     pub const fn by(divide: bool) -> Self {
         Self { divide, zero: -0.0 }
     }

@@ -12,11 +12,11 @@ use super::element::{Element, Repr};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Codebook {
     values: &'static [f32],
-    /// Borders between neighbouring values, one fewer than values.
+    /// Borders (rounded midpoints) between neighbouring values, one fewer than values.
     borders: &'static [f32],
 }
 
-/// Allowed numbers of values: the numbers of codes of 2, 3, 4 and 8 bits, so that every code has a value.
+/// Allowed lengths of a table: 2^bits for codes of 2, 3, 4 and 8 bits, so that every code has a value.
 const LENGTHS: [usize; 4] = [4, 8, 16, 256];
 
 /// The 16 values of NF4, from bitsandbytes 0.50, `functional.get_4bit_type`.
@@ -69,7 +69,7 @@ impl Codebook {
     /// Returns the table with a length known at compile time, so that loops vectorise; `None` if the length is not `N`.
     pub(super) fn sized<const N: usize>(&self) -> Option<Table<N>> {
         let values: [f32; N] = self.values.try_into().ok()?;
-        // The last border is infinity, which no number exceeds.
+        // `borders` has one entry more than `self.borders`: infinity, which no number exceeds, so it does not change a code.
         let mut borders = [f32::INFINITY; N];
         borders[..N - 1].copy_from_slice(self.borders);
         Some(Table { values, borders })
@@ -159,7 +159,7 @@ fn values(numbers: &str) -> Result<Vec<f32>, String> {
         ));
     }
     let max = values.iter().fold(0.0, |max: f32, value| max.max(value.abs()));
-    // In this range, midpoints and 1/max are normal numbers.
+    // In this range, the sums of two values do not overflow, and 1/max is a normal number.
     if (2f32.powi(-100)..=2f32.powi(100)).contains(&max) {
         Ok(values)
     } else {

@@ -4,7 +4,7 @@ use super::block::{Format, Group};
 use super::encoded::Encoded;
 use super::quantize::GlobalScale;
 
-/// A format or KV-cache record that stores the rows of a tensor.
+/// Encoding of the rows of a tensor: a number format, or a KV-cache record (the byte layout of a cached token).
 pub trait Codec: Send + Sync {
     /// Returns a string that parses to the same codec.
     fn name(&self) -> String;
@@ -12,12 +12,12 @@ pub trait Codec: Send + Sync {
     /// Returns a one-line description.
     fn doc(&self) -> &str;
 
-    /// Returns the block format of the codec; `None` for records.
+    /// Returns the block format of the codec; `None` for KV-cache records.
     fn format(&self) -> Option<&Format> {
         None
     }
 
-    /// Returns the number of stored bytes per row, including scales and padding but not scales per tensor.
+    /// Returns the number of stored bytes per row. They include padding and scales, except a scale that the whole tensor shares.
     fn bytes_per_row(&self, cols: usize) -> f64;
 
     /// Checks that rows of `cols` channels can be encoded; the error gives the reason.
@@ -29,8 +29,8 @@ pub trait Codec: Send + Sync {
     /// If [`Codec::check`] refuses `cols`, or `x` is not a whole number of rows.
     fn encode(&self, x: &[f32], cols: usize) -> Encoded;
 
-    /// Like [`Codec::encode`], but computes the scale of the tensor from the largest magnitude `amax`, which a calibration
-    /// provides. Returns an error if the format has no scale per tensor.
+    /// Like [`Codec::encode`], but computes the scale of the whole tensor from `amax`, the largest magnitude in a calibration.
+    /// Returns an error if the format has no scale per tensor.
     fn encode_under(&self, _amax: f32, _x: &[f32], _cols: usize) -> Result<Encoded, String> {
         Err(format!("record '{}' has no scale that a tensor shares", self.name()))
     }

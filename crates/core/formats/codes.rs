@@ -31,7 +31,7 @@ fn scale_with<S: pulp::Simd>(
     factors: &[f32],
     out: &mut [f32],
 ) {
-    // Blocks of 1, 2 or 4 vectors are unrolled, without an inner loop per block.
+    // Blocks of 1, 2 or 4 SIMD vectors are unrolled, without an inner loop per block.
     let whole = match width / S::F32_LANES {
         1 => scale_by::<S, 1>(simd, (x, width), &vector, factors, out),
         2 => scale_by::<S, 2>(simd, (x, width), &vector, factors, out),
@@ -50,7 +50,7 @@ fn scale_with<S: pulp::Simd>(
     }
 }
 
-/// Scales blocks of exactly `N` vectors; returns the number of scaled blocks.
+/// Scales blocks of exactly `N` SIMD vectors; returns the number of scaled blocks, 0 for other block sizes.
 #[inline(always)]
 fn scale_by<S: pulp::Simd, const N: usize>(
     simd: S,
@@ -75,8 +75,8 @@ fn scale_by<S: pulp::Simd, const N: usize>(
     blocks
 }
 
-/// Casts of the common elements. Through the type [`Common`], each cast gets separate loops in which it is a compile-time
-/// constant, without help of the optimiser.
+/// Casts of the most common elements. Each cast has its own type, `Common<I>`, and the loops are compiled separately for each
+/// type, so that the cast is always a compile-time constant.
 const COMMON: [FloatCast; 5] = [E4M3_CAST, E5M2_CAST, E2M1_CAST, BF16_CAST, F16_CAST];
 
 /// The cast at index `I` of [`COMMON`].
@@ -127,8 +127,8 @@ macro_rules! with_cast {
     };
 }
 
-/// Encodes `x` as packed codes. 16-bit codes are little-endian. Codes of 2, 3 and 4 bits follow each other from the lowest bit of
-/// a byte on. 6-bit codes take one byte each.
+/// Encodes `x` as packed codes. 16-bit codes are little-endian. Codes of 2, 3 and 4 bits are packed one after the other, from the
+/// lowest bit of a byte upwards. 6-bit codes take one byte each.
 pub(super) fn encode<S: pulp::Simd>(simd: S, repr: &Repr, bits: u32, x: &[f32], out: &mut [u8]) {
     with_cast!(repr, encode_by, simd, bits, x, out);
 }
@@ -145,7 +145,7 @@ pub(super) fn encode_scaled<S: pulp::Simd>(
     room: &mut [f32],
     out: &mut [u8],
 ) {
-    // The fused loop does not add the zero of the operation, which is correct only if it is −0.
+    // The fused loop does not add `operation.zero`. This is correct only if that zero is −0, whose addition changes nothing.
     let whole = match operation.zero.is_sign_negative() {
         true => encode_whole(simd, repr, (x, width), operation.divide, factors, out),
         false => 0,
@@ -159,7 +159,8 @@ pub(super) fn encode_scaled<S: pulp::Simd>(
     encode(simd, repr, bits, scaled, &mut out[first..]);
 }
 
-/// Scales and casts whole blocks in one fused loop, for common elements and widths; returns the number of encoded elements.
+/// Scales and casts whole blocks in one fused loop. Returns the number of encoded elements, which is 0 if no fused loop exists
+/// for the element or the block width.
 #[inline(always)]
 fn encode_whole<S: pulp::Simd>(
     simd: S,
@@ -214,7 +215,8 @@ fn decode_by<S: pulp::Simd>(cast: impl Cast, simd: S, bits: u32, codes: &[u8], x
     simd.vectorize(Loop { cast, bits, x, codes });
 }
 
-/// Arguments of [`encode_with`] or [`decode_with`], each compiled as a separate function: the optimiser sees one loop at a time.
+/// Arguments of [`encode_with`] or [`decode_with`]. `pulp` compiles each call as a separate function, so that the optimiser sees
+/// one loop at a time.
 struct Loop<C, X, B> {
     cast: C,
     bits: u32,
@@ -288,8 +290,8 @@ impl<C: Cast> BlocksLoop<'_, C> {
     }
 }
 
-/// Returns the codes of a block, one per byte. The codes go to a local array, because the optimiser cannot know that the output
-/// does not overlap the input.
+/// Returns the codes of a block, one per byte. They go to a local array first: the optimiser cannot know that the output does not
+/// overlap the input, and would not vectorise the loop.
 #[inline(always)]
 fn block_codes<C: Cast, const W: usize, const DIVIDE: bool>(cast: C, x: &[f32; W], factor: f32) -> [u8; W] {
     let mut codes = [0; W];

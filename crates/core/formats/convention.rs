@@ -1,4 +1,5 @@
-//! Casts as libraries perform them. Number formats leave some choices open, e.g. ties and overflow.
+//! Casts to number formats as libraries perform them. Libraries differ, since a format does not define e.g. the rounding of ties
+//! or the result of an overflow.
 
 use super::element::{Element, Integer, Repr, Whole, element};
 use super::minifloat::{FloatCast, NanCode, Overflow, Policy, Ties, Zeros};
@@ -9,7 +10,7 @@ use super::power::PowerCast;
 pub struct Convention {
     /// Name in format strings and on the command line, e.g. `torch` in `e4m3(torch)`.
     pub name: &'static str,
-    /// One line that names the library and the differences of its casts.
+    /// One line that names the library, and the differences between its casts and the default casts.
     pub doc: &'static str,
     /// Casts, each with the name of its element.
     pub casts: &'static [(&'static str, Rounding)],
@@ -63,7 +64,7 @@ const fn away(nan: u32) -> Policy {
 /// Policy of ml_dtypes for formats without NaN: a NaN becomes a zero of the opposite sign.
 const FLIPPED: Policy = Policy::satfinite(0).nan(NanCode::FlippedZero);
 
-/// All conventions. Each differs from the elements' default casts for some input.
+/// The conventions of all libraries. Each differs from the default casts of its elements for some inputs.
 pub const CASTS: &[Convention] = &[
     Convention {
         name: "nosat",
@@ -158,7 +159,7 @@ pub const CASTS: &[Convention] = &[
     },
 ];
 
-/// Returns the convention with this name.
+/// Returns the casts of the library called `name`, e.g. `torch`; `None` if the name is unknown.
 pub fn convention(name: &str) -> Option<&'static Convention> {
     CASTS.iter().find(|convention| convention.name == name)
 }

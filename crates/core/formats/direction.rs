@@ -9,7 +9,7 @@ use super::element::Repr;
 use super::minifloat::FloatCast;
 use super::quantize::GlobalScale;
 
-/// The choice between the two codes next to a number.
+/// Rounding direction: the choice between the two codes next to a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -18,7 +18,7 @@ pub enum Direction {
     Nearest,
     /// The code with the smaller magnitude.
     TowardZero,
-    /// Either code, with a probability proportional to the distance from the other.
+    /// Either code, with a probability proportional to the number's distance from the other code.
     Stochastic,
 }
 
@@ -46,8 +46,8 @@ impl Format {
         ))
     }
 
-    /// Rounds a `[rows, cols]` tensor in place in the given direction, through its stored bytes. For stochastic rounding,
-    /// `random` fills a slice with one random number per element.
+    /// Rounds a `[rows, cols]` tensor in place in the given direction: encodes it, and decodes the stored bytes. For stochastic
+    /// rounding, `random` fills a slice with one random number per element.
     ///
     /// # Panics
     /// If [`Format::check`] refuses `cols`, `x` is not a whole number of rows, or [`Format::has_directions`] refuses the format.
@@ -74,9 +74,10 @@ impl Format {
     }
 }
 
-/// Returns the code of the largest magnitude not above |x|, or the next code. `sign` is the code of −0. `random` is added to the
-/// part of the significand that the cast drops, and a carry selects the next code. So the probability of the next code is the
-/// distance of |x| from the code below, in steps between codes and accurate to 2^-32; with `random` = 0 it is never selected.
+/// Rounds |x| to one of the two neighbouring codes, and adds the sign of x; `sign` is the code of −0. The lower code is the
+/// largest code whose value is not above |x|. The fraction of a step from this value to |x| is a 32-bit integer. If the sum of
+/// the fraction and `random` overflows, the upper code is chosen. So the probability of the upper code is the fraction, accurate
+/// to 2^-32; with `random` = 0, the lower code is always chosen.
 #[inline(always)]
 fn next_to(cast: FloatCast, sign: u32, x: f32, random: u32) -> u16 {
     let (below, fraction) = cast.float.truncate(x);

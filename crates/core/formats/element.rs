@@ -17,7 +17,7 @@ pub enum Whole {
     TowardZero,
 }
 
-/// An integer: code `i` is the value `i / 2^fraction_bits`, in two's complement if it has a sign.
+/// Integer or fixed-point format: code `i` has the value `i / 2^fraction_bits`. Codes of signed formats are in two's complement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integer {
     /// Bits of a code, at most 8.
@@ -68,7 +68,7 @@ impl Cast for Integer {
     }
 }
 
-/// Values of the codes, and the cast from f32 to codes.
+/// Representation of an element: the values of its codes, and the cast from f32 to codes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Repr {
     /// A floating-point code.
@@ -116,13 +116,14 @@ pub struct Element {
     pub repr: Repr,
 }
 
-/// Returns the bits that a code of `bits` bits takes in memory.
+/// Returns the number of bits that a code of `bits` bits takes in memory: 8 for 6-bit codes, else `bits`.
 pub(super) const fn stored_bits(bits: u32) -> u32 {
     if bits == 6 { 8 } else { bits }
 }
 
 impl Element {
-    /// Bits that a code takes in memory: one byte for 6-bit codes, as in PTX registers and torchao.
+    /// Number of bits that a code takes in memory: 8 for 6-bit codes, as in PTX registers and torchao, otherwise
+    /// [`Element::bits`].
     pub const fn stored_bits(&self) -> usize {
         stored_bits(self.bits) as usize
     }
@@ -134,7 +135,8 @@ impl Element {
 
     /// Returns the code of `x` by the element's default cast, to nearest with ties to even.
     ///
-    /// E8M0 instead rounds up to the next power of two, as scales do (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the sign.
+    /// E8M0, which holds scales, instead rounds up to the next power of two (PTX `cvt.rp.satfinite.ue8m0x2`), and ignores the
+    /// sign.
     pub fn encode(&self, x: f32) -> u16 {
         self.repr.encode(x)
     }
@@ -188,7 +190,7 @@ impl Element {
     }
 }
 
-/// Returns a signed float whose exponent has the usual bias `2^(E-1) − 1`.
+/// Returns the cast of a signed float format whose exponent has the usual bias `2^(E-1) − 1`.
 const fn float(exponent_bits: u32, mantissa_bits: u32, max: u32, infinity: bool, policy: Policy) -> FloatCast {
     let bias = (1 << (exponent_bits - 1)) - 1;
     let signed = true;
@@ -233,7 +235,8 @@ const fn integer(sign_bits: u32, bits: u32, fraction_bits: u32) -> Repr {
     })
 }
 
-/// Declares each element as a static, and lists all in `ELEMENTS`. An entry is: static, name, bits, representation; description.
+/// Declares each element as a static, and lists all in `ELEMENTS`. An entry consists of the name of the static, the name of the
+/// format, its bits, its representation and, after `;`, its description.
 macro_rules! elements {
     ($($element:ident $name:literal $bits:literal $repr:expr; $doc:literal)*) => {
         $(

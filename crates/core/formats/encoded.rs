@@ -1,15 +1,15 @@
-//! Tensors in the form in which formats and records store them.
+//! Encoded tensors, as formats and KV-cache records store them: arrays of bytes, each with a name, a type and a shape.
 
 use safetensors::Dtype;
 
-/// A tensor in its stored form.
+/// A quantized tensor as it is stored: its codes, scales and zero points in separate arrays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Encoded {
     /// Number of rows: the product of all dimensions except the last.
     pub rows: usize,
     /// Number of columns, the last dimension.
     pub cols: usize,
-    /// Parts in the order of the format string: `data`, `scale`, `zero`, `global`; a record has only `pages`.
+    /// Arrays in the order of the format string: `data`, `scale`, `zero`, `global`. A KV-cache record has only the array `pages`.
     pub parts: Vec<Part>,
 }
 

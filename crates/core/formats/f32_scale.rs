@@ -18,15 +18,15 @@ pub enum StoredScale {
 pub struct F32Rule {
     /// Name in format strings, e.g. `deepgemm` in `e4m3/b128:f32(deepgemm)`.
     pub name: &'static str,
-    /// One line with the library and its formula.
+    /// One line with the rule's formula and the library that uses it.
     pub doc: &'static str,
-    /// Lower bound of `amax`, the largest magnitude of a block.
+    /// Lower bound of `amax`, the largest magnitude of a block: smaller magnitudes are raised to it.
     pub amax_floor: f32,
-    /// True to round the scale to a power of two: up if it is stored for decoding, down if for encoding.
+    /// True to round the scale to a power of two: up for [`StoredScale::Decode`], down for [`StoredScale::Encode`].
     pub power: bool,
     /// True if encoding computes `x / s` instead of `x · fl32(1/s)`; only with [`StoredScale::Decode`].
     pub divide: bool,
-    /// Lower bound of `s` in the reciprocal `fl32(1/s)`.
+    /// Lower bound of the scale `s` in the reciprocal `fl32(1/s)`: smaller scales are raised to it.
     pub reciprocal_floor: f32,
     /// True to round a 16-bit scale up, to the smallest value not below the f32 scale; false to round to nearest.
     pub up: bool,
@@ -35,8 +35,9 @@ pub struct F32Rule {
 }
 
 impl F32Rule {
-    /// Stores the scales of blocks, given the bits of their largest magnitudes, and writes the factors of their elements. `round`
-    /// rounds a scale to its stored type and returns its value and bytes.
+    /// Computes the scale of each block from `amax`, the bits of the block's largest magnitude. Fills `stored` with the bytes of
+    /// the scales, and `factors` with the factor or divisor of each block's elements. `round` rounds a scale to its stored type
+    /// and returns its value and bytes.
     #[inline(always)]
     pub(super) fn encode<const N: usize>(
         &self,
@@ -69,7 +70,7 @@ impl F32Rule {
         match (self.stored, self.power) {
             (StoredScale::Decode, false) => amax / limits.max,
             (StoredScale::Decode, true) => e8m0_value(PowerCast::UP.encode(amax * limits.inverse) as u8),
-            // The quotient is computed in f64, since the lower bound 1e-12 is not exact in f32.
+            // The lower bound of `amax`, 1e-12, is not exact in f32, so the quotient is computed in f64.
             (StoredScale::Encode, power) => {
                 let scale = (f64::from(limits.max) / f64::from(amax).max(1e-12)) as f32;
                 let below = f32::from_bits(scale.to_bits() & INFINITY_BITS);
@@ -78,8 +79,8 @@ impl F32Rule {
         }
     }
 
-    /// Returns the factor or divisor of elements for a stored scale. With a scale of 0 (a block of zeros, or an underflow) all
-    /// codes become zeros.
+    /// Returns the number by which encoding multiplies or divides elements whose stored scale is `scale`. With a scale of 0 (a
+    /// block of zeros, or an underflow) all codes become zeros.
     #[inline(always)]
     pub(super) fn factor(&self, scale: f32) -> f32 {
         match (self.stored, self.divide) {
@@ -95,7 +96,7 @@ impl F32Rule {
         Operation::by(self.stored == StoredScale::Decode && self.divide)
     }
 
-    /// Returns the operation that decodes codes to values.
+    /// Returns the operation of decoding: division if the stored scale is the factor of encoding, else multiplication.
     pub(super) fn inverse(&self) -> Operation {
         Operation::by(self.stored == StoredScale::Encode)
     }
@@ -114,7 +115,7 @@ const fn rule(name: &'static str, doc: &'static str) -> F32Rule {
     }
 }
 
-/// Returns the larger of two numbers, and unlike `f32::max` keeps a NaN in `x`.
+/// Returns the larger of `x` and `floor`. If `x` is NaN, the result is NaN, unlike that of `f32::max`.
 #[inline(always)]
 fn at_least(x: f32, floor: f32) -> f32 {
     if x < floor { floor } else { x }

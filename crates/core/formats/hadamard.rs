@@ -38,8 +38,8 @@ fn butterflies(x: &mut [f32], cols: usize) {
     x.iter_mut().for_each(|x| *x *= factor);
 }
 
-/// Returns the random signs of a rotation: those of TransformerEngine for 16 channels, otherwise bits of a ChaCha8 stream seeded
-/// with the number of channels.
+/// Returns the random signs of a rotation. For 16 channels, they are the signs of TransformerEngine, otherwise bits of a ChaCha8
+/// stream that is seeded with the number of channels.
 fn signs(size: usize) -> Vec<f32> {
     const TE: [f32; 16] = [
         1.0, 1.0, 1.0, -1.0, 1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0,
@@ -52,8 +52,8 @@ fn signs(size: usize) -> Vec<f32> {
     (0..size).map(sign).collect()
 }
 
-/// Applies a random Hadamard transform to each `size` consecutive elements: random signs, then [`hadamard`]. `size` is a power of
-/// two that divides the length.
+/// Rotates each group of `size` consecutive elements by a random Hadamard transform: multiplies by random signs, then applies
+/// [`hadamard`]. `size` is a power of two that divides the length.
 pub(super) fn rotate(x: &mut [f32], size: usize) {
     flip(x, &signs(size));
     hadamard(x, size).expect("rotations are whole");

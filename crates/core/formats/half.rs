@@ -42,7 +42,7 @@ impl Half {
     /// Returns the smallest value not below `x`. `x` must not be negative; it may be NaN.
     pub(super) fn up(self, x: f32) -> f32 {
         let nearest = self.nearest(x);
-        // The codes of magnitudes have the order of their values, so the next code is the next larger value.
+        // Among numbers that are not negative, a larger code means a larger number, so the next code is the next larger value.
         if nearest < x {
             self.value(self.bits(nearest) + 1)
         } else {

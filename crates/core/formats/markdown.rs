@@ -11,7 +11,7 @@ use super::power::PowerCast;
 use super::records::{KvRecord, PAGE, Place, RECORDS};
 use super::scale::Scale;
 
-/// Number of channels of the row for which bits per element are computed: the size of a KV vector.
+/// Row length in channels, as in a KV vector. The column `bits` of the tables gives the bits per element for such rows.
 const ROW: usize = 512;
 
 const INTRODUCTION: &str = "# Formats
@@ -123,7 +123,7 @@ fn describe(out: &mut String, record: &KvRecord) {
     }
 }
 
-/// Writes the casts of a convention, one table row per element.
+/// Writes the casts of one library, one table row per element.
 fn casts(out: &mut String, convention: &Convention) {
     for (index, (element, rounding)) in convention.casts.iter().enumerate() {
         let [ties, overflow, infinity, nan, zeros] = match rounding {
@@ -212,7 +212,7 @@ fn number(value: f32) -> String {
     }
 }
 
-/// Returns the bits per element of a format, including its share of scales and zero points.
+/// Returns the bits per element of a format, including the bits of scales and zero points.
 fn bits(format: &str) -> String {
     let format: Format = format.parse().expect("named formats parse");
     let bits = format.bytes_per_row(ROW) * 8.0 / ROW as f64;

@@ -1,9 +1,9 @@
-//! Small floating-point formats, described by data and rounded by one routine.
+//! Small floating-point formats. A [`MiniFloat`] describes each format, and one routine rounds to all of them.
 
 use super::cast::Cast;
 
-/// A binary floating-point format of at most 16 bits, with subnormals. Codes above the finite values are optionally one infinity,
-/// then NaNs.
+/// A binary floating-point format of at most 16 bits, with subnormals. The codes above the largest finite value are NaNs, except
+/// that the first may be infinity.
 ///
 /// From the top bit on, a code consists of sign, exponent `E` and mantissa `m`. Its value is `2^(E-bias) · (1 + m/2^M)`, or
 /// `2^(1-bias) · m/2^M` if `E` is 0 (OCP OFP8 v1.0, OCP MX v1.0 §5.3, IEEE 754).
@@ -17,7 +17,7 @@ pub struct MiniFloat {
     pub bias: u32,
     /// Code of the largest finite value.
     pub max: u32,
-    /// True if the code after `max` is infinity. All codes above it are NaN.
+    /// True if the code `max + 1` is infinity. All other codes above `max` are NaN.
     pub infinity: bool,
     /// True if the top bit is a sign. Without a sign, negative numbers become 0, and codes with the top bit set are NaN.
     pub signed: bool,
@@ -50,14 +50,14 @@ pub enum NanCode {
     Code(u32),
     /// This code with the sign of the NaN.
     Signed(u32),
-    /// Zero with the sign opposite to the NaN.
+    /// Zero whose sign is opposite to the sign of the NaN.
     FlippedZero,
 }
 
 /// The sign of results that are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeros {
-    /// A zero keeps its sign, also if a number was rounded to zero.
+    /// A zero keeps its sign, and so does a number that rounds to zero.
     Signed,
     /// A zero is stored as +0; a negative number that rounds to zero is stored as −0.
     UnsignedIfExact,
@@ -67,7 +67,7 @@ pub enum Zeros {
     NegativeIfExact,
 }
 
-/// Choices that a number format leaves to its casts.
+/// Choices that a number format leaves to its casts: ties, overflow, code of NaN, sign of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Rounding of numbers half-way between two values.
@@ -78,7 +78,7 @@ pub struct Policy {
     pub infinity: Overflow,
     /// The code of NaN.
     pub nan: NanCode,
-    /// The code of zero and of numbers that round to zero.
+    /// Sign of the code for zero and for numbers that round to zero.
     pub zeros: Zeros,
 }
 
@@ -141,23 +141,25 @@ impl MiniFloat {
         self.is_nan(self.sign() - 1)
     }
 
-    /// Splits a finite magnitude into three numbers: its significand, the number `drop` of bits to drop, and `base`, the code of
-    /// the start of its binade minus the leading one. Then `code = base + round(significand / 2^drop)`.
+    /// Splits the bits of a finite f32 magnitude for rounding: `code = base + round(significand / 2^drop)`. The significand
+    /// includes the leading one, and `drop` is the number of low bits that the format cannot store. `base` is the code of the
+    /// smallest value of the binade, less the leading one, which the significand adds.
     #[inline(always)]
     const fn split(&self, magnitude: u32) -> (u32, u32, u32) {
         let field = magnitude >> 23;
         let normal = (field != 0) as u32;
         let significand = (magnitude & 0x7f_ffff) | (normal << 23);
         let exponent = field + 1 - normal;
-        // Exponent of the format's smallest binade, biased as in f32. Below it, the step between values stays the same.
+        // Exponent of the format's smallest normal binade, biased as in f32. Subnormals have the same step as this binade.
         let lowest = 128 - self.bias;
         let quantum = if exponent > lowest { exponent } else { lowest };
         let drop = 23 - self.mantissa_bits + (quantum - exponent);
         (significand, drop, (quantum - lowest) << self.mantissa_bits)
     }
 
-    /// Returns the code of the largest magnitude not above |x|, and the distance of |x| from it, in units of 2^-32 of the step to
-    /// the next code, rounded down. Used for stochastic rounding. NaN and infinities give a code beyond the largest.
+    /// Returns the code of the largest representable magnitude not above |x|, and the distance from that magnitude to |x|. The
+    /// distance, which stochastic rounding uses, is in units of 2^-32 of the step to the next code, rounded down. NaN and
+    /// infinities give a code above `max`.
     #[inline(always)]
     pub(super) fn truncate(&self, x: f32) -> (u32, u32) {
         let (significand, drop, base) = self.split(x.to_bits() & 0x7fff_ffff);
@@ -171,7 +173,7 @@ impl MiniFloat {
 pub struct FloatCast {
     /// The number format.
     pub float: MiniFloat,
-    /// Choices that the number format leaves to the cast.
+    /// Choices that the number format leaves to the cast, e.g. the rounding of ties.
     pub policy: Policy,
 }
 
@@ -181,7 +183,8 @@ impl FloatCast {
         1 + self.float.exponent_bits + self.float.mantissa_bits
     }
 
-    /// Returns the code of `x`. `rounded` is the code that its rounded magnitude would have if the format had no largest value.
+    /// Limits `rounded` to the range of the format and adds the sign of `x`. `rounded` is the code of the rounded magnitude of
+    /// `x`, computed as if the format had no largest value.
     #[inline(always)]
     fn finish(&self, x: f32, rounded: u32) -> u32 {
         let Self { float, policy } = *self;
@@ -252,8 +255,8 @@ impl Cast for FloatCast {
         let float = self.float;
         let magnitude = code & (float.sign() - 1);
         let normal = (magnitude << (23 - float.mantissa_bits)) + ((127 - float.bias) << 23);
-        // `lift` is a float whose last bit has the value of the smallest subnormal. Its low bits are set to `magnitude`, and the
-        // subtraction of `lift` leaves the value.
+        // The ulp of the float `lift` is the smallest subnormal of the format. So the value of a subnormal code is `lift` with
+        // `magnitude` in its low bits, less `lift`.
         let lift = (151 - float.bias - float.mantissa_bits) << 23;
         let subnormal = (f32::from_bits(lift | (magnitude & 0x7f_ffff)) - f32::from_bits(lift)).to_bits();
         let small = magnitude >> float.mantissa_bits == 0;
@@ -288,8 +291,8 @@ impl Cast for Added {
         let float = self.0.float;
         let shift = 23 - float.mantissa_bits;
         let lowest = (128 - float.bias) << 23;
-        // Larger magnitudes are clamped to `most`. A saturating format clamps to its largest value; any other format clamps to the
-        // start of the next binade, which is above its largest value.
+        // Larger magnitudes are clamped to `most`. A saturating format clamps to its largest value; any other format clamps to
+        // the start of the next binade, above its largest value.
         let most = if self.0.saturates() {
             (float.max << shift) + ((127 - float.bias) << 23)
         } else {
@@ -298,7 +301,8 @@ impl Cast for Added {
         let magnitude = (x.to_bits() & 0x7fff_ffff).min(most);
         let quantum = (magnitude & 0x7f80_0000).max(lowest);
         // `lift` is so large that its ulp is one step of the code, so that the FPU's addition rounds to the step. The low bits of
-        // `lift` hold the code of the binade's start minus the leading one, so that the low bits of the sum are the code.
+        // `lift` hold the code of the binade's smallest value, without the leading one. So the low bits of the sum are the code
+        // of the result.
         let lift = quantum + (quantum >> shift) + (shift << 23) - (lowest >> shift);
         let sum = f32::from_bits(magnitude) + f32::from_bits(lift);
         let rounded = sum.to_bits() & 0xffff;

@@ -3,8 +3,8 @@
 //! Every format and record is a [`Codec`]. [`codec`] returns the codec for the name of a record (`v4_fp8`), the name of a format
 //! (`nvfp4`) or a format string (`e2m1/b16:e4m3/t:f32`). Rounding always goes through the stored bytes.
 //!
-//! Tables with one row per entry: elements [`ELEMENTS`], casts [`CASTS`], scale rules [`POWER_RULES`], [`F32_RULES`],
-//! [`HALF_RULES`] and [`AFFINE_RULES`], NVFP4 rules [`NVFP4_RULES`], named formats [`FORMATS`], records [`RECORDS`].
+//! These tables list all formats: [`ELEMENTS`], [`CASTS`], the scale rules [`POWER_RULES`], [`F32_RULES`], [`HALF_RULES`],
+//! [`AFFINE_RULES`] and [`NVFP4_RULES`], the named formats [`FORMATS`], and the KV-cache records [`RECORDS`].
 
 mod amax;
 mod block;
@@ -64,7 +64,7 @@ pub use zero_point::{AFFINE_RULES, Affine, AffineFit, AffineRule, ZeroPoint};
 
 use crate::error::did_you_mean;
 
-/// Names of element formats in other libraries, each with the name in format strings.
+/// Names of element formats in other libraries, each with ulplab's name of the same format.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("fp8", "e4m3"),
     ("float8", "e4m3"),
@@ -76,8 +76,8 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("bfloat16", "bf16"),
 ];
 
-/// Ambiguous names, each with the names for rows and for columns. Libraries use "channel" for a row of a weight `[out, in]` and
-/// for a column of keys.
+/// Ambiguous names, each with the names of two formats: one scale per row, and one scale per column. Libraries use "channel" for
+/// a row of a weight `[out, in]` and for a column of keys.
 const TWO_MEANINGS: &[(&str, &str, &str)] = &[
     ("fp8_channel", "fp8_out_channel", "fp8_column"),
     ("int8_channel", "int8_out_channel", "int8/column:f32"),

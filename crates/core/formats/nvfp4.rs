@@ -1,9 +1,9 @@
 //! Scales of NVFP4: an E4M3 scale per block of E2M1, with or without an f32 global scale.
 //!
-//! Libraries decode the same bytes to the same values, except for the last bit of the product, but encode values to different
-//! bytes. Each rule is a row of a table. `amax_b` is the largest magnitude of a block, and `amax` that of all blocks under one
-//! global scale. Encoding multiplies values by the f32 `G = span/amax` (see [`Nvfp4Rule::span`]), and decoding multiplies codes
-//! by the f32 `g`. Both are 1 without a global scale.
+//! All libraries decode the same bytes to the same values, up to the last bit of a product. But they encode the same values to
+//! different bytes. Each library's rule is a row of a table. `amax_b` is the largest magnitude of a block, and `amax` the largest
+//! magnitude of all blocks under one global scale. Encoding multiplies values by the f32 `G = span/amax` (see
+//! [`Nvfp4Rule::span`]), and decoding multiplies codes by the f32 `g`. Without a global scale, `G` and `g` are 1.
 
 use super::cast::{Cast, INFINITY_BITS, Operation};
 use super::element::UE4M3_CAST;
@@ -55,12 +55,12 @@ pub enum Division {
 pub struct Nvfp4Rule {
     /// Name in format strings, e.g. `te`.
     pub name: &'static str,
-    /// One line with the library and its formula.
+    /// One line with the rule's formula and the library that uses it.
     pub doc: &'static str,
     /// Value that is stored as the global scale.
     pub stored: Global,
-    /// Value in units of `g` to which `amax` is mapped: 448·6, the largest E4M3 times the largest E2M1, or less to leave
-    /// headroom.
+    /// Number to which the factor `G = span/amax` maps the largest magnitude: 448·6, the largest E4M3 times the largest E2M1, or
+    /// less to leave headroom.
     pub span: f32,
     /// Formula of the scale of a block.
     pub scale: BlockScale,
@@ -87,7 +87,7 @@ impl PartialEq for Nvfp4Rule {
     }
 }
 
-/// Factors that follow from the global scale.
+/// Factors by which encoding and decoding scale numbers, computed from the global scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Level {
     /// The stored f32 value.
@@ -124,13 +124,13 @@ fn nonzero(x: f32) -> f32 {
 }
 
 impl Nvfp4Rule {
-    /// Returns `G` for the largest magnitude `amax`.
+    /// Returns `G = span/amax`, the factor of encoding, for the largest magnitude `amax`.
     fn encode_factor(&self, amax: f32) -> f32 {
         nonzero(if amax == 0.0 { 1.0 } else { finite(self.span / amax) })
     }
 
-    /// Returns the factors for the largest magnitude `amax`. If `amax` is not finite, all values under this global scale become
-    /// NaN.
+    /// Computes the global scale and its factors from the largest magnitude `amax`. If `amax` is not finite, all values under
+    /// this global scale become NaN.
     pub(super) fn level(&self, amax: f32) -> Level {
         let amax = if amax.is_finite() { amax } else { f32::NAN };
         self.stored_level(match self.stored {
@@ -149,7 +149,8 @@ impl Nvfp4Rule {
                 let encode = self.encode_factor(stored);
                 (encode, 1.0 / encode, stored / self.span)
             }
-            // A tensor of zeros has g = 0; libraries produce NaN or leave this case to the caller.
+            // A tensor of zeros has g = 0, for which libraries produce NaN or leave the case to the caller. Here, `nonzero`
+            // replaces 0 by 1.
             Global::Decode => (1.0 / nonzero(stored), nonzero(stored), nonzero(stored)),
             Global::Encode => (stored, 1.0 / stored, 1.0 / stored),
         };
@@ -161,7 +162,8 @@ impl Nvfp4Rule {
         }
     }
 
-    /// Stores the scales of blocks, given the bits of their largest magnitudes, and writes the factors of their elements.
+    /// Computes the scale of each block from `amax`, the bits of the block's largest magnitude. Fills `stored` with the E4M3
+    /// codes of the scales, and `factors` with the factor or divisor of each block's elements.
     #[inline(always)]
     pub(super) fn encode(
         &self,
@@ -171,7 +173,7 @@ impl Nvfp4Rule {
         stored: &mut [u8],
         factors: &mut [f32],
     ) {
-        // The default rule is matched as constants, so that its loops vectorise.
+        // The first arm passes the formulas of the default rule as constants, so that the loops vectorise.
         match (self.scale, self.division) {
             (BlockScale::AmaxTimesSixth, Division::Reciprocal) => {
                 self.scales(BlockScale::AmaxTimesSixth, amax, level, factors);
@@ -219,7 +221,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// Computes the factors of elements for stored scales.
+    /// Computes the factor of each block's elements from the E4M3 code of the block's stored scale.
     #[inline(always)]
     fn factors(&self, division: Division, amax: &[u32], stored: &[u8], level: &Level, out: &mut [f32]) {
         for ((amax, code), out) in amax.iter().zip(stored).zip(out) {
@@ -228,7 +230,8 @@ impl Nvfp4Rule {
         }
     }
 
-    /// Returns the factor of the elements of a block, given its largest magnitude `amax` (as bits) and its stored scale.
+    /// Returns the number by which encoding multiplies the elements of a block (or divides, for [`Division::Over`]). `amax` holds
+    /// the bits of the block's largest magnitude, and `scale` is the value of its stored scale.
     #[inline(always)]
     pub(super) fn factor(&self, division: Division, amax: u32, scale: f32, level: &Level) -> f32 {
         let factor = match division {
@@ -251,7 +254,7 @@ impl Nvfp4Rule {
         }
     }
 
-    /// Returns the factor of the codes of a block, given the value of its stored scale.
+    /// Returns the factor by which decoding multiplies the codes of a block, given the value of the block's stored scale.
     #[inline(always)]
     pub(super) fn decode(&self, scale: f32, level: &Level) -> f32 {
         match self.stored {

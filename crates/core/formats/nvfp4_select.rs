@@ -7,9 +7,10 @@ use super::nvfp4::{Level, Nvfp4Rule};
 /// Selection among several candidate scales of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Select {
-    /// The rule's own scale is the only candidate.
+    /// The scale by the rule's formula is the only candidate.
     One,
-    /// The block's largest value maps to 6, or to 4 if this makes the error strictly smaller, since E2M1 has finer steps below 4.
+    /// There are two candidates: the scales that map the block's largest value to 6 and to 4. The scale for 4 is chosen if its
+    /// error is strictly smaller: E2M1 has finer steps below 4.
     FourOverSix {
         /// Error by which the candidates are compared.
         error: Error,
@@ -18,7 +19,7 @@ pub enum Select {
     },
     /// Candidates are all E4M3 codes at most `radius` from the code of the rule. Among equal errors, the smallest code wins.
     Search {
-        /// Number of codes below and above the rule's code that are tried.
+        /// Number of codes that are tried below and above the code of the rule's scale.
         radius: u32,
     },
 }
@@ -41,7 +42,7 @@ pub enum Domain {
     F16,
 }
 
-/// Returns the E4M3 code of the candidate scale with the smallest error. `scale` is the rule's own scale before the cast.
+/// Returns the E4M3 code of the candidate scale with the smallest error. `scale` is the rule's scale before its cast to E4M3.
 pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level: &Level) -> u8 {
     let own = UE4M3_CAST.encode(scale);
     if amax >= INFINITY_BITS || !level.stored.is_finite() {
@@ -65,7 +66,7 @@ pub(super) fn best(rule: &Nvfp4Rule, amax: u32, scale: f32, block: &[f32], level
     code as u8
 }
 
-/// Returns the error of a block under the scale with code `code`, summed in order in f32.
+/// Returns the error of a block whose scale has the E4M3 code `code`. The errors of its elements are summed in order, in f32.
 fn sum(rule: &Nvfp4Rule, (error, domain): (Error, Domain), amax: u32, code: u32, block: &[f32], level: &Level) -> f32 {
     let half = |x: f32| half::f16::from_f32(x).to_f32();
     let scale = UE4M3_CAST.decode(code);

@@ -13,7 +13,7 @@ use super::nvfp4_select::Select;
 use super::scale::Scale;
 use crate::error::did_you_mean;
 
-/// Error message for the group `channel`. Libraries use this name for rows of weights and for columns of keys.
+/// Error message if a format string has the group `channel`. Libraries use this name for rows of weights and for columns of keys.
 const CHANNEL: &str = "'channel' has two meanings; expected 'token' (a scale per row: per output channel of a weight [out, in]) \
                        or 'column' (a scale per column: per channel of keys)";
 
@@ -56,7 +56,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Other names of scale rules, from libraries, papers and standards.
+/// Aliases of scale rules (from libraries, papers and standards), each with the name of its rule.
 const ALIASES: &[(&str, &str)] = &[
     ("transformer_engine", "te"),
     ("transformerengine", "te"),
@@ -78,11 +78,12 @@ impl Format {
         let scale = find_rule(scale.kind(), self.element, self.global.is_some(), name)?;
         let mut format = *self;
         format.scaling = Some(Scaling { group, scale });
-        // Parses the new string to check it, since some rules do not support some groups.
+        // Parsing the new string checks the format, since some rules do not support some groups.
         format.to_string().parse()
     }
 
-    /// Returns one copy of the format for each rule of its scale type; the first copy has the rule of `self`.
+    /// Returns copies of the format, one for each rule of its scale type that supports its group of elements. The copy with the
+    /// rule of `self` comes first.
     pub fn by_rules(&self) -> Vec<Self> {
         let Some(Scaling { scale, .. }) = self.scaling else {
             return vec![*self];
@@ -93,7 +94,8 @@ impl Format {
         std::iter::once(*self).chain(others).collect()
     }
 
-    /// Returns one copy of the format for each library's cast of its element; the first copy has the cast of `self`.
+    /// Returns copies of the format, one with the default cast, and one with each library's cast of its element. The copy with
+    /// the cast of `self` comes first.
     pub fn by_casts(&self) -> Vec<Self> {
         let casts = CASTS.iter().filter(|cast| cast.repr(self.element).is_some());
         let casts = std::iter::once(None).chain(casts.map(Some));
@@ -171,7 +173,7 @@ fn parse(text: &str) -> Result<Format, String> {
     })
 }
 
-/// Parses a number of channels or rows; `None` if it is not valid.
+/// Parses a number of channels or rows; `None` unless it is a decimal number from 1 to [`LARGEST`].
 fn size(text: &str) -> Option<usize> {
     // Only digits are allowed: `parse` alone would also accept a sign.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
@@ -299,7 +301,7 @@ fn scale(level: &Level, element: &Element, two_levels: bool) -> Result<Scaling, 
             "'{name}' has no negative codes, so it needs scales with zero points, f32, f16 or bf16, not '{text}'"
         ));
     }
-    // Formats with zero points may have groups of one column, because keys are stored in that way.
+    // Formats with zero points may have groups of one column, because KIVI quantizes keys per channel.
     let columns = element.needs_zero_point() && group.tile(1, 2).1 == 1;
     if element.stored_bits() < 8 && group == Group::Column && !columns {
         return Err(format!(

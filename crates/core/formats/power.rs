@@ -7,7 +7,8 @@ use super::cast::{Cast, INFINITY_BITS, Limits};
 pub struct PowerCast {
     /// A normal number is rounded up if its fraction bits exceed this threshold.
     pub threshold: u32,
-    /// The same threshold for subnormal f32. There, 2^-127, the power of code 0, has the fraction bits 0x400000.
+    /// Threshold for subnormal f32 numbers: if the fraction bits exceed it, the code is 1 (2^-126), otherwise 0 (2^-127, whose
+    /// fraction bits are 0x400000).
     pub subnormal_threshold: u32,
     /// True if infinities and numbers that round beyond 2^127 become NaN instead of 2^127.
     pub special: bool,
@@ -36,7 +37,8 @@ impl PowerCast {
         special: true,
         positive_only: false,
     };
-    /// Rounds to the power that is nearest in the logarithm. 0x3504f3 holds the fraction bits of √2, rounded down.
+    /// Rounds to the power of two whose logarithm is nearest: the border is √2 times a power. 0x3504f3 holds the fraction bits of
+    /// √2, rounded down.
     pub(crate) const NEAREST: Self = Self {
         threshold: 0x35_04f3,
         subnormal_threshold: 0x40_0000 + 0x35_04f3 / 2,
@@ -51,7 +53,7 @@ impl PowerCast {
         }
     }
 
-    /// Returns the same cast, except that an infinity becomes NaN.
+    /// Returns the same cast, except that infinities and numbers that round beyond 2^127 become NaN.
     pub(crate) const fn special(self) -> Self {
         Self { special: true, ..self }
     }
@@ -112,23 +114,24 @@ pub enum Pick {
 pub struct PowerRule {
     /// Name in format strings, e.g. `rceil`.
     pub name: &'static str,
-    /// One line with the library and its formula.
+    /// One line with the rule's formula and the library that uses it.
     pub doc: &'static str,
     /// Formula of the power of two, from a block's largest magnitude.
     pub pick: Pick,
-    /// Lower bound of `amax`, the largest magnitude of a block.
+    /// Lower bound of `amax`, the largest magnitude of a block: smaller magnitudes are raised to it.
     pub amax_floor: f32,
     /// True if a block with an infinity gets a NaN scale; otherwise its scale is the largest power that the rule can give.
     pub infinity_is_nan: bool,
-    /// Factor of elements for code 0, which is the scale 2^-127.
+    /// Factor by which encoding multiplies the elements of a block whose scale is 2^-127 (code 0).
     pub multiplier_of_zero: f32,
 }
 
 impl PowerRule {
-    /// Stores the scales of blocks, given the bits of their largest magnitudes, and writes the factors of their elements.
+    /// Computes the scale of each block from `amax`, the bits of the block's largest magnitude. Fills `stored` with the E8M0
+    /// codes of the scales, and `factors` with the factor of each block's elements.
     #[inline(always)]
     pub(super) fn encode(&self, amax: &[u32], limits: &Limits, stored: &mut [u8], factors: &mut [f32]) {
-        // The most common cast is matched as a constant, so that its loop vectorises.
+        // The first arm passes the most common cast as a constant, so that its loop vectorises.
         match self.pick {
             Pick::Cast(PowerCast::UP) => self.codes(Pick::Cast(PowerCast::UP), amax, limits, stored),
             pick => self.codes(pick, amax, limits, stored),
@@ -138,11 +141,11 @@ impl PowerRule {
         }
     }
 
-    /// Returns the factor of elements for a stored scale.
+    /// Returns the factor by which encoding multiplies elements whose scale has the code `code`.
     #[inline(always)]
     pub(super) fn factor(&self, code: u8) -> f32 {
-        // 254 − code is the code of the reciprocal. For 2^127 that is the subnormal 2^-127. The factor for a NaN scale does not
-        // matter, since codes under it have no meaning.
+        // 254 − code is the code of the reciprocal. The reciprocal of 2^127 is the subnormal 2^-127. The factor for a NaN scale
+        // does not matter: all its elements decode to NaN.
         let reciprocal = e8m0_value(254u8.saturating_sub(code));
         if code == 0 { self.multiplier_of_zero } else { reciprocal }
     }
@@ -163,7 +166,7 @@ impl PowerRule {
             Pick::Floor => aligned(bits >> 23),
             Pick::Ceil => aligned((bits >> 23) + u32::from(bits & 0x7f_ffff != 0)),
             Pick::Even => match (bits + (1 << (22 - limits.mantissa_bits))) >> 23 {
-                // Rounding up the largest f32 gives the exponent of infinity.
+                // The largest f32 numbers are rounded up to 2^128, which has the exponent field 255 of infinity.
                 255 if self.infinity_is_nan => 255,
                 field => aligned(field),
             },

@@ -1,7 +1,8 @@
 //! Encoding and decoding of block formats.
 //!
-//! Rows are processed in pieces that fit the L1 cache, in passes that vectorise: find the largest magnitudes, compute the scales
-//! of all blocks, multiply by the factors, cast. The last two passes are fused for common elements and widths.
+//! Rows are split into pieces that fit the L1 cache. Each piece takes four passes that vectorise: find the largest magnitudes,
+//! compute the scales of all blocks, multiply by the factors, cast. For common elements and block widths, one loop does the last
+//! two passes.
 
 use std::ops::Range;
 
@@ -15,17 +16,17 @@ use super::nvfp4::{Level, Nvfp4Rule};
 use super::scale::{Scale, Target};
 use super::zero_point::{Affine, Fitted};
 
-/// Number of elements per piece.
+/// Number of elements per piece, few enough for the L1 cache.
 const PIECE: usize = 2048;
 
 /// Source of the global scale above the block scales. Formats without a global scale ignore it.
 #[derive(Clone, Copy, Debug)]
 pub enum GlobalScale<'a> {
-    /// Computed from the tensor's own largest magnitude.
+    /// Computed from the largest magnitude of the encoded tensor, or of each row.
     Own,
     /// Computed from this largest magnitude, which a calibration provides.
     Amax(f32),
-    /// Stored global scales: one for each row, or one for the tensor.
+    /// Given global scales, as they are stored: one for each row, or one for the tensor.
     Stored(&'a [f32]),
 }
 
@@ -132,8 +133,8 @@ impl Format {
                     .zip(data.chunks_mut(height * self.data_bytes(cols)))
                     .zip(scales.chunks_mut(tiles * scale.bytes()));
                 let mut target = Target::alone(self.element);
-                // Number of channels whose largest magnitudes are computed before the first of them is encoded. For single rows
-                // it is so small that the second reading finds the channels in the L1 cache.
+                // Number of channels per piece. Encoding reads a piece twice: to find the largest magnitudes, and to cast. If
+                // tiles have one row, a piece is so small that the second read finds it in the L1 cache.
                 let across = match affine.is_none() && height == 1 {
                     true => span(width).min(cols),
                     false => cols,
@@ -175,7 +176,8 @@ impl Format {
         Encoded { rows, cols, parts }
     }
 
-    /// Returns the factors of the global scales: one for each row, one for the tensor, or none.
+    /// Returns the encoding and decoding factors of the global scales: one element for each row, one for the whole tensor, or
+    /// none if the format has no global scale.
     #[inline(always)]
     fn levels<S: pulp::Simd>(&self, simd: S, x: &[f32], cols: usize, global: GlobalScale) -> Vec<Level> {
         let Some((rule, group)) = self.second_level() else {
@@ -215,8 +217,8 @@ impl Format {
         }
     }
 
-    /// Scales and casts the rows of a strip of tiles. The tuple holds the elements, the number of channels of a row, and that of
-    /// a tile.
+    /// Scales and casts the rows of a strip, which is one row of tiles. The tuple holds the elements, the number of channels of a
+    /// row, and the number of channels of a tile.
     #[inline(always)]
     fn encode_strip<S: pulp::Simd>(
         &self,
@@ -305,14 +307,14 @@ impl Format {
     }
 }
 
-/// Scratch memory for a strip of tiles, which covers the rows of one tile.
+/// Scratch memory for a strip, which is one row of tiles across all channels.
 struct Room {
     /// Bits of the largest magnitude of each tile, which also show NaN and infinities.
     amax: Vec<u32>,
     /// Smallest value (`lo`) and largest value (`hi`) of each tile, for zero points.
     lo: Vec<f32>,
     hi: Vec<f32>,
-    /// For each tile, the factor or scale (`factors`) and the shift or zero point (`shifts`).
+    /// Two numbers per tile: factor and shift when encoding, scale and zero point when decoding.
     factors: Vec<f32>,
     shifts: Vec<f32>,
     piece: Vec<f32>,
@@ -331,7 +333,7 @@ impl Room {
         }
     }
 
-    /// Finds the smallest and largest values of each tile in a strip. Rows have `cols` channels, and tiles have `width`.
+    /// Finds the smallest and largest value of each tile in a strip. A row has `cols` channels, and a tile has `width` channels.
     #[inline(always)]
     fn measure_ranges<S: pulp::Simd>(&mut self, simd: S, x: &[f32], cols: usize, width: usize) {
         self.lo.fill(f32::INFINITY);
@@ -353,8 +355,9 @@ impl Room {
         }
     }
 
-    /// Fits scale and zero point of each tile of a strip, for codes up to `top`, and stores both. Keeps the factor and the shift
-    /// of each tile for the encoding. A partial tile at the edge has the range of its own elements, without padding.
+    /// Computes scale and zero point of each tile in a strip of rows, for codes up to `top`, and stores both numbers. Keeps the
+    /// factor and the shift of each tile for the encoding. A partial tile at the edge has the range of its own elements, without
+    /// padding.
     #[inline(always)]
     fn fit<S: pulp::Simd>(
         &mut self,
@@ -376,7 +379,7 @@ impl Room {
     }
 }
 
-/// Returns the largest magnitudes of the tiles of a strip.
+/// Returns the bits of the largest magnitude of each tile in a strip of rows.
 #[inline(always)]
 fn measure<'a, S: pulp::Simd>(simd: S, (x, cols, width): (&[f32], usize, usize), amax: &'a mut [u32]) -> &'a [u32] {
     let amax = &mut amax[..cols.div_ceil(width)];
@@ -387,8 +390,7 @@ fn measure<'a, S: pulp::Simd>(simd: S, (x, cols, width): (&[f32], usize, usize),
     amax
 }
 
-/// Returns the number of channels that are processed with one slice of scales: as many whole tiles as fit a piece, or one large
-/// tile.
+/// Returns the number of channels that are processed together: as many whole tiles as fit [`PIECE`] elements, or one large tile.
 const fn span(width: usize) -> usize {
     if width < PIECE { PIECE / width * width } else { width }
 }
@@ -405,7 +407,8 @@ fn pieces(cols: usize, width: usize) -> impl Iterator<Item = (usize, Range<usize
     })
 }
 
-/// Returns the factors of the global scale for a strip. If each row has a global scale, each strip is one row.
+/// Returns the factors of the global scale for a strip (one row of tiles). If each row has its own global scale, a strip is a
+/// single row.
 pub(super) fn level(levels: &[Level], strip: usize) -> Level {
     match levels {
         [] => Level::ONE,

@@ -1,7 +1,7 @@
-//! Scales: rules that compute the stored scale of a block, and the factor of its elements, from its largest magnitude.
+//! Scales: rules that compute the stored scale of a block, and the factor of its elements, from the block's largest magnitude.
 //!
-//! Each rule is a row of a table, since libraries differ only in data. Unless a rule says otherwise, a NaN or an infinity makes
-//! the scale of its block NaN, and with it all decoded values, because a NaN must not vanish in a cast to an element without NaN.
+//! Each library's rule is a row of a table. Unless a rule says otherwise, a NaN or an infinity in a block makes the scale NaN,
+//! and all decoded values of the block are NaN. If the scale stayed finite, a cast to an element without NaN would hide the NaN.
 
 use safetensors::Dtype;
 
@@ -29,7 +29,8 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Returns the scales of type `kind` for an element, one per rule of the table, the default first; empty for an unknown kind.
+    /// Returns the scales of type `kind` for an element, one for each rule, the default first; empty for an unknown kind.
+    /// `two_levels` is true if the format also has a global scale.
     pub fn table(kind: &str, element: &Element, two_levels: bool) -> Vec<Self> {
         let half = [Half::F16, Half::Bf16].into_iter().find(|half| half.name() == kind);
         match (kind, half) {
@@ -96,8 +97,9 @@ impl Scale {
         }
     }
 
-    /// Stores the scales of blocks, given the bits of their largest magnitudes, and writes the factors of their elements. `x`
-    /// holds the blocks of `width` elements, for rules that try several scales.
+    /// Computes the scale of each block from `amax`, the bits of the block's largest magnitude. Fills `stored` with the bytes of
+    /// the scales, and `factors` with the factor or divisor of each block's elements. Rules that try several scales also read the
+    /// elements: `x` holds blocks of `width` elements.
     #[inline(always)]
     pub(super) fn encode(
         &self,
@@ -116,7 +118,8 @@ impl Scale {
         }
     }
 
-    /// Returns the factor of the elements of a block with largest magnitude `amax` (as bits) and the stored scale `bytes`.
+    /// Returns the number by which encoding multiplies or divides the elements of a block. `amax` holds the bits of the block's
+    /// largest magnitude, and `bytes` the block's stored scale.
     pub(super) fn factor(&self, bytes: &[u8], amax: u32, level: &Level) -> f32 {
         match self {
             Self::E8m0(rule) => rule.factor(bytes[0]),
@@ -139,7 +142,7 @@ impl Scale {
         if divide { 1.0 / factor } else { factor }
     }
 
-    /// Returns the operation that scales decoded codes.
+    /// Returns the operation with which decoding scales the values of codes.
     pub(super) fn multiplication(&self) -> Operation {
         match self {
             Self::F32(rule) | Self::Half(_, rule) => rule.inverse(),
@@ -147,7 +150,7 @@ impl Scale {
         }
     }
 
-    /// Decodes stored scales to the factors of codes.
+    /// Reads stored scales as the numbers by which decoding multiplies or divides codes.
     #[inline(always)]
     pub(super) fn decode(&self, stored: &[u8], level: &Level, factors: &mut [f32]) {
         match self {
@@ -171,7 +174,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Returns the inputs for blocks without a global scale.
+    /// Returns the inputs of a scale rule for blocks without a global scale.
     pub fn alone(element: &Element) -> Self {
         Self {
             limits: element.limits(),

@@ -1,5 +1,5 @@
-//! Quantization step by step, one scale and one element at a time. It checks the codes of another program, and finds where the
-//! bytes of that program diverge from a rule.
+//! Quantization step by step, one scale and one element at a time. Callers use it to check the codes of another program, and to
+//! find the first step in which that program diverges from a rule.
 
 use super::amax;
 use super::block::{Format, Scaling};
@@ -12,7 +12,7 @@ use super::nvfp4::Level;
 use super::quantize::level;
 use super::scale::{Scale, Target};
 
-/// A block format with one scale per block, and with a given f32 global scale if the format has global scales.
+/// Step-by-step quantizer of a block format. If the format has global scales, the quantizer has one fixed f32 global scale.
 pub struct Single {
     format: Format,
     scale: Scale,
@@ -22,8 +22,8 @@ pub struct Single {
 }
 
 impl Single {
-    /// Prepares the steps of a format, with the stored global scale `stored`. Returns `None` if the format has no scales, or has
-    /// zero points.
+    /// Prepares the step-by-step quantization in a format whose stored global scale is `stored`. Returns `None` if the format has
+    /// no scales, or has zero points.
     pub fn new(format: &Format, stored: f32) -> Option<Self> {
         let Scaling { scale, .. } = format.scaling.filter(|_| format.zero_point().is_none())?;
         let rule = format.second_level();
@@ -54,15 +54,15 @@ impl Single {
         if code & sign == 0 { magnitude } else { -1 - magnitude }
     }
 
-    /// Returns the scale of a block with the largest magnitude `amax`, as a number from its little-endian bytes. The number grows
-    /// with `amax`, and is largest for NaN.
+    /// Returns the stored scale of a block with the largest magnitude `amax`, as the integer that its little-endian bytes
+    /// represent. The integer grows with `amax`, and is largest for NaN.
     pub fn scale(&self, amax: f32) -> u32 {
         let mut stored = [0; 4];
         self.store(amax, &[], &mut stored[..self.scale.bytes()]);
         u32::from_le_bytes(stored)
     }
 
-    /// Stores the scale of a block with the largest magnitude `amax`. Rules that try several scales try them on `block`.
+    /// Stores the scale of a block with largest magnitude `amax`. Rules that try several scales compare their errors on `block`.
     pub(super) fn store(&self, amax: f32, block: &[f32], stored: &mut [u8]) {
         let target = Target {
             level: self.level,
@@ -73,12 +73,12 @@ impl Single {
         self.scale.encode(&amax, blocks, &target, stored, &mut [0.0]);
     }
 
-    /// Returns the factor or divisor of elements under a scale.
+    /// Returns the factor or divisor of a block's elements, given the block's scale (as bits) and its largest magnitude.
     pub fn factor(&self, scale: u32, amax: f32) -> f32 {
         self.scale.factor(&scale.to_le_bytes(), amax.to_bits(), &self.level)
     }
 
-    /// Returns an element after scaling, before its cast.
+    /// Scales an element by `factor`, without the cast to a code.
     pub fn scaled(&self, x: f32, factor: f32) -> f32 {
         self.operation.apply(factor, x)
     }
@@ -105,7 +105,7 @@ impl Format {
     }
 
     /// Returns the bytes of the scale of a block with the largest magnitude `amax`. `global` is the stored global scale, if the
-    /// format has one. Rules that try several scales try them on `block`.
+    /// format has one. Rules that try several scales compare their errors on `block`.
     pub fn scale_of(&self, amax: f32, block: &[f32], global: f32) -> Vec<u8> {
         let Some(single) = Single::new(self, global) else {
             return Vec::new();
@@ -115,8 +115,8 @@ impl Format {
         stored
     }
 
-    /// Returns the inputs of the cast: each value of `x` divided by its stored scale. A rotation, if any, is already applied to
-    /// `x`.
+    /// Returns the inputs of the cast: each value of `x` divided by its stored scale. If the format has a rotation, the caller
+    /// has already rotated `x`.
     ///
     /// # Panics
     /// If the scales in `stored` do not fit `x`. Only scales are read from `stored`.

@@ -1,8 +1,8 @@
 //! Compares each cast with its definition, optionally on every f32.
 //!
-//! The definition shares no code with the casts. Each code has a threshold, half-way between its value and the previous one,
-//! computed in f64, where all values and midpoints are exact. Over all f32 in ascending order, the expected code changes only at
-//! thresholds.
+//! The definition shares no code with the casts. The threshold of a code is half-way between its value and the value of the
+//! previous code. Thresholds are computed in f64, which holds all values and midpoints exactly. Over all f32 in ascending order,
+//! the expected code changes only at thresholds.
 
 use rayon::prelude::*;
 
@@ -14,7 +14,7 @@ use super::element::{ELEMENTS, Element, Integer, Repr, Whole, stored_bits};
 use super::minifloat::{FloatCast, MiniFloat, NanCode, Overflow, Ties, Zeros};
 use super::power::PowerCast;
 
-/// Number of consecutive f32 that are cast at once: those whose bits have the same upper half.
+/// Number of consecutive f32 that are cast at once: all numbers with the same upper 16 bits.
 const RUN: u32 = 1 << 16;
 
 /// Result of the verification of one cast.
@@ -95,7 +95,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// Returns the numbers of a short test: all bf16 and f16 values, and the neighbours of thresholds.
+    /// Returns the inputs of a short test (bits of f32): bf16 values and neighbours, f16 values, numbers near thresholds.
     fn interesting(&self) -> Vec<Vec<u32>> {
         let halves = |code: u32| {
             let half = half::f16::from_bits(code as u16).to_f32().to_bits();
@@ -177,7 +177,8 @@ impl Rank {
     }
 }
 
-/// Returns the value of a magnitude code by the format's formula, extended beyond the largest code.
+/// Returns the value of a code without its sign, by the format's formula. A code above the largest finite code gets the value
+/// that the formula would give.
 fn float_value(float: &MiniFloat, code: u32) -> f64 {
     let (exponent, mantissa) = (code >> float.mantissa_bits, code & ((1 << float.mantissa_bits) - 1));
     let fraction = f64::from(mantissa) / f64::from(1u32 << float.mantissa_bits);
@@ -188,8 +189,8 @@ fn float_value(float: &MiniFloat, code: u32) -> f64 {
     }
 }
 
-/// Returns the bits of the smallest positive f32 above `x` if `above` is true, and otherwise of the smallest not below `x`. `x`
-/// is finite, and exact in f64.
+/// Returns the bits of the smallest positive f32 that is greater than `x`, or, if `above` is false, not less than `x`. `x` is
+/// finite.
 fn first_from(x: f64, above: bool) -> u32 {
     let rounded = x as f32;
     let found = f64::from(rounded);
@@ -217,7 +218,7 @@ fn integer_thresholds(integer: &Integer) -> Vec<u32> {
     let unit = f64::from(1u32 << integer.fraction_bits);
     let threshold = |code: i32| match integer.whole {
         Whole::Even => first_from((f64::from(code) - 0.5) / unit, code % 2 == 1),
-        // The f32 sum x + 1/2 already rounds to 1 for x = 1/2 − 2^-25, half an ulp below 1/2.
+        // The f32 sum x + 1/2 already rounds to 1 for x = 1/2 − 2^-25, the largest f32 below 1/2.
         Whole::HalfAdded if code == 1 => first_from((0.5 - 2f64.powi(-25)) / unit, false),
         Whole::HalfAdded => first_from((f64::from(code) - 0.5) / unit, false),
         Whole::TowardZero => first_from(f64::from(code) / unit, false),
@@ -238,9 +239,9 @@ fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
         match *cast {
             // When powers are rounded down, only an infinity gets code 255.
             _ if own.is_infinite() || (code == 255 && cast.threshold == PowerCast::DOWN.threshold) => 0x7f80_0000,
-            // Among subnormals, all numbers above 2^-127 are rounded up, unless powers are rounded down.
             PowerCast { threshold, .. } if threshold == PowerCast::DOWN.threshold => first_from(own, false),
             PowerCast { threshold: 0, .. } => first_from(below, true),
+            // Code 1 is 2^-126: every subnormal number above 2^-127 is rounded up to this code.
             _ if code == 1 => first_from(below, true),
             _ => first_from((below + own) / 2.0, false),
         }
@@ -248,7 +249,8 @@ fn power_thresholds(cast: &PowerCast) -> Vec<u32> {
     (1..=top).map(threshold).collect()
 }
 
-/// Returns the code of a number, given the code `rounded` that its magnitude has before infinity, NaN and sign are considered.
+/// Returns the code of a number. `rounded` is the code of its rounded magnitude; this function handles infinity, NaN and the
+/// sign.
 fn float_code(cast: &FloatCast, magnitude: u32, negative: bool, rounded: u32, sign: u32) -> u32 {
     let FloatCast { float, policy } = cast;
     if magnitude > 0x7f80_0000 {

@@ -1,16 +1,16 @@
 //! Scales with zero points, computed from the smallest and the largest value of a block.
 //!
-//! Each rule is a row of a table. `R` rounds a result to the type of the scale, as in a library whose tensors have that type. The
-//! f32 operations under `R` are correctly rounded, so PyTorch gives the same result on CPU and GPU. `n` is the largest code. A
-//! NaN or an infinity makes the scale of its block NaN, and so does a scale or zero point that overflows its type: all values of
-//! the block are then NaN.
+//! Each rule is a row of a table. In its formulas, `R` rounds the f32 result of an operation to the type of the scale, as in a
+//! library whose tensors have that type. The f32 operations are correctly rounded, so PyTorch gives the same result on CPU and
+//! GPU. `n` is the largest code. A NaN or an infinity makes the scale of its block NaN, and so does a scale or zero point that
+//! overflows its type: all values of the block are then NaN.
 
 use safetensors::Dtype;
 
 use super::codes::Blocks;
 use super::half::Half;
 
-/// Zero point that is stored next to the scale `s`; `c` is a code.
+/// Meaning of the zero point that is stored next to the scale `s`; `c` is a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroPoint {
     /// The value `m` of code 0, in the type of the scale: values are `c·s + m`.
@@ -39,14 +39,13 @@ pub enum AffineFit {
 pub struct AffineRule {
     /// Name in format strings, e.g. `kivi`.
     pub name: &'static str,
-    /// One line with the library and its formula.
+    /// One line with the rule's formula and the library that uses it.
     pub doc: &'static str,
     /// Meaning of the stored zero point.
     pub zero: ZeroPoint,
     /// Formulas of scale and zero point, from the block's smallest and largest value.
     pub fit: AffineFit,
-    /// True if every step of encoding, including the input, is rounded to the type of the scale. Otherwise steps are computed in
-    /// f32.
+    /// True if the input and the result of every encoding step are rounded to the type of the scale; false to compute in f32.
     pub narrow_encoding: bool,
     /// True if every step of decoding is rounded to the type of the scale.
     pub narrow_decoding: bool,
@@ -134,10 +133,11 @@ impl Affine {
         self.half.map_or(x, |half| half.nearest(x))
     }
 
-    /// Returns scale and zero point of a block with finite values from `lo` to `hi`, and codes up to `top`.
+    /// Computes the scale and the zero point of a block for codes from 0 to `top`. All values are finite and from `lo` to `hi`.
     pub(super) fn fit(&self, lo: f32, hi: f32, top: f32) -> Fitted {
         let step = |x: f32| if self.rule.narrow_encoding { self.stored(x) } else { x };
-        // If an end of the range is −0, it becomes +0: −0 and +0 compare equal, so the search may have found either.
+        // If an end of the range is −0, it becomes +0: −0 and +0 compare equal, so the search for the extremes may have found
+        // either.
         let (lo, hi) = (step(lo) + 0.0, step(hi) + 0.0);
         let (scale, zero, factor, shift) = match self.rule.fit {
             AffineFit::Range => {
@@ -161,7 +161,7 @@ impl Affine {
             AffineFit::Hqq => {
                 let range = hi - lo;
                 let factor = if range <= 1e-4 { 1.0 } else { (top / range).min(2e4) };
-                // Subtracts from 0, so that a minimum of 0 gives the shift +0 and not −0.
+                // The subtraction from 0 gives the shift +0, not −0, if the minimum is 0.
                 let shift = 0.0 - lo * factor;
                 (self.stored(1.0 / factor), self.stored(shift), factor, shift)
             }
@@ -177,7 +177,7 @@ impl Affine {
         }
     }
 
-    /// Scale of a block that contains a NaN or an infinity, or whose scale or zero point overflows.
+    /// Scale and zero point of a block with a NaN or an infinity, or of a block whose scale or zero point overflows.
     pub(super) const NAN: Fitted = Fitted {
         scale: f32::NAN,
         zero: 0.0,
@@ -185,8 +185,9 @@ impl Affine {
         shift: 0.0,
     };
 
-    /// Encoding: computes the numbers that are then rounded to codes, from the elements and the factor and shift of each block.
-    /// If `BACK`, decoding: computes values from codes, given as f32, and from the scale and zero point of each block.
+    /// Encodes or decodes the elements of blocks. Encoding (`BACK` is false) maps elements, by the factor and shift of their
+    /// block, to the numbers that are then rounded to codes. Decoding (`BACK` is true) maps codes, given as f32, to values by the
+    /// scale and zero point.
     #[inline(always)]
     pub(super) fn apply<const BACK: bool>(&self, x: Blocks, numbers: [&[f32]; 2], out: &mut [f32]) {
         let [encoding, decoding] = [self.rule.narrow_encoding, self.rule.narrow_decoding];
@@ -258,7 +259,7 @@ pub(super) fn read<const N: usize>(stored: &[u8], value: impl Fn([u8; N]) -> f32
     numbers.zip(out).for_each(|(bytes, out)| *out = value(*bytes));
 }
 
-/// Applies an operation to each element and the two numbers of its block.
+/// Calls `operation` for each element, with the factor and the shift of the element's block, and writes the results to `out`.
 #[inline(always)]
 fn each(
     operation: impl Fn(f32, f32, f32) -> f32 + Copy,

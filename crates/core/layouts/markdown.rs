@@ -25,7 +25,7 @@ pub fn markdown() -> String {
     out
 }
 
-/// Writes the definition of a layout, and an example computed by the code.
+/// Writes the definition of a layout, and an example with offsets that [`Layout::place`] computes.
 fn describe(out: &mut String, layout: &Layout) {
     let (name, doc, source, offset, bytes) = (layout.name, layout.doc, layout.source, layout.offset, layout.bytes);
     let (scale, plural) = (layout.scale, if layout.scale == 1 { "" } else { "s" });

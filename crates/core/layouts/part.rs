@@ -1,4 +1,4 @@
-//! Parts of a matrix of scales that are laid out separately.
+//! Parts of a matrix of scales. Each part is laid out separately in the buffer.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::table::Tile;
 pub(super) struct Part {
     pub tile: Tile,
     pub rows: Range<usize>,
-    /// Range of bytes of the part in each row of the matrix.
+    /// Range of bytes that the part takes in each row of the matrix.
     pub bytes: Range<usize>,
     /// Offset of the part in the buffer, in bytes.
     pub at: usize,
@@ -21,12 +21,13 @@ impl Part {
         self.tile.height(self.rows.len())
     }
 
-    /// True if the buffer holds the words of many rows of a column one after another, so that the next column is far away.
+    /// True if a tile holds all rows of the part, and the part has more than 64 rows. Neighbouring words of a row are then far
+    /// apart in the buffer.
     pub fn is_tall(&self) -> bool {
         self.tile == Tile::All && self.height() > 64
     }
 
-    /// Number of tiles from left to right.
+    /// Number of tiles from left to right; a tile takes 4 bytes of each row.
     pub fn across(&self) -> usize {
         self.bytes.len().div_ceil(4)
     }

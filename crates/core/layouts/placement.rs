@@ -8,7 +8,7 @@ use super::words::{Pack, Unpack, dispatch};
 #[derive(Clone, Debug)]
 pub struct Placement {
     name: &'static str,
-    /// Number of matrices with the same layout, one after another in the buffer. The other fields describe one of them.
+    /// Number of matrices with the same layout, one after another in the buffer. The other fields describe one matrix.
     experts: usize,
     rows: usize,
     /// Number of bytes of a row of the matrix.
@@ -20,17 +20,17 @@ pub struct Placement {
     parts: Vec<Part>,
     used: usize,
     len: usize,
-    /// Number of rows of every part that are converted before the next rows; a multiple of the tile's height.
+    /// Number of rows per strip (a multiple of the tile's height). A strip is converted in all parts before the next strip.
     strip: usize,
 }
 
 impl Layout {
     /// Computes the placement of a matrix of scales.
     ///
-    /// `shape` is `[rows, cols]`, or `[experts, rows, cols]` for a layout without groups, which then gives one buffer per expert,
-    /// one after another. `ends[g]` is the index after the last row or column of group `g`; a group begins where the previous
-    /// group ends. Groups may be empty, and rows or columns after the last group are not laid out. Without groups `ends` is
-    /// empty.
+    /// `shape` is `[rows, cols]`. For a layout without groups, it may be `[experts, rows, cols]`: the buffer then holds the
+    /// scales of one expert after another. `ends[g]` is the index after the last row or column of group `g`; a group begins where
+    /// the previous group ends. Groups may be empty, and rows or columns after the last group are not laid out. Without groups
+    /// `ends` is empty.
     pub fn place(&self, shape: &[usize], ends: &[usize]) -> Result<Placement, String> {
         let wrong = |message: String| format!("{}: {message}", self.name);
         let (experts, rows, cols) = match (shape, self.groups) {
@@ -49,7 +49,8 @@ impl Layout {
             Groups::Cols => cols,
         };
         check_ends(self.groups, ends, limit).map_err(wrong)?;
-        // An upper bound of the buffer size of every layout. If it does not overflow, no sum below does.
+        // Computes an upper bound of the buffer size, for any layout. If the bound does not overflow, the sums below do not
+        // overflow either.
         let padded = |n: usize, by: usize| ends.len().checked_add(1)?.checked_mul(by)?.checked_add(n);
         padded(rows, 128)
             .and_then(|rows| rows.checked_mul(experts.max(1)))
@@ -138,8 +139,8 @@ impl Placement {
         self.experts * self.rows * self.stride
     }
 
-    /// Returns the starts of the groups and the end of the last group, counted in rows or columns including padding, as in
-    /// torchao. The slice has one entry more than there are groups; it is empty if the layout has no groups.
+    /// Returns the start of each group and the end of the last group, as in torchao: numbers of rows or columns, including
+    /// padding. The slice is empty if the layout has no groups.
     pub fn starts(&self) -> &[usize] {
         &self.starts
     }
@@ -208,8 +209,8 @@ impl Placement {
         Ok(())
     }
 
-    /// Returns all parts. Parts that share the rows of the matrix are cut into strips of rows, so that the matrix is read once,
-    /// row by row, instead of once per part.
+    /// Returns all parts, cut into strips of rows. Groups of columns share the rows of the matrix; with strips, the matrix is
+    /// read once, row by row, instead of once per group.
     fn strips(&self) -> impl Iterator<Item = Part> {
         let parts = || self.parts.iter().filter(|part| !part.bytes.is_empty());
         let tallest = parts().map(|part| part.rows.len()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Table of the layouts, one entry per layout.
+//! Table of the memory layouts of GEMM scales, one entry per layout.
 
 use crate::error::did_you_mean;
 
@@ -23,7 +23,7 @@ pub struct Layout {
     pub bytes: &'static str,
 }
 
-/// Number and order of the rows of a tile, which holds one word of each row.
+/// Number and order of the rows of a tile, which holds one word (4 bytes) of each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tile {
     /// 128 rows, in the order 0, 32, 64, 96, 1, 33, …
@@ -44,7 +44,7 @@ impl Tile {
         }
     }
 
-    /// Returns the row of a tile whose word is stored at index `word`.
+    /// Returns the row of a tile whose word (4 bytes) is stored at index `word`.
     pub(super) fn row(self, word: usize) -> usize {
         match self {
             Self::Rows128 => word % 4 * 32 + word / 4,
@@ -52,7 +52,7 @@ impl Tile {
         }
     }
 
-    /// Returns the index of the word of a row: the inverse of [`Tile::row`].
+    /// Returns the index of the word (4 bytes) of a row: the inverse of [`Tile::row`].
     pub(super) fn word(self, row: usize) -> usize {
         match self {
             Self::Rows128 => row % 32 * 4 + row / 32,

@@ -1,5 +1,6 @@
-//! Moves words of 4 bytes between a matrix and tiles. A block has 16 rows × 64 bytes, and is transposed as 16 × 16 words. Blocks
-//! are converted from left to right, then from top to bottom. Tall tiles are converted down each column, for 256 rows at a time.
+//! Moves words of 4 bytes between a matrix and tiles. The unit of work is a block of 16 rows × 64 bytes, which is transposed as
+//! 16 × 16 words. Blocks are converted from left to right, then from top to bottom. Tall tiles (more than 64 rows) are converted
+//! down each column, for 256 rows at a time.
 
 use std::ops::Deref;
 
@@ -77,7 +78,7 @@ pub trait Work {
     fn run(self, by: impl Transpose);
 }
 
-/// Runs `work` with the widest registers of the processor.
+/// Runs `work` with AVX-512 if the processor supports it, otherwise with [`Plain`].
 pub fn dispatch(work: impl Work) {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V4::try_new() {
@@ -97,7 +98,7 @@ impl<W: Work, T: Transpose> pulp::NullaryFnOnce for With<W, T> {
     }
 }
 
-/// Conversion between a matrix and the tiles of a part.
+/// Conversion between one part of a matrix of scales and the tiles of this part in the buffer.
 pub struct Convert<'a, M, T> {
     pub part: &'a Part,
     /// The matrix, and the number of bytes of each row of the matrix (`stride`).
@@ -117,11 +118,11 @@ pub trait Blocks {
     /// `line` of the tiles. `rows` holds the offsets of the rows in the matrix.
     fn whole<const N: usize>(&mut self, by: impl Transpose, rows: &[usize; 16], line: usize, first: usize);
 
-    /// Converts `len` bytes, up to 64, of the rows of a band, from byte `first` on.
+    /// Converts `len` bytes (at most 64) of each row of a band, from byte `first` of the row on.
     fn edge(&mut self, by: impl Transpose, band: &Band, first: usize, len: usize);
 }
 
-/// Up to 16 rows that lie next to each other in a tile.
+/// Up to 16 rows whose words are contiguous in a tile.
 pub struct Band {
     /// Offset of each row in the matrix, in bytes; `None` for padding.
     rows: [Option<usize>; 16],
@@ -150,11 +151,12 @@ fn bands(part: &Part, stride: usize, first: usize) -> impl Iterator<Item = Band>
     })
 }
 
-/// Number of bands of a tall part that are converted together, column by column: 1 KB of each column.
+/// Number of bands (of 16 rows) of a tall tile that are converted together, column by column: 1 KB of each column.
 const TOGETHER: usize = 16;
 
-/// Returns the bands of a tall part, in groups that are converted together. `tiles` is the address of the tiles. The first band
-/// is so short that all later bands begin at a cache line in each column of tiles, if columns are whole cache lines.
+/// Returns the bands (of 16 rows) of a part with tall tiles, in groups that are converted together. `tiles` is the address of the
+/// tiles. The tiles may begin within a cache line. The first band is then shorter, so that all later bands of the first tile
+/// begin at a cache line. The same holds for later tiles if the size of a tile is a multiple of a cache line.
 fn lots(part: &Part, stride: usize, tiles: usize) -> impl Iterator<Item = Vec<Band>> {
     let first = tiles.wrapping_neg() % 64 / 4;
     let mut bands = bands(part, stride, first);
@@ -198,7 +200,7 @@ where
         whole
     }
 
-    /// Converts the blocks of a band that are not whole, from byte `start` of the rows on.
+    /// Converts the partial blocks of a band, from byte `start` of the rows on.
     #[inline(always)]
     fn edges(&mut self, by: impl Transpose, band: &Band, start: usize) {
         let width = self.part.bytes.len();

@@ -34,12 +34,12 @@ impl Bound {
         }
     }
 
-    /// Formats a value that is shown next to the bound. Returns `text`, the value in few digits, if the rounded number is on the
-    /// same side of the bound as the value, and is zero only if the value is zero. Otherwise returns the value with just enough
-    /// digits for this.
+    /// Formats a value that is shown next to the bound. `text` is the value in few digits. It misleads if its number is on the
+    /// other side of the bound than the value, or is zero although the value is not. In that case, the result has the fewest
+    /// digits that do not mislead; otherwise, it is `text`.
     pub fn beside(self, text: String, value: f64) -> String {
         let true_to = |text: &str| {
-            // `>0.9999` does not show on which side of a bound above 0.9999 the value is.
+            // The text `>0.9999` does not show if the value is above or below a bound of, say, 0.99995.
             let shown = read(text).filter(|shown| !text.starts_with('>') || self.value <= *shown);
             shown.is_some_and(|shown| self.admits(shown) == self.admits(value) && (shown == 0.0) == (value == 0.0))
         };
@@ -86,7 +86,7 @@ impl FromStr for Bound {
             _ => return Err(format!("'{text}' is not a bound; expected '>= NUMBER' or '<= NUMBER'")),
         };
         match number.parse::<f64>() {
-            // Rejects a number that underflows to 0, since the bound would then differ from the written one.
+            // Rejects a number that underflows to 0: the text does not state a bound of 0.
             Ok(0.0) if significant(number) => {
                 Err(format!("'{number}' in '{text}' is too small for a f64, it reads as 0"))
             }

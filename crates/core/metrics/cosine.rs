@@ -1,7 +1,7 @@
 use super::{Evidence, Pair};
 
 metrics! {
-    /// ⟨x, y⟩ / (‖x‖ ‖y‖). 1 if both tensors are zero, 0 if only one is zero.
+    /// The cosine is ⟨x, y⟩ / (‖x‖ ‖y‖), or 1 if both tensors are zero, or 0 if only one is zero.
     ///
     /// The cosine does not depend on scale, and is quadratic in the error: 1 − cos is half of [`nsr`](super::NSR) if the error is
     /// small and orthogonal to x. So use gates on the cosine and on `diff` together.
@@ -9,8 +9,8 @@ metrics! {
         "cosine of the angle between the tensors; blind to scale"
 }
 
-/// Returns 1 − cosine without cancellation near 1. It is accurate to about 1e-15 · √nsr, whereas the cosine itself has a
-/// resolution of 1.1e-16.
+/// Returns 1 − cosine without cancellation near 1. Its error is about 1e-15 · √NSR (noise-to-signal ratio), whereas the cosine
+/// itself has a resolution of 1.1e-16.
 pub fn cosine_distance(pair: &Pair) -> Option<f64> {
     pair.judge(distance)
 }

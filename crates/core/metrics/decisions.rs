@@ -3,15 +3,15 @@ metrics! {
         Decisions(|decisions| decisions.mean(decisions.same_gate as f64));
         "share of rows whose gates are both open or both closed"
 
-    /// Undefined if no row has both gates open.
+    /// The metric is undefined if no row has an open gate in both the reference and the candidate.
     BANK_AGREEMENT "bank_agreement" "" Higher Share [0.0, 1.0] Decisions(|decisions| {
         let open = decisions.both_open;
         decisions.judge(|decisions| (open > 0).then(|| decisions.same_bank as f64 / open as f64))
     });
         "share of rows with both gates open in which both select the same bank"
 
-    /// A comparison of this margin with the error of the logits distinguishes near-ties from other causes of flips. 0 if nothing
-    /// flipped.
+    /// Compare this margin with the error of the logits, to distinguish near-ties from other causes of flips. The margin is 0 if
+    /// no decision flipped.
     FLIP_MARGIN "flip_margin" "" Lower Significant [0.0, DIFFERENCE]
         Decisions(|decisions| decisions.judge(|decisions| decisions.median()));
         "median margin, in the reference's logits, of flipped decisions"

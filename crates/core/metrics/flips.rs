@@ -1,4 +1,5 @@
-//! Flips of next-token predictions, counted by direction: lost or gained.
+//! Flips of next-token predictions. A position is lost if only the reference predicts the text's next token there, and gained if
+//! only the candidate does.
 
 use super::Metric;
 use super::evidence::largest;
@@ -16,8 +17,8 @@ metrics! {
 }
 
 /// Returns [`LOST`], [`GAINED`] and [`NET_LOST`] for the logits of two models, `[rows, vocabulary]`, row-major. `targets` holds
-/// the next token of the text for each of the first rows. A model prefers the token with the largest logit, the first of equal
-/// ones. The list is empty without targets; values are NaN if a logit is not finite.
+/// the next token of the text for each of the first rows. A model predicts the first token with its largest logit. The list is
+/// empty without targets; values are NaN if a logit is not finite.
 ///
 /// # Panics
 /// If the lengths do not match.

@@ -22,15 +22,16 @@ pub struct Growth {
 const MOST: f64 = 0.5;
 
 metrics! {
-    /// The factor by which a layer amplifies the error of its input, including the error that the layer adds. Above 1, errors
-    /// grow from layer to layer. Undefined if the input has no error.
+    /// The factor by which a layer amplifies the error of its input, including the error that the layer adds. If this factor is
+    /// above 1, errors grow from layer to layer. It is undefined if the input has no error.
     GAIN "gain" "" Lower Significant [0.0, RATIO * RATIO]
         Gain(|gain| (gain.entering != 0.0).then(|| gain.leaving / gain.entering));
         "relative error of a layer's output over that of its input"
 
     /// The exponent b of error ≈ a · steps^b, by least squares on the logarithms of errors up to [`MOST`]. b is 0 for a state
-    /// that forgets its errors, 1/2 for independent errors that add up, and 1 for systematic errors. Undefined if an error is 0,
-    /// or with fewer than two points. Steps are fewer than 2⁵³, so their logarithms differ by more than 2⁻⁵³.
+    /// that forgets its errors, 1/2 for independent errors that add up, and 1 for systematic errors. b is undefined if an error
+    /// is 0, or if fewer than two errors are at most [`MOST`]. The range of b is finite: numbers of steps are below 2⁵³, so the
+    /// logarithms of two of these numbers differ by more than 2⁻⁵³.
     GROWTH "growth" "" Lower Exponent [-COUNT, COUNT] Growth(|growth| exponent(&growth.points));
         "exponent b of error = a * steps^b: 0 if errors are forgotten, 1/2 if they add up at random, 1 if they are \
          biased"

@@ -1,5 +1,6 @@
 metrics! {
-    /// Mean over positions of KL(want ‖ got) = Σ p (log p − log q) of the next-token distributions at temperature 1.
+    /// Mean over positions of KL(want ‖ got) = Σ p (log p − log q), where p and q are the next-token distributions of reference
+    /// and candidate at temperature 1.
     KL "kl" "nats" Lower Significant [0.0, DIFFERENCE] Logits(|logits| logits.mean(logits.kl));
         "mean Kullback-Leibler divergence of the next-token distributions"
 
@@ -7,8 +8,8 @@ metrics! {
         "largest Kullback-Leibler divergence of a position"
 }
 
-/// Returns the mean over rows of `cols` logits of KL(softmax(want) ‖ softmax(got)). A logit of −∞ has probability 0. `None` if
-/// there are no rows, or if the divergence of a row is not defined.
+/// Returns KL(softmax(want) ‖ softmax(got)) in nats, averaged over rows of `cols` logits. A logit of −∞ has probability 0. `None`
+/// if there are no rows, or if the divergence of a row is not defined.
 pub fn divergence(want: &[f64], got: &[f64], cols: usize) -> Option<f64> {
     let logarithms = |row: &[f64]| {
         let most = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);

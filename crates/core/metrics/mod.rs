@@ -1,8 +1,8 @@
 //! Metrics: measures of the distance between a candidate and its reference. Each file has one metric, or a family of metrics with
 //! a common definition.
 //!
-//! Evidence is gathered once ([`Pair`], [`Logits`], [`Choice`]), and metrics are formulas of this evidence. To add a metric,
-//! write a file with `metrics!` and a line in [`METRICS`].
+//! One pass over the data gathers sums and counts ([`Pair`], [`Logits`], [`Choice`]); metrics are formulas of these numbers. To
+//! add a metric, write a file with `metrics!` and a line in [`METRICS`].
 
 /// Declares metrics. An entry is: constant, name, unit, better direction, number format in reports, range, kind of evidence with
 /// a formula; description.
@@ -83,7 +83,7 @@ pub struct Metric {
     pub show: Show,
     /// Smallest and largest value that the metric can take, apart from NaN and infinities.
     pub range: [f64; 2],
-    /// Kind of evidence that the metric needs, and the metric's formula.
+    /// The metric's formula, and the kind of evidence (sums and counts over the data) that the formula reads.
     pub eval: Eval,
 }
 
@@ -106,9 +106,9 @@ pub enum Better {
 /// Number format of a metric in reports; `report::number` implements it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Show {
-    /// For values near 1, the best value: all leading nines and two more digits.
+    /// For metrics whose best value is 1: all leading nines and two more digits.
     NearOne,
-    /// A share: three or four decimals; shown as 1 only if it is exactly 1.
+    /// A fraction: three or four decimals; shown as 1 only if it is exactly 1.
     Share,
     /// A ratio in dB: two decimals.
     Decibels,
@@ -128,7 +128,7 @@ pub enum Show {
 }
 
 impl Show {
-    /// Returns the number format of a metric. Metrics of other versions of ulplab, which are not in [`METRICS`], get three
+    /// Returns the number format of a metric. A metric that is not in [`METRICS`], from another version of ulplab, gets three
     /// significant digits.
     pub fn of(metric: &str) -> Self {
         let found = METRICS.iter().find(|known| known.name == metric);
@@ -174,19 +174,20 @@ impl Metric {
         })
     }
 
-    /// Returns the metric's value; `None` if the metric needs another kind of evidence, or is not defined for this evidence.
+    /// Returns the metric's value; `None` if the metric is not computed from this kind of evidence (e.g. [`Pair`]), or is
+    /// undefined for these data.
     pub fn measure<E: Evidence>(&self, evidence: &E) -> Option<f64> {
         E::formula(self.eval).and_then(|formula| formula(evidence))
     }
 }
 
-/// Returns all metrics that are defined for the evidence with their values, in the order of [`METRICS`].
+/// Returns all metrics that can be computed from `evidence`, with their values, in the order of [`METRICS`].
 pub fn measure_all<E: Evidence>(evidence: &E) -> impl Iterator<Item = (&'static Metric, f64)> {
     let metrics = METRICS.iter().copied();
     metrics.filter_map(|metric| metric.measure(evidence).map(|value| (metric, value)))
 }
 
-/// Returns the median, which is the larger of the two middle values for an even number of values; `None` for an empty list.
+/// Returns the median; `None` for an empty list. For an even number of values, it is the larger of the two middle values.
 pub fn upper_median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

@@ -3,28 +3,28 @@
 use super::evidence::Row;
 
 metrics! {
-    /// Mean over the targets, the usual loss of language models. A model that guesses uniformly has the logarithm of its
-    /// vocabulary size.
+    /// This mean over all target tokens is the usual loss of language models. A model that gives all tokens the same probability
+    /// has the loss ln(vocabulary size).
     NATS "nats" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss: mean negative log-likelihood of the text that really followed, per token"
 
-    /// [`NATS`] per byte of the text, which makes models with different tokenizers comparable. Only code that knows the text
-    /// measures it, and only for models whose tokens are not bytes.
+    /// [`NATS`] per byte of the text, which makes models with different tokenizers comparable. Callers that have the text compute
+    /// this metric, but not for models whose tokens are bytes.
     NATS_PER_BYTE "nats_per_byte" "nats" Lower Significant [0.0, DIFFERENCE] Kernel;
         "the model's own loss per byte of text, of a model whose tokens are no bytes"
 
     /// Over windows of the same length, the geometric mean of perplexities equals the perplexity of all their tokens together. So
-    /// the mean of this metric is geometric.
+    /// reports average this metric by the geometric mean.
     PERPLEXITY "perplexity" "" Lower Significant [1.0, f64::MAX] Kernel;
         "the model's own perplexity: e to the power of `nats`; over windows the geometric mean"
 
-    /// [`DELTA_NATS`] per byte of the text, which makes models with different tokenizers comparable. Only code that knows the
-    /// text measures it, and only for models whose tokens are not bytes.
+    /// [`DELTA_NATS`] per byte of the text, which makes models with different tokenizers comparable. Callers that have the text
+    /// compute this metric, but not for models whose tokens are bytes.
     DELTA_NATS_PER_BYTE "delta_nats_per_byte" "nats" Lower Signed [-DIFFERENCE, DIFFERENCE] Kernel;
         "mean loss of likelihood on the text that really followed, per byte, of a model whose tokens are no bytes"
 
-    /// Mean over the targets of the candidate's minus the reference's negative log-likelihood. The mean is per token, so per byte
-    /// for a byte-level model. It is negative if the candidate predicts the text better, and undefined without targets.
+    /// The negative log-likelihood of the candidate minus that of the reference, as a mean over the target tokens (bytes for a
+    /// byte-level model). It is negative if the candidate predicts the text better, and undefined without targets.
     DELTA_NATS "delta_nats" "nats" Lower Signed [-DIFFERENCE, DIFFERENCE] Logits(|logits| match logits.targets {
         0 => None,
         targets => logits.judge(|logits| logits.delta_nats / targets as f64),
@@ -33,7 +33,7 @@ metrics! {
 }
 
 /// Returns the [`NATS`] of `[rows, vocabulary]` logits, in f64. `targets` holds the next token of the text for each of the first
-/// rows. `None` without targets; NaN if a logit is not finite.
+/// rows. The result is `None` without targets, and NaN if a logit is not finite.
 ///
 /// # Panics
 /// If there are more targets than rows, or a target is not in the vocabulary.

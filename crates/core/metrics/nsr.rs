@@ -1,4 +1,4 @@
-//! Metrics of the energy of the error.
+//! Metrics that are based on the energy (squared norm) of the error.
 
 use super::Pair;
 

@@ -7,9 +7,9 @@ metrics! {
     RECALL_MIN "recall_min" "" Higher Share [0.0, 1.0] Choice(|choice| choice.judge(|choice| choice.recall_min));
         "recall of the worst row"
 
-    /// Mean over contested rows of the share of the reference's mass (attention, gate) on A that lies on A ∩ B, where A is the
-    /// reference's selection and B the candidate's. Swapped items are near the threshold, so this metric is nearer to 1 than the
-    /// recall.
+    /// Mean over contested rows of mass(A ∩ B) / mass(A), where A is the reference's selection and B the candidate's. The mass of
+    /// a set is the reference's attention or gate weight of its items. Items in which A and B differ have scores near the
+    /// selection threshold and little mass, so this metric is nearer to 1 than the recall.
     RECALL_MASS "recall_mass" "" Higher Share [0.0, 1.0] Choice(|choice| choice.mean(choice.recall_mass?));
         "recall weighted by the mass the reference gives each item"
 

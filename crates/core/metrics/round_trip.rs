@@ -2,8 +2,8 @@ use super::nsr::nsr;
 use super::{Pair, RoundTrip};
 
 metrics! {
-    /// ⟨x, y − x⟩ / ‖x‖²: the part of the error along x. A negative part shrinks x, a positive part enlarges it. 0 for noise that
-    /// is independent of x.
+    /// The part of the error along x is ⟨x, y − x⟩ / ‖x‖². A negative part shrinks x, a positive part enlarges x, and it is 0 for
+    /// noise that is independent of x.
     RHO "rho" "" Higher Signed [-RATIO, RATIO] RoundTrip(|trip| trip.pair.judge(rho));
         "share of the signal that the error removes (negative) or adds"
 
@@ -16,8 +16,8 @@ metrics! {
         RoundTrip(|trip| finite(trip, |trip| trip.row_sqnr(0.5)));
         "signal-to-quantization-noise ratio of the median row"
 
-    /// The confidence interval of this difference is narrower than one computed from two separate intervals, since both recipes
-    /// round the same numbers.
+    /// Both recipes round the same numbers, so the confidence interval of this difference is narrower than for two independent
+    /// measurements.
     SQNR_GAIN "sqnr_gain" "dB" Higher DecibelsAbove [-2.0 * DECIBELS, 2.0 * DECIBELS] RoundTrip(|trip| {
         let rival = trip.rival_nsr?;
         trip.pair.judge(|pair| 10.0 * (rival / nsr(pair)).log10())

@@ -33,12 +33,12 @@ metrics! {
     });
         "difference between the measured cosine and cosine_theory; more than f64 rounding is a bug"
 
-    /// Mean over contested rows (more than k items) of ε, the ratio of the two standard deviations.
+    /// Mean over contested rows (more than k items) of ε = σ(error of the scores) / σ(scores).
     SCORE_ERROR "score_error" "" Lower Significant [0.0, RATIO] Threshold(|threshold| threshold.mean(threshold.error));
         "standard deviation of the scores' error over that of the scores, mean over rows"
 
     /// Mean over contested rows (more than k items) of 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p), where each row has its own ε
-    /// and its own share p of selected items. The formula is a first-order approximation, which may be far below 0.
+    /// and its own fraction p of selected items. The formula is a first-order approximation, which may be far below 0.
     RECALL_THEORY "recall_theory" "" Higher Share [-RATIO, 1.0] Threshold(|threshold| threshold.mean(threshold.expected));
         "recall of normal scores with an independent error of the measured size, to first order"
 
@@ -48,8 +48,8 @@ metrics! {
         "measured recall above theory's"
 }
 
-/// Returns (1 + ρ) / √(1 + 2ρ + NSR), the cosine of x and y if the error y − x has the relative energy NSR, and its part along x
-/// is ρ.
+/// Returns the cosine of x and y: (1 + ρ) / √(1 + 2ρ + NSR), where NSR is the relative energy of the error y − x, and ρ is the
+/// part of this error along x.
 fn cosine(pair: &Pair) -> f64 {
     let (rho, nsr) = (rho(pair), nsr(pair));
     (1.0 + rho) / (1.0 + 2.0 * rho + nsr).sqrt()

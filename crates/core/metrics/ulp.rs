@@ -3,7 +3,7 @@
 use super::{Evidence, Pair, Ulps, ordered};
 
 metrics! {
-    /// max |x − y|. An extreme value, so it grows with the number of elements.
+    /// max |x − y|. As a maximum, this metric tends to grow with the number of elements.
     MAX_ABS "max_abs" "" Lower Significant [0.0, DIFFERENCE] Pair(|pair| pair.judge(|pair| pair.max_abs));
         "largest absolute error of an element"
 
@@ -18,7 +18,7 @@ metrics! {
     ULP_MAX "ulp_max" "ulp" Lower Count [0.0, COUNT] Pair(|pair| quantile(pair, |ulps| ulps.max));
         "largest distance in units in the last place"
 
-    /// Among the metrics of two tensors, only this one is not NaN if a tensor has NaN or infinite elements.
+    /// If a tensor has NaN or infinite elements, all other metrics of two tensors are NaN.
     NONFINITE "nonfinite" "" Lower Count [0.0, COUNT]
         Pair(|pair| Some((pair.nonfinite_want + pair.nonfinite_got) as f64));
         "number of NaN and infinite elements in both tensors"
@@ -28,9 +28,9 @@ fn quantile(pair: &Pair, select: fn(&Ulps) -> u64) -> Option<f64> {
     pair.judge(|pair| pair.ulps.as_ref().map(|ulps| select(ulps) as f64))
 }
 
-/// Returns the largest distance between elements of `got` and `want` at the same index, counted in numbers of their
-/// floating-point type of `width` bits. Elements are pairs of code and value. The distance is infinite if one value is not finite
-/// and the other value is not the same; two NaN match if `equal_nan`.
+/// Returns the largest distance in ulp between elements of `got` and `want` at the same index, in a floating-point type of
+/// `width` bits. Both give the code and the value of each element. The distance is infinite if the values differ and one of them
+/// is not finite; two NaN match if `equal_nan`.
 pub fn most_apart(
     width: u32,
     got: impl Iterator<Item = (u64, f64)>,

@@ -1,5 +1,5 @@
-//! Reads and writes named tensors in `.safetensors` and `.npy` files, and in folders of shards. Any program may have written the
-//! files.
+//! Reads and writes named tensors in `.safetensors` and `.npy` files, and in folders of shards. The files may come from any
+//! program, so reading validates them.
 //!
 //! `reference::tensorfile` reads the files; this module converts its errors to errors of this crate.
 
@@ -22,8 +22,7 @@ impl TensorFile {
     /// Opens a file or a folder of shards, as [`reference::tensorfile::TensorFile::open`] does.
     ///
     /// # Errors
-    /// If a file is missing, truncated or not of its format, if a tensor is in two files, or if an index does not agree with its
-    /// files.
+    /// If a file is missing, truncated or malformed, if a tensor is in two files, or if an index does not agree with its files.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Files::open(path).map(Self).map_err(Into::into)
     }
@@ -31,12 +30,12 @@ impl TensorFile {
     /// Opens a file whose bytes are in memory. `path` is used in messages, and its extension determines the format.
     ///
     /// # Errors
-    /// If the bytes are truncated or not of the format.
+    /// If the bytes are truncated or malformed.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: Vec<u8>) -> Result<Self> {
         Files::from_bytes(path, bytes).map(Self).map_err(Into::into)
     }
 
-    /// Opens the readable tensors of a file or a folder, and also returns the flaws of the files.
+    /// Opens a file or a folder of shards even if parts of it are unreadable. Returns the readable tensors, and the files' flaws.
     ///
     /// # Errors
     /// If a single file cannot be read, or a folder has neither a readable index nor a safetensors file.

@@ -61,8 +61,8 @@ impl Writer<'_> {
     }
 }
 
-/// Writes a file atomically; `fill` must write every byte of every tensor. Tensors of wide types come first, so that all tensors
-/// are aligned.
+/// Writes a safetensors file atomically; `fill` must write every byte of every tensor. In the file, tensors with larger elements
+/// come first, so that all tensors are aligned.
 pub fn write_safetensors(
     path: &Path,
     mut slots: Vec<Slot>,

@@ -19,7 +19,7 @@ pub struct Dot {
 pub struct DotRow {
     pub name: String,
     pub slot: usize,
-    /// True if the row begins a new group: it has a gap above.
+    /// True if the row begins a new group, so that a gap is drawn above it.
     pub head: bool,
     pub dots: Vec<Dot>,
     /// Text at the right end of the row.

@@ -12,11 +12,11 @@ use crate::table::Table;
 pub struct Heat {
     pub title: String,
     pub unit: String,
-    /// Name of the metric, which decides how its values are formatted.
+    /// Name of the metric; it determines the number format of the values.
     pub metric: String,
     /// Rows, each with its points in the order of layers.
     pub rows: Vec<Series>,
-    /// Further values that the scale must include, so that heat maps next to each other have the same colours.
+    /// Values outside this heat map that its colour scale must include, so that adjacent heat maps have the same colours.
     pub range: Vec<f64>,
     /// Width in pixels of the view box; the height follows from the rows.
     pub width: f64,
@@ -89,7 +89,7 @@ impl Chart for Heat {
     }
 }
 
-/// Draws the colours with their values, and the marks for 0 and for NaN or infinity, which are not on the scale.
+/// Draws the legend: the colour scale with its values, and separate marks for 0 and for NaN or infinity.
 fn legend(svg: &mut Svg, scale: &Scale, left: f64, y: f64) {
     for level in 0..LEVELS {
         let at = [left + STEP * level as f64, y];

@@ -1,4 +1,4 @@
-//! A line chart: values by layer, event, steps or tokens, one line per series.
+//! A line chart, one line per series. The horizontal axis counts layers, events, steps or tokens.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::table::Table;
 #[derive(Clone, Debug)]
 pub struct Series {
     pub name: String,
-    /// Index of colour and marker shape. [`GREY`] has neither marker nor name.
+    /// Index of the line's colour and marker shape. A [`GREY`] line has neither markers nor a name.
     pub slot: usize,
     /// True if the line is dashed, with hollow markers.
     pub dashed: bool,
@@ -32,7 +32,7 @@ pub struct Bound {
     pub label: String,
 }
 
-/// Quantity on the horizontal axis. Steps and tokens double from point to point: their axis is logarithmic.
+/// Quantity on the horizontal axis. Steps and tokens double from point to point, so their axis is logarithmic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Axis {
     #[default]
@@ -65,17 +65,17 @@ pub struct Lines {
     pub unit: String,
     pub log: bool,
     pub axis: Axis,
-    /// Name of the metric, which decides how its values are formatted.
+    /// Name of the metric; it determines the number format of the values.
     pub metric: String,
     pub series: Vec<Series>,
-    /// Further values that the axis must include, so that charts next to each other have the same axis.
+    /// Values outside this chart that its vertical axis must include, so that adjacent charts have the same axis.
     pub range: Vec<f64>,
     pub bound: Option<Bound>,
     /// Width and height in pixels of the view box.
     pub size: [f64; 2],
 }
 
-/// Number of layers between two markers of a line.
+/// Number of points from one marker of a line to the next.
 const MARKED: usize = 10;
 /// Smallest vertical distance between two labels, in pixels.
 const LABEL: f64 = 13.0;
@@ -109,7 +109,7 @@ impl Chart for Lines {
         let unit = unit(&self.unit, self.series.iter().map(|series| series.slot));
         let mut svg = Svg::new(self.size, &label, &self.title, &unit);
         self.axes(&mut svg, area, &x, &y);
-        // Draw grey lines first, so that they cover no coloured lines.
+        // Draw grey lines first, so that they do not cover coloured lines.
         let grey = self.series.iter().filter(|series| series.slot >= GREY);
         for (place, series) in grey.chain(self.named()).enumerate() {
             self.draw(&mut svg, series, place, &x, &y, area);
@@ -130,7 +130,7 @@ impl Lines {
         Some([places, Scale::over(values, self.log)?])
     }
 
-    /// Returns the series with a colour, which have names.
+    /// Returns the coloured series, whose names are drawn. Grey series have no names in the chart.
     fn named(&self) -> impl Iterator<Item = &Series> {
         self.series.iter().filter(|series| series.slot < GREY)
     }
@@ -201,7 +201,7 @@ impl Lines {
         let dash = if series.dashed { " dashed" } else { "" };
         svg.0 += &format!("<path d=\"{path}\" class=\"line s{}{dash}\"/>", series.slot.min(GREY));
         let mark = if series.dashed { Mark::Hollow } else { Mark::Filled };
-        // Each series has its first marker at another layer, so that markers of close lines do not cover each other.
+        // Different series have their markers at different layers, so that markers of close lines do not cover each other.
         for (at, (layer, value)) in series.points.iter().enumerate() {
             let across = x.at(f64::from(*layer));
             if !value.is_finite() {
@@ -257,7 +257,7 @@ impl Lines {
     }
 }
 
-/// Moves sorted positions down, then up, until neighbours are [`LABEL`] apart within `low..=high` (if there is room).
+/// Moves the sorted positions of labels apart: neighbours are then [`LABEL`] apart within `low..=high`, if there is room.
 fn spread(places: &mut [&mut f64], low: f64, high: f64) {
     let mut least = low;
     for place in places.iter_mut() {

@@ -1,5 +1,5 @@
 //! Charts as inline SVG, without scripts or outside resources. The page's style sheet sets the colours for light and dark mode.
-//! Every series has its own colour, marker shape, and name next to it.
+//! Up to [`SLOTS`] series have distinct colours and marker shapes, with their names next to them; all other series are grey.
 
 mod dots;
 mod heat;
@@ -37,8 +37,8 @@ pub trait Chart {
     fn table(&self) -> Table;
 }
 
-/// Largest number of columns of a table of values by layer or step. The columns are evenly spread layers or steps, and include
-/// the last one.
+/// Largest number of value columns in the table of a chart. The columns are evenly spread layers or steps, and include the last
+/// one.
 const COLUMNS: usize = 8;
 
 /// Returns a table with one row per series, with values at some of the places (layers or steps); `head` formats a place.
@@ -69,7 +69,7 @@ pub trait Coloured {
     fn slot(&mut self) -> &mut usize;
 }
 
-/// Returns the label of the values, with the number of grey series.
+/// Returns the label of the value axis, followed by the number of grey series, if there are any.
 fn unit(unit: &str, slots: impl Iterator<Item = usize>) -> String {
     match slots.filter(|slot| *slot >= GREY).count() {
         0 => unit.into(),
@@ -78,7 +78,7 @@ fn unit(unit: &str, slots: impl Iterator<Item = usize>) -> String {
     }
 }
 
-/// The rectangle of the data, in pixels of the view box.
+/// Rectangle in which the data are drawn, in pixels of the SVG view box.
 #[derive(Clone, Copy)]
 struct Area {
     left: f64,
@@ -122,7 +122,7 @@ impl Svg {
         }
     }
 
-    /// Draws a text; `class` also sets its anchor.
+    /// Draws a text with a CSS class, which also sets the text's anchor (start, middle or end).
     fn text(&mut self, x: f64, y: f64, class: &str, content: &str) {
         let content = escape(content);
         self.0 += &format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{content}</text>");
@@ -132,8 +132,7 @@ impl Svg {
         self.0 += &format!("<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" class=\"{class}\"/>");
     }
 
-    /// Draws the marker with the colour and shape of a slot, and a radius of `r` pixels; `title` appears when the pointer rests
-    /// on it.
+    /// Draws the marker with the colour and shape of a slot, and a radius of `r` pixels; `title` is the tooltip of the marker.
     fn marker(&mut self, [x, y]: [f64; 2], r: f64, slot: usize, mark: Mark, title: &str) {
         let (shape, class) = match mark {
             Mark::Filled => (SHAPES[slot % SLOTS], "mark"),
@@ -147,7 +146,7 @@ impl Svg {
         self.end_path(title);
     }
 
-    /// Ends a path; `title` appears when the pointer rests on it.
+    /// Ends a path; `title` is the tooltip of the path, and may be empty.
     fn end_path(&mut self, title: &str) {
         if !title.is_empty() {
             self.0 += &format!("<title>{}</title>", escape(title));
@@ -161,7 +160,7 @@ impl Svg {
 pub enum Mark {
     Filled,
     Hollow,
-    /// A cross, which replaces the shape of the slot.
+    /// A cross instead of the marker shape of the series.
     Cross,
 }
 
@@ -185,7 +184,7 @@ fn escape(text: &str) -> String {
     text.replace('"', "&quot;")
 }
 
-/// Cuts a name to a length that fits next to a mark.
+/// Cuts a name to [`NAME`] characters, which fit next to a mark.
 fn short(name: &str) -> String {
     match name.char_indices().nth(NAME) {
         Some((end, _)) => format!("{}…", &name[..end]),

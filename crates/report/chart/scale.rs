@@ -63,7 +63,7 @@ impl Scale {
         let (first, last) = (self.low.floor() as i32, self.high.ceil() as i32);
         let spread = |mantissas: &[f64], every: i32| -> Vec<f64> {
             let exponents = (first..=last).filter(|exponent| exponent.rem_euclid(every) == 0);
-            // Parse instead of computing: 10^-5 must read 1e-5.
+            // Parses the text `1e-5` instead of computing 10^-5, which may be off by a rounding error.
             let values = exponents.flat_map(|e| mantissas.iter().filter_map(move |m| format!("{m}e{e}").parse().ok()));
             values.filter(|value| self.holds(*value)).collect()
         };
@@ -81,7 +81,7 @@ fn steps(low: f64, high: f64) -> Vec<f64> {
     let power = 10f64.powi(raw.log10().floor() as i32);
     let step = power * [1.0, 2.0, 5.0].into_iter().find(|m| m * power >= raw).unwrap_or(10.0);
     let (first, last) = ((low / step).ceil() as i64, (high / step).floor() as i64);
-    // Round to the step's own digits: 3 × 0.1 must read 0.3.
+    // Rounds each tick to the digits of the step: 3 × 0.1 is not exactly 0.3 in f64.
     let rounded = |n| (n as f64 * step / power * 10.0).round() * power / 10.0;
     (first..=last).map(rounded).collect()
 }

@@ -9,7 +9,7 @@ use crate::table::{Row, Table};
 #[derive(Clone, Debug)]
 pub struct Point {
     pub name: String,
-    /// Index of colour and marker shape. [`GREY`] has no name.
+    /// Index of the point's colour and marker shape. A [`GREY`] point has no name.
     pub slot: usize,
     pub mark: Mark,
     pub cost: f64,
@@ -24,7 +24,7 @@ impl Coloured for Point {
     }
 }
 
-/// A scatter chart. Both axes are logarithmic, and less is better on both.
+/// A scatter chart. Both axes are logarithmic, and smaller values are better on both axes.
 #[derive(Clone, Debug, Default)]
 pub struct Scatter {
     pub title: String,
@@ -38,8 +38,8 @@ pub struct Scatter {
     pub size: [f64; 2],
 }
 
-/// Largest area of other marks, in square pixels, that a label may cover. Labels off the front that would cover more are left
-/// out.
+/// Largest area of other marks, in square pixels, that a label may cover. The label of a point that is not on the Pareto front is
+/// left out if it would cover more.
 const CROWDED: f64 = 60.0;
 
 /// Rectangle of a label or mark: left, right, top, bottom.
@@ -92,8 +92,8 @@ impl Chart for Scatter {
         let spots: Vec<[f64; 2]> = points.iter().map(|p| [x.at(p.cost), y.at(p.error)]).collect();
         let taken = spots.iter().map(|[x, y]| [x - 6.0, x + 6.0, y - 6.0, y + 6.0]);
         let mut taken: Vec<Place> = taken.collect();
-        // Labels also avoid the stepped line of the front, if there is room elsewhere. The line's rectangles are so thin that no
-        // label is left out because of them.
+        // Labels also avoid the stepped line of the Pareto front, if there is room elsewhere. The line's rectangles are so thin
+        // that no label is left out because of them.
         let corners = front.windows(2).flat_map(|pair| {
             let [a, b] = [pair[0], pair[1]].map(|point| [x.at(point.cost), y.at(point.error)]);
             let across = [a[0].min(b[0]), a[0].max(b[0]), a[1] - 0.4, a[1] + 0.4];
@@ -102,7 +102,7 @@ impl Chart for Scatter {
         });
         let corners: Vec<Place> = corners.filter(|_| self.guide.is_empty()).collect();
         taken.extend(corners);
-        // Draw grey points first, so that they cover no coloured points.
+        // Draw grey points first, so that they do not cover coloured points.
         let (grey, named): (Vec<_>, Vec<_>) = points.iter().zip(&spots).partition(|(point, _)| point.slot >= GREY);
         for (point, at) in grey.into_iter().chain(named.clone()) {
             svg.marker(*at, 5.0, point.slot, point.mark, &point.detail);
@@ -165,7 +165,7 @@ fn joined(points: impl Iterator<Item = [f64; 2]>, go: fn([f64; 2]) -> String) ->
     points.enumerate().map(step).collect()
 }
 
-/// Returns the Pareto front: the points that no other point beats in cost and error, sorted by cost.
+/// Returns the Pareto front, sorted by cost: each point has a smaller error than all other points that cost the same or less.
 pub fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     let mut sorted = points.to_vec();
     sorted.sort_by(|a, b| a.cost.total_cmp(&b.cost).then(a.error.total_cmp(&b.error)));
@@ -178,8 +178,8 @@ pub fn front<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
     sorted
 }
 
-/// Returns the rectangle for a label next to `at` that covers the least area of points and other labels, its CSS class, and the
-/// covered area in square pixels.
+/// Chooses the rectangle for the label of the point `[x, y]`: the one that covers the least area of points and other labels. Also
+/// returns the label's CSS class, and the covered area in square pixels.
 fn free_place(name: &str, [x, y]: [f64; 2], area: Area, taken: &[Place]) -> (Place, &'static str, f64) {
     let wide = width(name);
     let side = |left: bool, dy: f64| -> (Place, &'static str) {

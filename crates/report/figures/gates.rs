@@ -7,7 +7,7 @@ use ulplab_core::metrics::{self, Better, COSINE, Metric, RELATIVE_L2};
 use ulplab_run::experiment::Rule;
 use ulplab_run::run::verdict::Verdict;
 
-/// The line of a gate that applies to recipes of a chart.
+/// The line that shows the bound of a gate in a chart.
 pub struct Line {
     pub bound: Bound,
     /// Description of the gate below the chart.
@@ -52,8 +52,8 @@ pub fn line(run: &Summarized, quantity: Quantity, drawn: &[&str]) -> Option<Line
     Some(Line { bound, caption })
 }
 
-/// Returns the position of a rule's bound on the axis of a quantity, if the rule is a gate on that quantity. A cosine gate also
-/// has a position on the axis of relative L2 errors.
+/// Returns the position of a gate's bound on the axis of a quantity; `None` if `rule` is a control, or is about another quantity.
+/// A cosine gate also has a position on the axis of relative L2 errors.
 fn on_axis(rule: &Rule, quantity: Quantity) -> Option<f64> {
     let here = rule.phase == quantity.phase && verdicts::site(rule) == quantity.site && !rule.control;
     let bound: metrics::Bound = rule.require.parse().ok().filter(|_| here)?;
@@ -61,7 +61,8 @@ fn on_axis(rule: &Rule, quantity: Quantity) -> Option<f64> {
         let better = Metric::find(quantity.metric).ok()?.better;
         return (bound.better == better).then_some(bound.value);
     }
-    // ‖want − got‖ ≥ ‖want‖ · sin of the angle between the vectors, for any length of `got`.
+    // For any norm of `got`, ‖want − got‖ / ‖want‖ is at least the sine of the angle between the vectors. So a relative error
+    // below √(1 − bound²) implies a cosine above the bound.
     let turned = (rule.metric.as_str(), quantity.metric) == (COSINE.name, RELATIVE_L2.name);
     let cosine = bound.value;
     (turned && bound.better == Better::Higher && 0.0 < cosine && cosine < 1.0).then(|| (1.0 - cosine * cosine).sqrt())

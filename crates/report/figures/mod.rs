@@ -27,7 +27,7 @@ impl Section {
         }
     }
 
-    /// Returns the folded figures if `folded` is true, else the figures that are shown directly.
+    /// Returns the figures that are hidden until the reader opens them, or, if `folded` is false, the visible figures.
     pub fn figures(&self, folded: bool) -> Vec<&Figure> {
         self.figures.iter().filter(|figure| figure.folded == folded).collect()
     }
@@ -70,7 +70,7 @@ impl From<Table> for Content {
     }
 }
 
-/// The share of the page's width that a figure takes.
+/// Fraction of the page's width that a figure takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     Third,
@@ -105,7 +105,8 @@ pub fn of_group<'a>(run: &'a Summarized, group: Group) -> impl Iterator<Item = &
     run.candidates.iter().filter(move |candidate| candidate.group == group)
 }
 
-/// Returns the mean of a quantity after the last layer; for a quantity outside layers, its only mean.
+/// Returns the mean over windows of a quantity after the last layer, or of a quantity at a site outside the layers, e.g. the
+/// logits.
 pub fn final_value(run: &Summarized, name: &str, quantity: Quantity) -> Option<f64> {
     let index = run.index;
     let summary = index.last(name, quantity).or_else(|| index.whole(name, quantity))?;
@@ -122,7 +123,7 @@ pub fn unit(quantity: Quantity) -> String {
     format!("{metric}, {}", quantity.phase)
 }
 
-/// Returns the line of a recipe by layer: a solid line in the recipe's colour.
+/// Returns a recipe's values by layer, as a solid line in the recipe's colour; `None` without values.
 pub fn series(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Option<Series> {
     run.index.layers(candidate.name, quantity)?;
     Some(solid(candidate, by_layer(run, candidate, quantity)))
@@ -138,7 +139,7 @@ fn solid(candidate: &Candidate, points: Vec<(u32, f64)>) -> Series {
     }
 }
 
-/// Returns pairs of a layer and the mean of a quantity over the windows.
+/// Returns the pairs (layer, mean over the input windows) of a quantity, in the order of layers.
 pub fn by_layer(run: &Summarized, candidate: &Candidate, quantity: Quantity) -> Vec<(u32, f64)> {
     let layers = run.index.layers(candidate.name, quantity).into_iter().flatten();
     let values = layers.filter_map(|(layer, summary)| Some((*layer.as_ref()?, summary.mean)));
@@ -153,7 +154,7 @@ pub fn captions(gate: Option<&gates::Line>, rest: String) -> String {
     }
 }
 
-/// Describes the reference's own error, below which a chart shows nothing meaningful.
+/// Describes the error of the reference (f32 against f64), below which a chart shows nothing meaningful.
 pub fn own_error(run: &Summarized, quantity: Quantity) -> String {
     if ![RELATIVE_L2.name, KL.name].contains(&quantity.metric) {
         return String::new();
@@ -181,8 +182,8 @@ pub fn wide(content: impl Into<Content>, caption: String) -> Figure {
     }
 }
 
-/// Returns a chart of all `items`, then folded charts in which the items that are grey in the first chart have distinct colours.
-/// `chart` makes a figure from a title and items.
+/// Returns a chart of all `items`, then charts that are hidden until the reader opens them. In these, the items that are grey in
+/// the first chart have distinct colours. `chart` makes a figure from a title and items.
 pub fn fold<T: Coloured + Clone>(items: Vec<T>, title: &str, chart: impl Fn(String, Vec<T>) -> Figure) -> Vec<Figure> {
     let mut grey = items.clone();
     grey.retain_mut(|item| *item.slot() >= GREY);
@@ -204,7 +205,7 @@ pub fn fold<T: Coloured + Clone>(items: Vec<T>, title: &str, chart: impl Fn(Stri
     figures
 }
 
-/// Returns line charts of the recipes of [`Group::Plain`].
+/// Returns line charts of a quantity by layer, with one line for each format that rounds whole tensors ([`Group::Plain`]).
 pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool, range: &[f64]) -> Vec<Figure> {
     let chart = Lines {
         title: title.into(),
@@ -228,8 +229,8 @@ pub fn plain_lines(run: &Summarized, title: &str, quantity: Quantity, log: bool,
 }
 
 /// Returns a chart with the lines `all`, followed by charts that stay closed until the reader opens them: these repeat the lines
-/// that are grey in the first chart, in colours of their own. All charts have the same axis.
-/// `finish` completes each chart, and returns its caption.
+/// that are grey in the first chart, in distinct colours. All charts have the same axis. `finish` completes each chart, and
+/// returns its caption.
 fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> String) -> Vec<Figure> {
     let values = all.iter().flat_map(|series| series.points.iter().map(|point| point.1));
     let range: Vec<f64> = values.chain(chart.range.iter().copied()).collect();
@@ -241,8 +242,8 @@ fn with_lines(chart: &Lines, all: Vec<Series>, finish: impl Fn(&mut Lines) -> St
     })
 }
 
-/// Returns a line chart of all recipes, and closed charts of those that are grey in it, as `with_lines` does. `chart` is the
-/// template without lines.
+/// Returns a line chart of all recipes, then hidden charts that repeat its grey lines in colour, as `with_lines` does. `chart` is
+/// the template of the charts, without lines.
 pub fn recipe_lines(run: &Summarized, chart: &Lines, points: impl Fn(&Candidate) -> Vec<(u32, f64)>) -> Vec<Figure> {
     let all = run.candidates.iter();
     let all = all.map(|candidate| solid(candidate, points(candidate)));

@@ -1,4 +1,4 @@
-//! Encodes records to pages, and decodes them.
+//! Encodes KV vectors to the pages of a KV-cache record, and decodes the pages.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::formats::encoded::{Encoded, Part};
 use crate::formats::nvfp4::Level;
 use crate::formats::scale::Target;
 
-/// Codec of a record, stored in pages of [`PAGE`] tokens.
+/// Encodes and decodes KV vectors in the byte layout of a record, with [`PAGE`] tokens per page.
 impl Codec for &'static KvRecord {
     fn name(&self) -> String {
         self.name.into()
@@ -73,7 +73,7 @@ impl Codec for &'static KvRecord {
     }
 }
 
-/// Arguments for storing tokens in pages, or loading them. Both are compiled for each instruction set.
+/// Arguments of `KvRecord::store` or `KvRecord::load`, which are compiled for each instruction set.
 struct Pages<'a, X, B> {
     record: &'a KvRecord,
     x: X,

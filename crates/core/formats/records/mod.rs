@@ -14,7 +14,7 @@ pub const PAGE: usize = 64;
 /// Number of channels of the longest vector that a record may hold.
 const MAX_DIM: usize = 512;
 
-/// A range of bytes in the row of a token, within one region of a page.
+/// Range of bytes of one token in a region of a page. A region has one row of bytes per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Index into [`KvRecord::regions`].
@@ -30,13 +30,13 @@ pub struct Place {
 pub struct Segment {
     /// Name, e.g. `nope` for the channels without position encoding.
     pub name: &'static str,
-    /// First channel, and the channel after the last.
+    /// Index of the first channel, and the index after the last channel.
     pub channels: (usize, usize),
     /// The type of the codes.
     pub element: &'static Element,
     /// Place (range of bytes) of the codes.
     pub codes: Place,
-    /// Block size, type and place of the scales; `None` for unscaled codes. The last block may be short.
+    /// Block size, type and place (range of bytes) of the scales; `None` for unscaled codes. The last block may be short.
     pub scales: Option<(usize, Scale, Place)>,
 }
 
@@ -60,14 +60,14 @@ pub struct KvRecord {
     pub regions: &'static [usize],
     /// Segments in the order of their channels.
     pub segments: &'static [Segment],
-    /// Places whose bytes are always zero.
+    /// Places (ranges of bytes) that are always zero.
     pub padding: &'static [Place],
     /// Alignment of a page in bytes.
     pub align: usize,
 }
 
 impl KvRecord {
-    /// Returns the number of bytes from the start of a page to the start of the next.
+    /// Returns the number of bytes from the start of a page of `page` tokens to the start of the next page.
     pub const fn page_stride(&self, page: usize) -> usize {
         (self.bytes * page).next_multiple_of(self.align)
     }
@@ -83,7 +83,7 @@ impl KvRecord {
         start + self.regions[place.region] * slot + place.offset
     }
 
-    /// Returns the name and place of each field of a record: codes, scales, padding.
+    /// Returns the name and the place (range of bytes) of each field of a record: codes, scales, padding.
     pub fn places(&self) -> Vec<(String, Place)> {
         let mut places = Vec::new();
         for segment in self.segments {
@@ -97,7 +97,7 @@ impl KvRecord {
         places
     }
 
-    /// True if every channel and every byte of a token is used exactly once, and each place has the size of its contents.
+    /// True if the fields use every channel and byte of a token exactly once, and each field has the size that its channels need.
     const fn is_sound(&self) -> bool {
         let (mut used, mut total, mut channel, mut i) = ([false; 2048], 0, 0, 0);
         while i < self.segments.len() {
@@ -126,8 +126,8 @@ impl KvRecord {
         channel == self.dim && self.dim <= MAX_DIM && total == self.bytes
     }
 
-    /// Marks the bytes of a place as used, and adds their number to `total`. Returns false if a byte is already used or outside
-    /// its row.
+    /// Marks the bytes of a place as used, and adds their number to `total`. Returns false if a byte is already used, or if the
+    /// place exceeds the row of its region.
     const fn mark(&self, place: Place, used: &mut [bool; 2048], total: &mut usize) -> bool {
         if place.offset + place.bytes > self.regions[place.region] {
             return false;

@@ -40,7 +40,7 @@ const fn nope(element: &'static Element, codes: Place, scales: (usize, Scale, Pl
     scaled("nope", 448, element, codes, scales)
 }
 
-/// Returns the segment of the 64 channels that RoPE rotates, kept in bf16.
+/// Returns the segment of the 64 channels that RoPE rotates, stored in bf16.
 const fn rope(codes: Place) -> Segment {
     plain("rope", (448, 512), &BF16, codes)
 }

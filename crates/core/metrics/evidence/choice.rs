@@ -1,4 +1,4 @@
-//! Two selections of items, row by row: top-k positions of an indexer, or experts of a router.
+//! Compares two selections of items, row by row: top-k positions of an indexer, or experts of a router.
 
 /// Agreement of a candidate's selection with the reference's.
 ///
@@ -8,30 +8,31 @@
 /// Ties: items with a score equal to the smallest selected score are interchangeable. If the reference selected n such items that
 /// the candidate did not, up to n such items that only the candidate selected count as right.
 ///
-/// If a score or a mass (weight of an item) of the reference is NaN (or a score is +∞), every metric is NaN; −∞ marks items that
-/// must not be selected.
+/// If a score of the reference is NaN or +∞, or a mass (weight of an item) is not finite, every metric is NaN. The score −∞ marks
+/// items that must not be selected.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
     /// Number of contested rows.
     pub rows: u64,
-    /// Number of NaN and +∞ scores, and of masses that are not finite.
+    /// Number of NaN and +∞ scores, and of masses (weights of items) that are not finite.
     pub nonfinite: u64,
-    /// Sum of the recall over contested rows.
+    /// Sum of the recall over contested rows (more than k items to select from).
     pub(in crate::metrics) recall: f64,
-    /// The smallest recall of a contested row.
+    /// The smallest recall of a contested row (more than k items to select from).
     pub(in crate::metrics) recall_min: f64,
-    /// Index of the row with the smallest recall; `None` if no row is contested.
+    /// Index of the row with the smallest recall; `None` if no row has more than k items to select from.
     pub worst: Option<usize>,
-    /// Number of contested rows in which both sides select the same items, except for ties.
+    /// Number of contested rows (more than k items) in which candidate and reference select the same items, except for ties.
     pub(in crate::metrics) equal: u64,
-    /// Sum over contested rows of the share of the reference's mass that the candidate's selection keeps; `None` if masses are
-    /// not given.
+    /// Sum, over contested rows (more than k items), of the fraction of the reference's mass that falls on items in the
+    /// candidate's selection; `None` if masses are not given.
     pub(in crate::metrics) recall_mass: Option<f64>,
 }
 
 impl Choice {
-    /// Compares two selections. `want` and `got` are `[rows, k]` indices, −1 for no selection. `scores` are the reference's,
-    /// `[rows, candidates]`. `mass` is the reference's weight (attention probability, gate) of each entry of `want`, `[rows, k]`.
+    /// Compares two selections. `want` and `got` are `[rows, k]` indices, −1 for no selection. `scores` holds the reference's
+    /// scores, `[rows, candidates]`. `mass` is the reference's weight (attention probability, gate) of each entry of `want`,
+    /// `[rows, k]`.
     ///
     /// # Panics
     /// If the lengths do not match, or an index of `want` is not a candidate.
@@ -96,7 +97,7 @@ impl Choice {
                     marks[index] = Mark::Extra;
                     tied_in += 1;
                 }
-                // The index is out of range, or its item is not among the best, or the item was selected twice.
+                // The index is out of range, or its item is not among the reference's best k, or the item was selected twice.
                 _ => wrong += 1,
             }
         }
@@ -124,7 +125,8 @@ impl Choice {
                 kept += f64::from(mass)
                     * match marks[index] {
                         Mark::Hit => 1.0,
-                        // The mass of a tied replacement is unknown, so the mass of the replaced item is used.
+                        // The mass (weight) of an item that only the candidate selected is unknown, so the mass of the item that
+                        // it replaces is used.
                         _ if scores[index].into() == threshold => credit as f64 / tied_out as f64,
                         _ => 0.0,
                     };

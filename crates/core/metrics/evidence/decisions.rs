@@ -1,6 +1,7 @@
-//! Decisions of Swap-FFN, row by row: whether a gate is open, and which bank it selects.
+//! Decisions of Swap-FFN, a model that exchanges vectors with banks of memory. Each row decides if its gate is open, and which
+//! bank it selects.
 
-/// Decision of one row, with its margins.
+/// Decision of one row of Swap-FFN: its gate (open or closed), its memory bank, and the margins of the logits that decide both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decided {
     /// True if the gate is open.
@@ -24,9 +25,9 @@ impl Decided {
 /// flip was a near-tie. If a margin of the reference is not finite, every metric is NaN.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decisions {
-    /// Decisions with a margin above this are expected not to flip.
+    /// Margin, in units of logits, above which a decision is expected not to flip.
     margin: f64,
-    /// Number of rows with a decision.
+    /// Number of compared rows; each row has one decision.
     pub rows: u64,
     /// Number of margins of the reference that are not finite.
     pub nonfinite: u64,
@@ -40,8 +41,8 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// Creates evidence without decisions. Flips are counted separately if their margin in the reference is above `margin`, in
-    /// units of logits.
+    /// Creates evidence without rows. If a decision flips although its margin in the reference is above `margin` (in units of
+    /// logits), [`Decisions::add`] counts it in `outside`.
     pub fn new(margin: f64) -> Self {
         Self {
             margin,

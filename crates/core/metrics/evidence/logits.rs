@@ -2,7 +2,7 @@
 
 use super::{Evidence, Number};
 
-/// Evidence from the logits of a reference and a candidate. All softmaxes are in f64.
+/// Sums from which the metrics of a reference's and a candidate's logits are computed. All softmaxes are in f64.
 ///
 /// If any logit is NaN or infinite, every metric is NaN.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,9 +19,10 @@ pub struct Logits {
     pub(in crate::metrics) kl_max: f64,
     /// Index of the position with the largest KL divergence.
     pub kl_worst: usize,
-    /// Number of positions at which the candidate's top choice is one of the reference's top choices.
+    /// Number of positions at which the candidate's top choice is also a top choice of the reference. The reference has several
+    /// top choices if its largest logits tie.
     pub(in crate::metrics) agree: u64,
-    /// Largest lead of the reference's top choice over the candidate's top choice, in the reference's logits.
+    /// Largest difference, in the reference's logits, between the reference's top choice and the candidate's top choice.
     pub(in crate::metrics) flip_gap: f64,
     /// Number of positions with a target, the text's next token.
     pub targets: u64,
@@ -93,7 +94,7 @@ pub(in crate::metrics) struct Row {
     exp: Vec<f64>,
     /// Sum of `exp`.
     sum: f64,
-    /// First index of the largest logit, which greedy decoding selects.
+    /// Index of the token that greedy decoding selects: the first with the largest logit.
     argmax: usize,
 }
 

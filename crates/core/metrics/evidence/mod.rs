@@ -1,5 +1,5 @@
-//! Evidence from which metrics are computed. Each kind is gathered in one pass over the data, in f64; a metric is then a formula
-//! of a few numbers.
+//! Evidence: the sums and counts from which metrics are computed. One pass over the data gathers them in f64; a metric is then a
+//! formula of a few numbers.
 
 mod choice;
 mod decisions;
@@ -26,9 +26,9 @@ pub trait Number: Copy + Into<f64> {}
 
 impl<T: Copy + Into<f64>> Number for T {}
 
-/// Measurements of one kind, from which formulas compute metrics.
+/// Sums and counts of one kind, from which formulas compute metrics.
 pub trait Evidence {
-    /// Returns the formula of a metric; `None` if the metric needs another kind of evidence.
+    /// Returns the formula of a metric; `None` if the metric is not computed from this kind of evidence.
     fn formula(eval: Eval) -> Option<fn(&Self) -> Option<f64>>;
 
     /// Number of elements (rows, for logits and choices) from which the metrics are computed.
@@ -37,7 +37,7 @@ pub trait Evidence {
     /// Numbers of NaN and infinite elements of the reference and of the candidate.
     fn nonfinite(&self) -> (u64, u64);
 
-    /// Returns the element with the largest error; `None` if this kind of evidence has no such element.
+    /// Returns the element with the largest error; `None` if the evidence has no such element, as for logits and selections.
     fn worst(&self) -> Option<Worst>;
 
     /// Evaluates a formula. Returns NaN if an element is not finite, and `None` if there are no elements.
@@ -59,11 +59,13 @@ pub trait Evidence {
 /// non-finite elements, and the worst element.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident($type:ty) as $it:ident: $n:expr, $nonfinite:expr, $worst:expr;)*) => {
-        /// Kind of evidence that a metric needs, with the metric's formula, which returns `None` if the metric is not defined.
+        /// Formula of a metric; the variant is the kind of evidence (sums and counts) that the formula reads. It returns `None`
+        /// if the metric is not defined.
         #[derive(Clone, Copy, Debug)]
         pub enum Eval {
             $($(#[$doc])* $kind(fn(&$type) -> Option<f64>),)*
-            /// No formula: the runner of kernels measures the metric, or a function such as those of [`flips`](super::flips).
+            /// No formula: the kernel runner measures the metric, or a separate function computes it, e.g. one in
+            /// [`flips`](super::flips).
             Kernel,
         }
 
@@ -107,9 +109,9 @@ kinds! {
     Decisions(Decisions) as decisions: decisions.rows, (decisions.nonfinite, 0), None;
     /// Relative errors before and after a layer.
     Gain(Gain) as gain: gain.n, (0, 0), None;
-    /// Errors after increasing numbers of steps.
+    /// Relative errors after increasing numbers of steps of a recurrence.
     Growth(Growth) as growth: growth.points.len() as u64, (0, 0), None;
-    /// Agreement of the decisions of Swap-FFN up to this step with the reference's.
+    /// Agreement of all decisions of a Swap-FFN model, up to this step, with the reference's decisions.
     History(History) as history: history.cores, (0, 0), None;
     /// A tensor stored in a format and read back.
     RoundTrip(RoundTrip<'_>) as trip: trip.pair.n, (trip.pair.nonfinite_want, trip.pair.nonfinite_got), None;

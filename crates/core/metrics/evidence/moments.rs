@@ -4,7 +4,7 @@ use reference::vectorized;
 
 use super::Number;
 
-/// Number of elements that are summed without splitting. Longer vectors are split in halves, so the relative error of a sum of
+/// Largest number of elements that are summed in one loop. Longer vectors are split in halves, so the relative error of a sum of
 /// squares is below `(LEAF / LANES + log2(LANES) + log2(n / LEAF)) · 2⁻⁵³`, which is 2⁻⁴⁵ for any length that fits in memory.
 const LEAF: usize = 4096;
 /// Number of elements up to which one thread does all the work, since more threads would not be faster.
@@ -37,8 +37,8 @@ pub(super) fn argmax<X: Number, Y: Number>(x: &[X], y: &[Y], scale: f64, moments
     found.unwrap_or(moments.leaf)
 }
 
-/// Returns the moments of `scale · x` and `scale · y`; `first` is the index of their first element in the whole tensor. The
-/// result is meaningful only if all elements are finite.
+/// Returns the sums of squares and products of `scale · x` and `scale · y`. `x` and `y` are parts of two tensors, and `first` is
+/// the index at which these parts begin. The result is meaningful only if all elements are finite.
 pub(super) fn moments<X: Number + Sync, Y: Number + Sync>(x: &[X], y: &[Y], scale: f64, first: usize) -> Moments {
     if x.len() <= LEAF {
         return Moments {
@@ -49,7 +49,7 @@ pub(super) fn moments<X: Number + Sync, Y: Number + Sync>(x: &[X], y: &[Y], scal
     let middle = x.len().div_ceil(LEAF).div_ceil(2) * LEAF;
     let a = || moments(&x[..middle], &y[..middle], scale, first);
     let b = || moments(&x[middle..], &y[middle..], scale, first + middle);
-    // The halves do not depend on the number of threads, so neither does the result.
+    // Vectors are split at the same index for any number of threads, so the number of threads does not change the result.
     let (a, b) = match x.len() > ALONE {
         true => rayon::join(a, b),
         false => (a(), b()),

@@ -7,7 +7,7 @@ use crate::record;
 
 /// Sums from which all metrics of a reference tensor x and a candidate tensor y are computed.
 ///
-/// NaN and infinities are counted first. If either tensor has one, every metric is NaN.
+/// NaN and infinities are counted separately. If either tensor has a NaN or an infinity, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     /// Number of elements of each tensor.
@@ -25,18 +25,18 @@ pub struct Pair {
     pub(in crate::metrics) ee: f64,
     /// max |x − y|.
     pub max_abs: f64,
-    /// The element with the error `max_abs`. If NaN and infinities of the tensors do not match, the first element with such a
-    /// mismatch.
+    /// The element with the error `max_abs`. But if NaN or infinities of the tensors do not match, it is the first element at
+    /// which they do not match.
     pub worst: Option<Worst>,
-    /// Divisor of the tensors in these sums, a power of two. It is 1, except for f64 tensors whose squares would overflow or
-    /// underflow.
+    /// Divisor of both tensors in the sums `xx`, `yy`, `xy` and `ee`, a power of two. It is 1, except for f64 tensors whose
+    /// squares would overflow or underflow.
     pub scale: f64,
-    /// Distances in ulps of the tensors' type; `None` if they were not measured, after [`Pair::and`], or if an element is not
-    /// finite.
+    /// Distances in ulps of the tensors' type. `None` if the distances were not measured, if an element is not finite, or if the
+    /// pair is a result of [`Pair::and`].
     pub ulps: Option<Ulps>,
 }
 
-/// One element of the two tensors.
+/// The elements of two tensors at the same index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worst {
     /// Flat row-major index of the element.
@@ -54,7 +54,7 @@ impl Worst {
         Self { index, want, got }
     }
 
-    /// Converts the element to the type that records of measurements store, with the index in a tensor of this shape.
+    /// Converts the element to the type that stored measurements use. The flat index becomes an index per dimension of `shape`.
     pub fn in_shape(self, shape: &[usize]) -> record::Worst {
         record::Worst {
             index: unravel(self.index, shape),
@@ -87,7 +87,7 @@ impl Pair {
     pub fn new<X: Number + Sync, Y: Number + Sync>(want: &[X], got: &[Y]) -> Self {
         assert_eq!(want.len(), got.len(), "elements of the two tensors");
         let (mut sums, mut scale, mut scan) = (moments(want, got, 1.0, 0), 1.0, Scan::default());
-        // If an element is not finite, these sums are not finite either.
+        // A NaN or an infinity in a tensor makes these sums NaN or infinite, so they are not in [`SAFE`].
         if !SAFE.contains(&sums.xx) || !SAFE.contains(&sums.yy) {
             scan = Scan::new(want, got);
             if scan.finite() && scan.max > 0.0 {
@@ -119,7 +119,8 @@ impl Pair {
         }
     }
 
-    /// Returns the pair of the concatenated tensors, without ULP distances.
+    /// Returns the sums for two longer tensors: the tensors of `self`, each extended by the corresponding tensor of `later`.
+    /// Drops the ULP distances.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         let scale = self.scale.max(later.scale);
@@ -129,8 +130,8 @@ impl Pair {
             index: worst.index + self.n as usize,
             ..worst
         });
-        // The first pair in which NaN or infinities do not match has the worst element. If they match in both pairs, it is in the
-        // pair with the larger error; NaN counts as the largest error.
+        // The first pair in which NaN or infinities do not match has the worst element. If they match in both pairs, the pair
+        // with the larger error has the worst element; NaN counts as the largest error.
         let first = match (self.same_nonfinite, later.same_nonfinite) {
             (false, _) => true,
             (true, false) => false,
@@ -160,7 +161,8 @@ impl Pair {
         }
     }
 
-    /// Adds the distances in ulps. They are computed only on request, since their quantiles need a selection algorithm.
+    /// Adds the distances in ulps. They are computed only on request, since their quantiles need a selection algorithm, which is
+    /// slower than the sums.
     pub fn with_ulps<T: Bits>(self, want: &[T], got: &[T]) -> Self {
         self.with_ulps_of_codes(T::WIDTH, want.iter().map(|x| x.code()), got.iter().map(|y| y.code()))
     }
@@ -187,7 +189,7 @@ impl Pair {
 struct Scan {
     nonfinite_want: u64,
     nonfinite_got: u64,
-    /// First index at which one element is not finite and the other element is not the same.
+    /// First index at which NaN or infinities of the two tensors do not match.
     differ: Option<usize>,
     first: Option<usize>,
     /// The largest magnitude in both tensors.

@@ -2,7 +2,7 @@
 
 use super::Pair;
 
-/// Evidence from a round trip (store and read back), in addition to the [`Pair`] of its tensors.
+/// Sums over a round trip: a tensor is stored in a format and read back. They complement the sums of [`Pair`].
 ///
 /// If an element is NaN or infinite, every metric is NaN.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +14,7 @@ pub struct RoundTrip<'a> {
     /// Number of nonzero elements, and number of nonzero elements that were read back as zero (`zeroed`).
     pub(in crate::metrics) nonzero: u64,
     pub(in crate::metrics) zeroed: u64,
-    /// Number of stored bits per element, including its share of the scales.
+    /// Number of stored bits per element, including the bits of scales.
     pub stored_bits: f64,
     /// Theoretical noise-to-signal ratio; `None` if no theory applies to the format.
     pub theory_nsr: Option<f64>,
@@ -44,7 +44,7 @@ impl<'a> RoundTrip<'a> {
         }
     }
 
-    /// Returns the SQNR in dB at the quantile `q` of rows, from the worst row up.
+    /// Returns the quantile `q` of the rows' SQNR, in dB; `q` = 0 is the worst row.
     pub(in crate::metrics) fn row_sqnr(&self, q: f64) -> Option<f64> {
         let rank = ((1.0 - q) * self.row_nsr.len() as f64).ceil() as usize;
         let last = self.row_nsr.len().checked_sub(1)?;

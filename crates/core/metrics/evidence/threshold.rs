@@ -6,19 +6,20 @@ use super::{Choice, Evidence, Number};
 
 /// Error of scores relative to the spread of the scores, row by row, and the expected recall.
 ///
-/// Only contested rows count, as in [`Choice`]. The mean error of a row is removed, because an error that all scores of a row
-/// share changes no selection.
+/// Only contested rows (more than k items that may be selected) count, as in [`Choice`]. The mean error of a row is removed,
+/// because an error that all scores of a row share changes no selection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Threshold {
-    /// Number of contested rows whose scores are not all equal.
+    /// Number of contested rows (more than k items) whose scores are not all equal.
     pub rows: u64,
-    /// Number of NaN and +∞ scores, and of masses that are not finite, as in [`Choice`]. If it is not 0, every metric is NaN.
+    /// Number of NaN and +∞ scores, and of masses (weights of items) that are not finite, as in [`Choice`]. If it is not 0, every
+    /// metric is NaN.
     pub nonfinite: u64,
     /// Sum over rows of ε, the standard deviation of the scores' error divided by the standard deviation of the scores.
     pub(in crate::metrics) error: f64,
     /// Sum over rows of the expected recall.
     pub(in crate::metrics) expected: f64,
-    /// Measured recall, as the mean over contested rows.
+    /// Measured recall: the mean over contested rows (more than k items).
     pub(in crate::metrics) recall: Option<f64>,
 }
 
@@ -55,8 +56,8 @@ fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64
 }
 
-/// Returns the expected recall if the best share p of N(0, 1) scores is selected, and every score has an independent error of
-/// standard deviation ε. To first order, this is 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p).
+/// Returns the expected recall if the largest N(0, 1) scores, a fraction p of all, are selected, and every score has an
+/// independent error of standard deviation ε. To first order, this is 1 − φ(z) ε / (√(2π) p) with z = Φ⁻¹(1 − p).
 fn recall(error: f64, p: f64) -> f64 {
     let normal = Normal::standard();
     let z = normal.inverse_cdf(1.0 - p);

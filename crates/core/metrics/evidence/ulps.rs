@@ -29,9 +29,9 @@ pub fn ordered(code: u64, width: u32) -> i64 {
     if code & sign == 0 { magnitude } else { -magnitude }
 }
 
-/// Quantiles of the distance between two values, counted in representable numbers, over all elements.
+/// Quantiles, over all elements, of the distance in ulps (steps between representable numbers) of the two values of an element.
 ///
-/// The quantile q is the smallest distance that at least a share q of the elements do not exceed.
+/// The quantile q is the smallest d for which at least a fraction q of the elements have a distance of d or less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ulps {
     /// The median distance.
