@@ -1,4 +1,4 @@
-//! Operations of LLM kernels: the expected result of each, and the error that a right kernel may have.
+//! Operations of LLM kernels: the expected result of each, and the error that a correct kernel may have.
 
 #![deny(missing_docs)]
 

@@ -1,15 +1,16 @@
-//! Attention, softmax(s·q·kᵀ + mask)·v, with grouped heads, causal masks, sliding windows and sinks, and the log-sum-exp of each
-//! query. Keys and values may be in the pages of a cache. Sequences may have different lengths and may be packed
+//! Attention, softmax(s·q·kᵀ + mask)·v, with grouped heads, causal masks, sliding windows and sinks, and the log-sum-exp of
+//! each query. Keys and values may be in the pages of a cache. Sequences may have different lengths and may be packed
 //! ([`super::paging`]).
 //!
 //! Error bound: a score has the error of its sum of products. The relative error of its exponential is this error, plus 4u, plus
 //! 4u per unit of the exponent. If the weight of a value v is wrong by δ, the output o moves by δ·|v − o|. The sum of p·v has as
 //! many terms as there are keys. If a kernel rounds weights before it multiplies them (`p` names the type), each weight errs
-//! independently by up to half an ulp, h. Such a rounding is uniform within ±h, so its variance is h²/3; averaged over a binade,
-//! h² is half of its largest value. Both factors together give 1/6. Kernels store weights as `p_scale`·exp(s − max): a weight
-//! below half of the smallest number of the type becomes 0, so all of it is an error. Where roundings of weights dominate, the
-//! root mean square and the mean of all errors are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately
-//! computing the log-sum-exp and softmax functions*, 2021.)
+//! independently by up to half an ulp, h. Such a rounding is uniform within ±h, so its variance is h²/3. Relative to the squared
+//! weight, h² is largest at the lower end of a binade; its average over a binade is half of that. So the average variance is 1/6
+//! of the largest h². Kernels store weights as `p_scale`·exp(s − max): a weight below half of the smallest number of the type
+//! becomes 0, and its error is the whole weight. Where roundings of weights dominate, the root mean square and the mean of all
+//! errors are also checked ([`super::spread`]). (Blanchard, Higham and Higham, *Accurately computing the log-sum-exp and softmax
+//! functions*, 2021.)
 
 use rayon::prelude::*;
 use reference::LAMBDA;
@@ -124,7 +125,7 @@ struct Sizes {
     queries: usize,
     /// Start offset of each packed sequence of queries, followed by the end of the last one; `None` if sequences are not packed.
     starts: Option<Vec<usize>>,
-    /// Number of pages of keys. Without a block table, each sequence is one page, or all sequences together if they are packed.
+    /// Number of pages of keys. Without a block table, each sequence is one page; packed sequences together are one page.
     pages: usize,
     /// Number of keys per page.
     page: usize,
@@ -132,7 +133,7 @@ struct Sizes {
     groups: usize,
     dim: usize,
     values: usize,
-    /// True if the head dimension precedes the token dimension.
+    /// True if the layout is [B, H, T, D] instead of [B, T, H, D].
     heads_first: bool,
 }
 
@@ -208,7 +209,7 @@ impl Sizes {
         }
     }
 
-    /// Index of the first element of a head of a token in a tensor with these sizes.
+    /// Flat index of the first element of head `head` of token `token` in a tensor with the sizes `heads`, `tokens` and `dim`.
     fn at(&self, [batch, head, token]: [usize; 3], [heads, tokens, dim]: [usize; 3]) -> usize {
         match self.heads_first {
             true => ((batch * heads + head) * tokens + token) * dim,
@@ -264,7 +265,7 @@ fn heads_first<T: Copy>(mut shape: Vec<usize>, numbers: &[T]) -> (Vec<usize>, Ve
     (shape, (0..numbers.len()).map(of).collect())
 }
 
-/// Range of the keys that a query sees.
+/// Returns the range of the keys that a query attends to, after the causal mask and the window.
 fn seen(call: &Call, all: &Keys, sizes: &Sizes, [sequence, token]: [usize; 2]) -> std::ops::Range<usize> {
     let window = match (call.number("window") as usize, call.fault) {
         (0, _) | (_, Some("no_window")) => None,
@@ -327,7 +328,8 @@ fn one(call: &Call, all: &Keys, sizes: &Sizes, [b, head, token]: [usize; 3]) -> 
     (columns, (log * per, log_error * per))
 }
 
-/// Returns the score of a query and a key, and its error bound. The score is their dot product times `scale` times `base`.
+/// Returns the score of a query and a key, and its error bound. The score is their dot product times `scale` times `base`. `base`
+/// is 1, or ln 2 for a kernel that computes 2^s instead of e^s.
 pub(super) fn score(call: &Call, [q, k]: [&[f64]; 2], [scale, base]: [f64; 2]) -> (f64, f64) {
     let terms = Terms::of(q.iter().zip(k).map(|(q, k)| q * k), call.u);
     let score = terms.sum * scale * base;
@@ -335,8 +337,8 @@ pub(super) fn score(call: &Call, [q, k]: [&[f64]; 2], [scale, base]: [f64; 2]) -
 }
 
 /// Computes means of values, weighted by the exponentials of scores. `scores` has pairs of a score and its error bound. A kernel
-/// that rounds weights (`p`) stores them as `p_scale`·exp(s − max). If `p_scale` is `None`, it divides them by their sum before
-/// it rounds.
+/// that rounds weights to the type `p` stores them as `p_scale`·exp(s − max). If `p_scale` is `None`, the kernel divides the
+/// weights by their sum before it rounds them.
 pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     call: &Call,
     scores: &[(f64, f64)],
@@ -362,12 +364,13 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
     let of_sink = sink.map(|sink| (sink - most).exp());
     let sums = Terms::of_any_scale(powers.iter().map(|(power, _)| *power).chain(of_sink), call.u);
     powers.iter_mut().for_each(|(power, _)| *power /= sums.sum);
-    // Errors of equal weights are equal, so group the weights by value.
+    // Equal weights have equal errors, which add up. So group the weights by value.
     let equal = Equal::of(powers.iter().map(|(p, _)| *p));
     let of_sum = sums.error() / sums.sum + 4.0 * call.u;
     let p = call.dtype("p");
-    // The kernel may scale the weights that it stores by a power of two. So allow the largest relative rounding error, half a
-    // spacing at the lower end of a binade, and half of the smallest step of the type.
+    // The kernel may scale weights before it rounds them, so the position of a weight within its binade is unknown. Allow the
+    // largest relative rounding error (half a spacing at the lower end of a binade), but at least half of the smallest step of
+    // the type.
     let stored_one = p_scale.map_or(1.0, |p_scale| p_scale * sums.sum);
     let least = p.map_or(0.0, |p| half_spacing(p, 0.0) / stored_one);
     let rounded = |weight: f64| match p {
@@ -382,8 +385,8 @@ pub(super) fn weighted<V: Iterator<Item = f64> + Clone>(
         let of_weights = equal.together(all.clone().map(|(v, (p, relative))| p * relative * (v - o).abs()));
         let (most, squares) = equal.sums(all.clone().map(|(v, (p, _))| rounded(*p) * v.abs()));
         let spread = (squares / 6.0).sqrt();
-        // The factor 1/6 is an average over many different weights. If weights are divided by their sum first, a few of them may
-        // be equal, so use the factor 1.
+        // `spread` has the factor 1/6, an average over many different weights. If a kernel divides weights by their sum before it
+        // rounds them, a row may have only a few, equal weights: use the worst-case factor 1.
         let likely = if p_scale.is_some() { spread } else { squares.sqrt() };
         let of_rounding = f64::min(most, LAMBDA * likely);
         let lost: f64 = all.map(|(v, (p, _))| lost(*p) * (v - o).abs().max(v.abs())).sum();

@@ -1,4 +1,4 @@
-//! Arguments of an operation, and checks of them.
+//! Arguments of a call of an operation, and checks of these arguments.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -19,7 +19,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Size of the last dimension; 1 for a scalar.
+    /// Number of columns: the size of the last dimension, or 1 for a scalar.
     pub fn cols(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
@@ -36,9 +36,9 @@ impl Tensor {
 pub enum Given {
     /// A tensor.
     Tensor(Tensor),
-    /// A number; false and true are 0 and 1.
+    /// A number; a boolean is the number 0 (false) or 1 (true).
     Number(f64),
-    /// A word, one of several that the operation allows.
+    /// A word, such as the name of a layout; the operation lists the allowed words.
     Word(String),
 }
 
@@ -49,9 +49,9 @@ pub struct Call {
     pub(super) given: BTreeMap<String, Given>,
     /// Unit roundoff of the type in which kernels compute.
     pub u: f64,
-    /// Type of the outputs. The argument `cast` makes kernels also round intermediate results to it.
+    /// Type of the outputs. The argument `cast` makes kernels also round intermediate results to this type.
     pub dtype: Dtype,
-    /// Name of the fault (known mistake of kernels) that is computed; `None` if the right operation is computed.
+    /// Name of the fault (known mistake of kernels) that the call simulates; `None` if the call simulates a correct kernel.
     pub fault: Option<&'static str>,
 }
 
@@ -101,7 +101,7 @@ impl Call {
         self.operation
     }
 
-    /// Copies the call, but sets its fault to `fault`, and one word argument to another value if `word` is given.
+    /// Copies the call, but sets its fault to `fault`. If `word` is a pair of a name and a value, also sets this word argument.
     #[must_use]
     pub fn with(&self, fault: Option<&'static str>, word: Option<(&str, &str)>) -> Self {
         let mut other = self.clone();
@@ -116,22 +116,22 @@ impl Call {
         other
     }
 
-    /// Returns true if the argument is given.
+    /// Returns true if the call has the argument `name`.
     pub fn has(&self, name: &str) -> bool {
         self.given.contains_key(name)
     }
 
-    /// Returns true if the call computes this fault.
+    /// Returns true if the call simulates the fault (known mistake of kernels) `fault`.
     pub fn is(&self, fault: &str) -> bool {
         self.fault == Some(fault)
     }
 
-    /// Returns `wrong` if the call computes this fault, else `right`.
+    /// Returns `wrong` if the call simulates the fault (known mistake of kernels) `fault`, else `right`.
     pub(super) fn pick<T>(&self, fault: &str, wrong: T, right: T) -> T {
         if self.is(fault) { wrong } else { right }
     }
 
-    /// The tensor `name`; `None` if it is not given.
+    /// Returns the tensor `name`; `None` if the call does not have it.
     pub fn optional(&self, name: &str) -> Option<&Tensor> {
         match self.given.get(name) {
             Some(Given::Tensor(tensor)) => Some(tensor),
@@ -139,7 +139,7 @@ impl Call {
         }
     }
 
-    /// A required tensor, which [`Call::new`] has checked to be given.
+    /// Returns a required tensor; [`Call::new`] has checked that the call has all required tensors.
     ///
     /// # Panics
     /// Panics if the tensor is optional and not given.
@@ -153,7 +153,7 @@ impl Call {
         takes.map(|takes| takes.kind)
     }
 
-    /// Value of a number argument, or its default.
+    /// Returns the value of the number argument `name`, or its default if the call does not have it.
     pub fn number(&self, name: &str) -> f64 {
         match (self.given.get(name), self.kind(name)) {
             (Some(Given::Number(number)), _) => *number,
@@ -162,7 +162,7 @@ impl Call {
         }
     }
 
-    /// Value of an integer argument within `range`. `words` describes the range in the error message.
+    /// Returns the value of an integer argument, which must be within `range`. `words` describes the range in the error message.
     ///
     /// # Errors
     /// Returns an error if the number is missing, not an integer, or outside of the range.
@@ -179,7 +179,7 @@ impl Call {
         ))
     }
 
-    /// Checks that a number is not negative.
+    /// Checks that the number argument `name` is not negative.
     ///
     /// # Errors
     /// Returns an error that names the number if it is negative.
@@ -189,7 +189,7 @@ impl Call {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Scale factor of scores or queries: the number argument `scale`, or 1/√dim if it is not given.
+    /// Scale factor of scores or queries: the number argument `scale`; 1/√dim if the call does not have it.
     pub(super) fn scale(&self, dim: usize) -> f64 {
         match self.number("scale") {
             scale if scale.is_nan() => (dim as f64).sqrt().recip(),
@@ -197,7 +197,7 @@ impl Call {
         }
     }
 
-    /// Returns true if a number is not 0.
+    /// Returns true if the number argument `name` is not 0.
     pub fn flag(&self, name: &str) -> bool {
         self.number(name) != 0.0
     }
@@ -221,7 +221,7 @@ impl Call {
         }
     }
 
-    /// Checks that all elements of a tensor, if it is given, are integers from `least` to `most`.
+    /// Checks that all elements of a tensor, if the call has it, are integers from `least` to `most`.
     ///
     /// # Errors
     /// Returns an error that names the tensor, the first wrong element, and the range.
@@ -234,7 +234,7 @@ impl Call {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Checks that a tensor, if it is given, has this shape.
+    /// Checks that a tensor, if the call has it, has this shape.
     ///
     /// # Errors
     /// Returns an error that names the tensor, its shape and the expected shape.

@@ -1,5 +1,6 @@
 //! Causal depthwise convolution: y_t = f(bias + Σ_j w_j·x_{t−W+1+j}) for every channel. Earlier inputs come from a state; the
-//! operation also returns the new state, which is the last inputs. With one token, this is a decode step.
+//! operation also returns the new state, which holds the last S ≥ W − 1 inputs of each channel. A call with one token is a decode
+//! step.
 //!
 //! Error bound: the result before SiLU is a sum of W + 1 terms (W products and the bias), which f32 adds in any order. SiLU adds
 //! its own error and propagates the error of the sum ([`super::near`]). If a kernel rounds to the output's type before SiLU
@@ -104,7 +105,7 @@ impl Sizes {
         })
     }
 
-    /// Returns the inputs of one channel: first those in the state, then the tokens of the call.
+    /// Returns the inputs of one channel: first the earlier inputs from the state, then the tokens of the call.
     fn inputs(self, call: &Call, [batch, channel]: [usize; 2]) -> Vec<f64> {
         let state = match call.optional("state") {
             Some(state) => state.data[(batch * self.channels + channel) * self.kept..][..self.kept].to_vec(),
@@ -135,7 +136,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         (outputs, state.to_vec())
     };
     let (rows, state): (Vec<Vec<Near>>, Vec<Vec<f64>>) = (0..batch * channels).into_par_iter().map(row).unzip();
-    // `rows` are ordered by channel; the output may have channels last.
+    // `rows` has one entry per sequence and channel, but the output may have the channels last.
     let at = |at: usize| match sizes.tokens_first {
         true => rows[at / channels / tokens * channels + at % channels][at / channels % tokens],
         false => rows[at / tokens][at % tokens],
@@ -148,12 +149,13 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     ])
 }
 
-/// Output of one token and channel; `inputs` are the channel's inputs, first those of the state.
+/// Output of one token and channel. `inputs` are the inputs of the channel, beginning with the inputs in the state.
 fn one(call: &Call, sizes: Sizes, inputs: &[f64], channel: usize, token: usize) -> Near {
     let taps = sizes.taps;
     let weight = &call.tensor("weight").data[channel * taps..][..taps];
     let late = usize::from(call.is("one_late"));
-    // Index of the input that a tap multiplies. The input of the token itself is the last of the first `kept + token + 1` inputs.
+    // Index of the input that a tap multiplies. The last tap multiplies the token's own input, which has the index `kept +
+    // token`.
     let input = |tap: usize| (sizes.kept + token + 1 + tap).checked_sub(taps + late);
     let product = |tap: usize| input(tap).map_or(0.0, |at| weight[tap] * inputs[at]);
     let bias = call.optional("bias").map_or(0.0, |bias| bias.data[channel]);

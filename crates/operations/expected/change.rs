@@ -1,4 +1,5 @@
-//! Changes the arguments of a call, to compute faults that equal the right operation on wrong arguments.
+//! Changes the arguments of a call, to simulate faults: many faulty kernels give the result of the correct operation on changed
+//! arguments.
 
 use super::{Call, Given, Tensor};
 
@@ -13,19 +14,19 @@ impl Call {
         self.given.insert(name.into(), Given::Number(number));
     }
 
-    /// Sets a number to 1 if it is 0, else to 0.
+    /// Sets a number argument to 1 if it is 0, else to 0.
     pub fn toggle(&mut self, name: &str) {
         self.set(name, f64::from(u8::from(!self.flag(name))));
     }
 
-    /// Changes a tensor in place, if it is given.
+    /// Changes a tensor in place, if the call has it.
     pub fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Tensor)) {
         if let Some(Given::Tensor(tensor)) = self.given.get_mut(name) {
             edit(tensor);
         }
     }
 
-    /// Replaces every element of a tensor.
+    /// Replaces every element x of a tensor by `change(x)`.
     pub fn map(&mut self, name: &str, change: impl Fn(f64) -> f64) {
         self.edit(name, |tensor| tensor.data.iter_mut().for_each(|x| *x = change(*x)));
     }
@@ -35,18 +36,19 @@ impl Call {
         self.map(name, |_| value);
     }
 
-    /// Replaces each slice along a dimension by the next slice, and the last by the first. Dimension 0 is the last dimension.
+    /// Replaces each slice along a dimension by the next slice, and the last slice by the first. `dim` counts from the end: 0
+    /// is the last dimension.
     pub fn roll(&mut self, name: &str, dim: usize) {
         self.rotate(name, dim, |slice, _| slice);
     }
 
-    /// Swaps the two halves of a tensor along a dimension. Dimension 0 is the last dimension.
+    /// Swaps the two halves of a tensor along a dimension. `dim` counts from the end: 0 is the last dimension.
     pub fn exchange_halves(&mut self, name: &str, dim: usize) {
         self.rotate(name, dim, |_, all| all / 2);
     }
 
-    /// Rotates a tensor to the left along a dimension. `by` returns the number of elements to rotate by, given the number of
-    /// elements of one slice and of all slices.
+    /// Rotates a tensor to the left along a dimension. Calls `by` with the stride of the dimension, and with the stride times the
+    /// dimension's size; `by` returns the number of elements to rotate by.
     fn rotate(&mut self, name: &str, dim: usize, by: impl Fn(usize, usize) -> usize) {
         self.edit(name, |tensor| {
             let (slice, all) = tensor.slices(dim);
@@ -55,7 +57,7 @@ impl Call {
         });
     }
 
-    /// Replaces each row by the next row, and the last by the first. A row is the last `dims` dimensions.
+    /// Replaces each row by the next row, and the last row by the first. A row consists of the last `dims` dimensions.
     pub fn roll_rows(&mut self, name: &str, dims: usize) {
         self.edit(name, |tensor| {
             let row = tensor.slices(dims).0.min(tensor.data.len());
@@ -63,7 +65,7 @@ impl Call {
         });
     }
 
-    /// Replaces all slices along a dimension by the first slice. Dimension 0 is the last dimension.
+    /// Replaces all slices along a dimension by the first slice. `dim` counts from the end: 0 is the last dimension.
     pub fn repeat_first(&mut self, name: &str, dim: usize) {
         self.edit(name, |tensor| {
             let (slice, all) = tensor.slices(dim);
@@ -85,8 +87,8 @@ impl Call {
 }
 
 impl Tensor {
-    /// Returns the number of elements of a slice at one index of a dimension, and of all slices along that dimension; both at
-    /// least 1. Dimension 0 is the last dimension.
+    /// Returns the stride of a dimension, and the stride times the dimension's size; both at least 1. `dim` counts from the
+    /// end: 0 is the last dimension.
     fn slices(&self, dim: usize) -> (usize, usize) {
         let dims = self.shape.len();
         let count = |from: usize| self.shape[from..].iter().product::<usize>().max(1);

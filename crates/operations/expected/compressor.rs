@@ -1,12 +1,12 @@
-//! One decode step of a KV compressor (DeepSeek-V4). The token's row is stored in the state of its sequence: a ring in which
-//! token t has slot t mod S, with ape[t mod m] added to its gate. If the token is the last of a window of m tokens, the window is
-//! pooled: each channel is the mean over tokens, weighted by the softmax of the gates. The result is normed, rotated (RoPE at the
-//! position of the window's first token) and stored as entry ⌊t/m⌋. With overlap, rows have 2D channels and S = 2m: an entry
-//! pools the first D channels of the previous window and the last D channels of its own.
+//! One decode step of a KV compressor (DeepSeek-V4). The token's kv and gate are stored in the state of its sequence, a ring of S
+//! slots: token t has slot t mod S, and the positional term ape[t mod m] is added to its gate. If the token is the last of a
+//! window of m tokens, the window is pooled: each channel is the mean over tokens, weighted by the softmax of the gates. The
+//! result is normed, rotated (RoPE at the position of the window's first token) and stored as entry ⌊t/m⌋. With overlap, rows
+//! have 2D channels and S = 2m: an entry pools the first D channels of the previous window and the last D channels of its own.
 //!
 //! Error bound: the computation uses numbers that carry their error bound ([`super::near`]) through exponentials, sums over slots
-//! in any order, a mean square and its inverse root, and two products and their sum. Values in the ring are copied and must be
-//! equal; gates in the ring have one addition.
+//! in any order, RMSNorm and RoPE. Values in the ring are copied and must be equal; gates in the ring have the error of one
+//! addition.
 
 use super::near::{Near, powers};
 use super::streams::normed;
@@ -60,7 +60,7 @@ struct Step<'a> {
     overlap: bool,
     /// Number of channels of an entry (D).
     dim: usize,
-    /// Number of entries that a row has room for (N).
+    /// Capacity, in entries, of each row's part of the buffer `entries` (N).
     places: usize,
     /// Number of channel pairs that are rotated (R/2).
     pairs: usize,
@@ -92,7 +92,8 @@ impl<'a> Step<'a> {
         call.expect("ring_kv", &[rows, step.slots(), width])?;
         call.expect("ring_gate", &[rows, step.slots(), width])?;
         let positions = call.tensor("cos").shape[0];
-        // The row must have room for the token's entry, and the tables must have the position of the token's window.
+        // The token's entry must fit into the N entries of its row, and the tables of cos and sin must cover the token's
+        // position.
         let most = f64::min((places * rate) as f64, positions as f64) - 1.0;
         let fits = |t: &&f64| t.fract() == 0.0 && (-1.0..=most).contains(*t);
         match call.tensor("position").data.iter().find(|t| !fits(t)) {
@@ -118,7 +119,7 @@ impl<'a> Step<'a> {
         tokens.filter(|(_, t)| **t >= 0.0).map(|(row, t)| (row, *t as usize))
     }
 
-    /// Returns the rings of kv and of gates after the tokens' rows have been stored.
+    /// Returns the ring buffers of kv and of gates after the tokens' rows have been stored.
     fn pushed(&self) -> [Vec<f64>; 2] {
         let (call, width, slots, rate) = (self.call, self.width(), self.slots(), self.rate);
         let [kv, gate, ape, mut ring_kv, mut ring_gate] =
@@ -134,12 +135,12 @@ impl<'a> Step<'a> {
         [ring_kv, ring_gate]
     }
 
-    /// Computes the entry of a row that token `t` completes.
+    /// Computes the entry of the window that token `t` of a row completes: pools the window's tokens, then norms and rotates.
     fn entry(&self, [ring_kv, ring_gate]: [&[f64]; 2], row: usize, t: usize) -> Vec<Near> {
         let (call, width, slots, dim) = (self.call, self.width(), self.slots(), self.dim);
         let own = t / self.rate * self.rate;
-        // Number of pooled tokens before the window of `t`. Token numbers below are larger by the length of the ring (`slots`),
-        // so that they cannot be negative.
+        // Number of tokens of the previous window that are pooled. The token numbers below have the offset `slots` (the length of
+        // the ring), so that they cannot be negative.
         let before = match call.fault {
             Some("window_before_missing") => 0,
             Some("absent_pooled") if self.overlap => self.rate,
@@ -155,7 +156,7 @@ impl<'a> Step<'a> {
             };
             let gate = |token: usize| match call.is("mean_pooled") {
                 true => call.exact(0.0),
-                // The gate has one rounding error, from the addition of ape.
+                // Adding the positional term `ape` to the gate rounds once.
                 false => call.near(read(ring_gate, token), call.u * read(ring_gate, token).abs()),
             };
             let weights = powers(&tokens.clone().map(gate).collect::<Vec<Near>>());

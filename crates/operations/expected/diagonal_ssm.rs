@@ -92,7 +92,8 @@ fn scan<T: Real>(call: &Call, [a, b, c, u, state]: [&[T]; 5], sum: impl Fn(&[T],
         _ => steps,
     };
     let mut state = state.to_vec();
-    // For the fault `segment_power`: the part of the states that comes from before the current segment, without the last decay.
+    // For the fault `segment_power`: the segment's initial state, multiplied by a for every step except the segment's last
+    // step.
     let mut kept = state.clone();
     let mut y = Vec::with_capacity(steps);
     for (step, u) in u.iter().enumerate() {

@@ -4,33 +4,33 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use ulplab_core::random::{gaussian, stream};
 
-/// Maximum number of elements of a drawn tensor. A larger tensor suggests that the sizes were given in the wrong order.
+/// Maximum number of elements of a drawn tensor. A larger tensor suggests sizes in the wrong order.
 const MOST: usize = 1 << 28;
 
-/// Cases of an operation whose inputs are drawn at random.
+/// Test cases of an operation, with inputs that are drawn at random.
 pub struct Cases {
     /// Names of the sizes.
     pub letters: &'static [&'static str],
     /// Sizes of each case, in the order of `letters`.
     pub sizes: &'static [&'static [i64]],
-    /// Numbers that all cases set instead of using the defaults.
+    /// Number arguments that all cases set to a value other than the default.
     pub numbers: &'static [(&'static str, f64)],
-    /// Numbers that are also varied: each gets one additional case with this value.
+    /// Number arguments that are varied: each gets one additional case, in which it has this value.
     pub varied: &'static [(&'static str, f64)],
-    /// Names of word arguments that cases cannot set, because inputs are drawn for their default only.
+    /// Names of word arguments that cases cannot set, because random inputs are only drawn for the default value.
     pub fixed: &'static [&'static str],
-    /// Optional tensors that can be drawn.
+    /// Names of optional tensors that cases may have.
     pub optional: &'static [&'static str],
     /// Element types that inputs may have.
     pub types: &'static [&'static str],
-    /// Draws the inputs of a case.
+    /// Function that draws all inputs of a case.
     pub draw: fn(&mut Draw),
-    /// Reason for the error bound, in one line.
+    /// Reason for the operation's error bound, in one line; messages show it.
     pub why: &'static str,
 }
 
 impl Cases {
-    /// Sizes of a case, with their names.
+    /// Returns the name and the value of each size of a case.
     pub fn named(&self, case: usize) -> Vec<(&'static str, i64)> {
         let letters = self.letters.iter().copied();
         letters.zip(self.sizes[case].iter().copied()).collect()
@@ -65,8 +65,8 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Draws all inputs of an operation. `size` and `word` return what the case sets for the name of a size, of a word argument,
-    /// or of an optional tensor.
+    /// Draws all inputs of an operation. `size` returns the value that the case sets for a size. `word` returns the value that
+    /// the case sets for a word argument, or [`GIVEN`] or [`NONE`] for an optional tensor.
     ///
     /// # Errors
     /// Returns an error if a tensor would have too many elements, or if the sizes do not fit together.
@@ -92,7 +92,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Sizes of the case, in the order of their names.
+    /// Returns the sizes of the case, in the order of [`Cases::letters`].
     ///
     /// # Panics
     /// Panics if the operation's cases do not have `N` sizes.
@@ -103,7 +103,8 @@ impl<'a> Draw<'a> {
         sizes.try_into().expect("as many sizes as letters")
     }
 
-    /// Returns true if the case sets the word argument `name` to `value`. Do not call it for the default value.
+    /// Returns true if the case sets the word argument `name` to `value`. Use only values other than the default: for a case that
+    /// omits the argument, the result is always false.
     pub fn is(&self, name: &str, value: &str) -> bool {
         (self.word)(name).is_some_and(|word| word == value)
     }
@@ -113,7 +114,7 @@ impl<'a> Draw<'a> {
         self.is(name, GIVEN)
     }
 
-    /// Makes [`Draw::inputs`] return the error `why` unless `fits` is true.
+    /// Makes [`Draw::inputs`] return the error message `why` if `fits` is false.
     pub fn require(&mut self, fits: bool, why: &str) {
         if !fits {
             self.wrong.get_or_insert_with(|| why.into());
@@ -181,9 +182,9 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Value of an optional tensor's key if the tensor is given.
+/// Setting of an optional tensor in cases that include the tensor.
 pub const GIVEN: &str = "given";
-/// Value of an optional tensor's key if the tensor is omitted.
+/// Setting of an optional tensor in cases that omit the tensor.
 pub const NONE: &str = "none";
 
 fn unit(rng: &mut ChaCha8Rng) -> f64 {

@@ -2,27 +2,28 @@
 //!
 //! When a sum s adds a term t, the rounding error is the remainder of t modulo the spacing q of the numbers around s. So equal
 //! terms have equal rounding errors while s stays within a binade, and a sum of n terms may err by n roundings instead of √n.
-//! [`multiplicity`] estimates M, the number of roundings that are equal. It examines a sample of m = √n terms, at least 64, for
-//! three signs of equal roundings:
+//! [`Places::multiplicity`] estimates M, the number of roundings that are equal. It examines a sample of m = √n terms, at least
+//! 64, for three signs of equal roundings:
 //!
 //! * **Equal terms.** If value i occurs c_i times, M = Σc_i²/n: 1 if all terms differ, n if all are equal. Two random terms are
 //!   equal with probability M/n, so a sample of √n terms has about M/2 equal pairs. Terms of opposite sign have opposite
 //!   roundings: c_i is then the difference of the two counts. If roundings are equal within a group and independent between
 //!   groups, their variance is at most M times as large (Cauchy and Schwarz).
-//! * **Terms that differ from the term [`LAG`] places later by a multiple of q**, or by nearly nothing: ramps, slow curves,
-//!   patterns whose period divides the lag. Pairs whose sum is such a multiple, or nearly 0, are subtracted from the count.
+//! * **Terms that differ from the term [`LAG`] indices later by nearly a multiple of q**, which may be 0: ramps, slow curves,
+//!   patterns whose period divides the lag. A pair whose sum is nearly a multiple of q has opposite roundings, so it is
+//!   subtracted from the count.
 //! * **Roundings of one sign**: small terms of one sign that the sum absorbs. The mean remainder is more than four standard
 //!   errors from 0.
 //!
 //! For the last two signs, all terms are assumed to be equal: M = n. Terms that are multiples of q are added exactly and are
 //! ignored: products of FP8, FP4 and small integers. Random terms show none of the three signs.
 
-/// Sums with at most this many terms are not examined. For so few terms, the likely bound, λ√n, exceeds the worst case, n.
+/// Sums with at most this many terms are not examined: their likely bound, λ√n roundings, exceeds the worst case, n roundings.
 pub const FEW: usize = 64;
-/// Distance of the two terms of a pair. It is a multiple of 16 and of all small periods except 7.
+/// Distance between the two terms of a pair, as a number of terms. It is a multiple of 16 and of all periods up to 8 except 7.
 const LAG: usize = 240;
 
-/// Indices of the terms in the sample.
+/// Indices of the sampled terms of a sum.
 #[derive(Clone, Debug)]
 pub struct Places {
     places: Vec<usize>,
@@ -30,8 +31,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Chooses a sample of `terms` terms: all terms if there are up to 256. Otherwise, indices follow multiples of the golden
-    /// ratio, so that they do not coincide with a pattern.
+    /// Chooses the indices of the sample for a sum of `terms` terms: none for up to [`FEW`] terms, all for up to 256. Otherwise
+    /// the indices follow multiples of the golden ratio, so that they do not coincide with a periodic pattern.
     pub fn of(terms: usize) -> Self {
         const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
         let places = if terms <= FEW {
@@ -45,13 +46,13 @@ impl Places {
         Self { places, terms }
     }
 
-    /// For each sampled term, the indices of this term and of the term [`LAG`] places later. Indices wrap around at the end.
+    /// Returns, for each sampled term, its index and the index [`LAG`] terms later. Indices wrap around at the end of the sum.
     pub fn pairs(&self) -> impl ExactSizeIterator<Item = [usize; 2]> + '_ {
         self.places.iter().map(|at| [*at, (at + LAG) % self.terms])
     }
 
-    /// Returns the number of roundings that are equal (M), from 1 to the number of terms, for a sum with unit roundoff `u` and
-    /// partial sums of about `size`. `pairs` has the terms at the indices of [`Self::pairs`].
+    /// Returns M, the number of roundings that are equal, from 1 to the number of terms, for a sum with unit roundoff `u` and
+    /// partial sums of about `size`. `pairs` yields the terms at the indices that [`Self::pairs`] returns.
     pub fn multiplicity(
         &self,
         u: f64,
@@ -74,11 +75,13 @@ impl Places {
             for (sign, off) in signs.iter_mut().zip([off, left_over(2.0 * units)]) {
                 *sign = [sign[0] + off, sign[1] + off * off];
             }
-            // Ignore multiples of the spacing. The second condition is for half of the spacing, in case the sum is still smaller.
+            // Skip multiples of the spacing, which are also multiples of half the spacing (that of smaller partial sums): adding
+            // them needs no rounding.
             if off != 0.0 || left_over(2.0 * units) != 0.0 {
                 scratch.push(term.to_bits());
                 again += usize::from(seen_before(&mut seen, term.to_bits()));
-                // A close pair counts +1 if its terms have equal signs, and −1 if not. With random signs, the counts cancel.
+                // A pair counts +1 if its roundings are nearly equal, and −1 if they are nearly opposite. With random signs,
+                // the counts cancel.
                 let near = |sum: f64| left_over(sum * inverse).abs() < 1.0 / 16.0;
                 close += match (near(later - term), near(later + term)) {
                     (true, _) => 1,
@@ -97,15 +100,16 @@ impl Places {
         1.0f64.max(self.repeated(scratch))
     }
 
-    /// Returns true if the numbers have digits that look random below 2⁻¹⁷ of the largest number. Their products with any other
-    /// numbers then also look random, unless the other numbers cancel the differences ([`level`]).
+    /// Returns true if the digits of the numbers look random below 2⁻¹⁷ of the largest magnitude. Products of such numbers with
+    /// other numbers then also look random, unless the other numbers make the products nearly equal ([`level`]).
     pub fn irregular(&self, pairs: &[[f64; 2]], scratch: &mut Vec<u64>) -> bool {
         let largest = pairs.iter().fold(0.0, |largest: f64, [x, _]| largest.max(x.abs()));
         let alone = self.multiplicity(2f64.powi(-18), largest, pairs.iter().copied(), scratch) == 1.0;
         alone && 4 * scratch.len() > 3 * pairs.len()
     }
 
-    /// Estimates M from the sampled terms; returns 1 if random signs may explain the excess of equal pairs.
+    /// Estimates M, the number of equal roundings, from the sampled terms. Returns 1 if random signs alone can explain that equal
+    /// pairs outnumber opposite pairs.
     fn repeated(&self, sample: &mut [u64]) -> f64 {
         let (all, places) = (self.terms as f64, self.places.len() as f64);
         // Move the sign to the last bit, so that sorting puts terms of equal magnitude next to each other.
@@ -118,7 +122,8 @@ impl Places {
             pairs += (count - 2.0 * negative).powi(2) - count;
             spread += 2.0 * count * (count - 1.0);
         }
-        // With random signs, equal and opposite signs are equally likely. So ignore an excess of up to 3 standard deviations.
+        // With random signs, equal and opposite signs are equally likely. So ignore up to 3 standard deviations of excess equal
+        // pairs.
         if pairs <= 3.0 * spread.sqrt() {
             return 1.0;
         }
@@ -126,7 +131,8 @@ impl Places {
     }
 }
 
-/// True if, in at least 4 of the first 8 pairs, the two terms differ by less than u·size/16.
+/// True if in at least 4 of the first 8 pairs, the two terms differ by less than u·size/16. Such nearly equal terms have equal
+/// roundings.
 #[inline(always)]
 pub fn level(u: f64, size: f64, pairs: impl Iterator<Item = [f64; 2]>) -> bool {
     let near = |[term, later]: [f64; 2]| usize::from((later - term).abs() < u * size / 16.0);
@@ -142,7 +148,7 @@ fn left_over(x: f64) -> f64 {
     if x.abs() < (1u64 << 51) as f64 { off } else { 0.0 }
 }
 
-/// Returns true if the hash of these bits was seen before. This is a quick test that nearly all terms differ.
+/// Records the hash of these bits, and returns true if it was seen before. This is a quick test that nearly all terms differ.
 #[inline(always)]
 fn seen_before(seen: &mut [u64; 64], bits: u64) -> bool {
     let hash = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
@@ -155,13 +161,13 @@ fn seen_before(seen: &mut [u64; 64], bits: u64) -> bool {
 /// Groups of equal numbers. Results that are computed from equal numbers have equal roundings.
 #[derive(Clone, Debug, Default)]
 pub struct Equal {
-    /// Index of the group of each number; empty if there are only a few numbers, or if all differ.
+    /// Index of the group of each number; empty if there are at most [`FEW`] numbers, or if all numbers differ.
     group: Vec<u32>,
     groups: usize,
 }
 
 impl Equal {
-    /// Finds the groups of these numbers.
+    /// Puts numbers with equal bits into one group.
     pub fn of(numbers: impl ExactSizeIterator<Item = f64>) -> Self {
         if numbers.len() <= FEW {
             return Self::default();
@@ -195,15 +201,15 @@ impl Equal {
         Self { group, groups }
     }
 
-    /// Bound of the sum of errors that are at most as large as `errors`. Errors of equal numbers are equal, and all other errors
-    /// are independent. The bound is the smaller one of the sum of all errors, and λ times the root of the sum of the squares of
-    /// group sums (Hoeffding).
+    /// Returns a bound of the sum of errors whose magnitudes are at most `errors`. Equal numbers are assumed to have equal
+    /// errors, and different numbers to have independent errors. The bound is the sum of all errors, or λ·√(Σ g²) for the sums
+    /// g of the errors of each group (Hoeffding), whichever is smaller.
     pub fn together(&self, errors: impl Iterator<Item = f64>) -> f64 {
         let (sum, squares) = self.sums(errors);
         f64::min(sum, reference::LAMBDA * squares.sqrt())
     }
 
-    /// Returns the sum of the numbers, and the sum of the squares of the sums of the groups.
+    /// Returns the sum of all numbers, and Σ g², where g is the sum of the numbers of one group.
     pub fn sums(&self, numbers: impl Iterator<Item = f64>) -> (f64, f64) {
         let add = |(sum, squares), x: f64| (sum + x, squares + x * x);
         if self.group.is_empty() {

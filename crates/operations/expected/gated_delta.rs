@@ -2,10 +2,10 @@
 //! per head, KDA one per key channel. The final state is also an output. With one token, this is a decode step.
 //!
 //! Error bound of one token, to first order plus one percent. Columns of S are independent. α errs by (4 + 2|g|)·u. If q and k
-//! are normalized, they err by half the error of their sum of squares plus 4u. r = Sᵀk has three errors: that of its sum, |r|·ρ
-//! from the relative error ρ that all its terms share, and an independent error per term. d has |β| times the error of r, plus
-//! 3u. S has |k| times the error of d, the error of α·S, and its own rounding. A kernel may read q before or after the update:
-//! the bound adds the errors of both sums, and the error of d times k·q.
+//! are normalized, their relative error is half the relative error of their sum of squares, plus 4u. r = Sᵀk has three errors:
+//! the error of the sum; |r|·ρ, where all terms share the relative error ρ; and an independent error per term. d errs by |β|
+//! times the error of r, plus 3u. S errs by |k| times the error of d, plus the error of α·S and one rounding. A kernel may read
+//! q before or after the update: the bound adds the errors of both sums, and the error of d times k·q.
 //!
 //! The error from earlier tokens is multiplied by diag(α)·(I − β·k·kᵀ), whose norm is at most max α·max(1, |1 − β·|k|²|). So the
 //! length ε of the error vector of a column is at most this norm times its previous length, plus the length that the token adds.
@@ -124,7 +124,7 @@ impl Sizes {
         Ok((sizes, sequences))
     }
 
-    /// Shape of the states of this many sequences.
+    /// Shape of the states of `sequences` sequences.
     fn state(self, call: &Call, sequences: usize) -> [usize; 4] {
         match call.word("layout") {
             "vk" => [sequences, self.values, self.value, self.key],
@@ -135,7 +135,7 @@ impl Sizes {
 
 /// Inputs of one token for one value head.
 struct Token {
-    /// Normalized and scaled q; normalized k.
+    /// Query, L2-normalized if the call asks for it, and multiplied by the scale. `k` is the key, normalized in the same way.
     q: Vec<f64>,
     k: Vec<f64>,
     /// Relative error of q, and relative error of k.
@@ -163,7 +163,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     let heads: Vec<Done> = heads.map(|at| head(call, sizes, &sequences, at)).collect();
     let out = |at: usize| {
         let (row, place) = (at / (values * value), at % (values * value));
-        // Count the sequences that end at or before this row, which include empty ones: this is the index of the row's sequence.
+        // The index of the row's sequence is the number of sequences that end at or before the row, including empty sequences.
         let sequence = sequences.partition_point(|rows| rows.end <= row);
         heads[sequence * values + place / value].0[(row - sequences[sequence].start) * value + place % value]
     };
@@ -176,14 +176,15 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     ])
 }
 
-/// Computes all tokens of one sequence and value head: `at` counts value heads over all sequences.
+/// Computes all tokens of one value head of one sequence. `at` is the index of this head among the value heads of all sequences.
 fn head(call: &Call, sizes: Sizes, sequences: &[Range<usize>], at: usize) -> Done {
     let Sizes { key, value, .. } = sizes;
     let by_value = call.word("layout") == "vk";
     let size = key * value;
     let (sequence, own) = (at / sizes.values, at % sizes.values);
     let rows = sequences[sequence].clone();
-    // Index of the initial state, and the first token that changes it. With the fault, earlier sequences also change the state.
+    // Index of the initial state, and the first token that changes it. With the fault `state_carried_over`, earlier sequences
+    // also change the state.
     let (from, first) = match call.is("state_carried_over") && call.has("cu_seqlens") {
         true => (own, 0),
         false => (at, rows.start),
@@ -269,7 +270,8 @@ impl Head {
         for (at, s) in state.iter_mut().enumerate() {
             *s *= decay(at).0;
         }
-        // Separate the error that all terms may share, such as that of a decay per head, from the independent error of each term.
+        // Separate the error that all terms may share, such as the error of a per-head decay, from the independent error of each
+        // term.
         let of_decay = (0..keys).map(|at| decay(at).1).fold(0.0, f64::max);
         let equal = Equal::of(state.iter().copied());
         let read_by = |x: &[f64], of_x: f64| {

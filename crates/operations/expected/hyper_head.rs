@@ -1,7 +1,7 @@
 //! Head of a model with hyper-connections (mHC): mixes the N residual streams, h = Σ_j (σ(μ_j·scale + base_j) + ε)·X_j with μ =
 //! fn·x/rms(x) over all streams together, and applies RMSNorm to h.
 //!
-//! Error bound: the sum of the error of the logits and of the mixture ([`super::streams`]), and of the error of a sigmoid.
+//! Error bound: the sum of the errors of the logits, of a sigmoid and of the mixture ([`super::streams`]).
 
 use rayon::prelude::*;
 use reference::Real;

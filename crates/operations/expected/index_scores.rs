@@ -1,5 +1,5 @@
 //! Scores of a lightning indexer (DeepSeek-V3.2): s_n = Σ_h w_h·scale·max(0, q_h·k_n) is the relevance of entry n for a query.
-//! Sparse attention reads the entries with the best scores. Entries that a query may not see have −∞.
+//! Sparse attention reads the entries with the best scores. Entries that are masked for a query have the score −∞.
 //!
 //! Error bound: each dot product is a sum that f32 adds in any order, and max propagates its error ([`super::near`]). Errors of
 //! different heads are independent.
@@ -54,7 +54,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
         let of_head = |head: usize| {
             let at = query * heads + head;
             let product = call.dot(&q.data[at * dim..][..dim], key);
-            // Comparing with 0 keeps NaN, which `max` would drop.
+            // Compare with 0 instead of using `max`, which would turn NaN into 0.
             let cut = product.value() < 0.0 && !matches!(call.fault, Some("no_relu" | "relu_of_sum"));
             let weight = call.exact(weights.data[at]) * scale;
             weight

@@ -17,9 +17,10 @@ pub struct Judged {
     pub bounds: Vec<f64>,
     /// Comparison of the output with `expected`.
     pub comparison: Comparison,
-    /// Explanations for the elements outside of their bounds; the best one comes first.
+    /// Possible explanations of the wrong elements, the best one first.
     pub like: Vec<Likeness>,
-    /// Texts, each about a property of all errors together that right kernels do not show ([`Output::spread`]).
+    /// One message for each statistic of all errors (mean, root mean square) that is too large for a correct kernel
+    /// ([`Output::spread`]).
     pub together: Vec<String>,
 }
 
@@ -28,9 +29,10 @@ pub struct Judged {
 pub struct Likeness {
     /// Description of the explanation.
     pub what: String,
-    /// Number of elements that this explanation leaves outside of their bounds.
+    /// Number of elements outside of the error bounds around the values that this explanation predicts.
     pub outside: usize,
-    /// True if the explanation is not a fault, and expects the same numbers with wider bounds. Then only the bounds explain it.
+    /// True if the explanation is not a known fault, but its numbers are about the same as `expected`: it fits only because its
+    /// bounds are wider.
     pub wider: bool,
 }
 
@@ -39,11 +41,11 @@ pub struct Likeness {
 pub enum Refused {
     /// The arguments of the call do not fit together.
     Call(String),
-    /// The output's shape differs from that of the operation's output.
+    /// The output's shape differs from the shape that the operation gives.
     Shape(String),
 }
 
-/// Fraction of the wrong elements that an explanation may leave outside of their bounds.
+/// Largest fraction of the wrong elements that an explanation may leave unexplained.
 const STILL_OUTSIDE: f64 = 0.02;
 
 /// Compares the output `name` of a call, or its first output, with the expected one.
@@ -96,7 +98,8 @@ pub fn judge(call: &Call, name: Option<&str>, got: &[f64], shape: &[usize], dtyp
     Ok(judged)
 }
 
-/// Returns the ranges of an output for which more alternatives may be right than are tried ([`MOST_CHOICES`]).
+/// Returns the ranges of an output that have [`MOST_CHOICES`] alternatives or more: there may be further admissible alternatives,
+/// which were not tried.
 pub(crate) fn crowded(expected: &Output) -> Vec<Range<usize>> {
     let parts = expected.others.chunk_by(|a, b| a.start == b.start);
     let crowded = parts.filter(|others| others.len() >= MOST_CHOICES);
@@ -115,7 +118,8 @@ fn output(call: &Call, name: Option<&str>) -> Result<Output, String> {
     Ok(outputs.swap_remove(at))
 }
 
-/// For every range with alternatives, replaces the expected values by those alternative values that fit `got` best.
+/// For every range with alternatives, replaces the expected values by an alternative that leaves fewer elements of `got`
+/// outside of their bounds.
 pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     let exact = expected.exact;
     let outside = |start: usize, value: &[f64], error: &[f64]| {
@@ -143,7 +147,7 @@ pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
     if exact {
         return;
     }
-    // If the error bound allows a value that overflows in this type, an infinity in the output is also right.
+    // If the error bound allows a value that overflows in this type, an infinity in the output is also admissible.
     let overflow = overflow(dtype);
     for ((value, error), got) in expected.value.iter_mut().zip(&expected.error).zip(got) {
         if got.is_infinite() && value.is_finite() && *value * got.signum() + error >= overflow {
@@ -153,8 +157,8 @@ pub(crate) fn settle(expected: &mut Output, got: &[f64], dtype: Dtype) {
 }
 
 impl Choice {
-    /// Matches the numbers in the output with the possible numbers. Each possible number is used once. Numbers without a match
-    /// get the unused possible numbers.
+    /// Matches the output's numbers `got` with the possible numbers. Each possible number is used at most once. An output number
+    /// without a match is replaced by an unused possible number.
     fn settle(&self, got: &[f64], bound: impl Fn(f64) -> f64) -> Vec<f64> {
         let mut taken = vec![false; self.of.len()];
         let mut take = |got: f64| {
@@ -168,20 +172,23 @@ impl Choice {
         let found: Vec<Option<f64>> = got.iter().map(|got| take(*got)).collect();
         let rest = self.of.iter().zip(&taken).filter(|(_, taken)| !**taken);
         let mut rest = rest.map(|(x, _)| *x);
-        // An unused possible number differs from the output's number that it replaces, so the element counts as wrong.
+        // An element without a match gets an unused possible number. This number differs from the output, so the element counts
+        // as wrong.
         let mut or_left = |found: Option<f64>| found.or_else(|| rest.next()).unwrap_or(f64::NAN);
         found.into_iter().map(&mut or_left).collect()
     }
 }
 
-/// Returns all explanations that leave at most [`STILL_OUTSIDE`] of the wrong elements outside of their bounds.
+/// Searches for mistakes that explain a wrong output: other word arguments, known faults and simple mistakes ([`moved`]).
+/// Returns all mistakes whose results leave at most a fraction [`STILL_OUTSIDE`] of the wrong elements outside of their bounds,
+/// the best first.
 fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Judged) -> Vec<Likeness> {
     let limit = (judged.comparison.outside as f64 * STILL_OUTSIDE) as usize;
     let mut found = Vec::new();
     let mut try_one = |what: String, no_fault: bool, other: &[f64], bounds: &[f64]| {
         let outside = compare(got, other, Allowed::Bounds(bounds), true).outside;
         if outside <= limit {
-            // Total width of the bounds. Of two explanations, that with wider bounds says less, so it comes later.
+            // Total width of the bounds. It is a sort key, because an explanation with wider bounds is less specific.
             let allowed: f64 = bounds.iter().filter(|bound| bound.is_finite()).sum();
             let here = Allowed::Bounds(&judged.bounds);
             let wider = no_fault && compare(other, &judged.expected.value, here, true).outside <= limit;
@@ -204,7 +211,7 @@ fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Jud
         (what, false, call.with(Some(fault.name), None))
     });
     for (what, no_fault, other) in words.chain(faults) {
-        // Skip arguments that change the shape or give an error, such as another layout.
+        // Skip a changed argument, such as another layout, if the call then fails or has an output of another shape.
         if let Ok(mut other) = output(&other, name)
             && other.shape == judged.expected.shape
         {
@@ -222,7 +229,8 @@ fn like(call: &Call, name: Option<&str>, got: &[f64], dtype: Dtype, judged: &Jud
     found.into_iter().map(|(.., like)| like).collect()
 }
 
-/// Returns the expected numbers and bounds of simple mistakes: a wrong sign, all zeros, neighbouring rows, or a constant factor.
+/// Returns a description, the numbers and the bounds of each simple mistake: a wrong sign, all zeros, neighbouring rows, or a
+/// constant factor.
 fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
     let (want, bounds) = (&judged.expected.value, &judged.bounds);
     let cols = judged.expected.shape.last().copied().unwrap_or(1);
@@ -238,7 +246,7 @@ fn moved(judged: &Judged, got: &[f64]) -> Vec<(String, Vec<f64>, Vec<f64>)> {
             all.push((format!("each row the one that is expected of {what}"), want, bounds));
         }
     }
-    // Find the constant factor that fits best, as from a wrong or missing scale.
+    // Find the constant factor that fits best: a wrong or missing scale gives such a factor.
     let (mut along, mut square) = (0.0, 0.0);
     for (got, want) in got
         .iter()

@@ -60,7 +60,7 @@ pub(super) const MATMUL: Operation = Operation {
     cases: Some(&Cases {
         letters: &["M", "N", "K"],
         sizes: &[&[5, 130, 256], &[64, 96, 1000], &[3, 48, 48]],
-        // Block sizes of scales, if scales are given.
+        // Sizes of the blocks that share a scale, if the case has scales: rows of a, columns of b, and elements along K.
         numbers: &[("m_block", 1.0), ("n_block", 128.0), ("k_block", 128.0)],
         varied: &[("alpha", 0.5)],
         fixed: &["a_codes", "b_codes"],
@@ -83,7 +83,7 @@ pub(super) const MATMUL: Operation = Operation {
     ..Operation::NONE
 };
 
-/// Sizes of a product, and true or false for the layout of b.
+/// Sizes of a matrix product, and the layout of b.
 #[derive(Clone, Copy)]
 struct Sizes {
     batches: usize,
@@ -131,7 +131,7 @@ impl Sizes {
         })
     }
 
-    /// Adds the products of the terms in the range `terms` to y, for all matrices.
+    /// Adds the products of the terms in the range `terms` to y, for all matrices of the batch.
     fn add_product(self, [a, b]: [&[f64]; 2], terms: Range<usize>, y: &mut [f64]) {
         let Self { m, n, k, .. } = self;
         const ROWS: usize = 64;
@@ -161,7 +161,7 @@ impl Sizes {
         }
     }
 
-    /// Products of all matrices, and for each element the mean square of its partial sums.
+    /// Returns the products of all matrices, and the mean square of the partial sums of each element.
     fn sums(self, of: [&[f64]; 2]) -> [Vec<f64>; 2] {
         let mut y = vec![0.0; self.batches * self.m * self.n];
         let mut squares = y.clone();
@@ -183,7 +183,8 @@ const PARTS: usize = 8;
 /// Sampled terms of each element, from which the number of equal roundings is estimated ([`super::drift`]).
 struct Sample {
     places: Places,
-    /// Sampled elements of each row of a; the next field has those of each column of b.
+    /// Elements of each row of a at the indices of [`Places::pairs`]; `columns` has the elements of each column of b at these
+    /// indices.
     rows: Vec<[f64; 2]>,
     columns: Vec<[f64; 2]>,
     /// For each row of a and each column of b, true if the digits of its elements look random.
@@ -220,7 +221,7 @@ impl Sample {
         }
     }
 
-    /// Returns the number of roundings of an element that are equal instead of independent.
+    /// Returns the number of roundings of element `at` that are equal instead of independent.
     fn multiplicity(&self, sizes: Sizes, at: usize, terms: &Terms, scratch: &mut Vec<u64>) -> f64 {
         let count = self.places.pairs().len();
         let (row, column) = (at / sizes.n, at % sizes.n);
@@ -231,7 +232,8 @@ impl Sample {
             &self.columns[column * count..][..count],
         );
         let pairs = a.iter().zip(b).map(|(a, b)| [a[0] * b[0], a[1] * b[1]]);
-        // Most elements of random operands take this fast path. It requires that terms are too large for the sum to absorb them.
+        // Most elements of a product of random matrices take this fast path. The terms must be large enough not to be absorbed by
+        // the partial sums.
         let irregular = count > 0 && (self.irregular[0][row] || self.irregular[1][column]);
         let large = terms.squares > terms.count * (16.0 * terms.u * terms.size()).powi(2);
         if irregular && large && !level(terms.u, terms.size(), pairs.clone()) {

@@ -1,27 +1,28 @@
 //! Checks the mean and the mean square of the errors of many elements. This detects faults that bounds of single elements miss.
 //!
-//! A kernel stores r(v + e): v is the number in f64, e the error of the computation, r the rounding to the stored type. The bound
-//! of an element only ensures |e| ≤ E. The mean over n elements has narrower bounds, which are derived here.
+//! A kernel stores r(v + e): v is the number in f64, e the error of the computation, r the rounding to the stored type. The
+//! bound of an element only ensures |e| ≤ E. The mean of e over n elements has a narrower bound, which is derived here.
 //!
-//! Let t = stored − r(v). t is 0 if all numbers within E of v round to the same number. Otherwise t is 0 or one spacing, and its
-//! mean is the mean of e, if v is equally likely at any place between two stored numbers. So the rounding to the stored type
-//! drops out of the mean of t, even if the type is coarse. Use weights w = 1 / bound. For an offset, this is all; for a gain (all
-//! magnitudes too large), multiply w by the sign of v. Then a right kernel has
+//! Let t = stored − r(v). If all numbers within E of v round to the same number, t is 0. Otherwise t is 0 or one spacing of the
+//! stored type. The mean of t equals the mean of e, if v is equally likely at any position between two stored numbers. So the
+//! mean of t measures e, even if the type is coarse. The mean has weights w = 1/bound. To detect a gain (all magnitudes too
+//! large) instead of an offset, w is multiplied by the sign of v. A correct kernel satisfies
 //!
-//! |Σ w t| ≤ Σ w·8u |v| + √(2 Σ over rows of (Σ w E)²) + 8 √(Σ over places of (Σ w s)²)
+//! |Σ w t| ≤ Σ w·8u |v| + √(2 Σ over rows of (Σ w E)²) + 8 √(Σ over positions of (Σ w s)²)
 //!
-//! The first part bounds errors that may have the same direction everywhere: those of two functions of up to 2 ulp, such as a
-//! reciprocal root and a quotient; an exponential adds 2u |x| ([`Rows::leaning`](super::Rows)). The second part varies between
-//! rows: all elements of a row may share its error, and rows are independent. E is 8 times the scale of a sum's roundings, √n·u,
-//! or, for few terms, (n + 8) u, which is at least 8 √n·u / √2. The third part comes from the place of v between two stored
-//! numbers, for elements that can be rounded either way; s is the spacing there. Numbers with the same digits, and numbers of a
-//! row that differ by less than E, count as one place. Right kernels exceed the second and third parts once in 10¹³ (Hoeffding: 2
-//! exp(−8² / 2)). Rows of equal numbers count as one row.
+//! The first part bounds errors that may have the same direction everywhere: the errors of two functions of up to 2 ulp (such as
+//! a reciprocal root and a quotient), and 2u |x| if there is an exponential of x ([`Rows::leaning`](super::Rows)). The second
+//! part bounds errors that vary between rows: all elements of a row may share an error, and rows are independent. The roundings
+//! of a sum of n terms add up to about √n·u. E is 8 times this error or, for few terms, (n + 8) u, which is at least 8 √n·u / √2.
+//! The third part bounds the effect of the position of v between two stored numbers, for elements that may be rounded up or down;
+//! s is the spacing there. Numbers with the same digits, and numbers of a row that differ by less than E, count as one position.
+//! Correct kernels exceed the second and third parts once in 10¹³ (Hoeffding: 2 exp(−8² / 2)). Rows of equal numbers count as one
+//! row.
 //!
 //! Mean square: an error that is symmetric, and more often small than large, within ±E has a mean square of at most E² / 3 (Gauss
-//! 1823). The part of an error that rounding does not explain, max(0, |stored − v| − s / 2), is at most |e|. Take each row's mean
-//! square over E², which is in 0..1. The mean of this over G rows exceeds 1/3 + 4 / √G once in 10¹³ (Hoeffding: exp(−2 G (4 /
-//! √G)²)).
+//! 1823). The part of an error that rounding does not explain, max(0, |stored − v| − s / 2), is at most |e|. So the mean square
+//! of this part in a row, divided by E², is in 0..1. The mean of these quotients over G rows exceeds 1/3 + 4 / √G once in 10¹³
+//! (Hoeffding: exp(−2 G (4 / √G)²)).
 
 use std::collections::HashMap;
 
@@ -41,7 +42,7 @@ pub struct Elements<'a> {
     pub value: &'a [f64],
     /// Error bound of each element before it is rounded to the stored type.
     pub error: &'a [f64],
-    /// Error bound of each stored element.
+    /// Error bound of each element after it is rounded to the stored type.
     pub bound: &'a [f64],
     /// Number of elements per row, at least one.
     pub cols: usize,
@@ -50,25 +51,25 @@ pub struct Elements<'a> {
 /// Mean and mean square of an output's errors. Each error in a mean is divided by its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MeanErrors {
-    /// Number of examined elements: each has a bound above 0, and an error bound of at most its magnitude.
+    /// Number of examined elements: those whose `bound` is above 0 and whose `error` is at most the magnitude of the value.
     pub elements: usize,
-    /// Number of different rows with examined elements.
+    /// Number of rows with examined elements. Rows that consist of the same numbers count once.
     pub rows: usize,
     /// Mean error in the direction away from zero; negative if magnitudes are too small.
     pub gain: f64,
     /// Mean error in the upward direction; negative if numbers are too small.
     pub offset: f64,
-    /// Largest magnitude of `gain` and of `offset` that right kernels have.
+    /// Largest magnitude of `gain` and of `offset` that correct kernels have.
     pub allowed: f64,
-    /// Relative gain: the common factor that fits the errors best, minus 1.
+    /// Relative gain: estimated factor between the output and the expected values, minus 1.
     pub relative_gain: f64,
     /// Mean square of the errors, relative to the error bounds of the computation.
     pub square: f64,
-    /// Largest `square` that right kernels have.
+    /// Largest mean square of the errors that a correct kernel has.
     pub square_allowed: f64,
 }
 
-/// Sums over all rows with equal numbers.
+/// Sums over all rows that consist of the same numbers: such rows may have the same errors.
 #[derive(Default)]
 struct Group {
     known: bool,
@@ -77,10 +78,10 @@ struct Group {
     square: f64,
 }
 
-/// An element that a right kernel may round up or down.
+/// An element that a correct kernel may round up or down.
 struct Either {
     digits: f64,
-    /// Error bound of the computation, divided by the value.
+    /// Relative error bound of the computation: the error bound divided by the value.
     nearness: f64,
     weighted_step: f64,
     group: usize,
@@ -99,8 +100,8 @@ impl MeanErrors {
             let row = first..first + of.cols;
             let known = |at: usize| {
                 let (value, error) = (of.value[at], of.error[at]);
-                // Skip elements whose error bound exceeds the value: no digit is certain, and the place between stored numbers is
-                // unknown.
+                // Skip elements whose error bound exceeds the value: no digit is certain, and the position between two stored
+                // numbers is unknown.
                 of.got[at].is_finite() && value.is_finite() && of.bound[at] > 0.0 && error <= value.abs()
             };
             let values = row.clone().map(|at| if known(at) { of.value[at] } else { 0.0 });
@@ -169,7 +170,8 @@ fn key(row: &[f64]) -> Vec<u64> {
     key
 }
 
-/// Sums the steps of all elements at the same place between stored numbers. Returns the root of the sum of the squared sums.
+/// Adds up the weighted spacings of all elements at the same position between two stored numbers, because such elements have
+/// equal rounding errors. Returns the root of the sum of the squares of these sums.
 fn together(all: &[Either]) -> f64 {
     let root = |key: &dyn Fn(&Either) -> (u64, usize)| {
         let mut steps: Vec<_> = all.iter().map(|one| (key(one), one.weighted_step)).collect();
@@ -178,7 +180,9 @@ fn together(all: &[Either]) -> f64 {
         let squares = of_places.map(|same| same.iter().map(|(_, step)| step).sum::<f64>().powi(2));
         squares.sum::<f64>().sqrt()
     };
-    // Within a row, numbers that differ by less than their error count as one place. With many rows, the whole row counts as one.
+    // Rounding errors of equal numbers are equal, so the steps of equal numbers are added before squaring. Within a row,
+    // significands that differ by less than their error count as equal; if there are many rows, all numbers of a row count as
+    // equal.
     let apart = all.iter().map(|one| one.nearness).fold(2f64.powi(-40), f64::max);
     let many = all.iter().any(|one| one.group >= 1 << 11);
     let cell = |one: &Either| {

@@ -2,12 +2,13 @@
 //! comb for mixing the block's output back. With logits l = (fn·x/rms(x))·scale + base: y = Σ_j (σ(l_j) + ε)·X_j, normed; post =
 //! 2σ(l); and comb is the matrix of the exponentials of the other logits, with rows and columns normalized in turn (Sinkhorn).
 //!
-//! Error bound: for y and post, that of the logits and the mixture ([`super::streams`]) and of sigmoids. For comb, errors are not
-//! propagated through the normalizations, because the bounds would grow although normalizing does not amplify errors. Instead,
-//! each logit of comb is moved by its error bound, one at a time, and the changes of the result are added up; each of the
-//! 2·iterations normalizations adds 8u. A kernel may compute the mean square of the mixture from products of streams X_j·X_k.
+//! Error bound: y and post have the errors of the logits, of the mixture ([`super::streams`]) and of sigmoids. For comb, errors
+//! are not propagated through the normalizations, because the bounds would grow although normalizing does not amplify errors.
+//! Instead, each logit of comb is moved by its error bound, one at a time, and the changes of the result are added up; each of
+//! the 2·iterations normalizations adds 8u. A kernel may compute the mean square of the mixture from products of streams X_j·X_k.
 //! Each product errs by at most E·|X_j|·|X_k| with E = min(C·u, λ·u·√(2C)) (Cauchy-Schwarz). So y has an additional relative
-//! error of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)).
+//! error of E·(Σ_j w_j·|X_j|)²/(2·C·(ms + ε)), where C is the number of channels, w_j = σ(l_j) + ε, and ms is the mean square of
+//! the mixture.
 
 use rayon::prelude::*;
 use reference::ops::hyper_connection::HyperConnection;
@@ -134,7 +135,7 @@ fn comb(call: &Call, logits: &[Near]) -> Vec<Near> {
         eps: call.number("eps"),
     };
     let zeros = Numbers::full([1, streams, 1], 0.0);
-    // The projection is zero, so the reference uses the base as the logits; the base has the given logits.
+    // The projection is zero, so the logits of the reference equal the base, which holds the logits of this token.
     let of = |connection: &HyperConnection<f64>| connection.pre(&zeros).1.comb.data;
     let comb = of(&connection);
     let units = 16.0 * iterations * call.u;

@@ -1,12 +1,12 @@
-//! Operations on a user's tensors: their results in f64, and the largest error of a right kernel.
+//! Operations on a user's tensors, with expected results in f64 and the largest error of a correct kernel.
 //!
 //! The error bound of an output has two parts. The first is the error of the computation ([`Output::error`]), which each
 //! operation's file derives from its intermediate values. The second is half a spacing of the stored type ([`half_spacing`]). No
 //! tolerance is chosen by hand: an operation runs on numbers that carry their error bound (`near.rs`). `docs/error-models.md` has
-//! the reasons. Outputs that are only moved or chosen must be equal (`Output.exact`).
+//! the reasons. Outputs that an operation only copies or selects must be equal bit for bit (`Output.exact`).
 //!
-//! Every operation also lists faults ([`Fault`]): results that kernels compute by mistake. Many faults are the right operation on
-//! changed inputs (`change.rs`). A wrong result is compared with each fault, and the message names the faults that match.
+//! Every operation also lists faults ([`Fault`]): results that kernels compute by mistake. Many faults are the correct operation
+//! on changed inputs (`change.rs`). A wrong result is compared with each fault, and the message names the faults that match.
 //!
 //! To add an operation, write a file with an [`Operation`] and add a line to [`OPERATIONS`].
 
@@ -88,21 +88,21 @@ pub struct Operation {
     pub doc: &'static str,
     /// Arguments of the operation.
     pub takes: &'static [Takes],
-    /// Known faults of kernels for this operation.
+    /// Known faults of kernels for this operation: wrong results that kernels compute by mistake.
     pub faults: &'static [Fault],
-    /// Cases with random inputs, on which programs in any language are tested; `None` if an operation in the folder `ops` has
-    /// cases for this one.
+    /// Test cases with random inputs, on which kernels in any language are tested; `None` if a file in the folder `ops` defines
+    /// test cases for this operation.
     pub cases: Option<&'static draw::Cases>,
     /// True if `kernels/NAME.cu` has kernels that run on the cases in `cases`.
     pub kernels: bool,
-    /// Description of the rows, if each row is computed independently and without sums of products; else `None`. Only then is the
+    /// `Some` if the operation computes each row of its output independently and without sums of products. Only then is the
     /// mean error checked: tensor cores truncate sums of products, so their mean error is not 0.
     pub rows: Option<Rows>,
-    /// Names of the module classes that compute this operation, with or without their package, as they occur in recordings of
-    /// calls. The required tensors are the module's arguments, in order. The values of other arguments are the parameters and
-    /// attributes of the module with the same name.
+    /// Class names of the PyTorch modules that compute this operation. Recordings of calls have these names with or without the
+    /// package. The module's arguments are the required tensors, in order. Each other argument of the operation has the value of
+    /// the module's parameter or attribute of the same name.
     pub modules: &'static [&'static str],
-    /// Computes the outputs of a call.
+    /// Computes the expected outputs of a call, with error bounds.
     pub compute: fn(&Call) -> Result<Vec<Output>, String>,
 }
 
@@ -110,14 +110,15 @@ pub struct Operation {
 pub struct Rows {
     /// Names of the inputs that have one row per row of the output.
     pub inputs: &'static [&'static str],
-    /// True if only the first dimension counts rows; false if all dimensions except the last do.
+    /// True if a row consists of all elements at one index of the first dimension; false if it consists of the elements along the
+    /// last dimension.
     pub first_dimension: bool,
-    /// Returns the systematic error of the exponentials of a row with these values, in units of roundoff. Such errors may have
-    /// the same direction in all elements.
+    /// Takes the expected values of an output row. Returns a bound of the systematic error of the row's exponentials, in units
+    /// of roundoff. Systematic errors may have the same direction in all elements.
     pub leaning: fn(&[f64]) -> f64,
 }
 
-/// An argument that an operation takes.
+/// Description of an argument that an operation takes.
 pub struct Takes {
     /// Name of the argument in calls.
     pub name: &'static str,
@@ -147,7 +148,7 @@ pub enum Kind {
     Tensor,
     /// An optional tensor.
     Optional,
-    /// A number with its default; a default of NaN means that the operation computes it.
+    /// A number with its default; a default of NaN means that the operation computes the default.
     Number(f64),
     /// One of these words; the first is the default.
     Word(&'static [&'static str]),
@@ -161,7 +162,7 @@ pub struct Fault {
     pub doc: &'static str,
     /// Optional argument without which the fault changes nothing.
     pub needs: Option<&'static str>,
-    /// Function that changes a call's arguments so that the right operation gives the result of the fault; `None` if
+    /// Function that changes a call's arguments so that the correct operation gives the result of the fault; `None` if
     /// [`Operation::compute`] implements the fault.
     pub change: Option<fn(&mut Call)>,
 }
@@ -194,17 +195,17 @@ pub struct Output {
     pub value: Vec<f64>,
     /// Error bound of each element before it is rounded to the stored type.
     pub error: Vec<f64>,
-    /// Standard deviation of each element's error from independent roundings, if these dominate the error; empty if they do not.
+    /// Standard deviation of each element's error, if independent roundings dominate the error; empty otherwise.
     pub spread: Vec<f64>,
-    /// Alternative values of some ranges that are also right, because rounding errors may change a decision (such as a top-k).
+    /// Alternative values of some ranges, which are also admissible: rounding errors may change a decision (such as a top-k).
     pub others: Vec<Other>,
-    /// Ranges of elements that are chosen from several numbers, such as tied indices.
+    /// Ranges whose elements may be any of several numbers, for example the indices of tied scores.
     pub choices: Vec<Choice>,
     /// True if the elements must be equal bit for bit, except for NaN payloads.
     pub exact: bool,
 }
 
-/// Alternative values of a range of elements. Either all of them are used, or none.
+/// Alternative values of a range of elements. An output may have all of these values, or none of them.
 #[derive(Clone, Debug)]
 pub struct Other {
     /// Index of the first element.
@@ -215,7 +216,8 @@ pub struct Other {
     pub error: Vec<f64>,
 }
 
-/// Elements that are chosen from several numbers, each used at most once and in any order; for example tied indices.
+/// Range whose elements may be any of several numbers, in any order, but each number at most once; for example the indices of
+/// tied scores.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// Index of the first element.
@@ -238,9 +240,10 @@ impl Output {
         }
     }
 
-    /// Creates an output from numbers with error bounds. Kernels must have the same infinity for an infinity, and NaN for NaN.
+    /// Creates an output from numbers with error bounds. A kernel must return the same infinity where a number is infinite, and
+    /// NaN where it is NaN.
     fn of(name: &'static str, shape: Vec<usize>, numbers: impl IntoIterator<Item = Near>) -> Self {
-        // The error bound is infinite if it is unknown (NaN).
+        // Replace an unknown error bound (NaN) by infinity.
         let error = |x: Near| match x.error() {
             _ if !x.value().is_finite() => 0.0,
             error if error.is_nan() => f64::INFINITY,
@@ -259,7 +262,7 @@ impl Output {
         }
     }
 
-    /// Replaces elements by infinity if every value within their error bound overflows in this type.
+    /// Replaces each element by infinity if every value within the element's error bound overflows in `dtype`.
     pub(crate) fn overflow(&mut self, dtype: Dtype) {
         let exact = self.exact;
         for (value, error) in self.value.iter_mut().zip(&self.error) {
@@ -297,7 +300,7 @@ pub(crate) fn overflow(dtype: Dtype) -> f64 {
 
 /// Half the spacing of a type's numbers near `x`: the largest error of rounding to nearest. It is 0 for types of integers.
 pub fn half_spacing(dtype: Dtype, x: f64) -> f64 {
-    // Bits of the significand, including the leading one, and exponent of the smallest normal number.
+    // Number of bits of the significand, including the leading bit, and exponent of the smallest normal number.
     let (digits, least) = match dtype {
         Dtype::F64 => (53, -1022),
         Dtype::F32 => (24, -126),

@@ -2,10 +2,10 @@
 //! ([`super::routing`]), plus an optional shared expert for all tokens.
 //!
 //! Error bound: the computation uses numbers that carry their error bound ([`super::near`]). In the second product, errors of the
-//! inner elements are independent. If a kernel stores intermediate values in a type (`stored`), these are rounded to it: gate and
-//! up, their product, the output of an expert, its weight, the product of these two, and the running sum of outputs. The kernel
-//! may multiply by the weight before or after storing. So all roundings except the first may be half a spacing at the lower end
-//! of a binade. The last sum has k terms, or k + 1 with a shared expert.
+//! inner elements are independent. If the argument `stored` names a type, the kernel rounds these intermediate values to this
+//! type: gate and up, their product, the output of an expert, its weight, the product of output and weight, and the running sum
+//! of outputs. The kernel may multiply by the weight before or after storing. So every rounding except the rounding of gate and
+//! up may be as large as half a spacing at the lower end of a binade. The last sum has k terms, or k + 1 with a shared expert.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -111,7 +111,7 @@ struct Expert<'a> {
 }
 
 /// Rounding error of a number that may be multiplied by an unknown factor before it is stored: half a spacing at the lower end of
-/// a binade, or half of the smallest step.
+/// a binade, or half of the smallest step, whichever is larger.
 fn rounding(dtype: Option<Dtype>, x: f64) -> f64 {
     dtype.map_or(0.0, |dtype| {
         (half_spacing(dtype, 1.0) * x.abs()).max(half_spacing(dtype, 0.0))

@@ -29,30 +29,30 @@ impl Call {
         self.near(value, 0.0)
     }
 
-    /// Creates a number with this error bound.
+    /// Creates a number with this error bound, for a kernel that computes with the unit roundoff of the call.
     pub(super) fn near(&self, value: f64, error: f64) -> Near {
         Near::with(value, AnyOrder { error, u: self.u })
     }
 
-    /// Sum of terms that are exact, or that are products of two exact numbers.
+    /// Returns the sum of `terms` and its error bound. Each term is exact, or is the product of two exact numbers.
     pub(super) fn sum(&self, terms: impl Iterator<Item = f64> + Clone) -> Near {
         let terms = Terms::of(terms, self.u);
         self.near(terms.sum, terms.error())
     }
 
-    /// Dot product of two exact vectors.
+    /// Returns the dot product of two exact vectors, with its error bound.
     pub(super) fn dot(&self, a: &[f64], b: &[f64]) -> Near {
         let terms = Terms::dot(a, b, self.u);
         self.near(terms.sum, terms.error())
     }
 
-    /// Sum of terms with errors. The errors are added up, since they may have a common cause.
+    /// Returns the sum of terms with errors. The errors of the terms are added up, because they may have a common cause.
     pub(super) fn sum_near(&self, terms: &[Near]) -> Near {
         let sum = self.sum(terms.iter().map(|term| term.value()));
         wider(sum, terms.iter().map(|term| term.error()).sum())
     }
 
-    /// Sum of terms with independent errors. Only terms of equal value have equal errors.
+    /// Returns the sum of terms whose errors are independent, except that terms of equal value have equal errors.
     pub(super) fn sum_independent(&self, terms: &[Near]) -> Near {
         let sum = self.sum(terms.iter().map(|term| term.value()));
         let equal = Equal::of(terms.iter().map(|term| term.value()));
@@ -60,8 +60,8 @@ impl Call {
     }
 }
 
-/// Exponentials e^(x − max) of all numbers x. All of them share the error of the maximum. A score of −∞ is masked: its
-/// exponential is 0, even if its error bound is infinite.
+/// Returns the exponentials e^(x − max) of all scores x. All exponentials share the error of the maximum. A score of −∞ is
+/// masked: its exponential is 0, even if the score's error bound is infinite.
 pub(super) fn powers(scores: &[Near]) -> Vec<Near> {
     let masked = |x: &Near| x.value() == f64::NEG_INFINITY;
     let seen = scores.iter().filter(|x| !masked(x)).copied();
@@ -76,21 +76,22 @@ pub(super) fn wider(x: Near, error: f64) -> Near {
     Near::with(x.value(), AnyOrder { error: own + error, u })
 }
 
-/// Creates a result with the unit roundoff of `of`. Its error bound also allows a kernel to lose a subnormal step of f32.
+/// Creates a result with the unit roundoff u of the number `of`. The error bound grows by u times the smallest normal f32,
+/// because kernels also round subnormal results.
 pub(super) fn result(of: Near, value: f64, error: f64) -> Near {
     let u = of.model().u;
     let error = error + f64::from(f32::MIN_POSITIVE) * u;
     Near::with(value, AnyOrder { error, u })
 }
 
-/// The number after it is stored as `dtype`: half a spacing is added to its error bound.
+/// Returns a number after a kernel has stored it as `dtype`: half a spacing of the type is added to the error bound.
 pub(super) fn stored(x: Near, dtype: Dtype) -> Near {
     wider(x, half_spacing(dtype, x.value().abs() + x.error()))
 }
 
-/// SiLU, g/(1 + e^−g), with an error bound: the relative error of the exponential, (4 + 2|g|)·u, to the extent that it affects
-/// the sum, and 4u for the sum and the quotient. In some libraries, the exponential overflows in f32 from 2^127.5 on; where it
-/// may overflow, 0 is also right.
+/// SiLU, g/(1 + e^−g), with an error bound: the relative error of the exponential, (4 + 2|g|)·u, times the exponential's fraction
+/// of the sum, and 4u for the sum and the quotient. In some libraries, the exponential overflows in f32 from 2^127.5 on; where it
+/// may overflow, the result 0 is also admissible.
 ///
 /// The error of g itself is multiplied by the slope of SiLU. The second derivative is at most ½, so ¼·error² bounds the
 /// remainder.

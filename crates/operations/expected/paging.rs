@@ -20,8 +20,8 @@ pub struct Keys<'a> {
     lengths: Vec<usize>,
 }
 
-/// Reads the start offset of each packed sequence, followed by the end of the last sequence; `None` if `name` is not given. The
-/// sequences have `tokens` tokens in total.
+/// Reads the start offset of each packed sequence, followed by the end of the last sequence; `None` if the call has no argument
+/// `name`. The sequences have `tokens` tokens in total.
 ///
 /// # Errors
 /// Returns an error if the numbers do not start with 0, do not ascend, or do not end with the number of tokens.
@@ -51,7 +51,7 @@ impl<'a> Keys<'a> {
     /// Finds the keys of `batch` sequences in a key tensor with `pages` pages of `page` tokens.
     ///
     /// # Errors
-    /// Returns an error if the table or the lengths have another shape, or contain invalid pages or lengths.
+    /// Returns an error if the table or the lengths have a wrong shape, or contain invalid pages or lengths.
     pub fn of(call: &'a Call, batch: usize, pages: usize, page: usize) -> Result<Self, String> {
         let name = call.operation().name;
         let table = call.optional("block_table");
@@ -103,7 +103,8 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// Number of keys of a sequence, from which the position of its queries among its keys follows.
+    /// Returns the number of keys of a sequence, which some faults change. The causal mask aligns the last of the `queries`
+    /// queries with the last of these keys.
     pub fn length(&self, sequence: usize, queries: usize) -> usize {
         match self.call.fault {
             Some("stale_length") => self.lengths[sequence].saturating_sub(queries),
@@ -113,7 +114,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Number of keys that a kernel reads if there are `length` keys; only faults read fewer.
+    /// Number of keys that a kernel reads from a sequence with `length` keys: all keys, or fewer with some faults.
     pub fn read(&self, length: usize) -> usize {
         match self.call.fault {
             Some("last_key_missing") => length.saturating_sub(1),
@@ -124,9 +125,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Returns the page and the slot of each place that is reserved for a sequence but holds no key.
+    /// Returns the location (page, slot) of each slot that a sequence has reserved but not filled with a key.
     pub fn unused(&self, sequence: usize) -> impl Iterator<Item = (usize, usize)> {
-        // Of the reserved places, count only those of the last used page. The other pages may be missing in the table.
+        // Count only the free slots of the last used page: the block table may lack the later pages.
         let room = self.room.min(self.lengths[sequence].next_multiple_of(self.page.max(1)));
         let keys = if self.starts.is_some() {
             0..0
@@ -150,7 +151,7 @@ impl<'a> Keys<'a> {
         let row = self.call.pick("next_table", next, sequence);
         let page = match self.call.is("pages_in_order") {
             true => row * cols + column,
-            // Unused table entries may be anything, such as −1.
+            // Entries of the block table that are not used may hold any number, such as −1: read negative entries as 0.
             false => table[row * cols + column].max(0.0) as usize,
         };
         (page % self.pages, slot)

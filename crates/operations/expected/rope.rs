@@ -1,6 +1,6 @@
-//! Rotary position embedding (RoPE) of the first channels of every head with given cosines and sines: y₁ = x₁·c − x₂·s,
-//! y₂ = x₂·c + x₁·s. x₁ and x₂ are half of the rotated channels apart (NeoX, transformers), or neighbours (GPT-J). Cosines and sines have
-//! one column per pair, or one column per channel.
+//! Rotary position embedding (RoPE) of the first channels of every head with given cosines and sines: y₁ = x₁·c − x₂·s, y₂ =
+//! x₂·c + x₁·s. With R rotated channels, x₁ and x₂ are R/2 channels apart (NeoX, transformers) or adjacent (GPT-J). Cosines and
+//! sines have one column per pair, or one column per channel.
 //!
 //! Error bound: two products and a sum, computed on numbers that carry their error bound ([`super::near`]).
 
@@ -90,7 +90,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
             let [kept, crossed] =
                 [(channel, cos), (other, sin)].map(|(of, by)| call.exact(x[of]) * call.exact(by.data[column]));
             // The product with the sine is added for the second channel of a pair, and subtracted for the first; the inverse
-            // rotation swaps both.
+            // rotation swaps the two signs.
             if second == back { kept - crossed } else { kept + crossed }
         })
     };

@@ -1,13 +1,14 @@
 //! Selection of the experts of a token, and computation of their weights.
 //!
-//! Scores are the softmax, the sigmoid or √softplus of the logits. The k largest of score + bias are chosen, from all experts or
-//! from a few groups of experts (DeepSeek-V3). Weights are the scores of the chosen experts, divided by their sum if they are
-//! renormalized, times a factor.
+//! Scores are the softmax, the sigmoid or √softplus of the logits. The k experts with the largest score + bias are chosen, from
+//! all experts or from a few groups of experts (DeepSeek-V3). Weights are the scores of the chosen experts, divided by their sum
+//! if they are renormalized, times a factor.
 //!
-//! Error bound: scores and weights use numbers that carry their error bound ([`super::near`]). Logits are given exactly, or have
-//! the error of the router's product. The softplus ln(1 + eˡ) has at most the relative error of eˡ, because σ(l) ≤ ln(1 + eˡ),
-//! and a square root halves the error: (e + (4 + 2|l|)·u)/2 + 4u. Experts whose scores differ by less than the sum of their
-//! errors may change places: any choice of k experts that the errors allow is right, with the weights that belong to it.
+//! Error bound: scores and weights use numbers that carry their error bound ([`super::near`]). Logits are exact if they are
+//! given; otherwise they have the error of the router's product. The softplus ln(1 + eˡ) has at most the relative error of eˡ,
+//! because σ(l) ≤ ln(1 + eˡ), and a square root halves the error: (e + (4 + 2|l|)·u)/2 + 4u. Experts whose scores differ by less
+//! than the sum of their errors may be swapped: any choice of k experts that the errors allow is admissible, if it comes with the
+//! weights of these experts.
 
 use reference::Real;
 
@@ -15,17 +16,17 @@ use super::Call;
 use super::near::Near;
 
 /// Maximum number of choices of experts that are tried per token; the most likely are tried first. If a token has more choices,
-/// and none of the tried choices fits the output, the token is not judged.
+/// and none of the tried choices fits the output, the output cannot be judged: the user gets an error.
 pub const MOST_CHOICES: usize = 64;
 
-/// Rule for selecting a token's experts.
+/// Parameters of the selection of a token's experts.
 #[derive(Clone, Copy, Debug)]
 pub struct Router {
     /// Number of experts.
     pub experts: usize,
     /// Number of experts chosen per token.
     pub chosen: usize,
-    /// Number of groups: equal, consecutive parts of the experts.
+    /// Number of groups into which the experts are divided: consecutive experts, equally many per group.
     pub groups: usize,
     /// Number of groups from which a token's experts are chosen.
     pub chosen_groups: usize,
@@ -92,8 +93,8 @@ impl Router {
         sets.collect()
     }
 
-    /// Returns all choices of groups that the errors allow for a token. With a bias, a group's score is the sum of the scores of
-    /// its two best experts; without a bias, it is the score of its best expert.
+    /// Returns all choices of expert groups that the errors allow for a token. With a bias, a group's score is the sum of the
+    /// scores of its two best experts; without a bias, it is the score of its best expert.
     fn groups(&self, call: &Call, deciding: &[(f64, f64)]) -> Vec<Vec<usize>> {
         if self.chosen_groups == self.groups {
             return vec![(0..self.groups).collect()];
@@ -144,7 +145,8 @@ impl Router {
     }
 }
 
-/// Returns all choices of `k` indices that the errors of the scores allow. The choice by the exact scores comes first.
+/// Returns all choices of `k` indices that the errors of the scores allow, the choice by the exact scores first. `scores` has
+/// pairs of a score and its error bound.
 pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].0.total_cmp(&scores[a].0).then(a.cmp(&b)));
@@ -163,7 +165,7 @@ pub fn admissible(scores: &[(f64, f64)], k: usize) -> Vec<Vec<usize>> {
     let open = |at: &usize| !sure.contains(at) && reach(at) >= worst_in;
     let open: Vec<usize> = order.iter().copied().filter(open).collect();
     let mut picks: Vec<usize> = (0..k - sure.len()).collect();
-    // A choice is allowed if no open index outside of it surely has a higher score than an index in it.
+    // A choice of open indices is allowed if no open index outside of it surely has a higher score than an index in it.
     let allowed = |picks: &[usize]| {
         let picked = picks.iter().map(|pick| reach(&open[*pick]));
         let worst = picked.fold(f64::INFINITY, f64::min);

@@ -4,10 +4,10 @@
 //! ½)/2²³, where w is the upper 23 bits of word i mod 4 of Philox4x32-10 with the counter (⌊i/4⌋, position, sequence, 0) and the
 //! seed as key.
 //!
-//! The greedy token is defined to the bit. With noise, a score is off by at most (4 + 4|g| + 4|l/t| + 2|s|)·u, where l/t is the
-//! logit over the temperature and s is the score. The first two terms count only if the noise comes from the seed. They hold for
-//! logarithms within an ulp: the relative error of the inner logarithm becomes the absolute error of the outer one. Any token whose
-//! score is within the errors of the best score is right.
+//! At temperature 0 the token must match exactly. With noise, a score is off by at most (4 + 4|g| + 4|l/t| + 2|s|)·u, where l/t
+//! is the logit over the temperature and s is the score. The first two terms count only if the noise comes from the seed. They
+//! hold for logarithms within an ulp: the relative error of the inner logarithm becomes the absolute error of the outer one. A
+//! token is admissible if its score is the best for some errors within these bounds.
 
 use rayon::prelude::*;
 use reference::ops::top_k::top_k;
@@ -102,7 +102,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     Ok(vec![output])
 }
 
-/// The seed as two 32-bit words, the key of Philox.
+/// Returns the seed as two 32-bit words, which are the key of Philox.
 fn seed(call: &Call) -> Result<[u32; 2], String> {
     let fits = |x: f64, most: f64| x.fract() == 0.0 && (0.0..=most).contains(&x);
     let seed = call.number("seed");
@@ -150,20 +150,21 @@ impl Row<'_> {
         top_k(&scores, seen, 1, &mut best);
         let best = best[0] as usize;
         if self.call.is("last_of_ties") {
-            // This fault ignores rounding errors: the last token with the best score wins.
+            // The fault takes the last of the tokens with the best score. Other tokens that rounding errors allow are not
+            // returned.
             return vec![seen - 1 - best];
         }
         if !scores[best].is_finite() {
             return vec![best];
         }
-        // A token is right if rounding errors may make its score the best: no other score surely exceeds it.
+        // A token is admissible if rounding errors may make its score the best: no other score surely exceeds it.
         let surely = scores.iter().zip(&errors).map(|(score, error)| score - error);
         let least = surely.fold(f64::NEG_INFINITY, f64::max);
         let near = (0..seen).filter(|at| *at != best && errors[*at] > 0.0 && scores[*at] + errors[*at] >= least);
         std::iter::once(best).chain(near).collect()
     }
 
-    /// Score of a token, and its error bound.
+    /// Score of a token (logit / temperature + noise), and its error bound.
     fn score(&self, token: usize) -> (f64, f64) {
         let logit = self.logits[token];
         if self.temperature == 0.0 {

@@ -2,17 +2,17 @@
 //!
 //! Error bound: a kernel may multiply every element by its scale before it adds, the sum of a block by the product of two scales,
 //! or the whole sum by a scale. Each way rounds at most three times, and the terms of a block may share these roundings. So the
-//! error is at most 3u·|sum| for roundings at the end, and at most 3u·Σ|t| for earlier ones. If roundings of different blocks are
-//! independent, the error of the earlier ones is λ·3u·√(Σ_b S_b²), where S_b² ≤ g·Σ_{t∈b} t² for the sum S_b of a block of
-//! g terms (Cauchy and Schwarz), times M/3 if M roundings are equal. If all terms share their scales, g = 1: kernels multiply at
-//! the end, or term by term.
+//! error is at most 3u·|sum| for roundings after the addition, and at most 3u·Σ|t| for roundings before it. If roundings of
+//! different blocks are independent, the roundings before the addition give an error of λ·3u·√(Σ_b S_b²). The sum S_b of a block
+//! of g terms satisfies S_b² ≤ g·Σ_{t∈b} t² (Cauchy and Schwarz). If M roundings are equal, the number under the root is
+//! multiplied by M/3. If all terms share their scales, g = 1: kernels multiply at the end, or term by term.
 
 use reference::LAMBDA;
 
 use super::sum::Terms;
 use super::{Call, Tensor};
 
-/// Scaled numbers of an operand, and the size of its scale blocks along K.
+/// An operand of a matrix product: its numbers times their scales, and the size of its scale blocks along K.
 pub struct Operand {
     /// Shape: the batch dimensions, then the two dimensions of a matrix.
     pub shape: Vec<usize>,
@@ -36,7 +36,7 @@ struct Scales<'a> {
 
 impl Scales<'_> {
     /// Returns the scale of an element; with a fault, the scale of another element. `fault` is the fault's name without the
-    /// letter of the operand.
+    /// letter of the operand, e.g. `_scale_of_next_block`.
     fn at(&self, batch: usize, [outer, k]: [usize; 2], fault: &str) -> f64 {
         let [outers, ks] = self.counts;
         let mut outer = outer / self.blocks[0] % outers.max(1);
@@ -53,8 +53,9 @@ impl Scales<'_> {
     }
 }
 
-/// Returns the possible block sizes if `count` scales are given for `size` elements. One scale has all elements as its block.
-/// `stated` is the only size if it is not 0. Otherwise a power of two with a partial last block, and equal blocks, are possible.
+/// Returns the possible numbers of elements per scale, if `count` scales belong to `size` elements of a dimension. A single scale
+/// belongs to all elements. If `stated` is not 0, it is the only candidate. Otherwise the candidates are a power of two (the last
+/// block may be partial), and `size` / `count`.
 fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     if count == 1 {
         return vec![size.max(1)];
@@ -71,7 +72,7 @@ fn blocks(size: usize, count: usize, stated: usize) -> Vec<usize> {
     found
 }
 
-/// Returns the operand `name` (a or b), with its codes decoded and multiplied by its scales.
+/// Returns the operand `name` (a or b): decodes its codes and multiplies the numbers by their scales.
 ///
 /// # Errors
 /// Returns an error if shapes do not fit, or if codes are not bytes.
@@ -136,7 +137,7 @@ fn k_last(call: &Call, name: &str) -> bool {
     name == "a" || call.word("b_rows") == "n"
 }
 
-/// Scales of an operand; `None` if it has none.
+/// Returns the scales of an operand; `None` if the call has no scales for it.
 fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> {
     let Some(scale) = call.optional(&format!("{name}_scale")) else {
         return Ok(None);
@@ -193,7 +194,7 @@ fn scales<'a>(call: &'a Call, name: &str) -> Result<Option<Scales<'a>>, String> 
     }))
 }
 
-/// Error bound that the scales of a sum's terms contribute. Each block of `block` terms shares a scale.
+/// Returns the error bound that multiplications by scales add to a sum. Each block of `block` terms shares a scale.
 pub fn error(terms: &Terms, block: usize, u: f64) -> f64 {
     let block = block as f64;
     let shared = if block < terms.count { block } else { 1.0 };

@@ -8,13 +8,13 @@ use super::{Call, Kind, Tensor};
 /// Sizes of a call's tensors, by the letters that stand for them in the descriptions of shapes.
 #[derive(Clone, Debug, Default)]
 pub struct Shapes<'a> {
-    /// Leading dimensions for which `...` stands.
+    /// Sizes of the leading dimensions for which `...` stands.
     pub before: &'a [usize],
     sizes: Vec<(&'static str, usize)>,
 }
 
 impl Call {
-    /// Determines the sizes from all given tensors, required ones first.
+    /// Determines the size of each letter from the shapes of all tensors of the call, required tensors first.
     ///
     /// # Errors
     /// Returns an error if the shape of a tensor does not match its description.
@@ -22,7 +22,8 @@ impl Call {
         self.shapes_of(&[])
     }
 
-    /// Same as [`Call::shapes`], but with other shapes for the tensors in `stated`. The shape "" allows any shape.
+    /// Same as [`Call::shapes`], but `stated` replaces the described shapes of some tensors, by name. The shape "" allows any
+    /// shape.
     ///
     /// # Errors
     /// Returns an error if the shape of a tensor does not match.
@@ -59,7 +60,7 @@ fn described(doc: &'static str) -> Vec<Vec<&'static str>> {
 }
 
 impl<'a> Shapes<'a> {
-    /// Sizes of these letters.
+    /// Returns the sizes for which these letters stand in the described shapes.
     ///
     /// # Panics
     /// Panics if no given tensor has one of these letters in its shape.
@@ -67,13 +68,14 @@ impl<'a> Shapes<'a> {
         letters.map(|letter| self.size(letter).unwrap_or_else(|| panic!("no shape has {letter}")))
     }
 
-    /// Size of a letter; `None` if no given tensor has the letter in its shape.
+    /// Size for which a letter stands; `None` if no tensor of the call has the letter in its shape.
     pub fn size(&self, letter: &str) -> Option<usize> {
         let known = self.sizes.iter().find(|(known, _)| *known == letter);
         known.map(|(_, size)| *size)
     }
 
-    /// Returns these sizes and those of `tensor`, if its shape matches `dims`; else `None`.
+    /// Matches the described dimensions `dims` with the shape of `tensor`. Returns the known sizes and the new sizes by letter;
+    /// `None` if the shape does not match.
     fn with(&self, dims: &[&'static str], tensor: &'a Tensor) -> Option<Self> {
         let mut all = self.clone();
         let mut own = &tensor.shape[..];
@@ -113,7 +115,7 @@ impl<'a> Shapes<'a> {
         Some(all)
     }
 
-    /// Value of a dimension's expression; `None` if the size of a letter is unknown.
+    /// Value of the expression of a dimension, such as `2N + N*N`; `None` if the size of a letter is unknown.
     fn value(&self, dim: &str) -> Option<usize> {
         let factor = |factor: &str| {
             let letter = factor.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -126,7 +128,7 @@ impl<'a> Shapes<'a> {
         dim.split(" + ").map(product).sum()
     }
 
-    /// Text of a shape, with known sizes as numbers.
+    /// Formats a shape for messages, with known sizes as numbers.
     fn text(&self, dims: &[&str]) -> String {
         let dim = |dim: &&str| self.value(dim).map_or((*dim).to_string(), |size| size.to_string());
         let mut words: Vec<String> = dims.iter().map(dim).collect();

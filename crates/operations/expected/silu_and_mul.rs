@@ -1,8 +1,8 @@
 //! SwiGLU activation, y = SiLU(gate)·up, of rows with all gates first and then all ups.
 //!
-//! Error bound: that of [`silu`], propagated by the product ([`super::near`]). With `cast = "before_up"` (`F.silu(gate) * up` in
-//! PyTorch), the activation is rounded to the output's type before the product, which adds half a spacing times `up` to the
-//! error.
+//! Error bound: the product propagates the error bound of [`silu`] ([`super::near`]). With `cast = "before_up"` (in PyTorch,
+//! `F.silu(gate) * up`), the activation is rounded to the output's type before the product, which adds half a spacing times `up`
+//! to the error.
 
 use rayon::prelude::*;
 
@@ -42,7 +42,8 @@ pub(super) const SILU_AND_MUL: Operation = Operation {
     rows: Some(Rows {
         inputs: &["x"],
         first_dimension: false,
-        // For gates below −88, the f32 result is 0. So the exponent is at most 88.
+        // An exponential errs by 2u per unit of its exponent's magnitude (u is the unit roundoff). The magnitude is at most 88:
+        // for gates below −88, the f32 result is 0.
         leaning: |_| 2.0 * 88.0,
     }),
     modules: &["SiluAndMul"],

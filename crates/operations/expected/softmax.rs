@@ -47,8 +47,8 @@ pub(super) const SOFTMAX: Operation = Operation {
     ..Operation::NONE
 };
 
-/// Systematic error of a row, in units of roundoff. An exponential errs by up to 2 units per unit of its exponent, and the sum of
-/// the exponentials by their mean error. So the total is 4 times the largest exponent.
+/// Bound of the systematic error of a row, in units of roundoff. An exponential errs by up to 2 roundoffs per unit of its
+/// exponent's magnitude, and the sum of the exponentials by their mean error. So the total is 4 times the largest magnitude.
 fn exponents(row: &[f64]) -> f64 {
     let magnitudes = row.iter().filter(|x| **x > 0.0).map(|x| x.ln().abs());
     4.0 * magnitudes.fold(0.0, f64::max)

@@ -2,7 +2,8 @@
 //! sink: s_j = scale·q·k_j, p_j = e^{s_j}/(Σ e^{s_j'} + e^{sink}), o = Σ p_j·k_j. A vector is both key and value, and all heads
 //! share it. Each head has a sink, an unscaled logit without a value.
 //!
-//! Error bound: that of attention ([`super::attention`]). A kernel may divide weights by their sum before it rounds them (`p`).
+//! Error bound: the same as for attention ([`super::attention`]). A kernel may divide weights by their sum before it rounds
+//! them (`p`).
 
 use rayon::prelude::*;
 
@@ -37,7 +38,8 @@ pub(super) const SPARSE_ATTENTION: Operation = Operation {
         next_row_indices of indices: "the indices are those of the next row" => |call| call.roll("indices", 1);
         first_entries of indices: "the first entries are read in the place of those of the indices"
             => |call| {
-                // Replace the indices by 0, 1, 2 …; by −1 if there are fewer entries than indices.
+                // Replace the indices other than −1 by 0, 1, 2 … in order. If a row has more indices than entries, set the
+                // remaining ones to −1.
                 let entries = call.tensor("entries").shape.get(1).copied().unwrap_or_default();
                 call.edit("indices", |indices| {
                     for row in indices.rows_mut() {
@@ -100,7 +102,7 @@ impl Step<'_> {
         columns.map(|[value, error, _]| (value, error)).collect()
     }
 
-    /// Vectors that a row reads: those of its window, oldest first, then entries.
+    /// Returns the vectors that a row reads: first the vectors of its window, oldest first, then the entries.
     fn vectors(&self, row: usize) -> Vec<&[f64]> {
         let (call, [_, _, dim, slots, entries]) = (self.call, self.sizes);
         let (window, stored) = (call.tensor("window"), call.tensor("entries"));

@@ -1,10 +1,10 @@
-//! Checks all errors of an output together, if independent roundings dominate them. Their root mean square and their mean have
-//! much narrower bounds than single errors.
+//! Checks the mean and the root mean square of all errors of an output, if independent roundings dominate these errors. Both
+//! statistics have much narrower bounds than a single error.
 //!
 //! Let σ be the standard deviation of an element's error from roundings. Let e be the element's error, reduced by the bound of
-//! its other errors. Then the mean of (e/σ)² is near 1. The variance of a rounding varies within a binade and is at most twice
-//! its average. Elements of a row may share a rounding, so a mean over N elements of R rows counts as R independent numbers:
-//! (e/σ)² has a standard deviation of √2, and e/σ one of 1.
+//! its errors from other causes. Then the mean of (e/σ)² is near 1. The variance of a rounding varies within a binade and is at
+//! most twice its average. Elements of a row may share a rounding, so a mean over the elements of R rows is treated as a mean of
+//! R independent numbers. The standard deviation of such a number is √2 for (e/σ)², and 1 for e/σ.
 
 use reference::LAMBDA;
 use safetensors::Dtype;
@@ -12,10 +12,11 @@ use safetensors::Dtype;
 use super::Output;
 use ulplab_core::error::counted;
 
-/// Minimum number of elements for this check.
+/// Minimum number of elements for a check of the mean and the root mean square of errors.
 const FEWEST: usize = 1000;
 
-/// Describes properties of the errors that right kernels do not show; empty if there are none, or too few elements.
+/// Returns a message for each statistic of the errors that shows a fault: a root mean square that is too large, or a mean too far
+/// from 0. Returns no message if there are fewer than [`FEWEST`] elements.
 pub(crate) fn found(expected: &Output, got: &[f64], dtype: Dtype) -> Vec<String> {
     let cols = expected.shape.last().copied().unwrap_or(1).max(1);
     let (mut count, mut square, mut gain) = (0usize, 0.0, 0.0);

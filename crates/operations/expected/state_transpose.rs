@@ -1,5 +1,5 @@
-//! Transposes recurrent states from [..., K, V] to [..., V, K]. Nothing is computed: every element must be equal to the moved one
-//! bit for bit (for NaN, any payload is right).
+//! Transposes recurrent states from [..., K, V] to [..., V, K]. Nothing is computed: every element must be equal to the moved
+//! input element bit for bit (for NaN, with any payload).
 
 use super::{Call, Operation, Output, faults, takes};
 

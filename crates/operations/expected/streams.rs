@@ -1,5 +1,5 @@
-//! Residual streams of a token (hyper-connections, mHC): the logits of all streams together, their mixture, and its norm. Numbers
-//! carry the error bounds of sums in any order, of inverse root mean squares and of sigmoids ([`super::near`]).
+//! Residual streams of a token (hyper-connections, mHC): computes the logits, the weighted sum of the streams, and its RMSNorm.
+//! Numbers carry the error bounds of sums in any order, of inverse root mean squares and of sigmoids ([`super::near`]).
 
 use reference::Real;
 use reference::errors::ErrorModel;
@@ -7,7 +7,7 @@ use reference::errors::ErrorModel;
 use super::Call;
 use super::near::{AnyOrder, Near};
 
-/// Computes (mean + ε)^−½, where the mean is that of `count` squares with the sum `squares`.
+/// Computes (`squares` / `count` + ε)^−½, the inverse root mean square of `count` numbers.
 pub(super) fn inverse_rms(squares: Near, count: usize, eps: Near) -> Near {
     Near::ONE / (squares / Near::exact(count as f64) + eps).sqrt()
 }

@@ -4,19 +4,19 @@ use reference::LAMBDA;
 
 use super::drift::{FEW, Places};
 
-/// Assumption about the arithmetic in which a kernel adds.
+/// Assumed arithmetic of a kernel's additions.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums {
-    /// Name of the assumption in arguments.
+    /// Name of the arithmetic, which users choose, e.g. `f32`.
     pub name: &'static str,
     /// Number of significand bits of a partial sum; `None` if sums have no rounding errors.
     bits: Option<i32>,
-    /// Clause that describes the assumption in messages.
+    /// Words that describe the arithmetic in messages.
     pub meaning: &'static str,
 }
 
 impl Sums {
-    /// All assumptions that a user may choose.
+    /// All kinds of arithmetic that a user may choose.
     pub const ALL: [Self; 7] = [
         Self::new("f64", Some(53), "sums in f64, in any order"),
         Self::new("f32", Some(24), "sums in f32, in any order"),
@@ -60,17 +60,18 @@ pub struct Terms {
     pub u: f64,
 }
 
-/// Number of terms between the partial sums from which their mean square is computed.
+/// [`Terms::dot`] samples one partial sum per this many terms, to compute the mean square of the partial sums.
 const PIECE: usize = 64;
 
 impl Terms {
-    /// Statistics of these terms, which are added with unit roundoff `u`.
+    /// Computes the statistics of these terms, which a kernel adds with unit roundoff `u`.
     pub fn of(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
         Self::scaled(terms, u, 1.0)
     }
 
-    /// Same as [`Self::of`], for terms that kernels may multiply by an unknown factor, such as weights that are not yet divided
-    /// by their sum. Such terms are never assumed to be multiples of a spacing.
+    /// Computes the statistics of terms that a kernel may scale by an unknown factor: for example, it may sum softmax weights
+    /// before or after it divides them. [`Self::of`] assumes that terms which are multiples of the spacing are added exactly;
+    /// this function does not.
     pub fn of_any_scale(terms: impl Iterator<Item = f64> + Clone, u: f64) -> Self {
         Self::scaled(terms, u, std::f64::consts::FRAC_1_SQRT_2)
     }
@@ -92,7 +93,7 @@ impl Terms {
         all
     }
 
-    /// Statistics of the products of two vectors' elements. Sums are computed in several independent SIMD lanes, for speed.
+    /// Computes the statistics of the products a_i·b_i. The sums are computed in several independent SIMD lanes, for speed.
     pub fn dot(a: &[f64], b: &[f64], u: f64) -> Self {
         let count = a.len().min(b.len());
         let mut all = Self { u, ..Self::default() };
@@ -111,29 +112,31 @@ impl Terms {
         all
     }
 
-    /// Estimates how many roundings are equal, and stores this number. The terms are `factor` times the results of `term`.
+    /// Estimates the number of equal roundings and stores it in `multiplicity`. Term i of the sum is `factor` times `term(i)`.
     fn look(&mut self, factor: f64, term: impl Fn(usize) -> f64) {
         let places = Places::of(self.count as usize);
         let pairs = places.pairs().map(|pair| pair.map(|at| factor * term(at)));
         self.multiplicity = places.multiplicity(self.u, factor * self.size(), pairs, &mut Vec::new());
     }
 
-    /// Root mean square of the partial sums: over all orders of the terms, or in their given order, whichever is larger.
+    /// Returns the root mean square of the partial sums: over all orders of the terms, or in the given order, whichever is
+    /// larger.
     pub fn size(&self) -> f64 {
         (self.sum * self.sum + self.squares).max(self.partial).sqrt()
     }
 
-    /// Error bound of the sum of rounded products, added in any order: the smaller one of the worst-case and the likely bound.
+    /// Returns the error bound of a sum of rounded products in any order: the worst-case bound or the likely bound, whichever
+    /// is smaller.
     ///
     /// The worst case is n·u·Σ|t| (Higham, *Accuracy and Stability of Numerical Algorithms*, §4.2).
     ///
     /// The likely bound is λ·u·√(n·S·M/6). Each rounding moves a partial sum s by at most h = u·2^⌊log₂|s|⌋. If roundings are
     /// independent, λ·√(Σh²) is exceeded once in 10¹³ sums (Hoeffding; Higham and Mary, *A New Approach to Probabilistic Rounding
-    /// Error Analysis*, 2019). Σh² is at most n·u² times the mean square of the partial sums. This mean square is s² + Σt² over
-    /// all orders together, and `partial` for the given order, or about twice as much if parts are summed separately. M is the
-    /// number of roundings that are equal ([`super::drift`]). A rounding is uniform within ±h, so its variance is h²/3; h² is,
-    /// averaged over a binade, half of (u·s)². Both factors together give 1/6. S = max(s² + Σt², ⅓·partial), and M/6 is at least
-    /// 1.
+    /// Error Analysis*, 2019). Σh² is at most n·u² times the mean square of the partial sums. This mean square is (Σt)² + Σt²
+    /// over all orders of the terms, and `partial` for the given order, or about twice as much if parts are summed separately. M
+    /// is the number of roundings that are equal ([`super::drift`]). A rounding is uniform within ±h, so its variance is h²/3.
+    /// Averaged over a binade, h² is half of (u·s)²: the average variance is (u·s)²/6. S is the larger of (Σt)² + Σt² and
+    /// ⅓·partial. M/6 counts as at least 1.
     pub fn error(&self) -> f64 {
         let worst = self.count * self.u * self.magnitudes * (1.0 + self.count * self.u);
         let likely = LAMBDA * self.u * (self.independent() * (self.multiplicity / 6.0).max(1.0)).sqrt();
@@ -142,12 +145,13 @@ impl Terms {
         likely.min(worst) + self.count * f64::from(least)
     }
 
-    /// Likely sum of the squares of the roundings if they are independent, in units of u².
+    /// Returns the likely sum of the squared rounding errors, in units of u², for independent roundings.
     fn independent(&self) -> f64 {
         self.count * (self.sum * self.sum + self.squares).max(self.partial / 3.0)
     }
 
-    /// Factor by which the error bound exceeds that of independent roundings: √(M/6), limited by the worst case, n·u / (λ·u·√n).
+    /// Factor by which the error bound exceeds the bound for independent roundings: √(M/6), limited by the worst case, n·u /
+    /// (λ·u·√n).
     pub fn widening(&self) -> f64 {
         let most = self.count / (LAMBDA * LAMBDA);
         f64::min(self.multiplicity / 6.0, most).max(1.0).sqrt()

@@ -71,7 +71,7 @@ fn compute(call: &Call) -> Result<Vec<Output>, String> {
     Ok(vec![Output::new("values", shape, values, exact), indices])
 }
 
-/// Indices of a row's largest elements, or the indices that the call's fault gives.
+/// Indices of a row's largest elements, or wrong indices if the call simulates a fault.
 fn chosen(call: &Call, x: &[f64], k: usize) -> Vec<usize> {
     let keys = |key: fn(f64) -> f64| x.iter().map(|x| key(*x)).collect::<Vec<f64>>();
     let mut scores = match call.fault {
@@ -97,8 +97,8 @@ fn chosen(call: &Call, x: &[f64], k: usize) -> Vec<usize> {
     indices
 }
 
-/// Adds a [`Choice`] for each run of equal elements in the output. Any index of such an element is right, but each index may be
-/// used only once. `start` is the output element of the row's first index.
+/// Adds a [`Choice`] for each run of equal elements in the output. A kernel may return any index of such an element, but each
+/// index only once. `start` is the position of the row's first index in the output.
 fn ties(x: &[f64], indices: &[usize], start: usize, choices: &mut Vec<Choice>) {
     let equal = |a: usize, b: usize| x[a] == x[b] || x[a].is_nan() && x[b].is_nan();
     let mut from = 0;

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::{Buffer, Case, Problem};
 
-/// Rows of a problem that do not depend on each other. A row must have the same output bits in any batch and at any place in it.
+/// Rows of a problem that do not depend on each other. A row must have the same output bits in any batch and at any position in
+/// it.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Name of the size that holds the number of rows.
@@ -13,8 +14,8 @@ pub struct Batch {
     /// Names of the buffers with a dimension for the rows, each with the index of that dimension. Rows share all other buffers.
     pub buffers: Vec<(&'static str, usize)>,
     /// Number of rows, if a test can only repeat all rows together; `None` if it can pick single rows. Rows cannot be picked if
-    /// they have different sizes, lie in tiles, share a state when picked twice, or if a result depends on all rows. If it is
-    /// `Some`, the row dimension of a buffer may differ from the number of rows.
+    /// they differ in size, if several rows share a tile, if a row that is picked twice would share its state, or if a result
+    /// depends on all rows. The row dimension of a buffer may differ from this number.
     together: Option<usize>,
     /// Names of other sizes of the case that grow in proportion to the number of rows.
     sizes: Vec<&'static str>,
@@ -26,7 +27,8 @@ pub struct Batch {
     used: Vec<(&'static str, usize)>,
 }
 
-/// Buffer of indices into another buffer, such as slots of a pool. Each repetition of the rows indexes its own copy.
+/// Buffer of indices into another buffer, such as slots of a pool. Each repetition of the rows has its own copy of the other
+/// buffer.
 #[derive(Clone, Copy, Debug)]
 struct Naming {
     buffer: &'static str,
@@ -37,13 +39,13 @@ struct Naming {
     last: usize,
 }
 
-/// Limit in bytes for all buffers of a problem whose rows are repeated.
+/// Maximum total size, in bytes, of all buffers when a test repeats the rows of a problem.
 pub const MOST_REPEATED: usize = 56 << 30;
-/// Limit in bytes for all buffers of a problem whose rows are repeated, including the kernel's scratch memory.
+/// Maximum total size, in bytes, of all buffers and of the kernel's scratch memory when a test repeats the rows of a problem.
 pub const MOST_WITH_SCRATCH: usize = 64 << 30;
-/// Number of elements or bytes that a 32-bit index can address. Large cases exceed it, and kernels must still be right.
+/// Number of elements or bytes that a 32-bit index can address. Large cases exceed it, to find kernels whose indices overflow.
 const COUNTED: usize = 1 << 32;
-/// Largest `gridDim.y` plus one. Large cases have more rows, and kernels must still be right.
+/// Largest `gridDim.y` plus one. Large cases have more rows, to find kernels that need a block in y for each row.
 const GRID: usize = 1 << 16;
 
 impl Batch {
@@ -60,7 +62,8 @@ impl Batch {
         self
     }
 
-    /// Declares that a test can only repeat all `rows` rows together. The sizes named in `sizes` then grow in proportion.
+    /// Declares that a test can only repeat all `rows` rows together. The sizes named in `sizes` then grow in proportion to the
+    /// rows.
     #[must_use]
     pub fn together(mut self, rows: usize, sizes: &[&'static str]) -> Self {
         self.together = Some(rows);
@@ -136,7 +139,8 @@ impl Batch {
         (shape, picked)
     }
 
-    /// Copies a buffer with all rows repeated `times` times. The bytes stay the same, except those of index buffers.
+    /// Returns this buffer for a problem whose rows are repeated `times` times. The shape covers all repetitions. An index buffer
+    /// gets the bytes of all repetitions; other buffers keep the bytes of one repetition.
     fn repeated(&self, buffer: &Buffer, times: usize) -> Buffer {
         let mut buffer = buffer.clone();
         if let Some(naming) = self.naming.iter().find(|naming| naming.buffer == buffer.name) {
@@ -214,9 +218,9 @@ impl Problem {
         Some((case, problem))
     }
 
-    /// Number of repetitions at which the rows exceed the largest grid dimension, and each buffer of rows exceeds 2³² elements. A
-    /// buffer that would need more than [`MOST_REPEATED`] bytes for this only has to exceed 2³¹ elements and 2³² bytes. Limits
-    /// that still need more memory are ignored; `None` if none remains.
+    /// Returns how often a test must repeat the rows: the rows then exceed the largest grid dimension, and each buffer with rows
+    /// exceeds 2³² elements. If the buffers would then need more than [`MOST_REPEATED`] bytes, a buffer only has to exceed 2³¹
+    /// elements and 2³² bytes. A requirement that still needs too much memory is dropped; `None` if all are dropped.
     pub fn times_to_large(&self) -> Option<usize> {
         let (batch, rows) = (self.batch.as_ref()?, self.rows()?);
         let of_rows = || self.buffers.iter().filter(|buffer| batch.repeats(buffer).is_some());

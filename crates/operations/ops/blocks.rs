@@ -1,4 +1,4 @@
-//! Block formats: the list of formats that kernels support, and the buffers and cases of operations on them.
+//! Block formats that kernels support, and the buffers and test cases of operations on these formats.
 
 use safetensors::Dtype;
 
@@ -8,9 +8,9 @@ use super::judge::Judge;
 use super::{Batch, Buffer, Case, Inputs, MOST_ELEMENTS, Parameters, Problem};
 use ulplab_core::formats::{Encoded, Format, GlobalScale};
 
-/// A block format that kernels are compiled for; `kernels/lib/formats.cuh` uses the same name.
+/// A block format for which kernels are compiled. `kernels/lib/formats.cuh` lists the same format under the same name (`key`).
 pub struct Blocks {
-    /// Name of the format in the keys of cases.
+    /// Name of the format in test cases, e.g. `nvfp4`.
     pub key: &'static str,
     /// Format string, which [`Blocks::format()`] parses.
     pub format: &'static str,
@@ -57,7 +57,7 @@ pub const BLOCKS: &[Blocks] = &[
     blocks(NVFP4, "e2m1/b16:e4m3/t:f32", 16, &[Quantize, Dequantize, Fused]),
 ];
 
-/// Key of NVFP4, the only block format with a global scale in addition to its block scales.
+/// Name of NVFP4 in test cases. Only this block format has a global scale in addition to its block scales.
 pub const NVFP4: &str = "nvfp4";
 
 /// Value of the input `amax`, the stated largest magnitude of the tensor, from which kernels compute NVFP4's global scale. Some
@@ -74,7 +74,7 @@ impl Blocks {
         Self::named(key).ok_or_else(|| format!("case {}: no block format '{key}'", case.name))
     }
 
-    /// The block format with this key; `None` if the key is unknown.
+    /// The block format that test cases call `key`; `None` if the name is unknown.
     pub fn named(key: &str) -> Option<&'static Self> {
         BLOCKS.iter().find(|blocks| blocks.key == key)
     }
@@ -84,7 +84,8 @@ impl Blocks {
         dtype == "bf16" && self.timed.contains(&operation)
     }
 
-    /// Creates an empty grid of `[T, C]` cases with this format and element type. `edges` names the set of edge values.
+    /// Creates an empty list of `[T, C]` cases (a [`Grid`]) with this format and element type. `edges` names the set of edge
+    /// values.
     pub(super) fn matrices(&self, dtype: &str, edges: &str) -> Grid<'static, [i64; 2]> {
         let keys = [("format", self.key), ("dtype", dtype), ("edges", edges)];
         grid::matrices(format!("{}.{dtype}", self.key), &keys).also("W", self.width as i64)
@@ -154,7 +155,7 @@ pub fn amax_input() -> Buffer {
 }
 
 /// Builds the problem of an operation that quantizes its result. `want` is the exact result before quantization, and `error`
-/// bounds the kernel's error before quantization. The first buffer of `buffers` has the rows.
+/// bounds the kernel's error before quantization. The first buffer of `buffers` is the input with `T` rows.
 pub(super) fn quantized(
     case: &Case,
     mut buffers: Vec<Buffer>,
@@ -173,7 +174,8 @@ pub(super) fn quantized(
     })
 }
 
-/// Creates the input buffer `name` `[T, cols]` in the case's element type. Also returns its rounded values as f32.
+/// Creates the input buffer `name` with the shape `[T, cols]` and the case's element type. Also returns its rounded values as
+/// f32.
 pub fn numbers(name: &'static str, case: &Case, cols: usize, data: &Data) -> Result<(Buffer, Vec<f32>), String> {
     let (rows, dtype) = (case.dim("T"), case.float_type("dtype"));
     if let Some(bytes) = data.given(case, name, dtype, &[rows, cols])? {
@@ -208,8 +210,8 @@ pub(super) fn tie_by_seven(i: usize) -> f32 {
     7.0 * if i.is_multiple_of(16) { 448.0 } else { (i % 32) as f32 }
 }
 
-/// Draws rows of edge values, one kind per row. With `finite`, squares of all values are finite. `special` adds NaN and
-/// infinities, `infinite` adds infinities only, and `all` also has values up to the largest f32.
+/// Draws rows of edge values, one kind per row; `which` selects the kinds. With `finite`, squares of all values are finite.
+/// `special` adds NaN and infinities, `infinite` adds infinities only, and `all` also has values up to the largest f32.
 fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Result<Vec<f32>, String> {
     let kinds = match which {
         "finite" => 9,
@@ -230,7 +232,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
             *x = match row % kinds {
                 0 => sign(i) * 0.0,
                 1 => normal[at],
-                // Ties of E2M1 with the scale 1, and ties of E4M3 with power-of-two scales.
+                // Kinds 2 and 3 have ties: of E2M1 with the scale 1, and of E4M3 with power-of-two scales.
                 2 => sign(i) * (i % 25) as f32 * 0.25,
                 3 if row / kinds % 2 == 0 => {
                     sign(i)
@@ -244,7 +246,7 @@ fn edges(name: &str, rows: usize, cols: usize, which: &str, data: &Data) -> Resu
                 // One nonzero element per row, of various magnitudes.
                 4 if i == special => 2f32.powi(row as i32 % 40 - 20),
                 4 => 0.0,
-                // Blocks so small that their scales are near the smallest powers of two.
+                // Numbers so small that the scales of their blocks are near the smallest powers of two.
                 5 => normal[at] * 2f32.powi(-119 - (i / 128 % 8) as i32),
                 6 => f32::from_bits(bits[at] & 0x807f_ffff),
                 // Blocks of very small numbers next to blocks of large ones.

@@ -7,7 +7,7 @@ use super::data;
 /// An array in device memory.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    /// Name in the arguments of variants, e.g. `x`.
+    /// Name by which kernel arguments refer to the buffer, e.g. `x`.
     pub name: &'static str,
     /// Kind of access: read, write, or update in place.
     pub role: Role,
@@ -15,11 +15,12 @@ pub struct Buffer {
     pub dtype: Dtype,
     /// Shape, counted in elements of `dtype`.
     pub shape: Vec<usize>,
-    /// Contents before the run, little-endian; empty for outputs. If `shape` needs more bytes, these bytes repeat.
+    /// Contents before the run, little-endian; empty for outputs. If `shape` needs more bytes, the buffer holds copies of these
+    /// bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Access of kernels to a buffer.
+/// Access of kernels to a buffer: read, write, or update in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Input: the kernel only reads the buffer, and its bytes must not change.
@@ -71,7 +72,7 @@ impl Buffer {
         Self::input(name, dtype, &[bytes.len() / size], bytes)
     }
 
-    /// Creates an input of type bfloat16, rounded to nearest even, or f32.
+    /// Creates an input of f32 or bfloat16 values (`dtype`); values for bfloat16 are rounded to nearest even.
     pub fn floats(name: &'static str, dtype: Dtype, shape: &[usize], values: &[f32]) -> Self {
         Self::input(name, dtype, shape, data::float_bytes(dtype, values))
     }

@@ -1,4 +1,4 @@
-//! Replaces operations of the reference by kernels while a whole model runs.
+//! Replaces operations of the reference implementation by kernels while a whole model runs.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -33,13 +33,13 @@ pub enum Type {
 pub struct Call {
     /// Name of the operation, one of [`CALLED`].
     pub op: &'static str,
-    /// The sizes and keys of the call.
+    /// Sizes of the call, and its keys (settings such as the element type).
     pub case: Case,
     /// Buffers and scalars of the call. The problem has no checks of its outputs.
     pub problem: Problem,
 }
 
-/// Executes calls, on a GPU or elsewhere.
+/// Executes calls of operations, on a GPU or elsewhere.
 pub trait Runner: Send + Sync {
     /// Names of the operations that this runner computes.
     fn ops(&self) -> &[String];
@@ -51,15 +51,15 @@ pub trait Runner: Send + Sync {
     fn run(&self, call: Call) -> Result<Outputs, String>;
 }
 
-/// Runs the operations that a [`Runner`] supports with kernels, and all others with the reference. After the first error, the
-/// reference computes everything; so check [`StandIn::failure`] after the model has run.
+/// Runs operations with kernels if a [`Runner`] supports them, else with the reference. After the first error, the reference
+/// computes everything; so check [`StandIn::failure`] after the model has run.
 pub struct StandIn {
     runner: Box<dyn Runner>,
     dtype: Type,
     seen: Mutex<CallLog>,
 }
 
-/// Operations that kernels have computed so far, and the first error.
+/// Record of the calls so far: the operations that kernels have computed, and the first error.
 #[derive(Default)]
 struct CallLog {
     answered: HashSet<&'static str>,
@@ -73,7 +73,7 @@ impl Type {
         *self == Self::F32
     }
 
-    /// Name of the type in the keys of cases, and the matching element type.
+    /// Name of the type in test cases, and the matching element type.
     fn stored(self) -> (&'static str, Dtype) {
         match self {
             Self::F32 => ("f32", Dtype::F32),
@@ -88,7 +88,7 @@ fn values(outputs: &Outputs, name: &str, dtype: Dtype) -> Vec<f32> {
 }
 
 impl Call {
-    /// Creates a call with these keys, sizes, buffers and scalars.
+    /// Creates a call with these keys (settings such as `dtype`), sizes, buffers and scalars.
     pub fn new(
         op: &'static str,
         keys: &[(&'static str, &str)],
@@ -114,7 +114,7 @@ impl Call {
 }
 
 impl StandIn {
-    /// Creates a stand-in: `runner` computes its operations on tensors of type `dtype`.
+    /// Creates a stand-in for the reference: `runner` computes the operations that it supports, on tensors of type `dtype`.
     pub fn new(runner: Box<dyn Runner>, dtype: Type) -> Self {
         Self {
             runner,
@@ -157,8 +157,8 @@ impl StandIn {
         }
     }
 
-    /// Writes rows `[rows, record.dim]` as bf16 into pages of a KV cache, in order, and reads them back into `x`. Returns true if
-    /// the runner did both.
+    /// Runs rows `[rows, record.dim]` through a KV cache: writes them as bf16 into pages, in order, and reads them back into `x`.
+    /// Returns true if the runner has written and read them.
     pub fn store(&self, record: &KvRecord, x: &mut [f32]) -> bool {
         if !["record_write", "record_read"].iter().all(|op| self.takes(op)) {
             return false;
@@ -170,7 +170,7 @@ impl StandIn {
         let write = || {
             let buffers = vec![
                 Buffer::bf16("x", &[rows, record.dim], x),
-                // Kernels read the next three buffers only in cases with the key `form` = `normed`.
+                // Kernels read the next three buffers only if the call's setting `form` is `normed`.
                 Buffer::f32("weight", &[record.dim], &vec![1.0; record.dim]),
                 Buffer::integers("positions", 8, vec![0; rows]),
                 Buffer::f32("cos_sin", &[1, ROPE / 2, 2], &[1.0, 0.0].repeat(ROPE / 2)),

@@ -22,11 +22,11 @@ pub struct Band {
 
 /// Result of a run whose rows are repeated until addresses exceed 32 bits.
 pub struct Repeated {
-    /// Number of rows of the run.
+    /// Number of rows of the run, including repetitions.
     pub rows: usize,
     /// Number of output bytes that were compared.
     pub bytes: u64,
-    /// Outputs that differ from the outputs of the small batch that was repeated.
+    /// Outputs in which a repeated row differs from the same row of the small batch.
     pub differing: Vec<Differing>,
     /// Guard bands after the run.
     pub bands: Vec<Band>,
@@ -70,8 +70,8 @@ pub fn guards(bands: &[Band]) -> Measured {
     })
 }
 
-/// Adds up counts of wrong bytes in one measurement. `found` has pairs of a count and a description of the place; `of` is the
-/// number of bytes that were checked.
+/// Makes one measurement from several counts of wrong bytes. `found` has pairs of a count and a description of the location; `of`
+/// is the number of bytes that were checked.
 fn counted(
     site: &'static str,
     found: impl Iterator<Item = (usize, String)>,
@@ -91,7 +91,7 @@ fn counted(
 }
 
 impl Band {
-    /// Number of overwritten bytes, and a description of their place; `None` if the band is intact.
+    /// Number of overwritten bytes, and a description of their location; `None` if the band is intact.
     fn touched(&self) -> Option<(usize, String)> {
         let wrong = |byte: &u8| *byte != GUARD_BYTE;
         let first = self.bytes.iter().position(wrong)?;
@@ -132,7 +132,7 @@ pub fn graph(problem: &Problem, first: &Outputs, replayed: &Outputs) -> Measured
     changed("graph", pairs, "replays of a graph left other bytes", why)
 }
 
-/// A buffer with its old and its new bytes.
+/// A buffer with its expected bytes and its new bytes.
 type Change<'a> = (&'a Buffer, &'a [u8], &'a [u8]);
 
 fn pairs<'a>(problem: &'a Problem, first: &'a Outputs, second: &'a Outputs) -> impl Iterator<Item = Change<'a>> {
@@ -206,7 +206,7 @@ fn violations(output: &'static str, count: usize, of: usize, failure: impl FnOnc
     }
 }
 
-/// Selects the measurements that show that a kernel is wrong.
+/// Selects the measurements of failed checks: the metric is `violations`, and its value is not 0.
 pub fn failures(measured: &[Measured]) -> impl Iterator<Item = &Measured> {
     measured
         .iter()

@@ -1,13 +1,13 @@
-//! One decode step of a KV compressor. The token's row is stored in the state of its sequence. If the token is the last of a
-//! window of m tokens, the window is pooled, normed and rotated (RoPE, at the position of its first token), and the result is
-//! stored as an entry.
+//! One decode step of a KV compressor. The token's kv and gate are stored in the state of its sequence. If the token is the last
+//! of a window of m tokens, the window is pooled, normed and rotated (RoPE, at the position of the window's first token), and the
+//! result is stored as an entry.
 //!
 //! The definition is [`Pool::push`], then [`rmsnorm`], then [`Rope::apply`]. The state is a ring of S slots: token t is in slot t
 //! mod S, with `ape[t mod m]` added to its gate. With overlap, rows have 2 D channels and S = 2 m: an entry pools the first D
 //! channels of the previous window and the last D channels of its own window.
 //!
-//! Kernels also output the three stages of an entry. Each stage is judged with the kernel's own previous stage as its input. So a
-//! failure shows in the stage that has the fault, and error bounds do not add up over stages.
+//! Kernels also output the three stages of an entry. The expected values of a stage are computed from the kernel's own previous
+//! stage. So a failure shows in the stage that has the fault, and error bounds do not add up over stages.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -103,7 +103,7 @@ const WHY_ENTRIES: &str = "the entry is the kernel's own rotated value, rounded 
                            be as they were";
 
 fn of_type(dtype: &'static str) -> Vec<Case> {
-    // Order: B, m, overlap, D, R, N, P.
+    // A shape has the sizes B, m, overlap (0 or 1), D, R, N, P.
     let dims = |[rows, rate, overlap, dim, turned, capacity, positions]: [i64; 7]| {
         let [slots, width] = [rate, dim].map(|size| size * (1 + overlap));
         let sizes = [rows, rate, dim, turned, capacity, slots, width, positions, overlap];
@@ -112,7 +112,7 @@ fn of_type(dtype: &'static str) -> Vec<Case> {
     Grid::new(dtype, &[("dtype", dtype)], dims)
         .large("m4.b15.512", [15, 4, 1, 512, 64, 258, 1031])
         .random("m4.b9.128", [9, 4, 1, 128, 64, 34, 133])
-        // Kernels have specialised code for long windows, so these cases have windows of m = 128 tokens.
+        // Kernels have specialised code for long windows, so the cases named `m128` have windows of 128 tokens.
         .large("m128.b14.512", [14, 128, 0, 512, 64, 9, 1025])
         .random("m3.b17.24", [17, 3, 1, 24, 8, 343, 1030])
         .random("m5.b7.40", [7, 5, 0, 40, 12, 29, 141])
@@ -246,7 +246,7 @@ impl Step {
         rope
     }
 
-    /// Returns the rings of kv and of gates after the token's row has been stored.
+    /// Returns the ring buffers of kv and of gates after the token's row has been stored.
     fn pushed(&self) -> [Vec<f32>; 2] {
         let [_, rate, .., slots, width] = self.sizes;
         let (mut kv, mut gate) = (self.ring_kv.clone(), self.ring_gate.clone());
@@ -262,7 +262,7 @@ impl Step {
         [kv, gate]
     }
 
-    /// Pools the entries of all rows that complete a window from the given rings.
+    /// Computes, from the given rings, the pooled values of all rows that complete a window.
     fn completed(&self, ring_kv: &[f32], ring_gate: &[f32]) -> Result<Completed, String> {
         let sizes @ [_, rate, dim, .., slots, width] = self.sizes;
         let (rows, tokens): (Vec<usize>, Vec<usize>) = self.complete().unzip();
@@ -294,8 +294,8 @@ impl Step {
         })
     }
 
-    /// Number of bytes that must move: each input once, except that only the pooled slots of the state are read; and one written
-    /// row of the state and of the entries.
+    /// Minimum memory traffic in bytes. Kernels read each input once, but only the pooled slots of the state and the used rows of
+    /// tables. They write the new rows of the state, the stages and the completed entries.
     fn bytes(&self) -> u64 {
         let [_, rate, dim, turned, .., width] = self.sizes;
         let (rows, complete) = (self.rows(), self.complete());
@@ -310,12 +310,12 @@ impl Step {
     }
 }
 
-/// Number of different token positions, then number of kinds of edge rows.
+/// Maximum number of token positions that the rows use in turn ([`tokens`]). `KINDS` is the number of kinds of edge rows.
 const POSITIONS: usize = 15;
 const KINDS: usize = 5;
 
-/// Returns the position of each row's token. Positions include every place in a window, the first windows, and padding, as far as
-/// the sizes of caches and tables allow. In timed cases every row completes a window.
+/// Returns the position of each row's token: tokens of the first windows, first and last tokens of windows, and padding (−1),
+/// as far as the sizes of caches and tables allow. In timed cases every row completes a window.
 fn tokens(case: &Case, sizes: Sizes) -> Vec<i32> {
     let [rate, windows, positions] = [sizes[1], sizes[4], case.dim("P")].map(|size| size as i32);
     if case.timed {
@@ -370,7 +370,7 @@ impl Completed {
         {
             let (name, why) = STAGES[at];
             let judged = Judge::bounded(name, Dtype::F32, &shape, numbers, why).map(|judge| (judge, at));
-            // If there are no finite bounds, the previous stage is not finite. Judge that stage instead, so that the test fails
+            // If the bounds are not finite, the previous stage is not finite. Check that stage instead, so that the test fails
             // there.
             let (judge, at) = judged.unwrap_or_else(|_| {
                 let before = at.saturating_sub(1);
@@ -387,7 +387,7 @@ impl Completed {
         parts
     }
 
-    /// Returns the check of all entries, given the rotated values that the kernel wrote.
+    /// Returns the check of all entries. The expected new entries are the rotated values that the kernel wrote.
     fn entries(&self, rotated: &[f32]) -> Judge {
         let [rows, _, dim, _, capacity, ..] = self.sizes;
         let shape = [rows, capacity, dim];

@@ -145,7 +145,7 @@ impl<'a> Data<'a> {
         Ok(given.map_or_else(drawn, |bytes| f32_values(&bytes, 4)))
     }
 
-    /// Activations at a site of the model: one entry per layer that has the site, in the order of layers.
+    /// Looks up the activations at a site of the model: one entry per layer that has the site, in the order of layers.
     pub fn site(&self, pattern: &str) -> Result<Arc<Vec<Rows>>, String> {
         let mut found = self.found.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(rows) = found.get(pattern) {
@@ -227,7 +227,7 @@ pub fn f32_values(bytes: &[u8], size: usize) -> Vec<f32> {
     floats(bytes, size).into_iter().map(|x| x as f32).collect()
 }
 
-/// Encodes values as little-endian `dtype`: bfloat16, rounded to nearest even, or f32.
+/// Encodes values as little-endian bytes of `dtype`, which is f32 or bfloat16 (rounded to nearest even).
 pub fn float_bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     match dtype {
         Dtype::BF16 => bf16_bytes(values),
@@ -235,7 +235,7 @@ pub fn float_bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     }
 }
 
-/// Element types, with their names in keys of cases.
+/// Element types, with their names in test cases.
 pub const DTYPES: &[(&str, Dtype)] = &[
     ("f64", Dtype::F64),
     ("f32", Dtype::F32),
@@ -255,7 +255,7 @@ pub fn dtype_named(name: &str) -> Option<Dtype> {
     DTYPES.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype)
 }
 
-/// True for types of real numbers; the other [`DTYPES`] are integers.
+/// True for floating-point types; the other [`DTYPES`] are integer types.
 pub fn is_real(dtype: Dtype) -> bool {
     use Dtype::{BF16, F8_E4M3, F8_E5M2, F16, F32, F64};
     matches!(dtype, F64 | F32 | BF16 | F16 | F8_E4M3 | F8_E5M2)

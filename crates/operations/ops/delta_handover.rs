@@ -1,8 +1,8 @@
 //! Handover of states from prefill to decode. Packed sequences go through GDN or KDA; then one more token of each sequence reads
 //! and updates the states that prefill wrote.
 //!
-//! Inputs and definitions are those of `delta_prefill` (initial states in [K, V], expected final states in [V, K]) and of
-//! `delta_decode`. A variant may choose where and in which layout prefill hands the states to decode.
+//! Inputs and definitions are the same as in `delta_prefill` (initial states in [K, V], expected final states in [V, K]) and in
+//! `delta_decode`. A variant (kernel implementation) may choose where and in which layout prefill stores the states for decode.
 
 use rayon::prelude::*;
 use reference::ops::linear_attention::Vk;
@@ -35,14 +35,14 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let next_reads = next_reads(&step, &next_states, case);
     let [t, n, heads, key, dim] = case.sizes(["T", "N", "HV", "K", "V"]);
     let (bound, shape) = (step.bound as f32, state_shape(case, "out_vk"));
-    // The RMS error is judged per group of rows. Each sequence and head has only one row, so each row is a group.
+    // The RMS error is computed per group of rows. Each sequence and head has only one row, so each row is a group.
     let by = (groups(n * heads, |row| row), vec![0.0; n * heads]);
     let next_o = Judge::rms("next_o", Dtype::BF16, &[n, heads, dim], next_o, by, BAR, WHY_READ);
     let judges = vec![
         judge_o("o", &prefill, o, reads),
         next_o.by_rows(next_reads),
         match is_carried(case) {
-            // Count the decode gate as GATE decays: its error exceeds that of one prefill decay, but not that of GATE decays.
+            // The decode gate errs by less than [`GATE`] decays of prefill together. So allow the errors of t + GATE decays.
             true => judge_carried("state", &shape, next_states, t + GATE),
             false => judge_states("state", &shape, next_states),
         },
@@ -67,7 +67,7 @@ const WHY_READ: &str = "products in bf16: a root-mean-square error of the state 
 fn of_type(gate: &'static str) -> Vec<Case> {
     // `carried` cases only decay the states. No product adds errors, so a kernel that rounds the states between chunks fails.
     let carried = grid(gate, "carried").random("carried", [1, 17 * 64 + 5, 2]);
-    // Order: number of sequences, tokens per sequence, heads.
+    // A shape is the number of sequences, of tokens per sequence, and of heads.
     let short = grid(gate, "short")
         .timed("b1", [1, 64, 64])
         .timed("b32", [32, 64, 64])
@@ -76,7 +76,7 @@ fn of_type(gate: &'static str) -> Vec<Case> {
     [short.done(), carried.done()].concat()
 }
 
-/// Creates an empty grid of cases. A shape is the number of sequences, tokens per sequence, and heads.
+/// Creates an empty list of cases. A shape is the number of sequences, tokens per sequence, and heads.
 fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> {
     let dims = move |[n, t, h]: [i64; 3]| {
         // A chunk has up to 64 tokens of one sequence.
@@ -91,15 +91,16 @@ fn grid(gate: &'static str, sequences: &'static str) -> Grid<'static, [i64; 3]> 
     )
 }
 
-/// For every head of every sequence, returns the mean square of the output that an average query reads from the state. A single
-/// query may read much less; the error of the state is then large relative to the output of that query.
+/// Returns, for every head of every sequence, the mean square of the outputs that a random query would give. Errors are compared
+/// with this number if the actual query gives smaller outputs, because the error of the state may then exceed these outputs.
 fn next_reads(step: &Step, states: &[f64], case: &Case) -> Vec<f64> {
     let [heads, keys, values] = case.sizes(["H", "K", "V"]);
     let squares: Vec<f64> = states
         .par_chunks(keys * values)
         .map(|state| state.iter().map(|s| s * s).sum())
         .collect();
-    // q has length 1 and is scaled by K^-½.
+    // q has L2 norm 1, so the mean of its squared elements is 1/K. The output's scale K^-½ gives another factor 1/K, and the
+    // mean over V outputs gives 1/V.
     let share = 1.0 / (keys * keys * values) as f64;
     let of_slot = |slot: &i64| {
         squares[*slot as usize * heads..][..heads]

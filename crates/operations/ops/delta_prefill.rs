@@ -1,9 +1,10 @@
-//! Prefill of linear attention with the delta rule (GDN and KDA). Packed sequences take initial states to final states; initial
-//! and final states may have different layouts.
+//! Prefill of linear attention with the delta rule (GDN and KDA). Packed sequences update initial states to final states, which
+//! may have another layout.
 //!
-//! The definition is [`reference::ops::linear_attention`] with q and k normalised first. Cases in f32 must meet an error bound
-//! for f32 arithmetic. Cases in bf16 may multiply in bf16, so they must meet root-mean-square errors. In `carried` cases β is 0:
-//! states are only decayed, no product is involved, and the error shows if a kernel rounds the states from chunk to chunk.
+//! The definition is [`reference::ops::linear_attention`] with q and k normalised first. Outputs of f32 cases must be within an
+//! error bound for f32 arithmetic. In bf16 cases, kernels may multiply in bf16, so the root-mean-square errors are limited
+//! instead. In `carried` cases β is 0, so that states only decay: a kernel that rounds the states after every chunk exceeds the
+//! error bound.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -59,7 +60,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         }
     };
     Ok(Problem {
-        // Per state element: one multiply-add to read it for k, one to read it for q, and one to update it.
+        // A token takes three multiply-adds per state element: to read it for k, to read it for q, and to update it.
         flops: (6 * t * heads * key * dim) as u64,
         scalars: vec![("scale", Scalar::F32(prefill.scale()))],
         batch: Some(batch(case)),
@@ -110,19 +111,19 @@ fn bounds(prefill: &Prefill, case: &Case) -> [Vec<f64>; 2] {
 
 const WHY: &str = "f32 arithmetic: a step does not increase existing errors and adds at most (3 K + 40) units of 2^-24 of \
                    the state's column and of |v|";
-/// Reason for the limit [`BAR`], which messages show.
+/// Reason for the limit [`BAR`]; messages show it.
 const WHY_BAR: &str = "products in bf16: published kernels stay within a root-mean-square error of 1e-2 over a \
                                   sequence and head; rounding the operands alone gives 4e-3 to 5e-3";
 
 fn of_type(gate: &'static str) -> Vec<Case> {
-    // Order: T, H, HV, K, V; then 1 if the initial states are [V, K], and 1 if the final states are [V, K]. Large batches repeat
-    // the rows: short sequences make the states large, long sequences make the token buffers large.
+    // A shape has the sizes T, H, HV, K, V; then 1 if the initial states are [V, K], and 1 if the final states are [V, K].
+    // Large batches repeat the rows: short sequences make the states large, long sequences make the token buffers large.
     let grid = |dtype, sequences| {
         let dims = move |([t, h, hv, k, v], [input, out]): ([i64; 5], [i64; 2])| {
             let varied = t == LENGTHS.iter().sum::<usize>() as i64;
             let n = match sequences {
                 "long" => 3,
-                // More sequences than a warp has lanes.
+                // This is more sequences than a warp has lanes.
                 "many" => 70,
                 _ => 1,
             };
@@ -164,7 +165,8 @@ fn of_type(gate: &'static str) -> Vec<Case> {
     [bf16.done(), long.done(), many.done(), carried.done(), f32.done()].concat()
 }
 
-/// Requires bf16 outputs `[T, HV, V]` to have small RMS errors. The rows of a sequence and a head form a group.
+/// Returns the check of bf16 outputs `[T, HV, V]` by their RMS error in each group. The rows of one sequence and one head form a
+/// group.
 pub(super) fn judge_o(output: &'static str, prefill: &Prefill, o: Vec<f64>, reads: Vec<f64>) -> Judge {
     let (starts, shape) = (&prefill.starts, &prefill.v.shape);
     let heads = shape[1];
@@ -174,7 +176,8 @@ pub(super) fn judge_o(output: &'static str, prefill: &Prefill, o: Vec<f64>, read
     Judge::rms(output, Dtype::BF16, shape, o, (groups, none), BAR, WHY_BAR).by_rows(reads)
 }
 
-/// Requires f32 states `[N, HV, …]` to have small RMS errors. Each matrix of the last two dimensions is a group.
+/// Returns the check of f32 states `[N, HV, …]` by their RMS error in each group. Each matrix of the last two dimensions is a
+/// group.
 pub(super) fn judge_states(output: &'static str, shape: &[usize], states: Vec<f64>) -> Judge {
     let (rows, cols) = (shape[2], shape[3]);
     let means = states.par_chunks(rows * cols);
@@ -195,8 +198,8 @@ pub(super) fn is_carried(case: &Case) -> bool {
     case.word("sequences") == Some("carried")
 }
 
-/// Requires states that were only decayed to be within an error bound. The bound holds for kernels that decay the state in each
-/// of `tokens` steps, and for kernels that decay it once per chunk.
+/// Returns the check of states after tokens that only decay them (β is 0): every element must be within an error bound. The bound
+/// holds for kernels that decay the state in each of `tokens` steps, and for kernels that decay it once per chunk.
 pub(super) fn judge_carried(output: &'static str, shape: &[usize], states: Vec<f64>, tokens: usize) -> Judge {
     let bound = move |_, want: f64| 12.0 * UNIT * tokens as f64 * want.abs() + 1e-37;
     Judge::within(output, Dtype::F32, shape, states, bound, WHY_CARRIED)
@@ -269,7 +272,8 @@ impl Prefill {
         self.beta.data.fill(0.0);
     }
 
-    /// Sets edge tokens: zero, large and small q, k and v; decays of 0, alone and many in a row; decays of 1; and β of 0.
+    /// Sets edge tokens: zero, large and small q, k and v; decays of 0, in single tokens and in many tokens in succession;
+    /// decays of 1; and β of 0.
     fn edges(&mut self) {
         let decays = [-20.0, -88.0, -104.5, -320.0, -1e4, 0.0];
         for (at, g) in self.g.data.iter_mut().enumerate() {
@@ -289,7 +293,7 @@ impl Prefill {
                 5 => rows(&mut self.v, token, 0.0),
                 6 => rows(&mut self.k, token, 2f32.powi(40)),
                 7 => rows(&mut self.q, token, 2f32.powi(-12)),
-                // The square of this norm is about as large as the ε that is added to it.
+                // The square of the norm of k is then about as large as the ε that is added to it.
                 11 => rows(&mut self.k, token, 2f32.powi(-13)),
                 8 => rows(&mut self.beta, token, 0.0),
                 9 => rows(&mut self.g, token, 0.0),
@@ -320,8 +324,8 @@ impl Prefill {
         ]
     }
 
-    /// Returns three lists: the expected o; for each row `[T, HV]` of o, the mean square that an average query would read instead
-    /// of the actual query; and the expected final states in their layout.
+    /// Returns three lists: the expected o; for each row `[T, HV]` of o, the mean square that the row would have with a random
+    /// query of L2 norm 1; and the expected final states in the case's layout.
     pub fn want(&self, case: &Case) -> Result<[Vec<f64>; 3], String> {
         let [mut q, mut k, v, g, beta] = [&self.q, &self.k, &self.v, &self.g, &self.beta].map(Tensor::cast);
         linear::l2_normalize(&mut q, linear::L2_EPS);
@@ -340,7 +344,8 @@ impl Prefill {
             1 => linear::State::<f64, linear::Vk>::new(initial)?.turned(),
             _ => linear::State::<f64, linear::Kv>::new(initial)?,
         };
-        // A query of length 1 reads, on average, 1/K of the sum of squares of a state.
+        // With a random query of L2 norm 1, the sum of the squared outputs is, on average, 1/K of the sum of squares of the
+        // state.
         let heads = v.shape[1];
         let reads: Vec<AtomicU64> = (0..v.rows()).map(|_| AtomicU64::new(0)).collect();
         let share = inputs.scale.powi(2) / (q.cols() * v.cols()) as f64;

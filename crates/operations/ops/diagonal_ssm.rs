@@ -59,7 +59,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Turns a draw from N(0, 1) into a decay factor. States forget within about 3, 30 or 300 steps; one decay in eight is negative.
+/// Turns a draw from N(0, 1) into a decay factor. Inputs decay within about 3, 30 or 300 steps; one factor in eight is negative.
 fn decay(at: usize, normal: f32) -> f32 {
     let forgets = [0.3, 0.03, 0.003][at % 3] * (0.5 + normal.abs().min(2.0) / 2.0);
     if at % 8 == 5 { forgets - 1.0 } else { 1.0 - forgets }

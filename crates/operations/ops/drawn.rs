@@ -1,6 +1,5 @@
-//! Makes the operations of [`Operation`], which work on a user's tensors, available as kernel operations. Inputs are drawn at
-//! random for the sizes of a case; expected values and bounds come from [`Operation`]. So a program in any language can be
-//! checked like with Python's `assert_close`.
+//! Implements [`Op`] for [`Operation`], so that a program in any language can be checked like a kernel. Inputs are drawn at
+//! random for the sizes of a case; [`Operation`] computes the expected values and bounds, as for Python's `assert_close`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use crate::expected::draw::{Cases, Draw, Drawn, GIVEN, NONE};
 use crate::expected::{Call, Given, Kind, Operation, Output, Tensor, crowded, overflow, settle, spread};
 use ulplab_core::tensorfile;
 
-/// Names of output types in the keys of cases.
+/// Names of output types in test cases.
 const STORED: [&str; 3] = ["f32", "bf16", "f16"];
 
 fn type_of(case: &Case, key: &str) -> Result<Dtype, String> {
@@ -26,7 +25,7 @@ impl Operation {
         self.cases.expect("only operations with cases are listed")
     }
 
-    /// Keys of a case with their allowed values; the first value is the default.
+    /// Keys (named settings) of a case, with their allowed values; the first value is the default.
     fn keys(&self) -> Vec<(&'static str, Vec<&'static str>)> {
         let cases = self.drawn();
         let words = self.takes.iter().filter_map(|takes| match takes.kind {
@@ -64,8 +63,8 @@ impl Op for &'static Operation {
     }
 
     /// Makes one case for each set of sizes in f32 and in bfloat16. Further cases use the first set of sizes: one case for each
-    /// key value other than the default, including `given` for optional tensors; one for each varied number; and one with the
-    /// last value of every key and all varied numbers.
+    /// value of a key (a named setting) other than the default, including `given` for optional tensors; one for each varied
+    /// number; and one with the last value of every key and all varied numbers.
     fn cases(&self) -> Vec<Case> {
         let cases = self.drawn();
         let keys = self.keys();
@@ -194,8 +193,8 @@ impl Operation {
     }
 }
 
-/// Returns the check of an output. If several values of a range are right (for example with ties), the value in the program's
-/// output counts as the expected one.
+/// Returns the check of an output. If several values of a range are admissible (for example with ties), and the program's output
+/// has one of them, this value is the expected one.
 fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, String> {
     let why = operation.drawn().why;
     if !crowded(&output).is_empty() {
@@ -221,7 +220,7 @@ fn judge(operation: &Operation, output: Output, dtype: Dtype) -> Result<Judge, S
     })
 }
 
-/// True if the error bound of an element allows both a finite and an infinite value of this type.
+/// True if the error bound of an element allows finite and infinite values of this type.
 fn may_overflow(output: &Output, dtype: Dtype) -> bool {
     let most = overflow(dtype);
     let mut elements = output.value.iter().map(|value| value.abs()).zip(&output.error);

@@ -1,6 +1,6 @@
 //! Rows of edge values that kernels often get wrong.
 
-/// Kind of values of a row.
+/// Kind of edge values of a row.
 #[derive(Clone, Copy)]
 pub(super) enum Edge {
     /// Random numbers, left as they are.
@@ -14,7 +14,7 @@ pub(super) enum Edge {
     Last(f32),
 }
 
-/// Changes the rows of `x` to these kinds, row by row, and begins again after the last kind. `first` is the column of
+/// Changes the rows of `x` to these kinds in turn; after the last kind, the first one follows again. `first` is the column of
 /// [`Edge::One`] in the first row.
 pub(super) fn set(x: &mut [f32], cols: usize, first: usize, kinds: &[Edge]) {
     for (row, (x, kind)) in x.chunks_exact_mut(cols).zip(kinds.iter().cycle()).enumerate() {

@@ -6,9 +6,9 @@
 //! shared expert, which has no weight: [`Experts::apply`]. A slot with index −1 has no expert, and kernels do not read its
 //! weight.
 //!
-//! Numbers between the two products stay f32, even if the matrices are bf16; only y is rounded. Matrices may have another storage
-//! than x: bfloat16, FP8 codes with a scale per 64 columns, or (routed experts only) MXFP4 or NVFP4. Kernels decode the matrices
-//! and do not round x.
+//! Numbers between the two products stay f32, even if the matrices are bf16; only y is rounded. Matrices may be stored in another
+//! format than x: bfloat16, FP8 codes with a scale per 64 columns, or (routed experts only) MXFP4 or NVFP4. Kernels decode the
+//! matrices and do not round x.
 
 use reference::ops::experts::{Expert, Experts};
 use reference::{Bounded, Choice, Plain, Tensor};
@@ -118,7 +118,8 @@ fn of_type([dtype, weights, routed]: [&'static str; 3], to: &'static str) -> Vec
         (false, false) => format!("{dtype}.{weights}.{routed}.{to}"),
     };
     let grid = experts_of_rows(prefix, &keys);
-    // D is large, so that few rows exceed 2³² elements. The kernels limit B, because they sort rows by expert in one warp.
+    // D is so large that even a few rows have more than 2³² elements. Many rows are not possible: kernels limit the number of
+    // rows, because they sort rows by expert in one warp.
     if to == "one" {
         let grid = grid.each("", &[[3, 5, 1, 7168, 8]], Grid::large);
         return grid.each("", &[[65, 5, 1, 72, 40]], Grid::random).done();

@@ -1,10 +1,10 @@
 //! GEMM with 4-bit weights: y [B, N] = x [B, K] · wᵀ. x is bfloat16; w [N, K] is MXFP4 (E2M1 codes, an E8M0 scale per 32 columns)
 //! or NVFP4 (E2M1 codes, an E4M3 scale per 16 columns, and an f32 scale of the tensor, which is 1 for MXFP4).
 //!
-//! A weight is its code times its block scale. E2M1 has 2 significant bits and E4M3 has 4, so this product is exact in bfloat16.
-//! With E8M0 it is exact down to 2^-128, which is subnormal. Codes of 4 and 6 with the scale 2^126, and codes of 2 to 6 with the
-//! scale 2^127, exceed the range of bfloat16 and of f32: these weights are infinite. A NaN scale makes even weights of code 0
-//! NaN.
+//! A weight is its code times its block scale. E2M1 has 2 significant bits and E4M3 has 4, so this product is exact in
+//! bfloat16. With an E8M0 scale, the product is exact down to 2^-128, which is subnormal. Codes of 4 and 6 with the scale
+//! 2^126, and codes of 2 to 6 with the scale 2^127, exceed the range of bfloat16 and of f32: these weights are infinite. A NaN
+//! scale makes even weights of code 0 NaN.
 //!
 //! The order of sums is part of the definition. Tensor cores sum 1024 columns at a time, 16 columns per step, from the first to
 //! the last ([`WGMMA_BF16`]). These sums are added in f32, in ascending order. Then the tensor's scale is multiplied in f32, and
@@ -64,7 +64,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         let (row, of_row) = (at / blocks, at % blocks);
         *scale = match (edges, of_row % 3) {
             // The rows up to 255 use every scale code, one code per row, so that a NaN does not hide other faults. In the next
-            // tile of 128 rows, the largest scale is just too large to decode codes with one multiplication.
+            // tile of 128 rows, MXFP4 scales are 2 and 4: kernels can decode codes with one multiplication only for scales up to
+            // 2.
             (true, 0 | 2) if row >= 256 && !nvfp4 => 128 + (row % 2) as u8,
             (true, 0 | 2) => row as u8,
             _ if nvfp4 => 0x28 + *scale % 32,
@@ -102,7 +103,7 @@ fn of_type(format: &'static str, out: &'static str) -> Vec<Case> {
     let random = [
         [8, 128, 1024],
         [9, 1, 16],
-        // Sums of several parts of 1024 columns; the last part is shorter.
+        // In this shape, the sum consists of several parts of 1024 columns, and the last part is shorter.
         [33, 130, 2096],
         [63, 65, 80],
         [64, 72, 4096],

@@ -3,8 +3,8 @@
 //!
 //! The order of the sums is part of the definition. Tensor cores sum each block of 128 columns, 32 columns per step from the
 //! first to the last. Then `acc = fma(sx · sw, sum, acc)` in f32, from the first block to the last; acc is rounded once if y is
-//! bf16. The result of a row is the same for any B and any place of the row, so a kernel that follows this order is batch
-//! invariant.
+//! bf16. The result of a row is the same for any B and any position of the row in the batch, so a kernel that follows this order
+//! is batch invariant.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -14,7 +14,7 @@ use super::{Batch, Buffer, Case, Data, Grid, Inputs, KernelOp, Problem};
 use ulplab_core::accumulator::WGMMA_E4M3;
 use ulplab_core::formats::E4M3;
 
-/// Number of columns that share a scale, and number of rows of w that share a scale.
+/// Number of columns that share a scale. In w, a scale also covers this number of rows.
 const BLOCK: usize = 128;
 
 pub(super) const FP8_GEMM: KernelOp = KernelOp {
@@ -58,7 +58,7 @@ fn of_type(out: &'static str) -> Vec<Case> {
     let random = [
         [8, 320, 384],
         [9, 64, 128],
-        // Neither B, N nor K of these shapes is a multiple of a tile.
+        // In this shape and the next, B, N and K are not multiples of a tile.
         [33, 200, 1104],
         [63, 130, 144],
         [64, 1, 16],
@@ -69,7 +69,8 @@ fn of_type(out: &'static str) -> Vec<Case> {
         // Four tiles of 32 weights share a scale. Here the number of tiles per multiprocessor is not a multiple of four, so most
         // multiprocessors begin in the middle of such a group.
         [2, 9600, 160],
-        // K needs more stages than the pipeline's ring buffer has. The second shape also has a partial last block.
+        // In both shapes, K needs more stages than the pipeline's ring buffer has. The second shape also has a partial last
+        // block.
         [1, 70, 16384],
         [5, 100, 8208],
     ];
@@ -94,7 +95,7 @@ const WHY: &str = "the order of the sums is defined, tensor cores sum by a known
 /// E4M3 codes `[rows, K]`, and their scales: one per row and 128 columns for x, one per 128 × 128 tile for w.
 pub type Coded<'a> = (&'a [u8], &'a [f32]);
 
-/// Computes x · wᵀ in f32, exactly to the bit as the operation defines it; w has `n` rows.
+/// Computes x · wᵀ in f32, bit for bit as the operation defines it; w has `n` rows.
 pub fn product(x: Coded, w: Coded, n: usize) -> Vec<f32> {
     let k = w.0.len() / n;
     want(Sums::Defined, [x.0, w.0], [x.1, w.1], [x.0.len() / k, n, k])

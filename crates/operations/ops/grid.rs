@@ -4,7 +4,7 @@ use super::{Case, Inputs};
 
 type Dims = Vec<(&'static str, i64)>;
 
-/// List of cases that share a name prefix and keys. Most methods add cases; [`Grid::done`] returns the list.
+/// List of cases that share a name prefix and keys (named settings). Most methods add cases; [`Grid::done`] returns the list.
 pub struct Grid<'a, Shape> {
     prefix: String,
     keys: Vec<(&'static str, String)>,
@@ -14,15 +14,15 @@ pub struct Grid<'a, Shape> {
 }
 
 impl<const N: usize> Grid<'static, [i64; N]> {
-    /// Creates a grid whose shapes are arrays of the sizes named `sizes`.
+    /// Creates an empty list of cases whose shapes are arrays of N sizes; `sizes` holds the name of each size, in order.
     pub fn of(prefix: impl Into<String>, keys: &[(&'static str, &str)], sizes: [&'static str; N]) -> Self {
         Self::new(prefix, keys, move |shape| sizes.into_iter().zip(shape).collect())
     }
 }
 
 impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
-    /// Creates a grid whose cases are named `prefix.name`, or `name` if the prefix is empty; `dims` turns a shape into named
-    /// sizes.
+    /// Creates an empty list of cases. A case is named `prefix.name`, or `name` if the prefix is empty; `dims` turns a shape into
+    /// named sizes.
     pub fn new(prefix: impl Into<String>, keys: &[(&'static str, &str)], dims: impl Fn(Shape) -> Dims + 'a) -> Self {
         Self {
             prefix: prefix.into(),
@@ -50,7 +50,7 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         }
     }
 
-    /// Adds a case of random numbers.
+    /// Adds a case whose inputs are random numbers.
     pub fn random(self, name: &str, shape: Shape) -> Self {
         self.add(name, shape, Inputs::Random)
     }
@@ -87,7 +87,7 @@ impl<'a, Shape: Copy + 'a> Grid<'a, Shape> {
         })
     }
 
-    /// Changes the value of a key for all cases that are added after this call.
+    /// Changes the value of a key (a named setting) for all cases that are added after this call.
     pub fn key(mut self, name: &str, value: &str) -> Self {
         let key = self.keys.iter_mut().filter(|(key, _)| *key == name);
         key.for_each(|(_, set)| *set = value.into());
@@ -131,7 +131,7 @@ pub(super) fn matrices(prefix: impl Into<String>, keys: &[(&'static str, &str)])
     Grid::of(prefix, keys, ["T", "C"]).named(|[rows, cols]| format!("{rows}x{cols}"))
 }
 
-/// Pairs size names, given in one string with spaces in between, with their values.
+/// Splits a string of size names at its spaces, and pairs each name with its value.
 pub fn named(names: &'static str, sizes: impl IntoIterator<Item = i64>) -> Dims {
     names.split(' ').zip(sizes).collect()
 }

@@ -1,6 +1,6 @@
 //! Checks for every kernel. A kernel must write all of its outputs and nothing else. A second run, a replay as a CUDA graph, and
-//! a run on other batches of the rows must give the same bytes. These checks judge every operation, so this file is part of the
-//! digest that identifies how an operation is judged.
+//! a run on other batches of the rows must give the same bytes. The hash that identifies the checks of an operation includes this
+//! file, because these checks apply to every operation.
 
 use super::checks;
 use super::checks::{Band, Repeated};
@@ -10,7 +10,8 @@ use ulplab_core::error::Result;
 
 /// Size in bytes of the guard band before and after every buffer: a multiple of any alignment that a kernel may assume.
 pub const GUARD: usize = 4096;
-/// Bytes that fill outputs and scratch before the first and before the second run. Read as floats, they are neither zero nor NaN.
+/// Byte that fills outputs and scratch before the first run, and byte for the second run. Read as floats, both patterns are
+/// neither zero nor NaN.
 const POISONS: [u8; 2] = [POISON_BYTE, 0x5a];
 
 /// A kernel whose buffers are allocated on a device.
@@ -22,8 +23,8 @@ pub trait Guarded {
     /// returns the contents of all buffers that the kernel writes.
     fn run(&self, poison: u8) -> Result<Outputs>;
 
-    /// Same as [`Guarded::run`], but each run replays one CUDA graph. Launches that only store intermediate values for the checks
-    /// are left out, and so are their outputs. Returns `None` if the kernel cannot be captured in a graph.
+    /// Same as [`Guarded::run`], but each run replays one CUDA graph. The graph omits launches that only store intermediate
+    /// values for the checks, and the result omits their outputs. Returns `None` if the kernel cannot be captured in a graph.
     fn replayed(&self, poison: u8) -> Result<Option<Outputs>>;
 
     /// Runs the kernel on a batch of these rows of the problem. `None` if the kernel does not support such a batch.
@@ -45,7 +46,8 @@ pub trait Guarded {
 pub struct Checked {
     /// The outputs of the first run.
     pub outputs: Outputs,
-    /// Number of `violations` of each check: guard bands, inputs, second run, graph, batches. [`judged`] adds metrics of outputs.
+    /// Number of `violations` of each check: guard bands, inputs, second run, graph, batches. [`judged`] also adds metrics of
+    /// outputs.
     pub measured: Vec<Measured>,
 }
 
@@ -54,15 +56,15 @@ pub fn outputs(kernel: &impl Guarded) -> Result<Outputs> {
     kernel.run(POISONS[0])
 }
 
-/// Limit in bytes for all buffers of a problem. Larger problems skip the checks with a CUDA graph and with other batches, because
-/// these checks find the same faults on small problems.
+/// Limit of the total size of a problem's buffers, in bytes. Larger problems skip the checks with a CUDA graph and with other
+/// batches, because these checks find the same faults on small problems.
 const MOST_CHECKED: usize = 256 << 20;
 /// Numbers of rows of the batches that [`batches`] tries.
 const BATCHES: [usize; 7] = [1, 2, 7, 8, 33, 64, 128];
 
 /// Runs a kernel, and checks guard bands and inputs. A deterministic kernel runs again with another poison byte and is replayed
 /// as a graph; both runs must give the same outputs. If rows are independent, the kernel also runs on other batches: every row
-/// must have the same outputs at any place in a batch.
+/// must have the same outputs at any position in a batch.
 pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let first = outputs(kernel)?;
     let problem = kernel.problem();
@@ -88,8 +90,8 @@ pub fn check(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     })
 }
 
-/// Runs a kernel on batches of other sizes, with rows in reversed order. Batches larger than the problem repeat rows. Returns the
-/// measurement of the first batch that differs; if none differs, of the last batch.
+/// Runs a kernel on batches of other sizes, with rows in reversed order. Batches larger than the problem repeat rows. Returns
+/// the measurement of the first batch that differs, or of the last batch if none differs.
 fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>> {
     let problem = kernel.problem();
     let Some(count) = problem.rows() else {
@@ -109,8 +111,8 @@ fn batches(kernel: &impl Guarded, outputs: &Outputs) -> Result<Option<Measured>>
     Ok(measured)
 }
 
-/// Runs a kernel, checks it like [`check`], and judges its outputs. If all checks pass and the case is large, the kernel also
-/// runs with rows repeated until addresses exceed 32 bits: every repetition of a row must have the same outputs.
+/// Runs a kernel, and makes the checks of [`check`] and the checks of its outputs. If all checks pass and the case is large, the
+/// kernel also runs with rows repeated until addresses exceed 32 bits: every repetition of a row must have the same outputs.
 pub fn judged(kernel: &impl Guarded, deterministic: bool) -> Result<Checked> {
     let Checked { outputs, mut measured } = check(kernel, deterministic)?;
     let problem = kernel.problem();

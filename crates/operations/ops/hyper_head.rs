@@ -12,7 +12,8 @@ use super::edges::{self, Edge};
 use super::mhc_post::{STREAMS, rows_of_streams};
 use super::{Batch, Buffer, Case, Data, Inputs, Judge, KernelOp, Problem, Scalar};
 
-/// `NORM_EPS` is added to mean squares, `EPS` to the weights of streams. They differ, so that a kernel that swaps them fails.
+/// `NORM_EPS` is added to mean squares, and `EPS` to the weights of streams. They have different values, so that a kernel that
+/// swaps them fails.
 const NORM_EPS: f32 = 1e-5;
 const EPS: f32 = 1e-6;
 

@@ -10,10 +10,10 @@
 //!   bfloat16 (at most 2 significant bits; the smallest value is 2^-128), and s_w = 1. Query and key were rotated by the same
 //!   Hadamard matrix before.
 //!
-//! The order of the sums is part of the definition. Tensor cores sum 128 channels from the first to the last, 32 ([`WGMMA_E4M3`])
-//! or 16 ([`WGMMA_BF16`]) per step. Heads h with the same h % 8 / 2 are added in f32 by fma, in ascending order; this gives p_0
-//! to p_3. The score is s_w · ((p_0 + p_1) + (p_2 + p_3)). So its bits depend only on the row and the key, and the test requires
-//! equal bits.
+//! The order of the sums is part of the definition. Tensor cores sum 128 channels from the first to the last, 32
+//! ([`WGMMA_E4M3`]) or 16 ([`WGMMA_BF16`]) per step. Heads h with the same h % 8 / 2 are added in f32 by fma, in ascending
+//! order; this gives p_0 to p_3. The score is s_w · ((p_0 + p_1) + (p_2 + p_3)). So the bits of a score depend only on the row
+//! and the key, and the test requires equal bits.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -27,7 +27,8 @@ use ulplab_core::formats::{E4M3, KvRecord, PAGE, codec};
 
 /// Number of channels of a key.
 const CHANNELS: usize = 128;
-/// Number of different pages in timed cases. All other pages repeat them, so that the CPU has to compute few reference scores.
+/// Number of different pages in timed cases. All other pages are copies of these, so that the CPU computes few reference
+/// scores.
 const TIMED_PAGES: usize = 64;
 
 pub(super) const INDEX_RECORDS: KernelOp = KernelOp {
@@ -43,18 +44,19 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, h, n] = case.sizes(["B", "H", "N"]);
     let record = layout(case)?;
     let (width, stride) = (n.div_ceil(PAGE), record.page_stride(PAGE));
-    // Rows may see all entries, half of them, one, none, or a number near the page size of 64.
+    // Numbers of entries that rows may read: all, half, one, none, or a number near the page size of 64.
     let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
     let count = |row: usize| match case.timed {
         true => n,
         false => counts[row % counts.len()].min(n),
     };
-    // Two rows see the same number of entries with the same contents if the difference of their indices is a multiple of 64.
+    // Rows whose indices differ by a multiple of 64 share pages, and read equally many entries.
     let distinct = if case.timed { TIMED_PAGES } else { width * b.min(64) };
     let page_of = |row: usize, page: usize| (row * width + page) % distinct;
     let mut contents = contents(case, record, data, distinct)?;
     for row in 0..b.min(64) {
-        // Put 255, which decodes to NaN in every format, into entries that a row may not see. Kernels must not read them.
+        // Put 255, which decodes to NaN in every format, into entries that a row may not read: a kernel that reads them gives
+        // NaN.
         for entry in count(row)..width * PAGE {
             if !case.timed {
                 let at = page_of(row, entry / PAGE) * PAGE + entry % PAGE;
@@ -166,7 +168,7 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
         let factors = e4m3_factors(&codes);
         return Ok((codes, Dtype::U8, factors));
     }
-    // Every second row holds values that an MXFP4 quantizer can produce.
+    // Round all values to MXFP4. Below, rows with an even index get these values, which an MXFP4 quantizer can produce.
     let mut quantized = values.clone();
     codec("index_mxfp4")?.round(&mut quantized, CHANNELS);
     for (row, values) in values.chunks_exact_mut(of_row).enumerate() {
@@ -176,7 +178,7 @@ fn query(case: &Case, data: &Data) -> Result<(Vec<u8>, Dtype, Vec<Factor>), Stri
             4 if edges => values.iter_mut().for_each(|x| *x *= 2f32.powi(-127)),
             5 if edges => values.fill(0.0),
             6 if edges => values[3] = f32::INFINITY,
-            // Large queries, so that products with keys of the smallest scale have ordinary magnitudes.
+            // Make the query of this row large, so that its products with keys of the smallest scale have ordinary magnitudes.
             0 if edges && row > 0 => values.iter_mut().for_each(|x| *x *= 2f32.powi(100)),
             kind if kind % 2 == 0 => values.copy_from_slice(&quantized[row * of_row..][..of_row]),
             _ => {}
@@ -217,7 +219,7 @@ fn contents(case: &Case, record: &KvRecord, data: &Data, pages: usize) -> Result
         if slot % 8 == 3 || slot % 8 == 5 {
             contents[scales.clone()].copy_from_slice(&random[scales]);
         } else if slot % 8 == 6 {
-            // Use extreme powers of two as scales: the smallest and the largest.
+            // Set extreme scales: for FP8 keys 2^-127, which is subnormal in f32; for MXFP4 keys 2^-127, 2^-126, 1 and 2^127.
             let least = match slot / 8 % 2 {
                 _ if of_fp8 => [0, 0, 0x40, 0],
                 0 => [0, 1, 127, 254],
@@ -253,7 +255,7 @@ fn keys(record: &KvRecord, pages: Vec<u8>) -> Result<(Vec<Factor>, Vec<f32>, &'s
 struct Scoring<'a> {
     /// Number of rows, heads and entries.
     sizes: [usize; 3],
-    /// Number of entries that each row may see.
+    /// Number of entries that each row may read.
     counts: Vec<usize>,
     /// Number of different pages, and true if all other pages are copies of them.
     distinct: (usize, bool),
@@ -266,7 +268,7 @@ struct Scoring<'a> {
 }
 
 impl Scoring<'_> {
-    /// Expected scores `[B, N]`; −∞ for entries that a row may not see.
+    /// Expected scores `[B, N]`; −∞ for entries that a row may not read.
     fn want<N: Summed>(&self) -> Vec<N> {
         let ([rows, _, n], (distinct, repeats)) = (self.sizes, self.distinct);
         let width = n.div_ceil(PAGE);
@@ -290,7 +292,8 @@ impl Scoring<'_> {
         want
     }
 
-    /// Scores of a row for those keys of a page that the row may see.
+    /// Returns the scores of a query row against the keys of one page: only the keys that the row may read, or all keys if pages
+    /// repeat.
     fn scores<N: Summed>(&self, row: usize, page: usize) -> Vec<N> {
         let ([_, heads, n], (distinct, repeats)) = (self.sizes, self.distinct);
         let seen = match repeats {

@@ -41,7 +41,7 @@ fn cases() -> Vec<Case> {
 fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [b, h, d, n] = case.sizes(["B", "H", "D", "N"]);
     let dtype = case.float_type("dtype");
-    // Rows may see all entries, half of them, one, none, or a number near the tile size of 64.
+    // Numbers of entries that rows may read: all, half, one, none, or a number near the tile size of 64.
     let counts = [n, n / 2, 1, 0, 64, n - 1, 63, 65];
     let counts: Vec<usize> = (0..b).map(|row| counts[row % counts.len()].min(n)).collect();
     let mut q = data.normal("index_scores/q", b * h * d);
@@ -53,7 +53,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     round_to(dtype, &mut q);
     round_to(dtype, &mut keys);
     for (row, keys) in keys.chunks_exact_mut(n * d).enumerate() {
-        // Put NaN into entries that a row may not see. Kernels must not read them.
+        // Put NaN into entries that a row may not read: a kernel that reads them gives NaN.
         keys[counts[row] * d..].fill(f32::NAN);
     }
     let scale = ((h * d) as f32).sqrt().recip();

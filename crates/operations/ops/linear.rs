@@ -1,6 +1,6 @@
 //! Grouped linear layer: y [B, G, N] = x [B, G, K] · wᵀ, w [G, N, K], with separate weights for each group g, as in DeepSeek's
-//! grouped output projection. Sums are f32. Weights may have another storage than x: bfloat16, or FP8 codes with a scale per 64
-//! columns. Kernels decode the weights and do not round x.
+//! grouped output projection. Sums are f32. Weights may be stored in another format than x: bfloat16, or FP8 codes with a scale
+//! per 64 columns. Kernels decode the weights and do not round x.
 
 use rayon::prelude::*;
 use reference::ops::linear::Product;
@@ -22,7 +22,7 @@ pub(super) const LINEAR: KernelOp = KernelOp {
 fn cases() -> Vec<Case> {
     let of_types = |(dtype, weights, out): (&'static str, &'static str, &'static str)| {
         let keys = [("dtype", dtype), ("stored", weights), ("out", out)];
-        // Bytes per element of x and w; 0 if x and w have different storage.
+        // Bytes per element of x and w; 0 if x and w are stored in different formats.
         let (size, prefix) = match dtype == weights {
             true => (element_bytes(dtype), format!("{dtype}.{out}")),
             false => (0, format!("{dtype}.{weights}.{out}")),

@@ -61,7 +61,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let mut post = weights("mhc_post/post", STREAMS, 2.0);
     let mut comb = weights("mhc_post/comb", STREAMS * STREAMS, 1.0);
     if case.inputs == Inputs::Edges {
-        // Set some weights to zero: times an infinity or a NaN, they must give NaN.
+        // Set some weights to zero: their products with infinities and with NaN must be NaN.
         for weights in [&mut post, &mut comb] {
             weights.iter_mut().step_by(3).for_each(|weight| *weight = 0.0);
         }

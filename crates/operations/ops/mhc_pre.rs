@@ -26,7 +26,7 @@ const EPS: f32 = 1e-6;
 const LARGE_EPS: f32 = 1e-3;
 /// Numbers of tokens of the cases with [`LARGE_EPS`]. Each variant supports at least one of these numbers.
 const FEW: [usize; 4] = [3, 7, 37, 201];
-/// The ε of the RMS norms. It differs from [`EPS`], so that a kernel that swaps them fails.
+/// The ε of the RMS norms. It differs from [`EPS`], so that a kernel that swaps the two fails.
 const NORM_EPS: f32 = 1e-5;
 /// Number of tokens whose expected outputs are computed at a time.
 const CHUNK: usize = 64;
@@ -65,7 +65,7 @@ fn cases() -> Vec<Case> {
             .random("narrow", [37, 72])
             .random("t1.64", [1, 64])
             .random("t8.64", [8, 64])
-            // This case has more tokens than the GPU runs thread blocks at a time.
+            // With one thread block per token, the GPU cannot run all blocks of this case at the same time.
             .random("t2000.21", [2000, 21])
             .done()
     };
@@ -134,8 +134,8 @@ fn edges(x: &mut [f32], row: usize) {
             7 => {
                 let dim = row / STREAMS;
                 for at in 0..dim {
-                    // Keep only a few bits, so that the multiples by 3, −1 and −2 are exact in bf16. Squares and products of them
-                    // do round.
+                    // Keep only a few bits, so that the multiples by 3, −1 and −2 are exact in bf16. Squares and products of
+                    // these multiples do round.
                     let some = f32::from_bits(x[at].to_bits() & 0xfffc_0000) * 2f32.powi(20);
                     let streams = [3.0, -1.0, -2.0, 0.0].into_iter().enumerate();
                     streams.for_each(|(stream, factor)| x[stream * dim + at] = factor * some);
@@ -228,14 +228,14 @@ const WHY_COMB: &str = "each logit is moved by its error bound, one at a time, a
 /// Error bound of a sum of products, relative to the sum of their magnitudes. The bound assumes 256 additions in sequence. Each
 /// errs by up to two units, because tensor cores truncate instead of rounding.
 const SUM: f64 = 256.0 * 2.0 * UNIT;
-/// Likely error of a sum of products, relative to the root mean square of its partial sums over all orders of the terms
-/// ([`reference::bounded`]).
+/// Likely error of a sum of products ([`reference::bounded`]), relative to the root mean square of all partial sums in all orders
+/// of the terms.
 const LIKELY: f64 = LAMBDA * 16.0 * 2.0 * UNIT;
 
 impl Site {
-    /// Error bounds of y (stored as `dtype`), post and comb for one token. `lengths` are the lengths of the rows of the
-    /// projection, `x` the token's streams, `mixed` their mixture, and `y` the normed mixture. The bounds are first order,
-    /// enlarged by one percent.
+    /// Error bounds of y (stored as `dtype`), post and comb for one token. `lengths` are the Euclidean lengths of the
+    /// projection's rows, `x` the token's streams, `mixed` their mixture, and `y` the normed mixture. The bounds are first
+    /// order, enlarged by one percent.
     fn bounds(
         &self,
         connection: &HyperConnection<f64>,
@@ -247,8 +247,8 @@ impl Site {
         let (dim, eps) = (mixed.len(), f64::from(NORM_EPS));
         let length = length_of(x);
         let inverse = 1.0 / (length * length / x.len() as f64 + eps).sqrt();
-        // By Cauchy-Schwarz, the sum of the magnitudes of the products is at most the product of the two lengths. The inverse RMS
-        // and the arithmetic of a logit add a few units of their operands.
+        // By Cauchy-Schwarz, the sum of the magnitudes of the products is at most the product of the vectors' Euclidean lengths.
+        // The inverse RMS and the arithmetic of a logit add a few units of their operands.
         let rows = (0..WIDTH).map(|i| connection.projection.row(i));
         let (logits, errors): (Vec<f64>, Vec<f64>) = rows
             .zip(lengths)
@@ -281,8 +281,8 @@ impl Site {
             each.sum::<f64>()
         });
         let errors: Vec<f64> = errors.collect();
-        // Kernels may compute the mean square of the mixture from products of streams, so the error is relative to the lengths of
-        // the streams.
+        // Kernels may compute the mean square of the mixture from products of streams. Its error is then relative to the square
+        // of the sum of the streams' Euclidean lengths.
         let squares = mixed.iter().map(|u| u * u).sum::<f64>() + dim as f64 * eps;
         let drift = mixed.iter().zip(&errors).map(|(u, error)| u.abs() * error).sum::<f64>();
         let lengths: f64 = x.chunks_exact(dim).map(length_of).sum();
@@ -303,7 +303,7 @@ impl Site {
 /// the changes of the matrix are added up.
 pub fn normalized(logits: &[f64], errors: &[f64], eps: f64) -> (Vec<f64>, Vec<f64>) {
     let comb = sinkhorn(logits, eps);
-    // None of the 39 normalizations amplifies errors, and each adds a few units.
+    // None of the 2 · ITERATIONS normalizations amplifies errors, and each adds a few units.
     let mut bounds: Vec<f64> = comb.iter().map(|c| c * (2 * ITERATIONS) as f64 * 8.0 * UNIT).collect();
     for (i, error) in errors.iter().enumerate() {
         let mut moved = logits.to_vec();

@@ -126,12 +126,13 @@ pub trait Op: Sync {
         Ok(())
     }
 
-    /// True if the operation defines the bits of its sums of products. Kernels may then declare other arithmetic ([`sums`]).
+    /// True if the operation defines its sums of products bit for bit. A kernel that declares another accumulator ([`sums`]) then
+    /// only has to meet error bounds.
     fn defines_sums(&self) -> bool {
         false
     }
 
-    /// Makes the inputs of a case and the judgements of its outputs. The result depends only on the case and on `data`.
+    /// Makes the inputs of a case and the checks of its outputs. The result depends only on the case and on `data`.
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String>;
 }
 
@@ -147,7 +148,7 @@ struct KernelOp {
 }
 
 impl KernelOp {
-    /// Defaults for all fields: no cases, and users cannot add any.
+    /// Defaults for all fields: the operation has no cases, and users cannot add cases.
     const NONE: Self = Self {
         name: "",
         doc: "",
@@ -185,7 +186,8 @@ impl Op for KernelOp {
     }
 
     fn problem(&self, case: &Case, data: &Data) -> Result<Problem, String> {
-        // All cases of an operation set the same sizes and keys, so the first case shows which ones `case` must set.
+        // All cases of an operation set the same sizes and keys (named settings), so the first case shows which of them `case`
+        // must set.
         let cases = (self.cases)();
         let known = cases.first().ok_or("the operation has no cases")?;
         let mut sizes = known.dims.iter().filter(|(name, _)| case.size(name).is_none());
@@ -201,15 +203,17 @@ impl Op for KernelOp {
     }
 }
 
-/// One test case of an operation: sizes, keys, and the source of the inputs.
+/// One test case of an operation: sizes, keys (named settings, such as the element type), and the source of the inputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Case {
     /// Name, unique within the operation, e.g. `bf16.t16384`. Its parts are joined by dots; it has no slashes.
     pub name: String,
-    /// Named sizes. Launch expressions of variants use them. A kernel argument with the name of a size gets it as an `int`.
+    /// Named sizes. Expressions in a variant's launch, such as the grid size, use these names. A kernel argument with the name of
+    /// a size receives the size as an `int`.
     #[serde(rename = "sizes")]
     pub dims: Vec<(&'static str, i64)>,
-    /// The replacements of `{key}` in a variant's entry point, e.g. `("T", "bf16")`.
+    /// Keys (named settings) with their values, e.g. `("dtype", "bf16")`. In the name of a variant's entry point, `{dtype}` is
+    /// replaced by this value.
     pub keys: Vec<(&'static str, String)>,
     /// Source of the inputs.
     pub inputs: Inputs,
@@ -267,7 +271,7 @@ impl Case {
         found.map(|(_, size)| *size)
     }
 
-    /// Value of a key; `None` if the case has no such key.
+    /// Value of a key (a named setting); `None` if the case has no such key.
     pub fn word(&self, name: &str) -> Option<&str> {
         let found = self.keys.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| value.as_str())
@@ -290,7 +294,7 @@ impl Case {
         names.map(|name| self.dim(name))
     }
 
-    /// Float type that a key names: bfloat16 for `bf16`, else f32.
+    /// Float type that a key (named setting) of the case states: bfloat16 for `bf16`, else f32.
     pub(crate) fn float_type(&self, key: &str) -> Dtype {
         match self.key(key) {
             "bf16" => Dtype::BF16,
@@ -304,7 +308,7 @@ impl Case {
         set.unwrap_or(otherwise)
     }
 
-    /// Value of a key.
+    /// Value of a key (a named setting).
     ///
     /// # Panics
     /// Panics if the case has no such key.
@@ -314,9 +318,9 @@ impl Case {
     }
 }
 
-/// All data for one run of a kernel and for judging its outputs.
+/// All data for one run of a kernel and for the checks of its outputs.
 pub struct Problem {
-    /// Buffers. Arguments of variants refer to them by name.
+    /// Buffers in device memory. Kernel arguments refer to buffers by name.
     pub buffers: Vec<Buffer>,
     /// Scalar arguments, other than sizes.
     pub scalars: Vec<(&'static str, Scalar)>,
@@ -324,18 +328,18 @@ pub struct Problem {
     pub bytes: u64,
     /// Number of floating-point operations of matrix products; 0 if there are none.
     pub flops: u64,
-    /// Judgements of the outputs: the requirements that they must meet.
+    /// Checks of the outputs.
     pub judges: Vec<Judge>,
     /// Batch of independent rows; `None` if the rows depend on each other.
     pub batch: Option<Batch>,
-    /// Number of times that a kernel runs before its outputs are judged. In-place buffers keep their contents from run to run.
+    /// Number of times that a kernel runs before its outputs are checked. In-place buffers keep their contents from run to run.
     pub runs: usize,
-    /// True if kernels also run with its rows repeated past 2³² elements ([`Case::large`]).
+    /// True if kernels also run with the rows of the problem repeated past 2³² elements ([`Case::large`]).
     pub large: bool,
 }
 
 impl Problem {
-    /// Creates a problem without scalars and matrix products. Adds buffers for judged outputs that are not in `buffers`. Every
+    /// Creates a problem without scalars and matrix products. Adds buffers for checked outputs that are not in `buffers`. Every
     /// buffer counts once as memory traffic, except `amax`, whose four bytes some formats do not read.
     pub fn new(mut buffers: Vec<Buffer>, judges: Vec<Judge>) -> Self {
         for judge in judges.iter().filter(|judge| !matches!(judge.rule, Rule::Parts(_))) {
@@ -356,7 +360,7 @@ impl Problem {
         }
     }
 
-    /// Measures the outputs with all judgements.
+    /// Applies all checks to the outputs and returns their measurements.
     pub fn judge(&self, outputs: &Outputs) -> Vec<Measured> {
         judge::judge(&self.judges, outputs)
     }
@@ -371,7 +375,7 @@ pub enum Scalar {
     F32(f32),
 }
 
-/// Operations on a user's tensors that also have cases with drawn inputs, on which programs can be tested.
+/// Iterates over the entries of [`OPERATIONS`] that have test cases with random inputs.
 pub fn of_tensors() -> impl Iterator<Item = &'static dyn Op> {
     let with_cases = OPERATIONS.iter().filter(|operation| operation.cases.is_some());
     with_cases.map(|operation| operation as &dyn Op)
@@ -390,7 +394,7 @@ pub fn case(op: &dyn Op, name: &str) -> Result<Case, String> {
     })
 }
 
-/// Makes the inputs of a case and the judgements of its outputs.
+/// Makes the inputs of a case and the checks of its outputs.
 ///
 /// # Errors
 /// Returns an error if the operation cannot make the inputs.
@@ -401,7 +405,7 @@ pub fn problem_with(op: &dyn Op, case: &Case, data: &Data) -> Result<Problem, St
     })
 }
 
-/// Makes the inputs and the judgements of a case that needs no model.
+/// Makes the inputs and the checks of a case that needs no model.
 ///
 /// # Errors
 /// Returns an error if the case needs activations of a model, or if the operation cannot make the inputs.

@@ -2,15 +2,15 @@
 //! and through the shared expert, which comes last in the weight buffers.
 //!
 //! Weights are MXFP4 (E2M1, an E8M0 scale per 32 columns) or NVFP4 (E2M1, an E4M3 scale per 16 columns, and an f32 scale per
-//! tensor: gate, up and down of an expert have one each). They are exact in bfloat16, see [`super::fp4_gemm`]. The order of sums
-//! is the same as there: tensor cores sum 1024 columns at a time ([`WGMMA_BF16`]), these sums are added in f32, in ascending
-//! order, and then the tensor's scale is multiplied in f32.
+//! tensor: gate, up and down of an expert have one each). Weights are exact in bfloat16, see [`super::fp4_gemm`]. Sums have the
+//! same order as in that operation: tensor cores sum 1024 columns at a time (`WGMMA_BF16`), these sums are added in f32, in
+//! ascending order, and then the tensor's scale is multiplied in f32.
 //!
 //! The hidden value between the two products is h = silu(min(g, c)) · clamp(u, −c, c) · w, rounded once to bfloat16. w is the
-//! router's weight, or 1 for the shared expert. Kernels also output h, so that both halves are judged separately: h within the
+//! router's weight, or 1 for the shared expert. Kernels also output h, so that both halves are checked separately: h within the
 //! error bound of f32 arithmetic, and y bit for bit, given the kernel's own h. The experts of a row are added in f32, in
-//! ascending order of expert index and then of slot; the shared expert comes last. A slot with index −1 has no expert: kernels do
-//! not read its weight, and its h is 0. So the bits do not depend on B.
+//! ascending order of expert index and then of slot; the shared expert comes last. A slot with index −1 has no expert: kernels
+//! do not read its weight, and its h is 0. So the bits of y do not depend on B.
 
 use std::sync::Arc;
 
@@ -81,14 +81,14 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     };
     let (of_y, experts) = ([rows, dim], Arc::clone(&routed));
     let matrices = Arc::clone(&down);
-    // Judge y with the kernel's own hidden values as inputs.
+    // Compute the expected y from the hidden values that the kernel wrote.
     let parts = move |outputs: &Outputs| {
         let hidden = bf16_factors(&f32_values(outputs.get("hidden"), 2));
         let defined = combined(Sums::Defined, &experts, &matrices, &hidden, of_y);
         let numbers = || combined(sums, &experts, &matrices, &hidden, of_y);
         let judges = sums.judges(("y", out, of_y), &defined, numbers, WHY);
         let judges = judges.unwrap_or_else(|why| {
-            // No right kernel writes hidden values that make sums overflow. So expect NaN, which makes every y count as wrong.
+            // No correct kernel writes hidden values that make sums overflow. So expect NaN, which makes every y count as wrong.
             let nan = vec![f64::NAN; rows * dim];
             vec![Judge::within("y", out, &of_y, nan, |_, _| 0.0, why)]
         });
@@ -102,7 +102,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     buffers.extend(down.buffers(["down", "down_scale", "down_tensor"]));
     buffers.push(Buffer::output("hidden", Dtype::BF16, &shape));
     buffers.push(Buffer::output("y", out, &[rows, dim]));
-    // Memory traffic does not include experts without rows, which need not be read, and `hidden`, which need not be written.
+    // Memory traffic includes neither the weights of experts without rows, which need not be read, nor `hidden`, which need not
+    // be written.
     let used = routed.places.iter().filter(|places| !places.is_empty()).count();
     let sent: usize = routed.places.iter().map(Vec::len).sum();
     let weights = gate_up.bytes_of_one() + down.bytes_of_one();
@@ -115,8 +116,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Makes cases by routing: rows go to `one` expert, are `spread` over all, or experts get `counts` of rows around multiples of a
-/// tile.
+/// Makes the cases of one routing: all rows go to `one` expert; rows are `spread` over all experts; or the numbers of rows per
+/// expert are near multiples of a tile (`counts`).
 fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Case> {
     let keys = [("format", format), ("out", out), ("routing", to)];
     let grid = experts_of_rows(format!("{format}.{out}.{to}"), &keys);
@@ -126,12 +127,12 @@ fn of_type(format: &'static str, out: &'static str, to: &'static str) -> Vec<Cas
         "counts" => return grid.each("", &[[70, 15, 13, 64, 96]], Grid::large).done(),
         _ => {}
     }
-    // Timed cases with the sizes of DeepSeek-V4-Flash but fewer experts, to fit into host memory. The number of distinct experts
-    // that the rows use is nearly the same as with all 256.
+    // Timed cases have the sizes of DeepSeek-V4-Flash but fewer experts, to fit into host memory. Their rows use nearly as many
+    // different experts as with all 256.
     let timed = [[1, 8], [8, 64], [64, 64]].map(|[b, experts]| [b, experts, 6, 4096, 2048]);
     let timed = &timed[..if format == "mxfp4" { 3 } else { 2 }];
     grid.each("", &[[1, 4, 2, 64, 32]], Grid::random)
-        // D is large, so that few rows exceed 2³² elements and B stays within the kernels' limit.
+        // D is so large that even a few rows have more than 2³² elements, and B stays within the kernels' limit.
         .each("", &[[3, 4, 2, 7168, 32]], Grid::large)
         .each("", &[[7, 4, 2, 64, 96], [9, 7, 3, 96, 160]], Grid::random)
         .each("", &[[8, 5, 1, 32, 1120]], Grid::random)
@@ -181,8 +182,9 @@ impl Matrices {
             scales: vec![0xff; count * rows * blocks],
             tensor: vec![f32::NAN; count * halves],
         };
-        // Choose scales so that gates have a standard deviation of about 6, and one in ten exceeds the clamp limit. Codes have a
-        // deviation of about 3. The scales multiply that by 2^-5.5 for 4096 columns (MXFP4), or by about 1.2 (NVFP4).
+        // Choose scales so that gates have a standard deviation of about 6: one gate in ten then exceeds the clamp limit. Codes
+        // have a deviation of about 3. The scales multiply this deviation by 2^-5.5 for 4096 columns (MXFP4), or by about 1.2
+        // (NVFP4).
         let least = (124.0 - (cols as f32).log2() / 2.0).round() as u8;
         let used = routed
             .places
@@ -190,7 +192,8 @@ impl Matrices {
             .enumerate()
             .filter(|(_, places)| !places.is_empty());
         for (number, _) in used {
-            // One expert uses every scale code, one per row. Some codes are NaN: in gate and up they make hidden columns NaN.
+            // One expert uses every scale code, one code per row. Some codes are NaN: in gate and up they make hidden columns
+            // NaN.
             let extreme = case.inputs == Inputs::Edges && number == if halves == 2 { 0 } else { 1 };
             let drawn = |what: &str, len: usize| data.bytes(&format!("moe_fp4/{name}/{what}/{number}"), len);
             all.codes[number * each..][..each].copy_from_slice(&drawn("codes", each));
@@ -258,7 +261,7 @@ impl Matrices {
         )
     }
 
-    /// Products of all rows of an expert's matrix with the given tokens: `[rows, tokens]`.
+    /// Products of all rows of an expert's matrix with these tokens: `[rows, tokens]`.
     pub fn products<N: Summed>(&self, sums: Sums, expert: usize, tokens: &[&[Factor]]) -> Vec<N> {
         let ([rows, _], halves) = (self.shape, self.halves);
         let of_row = |row: usize| {
@@ -272,8 +275,8 @@ impl Matrices {
     }
 }
 
-/// Computes the hidden values `[B, K + 1, I]`: `each` maps the products of gate and up, and the router's weight, to a hidden
-/// value. Slots without an expert have 0.
+/// Computes the hidden values `[B, K + 1, I]`. `each` computes one hidden value from its two products (gate and up) and the
+/// router's weight. Slots without an expert have 0.
 fn hidden<N: Summed, T: Clone + Default>(
     sums: Sums,
     routed: &Routed,

@@ -11,16 +11,17 @@ pub const MOST_ELEMENTS: usize = 1 << 32;
 /// Parameters that a user's case must or may set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
-    /// Names of sizes. The case sets each size, or its tensors' shapes determine the size.
+    /// Names of sizes. The case sets each size, or the shapes of its tensors determine the size.
     pub sizes: Vec<String>,
-    /// Names of keys, each with its allowed values.
+    /// Names of keys (settings such as `dtype`), each with its allowed values.
     pub keys: Vec<(String, Vec<String>)>,
     /// Optional numbers.
     pub scalars: Vec<Range>,
     /// Inputs that may come from a file, with their shapes as expressions of sizes. An empty shape means that the shape also
     /// depends on keys.
     pub tensors: Vec<(String, Vec<String>)>,
-    /// True if a case may combine any values of keys, and may omit keys. The default of a key is its first value.
+    /// True if a case may combine any values of keys (named settings), and may omit keys. The default of a key is its first
+    /// value.
     pub free: bool,
 }
 
@@ -38,7 +39,8 @@ pub struct Range {
 }
 
 impl Parameters {
-    /// Creates parameters with these sizes and keys. The allowed values of a key are the values that occur in `cases`.
+    /// Creates parameters with these sizes and keys (named settings). The allowed values of a key are the values that occur in
+    /// `cases`.
     pub fn new(cases: &[Case], sizes: &[&str], keys: &[&str]) -> Self {
         let values = |key: &&str| {
             let mut values: Vec<String> = Vec::new();
@@ -85,7 +87,7 @@ impl Parameters {
     }
 }
 
-/// Returns the name with a static lifetime. Names from a user's file are leaked, each only once; there are few of them.
+/// Returns the name with a static lifetime. Leaks the memory of every new name, but only once; users' files have few names.
 pub fn lasting(name: &str) -> &'static str {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -64,7 +64,8 @@ fn of_type(blocks: &Blocks, dtype: &str, find: i64) -> Vec<Case> {
         .also("FIND", find)
         .each("random", &[[37, 7168]], Grid::large)
         .each("random", &[[3, 640]], Grid::random)
-        // Rows of this shape end with a partial block. Kernels that find the largest magnitude read only whole blocks.
+        // Rows of this shape end with a partial block. Kernels that find the largest magnitude read only whole blocks, so they do
+        // not get this case.
         .when(find == 0, |grid| grid.each("random", &[[5, 328]], Grid::random))
         .each(edges, &[[208, 1024]], Grid::edges)
         .when(find == 1, |grid| {

@@ -25,7 +25,7 @@ use ulplab_core::formats::{KvRecord, PAGE, RECORDS, Scale, codec};
 
 /// Number of channels of a query and of a key.
 const CHANNELS: usize = 512;
-/// Unit roundoff of bfloat16, 2^-8: half an ulp, relative.
+/// Unit roundoff of bfloat16, 2^-8: half the spacing of bfloat16 numbers at 1.
 const BF16_UNIT: f64 = 1.0 / 256.0;
 
 pub(super) const RECORD_ATTENTION: KernelOp = KernelOp {
@@ -47,7 +47,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let dtype = case.float_type("dtype");
     let edges = case.inputs == Inputs::Edges;
     let mut q = data.normal("record_attention/q", b * h * CHANNELS);
-    // Give the sink about the weight of all keys together, so that errors in the treatment of sinks show.
+    // Raise each sink to about the weight of all keys together: a wrong treatment of sinks then changes the output clearly.
     let mut sinks = data.normal("record_attention/sinks", h);
     sinks.iter_mut().for_each(|sink| *sink += ((window + k) as f32).ln());
     if edges {
@@ -56,7 +56,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         }
         let rows = q.chunks_exact_mut(h * CHANNELS).enumerate();
         rows.for_each(|(row, q)| match row % 7 {
-            // Give rows with one key and rows with all keys large scores: exp overflows unless the maximum score is subtracted.
+            // Give large scores to rows with one key and to rows with all keys: exp overflows unless the maximum score is
+            // subtracted.
             1 | 6 => q.iter_mut().for_each(|x| *x *= 1e4 / 8.0),
             2 => q.fill(0.0),
             _ => {}
@@ -92,7 +93,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         batch = match (part.own, part.listed) {
             (true, _) => batch.along(0, &[name]),
             (false, true) => batch.pool(slots, name, part.pool),
-            // All rows read the same slots of one shared pool.
+            // The batch does not change the pool: all rows read the same slots of one shared pool.
             (false, false) => batch,
         };
     }
@@ -124,8 +125,8 @@ const WHY: &str = "a score errs by at most (D + 32) units of 2^-24 of the sum of
 const WHY_RMS: &str = "roundings of exponentials and results to bfloat16 are independent of each other: their squares add up, \
                        each at most 2^-8 of what is rounded";
 
-/// Numbers of rows, of heads, and of slots per row of the window and of the entries. Then true if each row has its own pools,
-/// and, for the window and for the entries, true if a list names the slots.
+/// Shape of a case: the numbers of rows, heads, window slots per row and entry slots per row; true if each row has its own
+/// pools; and, for the window and for the entries, true if a list names the slots.
 type Shape = ([i64; 4], bool, [bool; 2]);
 
 fn of_type(record: &'static KvRecord) -> Vec<Case> {
@@ -212,7 +213,7 @@ impl Part {
         let shared = if own { 1 } else { rows_of_batch.min(64) };
         let pool = (places * if listed { shared } else { 1 }).div_ceil(PAGE) * PAGE;
         let mut values = data.normal(&format!("record_attention/{name}"), pools * pool * CHANNELS);
-        // Give neighbouring blocks of a token, and the same block of neighbouring tokens, different scales.
+        // Give different scales to neighbouring blocks of a token, and to the same block of neighbouring tokens.
         for (at, block) in values.chunks_exact_mut(16).enumerate() {
             let by = 2f32.powi(((at / 32 + at % 32) % 5) as i32 - 2);
             block.iter_mut().for_each(|x| *x *= by);
@@ -220,7 +221,8 @@ impl Part {
         let codec = codec(record.name)?;
         let mut bytes = codec.encode(&values, CHANNELS).part("pages").to_vec();
         let counts = match window {
-            // Number of keys, by row: all, one, half, none (a padding row), all, all but one.
+            // Number of window slots that a row reads, by row: all, one, half, none (a padding row), all, all but one. The second
+            // list is for the entries.
             true => [places, 1, places.div_ceil(2), 0, places, places.saturating_sub(1)],
             false => [places, 0, 1, 0, places / 2, places.saturating_sub(1)],
         };
@@ -248,7 +250,8 @@ impl Part {
             count: (0..rows_of_batch).map(|row| count(row) as i32).collect(),
             decoded: Vec::new(),
         };
-        // Put NaN into slots that no row reads, in every record format.
+        // Fill slots that no row reads with 0xff, which decodes to NaN in every record format: a kernel that reads them gives
+        // NaN.
         let mut read = vec![false; pools * pool];
         (0..rows_of_batch).for_each(|row| part.read(row).for_each(|slot| read[slot] = true));
         let nan = (0..read.len()).filter(|slot| !read[*slot]);
@@ -261,8 +264,8 @@ impl Part {
         for slot in nan.chain(edge(4)) {
             rows(record, slot).for_each(|place| bytes[place].fill(0xff));
         }
-        // In row 2 of every seven (whose query is zero), set the scale of a key to 2^8, which just overflows when it is
-        // multiplied by 2^120. In row 5, put a NaN into the second half of a key only.
+        // In row 2 of every seven rows (whose query is zero), set a scale of a key to 2^8: the scale overflows if a kernel first
+        // multiplies it by 2^120. In row 5 of every seven rows, put a NaN into the second half of a key only.
         edge(2)
             .into_iter()
             .for_each(|slot| large_scale(record, slot, &mut bytes));
@@ -328,8 +331,8 @@ pub struct Head {
     pub want: Vec<f64>,
     /// Error bounds, one per channel.
     pub bounds: Vec<f64>,
-    /// Σ p² k² over keys and channels. A kernel may round p before the second product; these are the squares of the terms that
-    /// such roundings change.
+    /// Σ p² k² over keys and channels: the sum of the squares of the terms that change if a kernel rounds p before the second
+    /// product.
     energy: f64,
 }
 

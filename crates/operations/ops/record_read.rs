@@ -1,6 +1,6 @@
 //! Gathers KV-cache records by slot and dequantizes them to bf16 or f32 vectors.
 //!
-//! A token without a slot (−1) reads as zeros. The expected values are those of the codec, rounded once if the output is bf16. So
+//! A token without a slot (−1) reads as zeros. The expected values come from the codec, rounded once if the output is bf16. So
 //! outputs must be equal bit for bit; only the bits of NaN may differ.
 
 use safetensors::Dtype;
@@ -26,7 +26,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let dim = layout.dim;
     let slots = Slots::new(case, data);
     let mut pages = data.bytes("pages", slots.pages * layout.page_stride(PAGE));
-    // In edge cases the pages keep their random bytes; in all others, write encoded vectors to the slots.
+    // In edge cases the pages keep their random bytes. In all other cases, write encoded vectors to the slots.
     if case.inputs != Inputs::Edges {
         let tokens = record.encode(&vectors(case, data, dim)?, dim);
         slots.scatter(layout, tokens.part("pages"), &mut pages);
@@ -70,7 +70,7 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
         grid("bf16").edges("edges", (501, 8)),
         grid("f32").edges("edges", (501, 4)),
         grid("bf16").site("model", site_of(record), (61 * 16, 8)),
-        // 64 sequences of 1152 tokens each.
+        // This case has the tokens of 64 sequences of 1152 tokens each.
         grid("bf16").when(large, |grid| grid.timed("t73728", (73728, 4))),
     ];
     cases.into_iter().flat_map(Grid::done).collect()

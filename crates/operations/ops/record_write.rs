@@ -2,8 +2,8 @@
 //!
 //! In the `raw` form the vectors are already normed and rotated, and the pages must equal the codec's output bit for bit. In the
 //! `normed` form the numbers before quantization have a rounding error that depends on the order of sums; so codes and scales
-//! must be admissible within that error. All other bytes of the pages must be unchanged, including slots of other tokens and
-//! padding.
+//! must result from quantizing numbers within that error. All other bytes of the pages must be unchanged, including slots of
+//! other tokens and padding.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -110,14 +110,14 @@ fn of_type(record: &'static KvRecord) -> Vec<Case> {
             .timed("t16384", (16384, 8))
             .edges("edges", (501, 4))
             .site("model", site, (61 * 16, 8)),
-        // 64 sequences of 1152 tokens each.
+        // This case has the tokens of 64 sequences of 1152 tokens each.
         grid("normed").when(large, |grid| grid.timed("t73728", (73728, 8))),
     ];
     cases.into_iter().flat_map(Grid::done).collect()
 }
 
 /// Makes a table of cosines and sines by position and channel pair. The angle is the f32 product of position and frequency.
-/// Positions that no token uses are NaN.
+/// Entries of positions that no token uses are NaN.
 fn cos_sin(tokens: usize) -> Vec<f32> {
     let frequencies = frequencies(ROPE, 1.6e5, None);
     let of = |position: usize| {
@@ -162,7 +162,7 @@ fn ranges(x: &[f32], weight: &[f32], positions: &[usize], cos_sin: &[f32]) -> Ve
         let pairs = ranges[first..].as_chunks_mut::<2>().0.iter_mut();
         for (([even, odd], x), turn) in pairs.zip(normed[first..].as_chunks::<2>().0).zip(turns) {
             let [cos, sin] = turn.map(f64::from);
-            // Two products and a sum, each with one rounding.
+            // A rotated channel is the sum of two products, with three roundings.
             let bound = |a: f64, b: f64| (a.abs() + b.abs()) * (relative + 3.0 * UNIT);
             *even = around(x[0] * cos - x[1] * sin, bound(x[0] * cos, x[1] * sin));
             *odd = around(x[1] * cos + x[0] * sin, bound(x[1] * cos, x[0] * sin));
@@ -186,7 +186,8 @@ fn around(y: f64, bound: f64) -> Range {
 }
 
 /// Splits the pages into parts, each with its check. Unquantized channels must be within their intervals; codes and scales must
-/// be admissible; all other bytes of the pages, including the padding of tokens, must have their expected values.
+/// result from quantizing numbers within their intervals; all other bytes, including the padding of tokens, must have their
+/// expected values.
 fn normed_parts(record: &KvRecord, before: &[u8], got: &[u8], slots: &Slots, ranges: &[Range]) -> Vec<Part> {
     let gather = |place: Place| -> Vec<u8> {
         let bytes = |(_, slot)| got[byte_range(record, place, slot)].iter().copied();

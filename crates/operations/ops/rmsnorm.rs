@@ -60,7 +60,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Reason for a bound: `why`, plus the final rounding if the output type needs one.
+/// Text for messages that explains a bound: `why`, and for bf16 outputs also the final rounding.
 pub(super) fn rounded(dtype: Dtype, why: String) -> String {
     match dtype {
         Dtype::BF16 => format!("{why}; then half a step of bf16, 2^-8 of |y| at most"),
@@ -68,7 +68,7 @@ pub(super) fn rounded(dtype: Dtype, why: String) -> String {
     }
 }
 
-/// Reason for the bound that [`error`] returns.
+/// Text for messages that explains the bound of [`error`].
 pub(super) fn why(cols: usize) -> String {
     format!(
         "f32 arithmetic: half of the error of a sum of {cols} squares, each through {} additions at most, and 6 more \
@@ -105,7 +105,7 @@ pub(super) fn normed(x: &[f32], case: &Case, data: &Data) -> Result<(Vec<f64>, B
 }
 
 /// Error bound of a result y that is computed in f32, with u = 2^-24. The squares are positive, so their sum errs by u for each
-/// addition that a term goes through: at most cols/32 or 32 in a lane, 10 over lanes and warps, and one for the square. The
+/// addition that a term goes through: at most max(cols/32, 32) in a lane, 10 over lanes and warps, and one for the square. The
 /// product with 1/cols, 1/cols itself and the sum with ε round once each. The root halves all these errors. The reciprocal of the
 /// root is accurate to 2 ulp, which is 4u, and two products round once each. A product x·w in the subnormal range errs by half
 /// its spacing, 2^-150, and is then multiplied by the reciprocal root, at most ε^−½; a subnormal result errs by half a spacing
@@ -114,12 +114,12 @@ pub(super) fn error(cols: usize, eps: f32, y: f64) -> f64 {
     units(cols) * UNIT * y.abs() + (f64::from(eps).sqrt().recip() + 1.0) * 2f64.powi(-150)
 }
 
-/// Maximum number of additions through which a square passes.
+/// Maximum number of additions that a square goes through in the sum of the squares of a row.
 fn additions(cols: usize) -> f64 {
     cols.div_ceil(32).max(32) as f64 + 11.0
 }
 
-/// Relative error bound, in units of 2^-24.
+/// Relative error bound of a normalized number of a row with `cols` numbers, in units of 2^-24.
 fn units(cols: usize) -> f64 {
     (additions(cols) + 3.0) / 2.0 + 6.0
 }

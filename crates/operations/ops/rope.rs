@@ -2,8 +2,8 @@
 //!
 //! Pair i consists of the channels (D−R+2i, D−R+2i+1). The cosines and sines of every token are inputs, so any positions can be
 //! tested. The arithmetic is f32: two products and their sum, rounded again if the result is stored as bf16. One of the two
-//! products may be fused with the sum (FMA), as compilers do by default. So each output has up to three right values, and must
-//! equal one of them bit for bit.
+//! products may be fused with the sum (FMA), as compilers do by default. So each output has up to three admissible values, and
+//! must equal one of them bit for bit.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -121,8 +121,8 @@ fn tables(t: usize, r: usize) -> (Vec<f32>, Vec<f32>) {
     angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip()
 }
 
-/// Tables with edge factors: factors that leave numbers unchanged, factors whose products with numbers of few bits are ties of
-/// bf16, and subnormal factors.
+/// Tables with edge factors: 1 and 0, which leave numbers unchanged; factors whose products with numbers of few bits are ties of
+/// bf16 (midway between two bf16 numbers); and subnormal factors.
 fn edge_tables(len: usize) -> (Vec<f32>, Vec<f32>) {
     let tie = 1.0 + 2_f32.powi(-8);
     let some = [
@@ -158,11 +158,11 @@ fn edges(values: &mut [f32]) {
     half.for_each(|(i, x)| *x = some[i % some.len()]);
 }
 
-/// Inputs of the rotation, from which all right values of an output are computed.
+/// Inputs of the rotation. All values that an output element may have are computed from these inputs.
 struct Pairs {
     /// Bytes per element, number of heads, channels of a head, and rotated channels of a head.
     sizes: [usize; 4],
-    /// Contents of the buffer before the rotation.
+    /// Contents of the buffer `x` before the rotation.
     x: Vec<u8>,
     cos: Vec<f32>,
     /// Sines; negated for the inverse direction.
@@ -191,7 +191,7 @@ impl Pairs {
         });
     }
 
-    /// Returns true if `got` holds the bytes that a kernel with an FMA gives: it does not round the first or the second product.
+    /// Returns true if `got` has the bytes of a result with an FMA, in which one of the two products is not rounded.
     fn admits(&self, at: usize, got: &[u8]) -> bool {
         let [size, _, d, r] = self.sizes;
         let Some(channel) = (at % d).checked_sub(d - r) else {

@@ -1,4 +1,4 @@
-//! Assignment of rows to experts, as a router makes it.
+//! Experts of each row with their weights: drawn test inputs in place of a router's output.
 
 use super::{Buffer, Case, Data, Grid, Inputs};
 
@@ -9,14 +9,14 @@ pub(super) struct Routed {
     pub experts: Vec<i32>,
     /// Weights `[B, K]`; NaN for slots without an expert.
     pub weights: Vec<f32>,
-    /// For each expert, with the shared expert last, its places in ascending order. A place is an index row · (K + 1) + slot into
-    /// the slots of all rows; slot K belongs to the shared expert.
+    /// For each expert, the slots that have it, in ascending order; the shared expert comes last. A slot is stored as the number
+    /// row · (K + 1) + slot; slot K of each row belongs to the shared expert.
     pub places: Vec<Vec<usize>>,
 }
 
 impl Routed {
-    /// Draws the experts of a case of operation `op`. The key `routing` selects the pattern: all rows to `one` expert, numbers of
-    /// rows per expert around multiples of a tile (`counts`), or rows spread over all experts.
+    /// Draws the experts of a case of operation `op`. The case's setting `routing` selects the pattern: all rows to `one` expert,
+    /// numbers of rows per expert around multiples of a tile (`counts`), or rows spread over all experts.
     pub fn new(op: &str, case: &Case, data: &Data) -> Self {
         let [rows, count, k] = case.sizes(["B", "E", "K"]);
         let mut weights = data.normal(&format!("{op}/weights"), rows * k);
@@ -46,7 +46,7 @@ impl Routed {
         }
     }
 
-    /// Weight of a place with an expert; 1 for the shared expert.
+    /// Router weight of the slot with the number `place` (see `places`); 1 if the slot belongs to the shared expert.
     pub fn weight(&self, place: usize) -> f32 {
         let (row, slot) = (place / (self.k + 1), place % (self.k + 1));
         if slot == self.k {
@@ -56,7 +56,7 @@ impl Routed {
         }
     }
 
-    /// Returns the places of a row that have an expert, in the order in which the results of the experts are added.
+    /// Returns the slots of a row that have an expert, in the order in which the results of the experts are added.
     pub fn added(&self, row: usize) -> impl Iterator<Item = usize> {
         let experts = self.experts[row * self.k..][..self.k].iter().enumerate();
         let mut slots: Vec<_> = experts.filter(|(_, expert)| **expert >= 0).collect();
@@ -76,13 +76,13 @@ impl Routed {
     }
 }
 
-/// Creates an empty grid with shapes `[B, E, K, D, I]`: number of rows, of experts, of experts per row, and of channels of a row
-/// and of an expert's hidden layer.
+/// Creates an empty list of cases with shapes `[B, E, K, D, I]`: number of rows, of experts, of experts per row, and of channels
+/// of a row and of an expert's hidden layer.
 pub(super) fn experts_of_rows(prefix: String, keys: &[(&'static str, &str)]) -> Grid<'static, [i64; 5]> {
     Grid::of(prefix, keys, ["B", "E", "K", "D", "I"]).named(|[b, e, _, d, i]| format!("b{b}.{e}x{d}x{i}"))
 }
 
-/// Draws different numbers below `count`, one for every two bytes of `drawn`.
+/// Draws distinct numbers below `count`, one for every two bytes of `drawn`.
 pub(super) fn distinct(drawn: &[u8], count: usize) -> Vec<usize> {
     let mut chosen = Vec::with_capacity(drawn.len() / 2);
     for bytes in drawn.as_chunks().0 {

@@ -5,10 +5,11 @@
 //! / (Σ σ over the selected + 1e-20), without the bias. See [`sqrt_softplus`], [`select`] and [`weights`]. A row whose token is
 //! −1 is padding: its experts are −1 and its weights 0.
 //!
-//! Scores that differ by less than their errors may be ordered either way. So the kernel's own choice is judged first. An expert
-//! is right in a slot if none of the remaining experts has a score that is larger by more than both errors. Experts with equal
-//! logits and equal biases tie and must be in the order of their indices. NaN is the largest score; if it is selected, all
-//! weights of the row are NaN. Then the weights are judged for the experts that the kernel chose.
+//! Scores that differ by less than their errors may be ordered either way. So the experts that the kernel chose are checked
+//! first. An expert is admissible in a slot if no remaining expert has a score that is larger by more than the sum of both
+//! errors. Experts with equal logits and equal biases tie and must be in the order of their indices. NaN is the largest score; if
+//! an expert with the score NaN is selected, all weights of the row are NaN. Then the weights are checked for the experts that
+//! the kernel chose.
 
 use rayon::prelude::*;
 use reference::ops::router::{Selection, select, sqrt_softplus, weights};
@@ -37,7 +38,8 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     let [rows, experts, k, tokens] = case.sizes(["B", "E", "K", "V"]);
     let routed = Routed::new(case, data);
     let Routed { logits, token, .. } = &routed;
-    // Selection by bias ignores the table, and selection by table the bias. The ignored input has one element or row.
+    // Selection by bias ignores the table, and selection by table ignores the bias. The ignored input has one element or one
+    // row.
     let (bias, table) = match &routed.selection {
         Selection::Bias(bias) => (bias.iter().map(|x| x.value() as f32).collect(), vec![-1; k]),
         Selection::Table(table) => (vec![f32::NAN], table.iter().map(|expert| *expert as i32).collect()),
@@ -106,7 +108,7 @@ const WHY_TABLE: &str = "the table's entries are copied; padding has -1";
 const WHY_WEIGHTS: &str = "f32 arithmetic: e^x, ln(1 + x) and a square root err by a few units of 2^-24 each, the sum of K \
                            of them in any order by K, the quotient and the product by four; e^x may be lost below 2^-126";
 
-/// Inputs of a case, with the scores and the choice of the reference.
+/// Inputs of a case, with the scores and the experts that the reference implementation chooses.
 struct Routed {
     experts: usize,
     /// Logits `[B, E]`.
@@ -143,7 +145,7 @@ impl Routed {
         };
         for (logits, &token) in logits.chunks_exact_mut(experts).zip(&token) {
             match &selection {
-                // Set logits that no kernel may read to NaN.
+                // Fill with NaN the logits that kernels must not read.
                 _ if token < 0 => logits.fill(f32::NAN),
                 Selection::Table(table) => {
                     let own = &table[token as usize * k..][..k];
@@ -214,8 +216,8 @@ impl Routed {
         Judge::bounded("weights", Dtype::F32, &want.shape, &want.data, WHY_WEIGHTS)
     }
 
-    /// Writes the expected experts of a row to `admitted`. In each slot, this is the kernel's expert if it is admissible there,
-    /// else the best of the remaining experts.
+    /// Writes the expected experts of a row to `admitted`. In each slot, this is the kernel's expert if rounding errors allow
+    /// it there, else the best of the remaining experts.
     fn admit(&self, row: usize, chosen: &[i32], admitted: &mut [i32]) {
         let mut left = vec![true; self.experts];
         for (admitted, &expert) in admitted.iter_mut().zip(chosen) {
@@ -231,7 +233,8 @@ impl Routed {
         }
     }
 
-    /// True if expert `one` must precede expert `other`.
+    /// True if expert `one` must precede expert `other`: its score is surely higher (NaN is highest), or both tie and its index
+    /// is smaller.
     fn before(&self, row: usize, one: usize, other: usize) -> bool {
         let score = |expert: usize| self.choice.scores.data[row * self.experts + expert];
         let ([a, b], logit) = ([score(one), score(other)], &self.logits[row * self.experts..]);
@@ -287,7 +290,8 @@ fn edge((row, logits): (usize, &mut [f32])) {
             .for_each(|e| logits[e] = f32::NEG_INFINITY),
         // Round the logits to integers, so that many scores tie exactly, including those of experts in different lanes.
         7 => logits.iter_mut().for_each(|x| *x = x.round()),
-        // Two numbers below the threshold 20: softplus(x) differs from x by more than the two numbers differ from each other.
+        // Two numbers below the threshold 20: softplus(x) differs from x by more than the two numbers differ from each other. So
+        // a kernel that replaces softplus(x) by x for only one of them orders them wrongly.
         8 => (0..experts).for_each(|e| logits[e] = [10.0, 10.000_02][(e + row / 9) % 2]),
         _ => {}
     }

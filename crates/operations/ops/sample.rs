@@ -3,7 +3,7 @@
 //! At temperature 0 the token with the largest logit is chosen: the first of equal ones; −0 equals 0, and NaN counts as largest.
 //! At a higher temperature the token with the largest `logit / temperature + g` is chosen, where g = −ln(−ln u) is Gumbel noise.
 //! This is a draw from the softmax. u is a function of seed, sequence, position and token ([`philox`]), so a row draws the same
-//! token at any place in its batch.
+//! token at any index in a batch.
 
 use rayon::prelude::*;
 use reference::Real;
@@ -116,8 +116,8 @@ struct Rows {
 }
 
 impl Rows {
-    /// Checks the tokens. The token that counts as expected is the kernel's own if rounding errors allow it, else the one with
-    /// the largest score.
+    /// Checks the tokens. The expected token is the kernel's token if rounding errors allow it, else the token with the largest
+    /// score.
     fn judged(&self, outputs: &Outputs) -> Part {
         let found = i32_values(outputs.get("token")).into_par_iter();
         let vocabulary = self.logits.len() / self.position.len();
@@ -157,9 +157,9 @@ impl Rows {
         }
     }
 
-    /// Leaves only two tokens possible in every eighth row whose token is drawn. The first token has the largest noise, so its
-    /// uniform number is near 1. If this number were 2^-24 smaller, the noise would be smaller; the score of the second token is
-    /// lower than that of the first by half of this difference.
+    /// In every eighth row whose token is drawn, sets all logits except two to −∞. The first token has the largest noise, so
+    /// its uniform number u is near 1. If a kernel computes u too small by 2^-24, this noise is too small. The second token's
+    /// score is lower than the first one's by half of the difference, so such a kernel chooses the second token and fails.
     fn nearly_second(&mut self) {
         let vocabulary = self.logits.len() / self.position.len();
         let drawn = |row: &usize| row % 8 == 7 && self.position[*row] >= 0 && self.temperature[*row] > 0.0;
@@ -167,7 +167,8 @@ impl Rows {
             let noise: Vec<f64> = (0..vocabulary).map(|token| self.draw(row).noise(token)).collect();
             let first = best(&noise) as usize;
             let second = (first + vocabulary / 2) % vocabulary;
-            // For u near 1, 1 − u is nearly e^−noise.
+            // For u near 1, the noise is nearly −ln(1 − u). So a u that is smaller by 2^-24 makes the noise smaller by about this
+            // number.
             let lost = 0.5 / f64::from(1 << 23) * noise[first].exp();
             let logits = &mut self.logits[row * vocabulary..][..vocabulary];
             logits.fill(f32::NEG_INFINITY);

@@ -32,7 +32,8 @@ fn cases() -> Vec<Case> {
             cases.extend([1024, 2048, 4096].map(|w| case("k", [h, w], ends, true)));
         }
     }
-    // This case has only one group. The test repeats groups together with their rows, and a thread may loop over all groups.
+    // This case has only one group. The test repeats groups together with their rows, and kernels whose threads loop over all
+    // groups would be slow with many groups.
     cases.push(case("m", [8064, 512], "one", false));
     for groups in ["m", "k"] {
         let shapes = [
@@ -71,8 +72,9 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
     })
 }
 
-/// Describes how rows can be repeated, if they fill whole tiles of every group; else returns `None`. Repeated rows then append
-/// the same tiles, before the padding. A group of columns stores its tiles of all rows together, so only one is allowed.
+/// Describes how a test can repeat rows; `None` if the rows do not fill whole tiles of every group. A repetition of the rows
+/// appends the same tiles, before the padding. A group of columns stores its tiles of all rows together, so only one group of
+/// columns is allowed.
 fn batch(groups: &str, [h, w]: [usize; 2], ends: &[usize]) -> Option<Batch> {
     let whole = |rows: &usize| rows.is_multiple_of(128);
     let fits = match groups {
@@ -129,7 +131,7 @@ fn ends(groups: &str, [h, w]: [usize; 2], spread: &str) -> Vec<usize> {
             .collect(),
         // Every other group is empty, and the last three rows or columns belong to no group.
         "empty" => (0..9).map(|g| g / 2 * (all - 3) / 4).collect(),
-        // More groups than a warp has lanes.
+        // There are more groups than a warp has lanes.
         "many" => (1..=70).map(|g| g * all / 70).collect(),
         // Groups of a single row or column, including one after a whole tile and one at the end.
         "single" => vec![1, 2, 130, 131, all - 1, all],

@@ -22,7 +22,7 @@ pub fn record_named(name: &str) -> Result<&'static KvRecord, String> {
     found.ok_or_else(|| format!("no record '{name}'"))
 }
 
-/// Name of the model site whose vectors are stored in this record format.
+/// Name of the site (a named tensor of the model) whose vectors are stored in this record format.
 pub(super) fn site_of(record: &KvRecord) -> &'static str {
     match record.dim {
         512 => "layers.*.attention.kv.window",
@@ -59,7 +59,7 @@ impl Slots {
         Buffer::integers("slots", case.dim("slot_bytes"), self.of.iter().copied())
     }
 
-    /// Copies tokens to their slots. In `dense`, the tokens are in consecutive slots.
+    /// Copies tokens from `dense`, where they are in consecutive slots, to their own slots in `pages`.
     pub fn scatter(&self, record: &KvRecord, dense: &[u8], pages: &mut [u8]) {
         for (token, slot) in self.taken() {
             for (from, to) in rows(record, token).zip(rows(record, slot)) {
@@ -86,7 +86,7 @@ impl Slots {
     }
 }
 
-/// Byte range, in the pages, of the field `place` of the token in this slot.
+/// Returns the byte range, within all pages, of one field (`place`) of the token in this slot.
 pub(super) fn byte_range(record: &KvRecord, place: Place, slot: usize) -> std::ops::Range<usize> {
     let first = slot / PAGE * record.page_stride(PAGE) + record.offset(place, slot % PAGE, PAGE);
     first..first + place.bytes
@@ -120,7 +120,8 @@ pub fn encoded(record: &KvRecord, bytes: Vec<u8>) -> Encoded {
     }
 }
 
-/// Returns the KV vectors of a case: random ones with different magnitudes by token and channel, or those of the model's site.
+/// Returns the KV vectors of a case: random vectors with different magnitudes by token and channel, or activations of the
+/// model.
 pub(super) fn vectors(case: &Case, data: &Data, dim: usize) -> Result<Vec<f32>, String> {
     let tokens = case.dim("T");
     let Inputs::Site(pattern) = case.inputs else {

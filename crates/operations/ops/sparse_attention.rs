@@ -36,7 +36,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         Buffer::f32("sinks", &[h], &rows.sinks),
     ];
     let judge = Judge::bounded("out", dtype, &[b, h, d], &want, WHY)?;
-    // Traffic includes only those vectors that a row reads.
+    // Memory traffic includes only the vectors that a row reads.
     let size = dtype.bitsize() / 8;
     let keys: usize = (0..b).map(|row| rows.keys(row).len()).sum();
     Ok(Problem {
@@ -107,7 +107,8 @@ impl Rows {
         let sizes @ [b, h, d, window, n, k] = case.sizes(["B", "H", "D", "Wn", "N", "K"]);
         let dtype = case.float_type("dtype");
         let drawn = |name: &str, len: usize| data.normal(&format!("sparse_attention/{name}"), len);
-        // By row: a full window, one key, a ring that has wrapped several times, padding, and a window that is not yet full.
+        // Positions by row: the window just full, one key, a ring that has wrapped several times, padding, half a window, a
+        // ring that has just wrapped.
         let full = window as i32;
         let positions = [full - 1, 0, 5 * full + 1, -1, full / 2, full];
         let position: Vec<i32> = match b {
@@ -182,7 +183,7 @@ impl Rows {
             .collect()
     }
 
-    /// Puts NaN into the vectors that no row reads.
+    /// Puts NaN into the vectors that no row reads: a kernel that reads them gives NaN.
     fn poison(&mut self) {
         let [b, _, d, window, n, _] = self.sizes;
         let mut read = [vec![false; b * window], vec![false; b * n]];
@@ -212,8 +213,8 @@ impl Rows {
     }
 }
 
-/// Draws the entry indices of a row, in ascending order. Some occur twice. Some rows have −1 at the start, at the end, at every
-/// third place, or everywhere.
+/// Draws the entry indices of a row, in ascending order; some occur twice. Some rows have −1 at the start, at the end, at every
+/// third position, or everywhere.
 fn indices(row: usize, n: usize, k: usize, data: &Data) -> Vec<i32> {
     let draws = data.words(&format!("sparse_attention/indices/{row}"), k).into_iter();
     let mut all: Vec<i32> = draws.map(|draw| (draw % n as u32) as i32).collect();

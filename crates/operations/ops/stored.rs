@@ -21,7 +21,7 @@ pub enum Storage {
 }
 
 impl Storage {
-    /// The storage with this name in cases and entry points: `f32`, `bf16`, or a block format's key.
+    /// Finds a storage by `key`, its name in cases and entry points: `f32`, `bf16`, or the name of a block format.
     ///
     /// # Errors
     /// Returns an error if the name is unknown.
@@ -44,7 +44,7 @@ impl Storage {
         }
     }
 
-    /// Number of columns that share a scale, if elements are E4M3 and scales are f32; else `None`.
+    /// Number of columns that share a scale in the format [`FP8`] (E4M3 with f32 scales); `None` for other storages.
     pub fn e4m3_columns(self) -> Option<usize> {
         match self {
             Self::Coded(blocks) if blocks.key == FP8 => Some(blocks.width),
@@ -143,8 +143,8 @@ impl Matrices {
         Ok(())
     }
 
-    /// Creates input buffers of codes and scales, with `lead` as the leading dimensions. If the storage has no scales, the second
-    /// buffer holds one unused number per index of the first dimension.
+    /// Creates input buffers of codes and scales; `lead` has the dimensions before the columns. If the storage has no scales, the
+    /// second buffer holds `lead[0]` unused numbers.
     pub fn buffers(&self, [codes, scales]: [&'static str; 2], lead: &[usize]) -> Result<[Buffer; 2], String> {
         let shape = |cols: usize| [lead, &[cols]].concat();
         Ok(match self.storage {

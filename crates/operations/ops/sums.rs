@@ -13,13 +13,13 @@ use super::judge::{Judge, UNIT};
 use crate::expected::{Terms, overflow};
 use ulplab_core::accumulator::{Accumulator, Factor, Operand};
 
-/// Key of a case that holds the name of the kernel's accumulator.
+/// Name of the case setting (key) that states the kernel's accumulator.
 pub const ACCUMULATOR: &str = "accumulator";
 
-/// Assumption about the arithmetic of a kernel's sums of products.
+/// Arithmetic that a kernel is assumed to use for sums of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sums {
-    /// Bits as defined by the operation: Hopper's tensor cores, in the order that the operation specifies.
+    /// Sums must be bit-exact: Hopper's tensor cores add the products in the order that the operation specifies.
     Defined,
     /// Products are exact, and are added in f32 in any order.
     F32,
@@ -99,7 +99,7 @@ impl Sums {
 /// Number type in which sums of products are computed: f32 with the bits of tensor cores, or [`Bounded`] with error bounds for
 /// another accumulator.
 pub trait Summed: Copy + Default + Send + Sync + Add<Output = Self> + AddAssign + Mul<Output = Self> {
-    /// Converts an f32, without an error.
+    /// Converts an f32 to this type, without an error.
     fn exact(x: f32) -> Self;
 
     /// Sum of the products of two rows, starting from 0.
@@ -126,7 +126,7 @@ impl Summed for f32 {
     }
 
     fn positive(self) -> Self {
-        // `max` would drop a NaN, so compare with 0 instead.
+        // Compare with 0 instead of using `max`, which would turn NaN into 0.
         if self < 0.0 { 0.0 } else { self }
     }
 }
@@ -183,14 +183,15 @@ pub fn e4m3_factors(codes: &[u8]) -> Vec<Factor> {
 /// Error bound of a tensor-core sum whose terms may be spread over the steps in any order. A step adds several terms to the
 /// partial sum.
 ///
-/// A step truncates its n terms and the partial sum at 2^−a of the largest of them, towards zero, and truncates its result at
-/// 2^−k of itself ([`Accumulator`]). Let T be the largest term and C the largest partial sum. A term loses less than U =
-/// 2^−a·max(T, C). In the worst case all losses add up to (N + S)·U + S·2^−k·C for N terms in S steps, where C is Σ|t|.
+/// A step truncates the digits of its n terms and of the partial sum below 2^−a times the largest of these numbers. It then
+/// truncates the digits of its result below 2^−k times the result ([`Accumulator`]). Let T be the largest term and C the largest
+/// partial sum. A term loses less than U = 2^−a·max(T, C). In the worst case all losses add up to (N + S)·U + S·2^−k·C for N
+/// terms in S steps, where C is Σ|t|.
 ///
 /// In a likely order, C is at most |s| + 3·√Σt², the range of partial sums of a random order. A loss has the sign of its term and
 /// is U/2 on average. So the averages add up to U/2 times the difference between the numbers of positive and of negative terms.
-/// Around this average, each loss has a variance of U²/12; λ standard deviations are added ([`LAMBDA`]). Losses of partial sums
-/// are taken at their worst. The bound is the smaller of the worst and the likely error.
+/// Around this average, each loss has a variance of U²/12; λ standard deviations are added ([`LAMBDA`]). For the losses of
+/// partial sums, the worst case is used. The bound is the smaller of the worst and the likely error.
 fn cut(rule: &Accumulator, terms: &[f64], all: &Terms) -> f64 {
     let largest = terms.iter().fold(0.0, |largest: f64, t| largest.max(t.abs()));
     let some = terms.iter().filter(|t| **t != 0.0);

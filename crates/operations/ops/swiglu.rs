@@ -26,9 +26,10 @@ fn cases() -> Vec<Case> {
     ["bf16", "f32"].into_iter().flat_map(of_type).collect()
 }
 
-/// Adds cases of rows. One case has the shape `odd`; timed cases are added only if `timed` is true.
+/// Adds the cases of an operation on rows. One case has the shape `odd`; timed cases are added only if `timed` is true.
 pub(super) fn rows(grid: Grid<[i64; 2]>, odd: [i64; 2], timed: bool) -> Vec<Case> {
-    // The number of vectors per row does not divide the stride of a grid-stride loop over 132 multiprocessors.
+    // The shape 37 × 2688 is chosen so that the number of vectors per row does not divide the stride of a grid-stride loop over
+    // 132 multiprocessors.
     grid.each("random", &[[37, 2688]], Grid::large)
         .each("random", &[odd], Grid::random)
         .each("edges", &[[208, 512]], Grid::edges)
@@ -82,8 +83,9 @@ pub(super) fn activations(x: &[f32], case: &Case) -> (Vec<f64>, Vec<f64>, f32) {
     (want, error, limit)
 }
 
-/// Returns the activation of a gate and an up value, and an absolute error. Below g = −87, the power of two or its reciprocal
-/// leaves the range of f32. The activation is then at most 89·2^-125 times `up`, and a kernel may return 0.
+/// Returns the activation silu(gate)·up of the clamped numbers, and an absolute error bound. Kernels compute the exponential as a
+/// power of two. Below gate = −87, this power or its reciprocal leaves the range of f32. The activation is then at most 89·2^-125
+/// times `up`, and a kernel may return 0.
 pub(super) fn activated([gate, up]: [f64; 2], limit: f64) -> (f64, f64) {
     let lost = if gate < -87.0 {
         89.0 * 2f64.powi(-125) * limit

@@ -31,8 +31,8 @@ fn cases() -> Vec<Case> {
         .each("edges", &[[120, 3001, 32], [120, 3003, 512]], Grid::edges)
         .each("edges", &[[121, 4100, 1024], [16, 40_002, 2048]], Grid::edges)
         .each("edges", &[[15, 262_144, 512], [65, 1, 32]], Grid::edges)
-        // In these shapes, the last part of row 43 ends with a partial vector of three scores, and has more scores than the
-        // kernel has maxima of groups.
+        // Kernels split a row into one part per CTA, and keep one maximum per group of scores. In these shapes, the last part of
+        // row 43 ends with a vector of only three scores, and has more scores than maxima.
         .each("edges", &[[44, 4203, 32], [44, 33_791, 32]], Grid::edges)
         .each("edges", &[[46, 8191, 512], [45, 12_003, 2048]], Grid::edges)
         .each("", &[1, 64].map(|rows| [rows, 8192, 512]), Grid::timed)
@@ -56,7 +56,7 @@ fn problem(case: &Case, data: &Data) -> Result<Problem, String> {
         if edges {
             edge(row % KINDS, &mut scores[..count], best);
         }
-        // Scores that kernels must not read are NaN, which a kernel that reads them would choose.
+        // Fill with NaN the scores that kernels must not read: a kernel that reads them chooses them.
         scores[count..].fill(f32::NAN);
     });
 
@@ -101,7 +101,7 @@ fn count(number: usize, entries: usize, best: usize) -> usize {
     counts[number % counts.len()].min(entries)
 }
 
-/// Replaces random scores by scores of this kind. Each kind makes kernels choose wrong scores easily.
+/// Replaces random scores by edge scores of this kind, of which faulty kernels easily choose wrong ones.
 fn edge(kind: usize, scores: &mut [f32], best: usize) {
     // Permute the indices, so that equal scores are not adjacent.
     let count = scores.len();
@@ -141,7 +141,7 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
             set(scores, best / 2..3 * best, &|at| if at % 3 == 0 { 0.0 } else { -0.0 });
             set(scores, 3 * best..count, &|_| -f32::from_bits(1));
         }
-        // Scores that differ only in their last bits; negative if the number of scores is even.
+        // The scores differ only in their last bits. They are negative if the number of scores is even.
         8 => {
             let sign = if count.is_multiple_of(2) { -1.0 } else { 1.0 };
             set(scores, 0..count, &|at| {
@@ -155,18 +155,19 @@ fn edge(kind: usize, scores: &mut [f32], best: usize) {
             let middle = count / 2..(count / 2 + 2 * best).min(count);
             scores[middle].iter_mut().for_each(|score| *score += 100.0);
         }
-        // Few different values, so that thousands tie, and one value far from all others.
+        // Round the scores to few different values, so that thousands tie, and set one score far above all others.
         12 => {
             scores.iter_mut().for_each(|score| *score = score.round());
             set(scores, 0..1, &|_| f32::MAX);
         }
-        // K isolated scores near the end are the largest. They are so low that any number after the first `count` is larger.
+        // K isolated scores near the end are the largest. They are so low that a kernel that reads beyond the first `count`
+        // scores finds larger numbers.
         13 => {
             scores.fill(-1e30);
             let apart = ((count / 16).saturating_sub(64) / best).max(1);
             (0..best.min(count)).for_each(|at| scores[count - 1 - at * apart] = -1e20 - at as f32 * 1e16);
         }
-        // Ascending subnormal numbers, so that the last ones are chosen.
+        // The scores are ascending subnormal numbers, so the last K are the largest.
         _ => (0..count).for_each(|at| scores[at] = f32::from_bits(at as u32)),
     }
 }

@@ -18,7 +18,7 @@ const WIDTHS: [i64; 9] = [8, 16, 24, 32, 64, 96, 128, 192, 256];
 /// Number of rows of D (the M of an instruction).
 const ROWS: usize = 64;
 
-/// Minimum total number of elements of D in the cases that use all kinds of edge inputs.
+/// Minimum number of elements of D in the cases named `step`, which cover all kinds of edge inputs.
 const VECTORS: i64 = 1 << 20;
 
 pub(super) const WGMMA: KernelOp = KernelOp {
@@ -113,7 +113,7 @@ enum Kind {
     AnyCode,
     /// A few large factors among small ones, whose terms are truncated.
     Outliers,
-    /// The two halves of a step nearly cancel.
+    /// The sums of the two halves of a step nearly cancel.
     Cancelling,
     /// C has elements of very different magnitudes, some of them large.
     LargeSums,

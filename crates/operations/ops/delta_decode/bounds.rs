@@ -6,10 +6,11 @@ use super::Step;
 use crate::ops::data::element;
 use crate::ops::judge::{UNIT, bf16_error};
 
-/// Absolute error of a product or an exponential whose result is subnormal. A factor of the result also multiplies this error.
+/// Absolute error of a product or an exponential whose result is subnormal. If the result is multiplied by a factor, so is this
+/// error.
 const LEAST: f64 = 1.0 / (1u128 << 126) as f64 / (1 << 22) as f64;
 
-/// If β = sigmoid(x) is below this value, a kernel may return 0, because the reciprocal 1 + e⁻ˣ nearly overflows.
+/// If β = sigmoid(x) is below this value, a kernel may return 0, because 1 + e⁻ˣ nearly overflows.
 const LOST: f64 = 1.0 / (1u128 << 126) as f64;
 
 /// Intermediate values and errors from which the bounds of o and of the state are computed.
@@ -19,7 +20,8 @@ pub(super) struct Bounds {
     decays: Vec<[f64; 2]>,
     /// L2-normalized k, `[B, H, K]`.
     k: Vec<f64>,
-    /// Error of the update k dᵀ, divided by k, `[B, HV, V]`.
+    /// Error bound of the update k dᵀ, `[B, HV, V]`: an element in the row of key channel i errs by at most |k_i| times this
+    /// number.
     written: Vec<f64>,
     /// Error of o before rounding to bf16, `[B, HV, V]`; negative if o must be exact.
     o: Vec<f64>,
@@ -37,7 +39,7 @@ impl Bounds {
         // sum: the root halves the relative error, and each of the few following operations adds one rounding.
         let norm = (keys as f64 / 2.0 + 8.0) * UNIT;
         let sum = (keys as f64 + 2.0) * UNIT;
-        // For every value channel of a head: the error of k dᵀ divided by k, and the error of o.
+        // For every value channel of a head: the error of k dᵀ for k = 1, and the error of o.
         let of_head = |head: usize| -> Vec<[f64; 2]> {
             let Ok(slot) = usize::try_from(step.indices[head / values]) else {
                 return vec![[0.0, -1.0]; channels];
@@ -121,10 +123,11 @@ impl Step {
         let factor = f64::from(self.a_log[of_token / self.gates()]).exp();
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let error = if !x.is_finite() {
-            // With an infinite gate, the log decay is exactly the limit of its formula, or the decay is 0.
+            // An infinite gate gives an error of 0, because the log decay is exactly the limit of its formula, or the decay is 0.
             0.0
         } else if self.bound == 0.0 {
-            // The slope of softplus is a sigmoid. The rounding error of 1 + eˣ is that of eˣ.
+            // The slope of softplus is a sigmoid, which scales the error of x. The number 1 + eˣ inherits the rounding error of
+            // eˣ.
             factor * sigmoid(x) * x.abs() + 16.0 * g.abs()
         } else {
             let y = factor * x;

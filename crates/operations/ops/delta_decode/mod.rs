@@ -222,7 +222,7 @@ impl Step {
         self.dt_bias.len() / self.values()
     }
 
-    /// Returns the row of q and k for a value head. Both indices count heads over all tokens.
+    /// Returns the index of the row of q and k that value head `head` reads. Both indices count the heads of all tokens.
     fn key_head(&self, head: usize) -> usize {
         head * self.q.shape[1] / self.values()
     }
@@ -233,7 +233,7 @@ impl Step {
         if self.vk { [value, key] } else { [key, value] }
     }
 
-    /// Returns normalized q, normalized k, log decays, and β.
+    /// Computes the inputs of the recurrence: normalized q, normalized k, log decays, and β.
     fn prepared(&self) -> Result<[Tensor<f64>; 4], String> {
         let [q, k] = [&self.q, &self.k].map(|x| {
             let mut x = x.cast();
@@ -276,8 +276,8 @@ impl Step {
         (self.q.cols() as f64).powf(-0.5)
     }
 
-    /// Value head of element `at` of the pool, counted over all tokens, and the element's key and value channels; `None` if no
-    /// token uses the slot.
+    /// Returns the value head to which element `at` of the pool belongs, and the element's key and value channels. Heads are
+    /// counted over all tokens. `None` if no token uses the slot.
     fn place(&self, at: usize) -> Option<(usize, [usize; 2])> {
         let ([rows, cols], values) = (self.stored(), self.values());
         let (state, row, col) = (at / (rows * cols), at / cols % rows, at % cols);

@@ -1,4 +1,4 @@
-//! Judges codes and scales of numbers that are known only within an error bound.
+//! Checks codes and scales of numbers that are known only within an error bound.
 //!
 //! Rounding is discontinuous. A number that is off by one ulp may get another code. A block maximum that is off by one ulp may
 //! give another scale, which changes all codes of its block. So a test cannot require certain bytes of a kernel that computes
@@ -29,7 +29,7 @@ struct StoredBlocks<'a> {
     scale: &'a [u8],
 }
 
-/// Distance of a code or scale from the range of admissible values, capped at 2: 0 is right, 1 is next to the range.
+/// Distance of a code or scale from the range of admissible values, capped at 2: 0 is admissible, 1 is next to the range.
 type Distance = u8;
 
 impl Judge {
@@ -152,7 +152,7 @@ impl StoredBlocks<'_> {
         first..(first + self.width).min((block / across + 1) * self.cols)
     }
 
-    /// Smallest and largest block maximum that the bound allows.
+    /// Smallest and largest magnitude that the block's maximum may have, given the error bounds of its elements.
     fn magnitudes(&self, block: usize) -> [f32; 2] {
         let of = |at: usize| {
             let [low, high] = self.interval(at);
@@ -177,12 +177,12 @@ impl StoredBlocks<'_> {
         u32::from_le_bytes(bytes)
     }
 
-    /// Number by which the format multiplies or divides elements before it encodes them, for the stored scale.
+    /// For the stored scale, returns the number by which the format multiplies or divides elements before it encodes them.
     fn factor(&self, block: usize) -> f32 {
         self.single.factor(self.scale_at(block), self.magnitudes(block)[1])
     }
 
-    /// Codes of the two ends of an element's interval.
+    /// Codes of the smallest and of the largest number that the bound allows for element `at`.
     fn codes(&self, at: usize, factor: f32) -> [u32; 2] {
         self.interval(at).map(|x| self.single.code(x, factor))
     }

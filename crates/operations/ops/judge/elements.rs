@@ -1,4 +1,4 @@
-//! Judges outputs element by element.
+//! Checks outputs element by element.
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ impl Judge {
         })
     }
 
-    /// Bit set of the [`KINDS`](values::KINDS) of element `at`, whose expected value is `want`.
+    /// Kinds of error ([`KINDS`](values::KINDS)) of element `at`, as a bit set. `want` is the expected value of the element.
     pub(super) fn kinds(&self, want: f64, got: &[u8], at: usize) -> u16 {
         values::kinds(self.dtype, [want, number(self.dtype, got, at)], got, at)
     }
@@ -80,7 +80,7 @@ impl Judge {
     /// Compares numbers with `want`. Returns the number of elements beyond their bound (`violations`), the largest ratio of error
     /// to bound (`bound_ratio`), and further metrics such as the signal-to-noise ratio if `metrics` is set. The ratio is infinite
     /// for a NaN that is not expected, or an infinity other than the expected one. `said` takes the worst element and its ratio,
-    /// and returns its bound and a description.
+    /// and returns the element's bound and a description.
     pub(super) fn near(
         &self,
         want: &[f64],

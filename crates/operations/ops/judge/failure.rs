@@ -18,7 +18,8 @@ pub(super) struct WorstElement {
 }
 
 impl Judge {
-    /// Turns a measurement into a failure if any element is `bad`, else returns `right`. `said` describes the first bad element.
+    /// Returns a failure if any element is `bad`, else `right` (the measurement of an output that passes). `said` describes the
+    /// first bad element.
     pub(super) fn first_wrong(
         &self,
         right: Measured,

@@ -1,7 +1,7 @@
-//! Judges outputs of kernels: bit for bit, within derived error bounds, by root-mean-square errors, or as quantized codes that
-//! some numbers within a bound can have.
+//! Checks outputs of kernels: bit for bit, within derived error bounds, by root-mean-square errors, or as codes that result from
+//! quantizing numbers within a bound.
 //!
-//! A judgement is plain data. So its expected values, bounds and reasons can be shown before a kernel runs.
+//! A check is plain data. So its expected values, bounds and reasons can be shown before a kernel runs.
 
 mod admissible;
 mod elements;
@@ -27,42 +27,44 @@ use ulplab_core::metrics::{Metric, UNEQUAL};
 use ulplab_core::record::{Failure, Worst};
 pub use values::{POISON_BYTE, is_number, number, numbers};
 
-/// Judgement of one output: the requirement that the output must meet, with the reason.
+/// Check of one output: the requirement that the output must meet, with the reason.
 pub struct Judge {
-    /// Name of the output, or of a part of it. Records of measurements use this name as their site.
+    /// Name of the output, or of a part of it. Stored measurements have this name as their site.
     pub output: &'static str,
     /// Type of the elements.
     pub dtype: Dtype,
     /// Shape in elements.
     pub shape: Vec<usize>,
-    /// Indices of the judged rows in the whole output; `None` if all rows are judged.
+    /// Indices of the checked rows in the whole output; `None` if all rows are checked.
     pub rows: Option<Vec<usize>>,
     /// The requirement.
     pub rule: Rule,
-    /// Reason for the bound, which messages show.
+    /// Reason for the bound; messages show it.
     pub why: Cow<'static, str>,
-    /// True if unequal bits are only counted ([`UNEQUAL`]) and never fail, because another judgement of the output decides.
+    /// True if unequal bits are only counted ([`UNEQUAL`]) and never fail, because another check decides whether the output
+    /// passes.
     pub fact: bool,
 }
 
-/// Function that returns the largest allowed error of an element, given its index and its expected value. A negative result means
+/// Function of an element's index and expected value. Returns the largest allowed error of the element. A negative result means
 /// that the bits must be equal.
 pub type Bound = Box<dyn Fn(usize, f64) -> f64 + Send + Sync>;
 
-/// Test of the bytes of an element, given its index: true if they are right although they differ from the expected bytes.
+/// Function of an element's index and bytes. Returns true if the bytes are admissible although they differ from the expected
+/// bytes.
 pub type Also = Box<dyn Fn(usize, &[u8]) -> bool + Send + Sync>;
 
 /// Function that checks all values of an output together and returns descriptions of faults; empty if there are none.
 pub type Together = Box<dyn Fn(&[f64]) -> Vec<String> + Send + Sync>;
 
-/// Condition under which an output is right.
+/// Condition under which an output passes the check.
 pub enum Rule {
     /// Each element has the expected bits, or other bits that `also` accepts. In the columns `any_nan` of the last dimension, any
     /// NaN equals any other NaN.
     Equal {
         /// Expected bytes.
         want: Vec<u8>,
-        /// Range of columns in which all NaNs are equal.
+        /// Range of columns in which any NaN equals any other NaN.
         any_nan: Range<usize>,
         /// Test that accepts other bytes, for arithmetic that may be rounded in more than one way.
         also: Option<Also>,
@@ -74,7 +76,7 @@ pub enum Rule {
         want: Vec<f64>,
         /// Largest allowed error of each element.
         bound: Bound,
-        /// True to compute the usual metrics, such as the signal-to-noise ratio.
+        /// True if the usual metrics, such as the signal-to-noise ratio, are also computed.
         metrics: bool,
         /// Check of all errors together; `None` if there is no such check.
         together: Option<Together>,
@@ -82,8 +84,8 @@ pub enum Rule {
     /// All elements are finite. For each group of rows, the root-mean-square (RMS) error is at most `bar` times the RMS of the
     /// expected values; a group of expected zeros must be zero. An f32 output must not be rounded to bfloat16.
     Rms(Rms),
-    /// Output `data` holds codes and output `scale` holds scales of a block format. Both are right if some numbers within the
-    /// bound of the expected values quantize to them; see [`admissible`].
+    /// Output `data` holds codes and output `scale` holds scales of a block format. They pass if some numbers within the bound of
+    /// the expected values quantize to these codes and scales; see [`admissible`].
     Admissible {
         /// Block format of codes and scales.
         format: Box<Format>,
@@ -98,7 +100,7 @@ pub enum Rule {
     },
     /// All elements are finite.
     Finite,
-    /// The expected values depend on the outputs. The function splits the outputs into parts, each with its own judgement.
+    /// The expected values depend on the outputs. The function splits the outputs into parts, each with its own check.
     Parts(Box<dyn Fn(&Outputs) -> Vec<Part> + Send + Sync>),
 }
 
@@ -114,7 +116,7 @@ impl Rule {
 
 /// Part of the outputs, with the check that it must pass.
 pub struct Part {
-    /// The judgement of the part.
+    /// The check of the part.
     pub judge: Judge,
     /// Bytes of the part, stored under the output name of `judge`.
     pub outputs: Outputs,
@@ -127,7 +129,7 @@ pub struct Measured {
     pub output: &'static str,
     /// Metric that was measured.
     pub metric: &'static Metric,
-    /// Value of the metric, in its unit.
+    /// Value of the metric, in the metric's unit.
     pub value: f64,
     /// Number of elements measured.
     pub n: u64,
@@ -137,7 +139,7 @@ pub struct Measured {
     pub failure: Option<Box<Failure>>,
 }
 
-/// Measures the outputs with each of the judgements, in order.
+/// Applies the checks to the outputs, in order, and returns all measurements.
 pub fn judge(judges: &[Judge], outputs: &Outputs) -> Vec<Measured> {
     judges.iter().flat_map(|judge| judge.measure(outputs)).collect()
 }
@@ -171,7 +173,8 @@ impl Judge {
         Self::new(output, dtype, shape, rule, why)
     }
 
-    /// Requires each number to be within `bound(index, expected value)` of its value in `want`.
+    /// Requires each number to be close to its expected value in `want`: the error must be at most `bound(index, expected
+    /// value)`.
     pub fn within(
         output: &'static str,
         dtype: Dtype,
@@ -189,7 +192,8 @@ impl Judge {
         Self::new(output, dtype, shape, rule, why)
     }
 
-    /// Requires each number to be within its own bound, an element of `bounds`, of its value in `want`.
+    /// Requires each number to be close to its expected value in `want`: the error must be at most the number's bound in
+    /// `bounds`.
     pub fn each(
         output: &'static str,
         dtype: Dtype,
@@ -226,7 +230,8 @@ impl Judge {
     }
 
     /// Requires the root-mean-square error of each group of rows to be at most `bar` times the root mean square of `want` in the
-    /// group. `added` has one number per group, which is added to the sum of squares of `want`.
+    /// group. For each group, `added` has the sum of squares of other numbers that kernels may round; it is added to the sum of
+    /// squares of `want`.
     pub fn rms(
         output: &'static str,
         dtype: Dtype,
@@ -246,8 +251,9 @@ impl Judge {
         Self::new(output, dtype, shape, Rule::Rms(rule), why)
     }
 
-    /// Also limits the errors of single rows and elements, and the gain of each group. For each row, `of_rows` has the mean
-    /// square that an average row at this position would have.
+    /// Also limits the errors of single rows and elements, and the gain (common scale error) of each group. For each row,
+    /// `of_rows` has the mean square of an average row at this position: the errors of a row with smaller values are compared
+    /// with this number.
     pub fn by_rows(mut self, of_rows: Vec<f64>) -> Self {
         if let Rule::Rms(rms) = &mut self.rule {
             rms.usual = Some(of_rows);
@@ -255,8 +261,8 @@ impl Judge {
         self
     }
 
-    /// Requires codes `data` and scales `scale` to be admissible for numbers `[rows, cols]` within a bound of `want`. Blocks have
-    /// `width` elements of a row.
+    /// Requires the codes `data` and the scales `scale` to result from quantizing numbers `[rows, cols]` within a bound of
+    /// `want`. A block has `width` elements of a row.
     pub fn admissible(
         (format, width, above): (Format, usize, f32),
         cols: usize,
@@ -280,7 +286,7 @@ impl Judge {
         Self::new(output, dtype, shape, Rule::Finite, why)
     }
 
-    /// Creates a check that splits the outputs with `parts` and judges each part on its own.
+    /// Creates a check that splits the outputs with `parts` and checks each part on its own.
     pub fn parts(
         output: &'static str,
         parts: impl Fn(&Outputs) -> Vec<Part> + Send + Sync + 'static,
@@ -298,7 +304,7 @@ impl Judge {
         self
     }
 
-    /// Also accepts other bytes of an element than the expected bytes, if `admits` returns true for them.
+    /// Also accepts an element with unexpected bytes if `admits` returns true for these bytes.
     pub(crate) fn or(mut self, admits: impl Fn(usize, &[u8]) -> bool + Send + Sync + 'static) -> Self {
         if let Rule::Equal { also, .. } = &mut self.rule {
             *also = Some(Box::new(admits));
@@ -322,25 +328,25 @@ impl Judge {
         self
     }
 
-    /// Changes the judgement so that it only counts bits that differ from the expected bits and never fails.
+    /// Changes the check so that it never fails: elements with unexpected bits are only counted.
     pub(crate) fn only_fact(mut self) -> Self {
         self.fact = true;
         self
     }
 
-    /// Sets the indices of the rows that this judgement covers. The indices count rows of the whole output.
+    /// Sets the indices of the rows that this check covers. The indices count rows of the whole output.
     pub fn of_rows(mut self, rows: Vec<usize>) -> Self {
         self.rows = Some(rows);
         self
     }
 
-    /// Creates a part from this judgement and the bytes of the part.
+    /// Creates a part from this check and the bytes of the part.
     pub fn on(self, bytes: Vec<u8>) -> Part {
         let outputs = Outputs(vec![(self.output, bytes)]);
         Part { judge: self, outputs }
     }
 
-    /// Creates a part from this judgement and the whole output of the same name.
+    /// Creates a part from this check and the whole output of the same name.
     ///
     /// # Panics
     /// Panics if there is no output of this name.
@@ -349,8 +355,8 @@ impl Judge {
         self.on(bytes)
     }
 
-    /// Measures outputs. The first metric is `violations`, the number of wrong elements. For numeric rules, `bound_ratio` (the
-    /// largest ratio of error to bound) and the usual metrics follow.
+    /// Applies the check to the outputs. The first metric is `violations`, the number of wrong elements. For numeric rules,
+    /// `bound_ratio` (the largest ratio of error to bound) and the usual metrics follow.
     ///
     /// # Panics
     /// Panics if an output is missing or has an unexpected size.
@@ -387,7 +393,8 @@ impl Judge {
         }
     }
 
-    /// Expected value of an element as a number; codes are converted to numbers. `None` if there are no expected values.
+    /// Expected value of an element as a number; for types that messages show as codes, the number is the code. `None` if there
+    /// are no expected values.
     pub fn want(&self, at: usize) -> Option<f64> {
         match &self.rule {
             Rule::Equal { want, .. } => Some(number(self.dtype, want, at)),
@@ -431,7 +438,7 @@ impl Judge {
         }
     }
 
-    /// Multi-dimensional index of an element in the whole output.
+    /// Returns the multi-dimensional index, in the whole output, of the checked element `at`.
     fn index(&self, at: usize) -> Vec<u64> {
         let mut index = ulplab_core::metrics::unravel(at, &self.shape);
         if let (Some(rows), Some(first)) = (&self.rows, index.first_mut()) {
@@ -441,7 +448,7 @@ impl Judge {
     }
 }
 
-/// Unit roundoff of f32, 2^-24: half an ulp, relative.
+/// Unit roundoff of f32, 2^-24: half the spacing of f32 numbers at 1.
 pub const UNIT: f64 = 1.0 / (1 << 24) as f64;
 
 /// Error bound of a number y after rounding to bfloat16, if the error before is at most `error`. The rounding adds half a spacing

@@ -1,20 +1,21 @@
-//! Describes the pattern of wrong elements, such as a tail, a tile, or every fourth column, because faults are rarely random.
+//! Describes the pattern of wrong elements, such as a tail, a tile, or every fourth column: faults of kernels rarely hit random
+//! elements.
 
 use rayon::prelude::*;
 
-/// Function that returns true for wrong elements.
+/// Function that returns true if the element with this index is wrong.
 pub type Bad<'a> = &'a (dyn Fn(usize) -> bool + Sync);
-/// Function that returns the kinds of a wrong element ([`KINDS`](super::values::KINDS)) as a bit set.
+/// Function that returns the kinds of the wrong element with this index ([`KINDS`](super::values::KINDS)) as a bit set.
 pub type Kinds<'a> = &'a (dyn Fn(usize) -> u16 + Sync);
 
-/// Common sizes of vectors, tiles and blocks. Kernels often get the partial last one wrong.
+/// Common sizes of vectors, tiles and blocks. Kernels often compute the partial last tile wrongly.
 const TILES: [usize; 8] = [1024, 512, 256, 128, 64, 32, 16, 8];
 
-/// Wrong elements of an output: for each dimension (`hit`), the indices at which a wrong element occurs.
+/// Locations of the wrong elements of an output: for each dimension, `hit` marks the indices at which a wrong element occurs.
 #[derive(Clone)]
 struct Spread {
     hit: Vec<Vec<bool>>,
-    /// True if no row of the last dimension has more than one wrong element.
+    /// True if no row (the elements along the last dimension) has more than one wrong element.
     single: bool,
     rows: usize,
     count: usize,
@@ -23,9 +24,9 @@ struct Spread {
     kinds: u16,
 }
 
-/// Describes where the wrong elements of a shape are, for example `all in columns 512 to 1023`. Also returns the
-/// [`KINDS`](super::values::KINDS) that all of these elements share. `bad` returns true for wrong elements. If `chosen` is true,
-/// only some rows of the output were judged, so the text does not name rows.
+/// Describes where the wrong elements of an output with this shape are, for example `all in columns 512 to 1023`. Also returns
+/// the [`KINDS`](super::values::KINDS) that all of these elements share. `bad` returns true for wrong elements. If `chosen` is
+/// true, only some rows of the output were checked, so the text does not name rows.
 pub fn find(shape: &[usize], chosen: bool, bad: Bad, kinds: Kinds) -> (String, u16) {
     let spread = spread(shape, bad, kinds);
     (place(shape, chosen, &spread), spread.kinds)
@@ -96,8 +97,8 @@ fn place(shape: &[usize], chosen: bool, spread: &Spread) -> String {
     let named = (0..shape.len()).filter(|at| !(chosen && *at == 0 && last > 0));
     let narrowed = named.map(|at| narrow(&spread.hit[at], at, shape.len()));
     let narrowed: Vec<Option<String>> = narrowed.collect();
-    // A dimension without a description counts as entirely wrong. If not all of its indices are hit, the described ranges also
-    // contain right elements.
+    // The texts say `all of` only if they describe exactly the wrong elements. So each dimension without a text must be hit at
+    // all of its indices.
     let whole = |(hit, words): (&Vec<bool>, &Option<String>)| words.is_some() || count(hit) == hit.len();
     let volume: usize = spread.hit.iter().map(|hit| count(hit)).product();
     let filled = !chosen && volume == spread.count && spread.hit.iter().zip(&narrowed).all(whole);
@@ -167,8 +168,8 @@ fn before(at: usize, of: usize, several: bool) -> String {
     }
 }
 
-/// Describes the hit indices of dimension `at`. Returns `None` if all indices are hit, or if the indices have no pattern, so that
-/// only their number can be given.
+/// Describes the hit indices of dimension `at`. Returns `None` if all indices are hit, or if the indices have no pattern, so
+/// that a message can only state their number.
 fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     let (size, some) = (hit.len(), count(hit));
     let first = hit.iter().position(|hit| *hit)?;
@@ -187,7 +188,8 @@ fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     }
     let one = one(at, of);
     let period = [2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-    // The periods above need two occurrences. Any other period, such as a number of heads, needs three: two may be chance.
+    // The periods above are reported after two occurrences. Any other period, such as a number of heads, needs three
+    // occurrences, because two may be chance.
     let begins: Vec<usize> = (0..size)
         .filter(|at| hit[*at] && (*at == 0 || !hit[at - 1]))
         .take(3)
@@ -202,7 +204,8 @@ fn narrow(hit: &[bool], at: usize, of: usize) -> Option<String> {
     found.next()
 }
 
-/// Returns the range of remainders modulo `period` that contains exactly the hit indices; `None` if no range does.
+/// Returns the first and the last remainder of a range if the hit indices are exactly those whose remainder modulo `period` is in
+/// this range; `None` if such a range does not exist.
 fn residues(hit: &[bool], period: usize) -> Option<(usize, usize)> {
     let low = hit[..period].iter().position(|hit| *hit)?;
     let high = hit[..period].iter().rposition(|hit| *hit)?;

@@ -1,5 +1,5 @@
-//! Judges random errors by the root mean square (RMS) over groups and rows, by the largest error, and by the common gain of a
-//! group.
+//! Checks outputs whose errors are random: limits the root mean square (RMS) of the errors of groups and rows, the error of
+//! single elements, and the gain (common scale error) of each group.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -14,23 +14,26 @@ const ROW: f64 = 2.0;
 /// Allowed error of an element, as a multiple of the allowed RMS error of its group.
 const ELEMENT: f64 = 10.0;
 /// Allowed gain of a group (all numbers too large or too small by a common factor), as a multiple of the group's allowed RMS
-/// error divided by √rows. Rows err independently, but rows of large numbers weigh more. The largest multiple was 1.4 in the same
-/// emulated kernels, and 2.5 for 16,384 states after 17 tokens on a GPU, where few roundings average out.
+/// error divided by √rows. Rows err independently, but rows of large numbers weigh more. The largest multiple was 1.4 in
+/// emulated kernels that round all operands to bfloat16, and 2.5 for 16,384 states after 17 tokens on a GPU, where few
+/// roundings average out.
 const GAIN: f64 = 4.0;
-/// Smallest RMS of a row to which errors are relative. Sums of smaller numbers have terms below the smallest normal f32.
+/// Minimum RMS by which the errors of a row are divided: in sums of smaller numbers, f32 is less precise, because terms are below
+/// the smallest normal f32.
 const SMALL: f64 = 1e-33;
 
-/// Data of a judgement by RMS error ([`Rule::Rms`](super::Rule::Rms)).
+/// Data of a check by RMS error ([`Rule::Rms`](super::Rule::Rms)).
 pub struct Rms {
     /// Expected values.
     pub want: Vec<f64>,
     /// For each row of the last dimension, the index of its group.
     pub groups: Vec<u32>,
-    /// For each group, a number that is added to the sum of squares of its expected values.
+    /// For each group, the sum of squares of other numbers that kernels may round, such as the terms of a sum. It is added to the
+    /// sum of squares of the group's expected values.
     pub added: Vec<f64>,
-    /// For each row, the mean square that an average row at this position would have. If `Some`, the errors of rows and elements
-    /// and the gain of each group are also judged. Errors of a row are then relative to this mean square or to that of the row
-    /// itself, whichever is larger.
+    /// For each row, the mean square that an average row at this position would have. If `Some`, the errors of rows and
+    /// elements and the gain of each group are also checked. Errors of a row are then relative to this mean square or to the
+    /// mean square of the row itself, whichever is larger.
     pub usual: Option<Vec<f64>>,
     /// Largest allowed RMS error of a group, relative to the RMS of its expected values.
     pub bar: f64,
@@ -49,7 +52,7 @@ impl Rms {
     }
 }
 
-/// Ratio of an error to its limit, and the kind of error.
+/// Ratio of an error to the limit for this kind of error, and the kind.
 type Ratio = (f64, Of);
 
 /// Kind of error; each has its own limit.
@@ -64,13 +67,14 @@ enum Of {
 /// Sums over a row, or over all rows of a group.
 #[derive(Clone, Copy, Default)]
 struct Sums {
-    /// Sum of squares of expected values; for groups, sum of the squares to which the errors of their rows are relative.
+    /// Sum of squares of expected values. For a group, the sum of the numbers by which the squared errors of its rows are
+    /// divided.
     squares: f64,
     /// Sum of squared errors.
     error: f64,
-    /// Sum of error times expected value.
+    /// Σ over elements of error · expected value.
     gain: f64,
-    /// Sum, over rows, of the square of each row's `squares`.
+    /// Σ over rows of (the row's `squares`)².
     fourths: f64,
     rows: usize,
 }
@@ -89,7 +93,8 @@ impl Sums {
         (self.gain / self.squares).abs()
     }
 
-    /// Limit of the relative gain. `squares`² / `fourths` is the effective number of rows: their number if all are equally large.
+    /// Limit of the relative gain. `squares`² / `fourths` is the effective number of rows; it is the actual number if all rows
+    /// are equally large.
     fn gain_limit(&self, bar: f64) -> f64 {
         GAIN * bar * self.fourths.sqrt() / self.squares
     }
@@ -125,8 +130,8 @@ impl Judge {
             sums
         };
         let rows: Vec<Sums> = want.par_chunks(cols).enumerate().map(of_row).collect();
-        // Sum of squares to which the errors of a row are relative: that of the row, or that of an average row at its position if
-        // it is larger.
+        // Sum of squares by which the squared errors of a row are divided: the row's own sum, or the sum of an average row at the
+        // same position, whichever is larger.
         let squares = |row: usize| {
             by.usual.as_ref().map_or(rows[row].squares, |usual| {
                 let usual = usual[row].max(SMALL * SMALL) * cols as f64;

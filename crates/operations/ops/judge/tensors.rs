@@ -22,7 +22,7 @@ pub struct Tensor<'a> {
 }
 
 impl Tensor<'_> {
-    /// Copies the rows `first..end`; a row is a line of the last dimension.
+    /// Copies the rows `first..end`. A row consists of the elements along the last dimension.
     pub fn rows(&self, first: usize, end: usize) -> Self {
         let cols = self.shape.last().copied().unwrap_or(1);
         let row = cols * self.dtype.bitsize() / 8;
@@ -34,7 +34,7 @@ impl Tensor<'_> {
         }
     }
 
-    /// Number of rows, the lines of the last dimension.
+    /// Number of rows. A row consists of the elements along the last dimension.
     pub fn row_count(&self) -> usize {
         self.shape.iter().product::<usize>() / self.shape.last().copied().unwrap_or(1).max(1)
     }
@@ -85,7 +85,7 @@ impl Judge {
         Some(self.tensor(Dtype::F64, f64_bytes(&self.bounds()?)))
     }
 
-    /// Name of the kind of requirement.
+    /// Name of the kind of requirement, e.g. `equal bits`.
     pub fn kind(&self) -> &'static str {
         match &self.rule {
             Rule::Equal { .. } => "equal bits",

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use safetensors::Dtype;
 
-/// Converts an element to a number. Elements of other types than those of [`is_number`] give their bits as an integer.
+/// Converts an element to a number. If messages show elements of this type as codes ([`is_number`]), the number is the code.
 pub fn number(dtype: Dtype, bytes: &[u8], at: usize) -> f64 {
     match dtype {
         Dtype::F64 => f64::from_bits(bits(dtype, bytes, at)),
@@ -79,7 +79,7 @@ const NEXT_CODE: u16 = 512;
 /// Byte that fills outputs before the first run of a kernel.
 pub const POISON_BYTE: u8 = 0xa5;
 
-/// Bit set of the [`KINDS`] of an element with the expected value `want` and the value `got`.
+/// Kinds of error ([`KINDS`]) of an element with the expected value `want` and the value `got`, as a bit set.
 pub fn kinds(dtype: Dtype, [want, got]: [f64; 2], bytes: &[u8], at: usize) -> u16 {
     let size = dtype.bitsize() / 8;
     let poison = bytes[at * size..][..size].iter().all(|byte| *byte == POISON_BYTE);
@@ -133,7 +133,7 @@ pub fn both(dtype: Dtype, want: u64, got: u64) -> String {
     format!("want {}, got {}", text(want), text(got))
 }
 
-/// Texts of two numbers with the digits of an f32. If these texts would be equal for different numbers, they have all digits.
+/// Formats two numbers with the digits of an f32. If two different numbers would have equal texts, formats them with all digits.
 pub fn apart(want: f64, got: f64) -> [String; 2] {
     let short = [want, got].map(plain);
     match short[0] == short[1] && want.to_bits() != got.to_bits() {
