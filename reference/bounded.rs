@@ -17,12 +17,12 @@ use crate::errors::{ErrorModel, LAMBDA, Number, U};
 /// Smallest positive number of f32, 2⁻¹⁴⁹.
 const STEP: f64 = f32::from_bits(1) as f64;
 
-/// A number, and the bound of the error of its computation in f32.
+/// An f64 value with a bound of its distance from the result of the same computation in f32.
 pub type Bounded = Number<Bound>;
 
 /// State from which the error bound of a number is computed.
 ///
-/// The rounding error of a sum is added only when the sum is used. Until then, the statistics of the terms are kept, so that
+/// The rounding error of a sum is added only when the sum is used. Until then, statistics of the terms are collected, so that
 /// the bound does not depend on the order of the additions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
@@ -30,7 +30,7 @@ pub struct Bound {
     error: f64,
     /// Sum of the magnitudes of the terms.
     magnitude: f64,
-    /// Sum of the squares of the terms, each taken at its largest magnitude within its error.
+    /// Σ (|t| + e)² over the terms t, where e is the error bound of t.
     squares: f64,
     /// Number of terms: 1 for a number that is not a sum, 0 for the constant 0.
     terms: f64,

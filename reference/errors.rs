@@ -1,6 +1,6 @@
-//! Numbers that carry the error of their computation. If the reference runs on these numbers, every result carries
-//! its largest distance from the result of a correct kernel. Values are in f64; an [`ErrorModel`] propagates the errors of
-//! operands through an operation.
+//! Numbers that carry the error of their computation. If the reference runs on these numbers, every result has a bound of its
+//! distance from the result of a correct kernel. Values are in f64; an [`ErrorModel`] propagates the errors of operands through
+//! an operation.
 //!
 //! Every model adds the rounding error of the operation itself, in units of u·|result| with [`U`] = 2⁻²⁴ for f32:
 //!
@@ -11,8 +11,8 @@
 //! | eˣ | 4 + 2·\|x\|: 2 ulp, and the rounding of x·log₂e in kernels that compute a power of 2 |
 //! | ln(1 + x) | 4 |
 //!
-//! A model may have a tighter bound for a sum of many terms than the sum of the rounding errors of its additions. Comparisons
-//! use the values only, not the errors.
+//! A model may have a tighter bound for a sum of many terms than the sum of the rounding errors of its additions. The
+//! operators `==` and `<` compare the values only, not the errors.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -26,11 +26,11 @@ use crate::real::vectorized;
 pub const U: f64 = 1.0 / (1 << 24) as f64;
 
 /// Factor λ of the error bound of a sum: the bound is λ times the root of the sum of squared rounding errors. If rounding
-/// errors are independent, at most one sum in 10¹³ exceeds the bound (Hoeffding: 2·e^(−λ²/2)). A tensor core truncates; its
-/// sums stay within the bound for fewer than 36,000 terms.
+/// errors are independent, at most one sum in 10¹³ exceeds the bound (Hoeffding: 2·e^(−λ²/2)). Sums of a tensor core, which
+/// truncates, stay within the bound for fewer than 36,000 terms.
 pub const LAMBDA: f64 = 8.0;
 
-/// Units of rounding error by operation, as in the table of the module documentation.
+/// Rounding error of one sum or product, in units of [`U`]·|result|. The constants below are for other operations.
 const ONE_ROUNDING: f64 = 1.0;
 const QUOTIENT: f64 = 3.0;
 const ROOT: f64 = 3.0;
@@ -40,58 +40,58 @@ fn exponential(x: f64) -> f64 {
     4.0 + 2.0 * x.abs()
 }
 
-/// Number in f64 with the state of an error model.
+/// An f64 value with its error state, from which the error model `M` computes the error of the value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Number<M> {
     value: f64,
     model: M,
 }
 
-/// Propagation of errors through operations. The error of each operand is one number, either a bound or a variance. The default
-/// methods are for bounds.
+/// Model that propagates errors through operations. The error of each operand is one number, either a bound or a variance. The
+/// default methods are for bounds.
 pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
-    /// State of the model for the constant 0.
+    /// Error state of the constant 0.
     const ZERO: Self;
-    /// State of the model for the constant 1.
+    /// Error state of the constant 1.
     const ONE: Self = Self::ZERO;
-    /// State of the model for the constant −∞.
+    /// Error state of the constant −∞.
     const NEG_INFINITY: Self = Self::ZERO;
     /// Vector of numbers, prepared for dot products.
     type Row;
 
-    /// Returns the state of the model for a number with this error.
+    /// Returns the error state of a number whose value is `value` and whose error is `error`.
     fn off(value: f64, error: f64) -> Self;
 
-    /// Returns the bound of the error of a number.
+    /// Returns the error of a number: a bound, or a variance.
     fn error(x: Number<Self>) -> f64;
 
-    /// Returns the unit roundoff of operations on the number with this state.
+    /// Returns the unit roundoff of operations on a number with this error state.
     #[inline(always)]
     fn unit(self) -> f64 {
         U
     }
 
-    /// Returns the state with another unit roundoff; unchanged if the model has only one unit roundoff.
+    /// Returns this error state with the given unit roundoff; unchanged if the model has only one unit roundoff.
     #[inline(always)]
     fn in_unit(self, _: f64) -> Self {
         self
     }
 
-    /// Returns the state of a result: `brought` is the error propagated from the operands, and the result is rounded by `units`
-    /// of `u`.
+    /// Returns the error state of a result `value`. `brought` is the error propagated from the operands; rounding adds an error
+    /// of `units`·`u`·|value|.
     fn rounded(value: f64, brought: f64, units: f64, u: f64) -> Self;
 
-    /// Returns the state of a + b.
+    /// Returns the error state of the sum a + b.
     fn sum(value: f64, a: Number<Self>, b: Number<Self>) -> Self;
 
-    /// Returns the error of a·b that comes from the operands.
+    /// Returns the error that the operands propagate to a·b.
     #[inline(always)]
     fn product(a: Number<Self>, b: Number<Self>) -> f64 {
         let (of_a, of_b) = (a.error(), b.error());
         a.value.abs() * of_b + b.value.abs() * of_a + of_a * of_b
     }
 
-    /// Returns the error of a/b that comes from the operands.
+    /// Returns the error that the operands propagate to a/b.
     fn quotient(value: f64, a: Number<Self>, b: Number<Self>) -> f64 {
         let (of_a, of_b) = (a.error(), b.error());
         let least = b.value.abs() - of_b;
@@ -102,19 +102,19 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
         }
     }
 
-    /// Returns the error of √x that comes from x.
+    /// Returns the error that x propagates to √x.
     fn root(value: f64, x: Number<Self>) -> f64 {
         let down = value - (x.value - x.error()).max(0.0).sqrt();
         let up = (x.value + x.error()).sqrt() - value;
         down.max(up)
     }
 
-    /// Returns the error of eˣ that comes from x.
+    /// Returns the error that x propagates to eˣ.
     fn exponential(value: f64, x: Number<Self>) -> f64 {
         value * x.error().exp_m1()
     }
 
-    /// Returns the error of ln(1 + x) that comes from x.
+    /// Returns the error that x propagates to ln(1 + x).
     fn logarithm(value: f64, x: Number<Self>) -> f64 {
         let least = (x.value - x.error()).ln_1p();
         match (value.is_finite(), least.is_nan()) {
@@ -124,8 +124,8 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
         }
     }
 
-    /// Returns the maximum or minimum `value` of two numbers with its error: the error of the selected operand if the errors
-    /// leave no doubt which operand is selected, else the larger of the two errors.
+    /// Creates the maximum or the minimum of a and b; `value` is the selected value. If a and b differ by more than the sum of
+    /// their errors, the result has the error of the selected operand, otherwise the larger of the two errors.
     fn one_of(value: f64, a: Number<Self>, b: Number<Self>) -> Number<Self> {
         let (of_a, of_b) = (a.error(), b.error());
         let error = if (a.value - b.value).abs() > of_a + of_b {
@@ -144,7 +144,7 @@ pub trait ErrorModel: Copy + Debug + Default + Send + Sync + 'static {
 }
 
 impl<M: ErrorModel> Number<M> {
-    /// Creates a number with the given state of the model.
+    /// Creates a number with the given error state.
     #[inline(always)]
     pub fn with(value: f64, model: M) -> Self {
         Self { value, model }
@@ -167,19 +167,19 @@ impl<M: ErrorModel> Number<M> {
         self.value
     }
 
-    /// Returns the state of the model.
+    /// Returns the error state of the number.
     #[inline(always)]
     pub fn model(self) -> M {
         self.model
     }
 
-    /// Returns the largest distance that a correct computation may have from the value.
+    /// Returns the error by the model: for a bound, the largest distance of the value from the result of a correct kernel.
     #[inline(always)]
     pub fn error(self) -> f64 {
         M::error(self)
     }
 
-    /// Returns the result of an operation. `u` is the largest unit roundoff of the operands.
+    /// Creates the rounded result of an operation, see [`ErrorModel::rounded`]. `u` is the largest unit roundoff of the operands.
     #[inline(always)]
     fn rounded(value: f64, brought: f64, units: f64, u: f64) -> Self {
         Self::with(value, M::rounded(value, brought, units, u))
@@ -287,7 +287,7 @@ impl<M: ErrorModel> Real for Number<M> {
         model: M::NEG_INFINITY,
     };
 
-    /// Keeps the value in f64; the distance to the nearest f32 counts as its error.
+    /// Keeps the value x in f64. Its error is the distance of x to the nearest f32, or 0 if x is infinite or NaN.
     fn from_f64(x: f64) -> Self {
         let error = (x - f64::from(x as f32)).abs();
         Self::new(x, if x.is_finite() { error } else { 0.0 })

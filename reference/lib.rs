@@ -1,8 +1,8 @@
-//! The oracle: LLM model paths in plain Rust, generic over [`Real`] (f32, and f64 as the check on f32).
+//! The oracle: LLM model paths in plain Rust, generic over the scalar type [`Real`] (f32, or f64 to check the f32 results).
 //!
-//! A path computes a model as its definition says, without kernels, formats or approximations. Code that observes, rounds or
-//! replaces a tensor during the computation implements [`Numerics`]; the path calls it at every named [`Site`]. Results are
-//! bit-identical for any number of threads.
+//! A path computes a model as its definition says, without kernels, formats or approximations. It passes named tensors
+//! ([`Site`]) to an implementation of [`Numerics`], which may observe, round or replace each tensor. Results are bit-identical
+//! for any number of threads.
 //!
 //! # Models
 //!
@@ -38,7 +38,7 @@
 //!     assert_eq!(logits.shape, [5, config.vocab_size]);
 //!     assert_eq!(query.shape, [5, config.num_attention_heads, config.head_dim]);
 //!
-//! // The state is kept between runs: one more token, without a recorder.
+//!     // The state is kept between runs: run one more token, without a recorder.
 //!     let next = model.run(&mut state, &[9], &mut Plain)?;
 //!     assert_eq!(next.shape, [1, config.vocab_size]);
 //!     assert!(next.data.iter().all(|logit| logit.is_finite()));
@@ -53,19 +53,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Enable the feature `float_roundtrip` of `serde_json`: without it, a number of the configuration may be off by one ulp.
+//! Enable the feature `float_roundtrip` of `serde_json`: without this feature, a number of the configuration may be off by one
+//! ulp.
 //!
 //! # Paths
 //!
-//! A *path* is a kind of model: [`PATHS`](paths::PATHS) lists those with sites, and all of them have the same interface
-//! ([`paths::Model`]).
+//! A *path* is the implementation of one kind of model. [`PATHS`](paths::PATHS) lists the paths that have sites; all of them
+//! have the same interface ([`paths::Model`]). The first three paths compute their models as `transformers` defines them.
 //!
 //! | Path | Model | Input and output | State |
 //! |---|---|---|---|
-//! | [`paths::deepseek_v4`] | DeepSeek-V4, as `transformers` defines it | token ids → logits | [`State`](paths::deepseek_v4::State): KV caches, compressors; stored and restored as [`StateParts`](paths::deepseek_v4::StateParts) |
-//! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss and similar models, as `transformers` defines them | token ids → logits | separate caches of keys and values |
-//! | [`paths::hybrid`] | Qwen3-Next and Qwen3.5, as `transformers` defines them: a gated delta rule in most layers, gated attention in the others | token ids → logits | matrices and convolution inputs of delta rules, keys and values of attention |
-//! | [`paths::swap_ffn`] | Swap-FFN: vectors exchanged with banks of memory | one vector per sequence → its delta | [`State`](paths::swap_ffn::State): banks and maps, all public |
+//! | [`paths::deepseek_v4`] | DeepSeek-V4 | token ids → logits | KV caches and compressors (1) |
+//! | [`paths::gqa`] | Llama, Mistral, Qwen2, Qwen3, Mixtral, gpt-oss, similar models | token ids → logits | caches of keys and values |
+//! | [`paths::hybrid`] | Qwen3-Next, Qwen3.5 | token ids → logits | delta rule matrices, inputs of convolutions, keys and values (2) |
+//! | [`paths::swap_ffn`] | Swap-FFN: swaps vectors with memory | vector → vector to add, per sequence | banks and maps (3) |
+//!
+//! 1. The type is [`State`](paths::deepseek_v4::State), stored and restored as [`StateParts`](paths::deepseek_v4::StateParts).
+//! 2. Most layers have a gated delta rule, the other layers have gated attention.
+//! 3. The type is [`State`](paths::swap_ffn::State), whose fields are all public.
 //!
 //! This example runs the model of a folder without knowing its path:
 //!
@@ -111,9 +116,9 @@
 //!    [`Weights`](paths::Weights), and implements [`paths::Model`]. The type of the state implements [`paths::State`]. A run
 //!    calls [`Numerics`] at every site of the table. [`paths::asked`] returns the list of tensors that the loader requests.
 //! 4. `path.rs` has a static [`paths::Path`].
-//! 5. `tests/paths/fixtures.rs` has a small model of the path. Tests then compare every call of [`Numerics`] with the table:
-//!    its layers, columns and kind, and that every site is listed. `tests/paths/tiny.rs` is a complete path of about a hundred
-//!    lines, with separate caches of keys and values and a cache that is a state.
+//! 5. `tests/paths/fixtures.rs` has a small model of the path. Tests then check every call of [`Numerics`] against the layers,
+//!    the columns and the kind in the table, and that the table lists every site. `tests/paths/tiny.rs` is a complete path of
+//!    about a hundred lines, with a key cache, a value cache, and a recurrent state of fixed size.
 //!
 //! The table in [`paths`] names the methods to implement for a path with other caches, inputs or checkpoint families.
 //!
@@ -122,8 +127,8 @@
 //! 1. [`Tensor`] and [`Real`]: the tensors and the scalar types of a computation. [`Bounded`] numbers carry the bound of the
 //!    error of an f32 computation.
 //! 2. [`paths`]: finding, loading and running models; the module `weights` (feature `safetensors`) reads files.
-//! 3. [`Site`] and [`SiteInfo`]: the named places; each path lists its own in `SITES` and has their names in its module `sites`.
-//! 4. [`Numerics`]: the hooks that are called at sites; [`Choice`] is the argument where a model makes a discrete decision.
+//! 3. [`Site`] and [`SiteInfo`]: the named tensors and decisions. The module `sites` of a path has the names and a list, `SITES`.
+//! 4. [`Numerics`]: the hooks that are called at sites; the hook of a discrete decision has the argument [`Choice`].
 //! 5. [`Operations`]: a trait by which other code replaces whole operations.
 
 #![deny(missing_docs)]

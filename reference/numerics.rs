@@ -1,9 +1,9 @@
 //! Interface between a model path and the code that studies it.
 //!
-//! A path calls [`Numerics::site`] at each named place of its data flow. [`Plain`] changes nothing: with it, the path is the
+//! A path calls [`Numerics::site`] with each named tensor of its data flow. [`Plain`] changes nothing: with it, the path is the
 //! reference. The lab's implementation rounds tensors to a format, records them, or replaces them by the reference's own values
-//! (teacher forcing). [`Numerics::operations`] lets other code replace whole operations. One source of each path therefore
-//! serves all of these purposes.
+//! (teacher forcing). [`Numerics::operations`] lets other code replace whole operations. Each path is therefore written only
+//! once for all of these purposes.
 
 use crate::{Operations, Real, Role, Site, Tensor};
 
@@ -12,7 +12,7 @@ use crate::{Operations, Real, Role, Site, Tensor};
 pub struct Choice<T> {
     /// Selected candidates, `[rows, k]`, best first; −1 where fewer than `k` candidates exist.
     pub indices: Vec<i32>,
-    /// Number of candidates that a row selects, at most.
+    /// Largest number of candidates that a row may select.
     pub k: usize,
     /// Scores of the candidates, `[rows, candidates]`; −∞ marks a candidate that the row may not select.
     pub scores: Tensor<T>,
@@ -32,29 +32,29 @@ impl<T: Real> Choice<T> {
     }
 }
 
-/// Hooks at the sites of a path. The default methods leave the computation of the reference unchanged.
+/// Hooks that a path calls at its sites (named tensors and decisions). The default methods change nothing.
 pub trait Numerics<T: Real> {
-    /// Called at every tensor site with the tensor. The path continues with the tensor as this method leaves it.
+    /// Called at every tensor site. The path continues with the tensor as modified by this method.
     fn site(&mut self, _site: &Site, _tensor: &mut Tensor<T>) {}
 
-    /// Called at every decision, after the selection and before the path uses it. May overwrite `indices`.
+    /// Called at every discrete decision, before the path uses the selection. May overwrite the `indices` of the choice.
     fn choice(&mut self, _site: &Site, _choice: &mut Choice<T>) {}
 
-    /// Returns true if [`SiteKind::Watch`](crate::SiteKind::Watch) tensors are computed and passed to [`Numerics::site`] at
-    /// this site.
+    /// Returns true if the path should compute the tensor of this [`SiteKind::Watch`](crate::SiteKind::Watch) site and pass the
+    /// tensor to [`Numerics::site`]. The path itself does not read such a tensor.
     fn wants(&self, _site: &Site) -> bool {
         false
     }
 
-    /// Returns true if a tensor read both as key and as value is split into two copies from this site on. Then the site is
-    /// called twice, with [`Role::Key`](crate::Role::Key) and [`Role::Value`](crate::Role::Value), instead of once with
-    /// [`Role::Both`](crate::Role::Both). The answer must be the same for all rows of a site in one run.
+    /// Returns true to split a tensor that is read both as key and as value into two copies. The path then calls
+    /// [`Numerics::site`] twice, with [`Role::Key`](crate::Role::Key) and [`Role::Value`](crate::Role::Value), instead of once
+    /// with [`Role::Both`](crate::Role::Both). The result must be the same for all rows of a site in one run.
     fn splits(&self, _site: &Site) -> bool {
         false
     }
 
-    /// Calls the site for a tensor read both as key and as value: once, or once per role if the site [splits](Self::splits).
-    /// Returns the copy for the values if it splits; `None` otherwise.
+    /// Calls [`Numerics::site`] for a tensor that is read both as key and as value: twice (once per role) if the site
+    /// [splits](Self::splits), otherwise once. Returns the copy that is read as value; `None` if the site does not split.
     fn keys_and_values(&mut self, site: &Site, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
         if !self.splits(site) {
             self.site(site, keys);
@@ -72,7 +72,7 @@ pub trait Numerics<T: Real> {
     }
 }
 
-/// The reference itself: no tensor is changed.
+/// Implementation of [`Numerics`] that changes nothing: with `Plain`, a path computes the reference.
 pub struct Plain;
 
 impl<T: Real> Numerics<T> for Plain {}

@@ -1,4 +1,4 @@
-//! Operations of a path that other code can replace.
+//! Operations of a model path, such as RMSNorm and RoPE, that other code can replace.
 
 use crate::ops::experts;
 use crate::ops::hyper_connection::{HyperConnection, Mixing};
@@ -7,7 +7,7 @@ use crate::ops::rmsnorm::rmsnorm;
 use crate::ops::rope::Rope;
 use crate::{Choice, Plain, Real, Tensor};
 
-/// Operations of a path. The default methods are the reference; an implementation replaces an operation by overriding its
+/// Operations of a model path. The default methods are the reference; an implementation replaces an operation by overriding its
 /// method.
 pub trait Operations<T: Real>: Sync {
     /// Normalises every row in place, like [`rmsnorm`].
@@ -15,7 +15,7 @@ pub trait Operations<T: Real>: Sync {
         rmsnorm(x, weight, eps);
     }
 
-    /// Rotates the last channels of the rows of every token in place, like [`Rope::apply`]; token i is at `position(i)`.
+    /// Applies RoPE in place to the last channels of each row, like [`Rope::apply`]; `position(i)` is the position of token i.
     fn rope(
         &self,
         rope: &Rope<T>,
@@ -27,15 +27,15 @@ pub trait Operations<T: Real>: Sync {
         rope.apply(x, heads, position, inverse);
     }
 
-    /// Maps streams `[tokens, n, D]` to the normed input of a block, `[tokens, D]`, and to the [`Mixing`] that mixes the output
-    /// of the block back into the streams: [`HyperConnection::pre`], then [`rmsnorm`].
+    /// Computes [`HyperConnection::pre`] on streams `[tokens, n, D]`, then [`rmsnorm`]. Returns the normed input of the block,
+    /// `[tokens, D]`, and the [`Mixing`] that mixes the output of the block back into the streams.
     fn mhc_pre(&self, mixer: &HyperConnection<T>, x: &Tensor<T>, weight: &[T], eps: T) -> (Tensor<T>, Mixing<T>) {
         let (mut input, mixing) = mixer.pre(x);
         rmsnorm(&mut input, Some(weight), eps);
         (input, mixing)
     }
 
-    /// Selects the entries that each query reads, like [`indexer::select`].
+    /// Selects the compressed cache entries that each query attends to, like [`indexer::select`].
     fn index(
         &self,
         query: &Tensor<T>,

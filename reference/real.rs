@@ -1,11 +1,11 @@
-//! Scalar types in which a path computes.
+//! Scalar types in which a model path computes.
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
 use crate::ops::linear::Product;
 
-/// Scalar of a computation: f32, f64 as the check on f32, or [`Bounded`](crate::Bounded), which carries the error bound of f32.
+/// Scalar of a computation: f32, f64 (to check f32), or [`Bounded`](crate::Bounded), which carries the error bound of f32.
 pub trait Real:
     Copy
     + Send
@@ -30,7 +30,7 @@ pub trait Real:
     /// The constant −∞.
     const NEG_INFINITY: Self;
 
-    /// Rounds to the nearest value, ties to even.
+    /// Rounds x to the nearest value of this type, ties to even.
     fn from_f64(x: f64) -> Self;
     /// Returns √x, correctly rounded.
     fn sqrt(self) -> Self;
@@ -55,7 +55,7 @@ pub trait Real:
     /// Replaces every x of a slice by eˣ. The f32 form is vectorised if it is inlined into a `vectorized!` expression.
     fn exp_all(x: &mut [Self]);
 
-    /// Computes a matrix product into `y`; the sizes must match.
+    /// Writes the matrix product `product` to `y`, or adds it to `y`. Call [`Product::run`] instead, which checks the sizes.
     fn product(product: &Product<'_, Self>, y: &mut [Self]);
 
     /// Returns 1 / (1 + e⁻ˣ).
@@ -71,7 +71,8 @@ pub trait Real:
 #[macro_export]
 macro_rules! vectorized {
     ($work:expr) => {
-        // Without `inline(always)`, all versions would call one copy of the closure, compiled for the narrowest vectors.
+        // Without `inline(always)`, the versions for all vector widths would call one copy of the closure, compiled for the
+        // narrowest vectors.
         $crate::real::dispatch(
             #[inline(always)]
             || $work,
@@ -80,7 +81,7 @@ macro_rules! vectorized {
 }
 pub use vectorized;
 
-/// Implementation of [`vectorized`]. `FnMut` and not `FnOnce`: an `FnOnce` would be called through a shim that is not inlined.
+/// Implements [`vectorized`]. `work` is `FnMut`, since an `FnOnce` would be called through a shim that is not inlined.
 #[doc(hidden)]
 #[inline(always)]
 pub fn dispatch<R>(work: impl FnMut() -> R) -> R {

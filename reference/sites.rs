@@ -1,26 +1,27 @@
-//! Named places of a path and their properties: the types of the table that every path has.
+//! Sites: the named tensors and decisions of a model path. Every path has a table of its sites with their properties.
 
 use std::fmt;
 
 /// Role in which a tensor is read. DeepSeek-V4 reads one KV vector both as key and as value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Read in all its roles, which is the usual case: as key and value, or in the only role of the tensor.
+    /// The tensor is read as key and as value, or it has only one role (the usual case).
     Both,
-    /// Read as attention key only.
+    /// The tensor is read as attention key only.
     Key,
-    /// Read as attention value only.
+    /// The tensor is read as attention value only.
     Value,
 }
 
-/// A named place in a path. Its printed form is `layers.12.attention.kv.window`, or only the name outside the layers.
+/// A named tensor or decision in the data flow of a path. Its printed form is `layers.12.attention.kv.window`, or only the name
+/// outside the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Site {
     /// Decoder layer, 0-based; `None` outside the layers.
     pub layer: Option<usize>,
     /// Name without the layer, as listed by the path's `SITES`.
     pub name: &'static str,
-    /// Role of the tensor in this call.
+    /// Role in which this call passes the tensor: key, value, or both.
     pub role: Role,
     /// Index, within the sequence, of the first row of the tensor: a token position, or the index of a compressed entry.
     pub first_row: usize,
@@ -74,8 +75,8 @@ pub enum SiteKind {
 /// Kind of decision at a site of kind [`SiteKind::Choice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Entries of a cache that a token reads: those with the largest scores. All cached entries are candidates; with so many
-    /// candidates, the error of the scores predicts the expected agreement of two runs.
+    /// Selection of the k cache entries with the largest scores for a token to read. All cached entries are candidates. With so
+    /// many candidates, the error of the scores predicts how many selected entries two runs have in common.
     TopK {
         /// Name of the site of the queries. Its rows are multiplied with the rows of `key` to get the scores.
         query: &'static str,
@@ -84,17 +85,17 @@ pub enum Decision {
         /// Name of the site of the attention mass of each selected entry; `None` if the path has no such site.
         mass: Option<&'static str>,
     },
-    /// Experts of a token, selected from a small fixed number.
+    /// Selection of the experts of a token, from a small fixed number of experts.
     Router,
     /// A binary decision: yes (1) or no (0).
     Gate,
-    /// One of a few memory banks.
+    /// Selection of one of a few memory banks.
     Bank,
 }
 
 impl Decision {
     /// Returns true if exactly one candidate is selected, so that two runs either agree or disagree. The other decisions select
-    /// sets; two sets agree by a share of their elements.
+    /// sets, which may agree in only some of their elements.
     pub const fn is_single(self) -> bool {
         matches!(self, Self::Gate | Self::Bank)
     }
@@ -116,17 +117,17 @@ pub enum Layers {
 pub enum When {
     /// In every run of the model.
     Run,
-    /// Once, when the model is loaded: weights, and tensors computed from weights.
+    /// Once, when the model is loaded: sites of weights, and of tensors computed from weights.
     Load,
 }
 
-/// Role of a site in the path as a whole.
+/// Relation of a site to the residual stream and the output of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// No special role.
+    /// The tensor is neither the residual stream between layers nor the output.
     Inside,
-    /// The residual stream that enters a layer. If this tensor is replaced by the reference's, the error of the layer alone is
-    /// measured.
+    /// The residual stream that enters a layer. If this tensor is replaced by the tensor of the reference, the error of the
+    /// layer alone is measured.
     Enters,
     /// The residual stream that leaves a layer; its error is reported per layer. A path has at most one such site.
     Leaves,
@@ -141,7 +142,7 @@ pub enum Growth {
     Token,
     /// Every token adds a row, and rows that no later token reads are dropped: the size of the cache is bounded.
     Window,
-    /// A row is added per group of tokens, see [`Config::tokens_per_entry`](crate::paths::Config::tokens_per_entry).
+    /// Every group of [`Config::tokens_per_entry`](crate::paths::Config::tokens_per_entry) tokens adds a row.
     Entry,
     /// No growth: tokens update a state of fixed size, such as the state of a delta rule.
     State,
@@ -172,7 +173,7 @@ pub struct Cache {
     pub held: Held,
 }
 
-/// Size of a dimension; the macro [`dims!`](crate::dims) writes a list of sizes.
+/// Size of one dimension of a tensor. The macro [`dims!`](crate::dims) creates a list of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dim {
     /// `T`: number of tokens of the call.
@@ -181,7 +182,7 @@ pub enum Dim {
     New,
     /// `B`: number of sequences.
     Sequences,
-    /// Number of rows that depends on the computation, described in words.
+    /// Number of rows that is known only during the computation; the string describes the rows.
     Rows(&'static str),
     /// Name of a size of the configuration, see [`Config::size`](crate::paths::Config::size).
     Size(&'static str),
@@ -192,7 +193,8 @@ pub enum Dim {
 }
 
 impl Dim {
-    /// Returns the factor that does not depend on the call. `size` looks up sizes of the configuration by name.
+    /// Returns the size; 1 for a size that depends on the call, e.g. the number of tokens. `size` returns a size of the
+    /// configuration by name.
     ///
     /// # Panics
     /// If `size` returns `None` for a name.
@@ -234,24 +236,24 @@ pub struct SiteInfo {
     pub layers: Layers,
     /// Time at which the site is called.
     pub when: When,
-    /// Kind of the site, which decides the method of [`Numerics`](crate::Numerics) that is called.
+    /// Kind of the site; decides which method of [`Numerics`](crate::Numerics) is called.
     pub kind: SiteKind,
     /// Sizes of the dimensions, outermost first.
     pub dims: &'static [Dim],
-    /// Role of the site in the path as a whole.
+    /// Relation of the site to the residual stream and the output of the model.
     pub flow: Flow,
     /// True if comparisons of two runs include the site. The output is always included.
     pub compared: bool,
     /// Cache that stores the tensors of the site; `None` if the tensors are not cached.
     pub cache: Option<Cache>,
-    /// Number of channels at the end of each row that RoPE has rotated; `None` if RoPE is not applied.
+    /// Number of channels that RoPE has rotated (the last channels of each row); `None` if RoPE is not applied.
     pub turned: Option<Dim>,
     /// Description of the tensor or decision in words.
     pub doc: &'static str,
 }
 
 impl SiteInfo {
-    /// Describes a tensor outside the layers that passes once in every run.
+    /// Creates an entry for a tensor outside the layers, whose site is called once in every run.
     pub const fn new(name: &'static str, dims: &'static [Dim], doc: &'static str) -> Self {
         Self {
             name,
@@ -274,7 +276,7 @@ impl SiteInfo {
         Self { layers, ..self }
     }
 
-    /// Marks a site that layers of these types have.
+    /// Marks a site that exists only in layers of these types.
     #[must_use]
     pub const fn layered_if(self, types: &'static [&'static str]) -> Self {
         let layers = Layers::OfType(types);
@@ -336,7 +338,7 @@ impl SiteInfo {
         Self { cache, ..self }
     }
 
-    /// Sets the number of channels at the end of each row that RoPE has rotated.
+    /// Sets the number of channels that RoPE has rotated (the last channels of each row).
     #[must_use]
     pub const fn turned(self, channels: Dim) -> Self {
         let turned = Some(channels);
@@ -386,9 +388,9 @@ macro_rules! dims {
     ($($first:tt $(* $more:tt)*),+) => { &[$($crate::dims!(@of $first $(, $more)*)),+] };
 }
 
-/// Defines the list of a path's sites, one per row, in the order in which they are called. A row has the name of a constant,
-/// the name of the site, its [dimensions](crate::dims), a description, and methods of [`SiteInfo`] that set its properties. The
-/// macro defines the constants and the list.
+/// Defines the list of a path's sites, one per row, in the order of their calls. A row has the name of a constant, the name of
+/// the site, the [dimensions](crate::dims) of the tensor, a description, and methods of [`SiteInfo`] that set properties of the
+/// site. The macro defines the constants and the list.
 ///
 /// ```
 /// use reference::sites::{Growth, Held};

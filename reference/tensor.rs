@@ -40,7 +40,7 @@ impl<T: Copy> Tensor<T> {
         *self.shape.last().expect("a tensor has at least one dimension")
     }
 
-    /// Returns the product of all dimensions but the last.
+    /// Returns the number of rows: the product of all dimensions but the last.
     pub fn rows(&self) -> usize {
         self.shape[..self.shape.len() - 1].iter().product()
     }

@@ -7,8 +7,8 @@ use super::linear::{Product, reduce};
 use crate::Real;
 use crate::real::vectorized;
 
-/// Consecutive rows of keys and values. Keys and values differ only if the site of the cache [splits](crate::Numerics::splits)
-/// them into two copies.
+/// Keys and values of consecutive rows of a cache. If a cache stores one vector as key and value, the two slices are equal
+/// unless the site of the cache [splits](crate::Numerics::splits) the vector into two copies.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRows<'a, T> {
     /// Keys, `[n, key]`.
@@ -109,13 +109,14 @@ pub fn attend<T: Real>(
     (out, p)
 }
 
-/// Returns true if all elements are finite. Has no early exit, since it would prevent vectorisation.
+/// Returns true if all elements are finite. The loop has no early exit, which would prevent vectorisation.
 #[inline(always)]
 fn all_finite<T: Real>(x: &[T]) -> bool {
     x.iter().fold(true, |finite, &x| finite & (x * T::ZERO == T::ZERO))
 }
 
-/// Converts q·k to probabilities. The maximum includes the sink, so that no exponential overflows.
+/// Converts the products q·k of one query to probabilities in place. The subtracted maximum is over all logits and the sink, so
+/// that no exponential overflows.
 #[inline(always)]
 fn softmax<T: Real>(p: &mut [T], mask: &[bool], scale: T, sink: T) {
     for (p, &visible) in p.iter_mut().zip(mask) {

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Sizes of the pooling of tokens to entries.
+/// Sizes of a compressor, which pools the rows of tokens to cache entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pooling {
     /// Number of tokens per entry, m.
@@ -41,13 +41,13 @@ impl<T: Real> Pool<T> {
         }
     }
 
-    /// Returns the stored rows of values and of logits, which a decode cache must hold.
+    /// Returns the stored rows of values and of logits. Decoding needs these rows in addition to the completed entries.
     pub fn pending(&self) -> &[Tensor<T>; 2] {
         &self.pending
     }
 
-    /// Adds the rows of the next tokens, `[tokens, width]`, and returns the entries they complete, `[new, dim]`. The width is
-    /// `dim`, or `2 · dim` with overlap, and must be the same in every call.
+    /// Adds the rows of the next tokens, `[tokens, width]`, and returns the entries that these tokens complete, `[new, dim]`.
+    /// The width is `dim`, or `2 · dim` with overlap, and must be the same in every call.
     pub fn push(&mut self, values: &Tensor<T>, logits: &Tensor<T>) -> Tensor<T> {
         let entries = self.sizes.push(self.tokens, self.pending.each_mut(), [values, logits]);
         self.tokens += values.rows();
@@ -61,8 +61,8 @@ impl Pooling {
         if self.overlap { 2 * self.dim } else { self.dim }
     }
 
-    /// Returns the index of the first token whose row is needed by entries after `tokens` tokens. With overlap, the last
-    /// completed window is still needed.
+    /// Returns the index of the oldest token whose row must still be stored after `tokens` tokens: the first token of the next
+    /// entry or, with overlap, of the last complete window, since the next entry pools that window again.
     pub fn needed(self, tokens: usize) -> usize {
         (tokens / self.rate).saturating_sub(self.overlap.into()) * self.rate
     }
@@ -99,7 +99,7 @@ impl Pooling {
         new: [&Tensor<T>; 2],
         out: &mut [T],
     ) {
-        // For every slot that the softmax pools: the token, and the first of its channels that are pooled.
+        // Each slot of the softmax is a token index and the first channel that the entry pools from the row of that token.
         let own = entry * self.rate..(entry + 1) * self.rate;
         let (before, channel) = match self.overlap {
             true => (own.start.saturating_sub(self.rate)..own.start, self.dim),

@@ -4,8 +4,9 @@
 //! x_t = a ⊙ x_{t−1} + b u_t        y_t = Σ_n c_n x_{t,n}
 //! ```
 //!
-//! Near |a| = 1, a state accumulates the rounding errors of 1 / (1 − |a|) steps. An error of a^T, which is applied at every
-//! chunk, accumulates in the same way: powers are therefore computed in f64 and rounded once.
+//! Near |a| = 1, a state accumulates the rounding errors of 1 / (1 − |a|) steps. The chunked form multiplies the state by a^T
+//! once per chunk of T steps, so that an error of a^T accumulates in the same way: powers of a are therefore computed in f64 and
+//! rounded once.
 
 use rayon::prelude::*;
 

@@ -69,7 +69,7 @@ pub fn swiglu<T: Real>(gate: T, up: T, limit: T) -> T {
 
 impl<T: Real> Experts<T> {
     /// Computes x `[tokens, dim]` → `[tokens, dim]`: the output of the shared expert plus the weighted sum over the selected
-    /// experts. `weights` `[tokens, k]` are in the order of the choice. Experts are added in ascending order of their index.
+    /// experts. `weights` `[tokens, k]` are in the order of `choice.indices`. Experts are added by ascending index.
     pub fn apply(
         &self,
         x: &Tensor<T>,
@@ -84,7 +84,7 @@ impl<T: Real> Experts<T> {
             let first = block * BLOCK;
             let rows = out.len() / dim;
             for (number, expert) in self.routed.iter().enumerate() {
-                // Rows of the block that selected this expert, each with its weight.
+                // Rows (tokens) of the block that selected this expert, each with the weight of the expert.
                 let sent = (first..first + rows).flat_map(|row| {
                     let slots = choice.selected(row).enumerate();
                     let slots = slots.filter(move |&(_, index)| index == number);

@@ -64,8 +64,8 @@ impl<T: Real> GatedMlp<T> {
     }
 }
 
-/// Returns the index of each selected expert, with the slots `row · k + slot` that selected the expert. Experts and slots are
-/// ascending.
+/// Groups the positions of `choice.indices` by expert. Returns each selected expert with the positions of its index; experts and
+/// positions are ascending.
 fn sent<T: Real>(choice: &Choice<T>, experts: usize) -> Vec<(usize, Vec<usize>)> {
     let mut slots = vec![Vec::new(); experts];
     for (slot, &expert) in choice.indices.iter().enumerate() {
@@ -78,8 +78,8 @@ fn sent<T: Real>(choice: &Choice<T>, experts: usize) -> Vec<(usize, Vec<usize>)>
     slots.filter(|(_, slots)| !slots.is_empty()).collect()
 }
 
-/// Computes the inputs of the down projections of the selected experts, `[tokens, k, inner]` in the order of the choice. A slot
-/// without an expert is 0.
+/// Computes the inputs of the down projections of the selected experts, `[tokens, k, inner]` in the order of `choice.indices`.
+/// The row of a slot without an expert (index −1) is 0.
 pub fn experts_hidden<T: Real>(experts: &[GatedMlp<T>], x: &Tensor<T>, choice: &Choice<T>) -> Tensor<T> {
     let (k, inner) = (choice.k, experts[0].gate.outputs());
     let mut hidden = Tensor::full([x.rows(), k, inner], T::ZERO);
@@ -97,8 +97,8 @@ pub fn experts_hidden<T: Real>(experts: &[GatedMlp<T>], x: &Tensor<T>, choice: &
     hidden
 }
 
-/// Returns the sum over the selected experts of weight · W_d hidden, `[tokens, dim]`, added in ascending order of the expert
-/// index. `hidden` is the result of [`experts_hidden`]; `weights` `[tokens, k]` are in the order of the choice.
+/// Computes Σ weight · W_d·hidden over the selected experts of each token, `[tokens, dim]`. Terms are added by ascending expert
+/// index. `hidden` is the result of [`experts_hidden`]; `weights` `[tokens, k]` are in the order of `choice.indices`.
 pub fn experts_output<T: Real>(
     experts: &[GatedMlp<T>],
     hidden: &Tensor<T>,

@@ -1,16 +1,16 @@
 //! Grouped-query attention: several query heads share the keys and values of one cached head. Keys and values are cached
 //! separately.
 //!
-//! s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sum is over all tokens up to the query's own
-//! token, or over the last tokens of this range if there is a window. Query head h reads the cached head h / (query heads /
-//! cached heads).
+//! s_j = c·q·k_j, p_j = e^{s_j} / (Σ e^{s_j'} + e^{sink}), o = Σ p_j v_j. The sum is over all tokens up to the token of the
+//! query, or over the last `window` of these tokens. Query head h reads the cached head h / (query heads / cached heads).
 
 use rayon::prelude::*;
 
 use super::attention::{KeyRows, Sizes, attend};
 use crate::{Real, Tensor};
 
-/// Number of tokens whose attention is computed as one block. The block size does not depend on the number of threads.
+/// Number of tokens whose attention is computed as one block. The number does not depend on the number of threads, so results do
+/// not either.
 const TOKENS: usize = 32;
 
 /// Cached keys and values of one layer.
@@ -59,8 +59,8 @@ impl<T: Real> KvCache<T> {
         self.tokens += keys.shape[0];
     }
 
-    /// Drops tokens that no later token reads; a token reads `window` tokens, itself included. Waits until more than `window`
-    /// tokens can be dropped at once.
+    /// Drops tokens that no later token reads; a token reads `window` tokens, itself included. Does nothing until more than
+    /// `window` tokens can be dropped at once.
     pub fn forget(&mut self, window: usize) {
         let excess = (self.tokens + 1).saturating_sub(window);
         if excess > window {
@@ -83,7 +83,7 @@ impl<T: Real> KvCache<T> {
     }
 
     /// Computes the attention of the last tokens, whose keys must already be in the cache. Each token reads all cached tokens
-    /// up to itself, or the last `window` of them. Queries are `[tokens, query heads, key channels]`; a sink is an unscaled
+    /// up to itself, or the last `window` of these. Queries are `[tokens, query heads, key channels]`; a sink is an unscaled
     /// logit of a query head. Returns `[tokens, query heads, value channels]`.
     ///
     /// # Panics

@@ -1,6 +1,7 @@
 //! Manifold-constrained hyper-connections (mHC): n residual streams, mixed before and after every block.
 //!
-//! Before a block, three sets of weights are computed from the n streams X `[n, D]` of a token, with μ = (fn · vec X) · rms⁻¹:
+//! Before a block, three sets of weights are computed from the n streams X `[n, D]` of a token, with μ = (fn · vec X) · rms⁻¹
+//! and the model's parameters fn, scale and base:
 //! * pre_j  = σ(μ_j·scale₀ + base_j) + ε: the block's input is u = Σ_j pre_j X_j;
 //! * post_j = 2σ(μ_{n+j}·scale₁ + base_{n+j});
 //! * C `[n, n]`: A_jk = μ_{2n+jn+k}·scale₂ + base, then row softmax, + ε, then Sinkhorn normalisation, columns last.
@@ -21,9 +22,9 @@ const LANES: usize = 16;
 /// Parameters of the mixing before and after one block.
 #[derive(Clone, Debug)]
 pub struct HyperConnection<T> {
-    /// Projection fn, `[2n + n², n·D]`.
+    /// Weights fn of the projection of all streams to μ, `[2n + n², n·D]`.
     pub projection: Tensor<T>,
-    /// Offsets of the logits, base, `[2n + n²]`.
+    /// Offsets base, which are added to the logits, `[2n + n²]`.
     pub base: Vec<T>,
     /// Factors scale₀, scale₁ and scale₂.
     pub scale: [T; 3],
@@ -31,9 +32,9 @@ pub struct HyperConnection<T> {
     pub streams: usize,
     /// Number of column normalisations. After the softmax, rows are normalised `iterations − 1` times.
     pub iterations: usize,
-    /// Term added to mean(x²) in rms.
+    /// Term added to mean(x²) under the square root of rms.
     pub norm_eps: T,
-    /// Term ε of pre and of the Sinkhorn normalisation.
+    /// Term ε, which is added to the weights pre and in the Sinkhorn normalisation.
     pub eps: T,
 }
 
@@ -83,8 +84,8 @@ impl<T: Real> HyperConnection<T> {
         (input, Mixing { post, comb })
     }
 
-    /// Returns the logits μ·scale + base of pre, post and comb, `[tokens, 2n + n²]`, from which [`HyperConnection::pre`]
-    /// computes weights.
+    /// Returns the logits μ·scale + base, `[tokens, 2n + n²]`. [`HyperConnection::pre`] computes the weights pre, post and C
+    /// from these logits.
     pub fn logits(&self, x: &Tensor<T>) -> Tensor<T> {
         let (tokens, width) = (x.shape[0], self.base.len());
         let mut mu = Tensor::full([tokens, width], T::ZERO);
@@ -96,7 +97,7 @@ impl<T: Real> HyperConnection<T> {
         mu
     }
 
-    /// Converts the products with the projection to logits in place, for one token.
+    /// Converts `mu`, the projection of the streams x of one token, to logits in place: mu·rms⁻¹·scale + base.
     #[inline(always)]
     fn turn_to_logits(&self, x: &[T], mu: &mut [T]) {
         let (n, scale) = (self.streams, inverse_rms(x, self.norm_eps));
@@ -143,18 +144,18 @@ impl<T: Real> Mixing<T> {
 pub struct HyperHead<T> {
     /// Projection fn, `[n, n·D]`.
     pub projection: Tensor<T>,
-    /// Offsets of the logits, base, `[n]`.
+    /// Offsets base, which are added to the logits, `[n]`.
     pub base: Vec<T>,
-    /// Factor of the logits of all streams.
+    /// Factor scale of the logits, the same for all streams.
     pub scale: T,
-    /// Term added to mean(x²) in rms.
+    /// Term added to mean(x²) under the square root of rms.
     pub norm_eps: T,
     /// Term ε of the weights.
     pub eps: T,
 }
 
 impl<T: Real> HyperHead<T> {
-    /// Maps `[tokens, n, D]` to `[tokens, D]`.
+    /// Mixes the n streams of each token into one: `[tokens, n, D]` → `[tokens, D]`.
     pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
         let (tokens, n, dim) = (x.shape[0], self.base.len(), x.cols());
         let flat = Tensor::new([tokens, n * dim], x.data.clone());
@@ -216,7 +217,7 @@ fn sinkhorn<T: Real>(matrices: &mut [T], n: usize, iterations: usize, eps: T) {
     }
 }
 
-/// Divides every line by its sum + ε. A line is a row or a column, given by the indices of its entries.
+/// Divides every row, or every column, by its sum + ε. `lines` has the indices of the entries of each row or column.
 #[inline(always)]
 fn normalize<T: Real>(c: &mut [[T; LANES]], lines: &[Vec<usize>], eps: T) {
     for line in lines {

@@ -10,8 +10,8 @@ use super::top_k::top_k;
 use crate::real::vectorized;
 use crate::{Choice, Real, Tensor};
 
-/// Selects entries for queries `[n, heads, dim]`, given scaled head weights `[n, heads]` and all keys `[entries, dim]`. Row
-/// `row` may select among the first `visible(row)` entries.
+/// Selects the `k` best entries for each query `[n, heads, dim]`, given scaled head weights `[n, heads]` and all keys `[entries,
+/// dim]`. Query `row` may select among the first `visible(row)` entries.
 pub fn select<T: Real>(
     query: &Tensor<T>,
     head_weights: &Tensor<T>,

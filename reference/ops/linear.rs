@@ -9,11 +9,11 @@ use super::BLOCK;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Number of rows multiplied as one piece; `gemm` transposes (packs) the weight once per piece.
+/// Number of rows of x that are multiplied as one piece. For each piece, `gemm` transposes (packs) the whole weight.
 const ROWS: usize = 2 * BLOCK;
 
 /// Number of rows, columns or terms up to which a product is computed without `gemm`: packing the weight would take longer than
-/// the product, and `gemm` adds up the terms of such products in a different order than those of larger products.
+/// the product, and `gemm` adds up the terms of such small products in another order than the terms of large products.
 pub const FEW: usize = 2;
 /// Number of elements of y up to which a product is computed without `gemm`: in small products, the number of partial sums of
 /// `gemm` depends on the vector width of the machine.
@@ -22,7 +22,7 @@ pub const SMALL: usize = 256;
 /// is never below this number.
 pub const PIECE: usize = 512;
 
-/// Methods of the weights `[outputs, inputs]` of a bias-free linear layer.
+/// Methods for a tensor that has the weights `[outputs, inputs]` of a bias-free linear layer.
 impl<T: Real> Tensor<T> {
     /// Multiplies x `[.., inputs]` by these weights; returns `[rows, outputs]`.
     pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
@@ -39,7 +39,7 @@ impl<T: Real> Tensor<T> {
         y
     }
 
-    /// Same as [`Tensor::apply`], on this thread, for the rows of one block.
+    /// Same as [`Tensor::apply`] for the rows `x`, but on this thread only; writes the result to `y`.
     pub fn apply_rows(&self, x: &[T], y: &mut [T]) {
         multiply(x, &self.data, self.cols(), y);
     }
@@ -50,7 +50,7 @@ pub fn multiply<T: Real>(x: &[T], w: &[T], k: usize, y: &mut [T]) {
     Product::new([x.len() / k, w.len() / k, k], x, w).run(y);
 }
 
-/// Number of partial sums: the elements of one or two vector registers.
+/// Number of partial sums of a dot product: the elements of one or two vector registers.
 const LANES: usize = 16;
 
 /// Returns the dot product ⟨a, b⟩, computed as interleaved partial sums that are added pairwise.
@@ -68,8 +68,8 @@ pub fn dot<T: Real>(a: &[T], b: &[T]) -> T {
     pairwise(sums, T::add)
 }
 
-/// Reduces x by `join` (a sum or a maximum), in the same order as [`dot`]. `start` is joined several times, so it must be
-/// neutral (0 or −∞) or idempotent (any number in a maximum).
+/// Reduces x by `join` (a sum or a maximum), in the same order as [`dot`]. Every SIMD lane begins with `start`, so `start` must
+/// be neutral (0 in a sum, −∞ in a maximum) or idempotent (any number in a maximum).
 #[inline(always)]
 pub fn reduce<T: Real>(x: &[T], start: T, join: impl Fn(T, T) -> T) -> T {
     let (blocks, rest) = x.as_chunks::<LANES>();
@@ -95,10 +95,10 @@ fn pairwise<T: Real>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     lanes[0]
 }
 
-/// Kernel of the `gemm` crates for one scalar type: dst `[m, n]` = α·dst + β·lhs `[m, k]` · rhs `[k, n]`. Its arguments are m,
-/// n, k; dst with the strides of its columns and rows, and `true` to read dst; lhs and rhs with their strides; α, β;
-/// conjugations of complex scalars; threads. The crate `gemm` is not used, since it compiles the kernels of three more scalar
-/// types, which takes 31 CPU-seconds.
+/// Kernel of the `gemm` crates for one scalar type: dst `[m, n]` = α·dst + β·lhs `[m, k]` · rhs `[k, n]`. The arguments are, in
+/// this order: m, n and k; dst, its column stride, its row stride, and true to read dst; lhs with its two strides; rhs with its
+/// two strides; α and β; three flags for complex scalars; the number of threads. The crate `gemm` itself is not used, since it
+/// also compiles the kernels of three other scalar types, which takes 31 CPU-seconds.
 pub(crate) type Gemm<T> = unsafe fn(
     usize,
     usize,
@@ -134,7 +134,7 @@ pub struct Product<'a, T> {
     pub x: &'a [T],
     /// Stride between rows of x, in elements.
     pub x_stride: usize,
-    /// Matrix w; rows or columns may be contiguous.
+    /// Matrix w; its strides are `w_strides`.
     pub w: &'a [T],
     /// Strides of w, in elements: between columns, and between rows.
     pub w_strides: (usize, usize),
@@ -160,7 +160,7 @@ impl<'a, T: Real> Product<'a, T> {
         }
     }
 
-    /// Computes y.
+    /// Writes the product to y, or adds the product to y if [`Self::add`] is true.
     ///
     /// # Panics
     /// If a slice is too short for its shape, or k is 0.

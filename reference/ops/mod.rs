@@ -1,4 +1,4 @@
-//! One file or folder per operation.
+//! Operations of the models, one file or folder per operation.
 
 pub mod attention;
 pub mod compressor;

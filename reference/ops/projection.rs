@@ -1,7 +1,7 @@
 //! Linear layers y = x·Wᵀ + b, with W stored in the smallest type that represents every weight exactly.
 //!
-//! Checkpoints store most weights in bf16. A projection keeps such weights in bf16 and converts them panel by panel when it
-//! multiplies, which is exact. So a model with bf16 weights takes half the memory of f32 weights, even if it computes in f64.
+//! Checkpoints store most weights in bf16. A projection keeps such weights in bf16 and converts them before each product, panel
+//! by panel; the conversion is exact. So bf16 weights take half the memory of f32 weights, even if the model computes in f64.
 
 use half::bf16;
 use rayon::prelude::*;
@@ -9,10 +9,11 @@ use rayon::prelude::*;
 use super::linear::multiply;
 use crate::{Real, Tensor};
 
-/// Number of outputs whose weights are converted and multiplied as one panel. It does not depend on the number of threads.
+/// Number of outputs whose weights are converted and multiplied as one panel. The number does not depend on the number of
+/// threads, so results do not either.
 pub const PANEL: usize = 128;
 
-/// Number of rows multiplied as one piece; the weights are converted once per piece.
+/// Number of rows of x that are multiplied as one piece; the weights are converted once per piece.
 pub const ROWS: usize = 256;
 
 /// A linear layer, with or without a bias.
@@ -24,7 +25,7 @@ pub struct Projection<T> {
     bias: Option<Vec<T>>,
 }
 
-/// Weights, row-major, in the smallest of these types that represents all of them exactly.
+/// Weights, row-major, in the smallest of the three types that represents every weight exactly.
 #[derive(Clone, Debug)]
 enum Kept<T> {
     Bf16(Vec<bf16>),
@@ -88,7 +89,7 @@ impl<T: Real> Projection<T> {
         self.weight.with(first..first + self.inputs, <[T]>::to_vec)
     }
 
-    /// Maps `[.., inputs]` to `[rows, outputs]`.
+    /// Applies the layer to x `[.., inputs]`; returns y `[rows, outputs]`.
     pub fn apply(&self, x: &Tensor<T>) -> Tensor<T> {
         let rows = x.data.len() / self.inputs;
         Tensor::new([rows, self.outputs], self.apply_rows(&x.data))

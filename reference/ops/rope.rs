@@ -1,10 +1,9 @@
-//! Rotary position embedding with YaRN: interleaved (GPT-J), on the last r channels of a row, or half-split (GPT-NeoX), on the
-//! first r.
+//! Rotary position embedding with YaRN. The interleaved form (GPT-J) rotates the last r of the d channels of a row: pair i
+//! consists of the channels (d−r+2i, d−r+2i+1). The half-split form (GPT-NeoX) rotates the first r channels: (i, i + r/2).
 //!
-//! Pair i consists of the channels (d−r+2i, d−r+2i+1), or (i, i + r/2); at position p, it is rotated by the angle φ = p·fᵢ.
-//! Every implementation computes its tables in FP32. φ is therefore the f32 product of f32 factors; cosine and sine of this φ
-//! are computed to the precision of `T`. At p ≈ 2²⁰, φ is off by up to 2⁻⁵, which is part of the model's definition, not an
-//! error to correct.
+//! At position p, pair i is rotated by the angle φ = p·fᵢ. Every implementation computes its tables in FP32. φ is therefore the
+//! f32 product of f32 factors; cosine and sine of this φ are computed to the precision of `T`. At p ≈ 2²⁰, φ is off by up to
+//! 2⁻⁵, which is part of the model's definition, not an error to correct.
 
 use rayon::prelude::*;
 
@@ -18,11 +17,11 @@ pub struct Yarn {
     pub factor: f64,
     /// Context length of the original training.
     pub original_positions: f64,
-    /// Pairs that make more rotations than this over the original context keep their frequency.
+    /// Number of rotations over the original context above which a channel pair keeps its frequency.
     pub beta_fast: f64,
-    /// Pairs that make fewer rotations than this over the original context have their frequency divided by `factor`.
+    /// Number of rotations over the original context below which the frequency of a channel pair is divided by `factor`.
     pub beta_slow: f64,
-    /// True if the ends of the ramp are rounded outwards to whole pair indices.
+    /// True if the pair indices at which the ramp of [`frequencies`] begins and ends are rounded outwards to integers.
     pub truncate: bool,
 }
 
@@ -59,7 +58,7 @@ pub struct Rope<T> {
     frequencies: Vec<f32>,
     /// YaRN's attention factor: cosines and sines are multiplied by the factor and rounded again.
     factor: Option<T>,
-    /// Pairs (cos φ, sin φ), r/2 for each position.
+    /// Pairs (cos φ, sin φ): for each position, one pair per frequency.
     table: Vec<(T, T)>,
 }
 
@@ -115,8 +114,8 @@ impl<T: Real> Rope<T> {
         });
     }
 
-    /// Rotates the first r channels of every row in place, half-split. Rows are as in [`Rope::apply`]; token i is at position
-    /// `start + i`.
+    /// Rotates the first r channels of every row in place; channels i and i + r/2 form a pair (half-split). Rows are as in
+    /// [`Rope::apply`]; token i is at position `start + i`.
     ///
     /// # Panics
     /// If a position is not in the table, or rows have fewer than r channels.
@@ -135,7 +134,7 @@ impl<T: Real> Rope<T> {
         );
     }
 
-    /// Calls a rotation for each row with the pairs (cos φ, sin φ) of its position.
+    /// Calls `turn` for each row of x with the pairs (cos φ, sin φ) of the row's position.
     fn turn(
         &self,
         x: &mut Tensor<T>,

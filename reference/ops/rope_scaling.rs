@@ -1,11 +1,12 @@
 //! Scaling of RoPE frequencies for long contexts, as computed by `transformers`.
 //!
-//! Every step is rounded to FP32, as in the tables of `transformers`: one ulp of f changes φ by 0.01 at a million tokens.
+//! Every step is rounded to FP32, as in the tables of `transformers`: one ulp of a frequency changes the angle by 0.01 at a
+//! million tokens.
 
 use std::f64::consts::PI;
 
-/// Scaling of Llama 3.1. Pairs that make fewer than `turns[0]` rotations over the original context have their frequency divided
-/// by `factor`; pairs that make more than `turns[1]` rotations keep their frequency. For other pairs, the scaling is linear in
+/// Scaling of Llama 3.1. Pairs that make fewer than `low_turns` rotations over the original context have their frequency divided
+/// by `factor`; pairs that make more than `high_turns` rotations keep their frequency. For other pairs, the scaling is linear in
 /// the number of rotations. `factor` is the ratio of the extended context length to the original context length.
 pub fn llama3(plain: &[f32], factor: f64, [low_turns, high_turns]: [f64; 2], original_positions: f64) -> Vec<f32> {
     let scale = |&f: &f32| {

@@ -1,4 +1,4 @@
-//! Router that selects experts for a token, and the weights of the selected experts.
+//! Router with scores √softplus(logit): selects experts for each token, and computes the weights of the selected experts.
 //!
 //! σ_e = √softplus(logit_e). Learned layers select the k largest of σ_e + bias_e (the bias affects only the selection); hash
 //! layers look up the experts by token id. Weights are γ·σ_e / Σ σ over the selected experts.
@@ -23,7 +23,7 @@ pub fn sqrt_softplus<T: Real>(logits: &mut Tensor<T>) {
     }
 }
 
-/// Selects `k` experts for each row of σ. The scores of the choice are σ + bias, or σ if a table selects.
+/// Selects `k` experts for each row of σ. The scores of the choice are σ + bias, or σ if a table gives the experts of a token id.
 pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32], k: usize) -> Choice<T> {
     let mut scores = sigma.clone();
     let mut indices = vec![-1; sigma.rows() * k];
@@ -44,7 +44,7 @@ pub fn select<T: Real>(sigma: &Tensor<T>, selection: &Selection<T>, ids: &[u32],
     Choice { indices, k, scores }
 }
 
-/// Returns the weights γ·σ_e / Σ σ of the selected experts, `[rows, k]` in the order of the choice.
+/// Returns the weights γ·σ_e / Σ σ of the selected experts, `[rows, k]` in the order of `choice.indices`.
 pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, scale: T) -> Tensor<T> {
     // transformers and DeepSeek's TileKernels add this number to the sum, so that all-zero σ gives zero weights and not NaN.
     let tiny = T::from_f64(1e-20);
@@ -55,7 +55,8 @@ pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, scale: T) -> Tens
     })
 }
 
-/// Applies `weigh` to the values of each row's selected experts; returns the results `[rows, k]` in the order of the choice.
+/// Applies `weigh` to the values of each row's selected experts; returns the results `[rows, k]` in the order of
+/// `choice.indices`.
 pub(super) fn of_selected<T: Real>(values: &Tensor<T>, choice: &Choice<T>, weigh: impl Fn(&mut [T])) -> Tensor<T> {
     let mut weights = Tensor::full([values.rows(), choice.k], T::ZERO);
     for row in 0..values.rows() {

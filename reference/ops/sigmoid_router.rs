@@ -1,8 +1,9 @@
-//! Router that selects experts for a token by a sigmoid of each logit, with groups of experts, and the weights of the selected
-//! experts.
+//! Router with scores sigmoid(logit) and groups of experts: selects experts for each token, and computes the weights of the
+//! selected experts.
 //!
 //! σ_e = sigmoid(logit_e), s_e = σ_e + bias_e. The bias affects only the selection. A group is ranked by the sum of its two
-//! largest s; of the best groups, a token selects the k largest s. Weights are γ·σ_e / Σ σ over the selected experts, or γ·σ_e.
+//! largest s; from the best groups, a token selects the k experts with the largest s. Weights are γ·σ_e / Σ σ over the selected
+//! experts, or γ·σ_e.
 
 use super::router;
 use super::top_k::top_k;
@@ -46,7 +47,7 @@ fn two_largest<T: Real>(scores: &[T]) -> T {
     best.fold(T::ZERO, |sum, at| sum + scores[at])
 }
 
-/// Returns the weights of the selected experts, `[rows, k]` in the order of the choice: γ·σ_e, divided by the sum of the
+/// Returns the weights of the selected experts, `[rows, k]` in the order of `choice.indices`: γ·σ_e, divided by the sum of the
 /// selected σ if `normalised`.
 pub fn weights<T: Real>(sigma: &Tensor<T>, choice: &Choice<T>, normalised: bool, scale: T) -> Tensor<T> {
     if normalised {

@@ -1,4 +1,4 @@
-//! Router that selects experts for a token by a softmax, and the weights of the selected experts.
+//! Softmax router: selects experts for each token, and computes the weights of the selected experts.
 
 use super::router::of_selected;
 use super::top_k::top_k;
@@ -31,7 +31,7 @@ pub fn select<T: Real>(logits: &Tensor<T>, k: usize, over: Softmax) -> Choice<T>
     Choice { indices, k, scores }
 }
 
-/// Returns the weights of the selected experts, `[rows, k]` in the order of the choice.
+/// Returns the weights of the selected experts, `[rows, k]` in the order of `choice.indices`.
 pub fn weights<T: Real>(choice: &Choice<T>, over: Softmax) -> Tensor<T> {
     of_selected(&choice.scores, choice, |weights| match over {
         Softmax::OfAll { normalised: false } => {}

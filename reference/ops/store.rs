@@ -1,7 +1,7 @@
 //! Rounding (or another change) of a recurrent state when it is stored between tokens.
 
-/// Position of a stored state. Stochastic rounding derives its random numbers from the position, so that the order of execution
-/// does not matter.
+/// Sequence, head and token of a stored state. Stochastic rounding derives its random numbers from these indices, so that results
+/// do not depend on the order of execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     /// Index of the sequence in its batch.

@@ -2,13 +2,13 @@
 
 use crate::Real;
 
-/// Writes the indices of the `k` largest scores among the first `visible`, best first. Equal scores are ordered by ascending
-/// index, so that every implementation selects the same entries. If there are fewer than `k` candidates, the rest is −1. NaN
-/// counts as largest.
+/// Writes the indices of the `k` largest of the first `visible` scores to `out`, largest first. Equal scores are ordered by
+/// ascending index, so that every implementation selects the same entries. If `visible` is less than `k`, the remaining indices
+/// are −1. NaN counts as the largest score.
 pub fn top_k<T: Real>(scores: &[T], visible: usize, k: usize, out: &mut [i32]) {
     out.fill(-1);
-    // The total order distinguishes −0 from 0: adding zero makes them equal. The total order also sorts NaN by sign: use a
-    // positive NaN.
+    // `total_cmp` orders −0 before 0: adding zero makes them equal. `total_cmp` also orders NaN by sign: a positive NaN is
+    // the largest.
     let key = |&score: &T| match Into::<f64>::into(score) {
         score if score.is_nan() => f64::NAN,
         score => score + 0.0,

@@ -1,4 +1,4 @@
-//! Configuration of a model, which describes it before any tensor is loaded.
+//! Interface of the configurations of models: the properties that are known before a tensor is loaded.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ pub enum Takes {
 
 /// Loads the model of a configuration in the scalar type `T`.
 pub trait Loads<T: Real> {
-    /// Loads the model. Callers should use [`load`](super::load). Sites at load time are passed to `numerics`.
+    /// Loads the model, and calls `numerics` at every site that is a weight. Callers should use [`load`](super::load) instead.
     ///
     /// # Errors
     /// Returns the errors of `weights`, and an error if the tensors do not fit the configuration.
@@ -43,25 +43,25 @@ impl<C: Config + Clone> Boxed for C {
     }
 }
 
-/// A configuration that was read and checked: the sizes of a model, and the layers that have each site. To get the path's own
+/// A configuration that was read and checked. Gives the sizes of a model, and the layers that have a site. To get the path's own
 /// type, use `(config as &dyn Any).downcast_ref()`.
 pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug + Send + Sync {
-    /// Returns the path of the configuration.
+    /// Returns the [`Path`], i.e. the kind of model, of this configuration.
     fn path(&self) -> &'static Path;
 
-    /// Returns the number of layers of the model, or of other repeated units that have sites, such as the events of Swap-FFN.
+    /// Returns the number of layers; for Swap-FFN, the number of events (an exchange with memory, followed by FFN steps).
     fn layers(&self) -> usize;
 
     /// Returns the kind of input of the model.
     fn takes(&self) -> Takes;
 
-    /// Returns the context length for which the model was trained, in tokens; `None` if the file does not state it.
+    /// Returns the context length for which the model was trained, in tokens; `None` if `config.json` does not state it.
     fn most_tokens(&self) -> Option<usize> {
         None
     }
 
-    /// Returns the largest number of tokens of a sequence for which the RoPE is valid: longer runs fail. `None` if the RoPE has
-    /// no limit. It may differ from [`Config::most_tokens`].
+    /// Returns the length of the longest sequence, in tokens, for which the RoPE is valid: longer sequences fail. `None` if the
+    /// RoPE has no limit. The limit may differ from the trained context length, [`Config::most_tokens`].
     fn longest(&self) -> Option<usize> {
         None
     }
@@ -70,18 +70,18 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
     /// path's sites.
     fn sizes(&self) -> Vec<(&'static str, usize)>;
 
-    /// Returns the size with this name; `None` if it does not exist.
+    /// Returns the size with this name; `None` if the model has no such size.
     fn size(&self, name: &str) -> Option<usize> {
         let found = self.sizes().into_iter().find(|(own, _)| *own == name);
         found.map(|(_, size)| size)
     }
 
-    /// Returns the types of a layer, by the names that the path's sites use in [`Layers::OfType`].
+    /// Returns the type names of a layer. A site with [`Layers::OfType`] exists in the layers that have one of its type names.
     fn layer_types(&self, _layer: usize) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// Returns the number of tokens per row of a layer's caches with [`Growth::Entry`]; `None` if the layer has no such cache.
+    /// Returns the number of tokens that a layer compresses to one cache row ([`Growth::Entry`]); `None` without such a cache.
     fn tokens_per_entry(&self, _layer: usize) -> Option<usize> {
         None
     }
@@ -89,7 +89,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
     /// Returns the list of all tensors from which the model is loaded.
     fn tensors(&self) -> Vec<TensorSpec>;
 
-    /// Returns the list of tensors for [`Model::state`], which initialise the state of `sequences` sequences. Empty if states
+    /// Returns the list of tensors from which [`Model::state`] initialises the state of `sequences` sequences. Empty if states
     /// begin empty.
     fn start(&self, _sequences: usize) -> Vec<TensorSpec> {
         Vec::new()
@@ -103,7 +103,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         }
     }
 
-    /// Returns true if this model does not have the site at all.
+    /// Returns true if no part of this model has the site.
     fn lacks(&self, _site: &SiteInfo) -> bool {
         false
     }
@@ -123,7 +123,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         }
     }
 
-    /// Lists every site with every layer that has it, site by site. `None` stands for the part of the model outside the layers.
+    /// Lists all pairs of a site and a layer that has this site. `None` stands for the part of the model outside the layers.
     fn places(&self) -> Vec<(&'static SiteInfo, Option<usize>)> {
         let layers = || (0..self.layers()).map(Some).chain([None]);
         let sites = self.path().sites.iter();
@@ -140,7 +140,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         *self.dims(site).last().expect("a site has dimensions")
     }
 
-    /// Returns the sizes of the dimensions at a site. A size that depends on the call is 1.
+    /// Returns the sizes of the dimensions at a site. A size that depends on the call, such as the number of tokens, is 1.
     ///
     /// # Panics
     /// If the site belongs to another path.
@@ -149,8 +149,8 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         dims.map(|dim| dim.fixed(&|name| self.size(name))).collect()
     }
 
-    /// Returns the number of elements of one token at a site: the channels of its rows of all streams or heads. Divided by
-    /// [`Config::cols`], it is the number of rows per token.
+    /// Returns the number of elements of one token at a site: [`Config::cols`] times the number of rows per token (e.g. one
+    /// row per head).
     ///
     /// # Panics
     /// If the site belongs to another path.
@@ -158,7 +158,7 @@ pub trait Config: Loads<f32> + Loads<f64> + Loads<Bounded> + Boxed + Any + Debug
         self.dims(site).iter().product()
     }
 
-    /// Returns the number of channels at the end of each row that RoPE has rotated at a site; 0 if RoPE is not applied.
+    /// Returns the number of channels that RoPE has rotated (the last channels of each row of the site); 0 without RoPE.
     ///
     /// # Panics
     /// If the site belongs to another path.
@@ -183,7 +183,7 @@ impl Clone for Box<dyn Config> {
     }
 }
 
-/// Returns an array of (name, value) of fields.
+/// Returns an array with the name and the value of each listed field.
 macro_rules! fields {
     ($of:ident: $($field:ident)+) => {
         [$((stringify!($field), $of.$field)),+]

@@ -1,4 +1,4 @@
-//! Context of a call: its position in the model and in the sequence, and its hooks.
+//! Context of a call of a layer: index of the layer, position in the sequence, hooks and RoPE.
 
 use crate::{Numerics, Real, Site, Tensor};
 
@@ -29,8 +29,8 @@ impl<'a, T: Real, R> Context<'a, T, R> {
         self.numerics.site(&self.at(name), tensor);
     }
 
-    /// Calls the site for a tensor read both as key and as value: once, or once per role if the site is split. Returns the copy
-    /// for the values if it is split; `None` otherwise.
+    /// Calls [`Numerics::keys_and_values`] with a tensor that is read both as key and as value. Returns the copy that is read as
+    /// value; `None` if the site does not split the tensor.
     pub fn pass_both(&mut self, name: &'static str, keys: &mut Tensor<T>) -> Option<Tensor<T>> {
         let site = self.at(name);
         self.numerics.keys_and_values(&site, keys)

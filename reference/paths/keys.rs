@@ -27,7 +27,7 @@ pub(super) const INERT: &str = "\
     transformers.js_config transformers_version typical_p unsloth_fixed unsloth_optimized unsloth_version \
     use_bfloat16 use_cache use_flash_attention_2 use_flash_attn";
 
-/// Keys of other families, each with the value at which it does not change the result; such a key need not be read.
+/// Keys of other families, each with the value that leaves the result unchanged; a key with this value may stay unread.
 const NEUTRAL: &[(&str, &str)] = &[
     ("activation", "\"swiglu\""),
     ("add_cross_attention", "false"),
@@ -63,7 +63,8 @@ const NEUTRAL: &[(&str, &str)] = &[
 pub(super) const MOST_SIZE: usize = 1 << 28;
 /// Maximum number of layers that is accepted.
 pub(super) const MOST_LAYERS: usize = 1 << 16;
-/// Maximum number of channels of a head. It bounds the RoPE frequencies, which are computed before any weight file is seen.
+/// Maximum number of channels of a head. A wrong file could otherwise make the reader compute any number of RoPE frequencies,
+/// before a weight file is compared with the configuration.
 const MOST_HEAD: usize = 1 << 16;
 
 /// Reader of the keys of one JSON object; records each key that was read.
@@ -71,14 +72,14 @@ pub(super) struct Keys<'a> {
     map: &'a Map<String, Value>,
     /// Prefix of keys in error messages, such as `text_config.`; empty for the whole file.
     prefix: String,
-    /// Keys that the caller declares not to change the result, with their prefixes.
+    /// Keys that, as the caller asserts, do not change the result. Names include the prefix, e.g. `text_config.`.
     inert: &'a [&'a str],
     read: RefCell<BTreeSet<String>>,
     ignored: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Keys<'a> {
-    /// Makes a reader of the whole file. Keys in `inert` may stay unread; [`Self::finish`] refuses them if they were read.
+    /// Makes a reader of the whole file. Keys in `inert` must stay unread: [`Self::finish`] returns an error if one was read.
     pub fn new(map: &'a Map<String, Value>, inert: &'a [&'a str]) -> Self {
         Self {
             map,
@@ -89,7 +90,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Finds the family of `model_type`; `of` returns the `model_type` of a family.
+    /// Finds the family with the `model_type` of the file; `of` returns the `model_type` of a family.
     pub fn family<F>(&self, families: &'static [F], of: fn(&F) -> &'static str) -> Result<&'static F, String> {
         let name: String = self.needed("model_type")?;
         families.iter().find(|family| of(family) == name).ok_or_else(|| {
@@ -109,7 +110,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Returns an error if a list with `found` entries does not have one entry per layer.
+    /// Returns an error if the list `key`, which has `found` entries, does not have one entry per layer.
     pub fn for_each_layer(&self, key: &str, found: usize, layers: usize) -> Result<(), String> {
         let message = format_args!("has {found} entries, num_hidden_layers is {layers}");
         self.refuse(found != layers, key, message)
@@ -130,7 +131,8 @@ impl<'a> Keys<'a> {
         each.collect::<Result<_, _>>().map(Some)
     }
 
-    /// Returns one flag per layer, true if it has experts, from `decoder_sparse_step` and `mlp_only_layers` of Qwen's families.
+    /// Reads `decoder_sparse_step` and `mlp_only_layers`, keys of Qwen's families. Returns one flag per layer: true if the layer
+    /// has experts.
     pub fn with_experts(&self, layers: usize) -> Result<Vec<bool>, String> {
         let step = self.up_to("decoder_sparse_step", MOST_LAYERS)?.unwrap_or(1);
         let dense: Vec<usize> = self.optional("mlp_only_layers")?.unwrap_or_default();
@@ -155,8 +157,8 @@ impl<'a> Keys<'a> {
         self.number(key, "a number above 1", |theta| theta > 1.0)
     }
 
-    /// Returns YaRN's factor of cosines and sines for a context extended by the factor `times`: `attention_factor`, or else
-    /// `missing`, or else a value computed from `times`, `mscale` and `mscale_all_dim`.
+    /// Returns the factor by which YaRN multiplies cosines and sines: the key `attention_factor`, by default `missing`. If both
+    /// are `None`, the factor is computed from `mscale`, `mscale_all_dim` and `times`, the extension factor of the context.
     pub fn attention_factor(&self, times: f64, missing: Option<f64>) -> Result<f64, String> {
         let of = |scale: f64| match times <= 1.0 {
             true => 1.0,
@@ -197,7 +199,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// True if the file has the key, even with the value null: `transformers` uses its default only if the key is missing.
+    /// Returns true if the file has the key, even with the value null: `transformers` uses its default only for a missing key.
     pub fn has(&self, key: &str) -> bool {
         self.map.contains_key(key)
     }
@@ -267,7 +269,8 @@ impl<'a> Keys<'a> {
         self.refuse(groups == 0 || !heads.is_multiple_of(groups), few, message)
     }
 
-    /// Reads `head_dim`, the channels of a head, or else calls `missing`. The number must be even: RoPE rotates pairs of channels.
+    /// Reads `head_dim`, the number of channels of a head; `missing` returns the default. An odd number is an error, since RoPE
+    /// rotates pairs of channels.
     pub fn head_dim(&self, missing: impl FnOnce() -> Result<usize, String>) -> Result<usize, String> {
         let dim = self.up_to("head_dim", MOST_HEAD)?.map_or_else(missing, Ok)?;
         let wrong = dim == 0 || !dim.is_multiple_of(2) || dim > MOST_HEAD;
@@ -276,7 +279,7 @@ impl<'a> Keys<'a> {
         Ok(dim)
     }
 
-    /// Returns an error if the key names an activation other than `silu` or `swish`, its other name.
+    /// Returns an error if the key names an activation other than `silu`, which is also called `swish`.
     pub fn silu(&self, key: &str) -> Result<(), String> {
         let act: String = self.optional(key)?.unwrap_or_else(|| "silu".into());
         let message = format_args!("is '{act}', expected 'silu'");
@@ -288,13 +291,14 @@ impl<'a> Keys<'a> {
         self.number(key, "a number above 0", |value| value > 0.0)
     }
 
-    /// Reads the required ε of a norm, a number from 0 on.
+    /// Reads the required ε of a norm, a number of at least 0.
     pub fn epsilon(&self, key: &str) -> Result<f64, String> {
         let eps = self.number(key, "a number from 0 on", |eps| eps >= 0.0)?;
         eps.ok_or_else(|| self.missing(key))
     }
 
-    /// Reads a finite number for which `is` is true; `None` if the key is missing or null. Errors show `expected`.
+    /// Reads a finite number for which `is` returns true; `None` if the key is missing or null. In error messages, `expected`
+    /// describes such numbers.
     pub fn number(&self, key: &str, expected: &str, is: impl Fn(f64) -> bool) -> Result<Option<f64>, String> {
         let number: Option<f64> = self.optional(key)?;
         match number.filter(|&number| !(number.is_finite() && is(number))) {
@@ -303,7 +307,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Returns the value of two keys with the same meaning. They must be equal if both are given; `None` if neither is given.
+    /// Returns the value of two keys with the same meaning; `None` if neither is given. The two values must be equal if both are
+    /// given.
     pub fn agreed<D: PartialEq + Debug>(&self, names: [&str; 2], both: [Option<D>; 2]) -> Result<Option<D>, String> {
         match both {
             [Some(a), Some(b)] if a != b => Err(self.wrong(names[0], format!("is {a:?}, but {} is {b:?}", names[1]))),
@@ -331,13 +336,14 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// True if the caller declares that a key does not change the result.
+    /// Returns true if the caller declares that a key does not change the result.
     fn declared(&self, key: &str) -> bool {
         let whole = format!("{}{key}", self.prefix);
         self.inert.contains(&whole.as_str())
     }
 
-    /// Lists unread keys, with their values, that may change the result. Keys in the lists of `inert` may stay unread.
+    /// Lists the unread keys that may change the result, with their values. `inert` has lists of keys, separated by spaces, that
+    /// are left out. Also left out are null values and, if `inert` is not empty, the key-value pairs in [`NEUTRAL`].
     pub fn unread(&self, inert: &[&str]) -> Vec<String> {
         let (read, ignored) = (self.read.borrow(), self.ignored.borrow());
         let neutral = |key: &str, value: &Value| {
@@ -357,8 +363,8 @@ impl<'a> Keys<'a> {
             .collect()
     }
 
-    /// Returns an error for an unread key that is not null and not in `inert`, and for a key that was read although the caller
-    /// declares that it does not change the result.
+    /// Returns an error if there are [unread keys](Self::unread), or if a key was read although the caller declares that the
+    /// key does not change the result.
     pub fn finish(&self, what: &str, inert: &[&str]) -> Result<(), String> {
         let (unread, read) = (self.unread(inert), self.read.borrow());
         if let Some(key) = read.iter().find(|key| self.declared(key)) {
@@ -378,7 +384,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// True if two values are equal; numbers are compared by value, so that 1 equals 1.0.
+/// Returns true if two values are equal; numbers are compared by value, so that 1 equals 1.0.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,

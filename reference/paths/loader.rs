@@ -8,7 +8,7 @@ use crate::{Real, Tensor};
 /// Loads tensors from [`Weights`](super::Weights) and converts them to the scalar of the model. If the weights of a path are
 /// sites, the path passes each tensor on to [`Numerics::site`](crate::Numerics::site).
 pub struct Loader<'a, T> {
-    /// Prefix of every tensor's name, including its dot.
+    /// Prefix that is added to the name of every tensor, e.g. `model.layers.0.`.
     pub prefix: String,
     /// Source of the tensors; `None` in a dry run, which only collects the names of the tensors.
     weights: Option<&'a mut Source<'a>>,
@@ -16,7 +16,7 @@ pub struct Loader<'a, T> {
     scalar: PhantomData<T>,
 }
 
-/// Maximum number of listed tensors. Larger lists are cut off there; no real checkpoint has so many tensors.
+/// Maximum number of listed tensors. Longer lists are cut off after this number; no real checkpoint has so many tensors.
 const MOST_TENSORS: usize = 1 << 20;
 
 /// Returns the list of tensors that `build` requests, in the order of the requests; at most 2²⁰ tensors. The tensors
@@ -28,7 +28,7 @@ pub fn asked<T: Real, R>(build: impl FnOnce(&mut Loader<'_, T>) -> Result<R, Loa
         asked: Vec::new(),
         scalar: PhantomData,
     };
-    // The only possible error is that the list is full.
+    // Ignore the result: the only possible error is that the list is full.
     let _ = build(&mut loader);
     loader.asked
 }
@@ -44,8 +44,8 @@ impl<'a, T: Real> Loader<'a, T> {
         }
     }
 
-    /// Gets the elements of a tensor by `get`, and checks their number. `get` is called with the full name of the tensor; the
-    /// name is also returned. A dry run only records the tensor, and returns no elements.
+    /// Calls `get` with the full name of a tensor to get its elements, and checks their number. Returns the full name and the
+    /// elements. A dry run only records the tensor, and returns no elements.
     fn take<E>(
         &mut self,
         name: &str,
@@ -85,7 +85,7 @@ impl<'a, T: Real> Loader<'a, T> {
         })
     }
 
-    /// Loads a table of numbers below `limit`. `what` is the name of the counted objects, for the error message.
+    /// Loads a table of indices below `limit`. `what` is the name of the indexed objects (e.g. `expert`) in error messages.
     ///
     /// # Errors
     /// Returns the errors of the weights, and an error if the number of elements is wrong or a number is not below the limit.

@@ -1,4 +1,4 @@
-//! Model paths. Each path is a folder here and an entry of [`PATHS`].
+//! Model paths. A path implements one kind of model; it consists of a folder next to this file and an entry of [`PATHS`].
 //!
 //! A [`Path`] reads a configuration file into a [`Config`]. [`load`] makes a [`Model`] from a [`Config`] and [`Weights`]. A
 //! model creates a [`State`] and runs [`Input`]s on it. All of these are trait objects, so that code that runs models does not
@@ -8,11 +8,13 @@
 //!
 //! | Property | Implementation |
 //! |---|---|
-//! | several families of checkpoints | [`Path::model_types`] lists all families; [`Path::config`] converts their keys to one form, and [`Config::tensors`] returns the tensor names of the family that was read |
-//! | several types of layers | [`Config::layer_types`], as in `layer_types` of `config.json`; a site lists the types of layers that have it |
+//! | several families of checkpoints | [`Path::model_types`] lists all families |
+//! | keys of `config.json` that depend on the family | [`Path::config`] converts the keys to one form |
+//! | tensor names that depend on the family | [`Config::tensors`] returns the names of the family that was read |
+//! | several types of layers | [`Config::layer_types`]; a site lists the types of layers that have the site |
 //! | one vector that is both key and value | one site, [`Held::KeyValue`](crate::sites::Held::KeyValue) |
 //! | separate keys and values | two sites, [`Held::Key`](crate::sites::Held::Key) and [`Held::Value`](crate::sites::Held::Value) |
-//! | a cache that is a recurrent state, e.g. of a delta rule | a site that is called with the state after each call, [`Growth::State`](crate::sites::Growth::State) |
+//! | a recurrent state, e.g. of a delta rule | a site with the state after each call, [`Growth::State`](crate::sites::Growth::State) |
 //! | weights that may be rounded | sites that are called [at load](crate::sites::When::Load) with the tensors of a [`Loader`] |
 //! | inputs other than token ids | [`Input::Vectors`] |
 //! | a state with initial values | [`Config::start`] |
@@ -45,14 +47,14 @@ use crate::sites::{Dim, Flow};
 pub struct Path {
     /// Name of the path's module.
     pub name: &'static str,
-    /// Families of checkpoints that the path loads, by the `model_type` of their `config.json`.
+    /// Returns the `model_type` (in `config.json`) of each family of checkpoints that the path loads.
     pub model_types: fn() -> Vec<&'static str>,
     /// Every site of the path, in the order in which the sites are called.
     pub sites: &'static [SiteInfo],
     /// Reads and checks the text of a `config.json`; the second argument lists keys to ignore. See [`Path::config_without`].
     pub read: fn(&str, &[&str]) -> Result<Box<dyn Config>, String>,
-    /// For a checkpoint of an unknown model type: describes the most similar model type of the path and the differences. `None`
-    /// if the checkpoint is not of this kind.
+    /// Compares a `config.json` of an unknown model type with the path's model types. Returns a text about the most similar model
+    /// type and the keys that differ; `None` if the path has no similar model type.
     pub nearest: fn(&str) -> Option<String>,
 }
 
@@ -66,8 +68,8 @@ impl Path {
         self.config_without(json, &[])
     }
 
-    /// Same as [`Path::config`], but ignores the keys in `inert`: the caller asserts that they do not affect the result. A key
-    /// within an object is written as the object's name, a dot and the key.
+    /// Same as [`Path::config`], but ignores the keys in `inert`: the caller asserts that these keys do not affect the result.
+    /// The name of a key within an object has the object as prefix, e.g. `text_config.dtype`.
     ///
     /// # Errors
     /// Returns the errors of [`Path::config`], and an error if a key in `inert` is read by the path.
@@ -75,7 +77,7 @@ impl Path {
         (self.read)(json, inert)
     }
 
-    /// Finds a site by its name; `None` if it does not exist.
+    /// Finds a site by its name; `None` if the path has no site with this name.
     pub fn site(&self, name: &str) -> Option<&'static SiteInfo> {
         self.sites.iter().find(|site| site.name == name)
     }
@@ -95,8 +97,8 @@ impl Path {
         self.output().dims.first() == Some(&Dim::Tokens)
     }
 
-    /// Returns the site of the residual stream that leaves a layer, whose error is reported per layer; `None` if the path has
-    /// no such site.
+    /// Returns the site of the residual stream after a layer. The error of this tensor is reported for each layer. `None` if the
+    /// path has no such site.
     pub fn stream(&self) -> Option<&'static SiteInfo> {
         self.sites.iter().find(|site| site.flow == Flow::Leaves)
     }
@@ -110,7 +112,7 @@ pub fn readers() -> Vec<&'static Path> {
     PATHS.iter().copied().filter(|path| path.reads_tokens()).collect()
 }
 
-/// Finds a path by its name; `None` if it does not exist.
+/// Finds a path by its name; `None` if no path has this name.
 pub fn named(name: &str) -> Option<&'static Path> {
     PATHS.iter().copied().find(|path| path.name == name)
 }
@@ -118,13 +120,13 @@ pub fn named(name: &str) -> Option<&'static Path> {
 /// Finds the path that loads checkpoints with this `config.json`.
 ///
 /// # Errors
-/// Returns an error if the text is not a JSON object, or if no path loads its `model_type`. The message has the `model_type`,
-/// the known ones, and the differences from the most similar one.
+/// Returns an error if the text is not a JSON object, or if no path loads its `model_type`. The message has this `model_type`,
+/// all known model types, and the differences from the most similar known model type.
 pub fn find(json: &str) -> Result<&'static Path, String> {
     find_in(PATHS, json)
 }
 
-/// Same as [`find`], for these paths.
+/// Same as [`find`], but searches only `paths`.
 ///
 /// # Errors
 /// Same as [`find`].
@@ -157,7 +159,7 @@ pub fn find_in(paths: &[&'static Path], json: &str) -> Result<&'static Path, Str
     })
 }
 
-/// Reads a `config.json` by the path that loads such checkpoints.
+/// Reads a `config.json` with the path that loads its `model_type`.
 ///
 /// # Errors
 /// Returns the errors of [`find`] and of [`Path::config`].

@@ -1,4 +1,4 @@
-//! Models of any path, and their states.
+//! Interface of models and their states, the same for all paths.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -49,7 +49,7 @@ pub trait Model<T: Real>: Any + Send + Sync {
     /// most paths have none.
     ///
     /// # Errors
-    /// Returns an error if `start` has other tensors.
+    /// Returns an error if the tensors of `start` do not match [`Config::start`].
     fn state(&self, start: Vec<Tensor<T>>) -> Result<Box<dyn State<T>>, String>;
 
     /// Runs the model on the input, updates the state, and returns the tensor at the path's [output](super::Path::output).
@@ -65,14 +65,14 @@ pub trait Model<T: Real>: Any + Send + Sync {
         numerics: &mut dyn Numerics<T>,
     ) -> Result<Tensor<T>, String>;
 
-    /// Runs the layers from `layer` on, on all tokens of a sequence from its first token. `stream` is the residual stream that
-    /// enters `layer`: the tensor of the previous layer at the path's [stream](super::Path::stream). `numerics` is called at
-    /// the sites from `layer` on. The result is the tensor at the path's [output](super::Path::output), bit-identical to a run
-    /// of the whole model with this stream. Runs that share their first layers can therefore compute them once. Returns `None`
-    /// if models of the path cannot start at a layer.
+    /// Runs only the layers from `layer` on, for all tokens `ids` of a sequence. `stream` is the residual stream that enters
+    /// `layer`: the tensor of the previous layer at the path's [stream](super::Path::stream). `numerics` is called at the sites
+    /// from `layer` on. The result is the tensor at the path's [output](super::Path::output), bit-identical to a run
+    /// of the whole model with this stream. Several runs with the same first layers can therefore compute these layers once.
+    /// Returns `None` if models of the path cannot start at a layer.
     ///
     /// # Errors
-    /// Returns an error if the layer does not exist, or if the stream has another shape.
+    /// Returns an error if the layer does not exist, or if the stream has the wrong shape.
     fn resume(
         &self,
         _layer: usize,
@@ -84,7 +84,7 @@ pub trait Model<T: Real>: Any + Send + Sync {
     }
 }
 
-/// Returns an error if there are no token ids, or if one is not below the size of the vocabulary.
+/// Returns an error if `ids` is empty, or if an id is not below `vocabulary`, the size of the vocabulary.
 pub(super) fn check_ids(ids: &[u32], vocabulary: usize) -> Result<(), String> {
     if ids.is_empty() {
         return Err("no tokens to feed".into());
@@ -95,7 +95,7 @@ pub(super) fn check_ids(ids: &[u32], vocabulary: usize) -> Result<(), String> {
     }
 }
 
-/// Returns an error if initial tensors are given, for states that begin empty.
+/// Checks that `start` has no tensors, for models whose states begin empty.
 pub(super) fn begins_empty<T>(start: &[Tensor<T>]) -> Result<(), String> {
     match start.len() {
         0 => Ok(()),
@@ -103,7 +103,7 @@ pub(super) fn begins_empty<T>(start: &[Tensor<T>]) -> Result<(), String> {
     }
 }
 
-/// State of a sequence between calls. The methods `of` and `of_mut` of `dyn State` downcast it to the path's own type.
+/// State of a sequence between calls. The methods `of` and `of_mut` of `dyn State` downcast the state to the path's own type.
 pub trait State<T: Real>: Any + Debug + Send + Sync {
     /// Returns the number of tokens processed.
     fn tokens(&self) -> usize;
@@ -184,7 +184,7 @@ pub trait Scalar: sealed::Compiled {}
 
 impl<T: sealed::Compiled> Scalar for T {}
 
-/// Loads the model of a configuration. Sites at load time are passed to `numerics`.
+/// Loads the model of a configuration, and calls `numerics` at the sites of weights ([`When::Load`](crate::sites::When::Load)).
 ///
 /// # Errors
 /// Returns the errors of `weights`, and an error if the tensors do not fit the configuration.
@@ -199,7 +199,7 @@ where
     of_weights(weights, |weights| T::loads(config).load(weights, numerics))
 }
 
-/// Calls `make` with the weights as a trait object. An error of the weights is returned with its own type.
+/// Calls `make` with the weights as a trait object. If reading a weight fails, returns the error with its original type.
 pub(super) fn of_weights<R, W: Weights + ?Sized>(
     weights: &mut W,
     make: impl FnOnce(&mut Source<'_>) -> Result<R, LoadError>,

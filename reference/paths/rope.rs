@@ -1,4 +1,4 @@
-//! RoPE of a configuration, with the keys of `transformers` 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
+//! Reads a RoPE from `config.json`, with the keys of `transformers` 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
 
 use serde_json::{Map, Value};
 
@@ -13,11 +13,11 @@ pub struct RopeConfig {
     pub frequencies: Vec<f32>,
     /// Factor by which cosines and sines are multiplied.
     pub factor: f64,
-    /// Longest sequence for which the frequencies are valid, in tokens; `None` if they do not depend on the length.
+    /// Longest sequence for which the frequencies are valid, in tokens; `None` if the frequencies do not depend on the length.
     pub most_tokens: Option<usize>,
 }
 
-/// Values for a RoPE that come from outside its own keys.
+/// Values for a RoPE that the RoPE object of `config.json` does not give: sizes, defaults and top-level keys.
 #[derive(Clone, Copy)]
 pub(super) struct Around {
     /// Name of the model family, for error messages.
@@ -32,11 +32,11 @@ pub(super) struct Around {
     pub most_tokens: Option<usize>,
     pub theta: Option<f64>,
     pub partial: Option<f64>,
-    /// `original_max_position_embeddings` outside of the RoPE's keys, which takes precedence over the key of the RoPE.
+    /// Top-level key `original_max_position_embeddings`, which takes precedence over the same key in the RoPE object.
     pub original: Option<usize>,
 }
 
-/// Checks the number of tokens of a sequence against the lengths for which the frequencies are valid.
+/// Checks that the frequencies of all RoPEs are valid for a sequence of `tokens` tokens.
 ///
 /// # Errors
 /// Returns an error if there are more tokens than one of the RoPEs allows.
@@ -51,7 +51,7 @@ pub(super) fn check_length(ropes: &[RopeConfig], tokens: usize) -> Result<(), St
 }
 
 impl Around {
-    /// Reads the keys of one RoPE, an object of the configuration; `None` means no scaling.
+    /// Reads one RoPE from `keys`, the RoPE object with the key `name` in `outer`; `None` means no scaling.
     ///
     /// # Errors
     /// Returns an error if a key is missing, unknown, or contradicts another key.
@@ -116,7 +116,8 @@ impl Around {
                 plain().iter().map(|f| f / factor).collect()
             }
             "dynamic" => {
-                // Up to the original context length, the frequencies are not scaled.
+                // Use unscaled frequencies: dynamic scaling begins beyond the original context length, and `most_tokens` rejects
+                // such long sequences.
                 needed("factor")?;
                 most_tokens = Some(
                     self.most_tokens

@@ -25,11 +25,11 @@ pub trait Weights {
     fn integers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<u32>, Self::Error>;
 }
 
-/// Error if a model cannot be made although its tensors can be read. It is converted to [`Weights::Error`]; conversions to
-/// `String`, to a boxed error and to the error of the module `weights` exist.
+/// Error if a model cannot be made although its tensors can be read. [`load`](super::load) converts this error to
+/// [`Weights::Error`], which must implement `From<Invalid>`: `String`, a boxed error and the error of the module `weights` do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// The configuration is invalid; the message of its `check`.
+    /// The configuration is invalid. The field is the message of the configuration's `check`.
     Config(String),
     /// A tensor has an unexpected number of elements, or an index is out of range.
     Tensor(String),
@@ -52,10 +52,10 @@ impl From<Invalid> for String {
     }
 }
 
-/// Error if a [`Config`](super::Config) cannot be loaded from [`Weights`] behind a trait object.
+/// Error if the model of a [`Config`](super::Config) cannot be loaded from a [`Source`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// The weights returned an error. [`load`](super::load) keeps that error and returns it.
+    /// A tensor could not be read. [`load`](super::load) returns the original error, [`Weights::Error`].
     Weights,
     /// No model can be made from the tensors.
     Model(Invalid),
@@ -70,7 +70,7 @@ impl From<Invalid> for LoadError {
 /// Weights as a trait object.
 pub type Source<'a> = dyn Weights<Error = LoadError> + 'a;
 
-/// Adapter of weights to a trait object; keeps the error that the weights returned.
+/// Adapter from [`Weights`] to a [`Source`], which has another error type; stores the original error of the weights.
 pub(super) struct Kept<'a, W: Weights + ?Sized> {
     pub weights: &'a mut W,
     pub error: Option<W::Error>,

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of problems that are listed in full.
+/// Maximum number of problems that an error message lists; further problems are only counted.
 const LISTED: usize = 20;
 
 /// Error if a file or a folder cannot be read.
@@ -71,7 +71,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Adds a problem. Formats the message only if the problem will be listed in full.
+    /// Adds a problem. `problem` returns the text; it is called for the first 20 problems only, since the rest are counted.
     pub fn add(&mut self, problem: impl FnOnce() -> String) {
         if self.count < LISTED {
             write!(self.text, "\n  {}", problem()).expect("a String takes all");
@@ -100,8 +100,8 @@ pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns true if a character moves the cursor, begins a line, changes the direction of text, or has no width. Such a
-/// character in a name from a file could imitate output of the program.
+/// Returns true for a character that moves the cursor, starts a new line, changes the direction of text, or has no width. A name
+/// in a file could use such characters to imitate output of the program.
 pub fn hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,

@@ -13,13 +13,13 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// The safetensors files of a folder.
 pub struct Shards {
-    /// Files in the order in which their tensors are read. An index may name files that are missing.
+    /// Paths of the files, in reading order. A file that the index names may be missing.
     pub files: Vec<PathBuf>,
-    /// File name of each tensor; `None` if the folder has no index.
+    /// Maps each tensor to the name of its file, as listed in the index; `None` if the folder has no index.
     pub index: Option<BTreeMap<String, String>>,
 }
 
-/// Index as stored in the file; other keys (`metadata`) are ignored.
+/// Content of an index file; keys other than `weight_map`, e.g. `metadata`, are ignored.
 #[derive(Deserialize)]
 struct IndexFile {
     weight_map: BTreeMap<String, String>,
@@ -80,7 +80,7 @@ fn unindexed(folder: &Path) -> Result<Vec<String>, Error> {
             format!("no {SINGLE}, {INDEX} or other *.safetensors in this folder"),
         ));
     }
-    // A name such as model-00001-of-00002.safetensors contains the number of files.
+    // Find missing shards: a name such as model-00001-of-00002.safetensors contains the number of files.
     let of = |name: &String| {
         name.strip_suffix(".safetensors")?
             .rsplit_once("-of-")?

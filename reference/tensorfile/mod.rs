@@ -1,7 +1,7 @@
 //! Reader of named tensors from `.safetensors` and `.npy` files and folders of shards, written by any program.
 //!
-//! Opening a file checks the whole file. Then the bytes of every tensor are available, row-major and little-endian. Errors name
-//! the file, the tensor, and the actual and expected state.
+//! Opening a file checks its header and the position of every tensor. Then the bytes of every tensor are available, row-major
+//! and little-endian. Errors name the file, the tensor, and the actual and expected state.
 
 mod error;
 mod folder;
@@ -30,12 +30,12 @@ pub const KEY: &str = "ulplab";
 #[derive(Debug, Default)]
 pub struct TensorFile {
     path: PathBuf,
-    /// Paths of the files; for a folder, of its shards.
+    /// Paths of the open files: the file itself, or the shards of the folder.
     files: Vec<PathBuf>,
     /// Content of each file.
     bytes: Vec<Bytes>,
     entries: Vec<Entry>,
-    /// Index of entries by name, since checkpoints have tens of thousands of tensors.
+    /// Maps the name of a tensor to its index in `entries`; a search would be slow with tens of thousands of tensors.
     index: HashMap<String, usize>,
     metadata: Metadata,
 }
@@ -112,8 +112,8 @@ impl TensorFile {
         }
         let format = known.map_or_else(|| format(path), Ok)?;
         let file = open(path, "open")?;
-        // SAFETY: the mapping is only read. If another process truncates the file while it is mapped, access to the lost pages
-        // ends the program with SIGBUS; there is no undefined behaviour as long as the file is not changed.
+        // SAFETY: the mapping is only read, and files must not change while they are mapped. If another process truncates the
+        // file, access to the lost pages ends the program with SIGBUS.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
         Self::parse(path, format, Bytes::Mapped(map))
     }
@@ -126,7 +126,7 @@ impl TensorFile {
         Self::parse(path.as_ref(), format(path.as_ref())?, Bytes::Owned(bytes))
     }
 
-    /// Creates a folder without files.
+    /// Creates an empty [`TensorFile`] for the folder `path`.
     fn nothing(path: &Path) -> Self {
         Self {
             path: path.into(),
@@ -134,8 +134,8 @@ impl TensorFile {
         }
     }
 
-    /// Adds the tensors of a shard whose names are new. Returns the other names, each with the file that already has a tensor
-    /// of this name.
+    /// Adds the tensors of a shard, except tensors whose name exists already. Returns the duplicate names, each with the file
+    /// that has the earlier tensor.
     fn add(&mut self, shard: Self) -> Result<Vec<(String, PathBuf)>, Error> {
         let mut doubled = Vec::new();
         for mut entry in shard.entries {
@@ -160,7 +160,7 @@ impl TensorFile {
     }
 
     fn parse(path: &Path, format: Format, bytes: Bytes) -> Result<Self, Error> {
-        // Remove control characters: names of tensors may contain control sequences of a terminal.
+        // Remove control characters from messages: a name of a tensor may contain control sequences of a terminal.
         let error = |message: String| Error::format(path, shown(&message));
         let ((entries, metadata), bytes) = match format {
             Format::Safetensors => (safetensors::parse(bytes.as_ref()).map_err(error)?, bytes),
@@ -199,7 +199,7 @@ impl TensorFile {
         &self.files
     }
 
-    /// Returns the path of the file with the tensor `name`; `None` if there is no such tensor.
+    /// Returns the path of the file with the tensor `name`; `None` if no file has this tensor.
     pub fn file_of(&self, name: &str) -> Option<&Path> {
         let at = self.index.get(name)?;
         Some(&self.files[self.entries[*at].shard])

@@ -10,7 +10,7 @@ use super::{Entry, byte_len};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Parses a file. Returns the tensor, and its bytes if they had to be converted to row-major or little-endian order.
+/// Parses a file. Returns the tensor, and a converted copy of its bytes if they are not row-major and little-endian in the file.
 pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>), String> {
     let rest = bytes
         .strip_prefix(MAGIC)
@@ -48,7 +48,7 @@ pub(super) fn parse(name: &str, bytes: &[u8]) -> Result<(Entry, Option<Vec<u8>>)
         ));
     }
     let width = dtype.bitsize() / 8;
-    // Ignore the column-major order if there are no elements: the other dimensions may be absurdly large.
+    // Do not reorder an array without elements: its other dimensions may be so large that strides overflow.
     let fortran = fortran && size > 0;
     let mut range = bytes.len() - size..bytes.len();
     let mut rewritten = None;
@@ -102,7 +102,7 @@ fn row_major(data: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
     out
 }
 
-/// Returns the type, and true if it is big-endian.
+/// Parses a type such as `<f4`. Returns the type of the elements, and true if they are big-endian.
 fn dtype(descr: &str) -> Result<(Dtype, bool), String> {
     let (order, kind) = descr.split_at_checked(1).unwrap_or_default();
     let dtype = match kind {

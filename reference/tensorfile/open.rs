@@ -9,7 +9,7 @@ use super::Error;
 /// Opens a regular file for reading. `action` is the verb used in error messages.
 ///
 /// # Errors
-/// Returns an error if the system refuses, or if the path is a folder, pipe, socket or device.
+/// Returns an error if the system cannot open the file, or if the path is a folder, pipe, socket or device.
 pub fn open(path: &Path, action: &'static str) -> Result<File, Error> {
     let io = || Error::io(path, action);
     regular(path, std::fs::metadata(path).map_err(io())?.file_type())?;

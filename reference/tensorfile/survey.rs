@@ -1,5 +1,5 @@
-//! Survey of a folder of shards: reads every readable tensor, and reports contradictions between the index and the files as
-//! flaws.
+//! Survey of a folder of shards: reads every readable tensor, and reports a [`Flaw`] for each damaged file and for each
+//! contradiction between the index and the files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::error::counted;
 use super::folder::{INDEX, Shards};
 use super::{Error, Format, Problems, TensorFile};
 
-/// A problem of a file, or of the location of a tensor.
+/// Problem of a folder of shards: a missing or damaged file, or a tensor that is not in the file that the index names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
     /// Name of the file or tensor.
@@ -77,8 +77,8 @@ impl TensorFile {
         Ok((file, flaws))
     }
 
-    /// Reads all readable tensors. Also returns the flaws of the files, and the index if the folder has one. A tensor that is
-    /// missing in the index is not counted as a flaw here.
+    /// Reads all readable tensors. Also returns the flaws of the files, and the index if the folder has one. Does not report
+    /// tensors that are missing in the index; [`Self::survey`] reports them.
     fn read(path: &Path) -> Result<(Self, Vec<Flaw>, Option<Index>), Error> {
         if !path.is_dir() {
             return Ok((Self::file(path, None)?, Vec::new(), None));
@@ -113,7 +113,7 @@ impl TensorFile {
             let found = match file.shard_of(tensor) {
                 Some(found) if found == *expected => continue,
                 Some(found) => format!("in {found}"),
-                // The file itself was already reported as unreadable.
+                // Skip the tensor: the file that should have it was already reported as unreadable.
                 None if !file.files.contains(&path.join(expected)) => continue,
                 None => "in no file".into(),
             };

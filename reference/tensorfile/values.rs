@@ -5,7 +5,7 @@ use safetensors::Dtype;
 
 use super::{Kind, Tensor};
 
-/// Decodes every numeric type; evaluates to `None` for other types.
+/// Decodes the elements of a tensor of a numeric type; returns `None` from the calling function for other types.
 macro_rules! decode {
     ($tensor:expr, $to:ty) => {{
         let bytes = $tensor.bytes;
@@ -36,7 +36,7 @@ impl<'a> Tensor<'a> {
         matches!(self.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16)
     }
 
-    /// Returns the way in which values of this type are compared: as real numbers or exactly.
+    /// Returns the way in which values of this type are compared: as real numbers, exactly, or not at all.
     pub fn kind(&self) -> Kind {
         match self.dtype {
             Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2 => Kind::Real,
@@ -58,8 +58,8 @@ impl<'a> Tensor<'a> {
         decode!(self, f64)
     }
 
-    /// Returns the values of scales. U8 is decoded as E8M0, since many programs store E8M0 as bytes; other types as by
-    /// [`Tensor::to_f32`].
+    /// Returns the values of scales. U8 is decoded as E8M0, since many programs store E8M0 as bytes; other types are converted
+    /// like in [`Tensor::to_f32`].
     pub fn to_scales(&self) -> Option<Vec<f32>> {
         match self.dtype {
             Dtype::F8_E8M0 | Dtype::U8 => Some(table(self.bytes, e8m0)),
@@ -106,8 +106,8 @@ fn table<T: Copy>(bytes: &[u8], decode: impl Fn(u8) -> T) -> Vec<T> {
     bytes.iter().map(|&code| table[usize::from(code)]).collect()
 }
 
-/// Decodes E4M3 (OCP "FN"): sign, 4 bits of exponent with bias 7, 3 bits of mantissa. It has no infinities, and NaN only if all
-/// bits but the sign are set.
+/// Decodes E4M3 (OCP "FN"): sign, 4 bits of exponent with bias 7, 3 bits of mantissa. The type has no infinities; a code is NaN
+/// only if all its bits except the sign are set.
 fn e4m3(code: u8) -> f32 {
     let (exponent, mantissa) = (code >> 3 & 15, f32::from(code & 7));
     let magnitude = match (exponent, code & 7) {
@@ -132,7 +132,7 @@ pub(crate) fn e8m0(code: u8) -> f32 {
     }
 }
 
-/// Returns 2^exponent, for exponents −126 to 127 (normal f32). `powi` is not guaranteed to be exact.
+/// Returns 2^exponent for exponents −126 to 127 (normal f32), made from its bits, since `powi` is not guaranteed to be exact.
 fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }

@@ -18,7 +18,7 @@ pub(super) const SCALES: &[Dtype] = &[F32, BF16, F16, F8_E8M0, U8];
 pub(super) const INTEGERS: &[Dtype] = &[U8, I8, U16, I16, U32, I32, U64, I64];
 /// Types of weights that need a scale.
 pub(super) const SCALED: &[Dtype] = &[F8_E4M3, F8_E5M2];
-/// Types in which E8M0 scales are stored; many programs store them as bytes.
+/// Types in which E8M0 scales are stored; many programs store E8M0 as U8.
 pub(super) const POWERS: &[Dtype] = &[F8_E8M0, U8];
 /// Types that may store two E2M1 codes per byte.
 pub(super) const PAIRS: &[Dtype] = &[U8, I8];
@@ -38,8 +38,8 @@ pub(super) fn e2m1_pairs(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// Decodes a stack of matrices from blocks of MXFP4 as stored by gpt-oss: codes `[count, outputs, blocks, 16]`, two per byte
-/// with the first in the lower half, and E8M0 scales `[count, outputs, blocks]`. Returns `[count, 32 · blocks, outputs]`: the
-/// elements of a block are in one column.
+/// with the first in the lower half, and E8M0 scales `[count, outputs, blocks]`. Returns the matrices transposed,
+/// `[count, 32 · blocks, outputs]`: the 32 elements of a block become consecutive rows of one column.
 pub(super) fn mxfp4_columns(codes: &[u8], scales: &[u8], [count, outputs, blocks]: [usize; 3]) -> Vec<f32> {
     let inputs = 32 * blocks;
     let mut values = vec![0.0; count * inputs * outputs];
@@ -67,8 +67,8 @@ pub(super) fn mxfp4_columns(codes: &[u8], scales: &[u8], [count, outputs, blocks
 ///
 /// If the block size is `given`, blocks of this size are checked before rule 2, and replace rule 4.
 ///
-/// Each index of the dimensions before the last two (experts) has its own scales, or all indices share the scales if the scale
-/// has size 1 there. If the scale has fewer dimensions than the weight, its trailing dimensions are missing.
+/// The dimensions before the last two are experts. Each expert has its own scales, or all experts share the scales if the tensor
+/// of scales has size 1 in these dimensions. If the scales have fewer dimensions than the weight, sizes of 1 are appended.
 pub(super) fn block(weight: &[usize], scale: &[usize], given: Option<[usize; 2]>) -> Option<Vec<usize>> {
     if scale.iter().all(|&n| n == 1) {
         return Some(weight.to_vec());

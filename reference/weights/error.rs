@@ -43,23 +43,23 @@ pub enum Problem {
         /// Supported types.
         expected: &'static [Dtype],
     },
-    /// The tensor has another shape.
+    /// The tensor does not have the shape that the model needs.
     Shape {
         /// Actual shape.
         found: Vec<usize>,
         /// The shape that the model needs.
         expected: Vec<usize>,
     },
-    /// The scale of the tensor is missing, ambiguous (two scales), of a wrong type, or of a shape that matches no rule;
-    /// described in words.
+    /// The scale of the tensor is missing, ambiguous (two scales), of a wrong type, or of a shape that matches no rule. The
+    /// string describes the problem.
     Scale(String),
     /// Elements are infinite or NaN, as stored or after scaling.
     NotFinite {
-        /// The number of such elements.
+        /// Number of infinite or NaN elements.
         count: usize,
-        /// First of these elements.
+        /// First infinite or NaN element in row-major order.
         first: f32,
-        /// Index of the first element in every dimension.
+        /// Index of the element `first`, one number per dimension.
         index: Vec<usize>,
     },
     /// An integer is out of range.
@@ -68,7 +68,7 @@ pub enum Problem {
         found: i128,
         /// Largest valid integer; the smallest is 0. −1 if no integer is valid.
         most: i128,
-        /// Index of the integer in every dimension.
+        /// Index of the element `found`, one number per dimension.
         index: Vec<usize>,
     },
 }

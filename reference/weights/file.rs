@@ -19,9 +19,9 @@ use crate::tensorfile::{Tensor, TensorFile};
 /// Tensors of a checkpoint, which are decoded when they are read. The [module](super) describes the supported formats.
 pub struct Safetensors {
     files: TensorFile,
-    /// Names in the files, by the names that models use; only if the two differ.
+    /// Maps the name of a tensor in models to its name in the files; has only names that differ.
     renamed: BTreeMap<String, String>,
-    /// Position of each matrix that is part of a stack of experts.
+    /// Position of each matrix that is part of a stack of experts, by the name of the matrix.
     stacked: BTreeMap<String, Stacked>,
     /// Number of rows and columns of the blocks that share a scale; `None` if unknown.
     block: Option<[usize; 2]>,
@@ -36,8 +36,8 @@ struct Stacked {
 }
 
 impl Safetensors {
-    /// Opens a file or a folder. Of a folder, opens `model.safetensors`, else the files named by
-    /// `model.safetensors.index.json`, else every `*.safetensors`. Files are mapped into memory: they must not be truncated
+    /// Opens a file or a folder. In a folder, opens `model.safetensors`, else the files named by
+    /// `model.safetensors.index.json`, else every `*.safetensors`. The files are mapped into memory, and must not be truncated
     /// while the tensors are read.
     ///
     /// # Errors
@@ -75,15 +75,16 @@ impl Safetensors {
     }
 
     /// Sets the number of rows and columns of the blocks that share a scale, like `weight_block_size` of a configuration.
-    /// `None` infers it from the shapes of the scales, which is ambiguous if the shape of the weight is not a multiple of the
-    /// block.
+    /// With `None`, the block size is inferred from the shapes of the scales, which is ambiguous if the shape of the weight is
+    /// not a multiple of the block.
     #[must_use]
     pub fn in_blocks(mut self, block: Option<[usize; 2]>) -> Self {
         self.block = block;
         self
     }
 
-    /// Returns the tensor with this name, or the tensor renamed to this name; the returned tensor has its name in the file.
+    /// Finds a tensor by its name in the files or, if no tensor in the files has this name, by the name that models use. The
+    /// field `name` of the result is the name in the files.
     fn entry(&self, name: &str) -> Option<Tensor<'_>> {
         let renamed = || self.files.get(self.renamed.get(name)?);
         self.files.get(name).or_else(renamed)
@@ -102,12 +103,12 @@ impl Safetensors {
         stacks::renamed(name).unwrap_or_else(|| name.into())
     }
 
-    /// Returns the shape of a tensor as stored; `None` if there is no such tensor.
+    /// Returns the shape of a tensor as stored; `None` if no file has the tensor.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.entry(name).map(|tensor| tensor.shape)
     }
 
-    /// Returns the bytes of a tensor as stored; `None` if there is no such tensor.
+    /// Returns the bytes of a tensor as stored; `None` if no file has the tensor.
     pub fn raw(&self, name: &str) -> Option<&[u8]> {
         self.entry(name).map(|tensor| tensor.bytes)
     }
@@ -133,7 +134,7 @@ impl Safetensors {
         self.find(&spec.name, &spec.shape, spec.integer).map(|_| ())
     }
 
-    /// Returns true if a stack does not exist itself, but the first of its matrices exists.
+    /// Returns true if the files have no tensor with the name of a stack, but single matrices of the stack (at least the first).
     fn in_parts(&self, TensorSpec { name, shape, .. }: &TensorSpec) -> bool {
         let first = || stacks::matrices(name, shape).next();
         self.entry(name).is_none() && first().is_some_and(|(first, _)| self.entry(&first).is_some())
@@ -147,7 +148,7 @@ impl Safetensors {
                 return false;
             };
             unused.remove(stored.name);
-            // Two scales of one tensor are an error; then both count as unused.
+            // Two scales of one tensor are an error; in this case, both scales count as unused.
             if let [(_, scale)] = &self.scales(name)[..]
                 && (SCALED.contains(&stored.dtype) || PAIRS.contains(&stored.dtype))
             {
@@ -171,7 +172,7 @@ impl Safetensors {
     /// Returns a tensor as f32, multiplied by its scales.
     ///
     /// # Errors
-    /// Returns an error if the tensor is missing, has another shape or an unsupported type, lacks a required scale, or has
+    /// Returns an error if the tensor is missing, has the wrong shape or an unsupported type, lacks a required scale, or has
     /// elements that are not finite.
     pub fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
         let spec = || TensorSpec {
@@ -238,7 +239,7 @@ impl Safetensors {
     /// Returns a tensor of integers from 0 to `limit − 1`.
     ///
     /// # Errors
-    /// Returns an error if the tensor is missing, has another shape, is not of an integer type, or has an integer out of range.
+    /// Returns an error if the tensor is missing, has the wrong shape, is not of an integer type, or has an integer out of range.
     pub fn integers(&self, name: &str, shape: &[usize], limit: u32) -> Result<Vec<u32>, Error> {
         self.up_to(name, shape, i128::from(limit) - 1)
     }
@@ -277,7 +278,7 @@ impl Safetensors {
         Ok(stored)
     }
 
-    /// Returns true if a matrix of this shape is stored as pairs of E2M1 with a scale per 32 columns of a row, like
+    /// Returns true if a matrix of this shape is stored as E2M1 codes, two per byte, with a scale per 32 columns of a row, like
     /// DeepSeek-V4's experts.
     fn packs(&self, name: &str, stored: &Tensor, shape: &[usize]) -> bool {
         let &[outputs, inputs] = shape else { return false };
@@ -329,7 +330,7 @@ impl Weights for Safetensors {
     }
 }
 
-/// Prints the path and the number of tensors; there are too many tensors to print.
+/// Prints the path and the number of tensors: a checkpoint may have too many tensors to print their names.
 impl fmt::Debug for Safetensors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, tensors) = (self.files.path(), self.files.tensors().len());

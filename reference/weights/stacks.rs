@@ -1,8 +1,9 @@
-//! Matrices that a file stores under another name, as parts of a stack, or as a stack that is read in parts.
+//! Finds matrices that files store in another way than a model requests: under another name, within a stack of matrices, or as
+//! single matrices although the model requests a stack.
 
 /// Substitutions in names within a layer, from the names of published files to the names that models use; applied one after the
-/// other. They are for DeepSeek-V4, and for dense layers of Kimi-Linear, which `transformers` stores under the names of layers
-/// with experts.
+/// other. The last three are for dense layers of Kimi-Linear, which `transformers` stores under the names of layers with experts;
+/// the others are for DeepSeek-V4.
 const RENAMES: &[(&str, &str)] = &[
     (".attn.", ".self_attn."),
     (".ffn.", ".mlp."),
@@ -35,7 +36,7 @@ const RENAMES: &[(&str, &str)] = &[
     (".block_sparse_moe.down_proj.", ".mlp.down_proj."),
 ];
 
-/// Full names outside of layers, without `model.`: in published files, and in models.
+/// Names of tensors outside of layers: the name in published files, without a leading `model.`, and the name in models.
 const OUTSIDE: &[(&str, &str)] = &[
     ("embed.weight", "model.embed_tokens.weight"),
     ("embed_tokens.weight", "model.embed_tokens.weight"),
@@ -46,8 +47,8 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("hc_head_scale", "model.hc_head.hc_scale"),
 ];
 
-/// Converts a published name to the name that models use; `None` if the two are equal. If a file has a tensor under the name
-/// that models use, that tensor takes precedence.
+/// Converts a published name to the name that models use; `None` if the name does not change. If a file also has a tensor under
+/// the name that models use, the caller prefers that tensor.
 pub(super) fn renamed(name: &str) -> Option<String> {
     let inner = name.strip_prefix("model.").unwrap_or(name);
     let new = match inner.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) {
@@ -61,7 +62,8 @@ pub(super) fn renamed(name: &str) -> Option<String> {
     (new != name).then_some(new)
 }
 
-/// Splits the name of a stack into the stem of the experts and the names of the matrices that are concatenated for each expert.
+/// Splits the name of a stack, `STEM.gate_up_proj` or `STEM.down_proj`, into STEM and the names of the matrices that are
+/// concatenated for each expert. `None` if STEM does not end with `.experts`.
 fn of_stack(name: &str) -> Option<(&str, &'static [&'static str])> {
     let (stem, parts): (_, &[&str]) = match name.rsplit_once('.')? {
         (stem, "gate_up_proj") => (stem, &["gate_proj", "up_proj"]),
@@ -71,8 +73,8 @@ fn of_stack(name: &str) -> Option<(&str, &'static [&'static str])> {
     stem.ends_with(".experts").then_some((stem, parts))
 }
 
-/// Lists the matrices within a stack of experts with this name and shape, in order, each with its name and shape. Empty if the
-/// tensor is not such a stack.
+/// Lists, in order, the names and shapes of the matrices that form the stack of experts with this name and shape. Empty if `name`
+/// or `shape` cannot belong to a stack of experts.
 pub(super) fn matrices(name: &str, shape: &[usize]) -> impl Iterator<Item = (String, [usize; 2])> {
     let stack = match (of_stack(name), shape) {
         (Some((stem, parts)), &[count, outputs, inputs])

@@ -138,7 +138,7 @@ impl<'a, T: Real, P: Policy<T>> Chunk<'a, T, P> {
         self.form.policy.round(Intermediate::State, state, value_dim);
     }
 
-    /// Returns N = U − W S₀. `a` has the products of A without the factor β.
+    /// Returns N = U − W S₀, `[rows, value_dim]`. `a` is the matrix A before its rows are multiplied by β.
     fn pseudo_values(&self, mut a: Vec<T>, beta: &[T], state: &[T]) -> Vec<T> {
         let [key_dim, value_dim] = self.dims;
         let rows = beta.len();
@@ -175,7 +175,7 @@ impl<'a, T: Real, P: Policy<T>> Chunk<'a, T, P> {
     }
 }
 
-/// Computes y = x · w or, if `add`, y + x · w; w is `[k, n]`.
+/// Computes y = x · w, or adds x · w to y if `add` is true; w is `[k, n]`.
 fn product<T: Real>(x: &[T], w: &[T], [k, n]: [usize; 2], add: bool, y: &mut [T]) {
     let product = Product {
         w_strides: (1, n),

@@ -1,4 +1,4 @@
-//! Inputs of the delta rule as models compute them: log decays from raw gates, β from logits, normalised q and k.
+//! Functions that compute inputs of the delta rule: log decays from raw gates, β from logits, normalised q and k.
 
 use rayon::prelude::*;
 
@@ -7,25 +7,25 @@ use crate::ops::linear::dot;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// A raw gate x `[tokens, HV]` or `[tokens, HV, K]`. `a_log` is `[HV]`; `dt_bias` has one element per channel of a token.
+/// Raw gate x, `[tokens, HV]` or `[tokens, HV, K]`, with the parameters of the formula that maps x to the log decay g.
 #[derive(Clone, Copy, Debug)]
 pub enum Gate<'a, T> {
-    /// Decay g = −exp(a_log) · softplus(x + dt_bias), where softplus(x) = ln(1 + eˣ), or x above 20.
+    /// Log decay g = −exp(a_log) · softplus(x + dt_bias), where softplus(x) is ln(1 + eˣ) up to x = 20, and x above.
     Softplus {
         /// The raw gate.
         x: &'a Tensor<T>,
-        /// Logarithm of the factor of each value head, `[HV]`.
+        /// Logarithm of the factor exp(a_log) of each value head, `[HV]`.
         a_log: &'a [T],
-        /// Bias of the raw gate, one element per channel of a token.
+        /// Bias of the raw gate: one per value head, `[HV]`, or one per channel of each value head, `[HV, K]`.
         dt_bias: Option<&'a [T]>,
     },
-    /// Decay g = bound · sigmoid(exp(a_log) · (x + dt_bias)), between `bound` < 0 and 0. Without `a_log`, the factor is 1.
+    /// Log decay g = bound · sigmoid(exp(a_log) · (x + dt_bias)), between `bound` < 0 and 0. Without `a_log`, exp(a_log) is 1.
     LowerBound {
         /// The raw gate.
         x: &'a Tensor<T>,
-        /// Logarithm of the factor of each value head, `[HV]`.
+        /// Logarithm of the factor exp(a_log) of each value head, `[HV]`.
         a_log: Option<&'a [T]>,
-        /// Bias of the raw gate, one element per channel of a token.
+        /// Bias of the raw gate: one per value head, `[HV]`, or one per channel of each value head, `[HV, K]`.
         dt_bias: Option<&'a [T]>,
         /// Lower bound of log decays.
         bound: T,
@@ -92,12 +92,12 @@ fn map<T: Real>(
     Ok(g)
 }
 
-/// Softplus, ln(1 + eˣ). Above 20 the result is x, as in PyTorch and other implementations; x is too small by at most 2.1·10⁻⁹.
+/// Returns softplus(x) = ln(1 + eˣ). Above 20 the result is x, as in PyTorch; it is then too small by at most 2.1·10⁻⁹.
 pub(crate) fn softplus<T: Real>(x: T) -> T {
     if x > T::from_f64(20.0) { x } else { x.exp().ln_1p() }
 }
 
-/// Returns β = sigmoid(logit), or 2 · sigmoid(logit), which allows negative eigenvalues of the state transition.
+/// Returns β = sigmoid(logit), or 2 · sigmoid(logit) to allow negative eigenvalues of the state transition I − β k kᵀ.
 pub fn beta<T: Real>(logits: &Tensor<T>, negative_eigenvalues: bool) -> Tensor<T> {
     let most = T::from_f64(if negative_eigenvalues { 2.0 } else { 1.0 });
     Tensor::new(
@@ -109,7 +109,7 @@ pub fn beta<T: Real>(logits: &Tensor<T>, negative_eigenvalues: bool) -> Tensor<T
 /// Default ε of [`l2_normalize`], used by every published kernel.
 pub const L2_EPS: f64 = 1e-6;
 
-/// Normalises every row to x / √(Σ x² + ε): q and k, before the scale is applied. Rows of zeros remain zeros.
+/// Normalises every row to x / √(Σ x² + ε). Models apply this to q and k before the scale. Rows of zeros remain zeros.
 pub fn l2_normalize<T: Real>(x: &mut Tensor<T>, eps: T) {
     let cols = x.cols();
     x.data.par_chunks_mut(BLOCK * cols).for_each(|block| {

@@ -53,7 +53,8 @@ impl<T: Real> Inputs<'_, T> {
         self.q.shape[0]
     }
 
-    /// Checks that the shapes match, the sequences are within the tokens and no log decay is positive; returns the sizes.
+    /// Checks that the shapes match, `cu_seqlens` ascends from 0 to the number of tokens and no log decay is positive. Returns
+    /// the sizes.
     ///
     /// # Errors
     /// Returns a message about the first failed check, with the name of the input.

@@ -4,10 +4,10 @@ use super::policy::{Intermediate, Policy};
 use crate::Real;
 use crate::real::vectorized;
 
-/// Number of rows of a diagonal block. Larger matrices are assembled from blocks by matrix products.
+/// Number of rows of a diagonal block. Blocks below the diagonal are computed from inverted diagonal blocks by matrix products.
 pub const BLOCK: usize = 16;
 
-/// Method of inverting diagonal blocks. Both methods give the inverse in exact arithmetic.
+/// Method that inverts a diagonal block. In exact arithmetic, both methods give the same inverse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inversion {
     /// Forward substitution, row by row: x_i = e_i − Σ_{j<i} A_ij x_j.
@@ -80,8 +80,8 @@ fn neumann<T: Real>(a: &[T], n: usize, policy: &impl Policy<T>) -> Vec<T> {
     x
 }
 
-/// Returns x `[m, k]` · y `[k, n]`, with rounded operands. If x is `lower` triangular, elements above its diagonal are not
-/// multiplied, because a NaN of a later row would spread to earlier rows.
+/// Returns x `[m, k]` · y `[k, n]`, with rounded operands. If x is `lower` triangular, the zeros above its diagonal are not
+/// multiplied: 0 · NaN is NaN, so a NaN in a later row of y would spread to earlier rows of the result.
 fn product<T: Real>(
     mut x: Vec<T>,
     mut y: Vec<T>,

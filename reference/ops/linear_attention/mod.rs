@@ -47,7 +47,7 @@ pub trait Form<T: Real>: Sync {
     }
 
     /// Computes one value head of one sequence: replaces `state` `[K, V]` by the state after the sequence, and fills `out`
-    /// `[tokens, V]`. Between tokens or chunks, the state is stored in the layout `L`.
+    /// `[tokens, V]`. `L` is the layout of the pool: the recurrent form stores (rounds) the state in this layout after a token.
     fn head<L: Layout>(&self, head: &Head<T>, state: &mut [T], out: &mut [T]);
 }
 

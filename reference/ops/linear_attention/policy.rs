@@ -1,4 +1,4 @@
-//! Points at which a chunked kernel may round its intermediates.
+//! Intermediates of chunked linear attention, and the [`Policy`] that rounds the intermediates as a kernel does.
 
 /// Intermediates of a chunked kernel, named as in [`Chunked`](super::Chunked).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,8 +11,8 @@ pub enum Intermediate {
     Value,
     /// β `[L, 1]`.
     Beta,
-    /// Operands `[rows, K]` of the products that give A and P: q and k. If decays are per channel, q and k are decayed relative
-    /// to an anchor row.
+    /// Operands `[rows, K]` of the products that give A and P: q or k on the left, k on the right. If decays are per channel,
+    /// left operands are multiplied by exp(G − G_a) and right operands by exp(G_a − G), with an anchor row a.
     ScoreOperand,
     /// A `[L, L]`.
     A,
@@ -69,8 +69,8 @@ impl Intermediate {
     ];
 }
 
-/// Lower limit of log decays: smaller decays are replaced by this number. Its exponential is 0 even in f64. The limit keeps
-/// running sums small, so that differences of later sums keep their precision, and avoids the NaN of differences of −∞.
+/// Lower limit of log decays: a smaller decay is replaced by −750, whose exponential is 0 even in f64. The limit keeps running
+/// sums small, so that differences of later sums keep their precision. It also avoids the NaN of −∞ − (−∞).
 pub const FORGOTTEN: f64 = -750.0;
 
 /// Rounding of the intermediates of [`Chunked`](super::Chunked). The default methods do not round.

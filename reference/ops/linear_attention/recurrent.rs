@@ -1,4 +1,4 @@
-//! The recurrent form of linear attention: token by token.
+//! The recurrent form of linear attention, which updates the state token by token.
 
 use super::Form;
 use super::inputs::Head;
@@ -11,10 +11,10 @@ use crate::real::vectorized;
 /// Parameters of the recurrent form, which stores the state after every token.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent<S = Unrounded> {
-    /// True to read the old state for k and q in one pass, as decode kernels do: o = scale (Sᵀq + (k·q) d), where S is decayed
+    /// True to compute Sᵀk and Sᵀq in one pass over S, as decode kernels do: o = scale (Sᵀq + (k·q) d), where S is decayed
     /// but not yet updated. The result is the same in exact arithmetic.
     pub one_pass: bool,
-    /// Change of the state, e.g. rounding, when it is stored after each token.
+    /// Change (e.g. rounding) that is applied to the state when it is stored after each token.
     pub store: S,
 }
 
@@ -74,7 +74,7 @@ impl<T: Real, S: Store<T>> Form<T> for Recurrent<S> {
 /// Inputs q, k, v and β of a token.
 type Step<'a, T> = (&'a [T], &'a [T], &'a [T], Option<T>);
 
-/// Computes a token as defined: decays S and reads it for k, then updates S and reads it for q.
+/// Computes a token as defined: decays S and computes Sᵀk, then updates S and computes Sᵀq.
 #[inline(always)]
 fn two_passes<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T>, d: &mut [T], out: &mut [T]) {
     d.fill(T::ZERO);
@@ -94,7 +94,7 @@ fn two_passes<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T
     }
 }
 
-/// Computes a token in one pass: reads S for k and q, then updates S. The result for q is corrected for the update.
+/// Computes Sᵀk and Sᵀq of a token in one pass over the decayed S, then updates S and corrects Sᵀq for the update.
 #[inline(always)]
 fn one_pass<T: Real>(state: &mut [T], decay: &[T], (q, k, v, beta): Step<'_, T>, d: &mut [T], out: &mut [T]) {
     d.fill(T::ZERO);

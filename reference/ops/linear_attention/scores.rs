@@ -26,7 +26,8 @@ impl Sums {
         &self.sums[self.sums.len() - self.width..]
     }
 
-    /// Multiplies rows by exp(`exponent`(G_i, c)) for every channel c. The first of `rows` is row `first` of the chunk.
+    /// Multiplies channel c of row i by exp(`exponent`(G_ic, c)), where G are the decay sums. The first of `rows` is row `first`
+    /// of the chunk.
     pub fn decay<T: Real>(&self, rows: &mut [T], cols: usize, first: usize, exponent: impl Fn(f64, usize) -> f64) {
         let mut factors = vec![T::ZERO; self.width];
         for (row, sums) in rows
@@ -53,7 +54,7 @@ pub(super) fn scale<T: Real>(row: &mut [T], factors: &[T]) {
     }
 }
 
-/// Returns Σ_c x_ic k_jc exp(G_i − G_j)(c) for j ≤ i, and 0 for j > i, `[L, L]`: once with x = q and once with x = k.
+/// Returns Σ_c x_ic k_jc exp(G_ic − G_jc) for j ≤ i, and 0 for j > i, `[L, L]`: once with x = q and once with x = k.
 pub(super) fn scores<T: Real>(q: &[T], k: &[T], cols: usize, sums: &Sums, policy: &impl Policy<T>) -> [Vec<T>; 2] {
     if sums.width == 1 {
         of_heads([q, k], k, cols, &sums.sums, policy)
@@ -90,9 +91,9 @@ fn of_heads<T: Real>(x: [&[T]; 2], k: &[T], cols: usize, sums: &[f64], policy: &
     scores
 }
 
-/// Computes scores with one decay per channel, block by block. Left of the diagonal block, both operands decay towards the
-/// first row of the block, so that their scores are a matrix product. Within the block, one of the exponents would be positive,
-/// so every pair of rows is computed separately.
+/// Computes scores with one decay per channel, block by block. Left of the diagonal block, both operands are decayed relative
+/// to the first row of the block, so that the scores are one matrix product. Within the diagonal block, the exponent of the right
+/// operand would be positive and might overflow, so every pair of rows is computed separately.
 fn of_channels<T: Real>(x: [&[T]; 2], k: &[T], cols: usize, sums: &Sums, policy: &impl Policy<T>) -> [Vec<T>; 2] {
     let size = k.len() / cols;
     let mut scores = x.map(|_| vec![T::ZERO; size * size]);

@@ -13,7 +13,7 @@ pub trait Layout: Send + Sync + 'static {
     /// True if a matrix is stored as `[V, K]`.
     const TURNED: bool;
 
-    /// Returns the dimensions in storage order.
+    /// Returns the number of rows and of columns of a stored matrix.
     fn stored(key_dim: usize, value_dim: usize) -> [usize; 2] {
         match Self::TURNED {
             true => [value_dim, key_dim],
@@ -21,7 +21,7 @@ pub trait Layout: Send + Sync + 'static {
         }
     }
 
-    /// Calls `work` with a stored matrix in the order `[K, V]`; `work` may change it in place.
+    /// Calls `work` with a stored matrix as `[K, V]`, then converts the matrix, which `work` may change, back to storage order.
     fn as_kv<T: Real>(stored: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T])) {
         match Self::TURNED {
             true => transposed(stored, value_dim, key_dim, work),
@@ -29,7 +29,7 @@ pub trait Layout: Send + Sync + 'static {
         }
     }
 
-    /// Calls `work` with a `[K, V]` matrix in storage order; `work` may change it in place.
+    /// Calls `work` with a `[K, V]` matrix in storage order, then converts the matrix, which `work` may change, back to `[K, V]`.
     fn as_stored<T: Real>(kv: &mut [T], key_dim: usize, value_dim: usize, work: impl FnOnce(&mut [T])) {
         match Self::TURNED {
             true => transposed(kv, key_dim, value_dim, work),
@@ -120,20 +120,20 @@ impl<T: Real, L: Layout> State<T, L> {
         })
     }
 
-    /// Returns the tensor in storage order.
+    /// Returns the states as a tensor in storage order, `[slots, HV, K, V]` or `[slots, HV, V, K]`.
     pub fn tensor(&self) -> &Tensor<T> {
         &self.tensor
     }
 
-    /// Returns the tensor in storage order.
+    /// Returns the states as a tensor in storage order, `[slots, HV, K, V]` or `[slots, HV, V, K]`.
     pub fn into_tensor(self) -> Tensor<T> {
         self.tensor
     }
 
-    /// Sizes `[slots, HV, K, V]`, in this order for every layout.
+    /// Returns the sizes `[slots, HV, K, V]`, in this order for every layout.
     pub fn sizes(&self) -> [usize; 4] {
         let [slots, heads, rows, cols] = self.dimensions();
-        // `stored` swaps the dimensions of a turned layout, so it also swaps them back.
+        // In the layout [V, K], `stored` swaps two dimensions; it also converts from storage order to K, V.
         let [key_dim, value_dim] = L::stored(rows, cols);
         [slots, heads, key_dim, value_dim]
     }
@@ -155,7 +155,7 @@ impl<T: Real, L: Layout> State<T, L> {
         std::array::from_fn(|axis| self.tensor.shape[axis])
     }
 
-    /// Iterates over the matrices in storage order, slot by slot and head by head.
+    /// Iterates over the matrices slot by slot and head by head. Each matrix is in storage order.
     pub(super) fn heads_mut(&mut self) -> impl IndexedParallelIterator<Item = &mut [T]> {
         let [_, _, rows, cols] = self.dimensions();
         self.tensor.data.par_chunks_exact_mut(rows * cols)

@@ -14,16 +14,16 @@ use crate::paths::{TensorSpec, asked};
 /// Maximum number of iterations of the Sinkhorn normalisation; published models use 20.
 const MOST_ITERATIONS: usize = 1000;
 
-/// Type of a layer: the keys that it attends to in addition to its window.
+/// Type of a layer, by the keys that the layer attends to in addition to the keys of its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum LayerType {
     /// Sliding window only.
     #[serde(rename = "sliding_attention")]
     Sliding,
-    /// Sparse (CSA): the compressed entries that the indexer selects.
+    /// Sparse (CSA): the layer attends to the compressed entries that its indexer selects.
     #[serde(rename = "compressed_sparse_attention")]
     Sparse,
-    /// Heavy (HCA): all compressed entries.
+    /// Heavy (HCA): the layer attends to all compressed entries.
     #[serde(rename = "heavily_compressed_attention")]
     Heavy,
 }
@@ -56,7 +56,7 @@ impl LayerType {
 pub struct RopeParameters {
     /// Base of the frequencies, θ.
     pub rope_theta: f64,
-    /// YaRN, which extends the context length beyond that of training; `None` if it is not used.
+    /// YaRN, which extends the context length used in training; `None` without YaRN.
     pub yarn: Option<Yarn>,
 }
 
@@ -68,7 +68,7 @@ impl RopeParameters {
     }
 }
 
-/// RoPE of sliding layers, and of layers with a compressor.
+/// The two RoPEs of a model: one for sliding layers, one for layers with a compressor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeByLayer {
     /// RoPE of sliding layers.
@@ -77,8 +77,8 @@ pub struct RopeByLayer {
     pub compress: RopeParameters,
 }
 
-/// Configuration of a model, with the names of `config.json`. Reading returns an error for a key that is unknown and may change
-/// the result. Read it with `serde_json`, or write it as a literal:
+/// Configuration of a model, with the names of `config.json`. Unknown keys that may change the result are errors.
+/// Read a configuration with `serde_json`, or write it as a literal:
 ///
 /// ```
 /// use reference::paths::deepseek_v4::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
@@ -134,15 +134,15 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Number of channels of a head.
     pub head_dim: usize,
-    /// Number of channels at the end of each head that RoPE rotates; even.
+    /// Number of channels that RoPE rotates (the last channels of each head); even.
     pub qk_rope_head_dim: usize,
-    /// Number of channels between the two projections of queries.
+    /// Rank of the query projection, which is a product of two matrices.
     pub q_lora_rank: usize,
     /// Number of routed experts per token.
     pub num_experts_per_tok: usize,
     /// Number of routed experts; there is one shared expert in addition.
     pub n_routed_experts: usize,
-    /// Factor γ of [`router::weights`](crate::ops::router::weights).
+    /// Factor γ of the weights of routed experts, see [`router::weights`](crate::ops::router::weights).
     pub routed_scaling_factor: f64,
     /// Clamp limit c of [`experts`](crate::ops::experts).
     pub swiglu_limit: f64,
@@ -150,7 +150,7 @@ pub struct Config {
     pub sliding_window: usize,
     /// Number of groups of heads that the output projection projects separately.
     pub o_groups: usize,
-    /// Number of channels of a group between the two output projections.
+    /// Rank of the output projection of each group of heads.
     pub o_lora_rank: usize,
     /// Number of heads of the indexer.
     pub index_n_heads: usize,
@@ -166,16 +166,16 @@ pub struct Config {
     pub hc_eps: f64,
     /// Term ε of every norm.
     pub rms_norm_eps: f64,
-    /// Number of tokens per entry, by the name of the layer type: `compressed_sparse_attention`,
+    /// Number of tokens per compressed cache entry, for each layer type with a compressor: `compressed_sparse_attention` and
     /// `heavily_compressed_attention`.
     pub compress_rates: BTreeMap<String, usize>,
-    /// RoPEs of the two kinds of layers.
+    /// RoPE of sliding layers, and RoPE of layers with a compressor.
     pub rope_parameters: RopeByLayer,
-    /// Type of each layer: the keys that it attends to.
+    /// Type of each layer, which gives the keys that the layer attends to.
     pub layer_types: Vec<LayerType>,
     /// Router of each layer.
     pub mlp_layer_types: Vec<RouterType>,
-    /// Maximum context length in tokens; `None` if the file does not state it.
+    /// Maximum context length in tokens; `None` if `config.json` does not state it.
     pub max_position_embeddings: Option<usize>,
 }
 
@@ -240,8 +240,8 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the number of tokens per entry of the compressed cache of this type of layers; `None` if it has no compressed
-    /// cache.
+    /// Returns the number of tokens per entry of the compressed cache of this type of layers; `None` if the layers have no
+    /// compressed cache.
     pub fn rate(&self, layer: LayerType) -> Option<usize> {
         match layer {
             LayerType::Sliding => None,
@@ -249,15 +249,15 @@ impl Config {
         }
     }
 
-    /// Returns the sizes of the compressors of this type of layers: that of keys, and that of index keys. `None` for a
-    /// compressor that the layers lack.
+    /// Returns the sizes of the two compressors of this type of layer: one for keys, one for the indexer's keys. `None` for a
+    /// compressor that the layer does not have.
     pub(super) fn pools(&self, layer: LayerType) -> [Option<Pooling>; 2] {
         let overlap = layer == LayerType::Sparse;
         let pool = |dim| self.rate(layer).map(|rate| Pooling { rate, overlap, dim });
         [pool(self.head_dim), pool(self.index_head_dim).filter(|_| overlap)]
     }
 
-    /// Returns the number of tokens per entry of a layer's compressed cache; `None` if it has no compressed cache.
+    /// Returns the number of tokens per entry of a layer's compressed cache; `None` if the layer has no compressed cache.
     pub fn compress_rate(&self, layer: usize) -> Option<usize> {
         self.rate(self.layer_types[layer])
     }

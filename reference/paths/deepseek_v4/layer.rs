@@ -48,7 +48,7 @@ pub(super) struct Compressor<T> {
     pub sizes: Pooling,
     pub kv: Tensor<T>,
     pub gate: Tensor<T>,
-    /// Bias `[rate, width]`, added to the logits by the position within the window.
+    /// Bias `[rate, width]` that is added to the logits: one row per position within the window.
     pub position_bias: Tensor<T>,
     pub norm: Vec<T>,
 }
@@ -118,7 +118,7 @@ impl<T: Real> Layer<T> {
         }
         let choice = self.index(x, &low, state, cx);
         let mut mixed = self.attend(&query, choice.as_ref(), state, cx);
-        // Drop rows of the window cache that no later token reads, in groups of more than one window.
+        // Drop rows of the window cache that no later token reads, once there are more than `window` such rows.
         let excess = state.window.keys.rows().saturating_sub(self.window - 1);
         if excess > self.window {
             state.window.drop_first(excess);
@@ -128,7 +128,7 @@ impl<T: Real> Layer<T> {
         self.project(&mixed)
     }
 
-    /// Selects the compressed entries that each token reads, if the layer has an indexer.
+    /// Selects the compressed entries that each token reads; `None` if the layer has no indexer.
     fn index(
         &self,
         x: &Tensor<T>,
@@ -210,7 +210,8 @@ impl<T: Real> Layer<T> {
         out
     }
 
-    /// Grouped output projection: W_ob · concat_g (A_g · heads of group g).
+    /// Computes the grouped output projection: each group of heads is multiplied by its rows of `output_down`, and the results of
+    /// all groups together by `output_up`.
     fn project(&self, heads: &Tensor<T>) -> Tensor<T> {
         let groups = self.output_groups;
         let (width, inner) = (heads.shape[1] * heads.cols(), self.output_down.rows());
@@ -232,8 +233,8 @@ impl<T: Real> Layer<T> {
         self.output_up.apply(&low)
     }
 
-    /// Selects the experts of rows, and computes their weights. `learned` is called with the choice if scores, and not a table,
-    /// select the experts.
+    /// Selects experts for each row of x, and computes the weights of the experts. If the experts are selected by scores, the
+    /// closure `learned` may change the selection; if a table gives the experts of a token id, `learned` is not called.
     pub fn route(&self, x: &Tensor<T>, ids: &[u32], learned: impl FnOnce(&mut Choice<T>)) -> (Choice<T>, Tensor<T>) {
         let mut sigma = self.router.apply(x);
         sqrt_softplus(&mut sigma);
@@ -256,8 +257,8 @@ impl<T: Real> Layer<T> {
 }
 
 impl<T: Real> Compressor<T> {
-    /// Adds the call's tokens to the pool. Returns the completed entries, normed and rotated by RoPE to the position of the
-    /// first token of their window, and the index of the first completed entry.
+    /// Pools the call's tokens. Returns the completed entries after RMSNorm and RoPE, and the index of the first entry; `None` if
+    /// no entry is complete. The RoPE position of an entry is the position of the first token of its window.
     fn compress(
         &self,
         x: &Tensor<T>,
@@ -296,8 +297,8 @@ struct Entries<T> {
 }
 
 impl<T: Real> Entries<T> {
-    /// Collects the entries that the queries `rows` of a call at position `start` read: the selected entries, or all complete
-    /// entries.
+    /// Collects the entries that the queries `rows` of a call read: the entries that `choice` selects, or all complete entries if
+    /// `choice` is `None`. `start` is the position of the call's first token; `rate` is the number of tokens per entry.
     fn new(
         state: &LayerParts<T>,
         choice: Option<&Choice<T>>,

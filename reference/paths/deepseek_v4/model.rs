@@ -74,14 +74,14 @@ impl<T: Real> Model<T> {
         &self.layers[layer].sinks
     }
 
-    /// Returns the weights of two norms of a layer: of the low-rank queries, and of the KV vectors.
+    /// Returns the weights of two norms of a layer: the norm of the low-rank queries, and the norm of the KV vectors.
     pub fn norms(&self, layer: usize) -> [&[T]; 2] {
         let layer = &self.layers[layer];
         [&layer.query_norm, &layer.kv_norm]
     }
 
-    /// Selects the experts of rows in a layer, and computes their weights. `learned` is called with the choice if scores, and
-    /// not a table, select the experts.
+    /// Selects experts of a layer for each row of x, and computes the weights of the experts. If the experts are selected by
+    /// scores, `learned` may change the selection; if a table gives the experts of a token id, `learned` is not called.
     pub fn route(
         &self,
         layer: usize,
@@ -99,7 +99,7 @@ impl<T: Real> Model<T> {
         hidden
     }
 
-    /// Returns the logits for an input of the head.
+    /// Maps the result of [`Self::head_input`] to logits: `[rows, D]` → `[rows, vocab_size]`.
     pub fn head(&self, input: &Tensor<T>) -> Tensor<T> {
         self.head.apply(input)
     }
@@ -113,7 +113,7 @@ impl<T: Real> Model<T> {
     /// chunks or one by one; the logits differ by rounding only. Calls `numerics` at every site.
     ///
     /// # Errors
-    /// Returns an error, and leaves the state unchanged, if there are no ids, an id is outside the vocabulary, or the state was
+    /// Returns an error, and leaves the state unchanged, if `ids` is empty, an id is outside the vocabulary, or the state was
     /// created with another configuration.
     pub fn run(&self, state: &mut State<T>, ids: &[u32], numerics: &mut dyn Numerics<T>) -> Result<Tensor<T>, String>
     where
@@ -138,7 +138,7 @@ impl<T: Real> Model<T> {
         Ok(self.through(0, x, state, ids, numerics))
     }
 
-    /// Runs the layers from `first` on, and the head, on the streams that enter layer `first`; returns the logits.
+    /// Runs layer `first`, all later layers and the head; returns the logits. `x` has the streams that enter layer `first`.
     pub(super) fn through(
         &self,
         first: usize,

@@ -8,8 +8,8 @@ use super::{Config, LayerType, RopeByLayer, RopeParameters, RouterType};
 use crate::ops::rope::Yarn;
 use crate::paths::keys::{INERT, Keys};
 
-/// Keys that do not affect the computation here: they describe the layers for multi-token prediction, and the storage of
-/// experts.
+/// Keys of `config.json` that do not affect the reference: they describe the storage of experts, and the layers for multi-token
+/// prediction, which the reference does not run.
 const OWN_INERT: &str = "ep_size expert_dtype num_nextn_predict_layers";
 
 /// Layer type of each value in `compress_ratios`.
@@ -18,7 +18,7 @@ const RATIOS: [(usize, LayerType); 3] = [(0, LayerType::Sliding), (4, LayerType:
 /// The only supported `attention_factor` of RoPE: cosines and sines are not scaled.
 const ATTENTION_FACTOR: f64 = 1.0;
 
-/// Reads a `config.json`. The caller asserts that the keys in `inert` do not affect the result.
+/// Reads a `config.json`. Ignores the keys in `inert`: the caller asserts that these keys do not affect the result.
 ///
 /// # Errors
 /// Returns an error if a key is missing, has the wrong type, contradicts another key, is not supported, or is unknown.
@@ -120,7 +120,7 @@ impl Read<'_> {
         }
     }
 
-    /// Returns the numbers of tokens per entry; the defaults are those of published models.
+    /// Returns the number of tokens per compressed entry, by layer type; the defaults are the values of published models.
     fn rates(&self) -> Result<BTreeMap<String, usize>, String> {
         let keys = self.keys;
         let names = [
@@ -206,8 +206,8 @@ impl Read<'_> {
         }
     }
 
-    /// Reads the two RoPEs, and the number of channels they rotate. Either each RoPE has its own object, `main` or `compress`,
-    /// or there is only the object of layers with a compressor, and the bases θ of both RoPEs are top-level keys.
+    /// Reads the two RoPEs, and the number of channels they rotate. Some files have one object per RoPE, `main` and `compress`.
+    /// Other files have one object, for layers with a compressor, and the bases θ of both RoPEs as top-level keys.
     fn ropes(&self, head_dim: usize) -> Result<(RopeByLayer, usize), String> {
         let keys = self.keys;
         let (name, map) = keys.rope()?;
@@ -257,8 +257,8 @@ impl Read<'_> {
     }
 }
 
-/// Reads one RoPE with a base. `missing` is the default of `attention_factor`; if `missing` is `None`, the default follows from
-/// the other keys.
+/// Reads one RoPE, whose base θ is `rope_theta`. `missing` is the default of `attention_factor`; if `missing` is `None`, the
+/// default follows from the other keys.
 fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopeParameters, String> {
     let rope_type = keys.rope_type()?;
     let needed = |key: &str| keys.positive(key)?.ok_or_else(|| keys.missing(key));
@@ -289,7 +289,7 @@ fn rope(keys: &Keys<'_>, rope_theta: f64, missing: Option<f64>) -> Result<RopePa
     Ok(RopeParameters { rope_theta, yarn })
 }
 
-/// Number of channels that RoPE rotates. Several keys may give the number; they must agree.
+/// Number of channels that RoPE rotates. Several keys may give the number; their values must be equal.
 #[derive(Default)]
 struct Turned(Option<(String, usize)>);
 

@@ -1,13 +1,12 @@
-//! The sites of the path: the named tensors and decisions that numerics hooks see.
+//! The sites of the path: the named tensors and decisions that the path passes to the hooks of [`crate::Numerics`].
 
 use crate::sites::Growth::{Entry, Window};
 use crate::sites::Held::{Index, KeyValue};
 use crate::sites::{Decision, Dim};
 
-/// Number of channels at the end of each row that RoPE has rotated.
+/// Number of channels that RoPE has rotated (the last channels of each row).
 const ROPE: Dim = Dim::Size("qk_rope_head_dim");
-/// Types of layers by their names in `config.json`: layers with a compressor, layers with an indexer, and layers with a learned
-/// router.
+/// Names in `config.json` of the layer types with a compressor, of the layer types with an indexer, and of the learned router.
 const COMPRESSES: &[&str] = &["compressed_sparse_attention", "heavily_compressed_attention"];
 const INDEXES: &[&str] = &["compressed_sparse_attention"];
 const ROUTES: &[&str] = &["moe"];

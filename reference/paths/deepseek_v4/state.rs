@@ -29,12 +29,12 @@ pub struct StateParts<T> {
 /// The caches of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerParts<T> {
-    /// KV vectors of the last tokens, `[n, head_dim]`, up to the last token processed. n is at least `sliding_window − 1`, or
-    /// all tokens if there are fewer. More rows do not affect the result.
+    /// KV vectors of the last n processed tokens, `[n, head_dim]`. n is at least `sliding_window − 1`, or the number of all
+    /// processed tokens if smaller. Older rows do not affect the result.
     pub window: CacheParts<T>,
     /// Compressed KV cache; `None` if the layer has no compressor.
     pub compressed: Option<CompressedParts<T>>,
-    /// Keys of the indexer; `None` if the layer is not sparse. They are never read as values.
+    /// Keys of the indexer, which are never read as values; `None` if the layer is not sparse.
     pub index: Option<CompressedParts<T>>,
 }
 
@@ -46,7 +46,7 @@ pub struct CompressedParts<T> {
     pub entries: CacheParts<T>,
     /// Values of the tokens that later entries pool, `[waiting, width]`.
     pub pending_values: Tensor<T>,
-    /// Logits of the same tokens, `[waiting, width]`; the bias of the position is already added.
+    /// Logits of the tokens of `pending_values`, `[waiting, width]`; the bias of the position is already added.
     pub pending_logits: Tensor<T>,
 }
 
@@ -55,8 +55,8 @@ pub struct CompressedParts<T> {
 pub struct CacheParts<T> {
     /// The rows as keys.
     pub keys: Tensor<T>,
-    /// The rows as values, if [`Numerics::splits`](crate::Numerics::splits) requested separate copies; `None` if the values
-    /// equal the keys.
+    /// Separate copies of the rows that are read as values, if [`Numerics::splits`](crate::Numerics::splits) requested them;
+    /// `None` if the values equal the keys.
     pub values: Option<Tensor<T>>,
 }
 
@@ -162,14 +162,15 @@ impl<T: Real> State<T> {
     }
 }
 
-/// Returns the number of channels of window caches, and the sizes of each layer's compressors: of keys, and of the indexer.
+/// Returns the number of channels of window caches, and the sizes of two compressors per layer: one for keys, one for the keys of
+/// the indexer.
 fn sizes(config: &Config) -> (usize, Vec<[Option<Pooling>; 2]>) {
     let layers = config.layer_types.iter().map(|kind| config.pools(*kind));
     (config.head_dim, layers.collect())
 }
 
 impl<T: Real> CompressedParts<T> {
-    /// Returns an error if the tensors do not have these sizes after `tokens` tokens.
+    /// Returns an error if a tensor does not have the shape of a compressor with these sizes after `tokens` tokens.
     fn check(&mut self, what: &str, sizes: Pooling, tokens: usize) -> Result<(), String> {
         let shape = [tokens - sizes.needed(tokens), sizes.width()];
         has_shape(&format!("{what} pending_values"), &self.pending_values, shape)?;
@@ -180,7 +181,7 @@ impl<T: Real> CompressedParts<T> {
 }
 
 impl<T: Real> CacheParts<T> {
-    /// Creates a cache of no rows with `dim` channels.
+    /// Creates an empty cache whose rows have `dim` channels.
     fn new(dim: usize) -> Self {
         Self {
             keys: Tensor::full([0, dim], T::ZERO),
@@ -188,13 +189,13 @@ impl<T: Real> CacheParts<T> {
         }
     }
 
-    /// Returns an error if the rows have another shape.
+    /// Returns an error if the rows do not have the shape `shape`.
     fn check(&mut self, what: &str, shape: [usize; 2]) -> Result<(), String> {
         has_shape(&format!("{what} keys"), &self.keys, shape)?;
         if let Some(values) = &self.values {
             has_shape(&format!("{what} values"), values, shape)?;
         }
-        // Reset an empty cache to its initial state: the first rows decide whether keys and values are split.
+        // Drop the values of an empty cache: the first rows that are added decide if keys and values are split.
         self.values.take_if(|_| shape[0] == 0);
         Ok(())
     }
@@ -203,7 +204,7 @@ impl<T: Real> CacheParts<T> {
     /// otherwise.
     pub(super) fn push(&mut self, keys: Tensor<T>, values: Option<Tensor<T>>) {
         if let Some(values) = values {
-            // The cache is split from the first row on: `Numerics::splits` gives the same answer for all rows.
+            // `self.values` is `None` only in an empty cache, since `Numerics::splits` returns the same for all rows.
             let none = || Tensor::full([0, keys.cols()], T::ZERO);
             append(self.values.get_or_insert_with(none), values);
         }
@@ -245,7 +246,7 @@ fn append<T: Real>(to: &mut Tensor<T>, more: Tensor<T>) {
 }
 
 fn has_shape<T>(what: &str, tensor: &Tensor<T>, expected: [usize; 2]) -> Result<(), String> {
-    // The fields are public, so the shape may be right and the number of elements wrong.
+    // The fields of a tensor are public: a caller may have set the right shape with a wrong number of elements.
     match tensor.shape == expected && Some(tensor.data.len()) == expected[0].checked_mul(expected[1]) {
         true => Ok(()),
         false => Err(format!(

@@ -12,9 +12,10 @@ pub(in crate::paths) struct Attention<T> {
     pub query: Projection<T>,
     pub key: Projection<T>,
     pub value: Projection<T>,
-    /// Weights of the norms of queries and of keys, each as long as one head or as all heads together; `None` without norms.
+    /// Weights of the RMSNorms of queries and of keys; `None` without norms. A weight is as long as one head or as all heads.
     pub query_key_norms: Option<[Vec<T>; 2]>,
-    /// Projection of the input to gate logits, and their site; the heads' output is multiplied by σ(logits). `None`: no gate.
+    /// Projection of the input to gate logits, and the logits' site; `None` without a gate. The output of the heads is
+    /// multiplied by σ(logits).
     pub gate: Option<(Projection<T>, &'static str)>,
     pub heads: Projection<T>,
     pub sinks: Option<Vec<T>>,

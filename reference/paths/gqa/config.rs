@@ -1,4 +1,4 @@
-//! Configuration of a model with grouped-query attention, the same type for every family.
+//! Configuration of a model with grouped-query attention: one type for all families of models.
 
 use super::decoder::{Decoder, Decodes, LayerConfig};
 use super::layer::Layer;
@@ -13,7 +13,7 @@ pub type Config = Decoder<GroupedQuery>;
 /// Properties of a model whose layers have grouped-query attention.
 #[derive(Clone, Debug)]
 pub struct GroupedQuery {
-    /// Properties that the family implies and the file does not state.
+    /// Model family: properties that the `config.json` of a model does not state.
     pub family: &'static Family,
     /// α and c of [`Activation::Clamped`](crate::ops::gated_mlp::Activation::Clamped); `None` if experts do not clamp.
     pub clamp: Option<[f64; 2]>,

@@ -1,4 +1,4 @@
-//! Configuration of decoder-only models, whether their layers have attention, a delta rule, or both.
+//! Configuration of decoder-only models, in which each layer has attention or a delta rule.
 
 use std::fmt::Debug;
 
@@ -35,7 +35,7 @@ pub struct Decoder<Own> {
     pub moe_intermediate_size: usize,
     /// Rule by which the router selects and weights the experts of a token.
     pub routing: Routing,
-    /// ε of every norm without an ε of its own.
+    /// ε of all norms except Kimi-Linear's norm of latents, whose ε is constant.
     pub rms_norm_eps: f64,
     /// True if the embedding is also the output head.
     pub tie_word_embeddings: bool,
@@ -47,7 +47,7 @@ pub struct Decoder<Own> {
     pub residual_multiplier: Option<f64>,
     /// Divisor of the logits.
     pub logits_scaling: f64,
-    /// Context length in tokens for which the model was trained; `None` if the file does not state it.
+    /// Context length in tokens for which the model was trained; `None` if `config.json` does not state it.
     pub max_position_embeddings: Option<usize>,
     /// The different RoPEs of the model; [`LayerConfig::rope`] is an index into this list.
     pub ropes: Vec<RopeConfig>,
@@ -72,7 +72,7 @@ pub struct LayerConfig {
 
 /// The part of a configuration that is specific to one path, and the constructor of the path's layers.
 pub(in crate::paths) trait Decodes: Clone + Debug + Send + Sync + 'static {
-    /// The path that these models belong to.
+    /// [`Path`] that reads this kind of configuration and loads its models.
     const PATH: &'static Path;
 
     /// Lists the names and values of the sizes that only this path has.
@@ -83,12 +83,12 @@ pub(in crate::paths) trait Decodes: Clone + Debug + Send + Sync + 'static {
     /// Returns the types of a layer; see [`paths::Config::layer_types`].
     fn layer_types(&self, layer: LayerConfig) -> Vec<&'static str>;
 
-    /// Returns the prefix of all tensor names except that of the head.
+    /// Returns the prefix of all tensor names except the name of the output head.
     fn prefix(&self) -> &'static str {
         "model."
     }
 
-    /// True if the norms are zero-centred: 1 is added to their weights.
+    /// Returns true if the norms are zero-centred: 1 is added to their weights.
     fn centred(&self) -> bool {
         false
     }
@@ -138,7 +138,7 @@ impl<O: Decodes> paths::Config for Decoder<O> {
         self.tie_word_embeddings && site.name == HEAD_WEIGHT
     }
 
-    /// Returns 1 for a cache that grows with every token; `None` for the cache of a layer with a window, which drops old tokens.
+    /// Returns 1 for a cache that keeps a row for every token; `None` for a cache with a window, and for a recurrent state.
     fn tokens_per_row(&self, site: &SiteInfo, layer: usize) -> Option<usize> {
         let grows = site.cache?.growth == Growth::Token && self.layers[layer].window.is_none();
         grows.then_some(1)

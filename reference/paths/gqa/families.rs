@@ -1,37 +1,39 @@
 //! Table of the differences between the families of models, one entry per family.
 
-/// A family of models: properties that its `config.json` does not state, and the family's defaults of missing keys.
+/// A family of models: properties that the `config.json` of a model does not state, and defaults for missing keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// `model_type` of its `config.json`.
     pub model_type: &'static str,
-    /// Default of θ of RoPE, for a file without θ.
+    /// Base θ of RoPE if `config.json` does not give θ.
     pub theta: f64,
-    /// Default of the RoPE object as JSON, for a file without one; `None`: the default is a RoPE without scaling.
+    /// Default RoPE object (JSON) for a `config.json` without one; `None` if the default is RoPE without scaling.
     pub rope: Option<&'static str>,
     /// Names of the RoPE scalings that the family allows.
     pub scalings: &'static [&'static str],
     /// True if `num_key_value_heads` may be missing; the default is the number of query heads.
     pub key_value_heads: bool,
-    /// Default of `head_dim`, the channels of a head. `None`: the default is `hidden_size / num_attention_heads`.
+    /// Number of channels of a head if `config.json` has no `head_dim`; `None` if the number is then `hidden_size /
+    /// num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// True if a file without `tie_word_embeddings` uses the embedding as the output head.
+    /// True if a model whose `config.json` has no `tie_word_embeddings` uses the embedding as the output head.
     pub tied: bool,
-    /// Rule for biases of the attention projections.
+    /// Rule that decides which attention projections have a bias.
     pub attention_bias: Biases,
-    /// True if `mlp_bias` may give the feed-forward layers a bias.
+    /// True if `config.json` may give the feed-forward layers biases, by the key `mlp_bias`.
     pub mlp_bias: bool,
     /// Kind of the norms of queries and keys.
     pub query_key_norm: QueryKeyNorm,
     /// True if norms are applied to the outputs of attention and feed-forward layer, false if to their inputs.
     pub norm_after: bool,
-    /// True if a norm's result is rounded to the model's type before it is multiplied by the weight, and not only after.
+    /// True if norms round x / rms(x) to the model's data type before the multiplication by the weight; false if they round only
+    /// the product.
     pub norm_before_weight: bool,
-    /// Rule for which layers have an attention window.
+    /// Rule that selects the layers with an attention window.
     pub windows: Windows,
-    /// True if only some layers have RoPE: `no_rope_layers`, `no_rope_layer_interval`.
+    /// True if the key `no_rope_layers` or `no_rope_layer_interval` selects layers without RoPE.
     pub skips_rope: bool,
-    /// True if RoPE may rotate only a part of the channels: `partial_rotary_factor`.
+    /// True if the key `partial_rotary_factor` may restrict RoPE to a part of the channels.
     pub partial_rope: bool,
     /// True if the RoPE of layers with a window may differ from the RoPE of layers without a window.
     pub rope_by_type: bool,
@@ -39,20 +41,20 @@ pub struct Family {
     pub sinks: bool,
     /// True if projections of the same input are fused in one tensor: `qkv_proj`, `gate_up_proj`.
     pub fused: bool,
-    /// True if the file has `embedding_multiplier`, `attention_multiplier`, `residual_multiplier` and `logits_scaling`.
+    /// True if `config.json` may have `embedding_multiplier`, `attention_multiplier`, `residual_multiplier`, `logits_scaling`.
     pub multipliers: bool,
     /// Layout of the experts, if the family has experts.
     pub experts: Experts,
 }
 
-/// Rule for biases of the attention projections.
+/// Rule that decides which attention projections (query, key, value, output) have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Biases {
     /// No projection has a bias.
     Never,
     /// The query, key and value projections have a bias; the output projection has none.
     QueryKeyValue,
-    /// All four projections have a bias if `attention_bias` is true; the field is the default of that key.
+    /// All four projections have a bias if the key `attention_bias` is true. The `bool` is the default for a missing key.
     Said(bool),
 }
 
@@ -61,29 +63,29 @@ pub enum Biases {
 pub enum QueryKeyNorm {
     /// No norms.
     None,
-    /// Over the channels of each head.
+    /// One RMSNorm over the channels of each head.
     Head,
-    /// Over the channels of all heads together.
+    /// One RMSNorm over the channels of all heads together.
     Whole,
 }
 
-/// Layers that read only the last `sliding_window` tokens.
+/// Rule that selects the layers whose attention reads only the last `sliding_window` tokens (layers with a window).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows {
-    /// No layer reads only a window.
+    /// No layer has a window: each token reads all earlier tokens.
     Never,
-    /// All layers, if `sliding_window` is given.
+    /// All layers have a window, if the key `sliding_window` is given.
     All,
-    /// All layers, if `use_sliding_window` is true.
+    /// All layers have a window, if the key `use_sliding_window` is true.
     AllIfUsed,
-    /// Layers of type `sliding_attention` in `layer_types`. Without this key: layers from `max_window_layers` on, if
-    /// `use_sliding_window` is true.
+    /// Layers of type `sliding_attention` in `layer_types` have a window. If this key is missing, layers from index
+    /// `max_window_layers` on have a window, provided that `use_sliding_window` is true.
     FromLayer,
-    /// Layers of type `sliding_attention` in `layer_types`. Without this key: layers without RoPE, if `use_sliding_window` is
-    /// true.
+    /// Layers of type `sliding_attention` in `layer_types` have a window. If this key is missing, layers without RoPE have a
+    /// window, provided that `use_sliding_window` is true.
     WithoutRope,
-    /// Layers of type `sliding_attention` in `layer_types`. Without this key: all layers except every n-th one (layers n − 1,
-    /// 2n − 1, …).
+    /// Layers of type `sliding_attention` in `layer_types` have a window. If this key is missing, all layers have a window except
+    /// the layers n − 1, 2n − 1, … (counted from 0), where n is the value of the variant.
     ButEach(usize),
 }
 
@@ -96,7 +98,7 @@ pub enum Experts {
     Qwen,
     /// Mixtral: `block_sparse_moe.experts.N.w1` in all layers.
     Mixtral,
-    /// gpt-oss: one stacked tensor for all experts, with biases and with gate and up outputs that alternate, in all layers.
+    /// gpt-oss: all layers have experts. Tensors are stacked over experts, with biases; gate and up outputs alternate.
     GptOss,
 }
 
@@ -154,7 +156,7 @@ const OLMO2: Family = Family {
     ..LLAMA
 };
 
-/// Every family that the path loads.
+/// All model families that this path can load.
 pub const FAMILIES: &[Family] = &[
     LLAMA,
     MISTRAL,

@@ -8,7 +8,7 @@ use crate::{Real, Tensor};
 
 /// The part of a layer that mixes tokens: attention or a delta rule.
 pub(in crate::paths) trait Mixer<T: Real>: Send + Sync {
-    /// Returns the memory before the first token.
+    /// Returns the memory (KV cache or state) before the first token.
     fn memory(&self) -> Memory<T>;
 
     /// Maps inputs `[T, hidden]` to outputs `[T, hidden]` and updates `memory`, which must have been made by [`Self::memory`].
@@ -18,7 +18,7 @@ pub(in crate::paths) trait Mixer<T: Real>: Send + Sync {
     fn forward(&self, x: &Tensor<T>, memory: &mut Memory<T>, cx: &mut Context<'_, T>) -> Result<Tensor<T>, String>;
 }
 
-/// Memory of one layer for one sequence between calls.
+/// State of one layer for one sequence between calls: a KV cache or a recurrent state.
 #[derive(Clone, Debug)]
 pub(in crate::paths) enum Memory<T> {
     /// Keys and values of attention, one row per cached token.
@@ -28,7 +28,7 @@ pub(in crate::paths) enum Memory<T> {
 }
 
 impl<T: Real> Memory<T> {
-    /// True if both memories have the same variant and sizes.
+    /// Returns true if both memories have the same variant and sizes.
     pub fn fits(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Cache(own), Self::Cache(other)) => own.fits(other),
@@ -44,12 +44,12 @@ pub(in crate::paths) struct Layer<T: Real> {
     /// Weight of the norm of the mixer's input, or of the mixer's output if `norm_after` is true.
     pub mixer_norm: Vec<T>,
     pub mixer: Box<dyn Mixer<T>>,
-    /// Weight of the norm of the feed-forward layer's input or output, as for the mixer.
+    /// Weight of the norm of the feed-forward layer's input, or of its output if `norm_after` is true.
     pub mlp_norm: Vec<T>,
     pub mlp: Mlp<T>,
     /// True if the norms are applied to the outputs of mixer and feed-forward layer, false if to their inputs.
     pub norm_after: bool,
-    /// True if a hook sees the result of a norm at a site of its own before the multiplication by the norm's weight.
+    /// True if hooks are called with the result of each norm before the multiplication by the norm's weight.
     pub norm_before_weight: bool,
     /// Factor of the outputs that are added to the residual stream; `None` for no factor.
     pub residual_multiplier: Option<T>,
@@ -88,7 +88,7 @@ impl<T: Real> Layer<T> {
     }
 
     /// Runs a part of the layer (mixer or feed-forward layer) with its norm, and adds the result to the residual stream `x`. The
-    /// three sites are those of the norm before its weight, of the part's input and of its output.
+    /// three sites are: the norm's result before its weight, the input of the part, and the output of the part.
     fn add<'a>(
         &self,
         x: &mut Tensor<T>,

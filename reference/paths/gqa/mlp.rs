@@ -25,7 +25,7 @@ pub(in crate::paths) struct Mixture<T> {
     pub shared: Option<Box<SharedExpert<T>>>,
 }
 
-/// Rule by which the logits of the router select and weight the experts of a token.
+/// Rule that selects and weights the experts of a token, given the logits of the router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Routing {
     /// Softmax of the logits.
@@ -47,7 +47,7 @@ pub(in crate::paths) struct SharedExpert<T> {
     /// Projection of the input to one logit per token, and the logit's site. The expert's output is multiplied by σ(logit), or
     /// by 1 if the field is `None`.
     pub gate: Option<(Projection<T>, &'static str)>,
-    /// Site of the input of the down projection.
+    /// Site of the input of the shared expert's down projection.
     pub hidden_site: &'static str,
 }
 

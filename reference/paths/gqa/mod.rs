@@ -3,7 +3,7 @@
 //!
 //! The maths, the tensor names and the configuration files are those of `transformers`. [`FAMILIES`] lists the differences
 //! between the families. A configuration is read strictly: a key that the family's reader does not read is an error, unless the
-//! key is known not to change the result.
+//! key is known to leave the result unchanged.
 
 pub(crate) mod attention;
 mod config;

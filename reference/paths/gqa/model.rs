@@ -24,7 +24,7 @@ pub(in crate::paths) struct Model<T: Real, O> {
 /// State of one sequence between calls: the caches or recurrent states of all layers.
 #[derive(Clone, Debug)]
 pub(in crate::paths) struct State<T> {
-    /// Name of the path whose model made this state.
+    /// Name of the [`paths::Path`] whose model made this state.
     path: &'static str,
     layers: Vec<Memory<T>>,
     tokens: usize,
@@ -102,8 +102,8 @@ impl<T: paths::Scalar, O: Decodes> paths::Model<T> for Model<T, O> {
         }))
     }
 
-    /// The result is the same, apart from rounding, if the tokens come all at once, in chunks or one by one. Rounding differs
-    /// because delta rules, and sums over channels and keys, are computed in another order for one or two rows than for many.
+    /// A caller may pass all tokens in one call, in chunks or one by one: the results differ by rounding only. Delta rules, and
+    /// sums over channels and keys, are computed in another order for one or two rows than for many rows.
     fn run(
         &self,
         state: &mut dyn paths::State<T>,

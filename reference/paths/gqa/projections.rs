@@ -26,7 +26,7 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
     }
 
     /// Makes a SwiGLU layer from the tensors `STEM.NAME`; `sites` and `names` are those of the gate, up and down projections.
-    /// `number` is the index of the layer among all layers with these sites.
+    /// `number` is the index of the expert if experts share these sites, else 0.
     pub fn gated_mlp(
         &mut self,
         (sites, number): ([&'static str; 3], usize),
@@ -58,7 +58,7 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         self.linear_from(0, site, name, shape, bias)
     }
 
-    /// Makes a projection like [`Self::linear`]; `first` is the index of its first row at the site.
+    /// Same as [`Self::linear`] for experts, which share a site: `first` is the index of the weight's first row at the site.
     fn linear_from(
         &mut self,
         first: usize,
@@ -94,8 +94,8 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         }))
     }
 
-    /// Makes a projection after the hook at `site` has seen its weight. `first` is the index of the weight's first row at the
-    /// site: the weights of all experts follow each other there.
+    /// Calls the hook at `site`, which may change the weight, and makes a projection from the weight. `first` is the index of the
+    /// weight's first row at the site: the rows of a layer's experts, which share a site, are numbered one expert after another.
     pub fn projection(
         &mut self,
         site: &'static str,
@@ -107,8 +107,8 @@ impl<T: Real, O: Decodes> Parts<'_, '_, '_, T, O> {
         Projection::new(weight, bias)
     }
 
-    /// Calls the hook `Numerics::site` with a weight, whose first row has the index `first` at the site. Skips a tensor without
-    /// elements, as in a dry read, which only collects names.
+    /// Calls the hook `Numerics::site` with a weight; `first` is the index of the weight's first row at the site. Skips empty
+    /// tensors: a dry read, which only collects the names of tensors, returns empty tensors.
     pub fn pass(&mut self, site: &'static str, first: usize, weight: &mut Tensor<T>) {
         if !weight.data.is_empty() {
             let site = Site::new(self.layer, site).from_row(first);

@@ -22,7 +22,8 @@ pub(super) fn config(json: &str, inert: &[&str]) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Names the family that leaves the fewest keys of an unknown family's file unread, and lists those keys; for error messages.
+/// Returns text for the error about an unknown family: the known family that leaves the fewest keys of the file unread, with
+/// these keys.
 pub(super) fn nearest(json: &str) -> Option<String> {
     let map: Map<String, Value> = serde_json::from_str(json).ok()?;
     let differs = |family: &'static Family| {
@@ -110,7 +111,7 @@ impl Read<'_> {
             theta: keys.optional("rope_theta")?,
             partial: keys.optional("partial_rotary_factor")?,
             original: match family.partial_rope {
-                // The top-level key, or its default 4096, has priority over the key inside the RoPE object.
+                // The top-level key `original_max_position_embeddings`, by default 4096, overrides the key in the RoPE object.
                 true => Some(keys.optional_size("original_max_position_embeddings")?.unwrap_or(4096)),
                 false => None,
             },
@@ -153,8 +154,8 @@ impl Read<'_> {
         if self.family.experts == Experts::None {
             return Ok((0, 0));
         }
-        // The number of experts has two names, which must agree. For gpt-oss, `transformers` reads only `num_local_experts`,
-        // and the number of experts per token has a second name as well.
+        // Two keys may give the number of experts; their values must agree. For gpt-oss, `transformers` reads only
+        // `num_local_experts`, and a second key, `experts_per_token`, may give the number of experts per token.
         let (local, other) = (
             keys.optional_size("num_local_experts")?,
             keys.optional_size("num_experts")?,
@@ -174,7 +175,7 @@ impl Read<'_> {
         Ok((count, per_token))
     }
 
-    /// Returns the kind of each layer. Every layer with RoPE gets the index 0; [`Self::ropes`] may change the index.
+    /// Returns the kind of each layer. Every layer with RoPE gets the RoPE index 0; [`Self::ropes`] may change the index.
     fn layers(&self, count: usize) -> Result<Vec<LayerConfig>, String> {
         let with_rope = self.with_rope(count)?;
         let windows = self.windows(count, &with_rope)?;
@@ -225,12 +226,13 @@ impl Read<'_> {
             Windows::AllIfUsed | Windows::FromLayer | Windows::WithoutRope => keys.flag("use_sliding_window", false)?,
             _ => true,
         };
-        // If the window is used and the key is missing, most families of `transformers` default to 4096. Null means no window.
+        // Require the key if the window is used: in most families of `transformers`, a missing key means a window of 4096, but
+        // null means no window.
         if used && !matches!(family, "mixtral" | "phi3" | "smollm3") {
             keys.given::<Value>("sliding_window")?;
         }
         let window = window.filter(|_| used);
-        // Read the key in any case, so that it does not count as unread; the value has no effect if all layers are the same.
+        // Read the key in every family with windows, since an unread key is an error. Only `Windows::FromLayer` uses the value.
         let first: Option<usize> = keys.optional("max_window_layers")?;
         let said = self.layer_types(count)?;
         let first = first.unwrap_or(28);

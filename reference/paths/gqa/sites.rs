@@ -1,11 +1,11 @@
-//! The sites of the path: the named tensors that numerics hooks can change.
+//! The sites of the path: the named tensors that the hooks of [`crate::Numerics`] can change.
 
 use crate::sites::Decision;
 use crate::sites::Growth::Token;
 use crate::sites::Held::{Key, Value};
 
-/// Types of layers: dense (one feed-forward layer); with experts; and layers that round the result of a norm to the data type of
-/// the model before they multiply by the norm's weight.
+/// Names of layer types: layers with one dense feed-forward layer; layers with experts; and layers that round x / rms(x) to the
+/// model's data type before the multiplication by the norm's weight.
 const DENSE: &[&str] = &["dense"];
 const EXPERTS: &[&str] = &["experts"];
 const ROUNDS_FIRST: &[&str] = &["norm_before_weight"];
@@ -13,7 +13,7 @@ const ROUNDS_FIRST: &[&str] = &["norm_before_weight"];
 /// Sites of the weights of a dense feed-forward layer: gate, up and down.
 pub(in crate::paths) const MLP_WEIGHTS: [&str; 3] = [GATE_WEIGHT, UP_WEIGHT, DOWN_WEIGHT];
 
-/// Sites of the weights of the experts: gate, up and down; all experts share a site.
+/// Sites of the gate, up and down weights of the experts; all experts of a layer share these three sites.
 pub(in crate::paths) const EXPERT_WEIGHTS: [&str; 3] = [EXPERT_GATE_WEIGHT, EXPERT_UP_WEIGHT, EXPERT_DOWN_WEIGHT];
 
 crate::sites! { pub SITES =

@@ -1,4 +1,4 @@
-//! Configuration of a model with delta rules and attention, the same type for every family.
+//! Configuration of a model with delta rules and attention: one type for all families of models.
 
 use super::{Family, Form, PATH};
 use crate::Real;
@@ -15,7 +15,7 @@ pub type Config = Decoder<Hybrid>;
 /// Properties of a model in which most layers have a delta rule and the other layers have attention.
 #[derive(Clone, Debug)]
 pub struct Hybrid {
-    /// Properties that the family implies and the file does not state.
+    /// Model family: properties that the `config.json` of a model does not state.
     pub family: &'static Family,
     /// Channels of a value of one attention head.
     pub v_head_dim: usize,
@@ -26,7 +26,7 @@ pub struct Hybrid {
     /// Channels of a key that all heads share (the last channels); 0 without latents.
     pub qk_rope_head_dim: usize,
     /// True if the attention projections have a bias. In attention over latents, only the projection to latents and the output
-    /// projection may have one.
+    /// projection may have a bias.
     pub attention_bias: bool,
     /// Numbers of heads of the delta rule, and channels per head.
     pub delta: Sizes,
@@ -34,7 +34,7 @@ pub struct Hybrid {
     pub linear_conv_kernel_dim: usize,
     /// Channels of the convolution: all query, key and value channels of the delta rule.
     pub linear_conv_channels: usize,
-    /// Rank of the low-rank projections to decays and to output gates; 0 if each of them is one full projection.
+    /// Rank of the low-rank projections to decays and to output gates; 0 if these projections are not low-rank.
     pub linear_low_rank: usize,
     /// Channels within the shared expert; several shared experts are merged into one layer with the sum of their channels.
     pub shared_expert_intermediate_size: usize,

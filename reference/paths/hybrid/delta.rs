@@ -11,7 +11,7 @@ use crate::paths::gqa::Context;
 use crate::paths::gqa::layer::{Memory, Mixer};
 use crate::{Real, Tensor};
 
-/// Tokens per chunk, in calls with more than one token.
+/// Number of tokens per chunk of the delta rule, in calls with more than one token.
 pub const CHUNK: usize = 64;
 
 /// Gated delta rule of one layer, with its projections.
@@ -138,8 +138,8 @@ impl<T: Real> DeltaRule<T> {
         all
     }
 
-    /// Returns log decays `[T, HV]` or `[T, HV, K]`, and β `[T, HV]`. The delta rule accepts only log decays ≤ 0. A NaN decay is
-    /// therefore replaced by 0, and the β of its head becomes NaN, so that the state still becomes NaN.
+    /// Returns log decays `[T, HV]` or `[T, HV, K]`, and β `[T, HV]`. The delta rule accepts only log decays ≤ 0, so positive and
+    /// NaN decays are replaced by 0. If a decay is NaN, the β of its head becomes NaN, so that the state still becomes NaN.
     fn gates(&self, x: &Tensor<T>, cx: &mut Context<'_, T>) -> Result<(Tensor<T>, Tensor<T>), String> {
         let mut beta = beta(&self.beta.apply(x), false);
         cx.pass(LINEAR_BETA, &mut beta);

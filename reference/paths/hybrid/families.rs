@@ -1,18 +1,19 @@
 //! Table of the differences between the families of models, one entry per family.
 
-/// A family of models: properties that its `config.json` does not state.
+/// A family of models: properties that the `config.json` of a model does not state.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// `model_type` of its `config.json`.
     pub model_type: &'static str,
-    /// `model_type` of the object `text_config`, if that object has the keys of the language model; the tensor names then begin
-    /// with `model.language_model.`. `None` if the keys are at the top level.
+    /// `model_type` of the object `text_config` that holds the keys of the language model; `None` if the keys are at the top
+    /// level. With `text_config`, tensor names begin with `model.language_model.`.
     pub nested: Option<&'static str>,
-    /// Rule for which layers have experts.
+    /// Rule that selects the layers with experts.
     pub experts: Experts,
-    /// Kind of the mixers, and the layout of their tensors.
+    /// Kind of the token mixers (attention, delta rule), and the layout of their tensors.
     pub form: Form,
-    /// True if RoPE may have multi-dimensional positions (`mrope_section`, `mrope_interleaved`), which in text are all equal.
+    /// True if RoPE positions may be multi-dimensional (`mrope_section`, `mrope_interleaved`). A text token has the same position
+    /// in all dimensions.
     pub mrope: bool,
 }
 
@@ -28,14 +29,14 @@ pub enum Form {
     Kimi,
 }
 
-/// Rule for which layers of a family have experts.
+/// Rule that selects the layers with experts in the models of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Experts {
     /// No layer has experts.
     None,
     /// All layers have experts, and the weights of a token's experts sum to 1.
     All,
-    /// Keys of the file select the layers with experts, and say if the weights of a token's experts sum to 1.
+    /// Keys of `config.json` select the layers with experts, and state if the weights of a token's experts sum to 1.
     Said,
 }
 
@@ -47,7 +48,7 @@ const QWEN35: Family = Family {
     mrope: true,
 };
 
-/// Every family that the path loads.
+/// All model families that this path can load.
 pub const FAMILIES: &[Family] = &[
     Family {
         model_type: "qwen3_next",

@@ -1,8 +1,8 @@
 //! Attention over latents (MLA): the keys and values of a token are projections of one short vector, the latent. A part of each
-//! key is not projected from the latent, and all heads share it. There is no RoPE.
+//! key is not projected from the latent, and all heads share it. RoPE is not used.
 //!
-//! An engine caches latents and shared key parts. The cache here has the keys and values instead: each token's latent is
-//! projected once, when the token is read. The result is the same as projecting the cached latents again at each later token.
+//! An engine caches latents and shared key parts. The reference caches keys and values instead: it projects the latent of each
+//! token once, when the token is read. The result is the same as projecting the cached latents again at each later token.
 
 use super::sites::*;
 use crate::ops::grouped_attention::KvCache;
@@ -24,7 +24,7 @@ pub(super) struct LatentAttention<T> {
     pub heads: Projection<T>,
     /// Number of attention heads.
     pub count: usize,
-    /// Channels of a key without its shared part, of the shared part, and of a value.
+    /// Numbers of channels: of the part of a key that a single head has, of the part that all heads share, and of a value.
     pub dims: [usize; 3],
     pub scale: T,
 }
@@ -76,7 +76,7 @@ impl<T: Real> Mixer<T> for LatentAttention<T> {
     }
 }
 
-/// Returns the columns `first..first + len` of the numbers of `x`, taken as rows of `width` numbers.
+/// Reads the elements of `x` as rows of `width` elements, and returns the columns `first..first + len` of these rows.
 pub(super) fn columns<T: Real>(x: &Tensor<T>, width: usize, first: usize, len: usize) -> Tensor<T> {
     let rows = x.data.chunks_exact(width);
     let data: Vec<T> = rows.flat_map(|row| &row[first..first + len]).copied().collect();

@@ -14,7 +14,7 @@ use crate::paths::gqa::parts::{NAMES, Parts};
 use crate::paths::gqa::projections::pick;
 use crate::{Real, Tensor};
 
-/// Reshapes numbers to rows of `cols` numbers. In a dry read, which only lists tensors, `data` is empty and there are no rows.
+/// Makes a tensor of rows of `cols` elements. In a dry read, which only lists tensors, `data` is empty and the tensor has 0 rows.
 pub(super) fn rows_of<T: Real>(data: Vec<T>, cols: usize) -> Tensor<T> {
     Tensor::new([data.len() / cols, cols], data)
 }
@@ -123,16 +123,16 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         })
     }
 
-    /// Makes the convolution of all channels after the hook at its site has seen the weight `[channels, kernel]`.
+    /// Calls the hook at the convolution's site with the weight `[channels, kernel]`, and makes the convolution of all channels.
     pub(super) fn convolution(&mut self, taps: Vec<T>) -> ShortConv<T> {
         let mut taps = rows_of(taps, self.config.own.linear_conv_kernel_dim);
         self.pass(LINEAR_CONV_WEIGHT, 0, &mut taps);
         ShortConv::new(&taps, true)
     }
 
-    /// Makes the projections to queries, keys and values (as one), to gates, to β and to decays from two tensors. For each key
-    /// head, `in_proj_qkvz` has the rows of its query, its key, and the values and gates of its group of value heads.
-    /// `in_proj_ba` has the rows of β and of the decays of the same value heads.
+    /// Makes four projections from two tensors: queries, keys and values (as one); gates; β; decays. Rows are grouped by key
+    /// head. A group of `in_proj_qkvz` has the rows of the query and of the key, then the values and the gates of the key head's
+    /// value heads. A group of `in_proj_ba` has the rows of β, then the decays of the same value heads.
     fn grouped(&mut self) -> Result<[Projection<T>; 4], LoadError> {
         let (hidden, sizes) = (self.config.hidden_size, self.config.own.delta);
         let (heads, keys, group) = (sizes.heads, sizes.key_dim, sizes.value_heads / sizes.heads);

@@ -11,9 +11,9 @@ use crate::paths::gqa::SCALINGS;
 use crate::paths::keys::{INERT, Keys, MOST_LAYERS};
 use crate::paths::rope::Around;
 
-/// Keys of these families that do not change the result here. The first key is the data type in which an engine stores states;
-/// here, a recipe (set of formats) gives this type. The other keys describe layers for multi-token prediction, on which the
-/// logits do not depend.
+/// Keys of these families that do not change the result of the reference. The first key is the data type in which an engine
+/// stores states; in ulplab, a recipe (set of formats) gives this type. The other keys describe layers for multi-token
+/// prediction, on which the logits do not depend.
 const OWN_INERT: &str = "mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings";
 
 /// Keys next to `text_config` that concern images only, or that `text_config` also has.
@@ -58,13 +58,14 @@ pub(super) const MIXERS: [&str; 2] = ["full_attention", "linear_attention"];
 /// Maximum kernel size of the convolution in tokens; published models have 4.
 const MOST_TAPS: usize = 1 << 10;
 
-/// Refuses a convolution kernel of less than 2 tokens, which has no state, or of more than [`MOST_TAPS`].
+/// Returns an error if a convolution kernel has more than [`MOST_TAPS`] tokens, or fewer than 2 (the state would be empty).
 pub(super) fn has_state(keys: &Keys<'_>, key: &str, kernel: usize) -> Result<(), String> {
     let message = format_args!("is {kernel}, expected 2 to {MOST_TAPS}: a shorter one has no state");
     keys.refuse(!(2..=MOST_TAPS).contains(&kernel), key, message)
 }
 
-/// Returns the kinds of layers without a window; one flag per layer says which have attention, and which have experts.
+/// Returns the kind of each layer; no layer has a window. `full` is true for layers with attention, false for layers with a delta
+/// rule; `experts` is true for layers with experts.
 pub(super) fn layers(full: Vec<bool>, experts: Vec<bool>, rope: Option<usize>) -> Vec<LayerConfig> {
     let layer = |(full, experts)| LayerConfig {
         full,
@@ -191,7 +192,8 @@ impl Read<'_> {
         let (name, own) = keys.rope()?;
         let mut own = own.unwrap_or_default();
         if self.family.mrope {
-            // These keys assign frequencies to position dimensions. In text, a token has the same position in all dimensions.
+            // Ignore these keys, which assign frequencies to position dimensions: a text token has the same position in all
+            // dimensions.
             own.remove("mrope_section");
             own.remove("mrope_interleaved");
         }

@@ -1,11 +1,11 @@
-//! The sites of the path: the named tensors that numerics hooks can change. Sites of full attention and of feed-forward layers
-//! have the same names as in [`gqa`](crate::paths::gqa::sites).
+//! The sites of the path: the named tensors that the hooks of [`crate::Numerics`] can change. Sites of full attention and of
+//! feed-forward layers have the same names as in [`gqa`](crate::paths::gqa::sites).
 
 use crate::sites::Decision;
 use crate::sites::Growth::{self, Token};
 use crate::sites::Held::{self, Key, KeyValue, Value};
 
-/// Types of layers. Mixers: full attention, attention over latents, or a delta rule with one decay per head or per key channel.
+/// Names of layer types. Mixers: full attention, attention over latents, a delta rule with a decay per head or per key channel.
 /// Feed-forward parts: one dense layer, or experts; `WEIGHED` if a gate multiplies the output of the shared expert.
 const FULL: &[&str] = &["full_attention"];
 const LATENTS: &[&str] = &["latent_attention"];

@@ -5,60 +5,61 @@ use serde::Deserialize;
 use super::lanes::LaneRule;
 use crate::paths::keys::{MOST_LAYERS, MOST_SIZE};
 
-/// Numbers on which the decisions of gate and bank are based. Logits and probabilities give the same decisions in exact
-/// arithmetic, but not if probabilities are rounded: in bf16, the sigmoid is above ½ only for logits above 2^-7, and a softmax
-/// has ties where its logits have none.
+/// Numbers that the router compares to decide if a core exchanges its vector (the gate is open) and with which memory bank.
+/// Logits and probabilities give the same decisions in exact arithmetic, but rounded probabilities may not: in bf16, the sigmoid
+/// is above ½ only for logits above 2^-7, and two probabilities of a softmax may be equal although their logits differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionRule {
-    /// The gate is open if its logit l > 0; the bank with the largest logit q is selected.
+    /// The gate is open if its logit l > 0; the bank in the lane with the largest logit q is selected.
     Logits,
-    /// The gate is open if sigmoid(l) > ½; the bank with the largest softmax(q) is selected.
+    /// The gate is open if sigmoid(l) > ½; the bank in the lane with the largest softmax(q) is selected.
     Probabilities,
 }
 
-/// Form of the router's logits. Only the logits use z = W_r n, so its products can be folded into one vector per logit.
+/// Form in which the router computes its logits from x. Only the logits use z = W_r n with n = norm(x), so W_r can be fused into
+/// one weight vector per logit (folded).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterForm {
-    /// One dot product with x per logit, multiplied by the inverse RMS.
+    /// Each logit is one dot product with x, multiplied by the inverse RMS of x.
     Folded,
-    /// First n = norm(x), then z = W_r n, then the logits of z.
+    /// Computes n = norm(x), then z = W_r n, then the logits from z.
     Unfolded,
 }
 
-/// Configuration of a model. The names of the sizes are those of the source that defines the path. Keys that `config.json`
-/// lacks have the defaults of [`Config::STANDARD`].
+/// Configuration of a Swap-FFN model. The names of the sizes are those of the definition of Swap-FFN. A key that is missing in
+/// `config.json` has the value in [`Config::STANDARD`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Number of channels of a token and of a core.
+    /// Number of channels of a token's vector and of a core's vector.
     pub d_model: usize,
     /// Number of channels within the FFN.
     pub d_ff: usize,
-    /// Number of cores of a token.
+    /// Number of cores: each token is expanded to one vector per core.
     pub core_count: usize,
-    /// Number of events of a token.
+    /// Number of events per token. In an event, each core may exchange its vector with a memory bank, and then runs FFN steps.
     pub n_events: usize,
-    /// Number of FFN steps of an event.
+    /// Number of FFN steps per event.
     pub k_ffn: usize,
     /// Number of channels of z = W_r n in the router.
     pub d_router: usize,
-    /// Number of pooling weights per core.
+    /// Number of weighted sums into which the cores are pooled; each core has one pooling weight per sum.
     pub collapse_k: usize,
-    /// Number of channels between pooling and decoder.
+    /// Number of channels of the decoder's input. The input is computed from the weighted sums; the output is the delta.
     pub collapse_r: usize,
     /// Number of channels of a core's embedding.
     pub d_embed: usize,
-    /// Term added to mean(x²) in both norms.
+    /// Term added to mean(x²) in the norms of the router and of the FFN.
     pub eps: f64,
-    /// True if the result of an FFN step is added to x; false if it replaces x.
+    /// True if the result of an FFN step is added to x; false if the result replaces x.
     pub residual: bool,
-    /// Rule that changes a map at an exchange.
+    /// Rule by which an exchange changes the map of a core, which stores the order of the core's banks.
     pub lane_rule: LaneRule,
-    /// Numbers on which the decisions of gate and bank are based.
+    /// Logits or probabilities: the numbers by which the router opens the gate and selects the bank.
     pub decision: DecisionRule,
-    /// Form of the router's logits.
+    /// Form in which the router computes its logits.
     pub router: RouterForm,
     /// True if silu is applied before the decoder.
     pub collapse_silu: bool,
@@ -71,7 +72,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Sizes and options of the source that defines the path.
+    /// Sizes and options in the definition of Swap-FFN.
     pub const STANDARD: Self = Self {
         d_model: 1024,
         d_ff: 4096,

@@ -2,11 +2,12 @@
 
 use crate::{Choice, Real, Tensor};
 
-/// Context of an event of a token, or of a whole token.
+/// Context of a call: event, position and hooks. The path has no RoPE, so the type parameter for the RoPE is `()`.
 pub(super) type Context<'a, T> = crate::paths::context::Context<'a, T, ()>;
 
 impl<T: Real> Context<'_, T> {
-    /// Calls the hook of a decision with one candidate per row, which may overwrite the choice; returns the final choice.
+    /// Calls the hook of a decision that selects one candidate per row. The hook may overwrite `chosen`, the indices of the
+    /// selected candidates; `choose` returns the final indices.
     pub fn choose(&mut self, name: &'static str, scores: Tensor<T>, chosen: Vec<i32>) -> Result<Vec<u8>, String> {
         let site = self.at(name);
         let candidates = scores.cols();

@@ -1,4 +1,4 @@
-//! Maps, which store the positions of the four banks of a core. Lane i (bits 2i and 2i+1 of a byte) holds the number of a bank.
+//! Map of a core: a byte that stores the order of the core's four banks. Lane i (bits 2i and 2i+1) holds the number of a bank.
 
 use serde::Deserialize;
 
@@ -15,7 +15,7 @@ pub const IDENTITY: u8 = 0xE4;
 pub enum LaneRule {
     /// Swaps lanes 0 and s.
     Transposition,
-    /// Moves lanes 0 to s−1 up by one: lanes are ordered by last use.
+    /// Moves the bank of lane s to lane 0, and the banks of lanes 0 to s−1 up by one: lanes are ordered by last use.
     MoveToFront,
     /// Copies lane s to lane 0, as the definition literally says: the bank that was in lane 0 is lost from the map.
     Literal,
@@ -31,7 +31,7 @@ pub fn pack(lanes: [u8; BANKS]) -> u8 {
     lanes.iter().rev().fold(0, |map, lane| map << 2 | lane & 3)
 }
 
-/// Returns true if every bank is in a lane.
+/// Returns true if each of the four banks is in one lane of the map.
 pub fn is_permutation(map: u8) -> bool {
     decode(map).iter().fold(0, |seen, lane| seen | 1 << lane) == 0b1111
 }

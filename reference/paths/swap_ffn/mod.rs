@@ -1,10 +1,10 @@
 //! Swap-FFN: every core of a token has a vector x. In an event, x may be exchanged with one of four banks of memory, and then
 //! passes through an FFN that all cores share.
 //!
-//! A token is expanded to the cores by FiLM, x = x_in ⊙ S_c + T_c. In every event, the router of each core decides from x
-//! whether to exchange it, and with which bank. A map of one byte stores the positions of the banks. After the events, the
-//! cores are pooled and decoded to the token's delta. Banks and maps persist from token to token, so that a single differing
-//! decision has lasting effects.
+//! A token is expanded to the cores by FiLM, x = x_in ⊙ S_c + T_c. In every event, a router reads the x of each core and decides
+//! if x is exchanged, and with which bank. A map of one byte stores the order of a core's banks. After the events, the cores are
+//! pooled and decoded to the token's delta (the change to add to it). Banks and maps persist from token to token, so that a
+//! single differing decision has lasting effects.
 
 mod config;
 mod context;
@@ -30,10 +30,10 @@ pub use state::State;
 /// Loads every tensor of [`Config::tensors`] from `weights`, and calls `numerics` at the tensor's site.
 ///
 /// # Errors
-/// Returns the errors of [`Config::check`] and of `weights`.
+/// Returns the errors of [`Config::check`] and of `weights`, and an error if a tensor has the wrong length.
 ///
 /// # Panics
-/// Panics with the error of [`Config::check`] if the weights have no error type, such as [`Initial`].
+/// If [`Config::check`] returns an error and the error type of `weights` is `Infallible`, as for [`Initial`].
 pub fn load<T: crate::Real, W: crate::paths::Weights + ?Sized>(
     config: Config,
     weights: &mut W,

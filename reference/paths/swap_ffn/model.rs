@@ -1,4 +1,4 @@
-//! The model: a complete token, and the steps of which it consists.
+//! The model with its weights: runs a complete token, or a single step of a token.
 
 use super::PATH;
 use super::config::{Config, RouterForm};
@@ -27,7 +27,7 @@ pub struct Model<T> {
 pub struct Output<T> {
     /// Delta of each sequence, `[B, d_model]`.
     pub delta: Tensor<T>,
-    /// Decisions on gate and bank in every event.
+    /// For each event, the decision of the router for every core: whether to exchange its vector, and with which bank.
     pub decisions: Vec<Decisions<T>>,
 }
 
@@ -93,8 +93,8 @@ impl<T: Real> Model<T> {
         })
     }
 
-    /// Loads every tensor of [`Config::tensors`] from `weights`, and calls `numerics` at its site. Computes the tensors of
-    /// [`Film`] from the embeddings once.
+    /// Loads every tensor of [`Config::tensors`] from `weights`, and calls `numerics` at the site of each tensor. Computes the
+    /// tensors of [`Film`] from the embeddings once.
     pub(super) fn of_weights(
         config: Config,
         weights: &mut Source<'_>,
@@ -148,7 +148,7 @@ impl<T: Real> Model<T> {
         })
     }
 
-    /// Returns the configuration, with the actual form of the router.
+    /// Returns the configuration; its field `router` is the form of the router in use.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -283,7 +283,7 @@ impl<T: Real> Model<T> {
         Ok(self.collapse.apply(x, &self.film.alpha, &self.config, &mut cx))
     }
 
-    /// Returns the number of tokens in the rows of x.
+    /// Checks the shape of x `[B · core_count, d_model]`, and returns the number of sequences B.
     fn batch(&self, x: &Tensor<T>) -> Result<usize, String> {
         let (cores, width) = (self.config.core_count, self.config.d_model);
         let [rows, _] = self.shape("x", x, [&format!("B · {cores}"), &width.to_string()])?;
@@ -304,7 +304,7 @@ impl<T: Real> Model<T> {
     }
 }
 
-/// Loads the tensors of sites, and calls the hooks at these sites.
+/// Loads parameters of the model, and calls the hook at the site of each parameter.
 struct Parameters<'a, T: Real> {
     config: &'a Config,
     load: Loader<'a, T>,
@@ -324,7 +324,7 @@ impl<T: Real> Parameters<'_, T> {
         Ok(tensor)
     }
 
-    /// Computes x Wᵀ + b, with W and b loaded from these sites.
+    /// Loads W and b, the tensors of two sites, and computes x Wᵀ + b.
     fn affine(&mut self, [weight, bias]: [&'static str; 2], x: &Tensor<T>) -> Result<Tensor<T>, LoadError> {
         let mut y = self.tensor(weight)?.apply(x);
         let bias = self.tensor(bias)?.data;

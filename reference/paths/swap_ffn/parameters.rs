@@ -7,12 +7,12 @@ use super::sites::*;
 use crate::SiteInfo;
 use crate::paths::{self, Invalid, TensorSpec, Weights};
 
-/// Iterates over the sites of parameters.
+/// Iterates over the sites whose tensors are parameters of the model.
 fn parameters() -> impl Iterator<Item = &'static SiteInfo> {
     SITES.iter().filter(|site| site.name.starts_with(PREFIX))
 }
 
-/// Prefix of the sites of parameters; the names of the tensors lack it.
+/// Prefix of the site names of parameters. The name of a parameter's tensor is the site name without the prefix.
 const PREFIX: &str = "weights.";
 
 /// Returns the name of the tensor that belongs to a parameter's site.
@@ -32,7 +32,7 @@ impl Config {
     }
 }
 
-/// Weights before training, scaled from random numbers of N(0, 1).
+/// Initial weights before training: random numbers of N(0, 1), scaled for each tensor.
 pub struct Initial<'a, F> {
     /// Configuration of the model.
     pub config: &'a Config,
@@ -40,7 +40,7 @@ pub struct Initial<'a, F> {
     pub draw: F,
 }
 
-/// Conversion for weights that cannot fail: they have no error to return, so an invalid model panics.
+/// Panics: the error cannot be returned. [`Weights`] that never fail, such as [`Initial`], need this conversion.
 impl From<Invalid> for Infallible {
     fn from(invalid: Invalid) -> Self {
         panic!("{invalid}")
@@ -62,7 +62,7 @@ impl<F: FnMut(&str, usize) -> Vec<f32>> Weights for Initial<'_, F> {
             },
             None => None,
         };
-        // The numbers are used as N(0, 1), or scaled to the variance of PyTorch's linear layers, 1 / (3 · inputs).
+        // Embeddings keep the variance 1; other weights get the variance of PyTorch's linear layers, 1 / (3 · inputs).
         let deviation = inputs.map_or(1.0, |inputs| (3.0 * inputs as f64).powf(-0.5));
         let drawn = (self.draw)(name, len).into_iter();
         Ok(drawn.map(|x| (f64::from(x) * deviation) as f32).collect())

@@ -10,7 +10,7 @@ use crate::ops::linear::Product;
 use crate::real::vectorized;
 use crate::{Real, Tensor};
 
-/// Replaces every x by work(x, y), vectorised.
+/// Replaces every element x_i by `work(x_i, y_i)`, vectorised.
 fn zip<T: Real>(x: &mut Tensor<T>, y: &Tensor<T>, work: impl Fn(T, T) -> T + Sync) {
     let len = BLOCK * y.cols();
     let blocks = x.data.par_chunks_mut(len).zip(y.data.par_chunks(len));
@@ -23,7 +23,7 @@ fn silu<T: Real>(x: &mut Tensor<T>) {
     blocks.for_each(|x| vectorized!(x.iter_mut().for_each(|x| *x *= x.sigmoid())));
 }
 
-/// Tensors computed from the embeddings of the cores; they are the same for every token.
+/// Tensors that are computed from the embeddings of the cores when the model is loaded, and do not depend on the token.
 #[derive(Clone, Debug)]
 pub struct Film<T> {
     /// Scale S `[core_count, d_model]`, already including the added 1.
@@ -35,7 +35,7 @@ pub struct Film<T> {
 }
 
 impl<T: Real> Film<T> {
-    /// Maps tokens `[B, d_model]` to x `[B · core_count, d_model]`.
+    /// Maps tokens `[B, d_model]` to x = x_in ⊙ S + T, `[B · core_count, d_model]`.
     pub(super) fn spread(&self, x_in: &Tensor<T>) -> Tensor<T> {
         let (cores, width) = (self.scale.rows(), self.scale.cols());
         let mut x = Tensor::full([x_in.rows() * cores, width], T::ZERO);
@@ -50,7 +50,7 @@ impl<T: Real> Film<T> {
     }
 }
 
-/// Shared FFN: f = W2 (silu(W1 n) ⊙ W3 n) with n = norm(x). The result is f or x + f.
+/// Shared FFN: f = W2 (silu(W1 n) ⊙ W3 n) with n = norm(x). The result is x + f if [`Config::residual`] is true, else f.
 #[derive(Clone, Debug)]
 pub struct Ffn<T> {
     /// Weights of the norm, `[d_model]`.
@@ -86,7 +86,8 @@ impl<T: Real> Ffn<T> {
     }
 }
 
-/// Pooling of the cores, and the decoder.
+/// Weights of two steps: the basis reduces the pooled vectors of the cores to one vector, the decoder maps that vector to the
+/// delta.
 #[derive(Clone, Debug)]
 pub struct Collapse<T> {
     /// Basis `[collapse_k, collapse_r, d_model]`.

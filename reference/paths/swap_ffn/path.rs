@@ -7,8 +7,8 @@ use crate::paths::keys::INERT;
 use crate::paths::{self, Input, LoadError, Path, Source, Takes, TensorSpec};
 use crate::{Numerics, Tensor};
 
-/// The path Swap-FFN. A run takes one vector per sequence and returns their deltas. A state is initialised with the banks of
-/// all sequences.
+/// The path Swap-FFN. A run takes one vector per sequence and returns one delta per sequence. A state is initialised with the
+/// content of the memory banks of all sequences.
 pub static PATH: Path = Path {
     name: "swap_ffn",
     model_types: || vec!["swap_ffn"],
@@ -17,8 +17,8 @@ pub static PATH: Path = Path {
     nearest: |_| None,
 };
 
-/// Reads a `config.json`. Takes no list of keys to ignore, because only accuracy measurements pass such a list, and these need
-/// models of token ids.
+/// Reads a `config.json`. Takes no list of keys to ignore: only accuracy measurements pass such a list, and they measure only
+/// models that take token ids.
 fn read(json: &str) -> Result<Box<dyn paths::Config>, String> {
     let mut keys: Map<String, Value> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     keys.retain(|key, _| INERT.split(' ').all(|inert| inert != key));
@@ -44,7 +44,7 @@ impl paths::Config for Config {
         collapse_k, collapse_r, core_count, d_embed, d_ff, d_model, d_router
     }
 
-    /// All events have the same type: the form of the router.
+    /// Returns the form and the decision rule of the router, which are the same for all events.
     fn layer_types(&self, _: usize) -> Vec<&'static str> {
         let form = match self.router {
             RouterForm::Folded => "folded",
@@ -61,7 +61,7 @@ impl paths::Config for Config {
         Config::tensors(self)
     }
 
-    /// The state is initialised with the banks.
+    /// Returns one tensor: the initial content of the banks of all sequences.
     fn start(&self, sequences: usize) -> Vec<TensorSpec> {
         let ram = TensorSpec {
             name: "ram".into(),

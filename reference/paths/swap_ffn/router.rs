@@ -1,4 +1,4 @@
-//! Router: selects the cores that exchange x, and the bank of each.
+//! Router: decides for each core whether to exchange its vector x, and with which memory bank.
 
 use super::config::{Config, DecisionRule, RouterForm};
 use super::context::Context;
@@ -19,7 +19,7 @@ pub enum Router<T> {
         /// Bias of each logit.
         bias: [T; 1 + BANKS],
     },
-    /// Form of the definition: norm, projection, logits.
+    /// Form in the definition of Swap-FFN: norm, projection W_r, then logits.
     Unfolded {
         /// Weights of the norm, `[d_model]`.
         norm: Vec<T>,
@@ -33,7 +33,8 @@ pub enum Router<T> {
 }
 
 impl<T: Real> Router<T> {
-    /// Converts the router to the folded form, weight_i = g ⊙ Σ_m w_im W_r,m, computed in f64 and rounded once.
+    /// Converts the router to the folded form, weight_i = g ⊙ Σ_m w_im W_r,m with the norm's weights g, computed in f64 and
+    /// rounded once.
     pub fn folded(self) -> Self {
         let Self::Unfolded {
             norm,
@@ -103,7 +104,7 @@ impl<T: Real> Router<T> {
         logits
     }
 
-    /// Decides on gate and bank for every row of x.
+    /// Decides for every row of x whether to exchange the row (gate), and with which bank.
     pub(super) fn decide(
         &self,
         x: &Tensor<T>,
@@ -135,7 +136,8 @@ impl<T: Real> Router<T> {
     }
 }
 
-/// Returns the index of the largest element, or the first of several. A NaN never counts as larger.
+/// Returns the index of the largest element; the lowest index if several are equal. A NaN is selected if its index is 0, and
+/// never if its index is larger.
 fn first_largest<T: Real>(x: &[T]) -> usize {
     let larger = |best: usize, at: usize| if x[at] > x[best] { at } else { best };
     (1..x.len()).fold(0, larger)
@@ -153,19 +155,19 @@ pub(super) fn softmax_of_columns<T: Real>(x: &mut Tensor<T>) {
     }
 }
 
-/// Decisions of an event, one per row.
+/// Decisions of the router in one event, for each row of x.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decisions<T> {
     /// True if x was exchanged.
     pub gate: Vec<bool>,
-    /// Selected lane; also defined where x was not exchanged.
+    /// Index of the selected lane; the lane holds the number of the bank. Also set for rows that were not exchanged.
     pub bank: Vec<u8>,
     /// Logits of the gate and of the banks, `[rows, 5]`.
     pub logits: Tensor<T>,
 }
 
 impl<T: Real> Decisions<T> {
-    /// Returns the decision as a number, gate · 4 + bank.
+    /// Returns the decision for a row as one number: 4 · gate + index of the selected lane.
     pub fn code(&self, row: usize) -> u8 {
         u8::from(self.gate[row]) << 2 | self.bank[row]
     }
@@ -175,8 +177,8 @@ impl<T: Real> Decisions<T> {
         self.logits.row(row)[0].into().abs()
     }
 
-    /// Returns the smallest change of bank logits relative to each other that changes the decision: the largest minus the
-    /// second largest.
+    /// Returns the margin of the decision, the largest minus the second largest bank logit. Another bank is selected only if the
+    /// difference of two logits changes by at least the margin.
     pub fn bank_margin(&self, row: usize) -> f64 {
         let q = &self.logits.row(row)[1..];
         let mut q: [f64; BANKS] = std::array::from_fn(|bank| q[bank].into());

@@ -11,16 +11,16 @@ pub struct State<T> {
     pub ram: Tensor<T>,
     /// Map of each core (a byte with the positions of its banks), `[B · core_count]`.
     pub map: Vec<u8>,
-    /// Number of tokens processed, which is the row index of the next token at sites.
+    /// Number of processed tokens; hooks get this number as the row index of the next token.
     pub tokens: usize,
 }
 
 impl<T: Real> State<T> {
-    /// Creates the state before the first token, with these banks. Avoid banks of zeros: without a residual, a core whose x is
-    /// 0 stays 0.
+    /// Creates the state before the first token, with these banks. Avoid banks of zeros: without residual connections, a core
+    /// whose x is 0 stays 0.
     ///
     /// # Errors
-    /// Returns an error if the banks have another shape.
+    /// Returns an error if the shape of the banks does not match the configuration.
     pub fn new(config: &Config, ram: Tensor<T>) -> Result<Self, String> {
         let batch = ram.shape.first().copied().unwrap_or(0);
         let map = vec![IDENTITY; batch * config.core_count];
@@ -43,7 +43,7 @@ impl<T: Real> State<T> {
         }
     }
 
-    /// Returns a bank of a core; `row` is the index over all cores of the batch.
+    /// Returns a bank of a core; `row` is the index of the core among all cores of the batch.
     pub(super) fn bank_mut(&mut self, row: usize, bank: u8) -> &mut [T] {
         self.ram.row_mut(row * BANKS + usize::from(bank))
     }

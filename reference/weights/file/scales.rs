@@ -1,4 +1,4 @@
-//! Lookup of the scales of tensors, by name and by shape.
+//! Finds the scales of a tensor by name, and derives from their shape the size of the blocks that share a scale.
 
 use safetensors::Dtype;
 
@@ -8,7 +8,8 @@ use super::Safetensors;
 use crate::tensorfile::{Tensor, type_names};
 
 impl Safetensors {
-    /// Returns the scale of a tensor and the block size that one scale covers; `None` if the type of the tensor needs no scale.
+    /// Returns the tensor of scales of a weight, and the size of the block that one scale covers; `None` if the type of the
+    /// weight needs no scale.
     pub(super) fn scale_of(&self, name: &str, weight: &Tensor) -> Result<Option<(Tensor<'_>, Vec<usize>)>, Error> {
         let packed = PAIRS.contains(&weight.dtype);
         if !SCALED.contains(&weight.dtype) && !packed {
@@ -100,7 +101,7 @@ impl Safetensors {
     }
 }
 
-/// Returns the names of the MXFP4 blocks of a tensor, and of their scales.
+/// Returns the names of the two tensors that store a tensor in MXFP4: the blocks of codes, and the scales.
 pub(super) fn mxfp4_names(name: &str) -> [String; 2] {
     [format!("{name}_blocks"), format!("{name}_scales")]
 }

@@ -22,7 +22,7 @@
 //! o_h = attention of q_h on [k_h, s] and v_h, scale (channels of a whole key)^−½
 //! ```
 //!
-//! There are no position embeddings: the keys of the configuration name the channels of s after RoPE, but no RoPE rotates them.
+//! Positions are not embedded: the key `qk_rope_head_dim` gives the number of channels of s, but RoPE does not rotate s.
 //! The norm of latents has its own ε, 1e-6 ([`LATENT_EPS`]), independent of the configuration.
 
 mod parts;

@@ -77,8 +77,8 @@ impl<T: Real> Parts<'_, '_, '_, T, Hybrid> {
         })
     }
 
-    /// Makes a low-rank pair of projections `NAME_a_proj`, `NAME_b_proj`; the sites are those of the two weights and of the
-    /// input of the second projection.
+    /// Makes a low-rank pair of projections `NAME_a_proj`, `NAME_b_proj`. The three sites are for the weights of the two
+    /// projections and for the input of the second projection.
     fn low(
         &mut self,
         name: &str,

@@ -97,7 +97,7 @@ impl Read<'_> {
         })
     }
 
-    /// Refuses settings that are not implemented, and marks the keys that have no effect as ignored.
+    /// Returns an error for settings that are not implemented, and marks the keys that have no effect as ignored.
     fn expect(&self) -> Result<(), String> {
         let keys = self.keys;
         keys.silu("hidden_act")?;
@@ -115,20 +115,21 @@ impl Read<'_> {
         keys.refuse(by != "sigmoid", "moe_router_activation_func", message)?;
         let every: usize = keys.optional("moe_layer_freq")?.unwrap_or(1);
         keys.refuse(every != 1, "moe_layer_freq", format_args!("is {every}, expected 1"))?;
-        // Unused: `head_dim` is that of neither mixer, no layer has RoPE, and logits do not depend on multi-token prediction.
+        // Ignore three keys: `head_dim` is used by neither attention nor delta rule, no layer has RoPE, and logits do not depend
+        // on multi-token prediction.
         for key in ["head_dim", "rope_theta", "num_nextn_predict_layers"] {
             keys.ignore(key);
         }
         Ok(())
     }
 
-    /// Reads a key that has two names. If the file has both, their values must be equal; `None` if it has neither.
+    /// Reads a value that has two keys. If the file has both keys, the values must be equal; `None` if the file has neither key.
     fn either<D: DeserializeOwned + PartialEq + Debug>(&self, hub: &str, new: &str) -> Result<Option<D>, String> {
         let both = [self.keys.optional(hub)?, self.keys.optional(new)?];
         self.keys.agreed([hub, new], both)
     }
 
-    /// Reads a size from 1 to [`MOST_SIZE`] that has two names.
+    /// Reads a size from 1 to [`MOST_SIZE`] that has two keys, like [`Self::either`].
     fn size(&self, hub: &str, new: &str) -> Result<usize, String> {
         self.above_0(self.either(hub, new)?, hub)
     }
@@ -209,7 +210,8 @@ impl Read<'_> {
         Ok(layers(full, sparse, None))
     }
 
-    /// Returns one flag per layer: true if it has attention. The lists number layers from 1; each layer must be in one list only.
+    /// Returns one flag per layer: true if the layer is in the list `full` (attention), false if it is in the list `delta`. Both
+    /// lists number layers from 1; each layer must be in exactly one list.
     fn listed(&self, full: &[usize], delta: &[usize], count: usize) -> Result<Vec<bool>, String> {
         let mut all: Vec<usize> = full.iter().chain(delta).copied().collect();
         all.sort_unstable();
